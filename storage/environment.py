@@ -1,0 +1,158 @@
+"""Opens, creates or refuses a data folder, and keeps LMDB's map ahead of what is written.
+
+A folder holds `data.mdb` (LMDB), `lock.mdb` (LMDB's readers) and `tidegate.lock`, on which the serving process holds an
+exclusive `flock`: the kernel drops it when the process dies, however it dies.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import lmdb
+
+from storage.errors import DataFolderError, StorageFullError
+
+FORMAT_VERSION = 1
+"""Raised with every change of `keys` that an older program would misread; `open_environment` refuses other versions."""
+
+LOCK_FILE = "tidegate.lock"
+
+ROOM_FACTOR = 8
+"""Pages a batch may dirty, as a multiple of its bytes: every row of a small batch can touch a leaf of its own."""
+
+
+class Tables(NamedTuple):
+    """The named databases of the environment; `keys` shows what each holds."""
+
+    messages: lmdb._Database
+    timers: lmdb._Database
+    ids: lmdb._Database
+    keys: lmdb._Database
+    queues: lmdb._Database
+    ends: lmdb._Database
+    held: lmdb._Database
+    aborted: lmdb._Database
+    offsets: lmdb._Database
+    topics: lmdb._Database
+    groups: lmdb._Database
+    meta: lmdb._Database
+
+
+class Environment:
+    """An open data folder.
+
+    :param path: the folder; made when it is missing.
+    :param sync: whether a commit returns only when the disk holds it. Without, a power cut can take back commits that
+        were answered, or in the worst case leave a file that LMDB cannot open; a killed process does no harm.
+    :param map_size: LMDB's map, in bytes, to begin with; it doubles before it is full.
+    :raises DataFolderError: when the folder cannot be used.
+    """
+
+    def __init__(self, path: Path, *, sync: bool = True, map_size: int = 1 << 30) -> None:
+        self.path = path
+        self._lock = _lock_folder(path)
+        try:
+            self.lmdb = lmdb.open(
+                str(path),
+                map_size=max(map_size, _file_size(path)),
+                max_dbs=len(Tables._fields),
+                max_readers=64,
+                sync=sync,
+                metasync=sync,
+                # The index is far larger than memory and read at random: read-ahead would fetch pages nobody asked for.
+                readahead=False,
+            )
+            _check_version(self.lmdb, path)
+            self.tables = Tables(*(self.lmdb.open_db(name.encode()) for name in Tables._fields))
+        except lmdb.Error as error:
+            self._lock.close()
+            raise DataFolderError(f"cannot open the data folder {path}: {error}") from error
+        except DataFolderError:
+            self._lock.close()
+            raise
+        self._page_size = self.lmdb.stat()["psize"]
+        self._map_size = self.lmdb.info()["map_size"]
+
+    def make_room(self, batch_bytes: int) -> None:
+        """Let the map grow before a batch needs it. Call it only while no transaction is open.
+
+        :raises StorageFullError: when the address space cannot hold a larger map.
+        """
+        used = (self.lmdb.info()["last_pgno"] + 1) * self._page_size
+        needed = used + ROOM_FACTOR * batch_bytes + self._map_size // 8
+        if needed <= self._map_size:
+            return
+        size = self._map_size
+        while size < needed:
+            size *= 2
+        try:
+            self.lmdb.set_mapsize(size)
+        except lmdb.Error as error:
+            raise StorageFullError(f"LMDB's map cannot grow to {size} bytes: {error}") from error
+        self._map_size = size
+
+    def disk_free(self) -> int:
+        """Bytes that the file can still grow by: what the disk has free, and free pages inside the file are on top."""
+        disk = os.statvfs(self.path)
+        return disk.f_bavail * disk.f_frsize
+
+    def close(self) -> None:
+        """Close the file and let go of the folder."""
+        self.lmdb.close()
+        self._lock.close()
+
+
+def _lock_folder(path: Path) -> IO[str]:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = (path / LOCK_FILE).open("a+")
+    except OSError as error:
+        raise DataFolderError(
+            f"cannot write to the data folder {path}: {error.strerror}"
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.seek(0)
+        owner = lock.read().strip() or "?"
+        lock.close()
+        raise DataFolderError(
+            f"the data folder {path} is in use by process {owner}: stop it, or choose another folder"
+        ) from error
+    lock.truncate(0)
+    lock.write(f"{os.getpid()}\n")
+    lock.flush()
+    return lock
+
+
+def _file_size(path: Path) -> int:
+    try:
+        return (path / "data.mdb").stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _check_version(environment: lmdb.Environment, path: Path) -> None:
+    """Stamp a new file with the format's version; refuse another version, and a file that is not Tidegate's."""
+    with environment.begin(write=True) as txn:
+        if txn.stat()["entries"] == 0:
+            meta = environment.open_db(b"meta", txn=txn)
+            txn.put(b"format", b"%d" % FORMAT_VERSION, db=meta)
+            return
+    try:
+        meta = environment.open_db(b"meta", create=False)
+    except lmdb.NotFoundError:
+        found = None
+    else:
+        with environment.begin() as txn:
+            found = txn.get(b"format", db=meta)
+    if found is None:
+        raise DataFolderError(f"{path}/data.mdb was not written by Tidegate: choose another folder")
+    if found != b"%d" % FORMAT_VERSION:
+        raise DataFolderError(
+            f"the data folder {path} has format {found.decode()}, this program reads format {FORMAT_VERSION}: "
+            "use the version of Tidegate that wrote it"
+        )

@@ -1,0 +1,15 @@
+"""What can go wrong in the storage room."""
+
+from __future__ import annotations
+
+
+class StorageError(Exception):
+    """The batch, or the opening of the database, failed; the text is one line a person can act on."""
+
+
+class StorageFullError(StorageError):
+    """There is no room for the batch; nothing of it was stored."""
+
+
+class DataFolderError(StorageError):
+    """The data folder cannot be used: in use, not writable, or of another format."""

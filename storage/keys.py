@@ -1,0 +1,102 @@
+"""The layout of every key and value in the database: the one file that shows what is on disk.
+
+All integers are big-endian, so that the order of bytes is the order of meaning.
+
+    table      key                                         value
+    messages   sequence 8                                  the record, as a pull returns it
+    timers     due ms 8 | topic | 0 | sequence 8 | id      queue 4 | tag hash 4 | size 4
+    ids        id | 0 | sequence 8                         due ms 8 (0: not timed) [| aborted ms 8]
+    keys       topic | 0 | key | 0 | sequence 8            (empty)
+    queues     topic | 0 | queue 4 | offset 8              sequence 8 | tag hash 4 | size 4 | stored ms 8
+    ends       topic | 0 | queue 4                         first offset 8 | next offset 8
+    held       topic | 0 | due second 8                    messages held 8
+    aborted    aborted ms 8 | sequence 8                   (empty)
+    offsets    group | 0 | topic | 0 | queue 4             offset 8
+    topics     topic                                       settings, opaque to this room
+    groups     group                                       settings, opaque to this room
+    meta       name                                        see `environment`
+
+`sequence` numbers accepted messages in the order of acceptance. Within one millisecond and topic the timers fire in that
+order, because the sequence stands before the id.
+
+`ends` is written when retention shortens a queue; without a row, a queue begins at 0 and ends behind its last row.
+
+LMDB's keys are at most 511 bytes. Topics are at most 255 bytes; ids and keys are cut by `term`.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha1
+from struct import Struct
+
+MAX_TERM = 200
+"""Longest id or key, in bytes, that is stored as it is."""
+
+MAX_TOPIC = 255
+"""Longest topic or group name, in bytes (`TopicValidator`: retry and dead-letter topics)."""
+
+U32 = Struct(">I")
+U64 = Struct(">Q")
+TIMER_VALUE = Struct(">Iii")
+"""queue, tag hash, size"""
+QUEUE_VALUE = Struct(">QiiQ")
+"""sequence, tag hash, size, stored ms"""
+QUEUE_COLUMNS = Struct(">iiQ")
+"""What follows the sequence in a queue's row: tag hash, size, stored ms."""
+ENDS_VALUE = Struct(">QQ")
+
+pack_u64 = U64.pack
+
+
+def term(text: bytes) -> bytes:
+    """An id or key as it stands in an index: itself, or its beginning and a hash where it is longer than `MAX_TERM`."""
+    if len(text) <= MAX_TERM:
+        return text
+    return text[: MAX_TERM - 40] + sha1(text, usedforsecurity=False).hexdigest().encode()
+
+
+def timer_key(due_ms: int, topic: bytes, sequence: int, message_id: bytes) -> bytes:
+    """Key of a message that has not fired."""
+    return b"%b%b\0%b%b" % (pack_u64(due_ms), topic, pack_u64(sequence), message_id)
+
+
+def split_timer_key(key: bytes) -> tuple[int, bytes, int, bytes]:
+    """Due ms, topic, sequence, id."""
+    end = key.index(0, 8)
+    return (
+        int.from_bytes(key[:8]),
+        key[8:end],
+        int.from_bytes(key[end + 1 : end + 9]),
+        key[end + 9 :],
+    )
+
+
+def queue_prefix(topic: bytes, queue: int) -> bytes:
+    """What every row of a queue begins with."""
+    return topic + b"\0" + U32.pack(queue)
+
+
+def split_queue_key(key: bytes) -> tuple[bytes, int, int]:
+    """Topic, queue, offset."""
+    return key[:-13], int.from_bytes(key[-12:-8]), int.from_bytes(key[-8:])
+
+
+def key_prefix(topic: bytes, key: bytes) -> bytes:
+    """What the rows of all messages of a topic with one key begin with; `key` as `term` gives it."""
+    return topic + b"\0" + key + b"\0"
+
+
+def held_key(topic: bytes, second: int) -> bytes:
+    """Key of the number of messages of a topic that are due in one second."""
+    return topic + b"\0" + pack_u64(second)
+
+
+def offset_key(group: bytes, topic: bytes, queue: int) -> bytes:
+    """Key of a consumer group's progress in a queue."""
+    return b"%b\0%b\0%b" % (group, topic, U32.pack(queue))
+
+
+def split_offset_key(key: bytes) -> tuple[bytes, bytes, int]:
+    """Group, topic, queue."""
+    group, topic = key[:-5].split(b"\0")
+    return group, topic, int.from_bytes(key[-4:])

@@ -1,0 +1,216 @@
+"""Finding messages by id, key, topic, tag hash and due time, whatever their state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from typing import NamedTuple
+
+import lmdb
+
+from storage.keys import TIMER_VALUE, held_key, key_prefix, pack_u64, term, timer_key
+from storage.queues import find_sequence
+from storage.store import Store, rows_with_prefix
+
+MAX_TIMERS_SCANNED = 20_000
+"""Timers that one page of a scan looks at, some 10 ms: a page that ends early says where to go on."""
+
+
+class State(Enum):
+    """Where a message is in its life."""
+
+    PENDING = "pending"
+    FIRED = "fired"
+    ABORTED = "aborted"
+    UNTIMED = "untimed"
+
+
+class Found(NamedTuple):
+    """A message and what has become of it.
+
+    `moved_ms` is when it fired, was aborted or, untimed, was stored; 0 while it is pending. `offset` is its place in its
+    queue once it is there, else -1. `due_ms` is 0 for an untimed message.
+    """
+
+    sequence: int
+    record: bytes
+    state: State
+    due_ms: int
+    moved_ms: int
+    offset: int
+
+
+class FoundPage(NamedTuple):
+    """One page of a scan; `cursor` continues it, and is None at the end."""
+
+    found: list[Found]
+    cursor: bytes | None
+
+
+def find_by_id(store: Store, message_id: bytes) -> list[Found]:
+    """All messages with an id, the newest first."""
+    prefix = term(message_id) + b"\0"
+    with store.read_transaction() as txn:
+        rows = [
+            row
+            for row in rows_with_prefix(txn, store.tables.ids, prefix)
+            if len(row[0]) == len(prefix) + 8
+        ]
+        found = (_describe(store, txn, key[-8:], value) for key, value in reversed(rows))
+        return [message for message in found if message is not None]
+
+
+def find_by_sequence(store: Store, sequence: int) -> Found | None:
+    """The message with a sequence, which is its physical offset on the wire."""
+    with store.read_transaction() as txn:
+        return _find(store, txn, pack_u64(sequence))
+
+
+def find_by_key(store: Store, topics: Iterable[bytes], key: bytes, limit: int) -> list[Found]:
+    """Messages of these topics with a key, the newest first within each topic."""
+    found: list[Found] = []
+    with store.read_transaction() as txn:
+        for topic in topics:
+            prefix = key_prefix(topic, term(key))
+            for number in _newest_first(txn, store.tables.keys, prefix):
+                if len(found) == limit:
+                    return found
+                message = _find(store, txn, number)
+                if message is not None:
+                    found.append(message)
+    return found
+
+
+def scan_pending(
+    store: Store,
+    *,
+    topic: bytes | None,
+    begin_ms: int,
+    end_ms: int,
+    tag_hash: int | None,
+    cursor: bytes | None,
+    limit: int,
+) -> FoundPage:
+    """A page of what has not fired, in the order of due times.
+
+    :param topic: only messages of this topic; None for all topics.
+    :param begin_ms: first due time of interest.
+    :param end_ms: the due time behind the last of interest.
+    :param tag_hash: only messages whose tag has this hash.
+    :param cursor: where the page before this one ended. Messages that fire or arrive meanwhile neither shift nor repeat
+        the others.
+    """
+    found: list[Found] = []
+    with store.read_transaction() as txn:
+        start = pack_u64(begin_ms) if cursor is None else cursor + b"\0"
+        keys = (
+            _all_timers(store, txn, start, end_ms)
+            if topic is None
+            else _timers_of(store, txn, topic, start, end_ms)
+        )
+        for seen, (key, value) in enumerate(keys, 1):
+            matches = tag_hash is None or TIMER_VALUE.unpack(value)[1] == tag_hash
+            if matches:
+                number = key[key.index(0, 8) + 1 :][:8]
+                record = txn.get(number, db=store.tables.messages)
+                if record is not None:
+                    due_ms = int.from_bytes(key[:8])
+                    sequence = int.from_bytes(number)
+                    found.append(Found(sequence, record, State.PENDING, due_ms, 0, -1))
+            if len(found) == limit or seen == MAX_TIMERS_SCANNED:
+                return FoundPage(found, key)
+    return FoundPage(found, None)
+
+
+def held_by_topic(store: Store) -> dict[bytes, int]:
+    """How many messages of each topic have not fired."""
+    counts: dict[bytes, int] = {}
+    with store.read_transaction() as txn:
+        for key, value in txn.cursor(db=store.tables.held):
+            topic = key[:-9]
+            counts[topic] = counts.get(topic, 0) + int.from_bytes(value)
+    return counts
+
+
+def _all_timers(
+    store: Store, txn: lmdb.Transaction, start: bytes, end_ms: int
+) -> Iterator[tuple[bytes, bytes]]:
+    cursor = txn.cursor(db=store.tables.timers)
+    end = pack_u64(end_ms)
+    if cursor.set_range(start):
+        for key, value in cursor:
+            if key >= end:
+                return
+            yield key, value
+
+
+def _timers_of(
+    store: Store, txn: lmdb.Transaction, topic: bytes, start: bytes, end_ms: int
+) -> Iterator[tuple[bytes, bytes]]:
+    """A topic's timers, leaping over the other topics'.
+
+    `held` tells in which seconds the topic has any; within such a second every millisecond is sought directly.
+    """
+    name = topic + b"\0"
+    held = txn.cursor(db=store.tables.held)
+    timers = txn.cursor(db=store.tables.timers)
+    end = pack_u64(end_ms)
+    if not held.set_range(held_key(topic, int.from_bytes(start[:8]) // 1000)):
+        return
+    for held_row in held.iternext(keys=True, values=False):
+        if held_row[:-8] != name:
+            return
+        second = int.from_bytes(held_row[-8:])
+        last = min(end, pack_u64((second + 1) * 1000))
+        key = max(start, pack_u64(second * 1000) + name)
+        alive = timers.set_range(key)
+        while alive:
+            key = timers.key()
+            if key >= last:
+                break
+            if key[8:].startswith(name):
+                yield key, timers.value()
+                alive = timers.next()
+            elif key[8:] < name:
+                alive = timers.set_range(key[:8] + name)
+            else:
+                alive = timers.set_range(pack_u64(int.from_bytes(key[:8]) + 1) + name)
+
+
+def _newest_first(txn: lmdb.Transaction, table: lmdb._Database, prefix: bytes) -> Iterator[bytes]:
+    """The sequences, packed, of an index's rows with a prefix, from the last to the first."""
+    cursor = txn.cursor(db=table)
+    alive = cursor.prev() if cursor.set_range(prefix + b"\xff" * 9) else cursor.last()
+    while alive and cursor.key()[:-8] == prefix:
+        yield cursor.key()[-8:]
+        alive = cursor.prev()
+
+
+def _find(store: Store, txn: lmdb.Transaction, number: bytes) -> Found | None:
+    record = txn.get(number, db=store.tables.messages)
+    if record is None:
+        return None
+    message_id = term(store.terms_of(record).message_id)
+    row = txn.get(message_id + b"\0" + number, db=store.tables.ids)
+    return _describe(store, txn, number, row) if row is not None else None
+
+
+def _describe(store: Store, txn: lmdb.Transaction, number: bytes, id_row: bytes) -> Found | None:
+    """State and place of a message, from its row in `ids`."""
+    record = txn.get(number, db=store.tables.messages)
+    if record is None:
+        return None
+    sequence = int.from_bytes(number)
+    due_ms = int.from_bytes(id_row[:8])
+    if len(id_row) > 8:
+        return Found(sequence, record, State.ABORTED, due_ms, int.from_bytes(id_row[8:]), -1)
+    terms = store.terms_of(record)
+    if due_ms:
+        key = timer_key(due_ms, terms.topic, sequence, term(terms.message_id))
+        if txn.get(key, db=store.tables.timers) is not None:
+            return Found(sequence, record, State.PENDING, due_ms, 0, -1)
+    queue = store.queue(terms.topic, terms.queue)
+    place = find_sequence(txn, store.tables, queue, sequence, due_ms or terms.stored_ms)
+    offset, moved_ms = place or (-1, 0)
+    state = State.FIRED if due_ms else State.UNTIMED
+    return Found(sequence, record, state, due_ms, moved_ms, offset)

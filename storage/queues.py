@@ -1,0 +1,159 @@
+"""A topic's queue: what is known of it in memory, and reading what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from typing import NamedTuple
+
+import lmdb
+
+from storage.environment import Tables
+from storage.keys import ENDS_VALUE, QUEUE_VALUE, pack_u64, queue_prefix
+
+MAX_ROWS_FILTERED = 2_000
+"""Rows one read looks at when a tag filter skips most of them (upstream's bound is 800: 16,000 bytes of 20-byte units)."""
+
+
+class Queue:
+    """One queue's ends. Offsets count messages, from 0.
+
+    `first` is the oldest offset still held, `next` the one that the next message gets, and `visible` the end of what
+    is committed: consumers never see beyond it.
+    """
+
+    __slots__ = ("first", "next", "number", "prefix", "topic", "visible")
+
+    def __init__(self, topic: bytes, number: int, first: int, next_offset: int) -> None:
+        self.topic = topic
+        self.number = number
+        self.prefix = queue_prefix(topic, number)
+        self.first = first
+        self.next = next_offset
+        self.visible = next_offset
+
+
+class StoredMessage(NamedTuple):
+    """A message at its place in a queue."""
+
+    record: bytes
+    offset: int
+    stored_ms: int
+    sequence: int
+
+
+class Page(NamedTuple):
+    """What one read of a queue found; `next_offset` is where the next read goes on, past the rows that a filter skipped."""
+
+    messages: list[StoredMessage]
+    next_offset: int
+
+
+def open_queue(txn: lmdb.Transaction, tables: Tables, topic: bytes, number: int) -> Queue:
+    """Find a queue's ends on disk; a queue that was never written to begins and ends at 0."""
+    prefix = queue_prefix(topic, number)
+    first, next_offset = 0, 0
+    ends = txn.get(prefix, db=tables.ends)
+    if ends is not None:
+        first, next_offset = ENDS_VALUE.unpack(ends)
+    last = last_key_below(txn, tables, prefix + b"\xff" * 9)
+    if last is not None and last[:-8] == prefix:
+        next_offset = max(next_offset, int.from_bytes(last[-8:]) + 1)
+    return Queue(topic, number, first, next_offset)
+
+
+def last_key_below(txn: lmdb.Transaction, tables: Tables, bound: bytes) -> bytes | None:
+    """The greatest key of the queues' table that is less than `bound`."""
+    cursor = txn.cursor(db=tables.queues)
+    found = cursor.prev() if cursor.set_range(bound) else cursor.last()
+    return cursor.key() if found else None
+
+
+def read_page(
+    txn: lmdb.Transaction,
+    tables: Tables,
+    queue: Queue,
+    offset: int,
+    limit: int,
+    max_bytes: int,
+    tag_hashes: Set[int] | None,
+) -> Page:
+    """Messages of a queue from an offset on, at most `limit` and `max_bytes`, but at least one however large it is.
+
+    :param tag_hashes: where given, only messages whose tag has one of these hashes; the others are skipped by their
+        row, without reading the message.
+    """
+    offset = max(offset, queue.first)
+    rows = queue.visible - offset
+    if tag_hashes is not None:
+        rows = min(rows, MAX_ROWS_FILTERED)
+    messages: list[StoredMessage] = []
+    if rows <= 0:
+        return Page(messages, offset)
+    cursor = txn.cursor(db=tables.queues)
+    if not cursor.set_range(queue.prefix + pack_u64(offset)):
+        return Page(messages, offset)
+    unpack = QUEUE_VALUE.unpack
+    records = tables.messages
+    taken = 0
+    for value in cursor.iternext(keys=False, values=True):
+        sequence, tag_hash, size, stored_ms = unpack(value)
+        if tag_hashes is None or tag_hash in tag_hashes:
+            if messages and taken + size > max_bytes:
+                break
+            record = txn.get(value[:8], db=records)
+            if record is not None:
+                messages.append(StoredMessage(record, offset, stored_ms, sequence))
+                taken += size
+        offset += 1
+        rows -= 1
+        if not rows or len(messages) >= limit or taken >= max_bytes:
+            break
+    return Page(messages, offset)
+
+
+def offset_at(txn: lmdb.Transaction, tables: Tables, queue: Queue, stored_ms: int) -> int:
+    """The first offset whose message was stored at `stored_ms` or later; the queue's end when there is none.
+
+    Rows are in the order of their times, so this is a binary search.
+    """
+    low, high = queue.first, queue.visible
+    while low < high:
+        middle = (low + high) // 2
+        value = txn.get(queue.prefix + pack_u64(middle), db=tables.queues)
+        if value is not None and QUEUE_VALUE.unpack(value)[3] >= stored_ms:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def row_at(
+    txn: lmdb.Transaction, tables: Tables, queue: Queue, offset: int
+) -> tuple[int, int] | None:
+    """Sequence and stored ms of one offset."""
+    value = txn.get(queue.prefix + pack_u64(offset), db=tables.queues)
+    if value is None:
+        return None
+    sequence, _, _, stored_ms = QUEUE_VALUE.unpack(value)
+    return sequence, stored_ms
+
+
+def find_sequence(
+    txn: lmdb.Transaction, tables: Tables, queue: Queue, sequence: int, not_before_ms: int
+) -> tuple[int, int] | None:
+    """Offset and stored ms of a message known to have entered this queue at `not_before_ms` or later.
+
+    A fired message has no row of its own that tells when: it stands in its queue just behind its due time.
+    """
+    offset = offset_at(txn, tables, queue, not_before_ms)
+    cursor = txn.cursor(db=tables.queues)
+    if not cursor.set_range(queue.prefix + pack_u64(offset)):
+        return None
+    for value in cursor.iternext(keys=False, values=True):
+        if offset >= queue.visible:
+            return None
+        row_sequence, _, _, stored_ms = QUEUE_VALUE.unpack(value)
+        if row_sequence == sequence:
+            return offset, stored_ms
+        offset += 1
+    return None

@@ -1,0 +1,98 @@
+"""Removes what has been in its queue, or aborted, for longer than it is to be kept. Pending messages always stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import lmdb
+
+from storage.keys import (
+    ENDS_VALUE,
+    QUEUE_VALUE,
+    key_prefix,
+    pack_u64,
+    split_queue_key,
+    term,
+)
+from storage.store import NEXT_SEQUENCE, Store
+
+
+def remove_expired(
+    store: Store, before_ms: int, limit: int, is_deleted: Callable[[bytes], bool]
+) -> int:
+    """Remove up to `limit` messages that entered their queue, or were aborted, before `before_ms`.
+
+    It is one step in the store's batch, so that a long clean-up leaves room for sends between its steps.
+
+    :param is_deleted: tells of a topic whether it was deleted, so that its messages go whatever their age.
+    :returns: how many were removed; fewer than `limit` means that nothing is left to do.
+    """
+    txn = store.batch_transaction()
+    removed = 0
+    for topic, number in list(_queues(store, txn)):
+        cutoff = 1 << 62 if is_deleted(topic) else before_ms
+        removed += _shorten_queue(store, txn, topic, number, cutoff, limit - removed)
+        if removed >= limit:
+            break
+    removed += _remove_aborted(store, txn, before_ms, limit - removed)
+    if removed:
+        txn.put(NEXT_SEQUENCE, pack_u64(store.next_sequence), db=store.tables.meta)
+    return removed
+
+
+def _queues(store: Store, txn: lmdb.Transaction) -> Iterator[tuple[bytes, int]]:
+    """Every queue that holds a message, leaping from one to the next."""
+    cursor = txn.cursor(db=store.tables.queues)
+    alive = cursor.first()
+    while alive:
+        key = cursor.key()
+        topic, number, _ = split_queue_key(key)
+        yield topic, number
+        alive = cursor.set_range(key[:-8] + b"\xff" * 9)
+
+
+def _shorten_queue(
+    store: Store, txn: lmdb.Transaction, topic: bytes, number: int, before_ms: int, limit: int
+) -> int:
+    queue = store.queue(topic, number)
+    cursor = txn.cursor(db=store.tables.queues)
+    alive = cursor.set_range(queue.prefix)
+    removed = 0
+    while alive and removed < limit and cursor.key()[:-8] == queue.prefix:
+        sequence, _, _, stored_ms = QUEUE_VALUE.unpack(cursor.value())
+        if stored_ms >= before_ms:
+            break
+        first = int.from_bytes(cursor.key()[-8:]) + 1
+        cursor.delete()
+        _remove_message(store, txn, pack_u64(sequence))
+        removed += 1
+        alive = cursor.key() != b""
+    if removed:
+        txn.put(queue.prefix, ENDS_VALUE.pack(first, queue.next), db=store.tables.ends)
+        store.shorten(queue, first)
+    return removed
+
+
+def _remove_aborted(store: Store, txn: lmdb.Transaction, before_ms: int, limit: int) -> int:
+    bound = pack_u64(before_ms)
+    cursor = txn.cursor(db=store.tables.aborted)
+    alive = cursor.first()
+    removed = 0
+    while alive and removed < limit and cursor.key() < bound:
+        number = cursor.key()[8:]
+        cursor.delete()
+        _remove_message(store, txn, number)
+        removed += 1
+        alive = cursor.key() != b""
+    return removed
+
+
+def _remove_message(store: Store, txn: lmdb.Transaction, number: bytes) -> None:
+    tables = store.tables
+    record = txn.pop(number, db=tables.messages)
+    if record is None:
+        return
+    terms = store.terms_of(record)
+    txn.delete(term(terms.message_id) + b"\0" + number, db=tables.ids)
+    for key in terms.keys:
+        txn.delete(key_prefix(terms.topic, term(key)) + number, db=tables.keys)

@@ -1,0 +1,507 @@
+"""The store: everything a gateway holds, behind typed calls.
+
+Changes are made in a batch: the first change of a reactor turn opens it, `commit` writes and syncs it as one LMDB
+transaction, and only then may anything of it be answered. Until then readers see nothing of it. One thread calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple
+
+import lmdb
+
+from storage.environment import Environment, Tables
+from storage.errors import StorageError, StorageFullError
+from storage.keys import (
+    QUEUE_COLUMNS,
+    TIMER_VALUE,
+    U64,
+    held_key,
+    key_prefix,
+    offset_key,
+    pack_u64,
+    split_offset_key,
+    term,
+    timer_key,
+)
+from storage.queues import Page, Queue, offset_at, open_queue, read_page, row_at
+
+
+class Terms(NamedTuple):
+    """By what a message is found: its queue, when it was accepted, its id and its keys."""
+
+    topic: bytes
+    queue: int
+    stored_ms: int
+    message_id: bytes
+    keys: Sequence[bytes]
+
+
+NEXT_SEQUENCE = b"next sequence"
+"""Name in `meta`: the sequence that follows the last one given out, noted whenever messages are removed."""
+
+TermsOf = Callable[[bytes], Terms]
+"""Reads the terms out of a record: the store itself does not know how a record is laid out."""
+
+
+class Aborted(Enum):
+    """The true answer to an abort."""
+
+    ABORTED = "aborted"
+    ALREADY_FIRED = "already fired"
+    ALREADY_ABORTED = "already aborted"
+    UNKNOWN = "unknown"
+
+
+class AbortResult(NamedTuple):
+    """What became of one message that an abort named; `due_ms` is 0 where the message is unknown or was not timed."""
+
+    outcome: Aborted
+    due_ms: int
+
+
+class Fired(NamedTuple):
+    """What one step of firing did: how many messages left, and whether others that are due remain."""
+
+    messages: int
+    more: bool
+
+
+class Store:
+    """An open data folder and the batch that is being written.
+
+    :param path: the data folder.
+    :param terms_of: reads topic, id and keys out of a record, for retention, look-up and check.
+    :param sync: see `Environment`.
+    """
+
+    def __init__(
+        self, path: Path, terms_of: TermsOf, *, sync: bool = True, map_size: int = 1 << 30
+    ) -> None:
+        self.environment = Environment(path, sync=sync, map_size=map_size)
+        self.tables = self.environment.tables
+        self.terms_of = terms_of
+        self._lmdb = self.environment.lmdb
+        self._queues: dict[tuple[bytes, int], Queue] = {}
+        self._offsets: dict[tuple[bytes, bytes, int], int] = {}
+        self._changed_offsets: set[tuple[bytes, bytes, int]] = set()
+        with self._lmdb.begin() as txn:
+            self._next_sequence = self._committed_sequence = _first_free_sequence(txn, self.tables)
+            for key, value in txn.cursor(db=self.tables.offsets):
+                self._offsets[split_offset_key(key)] = U64.unpack(value)[0]
+        self._new_batch()
+
+    def _new_batch(self) -> None:
+        self._txn: lmdb.Transaction | None = None
+        self._bytes = 0
+        self._messages: list[tuple[bytes, bytes]] = []
+        self._timers: list[tuple[bytes, bytes]] = []
+        self._ids: list[tuple[bytes, bytes]] = []
+        self._keys: list[tuple[bytes, bytes]] = []
+        self._rows: list[tuple[bytes, bytes]] = []
+        self._held: dict[tuple[bytes, int], int] = {}
+        self._grown: set[Queue] = set()
+        self._shortened: dict[Queue, int] = {}
+
+    # -- what is written: every call joins the batch
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence that `new_sequence` gives next."""
+        return self._next_sequence
+
+    def new_sequence(self) -> int:
+        """The number of the next message: what the record carries as its physical offset."""
+        sequence = self._next_sequence
+        self._next_sequence = sequence + 1
+        return sequence
+
+    def append(
+        self,
+        queue: Queue,
+        sequence: int,
+        record: bytes,
+        tag_hash: int,
+        message_id: bytes,
+        keys: Iterable[bytes],
+        stored_ms: int,
+    ) -> int:
+        """Put a message at the end of a queue.
+
+        :param sequence: from `new_sequence`, in the order in which it gave them.
+        :returns: its offset in the queue.
+        """
+        number = pack_u64(sequence)
+        self._add_record(number, queue.topic, record, message_id, keys, b"\0\0\0\0\0\0\0\0")
+        offset = queue.next
+        queue.next = offset + 1
+        self._rows.append(
+            (
+                queue.prefix + pack_u64(offset),
+                number + QUEUE_COLUMNS.pack(tag_hash, len(record), stored_ms),
+            )
+        )
+        self._grown.add(queue)
+        return offset
+
+    def schedule(
+        self,
+        due_ms: int,
+        topic: bytes,
+        queue: int,
+        sequence: int,
+        record: bytes,
+        tag_hash: int,
+        message_id: bytes,
+        keys: Iterable[bytes],
+    ) -> None:
+        """Hold a message until `due_ms`; then `fire_due` puts it at the end of its queue."""
+        number = pack_u64(sequence)
+        due = pack_u64(due_ms)
+        message_id = self._add_record(number, topic, record, message_id, keys, due)
+        self._timers.append(
+            (
+                b"%b%b\0%b%b" % (due, topic, number, message_id),
+                TIMER_VALUE.pack(queue, tag_hash, len(record)),
+            )
+        )
+        second = (topic, due_ms // 1000)
+        self._held[second] = self._held.get(second, 0) + 1
+
+    def _add_record(
+        self,
+        number: bytes,
+        topic: bytes,
+        record: bytes,
+        message_id: bytes,
+        keys: Iterable[bytes],
+        due: bytes,
+    ) -> bytes:
+        message_id = term(message_id)
+        self._messages.append((number, record))
+        self._ids.append((b"%b\0%b" % (message_id, number), due))
+        for key in keys:
+            self._keys.append((key_prefix(topic, term(key)) + number, b""))
+        self._bytes += len(record) + 200
+        return message_id
+
+    def abort(
+        self, message_id: bytes, now_ms: int, topic: bytes | None = None
+    ) -> list[AbortResult]:
+        """Take back every message with this id that has not fired.
+
+        :param topic: where given, only messages of this topic count.
+        :returns: one result for each message with the id, the newest first; a single UNKNOWN where there is none.
+        """
+        txn = self.batch_transaction()
+        prefix = term(message_id) + b"\0"
+        found = [
+            (key, value)
+            for key, value in rows_with_prefix(txn, self.tables.ids, prefix)
+            if len(key) == len(prefix) + 8
+        ]
+        results = []
+        for key, value in reversed(found):
+            result = self._abort_one(txn, key, value, now_ms, topic)
+            if result is not None:
+                results.append(result)
+        return results or [AbortResult(Aborted.UNKNOWN, 0)]
+
+    def _abort_one(
+        self, txn: lmdb.Transaction, key: bytes, value: bytes, now_ms: int, topic: bytes | None
+    ) -> AbortResult | None:
+        number = key[-8:]
+        record = txn.get(number, db=self.tables.messages)
+        if record is None:
+            return None
+        terms = self.terms_of(record)
+        if topic is not None and terms.topic != topic:
+            return None
+        due_ms = int.from_bytes(value[:8])
+        if len(value) > 8:
+            return AbortResult(Aborted.ALREADY_ABORTED, due_ms)
+        timer = timer_key(due_ms, terms.topic, int.from_bytes(number), key[:-9])
+        if not txn.delete(timer, db=self.tables.timers):
+            return AbortResult(Aborted.ALREADY_FIRED, due_ms)
+        aborted = pack_u64(now_ms)
+        txn.put(key, value + aborted, db=self.tables.ids)
+        txn.put(aborted + number, b"", db=self.tables.aborted)
+        second = (terms.topic, due_ms // 1000)
+        self._held[second] = self._held.get(second, 0) - 1
+        return AbortResult(Aborted.ABORTED, due_ms)
+
+    def fire_due(self, now_ms: int, limit: int) -> Fired:
+        """Move messages that are due at `now_ms` into their queues, the earliest first, at most `limit` of them."""
+        txn = self.batch_transaction()
+        bound = pack_u64(now_ms + 1)
+        cursor = txn.cursor(db=self.tables.timers)
+        count = 0
+        alive = cursor.first()
+        while alive:
+            key = cursor.key()
+            if key >= bound:
+                break
+            if count == limit:
+                return Fired(count, more=True)
+            end = key.index(0, 8)
+            topic = key[8:end]
+            number, tag_hash, size = TIMER_VALUE.unpack(cursor.value())
+            queue = self.queue(topic, number)
+            offset = queue.next
+            queue.next = offset + 1
+            self._grown.add(queue)
+            self._rows.append(
+                (
+                    queue.prefix + pack_u64(offset),
+                    key[end + 1 : end + 9] + QUEUE_COLUMNS.pack(tag_hash, size, now_ms),
+                )
+            )
+            second = (topic, int.from_bytes(key[:8]) // 1000)
+            self._held[second] = self._held.get(second, 0) - 1
+            count += 1
+            cursor.delete()
+            alive = cursor.key() != b""
+        self._bytes += 200 * count
+        return Fired(count, more=False)
+
+    def shorten(self, queue: Queue, first: int) -> None:
+        """Note that retention removed what a queue held before `first`; readers learn of it with the commit."""
+        self._shortened[queue] = first
+
+    def set_offset(self, group: bytes, topic: bytes, queue: int, offset: int) -> None:
+        """Note a consumer group's progress. It joins the batch at the next `commit`, but opens none by itself."""
+        place = (group, topic, queue)
+        if self._offsets.get(place) != offset:
+            self._offsets[place] = offset
+            self._changed_offsets.add(place)
+
+    def forget_offsets(self, group: bytes) -> None:
+        """Drop a consumer group's progress in all topics."""
+        for place in [place for place in self._offsets if place[0] == group]:
+            del self._offsets[place]
+            self._changed_offsets.add(place)
+
+    def put_topic(self, topic: bytes, settings: bytes) -> None:
+        """Store a topic's settings."""
+        self.batch_transaction().put(topic, settings, db=self.tables.topics)
+
+    def delete_topic(self, topic: bytes) -> None:
+        """Forget a topic's settings. Its messages stay until retention comes by."""
+        self.batch_transaction().delete(topic, db=self.tables.topics)
+
+    def put_group(self, group: bytes, settings: bytes) -> None:
+        """Store a consumer group's settings."""
+        self.batch_transaction().put(group, settings, db=self.tables.groups)
+
+    def delete_group(self, group: bytes) -> None:
+        """Forget a consumer group's settings."""
+        self.batch_transaction().delete(group, db=self.tables.groups)
+
+    # -- the batch
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether `commit` has anything to write, consumers' offsets apart."""
+        return self._txn is not None or bool(self._messages)
+
+    @property
+    def has_changed_offsets(self) -> bool:
+        """Whether consumers' progress is known that is not on disk yet."""
+        return bool(self._changed_offsets)
+
+    @property
+    def batch_bytes(self) -> int:
+        """About how many bytes the open batch holds."""
+        return self._bytes
+
+    def commit(self) -> set[Queue]:
+        """Write the batch. When it returns, the disk holds it (with `sync`), and readers see it.
+
+        :returns: the queues that grew.
+        :raises StorageFullError: nothing of the batch is stored; the store goes on as before it.
+        :raises StorageError: likewise, for another reason.
+        """
+        grown = self._grown
+        try:
+            txn = self.batch_transaction()
+            self._put_held(txn)
+            self._put_offsets(txn)
+            self._txn = None
+            txn.commit()
+        except StorageError:
+            self.abandon()
+            raise
+        except (lmdb.MapFullError, lmdb.DiskError) as error:
+            self.abandon()
+            raise StorageFullError(f"no room for the batch: {error}") from error
+        except lmdb.Error as error:
+            self.abandon()
+            raise StorageError(f"the batch was not stored: {error}") from error
+        self._changed_offsets.clear()
+        self._committed_sequence = self._next_sequence
+        for queue in grown:
+            queue.visible = queue.next
+        for queue, first in self._shortened.items():
+            queue.first = first
+        self._new_batch()
+        return grown
+
+    def abandon(self) -> None:
+        """Forget the batch: every offset and sequence it gave out is free again."""
+        if self._txn is not None:
+            self._txn.abort()
+        for queue in self._grown:
+            queue.next = queue.visible
+        self._next_sequence = self._committed_sequence
+        self._new_batch()
+
+    def batch_transaction(self) -> lmdb.Transaction:
+        """The batch's transaction, holding all rows so far, so that what reads it sees the changes before it."""
+        txn = self._txn
+        if txn is None:
+            self.environment.make_room(self._bytes)
+            txn = self._txn = self._lmdb.begin(write=True)
+        if self._messages:
+            self._put_rows(txn, self.tables.messages, self._messages, append=True)
+            self._put_rows(txn, self.tables.timers, self._timers)
+            self._put_rows(txn, self.tables.ids, self._ids)
+            self._put_rows(txn, self.tables.keys, self._keys)
+        if self._rows:
+            self._put_rows(txn, self.tables.queues, self._rows)
+        return txn
+
+    @staticmethod
+    def _put_rows(
+        txn: lmdb.Transaction,
+        table: lmdb._Database,
+        rows: list[tuple[bytes, bytes]],
+        *,
+        append: bool = False,
+    ) -> None:
+        if not rows:
+            return
+        _, added = txn.cursor(db=table).putmulti(rows, append=append)
+        if added != len(rows):
+            # LMDB only says so by the count, and a row that is not there would be a lost message.
+            raise StorageError(f"{len(rows) - added} rows of a batch were not in order")
+        rows.clear()
+
+    def _put_held(self, txn: lmdb.Transaction) -> None:
+        table = self.tables.held
+        for (topic, second), change in self._held.items():
+            if not change:
+                continue
+            key = held_key(topic, second)
+            old = txn.get(key, db=table)
+            count = change + (U64.unpack(old)[0] if old is not None else 0)
+            if count:
+                txn.put(key, pack_u64(count), db=table)
+            else:
+                txn.delete(key, db=table)
+
+    def _put_offsets(self, txn: lmdb.Transaction) -> None:
+        for place in self._changed_offsets:
+            offset = self._offsets.get(place)
+            if offset is None:
+                txn.delete(offset_key(*place), db=self.tables.offsets)
+            else:
+                txn.put(offset_key(*place), pack_u64(offset), db=self.tables.offsets)
+
+    # -- what is read: only what is committed
+
+    def queue(self, topic: bytes, number: int) -> Queue:
+        """A queue's ends, from memory after the first time."""
+        place = (topic, number)
+        queue = self._queues.get(place)
+        if queue is None:
+            with self._lmdb.begin() as txn:
+                queue = self._queues[place] = open_queue(txn, self.tables, topic, number)
+        return queue
+
+    def read(
+        self,
+        queue: Queue,
+        offset: int,
+        limit: int,
+        max_bytes: int,
+        tag_hashes: Set[int] | None = None,
+    ) -> Page:
+        """See `read_page`."""
+        if offset >= queue.visible:
+            return Page([], offset)
+        with self._lmdb.begin() as txn:
+            return read_page(txn, self.tables, queue, offset, limit, max_bytes, tag_hashes)
+
+    def offset_at(self, queue: Queue, stored_ms: int) -> int:
+        """The first offset stored at `stored_ms` or later; the queue's end when there is none."""
+        with self._lmdb.begin() as txn:
+            return offset_at(txn, self.tables, queue, stored_ms)
+
+    def stored_ms(self, queue: Queue, offset: int) -> int | None:
+        """When the message at an offset entered its queue."""
+        with self._lmdb.begin() as txn:
+            row = row_at(txn, self.tables, queue, offset)
+        return row[1] if row is not None else None
+
+    def next_due(self) -> int | None:
+        """When the earliest timed message is due, in epoch ms."""
+        with self._lmdb.begin() as txn:
+            cursor = txn.cursor(db=self.tables.timers)
+            return int.from_bytes(cursor.key()[:8]) if cursor.first() else None
+
+    def offset(self, group: bytes, topic: bytes, queue: int) -> int | None:
+        """A consumer group's progress in a queue; None where it has none."""
+        return self._offsets.get((group, topic, queue))
+
+    def offsets(self) -> Iterator[tuple[bytes, bytes, int, int]]:
+        """All consumers' progress: group, topic, queue, offset."""
+        for (group, topic, queue), offset in self._offsets.items():
+            yield group, topic, queue, offset
+
+    def topics(self) -> list[tuple[bytes, bytes]]:
+        """All topics with their settings."""
+        with self._lmdb.begin() as txn:
+            return list(txn.cursor(db=self.tables.topics))
+
+    def groups(self) -> list[tuple[bytes, bytes]]:
+        """All consumer groups with their settings."""
+        with self._lmdb.begin() as txn:
+            return list(txn.cursor(db=self.tables.groups))
+
+    def read_transaction(self) -> lmdb.Transaction:
+        """A view of what is committed, for the other files of this room."""
+        return self._lmdb.begin()
+
+    def sync(self) -> None:
+        """Have the disk hold what was committed without `sync`. May be called from another thread."""
+        self._lmdb.sync(True)
+
+    def close(self) -> None:
+        """Write consumers' progress, sync, and close the folder."""
+        if self._changed_offsets or self.has_changes:
+            self.commit()
+        self.sync()
+        self.environment.close()
+
+
+def _first_free_sequence(txn: lmdb.Transaction, tables: Tables) -> int:
+    """One behind the last message, or what retention noted when it removed that one too. 0 is never a message."""
+    cursor = txn.cursor(db=tables.messages)
+    behind_last = int.from_bytes(cursor.key()) + 1 if cursor.last() else 1
+    noted = txn.get(NEXT_SEQUENCE, db=tables.meta)
+    return max(behind_last, int.from_bytes(noted) if noted is not None else 1)
+
+
+def rows_with_prefix(
+    txn: lmdb.Transaction, table: lmdb._Database, prefix: bytes
+) -> Iterator[tuple[bytes, bytes]]:
+    """All rows whose key begins with `prefix`, in order."""
+    cursor = txn.cursor(db=table)
+    if cursor.set_range(prefix):
+        for key, value in cursor:
+            if not key.startswith(prefix):
+                return
+            yield key, value

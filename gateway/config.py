@@ -1,0 +1,806 @@
+"""Every setting of the gateway: its name, type, default, unit, bounds and meaning, once.
+
+`Config` is the frozen model that the rest of the program reads. `load` fills it from command-line
+flags, environment variables (`TIDEGATE_` and the setting's name in capitals), one TOML file and the
+defaults, in that order of strength, and remembers where each value came from. The flags, `tidegate
+config` and the TOML sample are made from the model's fields, so a setting is added by adding its
+field here and nowhere else.
+
+Knows nothing of sockets, storage or the command line.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import json
+import re
+import textwrap
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
+
+import platformdirs
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
+
+ENVIRONMENT_PREFIX: Final = "TIDEGATE_"
+FILE_VARIABLE: Final = "TIDEGATE_CONFIG"
+"""Environment variable that names the TOML file; not itself a setting."""
+
+SERVER_VARIABLE: Final = "TIDEGATE_SERVER"
+"""Environment variable that names the gateway for the client commands; not itself a setting."""
+
+DEFAULT_PORT: Final = 9876
+VIP_CHANNEL_DISTANCE: Final = 2
+"""Old clients send to the advertised port minus this (upstream: MixAll.brokerVIPChannel)."""
+
+DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+"""Upstream's MessageStoreConfig.messageDelayLevel."""
+
+# Beside its body a message has a header and up to 32,767 bytes of properties, escaped as JSON text.
+FRAME_ALLOWANCE: Final = 256 * 1024
+
+# Variables that Kubernetes and Docker links set in containers beside a service named `tidegate`.
+_INJECTED = re.compile(r"TIDEGATE_(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP)(_\w+)?)?|NAME)")
+
+
+class ConfigError(Exception):
+    """A setting that cannot be used.
+
+    The text is one line: the setting, its value, where that came from and the fix.
+    """
+
+
+class HostPort(NamedTuple):
+    """A TCP address: an IP address as text and a port, where 0 is a port still to be chosen."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How values of one type are written and shown."""
+
+    expects: str
+    """What to write, for the end of an error line."""
+    show: Callable[[Any], str] = str
+    """A value as text that the setting accepts again."""
+    plain: Callable[[Any], object] = str
+    """A value as JSON has it."""
+    metavar: str = "TEXT"
+    bare: bool = False
+    """Whether a TOML file has it without quotes."""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a person should know of one setting beside its meaning."""
+
+    group: str
+    unit: str = ""
+    upstream: str = ""
+    """Name of RocketMQ's own setting of the same meaning, if it has one."""
+    least: object = None
+    most: object = None
+
+
+# --- values in and out ----------------------------------------------------------------------------
+
+_UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION_UNIT_MS: Final = {"ms": 1, **_UNIT_MS, "w": 7 * 86_400_000}
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d|w))+")
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_ISO_DURATION: Final = TypeAdapter(timedelta)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?)b?|b)?", re.IGNORECASE)
+_SIZE_POWER: Final = {"k": 1, "m": 2, "g": 3, "t": 4}
+LONGEST: Final = timedelta(days=36_500)
+"""No duration may be longer: about 100 years."""
+
+
+def parse_host_port(value: object) -> HostPort:
+    """Reads `HOST:PORT`, where HOST is an IP address (IPv6 in brackets) or `localhost`.
+
+    Raises ValueError saying what is wrong.
+    """
+    if isinstance(value, tuple) and len(value) == 2:
+        host, port = str(value[0]), str(value[1])
+    else:
+        host, colon, port = str(value).strip().rpartition(":")
+        if not colon:
+            raise ValueError("it has no port")
+    host = host.removeprefix("[").removesuffix("]")
+    if host == "localhost":
+        host = "127.0.0.1"
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        raise ValueError(
+            "it has no host" if not host else f"{host!r} is not an IP address"
+        ) from None
+    if not (port.isascii() and port.isdigit() and int(port) <= 65_535):
+        raise ValueError(f"{port!r} is not a port from 0 to 65535")
+    return HostPort(host, int(port))
+
+
+def _advertised(value: object) -> HostPort | None:
+    if value is None or value == "":
+        return None
+    if isinstance(value, str) and ":" not in value:
+        value = f"{value}:0"
+    address = parse_host_port(value)
+    if ":" in address.host:
+        raise ValueError("clients can only be told an IPv4 address")
+    if ipaddress.ip_address(address.host).is_unspecified:
+        raise ValueError("no client can connect to that address")
+    return address
+
+
+def parse_delay_levels(text: str) -> tuple[int, ...]:
+    """The delay of each level in ms, level 1 first, from text such as `1s 5s 2h`.
+
+    Stricter than upstream's ScheduleMessageService.parseDelayLevel in that a level of no length is
+    refused. Raises ValueError naming the part that is wrong.
+    """
+    parts = text.split()
+    if not parts:
+        raise ValueError("it names no level")
+    delays: list[int] = []
+    for part in parts:
+        number, unit = part[:-1], part[-1]
+        if unit not in _UNIT_MS or not (number.isascii() and number.isdigit()) or int(number) == 0:
+            raise ValueError(f"level {len(delays) + 1} is {part!r}")
+        delays.append(int(number) * _UNIT_MS[unit])
+        if delays[-1] > LONGEST // timedelta(milliseconds=1):
+            raise ValueError(f"level {len(delays)} is longer than 100 years")
+    return tuple(delays)
+
+
+def _delay_levels(value: object) -> str:
+    text = " ".join(str(value).split())
+    parse_delay_levels(text)
+    return text
+
+
+def parse_duration(value: object) -> timedelta:
+    """Reads `90s`, `1h30m`, `730d`, `500ms`, ISO 8601 (`PT48H`) or a bare number of seconds.
+
+    Raises ValueError.
+    """
+    if isinstance(value, timedelta):
+        return value
+    if isinstance(value, bool):
+        raise ValueError("it is not a duration")
+    text = str(value).strip().lower()
+    try:
+        if _DURATION.fullmatch(text):
+            parts = _DURATION_PART.findall(text)
+            return timedelta(
+                milliseconds=sum(float(number) * _DURATION_UNIT_MS[unit] for number, unit in parts)
+            )
+        if text.startswith("p"):
+            return _ISO_DURATION.validate_python(text.upper())
+        return timedelta(seconds=float(text))
+    except (ValueError, OverflowError):
+        raise ValueError("it is not a duration") from None
+
+
+def show_duration(value: timedelta) -> str:
+    """The shortest exact text in days, hours, minutes, seconds and ms, such as `1h30m`."""
+    rest = value // timedelta(milliseconds=1)
+    text = ""
+    for unit in ("d", "h", "m", "s", "ms"):
+        count, rest = divmod(rest, _DURATION_UNIT_MS[unit])
+        text += f"{count}{unit}" if count else ""
+    return text or "0s"
+
+
+def parse_size(value: object) -> int:
+    """Reads bytes: a bare number, or one with KiB, MiB, GiB, TiB (powers of 1024).
+
+    KB, MB, GB and TB are powers of 1000; a letter alone (`64M`) is a power of 1024.
+    Raises ValueError.
+    """
+    if isinstance(value, bool):
+        raise ValueError("it is not a size")
+    if isinstance(value, int):
+        return value
+    match = _SIZE.fullmatch(str(value).strip())
+    if not match:
+        raise ValueError("it is not a size")
+    number, letter, binary = match.groups()
+    if not letter:
+        return int(float(number))
+    decimal = not binary and str(value).strip().lower().endswith("b")
+    base = 1000 if decimal else 1024
+    return int(float(number) * base ** _SIZE_POWER[letter.lower()])
+
+
+def show_size(value: int) -> str:
+    """The shortest exact text in powers of 1024, such as `256KiB`."""
+    for unit in ("", "KiB", "MiB", "GiB"):
+        if value == 0 or value % 1024:
+            return f"{value}{unit}"
+        value //= 1024
+    return f"{value}TiB"
+
+
+def _switch(value: object) -> bool:
+    text = str(value).strip().lower()
+    if text in ("true", "on", "yes", "1"):
+        return True
+    if text in ("false", "off", "no", "0"):
+        return False
+    raise ValueError("it is neither true nor false")
+
+
+def _path(value: object) -> object:
+    if isinstance(value, str):
+        if not value:
+            raise ValueError("it is empty")
+        return Path(value).expanduser()
+    return value
+
+
+def _optional_path(value: object) -> object:
+    return None if value == "" else _path(value)
+
+
+def _count(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("it is not a number")
+    return value.replace("_", "") if isinstance(value, str) else value
+
+
+def _as_is(value: object) -> object:
+    return value
+
+
+Address = Annotated[
+    HostPort,
+    PlainValidator(parse_host_port),
+    Kind("HOST:PORT with an IP address, such as 127.0.0.1:9876", metavar="HOST:PORT"),
+]
+AdvertisedAddress = Annotated[
+    HostPort | None,
+    PlainValidator(_advertised),
+    Kind("an IPv4 address with or without a port, such as 192.0.2.7:9876", metavar="HOST[:PORT]"),
+]
+Levels = Annotated[
+    str,
+    BeforeValidator(_delay_levels),
+    Kind(
+        "whole numbers with the unit s, m, h or d, separated by blanks, such as '1s 5s 1h'",
+        metavar="'1s 5s ...'",
+    ),
+]
+Duration = Annotated[
+    timedelta,
+    BeforeValidator(parse_duration),
+    Kind(
+        "a duration such as 90s, 30m, 48h, 730d or PT48H, or a number of seconds",
+        show_duration,
+        timedelta.total_seconds,
+        "DURATION",
+    ),
+]
+Size = Annotated[
+    int,
+    BeforeValidator(parse_size),
+    Kind("a number of bytes or a size such as 256KiB, 64MiB or 1GiB", show_size, _as_is, "SIZE"),
+]
+Count = Annotated[
+    int, BeforeValidator(_count), Kind("a whole number", str, _as_is, "NUMBER", bare=True)
+]
+Hours = Annotated[
+    float,
+    BeforeValidator(_count),
+    Kind("a number of hours, such as 72 or 0.5", "{:g}".format, _as_is, "HOURS", bare=True),
+]
+Switch = Annotated[
+    bool,
+    BeforeValidator(_switch),
+    Kind("true or false", lambda value: str(value).lower(), _as_is, bare=True),
+]
+FilePath = Annotated[Path, BeforeValidator(_path), Kind("a path", metavar="PATH")]
+Name = Annotated[
+    str,
+    Field(pattern=r"^[A-Za-z0-9._-]{1,127}$"),
+    Kind("1 to 127 letters, digits, dots, dashes or underscores", metavar="NAME"),
+]
+
+
+def _default_data() -> Path:
+    return platformdirs.user_data_path("tidegate")
+
+
+def setting(
+    default: Any,
+    group: str,
+    meaning: str,
+    *,
+    unit: str = "",
+    upstream: str = "",
+    least: Any = None,
+    most: Any = None,
+) -> Any:
+    """One setting's field: its default (or a function that makes it), its place and its meaning."""
+    field: FieldInfo = (
+        Field(default_factory=default, description=meaning, ge=least, le=most)
+        if callable(default)
+        else Field(default, description=meaning, ge=least, le=most)
+    )
+    field.metadata.append(About(group, unit, upstream, least, most))
+    return field
+
+
+# --- the settings ---------------------------------------------------------------------------------
+
+_NETWORK = "Network"
+_STORAGE = "Storage"
+_LATER = "Messages for later"
+_BROKER = "Broker"
+_LIMITS = "Limits"
+_LOGS = "Logs"
+
+
+class Config(BaseModel):
+    """The settings in force; frozen.
+
+    Built by `load`, or directly with keyword arguments, where a wrong one raises pydantic's
+    ValidationError. Durations are timedeltas, each with a property in whole ms beside it; sizes are
+    bytes.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    listen: Address = setting(
+        HostPort("127.0.0.1", DEFAULT_PORT),
+        _NETWORK,
+        "Address to answer on, as name server and broker in one. Port 0 picks a free one.",
+        upstream="listenPort",
+    )
+    advertise: AdvertisedAddress = setting(
+        None,
+        _NETWORK,
+        "Address that clients are told to connect to; IPv4. Without a port, or with port 0: the "
+        "port listened on. When left out: the listening address, so it must be given when that is "
+        "0.0.0.0 or IPv6.",
+        upstream="brokerIP1",
+    )
+    vip_channel: Switch = setting(
+        True,
+        _NETWORK,
+        "Also answer on the listening port minus 2, where old clients with their VIP channel on "
+        "send. When that port is taken, serving goes on without it and says so, unless this was "
+        "set to true by hand.",
+    )
+    max_connections: Count = setting(
+        10_000, _NETWORK, "Connections at a time; further ones are closed.", least=1, most=1_000_000
+    )
+    connection_idle: Duration = setting(
+        timedelta(seconds=120),
+        _NETWORK,
+        "A connection silent for this long is closed. Clients send a heartbeat every 30 s.",
+        unit="duration",
+        upstream="serverChannelMaxIdleTimeSeconds",
+        least=timedelta(seconds=1),
+        most=LONGEST,
+    )
+
+    data: FilePath = setting(
+        _default_data,
+        _STORAGE,
+        "Folder that holds everything that was accepted. Made when it is missing; used by one "
+        "gateway at a time.",
+        upstream="storePathRootDir",
+    )
+    flush: Annotated[Literal["sync", "async"], Kind("sync or async", metavar="sync|async")] = (
+        setting(
+            "sync",
+            _STORAGE,
+            "sync: a send is answered when it is on disk. async: it is answered sooner and reaches "
+            "the disk soon after; a power cut can take back what was accepted last, a killed "
+            "process cannot.",
+            upstream="flushDiskType",
+        )
+    )
+    retention_hours: Hours = setting(
+        72.0,
+        _STORAGE,
+        "How long fired and aborted messages stay readable and findable. Unfired ones are kept "
+        "whatever their age.",
+        unit="hours",
+        upstream="fileReservedTime",
+        least=0,
+        most=876_000,
+    )
+    map_size_initial: Size = setting(
+        1024**3,
+        _STORAGE,
+        "Address space first reserved for the data file (LMDB's map). The file itself grows only "
+        "as it is used.",
+        unit="bytes",
+        least=1024**2,
+        most=64 * 1024**4,
+    )
+    map_growth: Size = setting(
+        1024**3,
+        _STORAGE,
+        "How much the map grows each time before it is full.",
+        unit="bytes",
+        least=1024**2,
+        most=1024**4,
+    )
+    disk_reserve: Size = setting(
+        512 * 1024**2,
+        _STORAGE,
+        "When the disk has less than this free, sends are refused and deliveries go on.",
+        unit="bytes",
+        least=0,
+        most=64 * 1024**4,
+    )
+
+    delay_levels: Levels = setting(
+        DEFAULT_DELAY_LEVELS,
+        _LATER,
+        "The delay of each level, level 1 first: whole numbers with the unit s, m, h or d.",
+        upstream="messageDelayLevel",
+    )
+    max_delay: Duration = setting(
+        timedelta(days=730),
+        _LATER,
+        "The furthest ahead that a message may be sent for; further ones are refused.",
+        unit="duration",
+        upstream="timerMaxDelaySec",
+        least=timedelta(seconds=1),
+        most=LONGEST,
+    )
+    recall_enabled: Switch = setting(
+        True,
+        _LATER,
+        "Whether clients may abort (recall) messages that have not fired.",
+        upstream="recallMessageEnable",
+    )
+
+    broker_name: Name = setting(
+        "broker-a", _BROKER, "The broker's name in routes.", upstream="brokerName"
+    )
+    cluster_name: Name = setting(
+        "DefaultCluster", _BROKER, "The cluster's name in routes.", upstream="brokerClusterName"
+    )
+    auto_create_topic: Switch = setting(
+        True,
+        _BROKER,
+        "Whether the first send to an unknown topic creates it.",
+        upstream="autoCreateTopicEnable",
+    )
+    default_topic_queues: Count = setting(
+        8,
+        _BROKER,
+        "Most queues of a topic created by its first send; the client's own number counts when it "
+        "is lower.",
+        unit="queues",
+        upstream="defaultTopicQueueNums",
+        least=1,
+        most=1024,
+    )
+    auto_create_group: Switch = setting(
+        True,
+        _BROKER,
+        "Whether the first use of an unknown consumer group creates it.",
+        upstream="autoCreateSubscriptionGroup",
+    )
+
+    max_message_size: Size = setting(
+        4 * 1024**2,
+        _LIMITS,
+        "Largest body of a message; larger ones are refused.",
+        unit="bytes",
+        upstream="maxMessageSize",
+        least=1024,
+        most=1024**3,
+    )
+    max_frame_size: Size = setting(
+        16 * 1024**2,
+        _LIMITS,
+        "Largest request as a whole; a connection that announces a larger one is closed.",
+        unit="bytes",
+        least=1024 + FRAME_ALLOWANCE,
+        most=2 * 1024**3 - 1,
+    )
+    max_pending_bytes: Size = setting(
+        64 * 1024**2,
+        _LIMITS,
+        "Bytes of requests that may wait to be written to disk; over it, reading from connections "
+        "pauses.",
+        unit="bytes",
+        least=1024**2,
+        most=64 * 1024**3,
+    )
+    max_pull_messages: Count = setting(
+        32,
+        _LIMITS,
+        "Most messages in the answer to one pull.",
+        unit="messages",
+        upstream="maxTransferCountOnMessageInMemory",
+        least=1,
+        most=10_000,
+    )
+    max_pull_bytes: Size = setting(
+        256 * 1024,
+        _LIMITS,
+        "Most bytes in the answer to one pull; one message is sent whatever its size.",
+        unit="bytes",
+        upstream="maxTransferBytesOnMessageInMemory",
+        least=1024,
+        most=1024**3,
+    )
+
+    log_level: Annotated[
+        Literal["debug", "info", "warn", "error"],
+        Kind("debug, info, warn or error", metavar="debug|info|warn|error"),
+    ] = setting("info", _LOGS, "The least important events that are logged.")
+    log_file: Annotated[
+        Path | None, BeforeValidator(_optional_path), Kind("a path", metavar="PATH")
+    ] = setting(None, _LOGS, "File that the log is appended to. When left out: standard error.")
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        listening = ipaddress.ip_address(self.listen.host)
+        if self.advertise is None and (listening.is_unspecified or listening.version != 4):
+            raise ValueError(
+                f"listen = {self.listen} gives clients no address to connect to; "
+                "set advertise to the IPv4 address that they reach this machine at"
+            )
+        if self.max_frame_size < self.max_message_size + FRAME_ALLOWANCE:
+            raise ValueError(
+                f"max_frame_size = {show_size(self.max_frame_size)} has no room for a message of "
+                f"max_message_size = {show_size(self.max_message_size)}; "
+                f"set it to {show_size(self.max_message_size + FRAME_ALLOWANCE)} or more"
+            )
+        return self
+
+    @cached_property
+    def delay_level_ms(self) -> tuple[int, ...]:
+        """The delay of each level in ms; level 1 is the first."""
+        return parse_delay_levels(self.delay_levels)
+
+    @cached_property
+    def max_delay_ms(self) -> int:
+        """`max_delay` in ms."""
+        return self.max_delay // timedelta(milliseconds=1)
+
+    @cached_property
+    def connection_idle_ms(self) -> int:
+        """`connection_idle` in ms."""
+        return self.connection_idle // timedelta(milliseconds=1)
+
+    @cached_property
+    def retention_ms(self) -> int:
+        """`retention_hours` in ms."""
+        return int(self.retention_hours * 3_600_000)
+
+    @property
+    def vip_channel_required(self) -> bool:
+        """Whether a taken VIP port is an error: only when the channel was asked for by hand."""
+        return self.vip_channel and "vip_channel" in self.model_fields_set
+
+    def advertised(self, bound_port: int) -> HostPort:
+        """The address to tell clients, given the port that is really listened on."""
+        address = self.advertise or self.listen
+        return address if self.advertise and address.port else HostPort(address.host, bound_port)
+
+
+# --- the settings as help, tables and files have them ---------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """One setting as a person or a command line sees it."""
+
+    name: str
+    about: About
+    kind: Kind
+    meaning: str
+    default: object
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        return ENVIRONMENT_PREFIX + self.name.upper()
+
+    @property
+    def is_switch(self) -> bool:
+        return isinstance(self.default, bool)
+
+    def show(self, value: object) -> str:
+        """A value as text; nothing for a setting that is left out."""
+        return "" if value is None else self.kind.show(value)
+
+    def plain(self, value: object) -> object:
+        """A value as JSON has it: sizes in bytes, durations in seconds."""
+        return None if value is None else self.kind.plain(value)
+
+
+def _describe(name: str, field: FieldInfo) -> Description:
+    about = next(entry for entry in field.metadata if isinstance(entry, About))
+    kind = next(entry for entry in field.metadata if isinstance(entry, Kind))
+    default = field.get_default(call_default_factory=True, validated_data={})
+    return Description(name, about, kind, field.description or "", default)
+
+
+def descriptions() -> dict[str, Description]:
+    """Every setting by name, in the order of their groups."""
+    return {name: _describe(name, field) for name, field in Config.model_fields.items()}
+
+
+def toml_sample(config: Config, *, chosen: frozenset[str] = frozenset()) -> str:
+    """A TOML file that explains every setting; those in `chosen` are set, others commented out."""
+    lines = [
+        "# Settings of tidegate. Environment variables (TIDEGATE_LISTEN=...) and flags (--listen",
+        "# ...) are stronger. A setting behind a # is left at its default, the value shown.",
+    ]
+    group = ""
+    for entry in descriptions().values():
+        if entry.about.group != group:
+            group = entry.about.group
+            lines += ["", f"# --- {group} " + "-" * (70 - len(group))]
+        lines.append("")
+        lines += [f"# {line}" for line in _wrapped(entry)]
+        value = getattr(config, entry.name)
+        text = entry.show(value)
+        literal = text if entry.kind.bare else json.dumps(text, ensure_ascii=False)
+        lines.append(f"{'' if entry.name in chosen else '# '}{entry.name} = {literal}")
+    return "\n".join(lines) + "\n"
+
+
+def _wrapped(entry: Description) -> list[str]:
+    text = f"{entry.meaning} Write {entry.kind.expects}."
+    if entry.about.upstream:
+        text += f" RocketMQ: {entry.about.upstream}."
+    return textwrap.wrap(text, 96)
+
+
+# --- from flags, environment and file to one Config -----------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The settings in force and, for each that is not at its default, where its value came from."""
+
+    config: Config
+    origins: Mapping[str, str]
+
+
+def load(
+    flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None = None
+) -> Loaded:
+    """Settles every setting: `flags` over `environ` over the TOML file over defaults.
+
+    `flags` goes by setting name; None counts as not given, and so does an empty environment
+    variable. The file is `file` or else what TIDEGATE_CONFIG names; without either none is read.
+    Raises ConfigError for an unreadable file, an unknown setting or a wrong value.
+    """
+    values: dict[str, object] = {}
+    origins: dict[str, str] = {}
+    if file is None and environ.get(FILE_VARIABLE):
+        file = Path(environ[FILE_VARIABLE]).expanduser()
+    if file is not None:
+        _read_file(file, values, origins)
+    _read_environment(environ, values, origins)
+    for name, value in flags.items():
+        if value is not None:
+            values[name] = value
+            origins[name] = "--" + name.replace("_", "-")
+    try:
+        return Loaded(Config.model_validate(values), origins)
+    except ValidationError as error:
+        raise ConfigError(_explain(error, values, origins)) from None
+
+
+def _read_file(file: Path, values: dict[str, object], origins: dict[str, str]) -> None:
+    try:
+        text = file.read_text("utf-8")
+        table = tomllib.loads(text)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read the settings file {file}: {error.strerror}; check the path"
+        ) from None
+    except UnicodeDecodeError:
+        raise ConfigError(
+            f"cannot read the settings file {file}: it is not UTF-8 text; save it as UTF-8"
+        ) from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(
+            f"cannot read the settings file {file}: it is not TOML: {error}; "
+            "'tidegate config --toml' prints a sample"
+        ) from None
+    for key, value in table.items():
+        name = key.replace("-", "_")
+        line = re.search(rf"(?m)^\s*[\"']?{re.escape(key)}[\"']?\s*=", text)
+        at = f", line {text.count(chr(10), 0, line.end()) + 1}" if line else ""
+        if name not in Config.model_fields:
+            raise ConfigError(_unknown(key, f"{file}{at}", isinstance(value, dict)))
+        if isinstance(value, dict | list):
+            raise ConfigError(
+                f"{name} in {file}{at} is not a single value; "
+                f"write {descriptions()[name].kind.expects}"
+            )
+        values[name] = value
+        origins[name] = f"{file}{at}"
+
+
+def _read_environment(
+    environ: Mapping[str, str], values: dict[str, object], origins: dict[str, str]
+) -> None:
+    for variable, value in environ.items():
+        if not variable.startswith(ENVIRONMENT_PREFIX) or not value:
+            continue
+        name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+        if name in Config.model_fields:
+            values[name] = value
+            origins[name] = variable
+        elif variable not in (FILE_VARIABLE, SERVER_VARIABLE) and not _INJECTED.fullmatch(variable):
+            raise ConfigError(_unknown(name, f"the environment ({variable})"))
+
+
+def _unknown(key: str, origin: str, is_table: bool = False) -> str:
+    names = descriptions()
+    upstream = {entry.about.upstream: name for name, entry in names.items() if entry.about.upstream}
+    near = difflib.get_close_matches(key.replace("-", "_").lower(), names, 1)
+    if key in upstream:
+        fix = f"its name here is {upstream[key]}"
+    elif near:
+        fix = f"did you mean {near[0]}?"
+    elif is_table:
+        fix = "settings stand at the top of the file, not in sections"
+    else:
+        fix = "'tidegate config' lists them all"
+    return f"unknown setting {key} in {origin}; {fix}"
+
+
+def _explain(
+    error: ValidationError, values: Mapping[str, object], origins: Mapping[str, str]
+) -> str:
+    """The first of the errors as one line."""
+    problem = error.errors()[0]
+    text = str(problem["ctx"]["error"]) if problem["type"] == "value_error" else ""
+    if not problem["loc"]:
+        return text
+    name = str(problem["loc"][0])
+    entry = descriptions()[name]
+    if problem["type"] == "greater_than_equal":
+        text = f"the least is {entry.show(entry.about.least)}"
+    elif problem["type"] == "less_than_equal":
+        text = f"the most is {entry.show(entry.about.most)}"
+    return (
+        f"{name} = {_one_line(values[name])} ({origins[name]}) is wrong: "
+        f"{text + '; ' if text else ''}write {entry.kind.expects}"
+    )
+
+
+def _one_line(value: object) -> str:
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    text = text if text.isprintable() else ascii(text)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,57 @@
+"""Points in time as people write and read them, to and from epoch ms. Pure: now is an argument."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from gateway.config import parse_duration
+
+_ONE_MS = timedelta(milliseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+# Fewer digits would be before 1973; they are nearly always seconds, or a date without its dashes.
+_LEAST_EPOCH_MS = 100_000_000_000
+
+EXPECTED = (
+    "write a time such as 2030-01-31T09:30, 2030-01-31T09:30:00+01:00, +30m, -2h, now, or epoch ms"
+)
+
+
+def parse_moment(text: str, now_ms: int) -> int:
+    """Epoch ms of `text`: ISO 8601 (local unless it has a zone), `+30m`, `-2h`, `now` or epoch ms.
+
+    Raises ValueError with one line that says what to write.
+    """
+    text = text.strip()
+    try:
+        if text == "now":
+            return now_ms
+        if text[:1] in ("+", "-"):
+            distance = parse_duration(text[1:]) // _ONE_MS
+            return now_ms + distance if text[0] == "+" else now_ms - distance
+        if text.isascii() and text.isdigit():
+            if int(text) < _LEAST_EPOCH_MS:
+                raise ValueError
+            return int(text)
+        return (datetime.fromisoformat(text).astimezone(UTC) - _EPOCH) // _ONE_MS
+    except (ValueError, OverflowError):
+        raise ValueError(f"{text!r} is not a time; {EXPECTED}") from None
+
+
+def show_moment(epoch_ms: int) -> str:
+    """Local time such as `2030-01-31 09:30:00.000`; past the year 9999 the number itself."""
+    try:
+        moment = (_EPOCH + timedelta(milliseconds=epoch_ms)).astimezone()
+    except OverflowError:
+        return str(epoch_ms)
+    return moment.replace(tzinfo=None).isoformat(" ", "milliseconds")
+
+
+def show_distance(epoch_ms: int, now_ms: int) -> str:
+    """How far away, in the largest fitting unit: `in 3 min`, `2 h ago`, `now`."""
+    seconds = abs(epoch_ms - now_ms) // 1000
+    for unit, size, least in (("d", 86_400, 2), ("h", 3_600, 2), ("min", 60, 2), ("s", 1, 1)):
+        if seconds >= size * least:
+            amount = f"{seconds // size:,} {unit}"
+            return f"in {amount}" if epoch_ms > now_ms else f"{amount} ago"
+    return "now"

@@ -1,0 +1,349 @@
+"""The settings: which of several values counts, what is refused in which words, the sample."""
+
+from __future__ import annotations
+
+import tomllib
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from gateway.config import (
+    DEFAULT_DELAY_LEVELS,
+    Config,
+    ConfigError,
+    HostPort,
+    descriptions,
+    load,
+    parse_delay_levels,
+    parse_duration,
+    parse_host_port,
+    parse_size,
+    show_duration,
+    show_size,
+    toml_sample,
+)
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "tidegate.toml"
+    file.write_text(text, "utf-8")
+    return file
+
+
+def refusal(
+    file: Path | None = None,
+    *,
+    environ: dict[str, str] | None = None,
+    flags: dict[str, str] | None = None,
+) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(flags or {}, environ or {}, file)
+    line = str(caught.value)
+    assert "\n" not in line
+    return line
+
+
+class TestPrecedence:
+    def test_each_layer_wins_over_those_below(self, tmp_path: Path) -> None:
+        file = write(
+            tmp_path,
+            'broker_name = "file"\ncluster_name = "file"\nmax_pull_messages = 5\n',
+        )
+        environ = {"TIDEGATE_CLUSTER_NAME": "environment", "TIDEGATE_MAX_PULL_MESSAGES": "6"}
+        loaded = load({"max_pull_messages": "7", "flush": None}, environ, file)
+
+        assert loaded.config.broker_name == "file"
+        assert loaded.config.cluster_name == "environment"
+        assert loaded.config.max_pull_messages == 7
+        assert loaded.config.flush == "sync"
+        assert loaded.origins == {
+            "broker_name": f"{file}, line 1",
+            "cluster_name": "TIDEGATE_CLUSTER_NAME",
+            "max_pull_messages": "--max-pull-messages",
+        }
+
+    def test_a_setting_overruled_is_not_judged(self, tmp_path: Path) -> None:
+        file = write(tmp_path, 'flush = "never"\n')
+        assert load({"flush": "async"}, {}, file).config.flush == "async"
+
+    def test_the_file_may_be_named_by_the_environment(self, tmp_path: Path) -> None:
+        named = write(tmp_path, "max_connections = 17\n")
+        assert load({}, {"TIDEGATE_CONFIG": str(named)}).config.max_connections == 17
+
+    def test_an_empty_variable_is_not_given(self) -> None:
+        assert load({}, {"TIDEGATE_FLUSH": ""}).origins == {}
+
+    def test_dashes_in_file_keys_are_underscores(self, tmp_path: Path) -> None:
+        loaded = load({}, {}, write(tmp_path, "vip-channel = false\n"))
+        assert loaded.config.vip_channel is False
+
+    def test_variables_that_container_platforms_set_are_passed_over(self) -> None:
+        environ = {
+            "TIDEGATE_SERVICE_HOST": "10.0.0.1",
+            "TIDEGATE_SERVICE_PORT": "9876",
+            "TIDEGATE_SERVICE_PORT_REMOTING": "9876",
+            "TIDEGATE_PORT": "tcp://10.0.0.1:9876",
+            "TIDEGATE_PORT_9876_TCP_ADDR": "10.0.0.1",
+            "TIDEGATE_SERVER": "127.0.0.1:9876",
+        }
+        assert load({}, environ).origins == {}
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("setting", "value", "words"),
+        [
+            ("flush", "never", "write sync or async"),
+            ("listen", "9876", "no port"),
+            ("listen", ":9876", "no host"),
+            ("listen", "example.org:9876", "'example.org' is not an IP address"),
+            ("listen", "127.0.0.1:70000", "'70000' is not a port"),
+            ("advertise", "[::1]:9876", "IPv4"),
+            ("advertise", "0.0.0.0:9876", "no client can connect"),
+            ("max_pull_messages", "0", "the least is 1"),
+            ("max_pull_messages", "many", "write a whole number"),
+            ("max_pull_messages", "3.5", "write a whole number"),
+            ("max_connections", "2000000", "the most is 1000000"),
+            ("vip_channel", "maybe", "write true or false"),
+            ("max_delay", "soon", "730d"),
+            ("max_delay", "-5", "the least is 1s"),
+            ("max_delay", "nan", "not a duration"),
+            ("max_delay", "9999999999w", "not a duration"),
+            ("max_delay", "40000d", "the most is 36500d"),
+            ("connection_idle", "0s", "the least is 1s"),
+            ("delay_levels", "1s 5x", "level 2 is '5x'"),
+            ("delay_levels", "1s 0s", "level 2 is '0s'"),
+            ("delay_levels", " ", "names no level"),
+            ("delay_levels", "99999999999999d", "longer than 100 years"),
+            ("map_growth", "lots", "1GiB"),
+            ("map_growth", "1KiB", "the least is 1MiB"),
+            ("retention_hours", "nan", "a number of hours"),
+            ("retention_hours", "-1", "the least is 0"),
+            ("broker_name", "a b", "letters, digits"),
+            ("log_level", "loud", "write debug, info, warn or error"),
+        ],
+    )
+    def test_the_line_names_setting_value_origin_and_fix(
+        self, tmp_path: Path, setting: str, value: str, words: str
+    ) -> None:
+        for line, origin in (
+            (refusal(flags={setting: value}), "--" + setting.replace("_", "-")),
+            (refusal(environ={f"TIDEGATE_{setting.upper()}": value}), "TIDEGATE_"),
+            (refusal(write(tmp_path, f"\n{setting} = '{value}'\n")), "tidegate.toml, line 2"),
+        ):
+            assert line.startswith(f"{setting} = {value}")
+            assert origin in line
+            assert words in line
+
+    @pytest.mark.parametrize(
+        ("key", "words"),
+        [
+            ("max_delays", "did you mean max_delay?"),
+            ("messageDelayLevel", "its name here is delay_levels"),
+            ("colour", "'tidegate config' lists them all"),
+        ],
+    )
+    def test_unknown_settings(self, tmp_path: Path, key: str, words: str) -> None:
+        line = refusal(write(tmp_path, f"{key} = 1\n"))
+        assert line.startswith(f"unknown setting {key} in ")
+        assert "line 1" in line
+        assert words in line
+
+    def test_unknown_variable(self) -> None:
+        line = refusal(environ={"TIDEGATE_LISTN": "127.0.0.1:1"})
+        assert "TIDEGATE_LISTN" in line
+        assert "did you mean listen?" in line
+
+    def test_sections_and_lists_in_the_file(self, tmp_path: Path) -> None:
+        assert "top of the file" in refusal(write(tmp_path, "[server]\nport = 1\n"))
+        assert "not a single value" in refusal(write(tmp_path, 'delay_levels = ["1s"]\n'))
+
+    def test_wrong_types_in_the_file(self, tmp_path: Path) -> None:
+        assert "max_connections = true" in refusal(write(tmp_path, "max_connections = true\n"))
+        assert "map_growth = true" in refusal(write(tmp_path, "map_growth = true\n"))
+        assert "max_delay = true" in refusal(write(tmp_path, "max_delay = true\n"))
+        assert "broker_name = 5" in refusal(write(tmp_path, "broker_name = 5\n"))
+
+    def test_unusable_files(self, tmp_path: Path) -> None:
+        assert "No such file" in refusal(tmp_path / "missing.toml")
+        assert "Is a directory" in refusal(tmp_path)
+        assert "not TOML" in refusal(write(tmp_path, "flush = = 1\n"))
+        latin = tmp_path / "latin.toml"
+        latin.write_bytes(b'broker_name = "\xe9"')
+        assert "not UTF-8" in refusal(latin)
+
+    def test_line_breaks_and_length_of_a_value_stay_out_of_the_line(self) -> None:
+        assert len(refusal(flags={"broker_name": "a\n" + "b" * 5000})) < 300
+
+    def test_several_wrong_values_give_the_first(self, tmp_path: Path) -> None:
+        line = refusal(write(tmp_path, 'log_level = "loud"\nflush = "never"\n'))
+        assert line.startswith("flush = never")
+
+
+class TestAddresses:
+    def test_no_address_for_clients(self) -> None:
+        assert "set advertise" in refusal(flags={"listen": "0.0.0.0:9876"})
+        assert "set advertise" in refusal(flags={"listen": "[::]:9876"})
+        assert "set advertise" in refusal(flags={"listen": "[::1]:9876"})
+
+    @pytest.mark.parametrize(
+        ("listen", "advertise", "told"),
+        [
+            ("127.0.0.1:0", None, "127.0.0.1:4321"),
+            ("localhost:9876", None, "127.0.0.1:4321"),
+            ("0.0.0.0:0", "192.0.2.7", "192.0.2.7:4321"),
+            ("0.0.0.0:0", "192.0.2.7:0", "192.0.2.7:4321"),
+            ("[::]:9876", "192.0.2.7:30876", "192.0.2.7:30876"),
+        ],
+    )
+    def test_what_clients_are_told(self, listen: str, advertise: str | None, told: str) -> None:
+        config = load({"listen": listen, "advertise": advertise}, {}).config
+        assert str(config.advertised(4321)) == told
+
+    @given(st.ip_addresses(), st.integers(0, 65_535))
+    def test_an_address_reads_back(self, host: object, port: int) -> None:
+        address = HostPort(str(host), port)
+        assert parse_host_port(str(address)) == address
+
+
+class TestTogether:
+    def test_a_frame_must_hold_the_largest_message(self) -> None:
+        line = refusal(flags={"max_message_size": "16MiB"})
+        assert "max_frame_size = 16MiB" in line
+        assert "max_message_size = 16MiB" in line
+        assert load({"max_message_size": "16MiB", "max_frame_size": "16640KiB"}, {})
+
+    def test_the_vip_port_is_required_only_when_asked_for(self) -> None:
+        assert not load({}, {}).config.vip_channel_required
+        assert load({"vip_channel": True}, {}).config.vip_channel_required
+        assert not load({"vip_channel": False}, {}).config.vip_channel_required
+
+
+class TestDirectUse:
+    def test_built_by_keyword_and_frozen(self, tmp_path: Path) -> None:
+        config = Config(
+            data=tmp_path, listen=HostPort("127.0.0.1", 0), max_delay=timedelta(minutes=1)
+        )
+        assert config.data == tmp_path
+        assert config.max_delay_ms == 60_000
+        for name in Config.model_fields:
+            with pytest.raises(ValidationError):
+                setattr(config, name, "async")
+        with pytest.raises(ValidationError):
+            Config(colour="red")  # type: ignore[call-arg]
+
+    def test_the_environment_does_not_reach_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TIDEGATE_BROKER_NAME", "elsewhere")
+        assert Config().broker_name == "broker-a"
+
+    def test_defaults(self) -> None:
+        config = Config()
+        assert config.listen == HostPort("127.0.0.1", 9876)
+        assert config.max_delay_ms == 2 * 365 * 86_400_000
+        assert config.connection_idle_ms == 120_000
+        assert config.retention_ms == 72 * 3_600_000
+        assert config.max_message_size == 4_194_304
+        assert len(config.delay_level_ms) == 18
+        assert config.delay_level_ms[0] == 1_000
+        assert config.delay_level_ms[-1] == 7_200_000
+
+    def test_the_default_folder_is_the_users(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+        assert Config().data == tmp_path / "tidegate"
+
+    def test_a_tilde_is_the_home_folder(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HOME", "/home/someone")
+        assert load({"data": "~/tide"}, {}).config.data == Path("/home/someone/tide")
+
+
+class TestValues:
+    @pytest.mark.parametrize(
+        ("text", "seconds"),
+        [
+            ("730d", 730 * 86_400),
+            ("48h", 172_800),
+            ("1h30m", 5_400),
+            ("500ms", 0.5),
+            ("2w", 1_209_600),
+            ("90", 90),
+            ("1.5", 1.5),
+            ("PT48H", 172_800),
+            ("p2d", 172_800),
+            (120, 120),
+        ],
+    )
+    def test_durations(self, text: object, seconds: float) -> None:
+        assert parse_duration(text) == timedelta(seconds=seconds)
+
+    @given(st.integers(0, 36_500 * 86_400_000))
+    def test_a_duration_reads_back(self, milliseconds: int) -> None:
+        duration = timedelta(milliseconds=milliseconds)
+        assert parse_duration(show_duration(duration)) == duration
+
+    @pytest.mark.parametrize(
+        ("text", "size"),
+        [
+            ("4096", 4096),
+            ("256KiB", 262_144),
+            ("64M", 67_108_864),
+            ("1 gib", 1 << 30),
+            ("2GB", 2_000_000_000),
+            ("1.5MiB", 1_572_864),
+            ("17b", 17),
+            (5, 5),
+        ],
+    )
+    def test_sizes(self, text: object, size: int) -> None:
+        assert parse_size(text) == size
+
+    @given(st.integers(0, 1 << 50))
+    def test_a_size_reads_back(self, size: int) -> None:
+        assert parse_size(show_size(size)) == size
+
+    def test_delay_levels(self) -> None:
+        assert parse_delay_levels("1s 2m 3h 4d") == (1_000, 120_000, 10_800_000, 345_600_000)
+        assert load({"delay_levels": " 1s   5s "}, {}).config.delay_levels == "1s 5s"
+
+
+class TestDescriptions:
+    def test_every_setting_says_what_it_means(self) -> None:
+        entries = descriptions()
+        assert list(entries) == list(Config.model_fields)
+        assert all(entry.meaning.endswith(".") for entry in entries.values())
+
+    def test_the_sample_as_printed_sets_nothing(self) -> None:
+        assert tomllib.loads(toml_sample(Config())) == {}
+
+    def test_the_sample_with_every_setting_gives_the_same_settings(self, tmp_path: Path) -> None:
+        config = Config(
+            data=tmp_path / 'folder "with" quotes and ümlaut',
+            listen=HostPort("0.0.0.0", 0),
+            advertise=HostPort("192.0.2.7", 4000),
+            vip_channel=False,
+            flush="async",
+            max_delay=timedelta(days=3, milliseconds=7),
+            delay_levels="1s 2s",
+            retention_hours=0.25,
+            disk_reserve=12_345,
+            log_file=tmp_path / "log",
+        )
+        sample = toml_sample(config, chosen=frozenset(Config.model_fields))
+        loaded = load({}, {}, write(tmp_path, sample))
+        assert loaded.config == config
+        assert set(loaded.origins) == set(Config.model_fields)
+
+    def test_the_sample_with_its_marks_taken_off_gives_the_defaults(self, tmp_path: Path) -> None:
+        lines = toml_sample(Config()).splitlines()
+        settings = [line[2:] for line in lines if line.startswith("# ") and " = " in line]
+        loaded = load({}, {}, write(tmp_path, "\n".join(settings)))
+        assert len(loaded.origins) == len(Config.model_fields)
+        assert loaded.config.model_dump() == Config().model_dump()
+
+    def test_default_levels_are_upstreams(self) -> None:
+        assert descriptions()["delay_levels"].default == DEFAULT_DELAY_LEVELS

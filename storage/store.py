@@ -233,8 +233,11 @@ class Store:
         self._held[second] = self._held.get(second, 0) - 1
         return AbortResult(Aborted.ABORTED, due_ms)
 
-    def fire_due(self, now_ms: int, limit: int) -> Fired:
-        """Move messages that are due at `now_ms` into their queues, the earliest first, at most `limit` of them."""
+    def fire_due(self, now_ms: int, stored_ms: int, limit: int) -> Fired:
+        """Move messages that are due at `now_ms` into their queues, the earliest first, at most `limit` of them.
+
+        :param stored_ms: the time to note in the queues; never less than the one before it.
+        """
         txn = self.batch_transaction()
         bound = pack_u64(now_ms + 1)
         cursor = txn.cursor(db=self.tables.timers)
@@ -256,7 +259,7 @@ class Store:
             self._rows.append(
                 (
                     queue.prefix + pack_u64(offset),
-                    key[end + 1 : end + 9] + QUEUE_COLUMNS.pack(tag_hash, size, now_ms),
+                    key[end + 1 : end + 9] + QUEUE_COLUMNS.pack(tag_hash, size, stored_ms),
                 )
             )
             second = (topic, int.from_bytes(key[:8]) // 1000)

@@ -1,0 +1,350 @@
+"""The command `tidegate`: serves, shows its settings, and asks a running gateway what it holds.
+
+Exit status: 0 done; 1 the server could not be reached or refused; 2 a wrong flag or setting;
+3 a message that was to be aborted was not.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import rich_click as click
+from click.exceptions import NoArgsIsHelpError
+from rich_click import RichCommand, RichOption
+
+if TYPE_CHECKING:
+    from gateway.config import Loaded
+
+STATES: Final = ("pending", "fired", "aborted", "any")
+_FAILED: Final = 1
+_NOT_ABORTED: Final = 3
+
+
+class SettingsCommand(RichCommand):
+    """A command that also takes every setting as a flag.
+
+    The flags are made when they are asked for, so that other commands start without the model.
+    """
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        from gateway.config import FILE_VARIABLE
+
+        file = RichOption(
+            ["--config", "file"],
+            metavar="FILE",
+            type=click.Path(path_type=Path),
+            help="TOML file with settings; 'tidegate config --toml' prints a sample. "
+            f"Variable: {FILE_VARIABLE}.",
+            panel="Settings file",
+        )
+        inherited = super().get_params(ctx)
+        return [*inherited[:-1], file, *_setting_options(), inherited[-1]]
+
+
+def _setting_options() -> Iterator[RichOption]:
+    from gateway.config import descriptions
+
+    for entry in descriptions().values():
+        flags = f"{entry.flag}/--no-{entry.flag[2:]}" if entry.is_switch else entry.flag
+        default = entry.show(entry.default)
+        yield RichOption(
+            [flags, entry.name],
+            default=None,
+            is_flag=entry.is_switch,
+            metavar=None if entry.is_switch else entry.kind.metavar,
+            help=entry.meaning + (f" Default: {default}." if default else ""),
+            panel=entry.about.group,
+        )
+
+
+def _settle(file: Path | None, flags: dict[str, object]) -> Loaded:
+    from gateway.config import ConfigError, load
+
+    try:
+        return load(flags, os.environ, file)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.rich_config(
+    {
+        "text_paragraph_linebreaks": "\n\n",
+        "padding_helptext": (0, 1, 1, 1),
+        "padding_helptext_first_line": (0, 0, 1, 0),
+    }
+)
+@click.command_panel("A gateway of your own", commands=["serve", "config", "version"])
+@click.command_panel("What a running gateway holds", commands=["pending", "abort"])
+@click.version_option(package_name="tidegate", message="%(prog)s %(version)s")
+def cli() -> None:
+    """A gateway for RocketMQ clients that keeps messages for later.
+
+    They are delivered at their millisecond, years ahead if need be, and can be found and aborted
+    until then.
+
+    \b
+    Start one and look into it:
+      tidegate serve --data ./data
+      tidegate pending --topic orders
+      tidegate abort --topic orders --key order-1001
+    """
+
+
+@cli.command(cls=SettingsCommand)
+def serve(file: Path | None, **flags: object) -> None:
+    """Start the gateway and serve until it is stopped (Ctrl-C or SIGTERM).
+
+    RocketMQ clients use its address as their name server address. Every setting can be a flag, an
+    environment variable (TIDEGATE_LISTEN for --listen) or a line of the settings file; the first of
+    these that has it counts.
+
+    \b
+    Examples:
+      tidegate serve
+      tidegate serve --data ./data --listen 127.0.0.1:0    (a free port, printed)
+      tidegate serve --listen 0.0.0.0:9876 --advertise 192.0.2.7
+      tidegate serve --config tidegate.toml --flush async
+    """
+    config = _settle(file, flags).config
+    from gateway.service import run
+
+    sys.exit(run(config))
+
+
+@cli.command(cls=SettingsCommand)
+@click.option(
+    "--toml",
+    "form",
+    flag_value="toml",
+    panel="Output",
+    help="Print a settings file that explains each.",
+)
+@click.option(
+    "--json", "form", flag_value="json", panel="Output", help="Print JSON: an object by setting."
+)
+def config(file: Path | None, form: str | None, **flags: object) -> None:
+    """Show every setting: its value, where that comes from, its default and meaning.
+
+    Takes the flags of `tidegate serve` and starts nothing, so it also checks settings.
+
+    \b
+    Examples:
+      tidegate config
+      tidegate config --config tidegate.toml --flush async
+      tidegate config --toml > tidegate.toml
+      tidegate config --json | jq .listen.value
+    """
+    from gateway import display
+    from gateway.config import toml_sample
+
+    loaded = _settle(file, flags)
+    if form == "toml":
+        click.echo(toml_sample(loaded.config, chosen=frozenset(loaded.origins)), nl=False)
+    elif form == "json":
+        click.echo(display.settings_json(loaded))
+    else:
+        display.settings_table(loaded)
+
+
+@cli.command()
+def version() -> None:
+    """Show the version, and those of what it stands on."""
+    import platform
+    from importlib.metadata import version as version_of
+
+    parts = ", ".join(f"{name} {version_of(name)}" for name in ("Twisted", "lmdb", "msgspec"))
+    click.echo(f"tidegate {version_of('tidegate')} (Python {platform.python_version()}, {parts})")
+
+
+def _server_options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="One JSON object a line."),
+        click.option(
+            "--timeout",
+            type=click.FloatRange(0.1, 3600),
+            default=5.0,
+            metavar="SECONDS",
+            help="How long to wait for each answer. Default: 5.",
+        ),
+        click.option(
+            "--server",
+            envvar="TIDEGATE_SERVER",
+            default="127.0.0.1:9876",
+            metavar="HOST:PORT",
+            callback=_server,
+            help="The gateway to ask. Default: 127.0.0.1:9876. Variable: TIDEGATE_SERVER.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def _server(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, int]:
+    host, _, port = value.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit() and 0 < int(port) <= 65_535):
+        raise click.BadParameter(f"{value!r} is not HOST:PORT, such as 127.0.0.1:9876")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _moment(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    from gateway.moments import parse_moment
+
+    if value is None:
+        return None
+    try:
+        return parse_moment(value, _now_ms())
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@cli.command()
+@_server_options
+@click.option("--id", metavar="ID", help="Message id: the client's or the offset id.")
+@click.option("--key", metavar="KEY", help="Messages with this key.")
+@click.option("--topic", metavar="TOPIC", help="Messages of this topic.")
+@click.option("--tag", metavar="TAG", help="Messages with this tag.")
+@click.option(
+    "--from", "begin", metavar="TIME", callback=_moment, help="Due at this time or later."
+)
+@click.option("--to", "end", metavar="TIME", callback=_moment, help="Due before this time.")
+@click.option(
+    "--state",
+    type=click.Choice(STATES),
+    default="pending",
+    help="In this state. Default: pending (not fired).",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=50,
+    metavar="NUMBER",
+    help="Most messages of one page, up to 1000. Default: 50.",
+)
+@click.option("--cursor", metavar="CURSOR", help="Go on where an earlier page ended.")
+@click.option(
+    "--all", "everything", is_flag=True, help="All pages; with --json each is printed as it comes."
+)
+def pending(
+    server: tuple[str, int],
+    timeout: float,
+    as_json: bool,
+    cursor: str | None,
+    everything: bool,
+    **asked: Any,
+) -> None:
+    """Show messages that have not fired, the next one due first.
+
+    A TIME is ISO 8601 (local unless it has a zone), relative (+30m, -2h), `now` or epoch ms.
+
+    With --json each line is one message, times in epoch ms; when more follow and --all is not
+    given, the last line is {"cursor": "..."} for --cursor.
+
+    \b
+    Examples:
+      tidegate pending
+      tidegate pending --topic orders --key order-1001
+      tidegate pending --topic orders --tag close --from now --to +30m
+      tidegate pending --from 2030-01-31T00:00 --all --json > january.jsonl
+      tidegate pending --id 7F0000010A2B18B4AAC2... --state any
+    """
+    from gateway import display
+    from gateway.client import RemotingClient, look_up
+
+    shown = display.MessageLines() if as_json else display.MessageTable(_now_ms())
+    with RemotingClient(*server, timeout) as client:
+        while True:
+            page = look_up(client, cursor=cursor, **asked)
+            shown.add(page.messages)
+            cursor = page.cursor
+            if cursor is None or not everything:
+                break
+    shown.end(cursor)
+
+
+@cli.command()
+@_server_options
+@click.option("--id", "message_id", metavar="ID", help="The message with this id.")
+@click.option("--topic", metavar="TOPIC", help="The topic of the id or key.")
+@click.option("--key", metavar="KEY", help="All unfired messages with this key; needs --topic.")
+@click.option("--handle", metavar="HANDLE", help="The recall handle that its send answered.")
+def abort(
+    server: tuple[str, int],
+    timeout: float,
+    as_json: bool,
+    message_id: str | None,
+    topic: str | None,
+    key: str | None,
+    handle: str | None,
+) -> None:
+    """Abort messages that have not fired: they are never delivered.
+
+    Says of each what became of it: aborted, already fired, already aborted or unknown. The status
+    is 0 when all were aborted now, 3 when any was not, 1 when the gateway could not be asked.
+
+    \b
+    Examples:
+      tidegate abort --topic orders --key order-1001
+      tidegate abort --id 7F0000010A2B18B4AAC2...
+      tidegate abort --handle djEgb3JkZXJz... --json
+    """
+    if [message_id, key, handle].count(None) != 2:
+        raise click.UsageError("name what to abort by one of --id, --key and --handle")
+    if key is not None and topic is None:
+        raise click.UsageError("--key needs --topic: a key means something only in its topic")
+    from gateway import client, display
+
+    with client.RemotingClient(*server, timeout) as connection:
+        outcomes = client.abort(connection, id=message_id, topic=topic, key=key, handle=handle)
+    if as_json:
+        display.outcome_lines(outcomes)
+    else:
+        display.outcome_table(outcomes, _now_ms())
+    if not outcomes or any(outcome.outcome != "aborted" for outcome in outcomes):
+        sys.exit(_NOT_ABORTED)
+
+
+def main() -> None:
+    """Runs the command. Whatever goes wrong for a known reason is one line on standard error."""
+    try:
+        cli.main(prog_name="tidegate", standalone_mode=False)
+    except NoArgsIsHelpError as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "tidegate"
+        _complain(error.format_message(), command)
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of a pipe, such as `head`, has seen enough; what is left must not be flushed.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(_FAILED)
+    except Exception as error:
+        from gateway.client import ClientError, RefusalError
+
+        if not isinstance(error, ClientError | RefusalError):
+            raise
+        _complain(str(error), "tidegate")
+        sys.exit(_FAILED)
+
+
+def _complain(message: str, command: str) -> None:
+    from gateway.display import printable
+
+    click.echo(f"{command}: {printable(' '.join(message.split()))}", err=True)
+
+
+if __name__ == "__main__":
+    main()

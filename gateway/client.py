@@ -1,0 +1,213 @@
+"""A small blocking client of the remoting protocol, for the command line and for tests.
+
+`RemotingClient` asks any question, one at a time; `look_up` and `abort` ask Tidegate's own two.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+import msgspec
+
+from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.commands import Command, CommandError, decode_command, encode_command
+from gateway.wire.frames import FrameBuffer, FrameError
+
+_Answer = TypeVar("_Answer")
+_CHUNK: Final = 256 * 1024
+_IS_IT_ONE: Final = "check that a gateway listens there, and see its log"
+
+
+class ClientError(Exception):
+    """The server cannot be reached or does not answer. The text is one line and says what to do."""
+
+
+class RemotingClient:
+    """A connection to the gateway, or to any RocketMQ broker or name server.
+
+    It is opened by `with` or by a question that finds it closed, and closed by an error.
+    `timeout` is how long, in seconds, connecting and each whole answer may take.
+    """
+
+    def __init__(self, host: str, port: int, timeout: float = 5.0) -> None:
+        self._address = (host, port)
+        self._timeout = timeout
+        self._socket: socket.socket | None = None
+        self._frames = FrameBuffer()
+        self._opaques = itertools.count(1)
+
+    def __enter__(self) -> Self:
+        self._connected()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connection; does nothing when it is closed."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def ask(self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"") -> Command:
+        """Sends one request and returns its answer, whatever the answer's code.
+
+        Requests that the server sends of its own accord meanwhile are passed over.
+        Raises ClientError.
+        """
+        opaque = next(self._opaques)
+        deadline = time.monotonic() + self._timeout
+        connection = self._connected()
+        try:
+            connection.settimeout(self._timeout)
+            connection.sendall(encode_command(code, opaque, ext=ext, body=body, language="PYTHON"))
+            while True:
+                for command in self._take(connection, deadline):
+                    if command.is_response and command.opaque == opaque:
+                        return command
+        except TimeoutError:
+            self.close()
+            raise ClientError(
+                f"{self._name} did not answer in {self._timeout:g} s; {_IS_IT_ONE}"
+            ) from None
+        except (FrameError, CommandError) as error:
+            self.close()
+            raise ClientError(f"{self._name} answered nonsense: {error}; {_IS_IT_ONE}") from None
+        except OSError as error:
+            self.close()
+            raise ClientError(
+                f"{self._name} closed the connection: {error.strerror or error}; {_IS_IT_ONE}"
+            ) from None
+
+    def _take(self, connection: socket.socket, deadline: float) -> list[Command]:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            raise TimeoutError
+        connection.settimeout(remaining)
+        data = connection.recv(_CHUNK)
+        if not data:
+            raise ConnectionError("it said nothing")
+        return [decode_command(frame) for frame in self._frames.feed(data)]
+
+    def _connected(self) -> socket.socket:
+        if self._socket is None:
+            try:
+                self._socket = socket.create_connection(self._address, self._timeout)
+                self._frames = FrameBuffer()
+            except ConnectionRefusedError:
+                raise ClientError(
+                    f"nothing listens on {self._name}; start the gateway with 'tidegate serve', "
+                    "or give its address with --server HOST:PORT"
+                ) from None
+            except TimeoutError:
+                raise ClientError(
+                    f"{self._name} could not be reached in {self._timeout:g} s; "
+                    "check the address and the network"
+                ) from None
+            except OSError as error:
+                raise ClientError(
+                    f"{self._name} cannot be reached: {error.strerror or error}; check the address"
+                ) from None
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return self._socket
+
+    @property
+    def _name(self) -> str:
+        host, port = self._address
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class RefusalError(Exception):
+    """The server answered a question with an error. The text is one line: its code and remark."""
+
+
+class HeldMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A message as look-ups tell of it. Times are epoch ms; `body_size` is bytes.
+
+    `moved_ms` is when it fired or was aborted, and `queue_offset` its place in its queue once it
+    fired.
+    """
+
+    msg_id: str
+    offset_msg_id: str
+    topic: str
+    queue_id: int
+    due_ms: int
+    state: str
+    store_ms: int
+    born_ms: int
+    body_size: int
+    tags: str | None = None
+    keys: str | None = None
+    born_host: str | None = None
+    recall_handle: str | None = None
+    moved_ms: int | None = None
+    queue_offset: int | None = None
+
+
+class HeldPage(msgspec.Struct, frozen=True):
+    """One page of a look-up; `cursor` asks for the next one and is None on the last."""
+
+    messages: list[HeldMessage]
+    cursor: str | None = None
+
+
+class AbortOutcome(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """What became of one message that was to be aborted.
+
+    `outcome` is "aborted", "already fired", "already aborted" or "unknown". `due_ms` is epoch ms.
+    """
+
+    outcome: str
+    msg_id: str | None = None
+    topic: str | None = None
+    due_ms: int | None = None
+
+
+class _AbortAnswer(msgspec.Struct, frozen=True):
+    results: list[AbortOutcome]
+
+
+def look_up(client: RemotingClient, **asked: str | int | None) -> HeldPage:
+    """One page of the messages that match all that is asked; None asks nothing.
+
+    Keywords: id, key, topic, tag, begin and end (due time in epoch ms; inclusive, exclusive), state
+    (pending, fired, aborted or any), limit, cursor. Raises ClientError and RefusalError.
+    """
+    return _ask_for(client, RequestCode.LOOK_UP_TIMERS, asked, HeldPage)
+
+
+def abort(client: RemotingClient, **asked: str | int | None) -> list[AbortOutcome]:
+    """Aborts what is named by id, by handle, or by key and topic, and tells of each message.
+
+    Raises ClientError and RefusalError.
+    """
+    return _ask_for(client, RequestCode.ABORT_TIMERS, asked, _AbortAnswer).results
+
+
+def _ask_for(
+    client: RemotingClient, code: int, asked: Mapping[str, str | int | None], kind: type[_Answer]
+) -> _Answer:
+    ext = {name: str(value) for name, value in asked.items() if value is not None}
+    answer = client.ask(code, ext)
+    if answer.code != ResponseCode.SUCCESS:
+        remark = " ".join((answer.remark or "no reason given").split())
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            remark += "; only a Tidegate gateway can be asked this"
+        raise RefusalError(f"the server refused (code {answer.code}): {remark}")
+    try:
+        return msgspec.json.decode(answer.body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RefusalError(
+            f"the server's answer is not understood: {error}; is it of another version?"
+        ) from None

@@ -1,0 +1,187 @@
+"""What the command line prints: tables for people, JSON lines for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from gateway.client import AbortOutcome, HeldMessage
+from gateway.config import Loaded, descriptions, show_size
+from gateway.moments import show_distance, show_moment
+
+# Wide enough that nothing is folded or cut when the output goes to a file or another program.
+_UNFOLDED = 10_000
+_STATE_STYLE = {"pending": "cyan", "fired": "green", "aborted": "yellow"}
+_OUTCOME_STYLE = {"aborted": "green", "already fired": "red", "already aborted": "yellow"}
+
+
+def printable(text: str) -> str:
+    """The text with what could steer a terminal written out, such as `\\x1b`.
+
+    Topics, keys and tags are whatever some client sent.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
+
+
+def _console() -> Console:
+    console = Console(highlight=False, soft_wrap=False)
+    return console if console.is_terminal else Console(width=_UNFOLDED, highlight=False)
+
+
+def _table(*columns: str, right: Iterable[str] = ()) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return table
+
+
+class MessageLines:
+    """One JSON object a line as the messages come; a cursor that is left is a line of its own."""
+
+    def add(self, page: Sequence[HeldMessage]) -> None:
+        for message in page:
+            print(msgspec.json.encode(message).decode())
+
+    def end(self, cursor: str | None) -> None:
+        if cursor is not None:
+            print(json.dumps({"cursor": cursor}))
+
+
+class MessageTable:
+    """A table when all have come, or three lines for each where the terminal is too narrow.
+
+    How many there are, and how to see more, is told on standard error.
+    """
+
+    def __init__(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+        self._rows: list[tuple[str, ...]] = []
+
+    def add(self, page: Sequence[HeldMessage]) -> None:
+        for message in page:
+            row = (
+                show_moment(message.due_ms) if message.due_ms else "",
+                show_distance(message.due_ms, self._now_ms) if message.due_ms else "",
+                message.state,
+                message.topic,
+                str(message.queue_id),
+                message.tags or "",
+                message.keys or "",
+                show_size(message.body_size),
+                message.born_host or "",
+                message.msg_id or message.offset_msg_id,
+            )
+            self._rows.append(tuple(map(printable, row)))
+
+    def end(self, cursor: str | None) -> None:
+        count = len(self._rows)
+        if count:
+            console = _console()
+            table = self._table()
+            if Measurement.get(console, console.options, table).maximum < console.width:
+                console.print(table)
+            else:
+                self._print_narrow(console)
+        told = f"{count:,} message{'' if count == 1 else 's'}" if count else "no message matches"
+        more = f"; more follow: --all, or --cursor {cursor}" if cursor is not None else ""
+        print(told + more, file=sys.stderr)
+
+    def _table(self) -> Table:
+        table = _table(
+            *("Due (local time)", "", "State", "Topic", "Queue", "Tag", "Keys", "Size", "From"),
+            "Message id",
+            right=("Queue", "Size"),
+        )
+        for row in self._rows:
+            cells = [Text(cell) for cell in row]
+            cells[2].style = _STATE_STYLE.get(row[2], "")
+            table.add_row(*cells)
+        return table
+
+    def _print_narrow(self, console: Console) -> None:
+        for due, distance, state, topic, queue, tags, keys, size, host, message_id in self._rows:
+            head = Text(f"{due}  {distance}  ").append(state, _STATE_STYLE.get(state, ""))
+            facts = f"  {topic}, queue {queue}"
+            facts += f", tag {tags}" if tags else ""
+            facts += f", keys {keys}" if keys else ""
+            facts += f", size {size}"
+            facts += f", from {host}" if host else ""
+            console.print(head, Text(facts), Text(f"  {message_id}"), sep="\n", soft_wrap=True)
+
+
+def outcome_lines(outcomes: Iterable[AbortOutcome]) -> None:
+    """One JSON object a line."""
+    for outcome in outcomes:
+        print(msgspec.json.encode(outcome).decode())
+
+
+def outcome_table(outcomes: Sequence[AbortOutcome], now_ms: int) -> None:
+    """What became of each message."""
+    if not outcomes:
+        print("no message matches", file=sys.stderr)
+        return
+    table = _table("Outcome", "Due (local time)", "", "Topic", "Message id")
+    for outcome in outcomes:
+        table.add_row(
+            Text(outcome.outcome, _OUTCOME_STYLE.get(outcome.outcome, "red")),
+            show_moment(outcome.due_ms) if outcome.due_ms else "",
+            show_distance(outcome.due_ms, now_ms) if outcome.due_ms else "",
+            Text(printable(outcome.topic or "")),
+            Text(printable(outcome.msg_id or "")),
+        )
+    _console().print(table)
+
+
+def settings_table(loaded: Loaded) -> None:
+    """Every setting with its value, where that is from, its default and its meaning."""
+    table = _table("Setting", "Value", "From", "Default", "Meaning")
+    group = ""
+    for entry in descriptions().values():
+        if entry.about.group != group:
+            group = entry.about.group
+            table.add_section()
+            table.add_row(Text(group, "bold"))
+        value = entry.show(getattr(loaded.config, entry.name))
+        origin = loaded.origins.get(entry.name, "")
+        table.add_row(
+            Text(entry.name),
+            Text(printable(value) or "-", "cyan" if origin else ""),
+            Text(origin or "default"),
+            Text("" if not origin else entry.show(entry.default) or "-"),
+            Text(entry.meaning),
+        )
+    _console().print(table)
+
+
+def settings_json(loaded: Loaded) -> str:
+    """An object by setting. Sizes are bytes, durations seconds, a setting left out null."""
+    return json.dumps(
+        {
+            entry.name: {
+                "value": entry.plain(getattr(loaded.config, entry.name)),
+                "from": loaded.origins.get(entry.name, "default"),
+                "default": entry.plain(entry.default),
+                "unit": entry.about.unit,
+                "meaning": entry.meaning,
+                "flag": entry.flag,
+                "variable": entry.variable,
+                "upstream": entry.about.upstream,
+            }
+            for entry in descriptions().values()
+        },
+        indent=2,
+        ensure_ascii=False,
+    )

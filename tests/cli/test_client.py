@@ -1,0 +1,185 @@
+"""The blocking client against a server of canned answers."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+
+from gateway.client import ClientError, RefusalError, RemotingClient, abort, look_up
+from gateway.wire.commands import encode_command, encode_response
+from tests.cli.fake import FakeGateway, success
+
+MESSAGE: dict[str, Any] = {
+    "msgId": "7F0000010A2B18B4AAC2000000000001",
+    "offsetMsgId": "7F00000100002694000000000000002A",
+    "topic": "orders",
+    "queueId": 3,
+    "tags": "close",
+    "keys": "order-1001",
+    "dueMs": 1_896_078_600_000,
+    "state": "pending",
+    "storeMs": 1_896_078_500_000,
+    "bornMs": 1_896_078_499_990,
+    "bodySize": 2048,
+    "recallHandle": "djE",
+}
+
+
+def test_asks_several_questions_on_one_connection() -> None:
+    with (
+        FakeGateway(
+            lambda command: encode_response(command.opaque, 0, ext={"a": "1"}),
+            lambda command: encode_response(command.opaque, 17, remark="no such topic"),
+        ) as gateway,
+        RemotingClient(*gateway.address) as client,
+    ):
+        assert client.ask(105, {"topic": "t"}).ext() == {"a": "1"}
+        answer = client.ask(105, {"topic": "u"}, b"body")
+
+    assert (answer.code, answer.remark) == (17, "no such topic")
+    assert [(asked.code, asked.ext(), asked.body) for asked in gateway.asked] == [
+        (105, {"topic": "t"}, b""),
+        (105, {"topic": "u"}, b"body"),
+    ]
+
+
+def test_passes_over_requests_of_the_server_and_answers_to_others() -> None:
+    with (
+        FakeGateway(
+            lambda command: (
+                encode_command(40, command.opaque, ext={"consumerGroup": "g"})
+                + encode_response(command.opaque + 1, 1)
+                + encode_response(command.opaque, 0, body=b"right")
+            )
+        ) as gateway,
+        RemotingClient(*gateway.address) as client,
+    ):
+        assert client.ask(25).body == b"right"
+
+
+def test_a_large_answer_in_many_pieces() -> None:
+    body = bytes(range(256)) * 8192
+    with (
+        FakeGateway(lambda command: encode_response(command.opaque, 0, body=body)) as gateway,
+        RemotingClient(*gateway.address) as client,
+    ):
+        assert client.ask(25).body == body
+
+
+def test_connects_again_after_an_error() -> None:
+    with (
+        FakeGateway(
+            lambda command: b"\x00\x00\x00\x40half a frame"[:9],
+            lambda command: encode_response(command.opaque, 0, body=b"well"),
+        ) as gateway,
+        RemotingClient(*gateway.address, timeout=0.2) as client,
+    ):
+        with pytest.raises(ClientError, match=r"did not answer in 0\.2 s"):
+            client.ask(25)
+        assert client.ask(25).body == b"well"
+
+
+class TestFailures:
+    """Each is one line that names the address and what to do."""
+
+    def test_nobody_listens(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port: int = listener.getsockname()[1]
+        with pytest.raises(ClientError) as caught:
+            RemotingClient("127.0.0.1", port).ask(25)
+        assert str(caught.value) == (
+            f"nothing listens on 127.0.0.1:{port}; start the gateway with 'tidegate serve', "
+            "or give its address with --server HOST:PORT"
+        )
+
+    def test_no_such_host(self) -> None:
+        with pytest.raises(ClientError, match=r"host\.invalid:9876 cannot be reached: .*; check"):
+            RemotingClient("host.invalid", 9876).ask(25)
+
+    def test_hung_up(self) -> None:
+        with (
+            FakeGateway(lambda command: b"") as gateway,
+            pytest.raises(ClientError, match=r":\d+ closed the connection"),
+        ):
+            RemotingClient(*gateway.address).ask(25)
+
+    def test_another_protocol(self) -> None:
+        with (
+            FakeGateway(lambda command: b"HTTP/1.1 400 Bad Request\r\n\r\n") as gateway,
+            pytest.raises(ClientError, match="answered nonsense"),
+        ):
+            RemotingClient(*gateway.address).ask(25)
+
+
+class TestLookUp:
+    def test_asks_only_what_is_given_and_reads_the_answer(self) -> None:
+        with (
+            FakeGateway(
+                lambda command: success(command, {"messages": [MESSAGE], "cursor": "c1"})
+            ) as gateway,
+            RemotingClient(*gateway.address) as client,
+        ):
+            page = look_up(client, topic="orders", tag=None, begin=5, state="any", limit=10)
+
+        assert gateway.asked[0].code == 31_001
+        assert gateway.asked[0].ext() == {
+            "topic": "orders",
+            "begin": "5",
+            "state": "any",
+            "limit": "10",
+        }
+        assert page.cursor == "c1"
+        [message] = page.messages
+        assert (message.msg_id, message.queue_id) == ("7F0000010A2B18B4AAC2000000000001", 3)
+        assert (message.due_ms, message.body_size) == (1_896_078_600_000, 2048)
+        assert message.born_host is None
+
+    def test_a_refusal_is_told_with_its_code(self) -> None:
+        with (
+            FakeGateway(
+                lambda command: encode_response(command.opaque, 1, remark="bad\ncursor")
+            ) as gateway,
+            RemotingClient(*gateway.address) as client,
+            pytest.raises(RefusalError, match=r"^the server refused \(code 1\): bad cursor$"),
+        ):
+            look_up(client, cursor="x")
+
+    def test_a_real_broker_does_not_know_the_question(self) -> None:
+        with (
+            FakeGateway(
+                lambda command: encode_response(command.opaque, 3, remark="not supported")
+            ) as gateway,
+            RemotingClient(*gateway.address) as client,
+            pytest.raises(RefusalError, match="only a Tidegate gateway can be asked this"),
+        ):
+            look_up(client)
+
+    @pytest.mark.parametrize("body", [{"messages": [{}]}, {}, [], {"messages": "none"}])
+    def test_an_answer_of_another_shape(self, body: object) -> None:
+        with (
+            FakeGateway(lambda command: success(command, body)) as gateway,
+            RemotingClient(*gateway.address) as client,
+            pytest.raises(RefusalError, match="not understood"),
+        ):
+            look_up(client)
+
+
+def test_abort_reads_each_outcome() -> None:
+    results = [
+        {"msgId": "A", "topic": "orders", "dueMs": 5, "outcome": "aborted"},
+        {"msgId": None, "topic": "orders", "dueMs": None, "outcome": "unknown"},
+    ]
+    with (
+        FakeGateway(lambda command: success(command, {"results": results})) as gateway,
+        RemotingClient(*gateway.address) as client,
+    ):
+        outcomes = abort(client, id=None, topic="orders", key="order-1001", handle=None)
+
+    assert gateway.asked[0].code == 31_002
+    assert gateway.asked[0].ext() == {"topic": "orders", "key": "order-1001"}
+    assert [(each.msg_id, each.outcome) for each in outcomes] == [
+        ("A", "aborted"),
+        (None, "unknown"),
+    ]

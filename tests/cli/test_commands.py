@@ -1,0 +1,386 @@
+"""The command `tidegate` from its arguments to what it prints and the status it ends with."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from gateway import cli, display
+from gateway.client import HeldMessage
+from gateway.config import Config, HostPort, descriptions
+from gateway.wire.commands import Command, encode_response
+from tests.cli.fake import FakeGateway, success
+from tests.cli.test_client import MESSAGE
+
+
+class Run(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+Tidegate = Callable[..., Run]
+
+
+@pytest.fixture
+def tidegate(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Tidegate:
+    """Runs the command in this process, in an empty folder and without TIDEGATE_ variables."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.delenv("TIDEGATE_SERVER", raising=False)
+
+    def run(*arguments: str) -> Run:
+        monkeypatch.setattr(sys, "argv", ["tidegate", *arguments])
+        status: object = 0
+        try:
+            cli.main()
+        except SystemExit as end:
+            status = end.code
+        printed = capsys.readouterr()
+        return Run(int(str(status or 0)), printed.out, printed.err)
+
+    return run
+
+
+def one_line(run: Run) -> str:
+    assert run.out == ""
+    assert run.err.count("\n") == 1
+    return run.err.rstrip("\n")
+
+
+class TestHelp:
+    @pytest.mark.parametrize("command", ["serve", "config", "pending", "abort"])
+    def test_each_command_teaches_by_example(self, tidegate: Tidegate, command: str) -> None:
+        run = tidegate(command, "--help")
+        assert run.status == 0
+        assert "Examples:" in run.out
+        assert f"  tidegate {command} " in run.out
+
+    def test_the_first_page_lists_the_commands(self, tidegate: Tidegate) -> None:
+        run = tidegate("--help")
+        for command in ("serve", "config", "version", "pending", "abort"):
+            assert f" {command} " in run.out
+        assert tidegate("-h") == run
+
+    def test_no_arguments_show_the_first_page(self, tidegate: Tidegate) -> None:
+        run = tidegate()
+        assert "tidegate serve --data ./data" in run.out + run.err
+        assert run.status == 2
+
+    @pytest.mark.parametrize("command", ["serve", "config"])
+    def test_every_setting_is_a_flag_with_default_and_meaning(
+        self, tidegate: Tidegate, command: str
+    ) -> None:
+        words = " ".join(tidegate(command, "--help").out.replace("│", " ").split())
+        for entry in descriptions().values():
+            assert entry.flag in words
+            assert entry.meaning.split(". ")[0] in words
+            if not isinstance(entry.default, Path) and entry.show(entry.default):
+                assert f"Default: {entry.show(entry.default)}." in words
+
+    def test_needs_no_heavy_import(self) -> None:
+        script = (
+            "import sys; sys.argv = ['tidegate', '--help']\n"
+            "import gateway.cli\n"
+            "try: gateway.cli.main()\n"
+            "except SystemExit: pass\n"
+            "print([name for name in ('pydantic', 'twisted', 'lmdb', 'msgspec') "
+            "if name in sys.modules])"
+        )
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+        assert done.stdout.decode().splitlines()[-1] == "[]"
+
+
+class TestMisuse:
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (["pendng"], "Did you mean 'pending'?"),
+            (["pending", "--topics", "x"], "No such option '--topics'"),
+            (["pending", "--server", "9876"], "'9876' is not HOST:PORT"),
+            (["pending", "--server", "host:0"], "'host:0' is not HOST:PORT"),
+            (["pending", "--from", "soon"], "'soon' is not a time; write a time such as"),
+            (["pending", "--state", "held"], "'held' is not one of"),
+            (["pending", "--limit", "0"], "0 is not in the range"),
+            (["abort"], "name what to abort by one of --id, --key and --handle"),
+            (["abort", "--id", "A", "--handle", "B"], "one of --id, --key and --handle"),
+            (["abort", "--key", "K"], "--key needs --topic"),
+            (["abort", "--topic", "T"], "one of --id, --key and --handle"),
+            (["serve", "--flush", "never"], "flush = never (--flush) is wrong"),
+            (["config", "--listen", "0.0.0.0:1"], "set advertise"),
+            (["serve", "--config", "none.toml"], "cannot read the settings file none.toml"),
+        ],
+    )
+    def test_is_one_line_and_status_2(
+        self, tidegate: Tidegate, arguments: list[str], words: str
+    ) -> None:
+        run = tidegate(*arguments)
+        line = one_line(run)
+        assert line.startswith("tidegate")
+        assert words in line
+        assert run.status == 2
+
+
+class TestServe:
+    @pytest.fixture
+    def served(self, monkeypatch: pytest.MonkeyPatch) -> list[Config]:
+        """Stands in for the service: notes the settings it is run with and ends with status 7."""
+        configs: list[Config] = []
+        service = ModuleType("gateway.service")
+
+        def run(config: Config) -> int:
+            configs.append(config)
+            return 7
+
+        vars(service)["run"] = run
+        monkeypatch.setitem(sys.modules, "gateway.service", service)
+        return configs
+
+    def test_runs_with_flags_over_environment_over_file(
+        self,
+        tidegate: Tidegate,
+        served: list[Config],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        file = tmp_path / "settings.toml"
+        file.write_text('listen = "127.0.0.1:1"\nflush = "async"\nbroker_name = "file"\n')
+        monkeypatch.setenv("TIDEGATE_LISTEN", "127.0.0.1:2")
+        monkeypatch.setenv("TIDEGATE_FLUSH", "sync")
+
+        run = tidegate(
+            "serve", "--config", str(file), "--listen", "127.0.0.1:0", "--no-vip-channel"
+        )
+
+        assert run == Run(7, "", "")
+        [config] = served
+        assert config.listen == HostPort("127.0.0.1", 0)
+        assert config.flush == "sync"
+        assert config.broker_name == "file"
+        assert config.vip_channel is False
+        assert config.recall_enabled is True
+
+    def test_does_not_run_with_wrong_settings(
+        self, tidegate: Tidegate, served: list[Config]
+    ) -> None:
+        assert tidegate("serve", "--max-pull-messages", "0").status == 2
+        assert served == []
+
+
+class TestConfig:
+    def test_the_table_has_every_setting_and_where_it_comes_from(
+        self, tidegate: Tidegate, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("TIDEGATE_BROKER_NAME", "broker-z")
+        run = tidegate("config", "--max-delay", "48h")
+        rows = {line.split()[0]: line for line in run.out.splitlines() if line.strip()}
+        assert set(descriptions()) <= set(rows)
+        assert rows["broker_name"].split()[1:4] == ["broker-z", "TIDEGATE_BROKER_NAME", "broker-a"]
+        assert rows["max_delay"].split()[1:4] == ["2d", "--max-delay", "730d"]
+        assert rows["flush"].split()[1:3] == ["sync", "default"]
+
+    def test_json(self, tidegate: Tidegate) -> None:
+        settings = json.loads(tidegate("config", "--json", "--max-delay", "48h").out)
+        assert list(settings) == list(descriptions())
+        assert settings["max_delay"]["value"] == 172_800
+        assert settings["max_delay"]["from"] == "--max-delay"
+        assert settings["max_delay"]["default"] == 63_072_000
+        assert settings["max_delay"]["unit"] == "seconds"
+        assert settings["map_growth"]["value"] == 1 << 30
+        assert settings["vip_channel"]["value"] is True
+        assert settings["advertise"]["value"] is None
+        assert settings["delay_levels"]["upstream"] == "messageDelayLevel"
+
+    def test_toml_holds_what_was_chosen_and_reads_back(
+        self, tidegate: Tidegate, tmp_path: Path
+    ) -> None:
+        printed = tidegate("config", "--toml", "--flush", "async", "--max-delay", "48h").out
+        assert tomllib.loads(printed) == {"flush": "async", "max_delay": "2d"}
+        (tmp_path / "again.toml").write_text(printed)
+        again = json.loads(tidegate("config", "--json", "--config", "again.toml").out)
+        assert again["max_delay"]["value"] == 172_800
+        assert again["max_delay"]["from"].startswith("again.toml, line ")
+
+
+def page(*messages: dict[str, Any], cursor: str | None = None) -> Callable[[Command], bytes]:
+    return lambda command: success(command, {"messages": list(messages), "cursor": cursor})
+
+
+def results(*outcomes: str) -> Callable[[Command], bytes]:
+    rows = [
+        {"msgId": f"ID{i}", "topic": "orders", "dueMs": 1_896_078_600_000, "outcome": outcome}
+        for i, outcome in enumerate(outcomes)
+    ]
+    return lambda command: success(command, {"results": rows})
+
+
+class TestPending:
+    def test_asks_what_the_flags_say(self, tidegate: Tidegate) -> None:
+        with FakeGateway(page()) as gateway:
+            run = tidegate(
+                *("pending", "--server", gateway.server, "--id", "A", "--key", "K"),
+                *("--topic", "T", "--tag", "G", "--from", "2030-01-31T09:30:00Z"),
+                *("--to", "1896082200001", "--state", "any", "--limit", "7", "--cursor", "C"),
+            )
+        assert run == Run(0, "", "no message matches\n")
+        assert gateway.asked[0].ext() == {
+            "id": "A",
+            "key": "K",
+            "topic": "T",
+            "tag": "G",
+            "begin": "1896082200000",
+            "end": "1896082200001",
+            "state": "any",
+            "limit": "7",
+            "cursor": "C",
+        }
+
+    def test_asks_for_what_has_not_fired_by_default(
+        self, tidegate: Tidegate, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with FakeGateway(page()) as gateway:
+            monkeypatch.setenv("TIDEGATE_SERVER", gateway.server)
+            tidegate("pending", "--from", "-1h")
+        asked = gateway.asked[0].ext()
+        assert asked.pop("begin").isdigit()
+        assert asked == {"state": "pending", "limit": "50"}
+
+    def test_the_table_for_people(
+        self, tidegate: Tidegate, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(cli, "_now_ms", lambda: 1_896_078_600_000 - 180_000)
+        strange = MESSAGE | {"tags": None, "keys": "[red]a[/red] \x1b[2J b", "state": "fired"}
+        with FakeGateway(page(MESSAGE, strange, cursor="C1")) as gateway:
+            run = tidegate("pending", "--server", gateway.server)
+
+        head, rule, first, second = (" ".join(line.split()) for line in run.out.splitlines())
+        assert head == "Due (local time) State Topic Queue Tag Keys Size From Message id"
+        assert set(rule) == {"─"}
+        assert first.endswith(
+            " in 3 min pending orders 3 close order-1001 2KiB 7F0000010A2B18B4AAC2000000000001"
+        )
+        assert second.endswith(
+            r" in 3 min fired orders 3 [red]a[/red] \x1b[2J b 2KiB 7F0000010A2B18B4AAC2000000000001"
+        )
+        assert run.err == "2 messages; more follow: --all, or --cursor C1\n"
+
+    def test_json_lines_for_programs(self, tidegate: Tidegate) -> None:
+        with FakeGateway(page(MESSAGE, MESSAGE, cursor="C1")) as gateway:
+            run = tidegate("pending", "--server", gateway.server, "--json")
+        first, second, rest = map(json.loads, run.out.splitlines())
+        assert first == second == MESSAGE | {"bornHost": None, "movedMs": None, "queueOffset": None}
+        assert rest == {"cursor": "C1"}
+        assert run.err == ""
+
+    @pytest.mark.parametrize("form", [[], ["--json"]])
+    def test_all_follows_the_cursor(self, tidegate: Tidegate, form: list[str]) -> None:
+        with FakeGateway(
+            page(MESSAGE | {"msgId": "ID1"}, cursor="C1"),
+            page(cursor="C2"),
+            page(MESSAGE | {"msgId": "ID2"}),
+        ) as gateway:
+            run = tidegate("pending", "--server", gateway.server, "--all", *form)
+        assert [asked.ext().get("cursor") for asked in gateway.asked] == [None, "C1", "C2"]
+        assert run.out.index("ID1") < run.out.index("ID2")
+        assert "C1" not in run.out + run.err
+        assert run.status == 0
+
+    def test_a_server_that_is_not_there_is_one_line_and_status_1(self, tidegate: Tidegate) -> None:
+        with FakeGateway() as gateway:
+            server = gateway.server
+        run = tidegate("pending", "--server", server)
+        assert one_line(run) == (
+            f"tidegate: nothing listens on {server}; start the gateway with 'tidegate serve', "
+            "or give its address with --server HOST:PORT"
+        )
+        assert run.status == 1
+
+    def test_a_refusal_is_one_line_and_status_1(self, tidegate: Tidegate) -> None:
+        with FakeGateway(
+            lambda command: encode_response(command.opaque, 1, remark="no")
+        ) as gateway:
+            run = tidegate("pending", "--server", gateway.server)
+        assert one_line(run) == "tidegate: the server refused (code 1): no"
+        assert run.status == 1
+
+
+class TestAbort:
+    @pytest.mark.parametrize(
+        ("named", "asked"),
+        [
+            (["--id", "A"], {"id": "A"}),
+            (["--id", "A", "--topic", "T"], {"id": "A", "topic": "T"}),
+            (["--key", "K", "--topic", "T"], {"key": "K", "topic": "T"}),
+            (["--handle", "djE"], {"handle": "djE"}),
+        ],
+    )
+    def test_asks_what_the_flags_say(
+        self, tidegate: Tidegate, named: list[str], asked: dict[str, str]
+    ) -> None:
+        with FakeGateway(results("aborted")) as gateway:
+            run = tidegate("abort", "--server", gateway.server, *named)
+        assert gateway.asked[0].ext() == asked
+        assert run.status == 0
+        assert "aborted" in run.out
+
+    @pytest.mark.parametrize(
+        ("outcomes", "status"),
+        [
+            (["aborted", "aborted"], 0),
+            (["aborted", "already fired"], 3),
+            (["already aborted"], 3),
+            (["unknown"], 3),
+            ([], 3),
+        ],
+    )
+    @pytest.mark.parametrize("form", [[], ["--json"]])
+    def test_the_status_tells_whether_all_were_aborted(
+        self, tidegate: Tidegate, outcomes: list[str], status: int, form: list[str]
+    ) -> None:
+        with FakeGateway(results(*outcomes)) as gateway:
+            run = tidegate("abort", "--server", gateway.server, "--id", "A", *form)
+        assert run.status == status
+        for outcome in outcomes:
+            assert outcome in run.out
+
+    def test_json_lines_for_programs(self, tidegate: Tidegate) -> None:
+        with FakeGateway(results("aborted", "already fired")) as gateway:
+            run = tidegate("abort", "--server", gateway.server, "--id", "A", "--json")
+        assert list(map(json.loads, run.out.splitlines())) == [
+            {"msgId": "ID0", "topic": "orders", "dueMs": 1_896_078_600_000, "outcome": "aborted"},
+            {
+                "msgId": "ID1",
+                "topic": "orders",
+                "dueMs": 1_896_078_600_000,
+                "outcome": "already fired",
+            },
+        ]
+
+
+def test_on_a_narrow_terminal_ids_stay_whole(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(display, "_console", lambda: Console(width=60, highlight=False))
+    message = msgspec.convert(MESSAGE | {"bornHost": "192.0.2.7:51234"}, HeldMessage)
+    table = display.MessageTable(MESSAGE["dueMs"] + 5_000)
+    table.add([message])
+    table.end(None)
+
+    due, facts, message_id = capsys.readouterr().out.splitlines()
+    assert due.split()[2:] == ["5", "s", "ago", "pending"]
+    assert facts == (
+        "  orders, queue 3, tag close, keys order-1001, size 2KiB, from 192.0.2.7:51234"
+    )
+    assert message_id == "  7F0000010A2B18B4AAC2000000000001"

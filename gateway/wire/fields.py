@@ -1,0 +1,61 @@
+"""What the structures of requests' fields have in common: their types, their names on the wire, and the way back."""
+
+from __future__ import annotations
+
+import functools
+from typing import Annotated, Any
+
+import msgspec
+
+Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+"""A Java int; it arrives as decimal text or as a JSON number."""
+Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+"""A Java long."""
+
+
+class Fields(msgspec.Struct, gc=False, rename="camel"):
+    """The fields of one request. A field without a default must be sent; others a request does not name are ignored."""
+
+
+class FieldError(Exception):
+    """A field of a request is missing or cannot be read. What it says can be answered as the remark, with code 1."""
+
+
+def to_ext(fields: Fields) -> dict[str, str]:
+    """The extFields that carry these fields: all text, as every client can read; None is left out."""
+    ext = {}
+    for name, wire_name in _names(type(fields)):
+        value = getattr(fields, name)
+        if isinstance(value, bool):
+            ext[wire_name] = "true" if value else "false"
+        elif value is not None:
+            ext[wire_name] = str(value)
+    return ext
+
+
+def explain(kind: type[Fields], ext: dict[str, str]) -> str:
+    """Why these extFields are not those of `kind`."""
+    for field in msgspec.structs.fields(kind):
+        wire_name = field.encode_name
+        shown = wire_name if len(wire_name) > 1 else f"{wire_name} ({field.name})"
+        if wire_name not in ext:
+            if field.required:
+                return f"the field {shown} is missing"
+            continue
+        try:
+            msgspec.convert(ext[wire_name], field.type, strict=False)
+        except msgspec.ValidationError:
+            return f"the field {shown} is {_type_name(field.type)}, not {ext[wire_name][:64]!r}"
+    return f"these are not the fields of {kind.__name__}"
+
+
+def _type_name(kind: Any) -> str:
+    shown = str(kind)
+    if "bool" in shown:
+        return "true or false"
+    return "a number of 64 bits" if str(1 << 63) in shown else "a number of 32 bits"
+
+
+@functools.cache
+def _names(kind: type[Fields]) -> tuple[tuple[str, str], ...]:
+    return tuple((field.name, field.encode_name) for field in msgspec.structs.fields(kind))

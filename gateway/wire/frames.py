@@ -1,0 +1,150 @@
+"""Cuts a connection's bytes into frames (RemotingCommand, NettyDecoder).
+
+    +----------+------+-----------------+----------+----------+
+    | length 4 | type | header length 3 | header n | body ... |
+    +----------+------+-----------------+----------+----------+
+
+All numbers are big-endian. `length` counts what follows it. `type` says how the header is written.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+Frame = tuple[int, bytes, bytes]
+"""How the header is written (`JSON` or `ROCKETMQ`), the header, the body."""
+
+JSON: Final = 0
+ROCKETMQ: Final = 1
+"""Serialize types; ROCKETMQ is the binary form of a header (SerializeType)."""
+
+FRAME_LIMIT: Final = 16_777_216
+"""Most bytes of a frame, the length's own four included (com.rocketmq.remoting.frameMaxLength)."""
+
+_LENGTH_SIZE: Final = 4
+_HEADER_LENGTH_MASK: Final = 0xFFFFFF
+_length = struct.Struct(">i").unpack_from
+_length_and_word = struct.Struct(">iI").unpack_from
+
+
+class FrameError(Exception):
+    """The bytes are no frames; nothing after them can be read, so the connection is to be closed unanswered.
+
+    `frames` holds the whole frames that the same bytes brought before the bad one.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.frames: list[Frame] = []
+
+
+class FrameBuffer:
+    """Keeps what has arrived of a frame until the rest comes.
+
+    :param limit: most bytes of a whole frame; a longer one is refused when its length arrives.
+    """
+
+    __slots__ = ("_error", "_limit", "_partial", "_wanted")
+
+    def __init__(self, limit: int = FRAME_LIMIT) -> None:
+        self._limit = limit
+        self._error: str | None = None
+        # The start of a frame, and how many bytes of it are needed to go on: its length, later all of it. A bytearray
+        # takes many small pieces without an object for each.
+        self._partial = bytearray()
+        self._wanted = _LENGTH_SIZE
+
+    @property
+    def pending(self) -> int:
+        """Bytes held of a frame that has not arrived whole."""
+        return len(self._partial)
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Take the next bytes of the stream, in pieces of any size; returns the frames that they complete.
+
+        :raises FrameError: when a length or a serialize type cannot be; and for ever after.
+        """
+        frames: list[Frame] = []
+        try:
+            self._split(data, frames)
+        except FrameError as error:
+            self._error = str(error)
+            self._partial = bytearray()
+            error.frames = frames
+            raise
+        return frames
+
+    def _split(self, data: bytes, frames: list[Frame]) -> None:
+        if self._error is not None:
+            raise FrameError(self._error)
+        position = self._complete(data, frames) if self._partial else 0
+        end = len(data)
+        limit = self._limit
+        while end - position >= 8:
+            length, word = _length_and_word(data, position)
+            following = position + _LENGTH_SIZE + length
+            if length < 4 or following - position > limit:
+                raise _bad_length(length, limit)
+            if following > end:
+                self._wanted = following - position
+                self._partial += memoryview(data)[position:]
+                return
+            body = position + 8 + (word & _HEADER_LENGTH_MASK)
+            kind = word >> 24
+            if kind > ROCKETMQ or body > following:
+                raise _bad_word(word, length)
+            frames.append((kind, data[position + 8 : body], data[body:following]))
+            position = following
+        if position < end:
+            # Too little for a length and a header's length: the way for partial frames knows what to check.
+            self._wanted = _LENGTH_SIZE
+            self._complete(data[position:], frames)
+
+    def _complete(self, data: bytes, frames: list[Frame]) -> int:
+        """Go on with the partial frame; returns how many of the bytes belong to it."""
+        partial = self._partial
+        view = memoryview(data)
+        position = 0
+        while True:
+            missing = self._wanted - len(partial)
+            partial += view[position : position + missing]
+            position = min(position + missing, len(data))
+            if len(partial) < self._wanted:
+                return position
+            if self._wanted != _LENGTH_SIZE:
+                break
+            (length,) = _length(partial)
+            if length < 4 or length + _LENGTH_SIZE > self._limit:
+                raise _bad_length(length, self._limit)
+            self._wanted = length + _LENGTH_SIZE
+        length, word = _length_and_word(partial)
+        kind = word >> 24
+        body = 8 + (word & _HEADER_LENGTH_MASK)
+        if kind > ROCKETMQ or body > len(partial):
+            raise _bad_word(word, length)
+        with memoryview(partial) as whole:
+            frames.append((kind, bytes(whole[8:body]), bytes(whole[body:])))
+        self._partial = bytearray()
+        self._wanted = _LENGTH_SIZE
+        return position
+
+
+def join_frame(kind: int, header: bytes, body: bytes = b"") -> bytes:
+    """A frame as it is sent.
+
+    :param kind: `JSON` or `ROCKETMQ`.
+    """
+    word = (kind << 24) | len(header)
+    return struct.pack(">iI", 4 + len(header) + len(body), word) + header + body
+
+
+def _bad_length(length: int, limit: int) -> FrameError:
+    return FrameError(f"a frame of length {length}; lengths are from 4 to {limit - _LENGTH_SIZE}")
+
+
+def _bad_word(word: int, length: int) -> FrameError:
+    return FrameError(
+        f"serialize type {word >> 24} with a header of {word & _HEADER_LENGTH_MASK} bytes "
+        f"in a frame of length {length}"
+    )

@@ -1,0 +1,357 @@
+"""The record that a message is stored and pulled as, batches, and the ids made of their parts (MessageDecoder).
+
+    offset  bytes                             offset  bytes
+     0      4  size of the record             48      8  born host: IPv4, int32 port
+     4      4  magic                          56      8  store time, epoch ms
+     8      4  CRC-32 of the body, 31 bits    64      8  store host: IPv4, int32 port
+    12      4  queue id                       72      4  reconsume times
+    16      4  flag of the user               76      8  offset of the prepared transaction
+    20      8  offset in the queue            84      4  body length, and the body
+    28      8  physical offset                        1  topic length (2 with magic V2), and the topic
+    36      4  sysFlag                                2  properties length, and the properties
+    40      8  born time, epoch ms
+
+All numbers are big-endian and signed. With SysFlag.BORN_HOST_V6 or STORE_HOST_V6 that host has 20 bytes, not 8, and
+what follows moves on. Go and C++ clients can read neither these nor V2, so hosts are written as IPv4.
+"""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import itertools
+import os
+import struct
+import time
+import zlib
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import msgspec
+
+from gateway.wire.codes import SysFlag
+
+MAGIC_V1: Final = 0xDAA320A7 - (1 << 32)
+MAGIC_V2: Final = 0xDAA320AB - (1 << 32)
+"""As V1, with a topic length of two bytes, for topics over 127 bytes (MessageVersion)."""
+
+MAX_PROPERTIES: Final = 32_767
+"""Most bytes of a record's properties: their length is a signed 16-bit number."""
+
+_MAX_TOPIC_V1: Final = 127
+_CRC_MASK: Final = 0x7FFFFFFF
+_QUEUE_OFFSET: Final = 20
+_STORE_TIME: Final = 56
+_FIXED_SIZE: Final = 91
+"""Bytes of a V1 record with IPv4 hosts beside its body, topic and properties."""
+
+_pack_head = struct.Struct(">iIIiiqqiq8sq8siqi").pack
+_pack_long = struct.Struct(">q").pack
+_unpack_start = struct.Struct(">iIIiiqqiq").unpack_from
+_unpack_end = struct.Struct(">iqi").unpack_from
+_pack_uniq = struct.Struct(">HIIH").pack
+_unpack_item = struct.Struct(">iiIii").unpack_from
+
+
+class MessageError(ValueError):
+    """Bytes that are no record, no batch or no id."""
+
+
+class Message(msgspec.Struct, gc=False, kw_only=True):
+    """A record, decoded. Times are epoch ms; hosts are as `pack_host` makes them."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    flag: int
+    sys_flag: int
+    born_ms: int
+    born_host: bytes
+    store_ms: int
+    store_host: bytes
+    reconsume_times: int
+    prepared_offset: int
+    body: bytes
+    body_crc: int
+    """CRC-32 of the body as the record has it; it is not checked."""
+    properties: str
+
+
+def encode_message(
+    *,
+    topic: bytes,
+    queue_id: int,
+    flag: int,
+    sys_flag: int,
+    born_ms: int,
+    born_host: bytes,
+    store_ms: int,
+    store_host: bytes,
+    reconsume_times: int,
+    prepared_offset: int,
+    physical_offset: int,
+    queue_offset: int,
+    body: bytes,
+    properties: bytes,
+) -> bytes:
+    """The record of a message. Hosts are IPv4, 8 bytes; the two sysFlag bits that say otherwise are cleared.
+
+    :raises MessageError: when the topic or the properties are too long, or a host is not IPv4.
+    """
+    topic_size = len(topic)
+    properties_size = len(properties)
+    if properties_size > MAX_PROPERTIES:
+        raise MessageError(f"{properties_size} bytes of properties; {MAX_PROPERTIES} are possible")
+    if len(born_host) != 8 or len(store_host) != 8:
+        raise MessageError("the hosts of a record have 8 bytes: IPv4 address and port")
+    magic = MAGIC_V1
+    size = _FIXED_SIZE + len(body) + topic_size + properties_size
+    if topic_size > _MAX_TOPIC_V1:
+        if topic_size > 32_767:
+            raise MessageError(f"a topic of {topic_size} bytes; 32767 are possible")
+        magic = MAGIC_V2
+        size += 1
+    head = _pack_head(
+        size,
+        magic & 0xFFFFFFFF,
+        zlib.crc32(body) & _CRC_MASK,
+        queue_id,
+        flag,
+        queue_offset,
+        physical_offset,
+        sys_flag & ~0x30,
+        born_ms,
+        born_host,
+        store_ms,
+        store_host,
+        reconsume_times,
+        prepared_offset,
+        len(body),
+    )
+    return b"".join(
+        (
+            head,
+            body,
+            topic_size.to_bytes(1 if magic == MAGIC_V1 else 2, "big"),
+            topic,
+            properties_size.to_bytes(2, "big"),
+            properties,
+        )
+    )
+
+
+def stamp(record: bytes, queue_offset: int, store_ms: int) -> bytes:
+    """The record with its place in the queue and its store time set; its born host must be IPv4."""
+    return b"".join(
+        (
+            record[:_QUEUE_OFFSET],
+            _pack_long(queue_offset),
+            record[_QUEUE_OFFSET + 8 : _STORE_TIME],
+            _pack_long(store_ms),
+            record[_STORE_TIME + 8 :],
+        )
+    )
+
+
+def decode_message(record: bytes) -> Message:
+    """Decode one whole record.
+
+    :raises MessageError: when it is not exactly one record.
+    """
+    message, end = _decode_at(record, 0)
+    if end != len(record):
+        raise MessageError(f"{len(record) - end} bytes follow the record")
+    return message
+
+
+def decode_messages(records: bytes) -> list[Message]:
+    """Decode records that follow one another, as the body of a pull's answer has them.
+
+    :raises MessageError: when they are anything else.
+    """
+    messages = []
+    position = 0
+    while position < len(records):
+        message, position = _decode_at(records, position)
+        messages.append(message)
+    return messages
+
+
+def _decode_at(data: bytes, start: int) -> tuple[Message, int]:
+    try:
+        (
+            size,
+            magic,
+            crc,
+            queue_id,
+            flag,
+            queue_offset,
+            physical_offset,
+            sys_flag,
+            born_ms,
+        ) = _unpack_start(data, start)
+        if magic - (1 << 32) not in (MAGIC_V1, MAGIC_V2):
+            raise MessageError(f"a record at byte {start} has magic {magic:#x}")
+        at = start + 48
+        born_size = 20 if sys_flag & SysFlag.BORN_HOST_V6 else 8
+        born_host = data[at : at + born_size]
+        at += born_size
+        store_ms = int.from_bytes(data[at : at + 8], "big", signed=True)
+        at += 8
+        store_size = 20 if sys_flag & SysFlag.STORE_HOST_V6 else 8
+        store_host = data[at : at + store_size]
+        at += store_size
+        reconsume_times, prepared_offset, body_size = _unpack_end(data, at)
+        at += 16
+        body_end = at + body_size
+        length_size = 1 if magic - (1 << 32) == MAGIC_V1 else 2
+        topic_start = body_end + length_size
+        topic_end = topic_start + int.from_bytes(data[body_end:topic_start], "big")
+        properties_start = topic_end + 2
+        end = properties_start + int.from_bytes(data[topic_end:properties_start], "big")
+    except struct.error as error:
+        raise MessageError(f"a record at byte {start} is cut off") from error
+    if body_size < 0 or end != start + size or end > len(data):
+        raise MessageError(f"the lengths in the record at byte {start} do not fit its size {size}")
+    message = Message(
+        topic=data[topic_start:topic_end].decode(errors="replace"),
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        physical_offset=physical_offset,
+        flag=flag,
+        sys_flag=sys_flag,
+        born_ms=born_ms,
+        born_host=born_host,
+        store_ms=store_ms,
+        store_host=store_host,
+        reconsume_times=reconsume_times,
+        prepared_offset=prepared_offset,
+        body=data[at:body_end],
+        body_crc=crc,
+        properties=data[properties_start:end].decode(errors="replace"),
+    )
+    return message, end
+
+
+class BatchItem(NamedTuple):
+    """One message of a batch; all share the topic and queue of the request."""
+
+    flag: int
+    body: bytes
+    properties: str
+
+
+def split_batch(body: bytes) -> list[BatchItem]:
+    """The messages in the body of a batch, in their order.
+
+        | item size 4 | magic 4 | CRC 4 | flag 4 | body size 4 | body | properties size 2 | properties |
+
+    The size counts itself; senders leave magic and CRC at 0.
+
+    :raises MessageError: when the lengths do not fit.
+    """
+    items = []
+    position = 0
+    while position < len(body):
+        try:
+            size, _, _, flag, body_size = _unpack_item(body, position)
+        except struct.error as error:
+            raise MessageError(f"the batch is cut off at byte {position}") from error
+        body_end = position + 20 + body_size
+        properties_end = body_end + 2 + int.from_bytes(body[body_end : body_end + 2], "big")
+        if body_size < 0 or properties_end != position + size or properties_end > len(body):
+            raise MessageError(f"the lengths in the batch's item at byte {position} do not fit")
+        items.append(
+            BatchItem(
+                flag,
+                body[position + 20 : body_end],
+                body[body_end + 2 : properties_end].decode(errors="replace"),
+            )
+        )
+        position = properties_end
+    return items
+
+
+def encode_batch(items: Iterable[BatchItem]) -> bytes:
+    """The body of a batch of these messages.
+
+    :raises MessageError: when the properties of one are too long.
+    """
+    parts = []
+    for flag, body, properties in items:
+        encoded = properties.encode()
+        if len(encoded) > MAX_PROPERTIES:
+            raise MessageError(f"{len(encoded)} bytes of properties; {MAX_PROPERTIES} are possible")
+        size = 22 + len(body) + len(encoded)
+        parts.append(struct.pack(">iiIii", size, 0, 0, flag, len(body)))
+        parts.append(body)
+        parts.append(len(encoded).to_bytes(2, "big"))
+        parts.append(encoded)
+    return b"".join(parts)
+
+
+@functools.lru_cache(maxsize=4096)
+def java_hash(text: str) -> int:
+    """`String.hashCode` of Java, over UTF-16 units: by this hash of its tag a message is filtered."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for at in range(0, len(units), 2):
+        value = (31 * value + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def pack_host(host: str, port: int) -> bytes:
+    """An address as records and ids have it: the IP in 4 or 16 bytes, the port in 4.
+
+    :raises ValueError: when `host` is no IP address.
+    """
+    return ipaddress.ip_address(host).packed + port.to_bytes(4, "big")
+
+
+def unpack_host(host: bytes) -> tuple[str, int]:
+    """IP address and port of a packed host of 8 or 20 bytes."""
+    return str(ipaddress.ip_address(host[:-4])), int.from_bytes(host[-4:], "big")
+
+
+def offset_msg_id(host: bytes, physical_offset: int) -> str:
+    """The id that a server gives a stored message: its host and physical offset in upper-case hex."""
+    return (host + _pack_long(physical_offset)).hex().upper()
+
+
+def parse_offset_msg_id(text: str) -> tuple[bytes, int]:
+    """Host and physical offset of such an id. A UNIQ_KEY can look the same and gives any numbers.
+
+    :raises MessageError: when it is not 32 or 56 hex digits.
+    """
+    try:
+        packed = bytes.fromhex(text)
+    except ValueError as error:
+        raise MessageError(f"no message id: {text[:80]!r}") from error
+    if len(text) not in (32, 56) or len(packed) * 2 != len(text):
+        raise MessageError(f"no message id: {text[:80]!r}")
+    return packed[:-8], int.from_bytes(packed[-8:], "big", signed=True)
+
+
+_uniq_place: Final = os.urandom(4)
+_uniq_numbers = itertools.count(int.from_bytes(os.urandom(6), "big"))
+
+
+def uniq_key(born_ms: int = 0) -> str:
+    """A new UNIQ_KEY for a message whose sender gave it none (MessageClientIDSetter).
+
+        | random, where clients have their IP 4 | process 2 | count 4 | ms since the month began 4 | count 2 |
+
+    in upper-case hex. The month is that of local time at `born_ms`, epoch ms: admin tools guess from it when a message
+    was born, and look for it around that time.
+    """
+    count = next(_uniq_numbers) & 0xFFFF_FFFF_FFFF
+    born = time.localtime(born_ms // 1000)
+    month = time.mktime((born.tm_year, born.tm_mon, 1, 0, 0, 0, 0, 0, -1))
+    key = _uniq_place + _pack_uniq(
+        os.getpid() & 0xFFFF,
+        count >> 16,
+        (born_ms - int(month) * 1000) & 0xFFFF_FFFF,
+        count & 0xFFFF,
+    )
+    return key.hex().upper()

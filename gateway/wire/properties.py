@@ -1,0 +1,173 @@
+"""A message's properties: the reserved names, and the string that holds them (MessageConst, MessageDecoder).
+
+The string is `name 0x01 value 0x02 name 0x01 value 0x02 ...`; the last 0x02 may be missing. Nothing is escaped. Pairs
+with an empty name or an empty value do not count, and of several with one name the last one does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+NAME_END: Final = "\x01"
+"""Stands between a name and its value."""
+PAIR_END: Final = "\x02"
+"""Ends a pair."""
+
+# Set by the sender.
+KEYS: Final = "KEYS"
+"""Keys for look-ups, separated by blanks."""
+TAGS: Final = "TAGS"
+"""The one tag that consumers filter by."""
+WAIT: Final = "WAIT"
+"""Whether the answer waits until the message is stored safely: "true" or "false"."""
+UNIQ_KEY: Final = "UNIQ_KEY"
+"""The message's id, made by the client; users know the message by it."""
+EXTEND_UNIQ_INFO: Final = "EXTEND_UNIQ_INFO"
+SHARDING_KEY: Final = "__SHARDINGKEY"
+SHARDING_KEY_GO: Final = "SHARDING_KEY"
+INSTANCE_ID: Final = "INSTANCE_ID"
+PRIORITY: Final = "_SYS_MSG_PRIORITY_"
+BUYER_ID: Final = "BUYER_ID"
+TRACE_CONTEXT: Final = "TRACE_CONTEXT"
+
+# When the message is to be delivered.
+DELAY: Final = "DELAY"
+"""Delay level, from 1."""
+TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
+"""Time of delivery, epoch ms."""
+TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
+TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
+START_DELIVER_TIME: Final = "__STARTDELIVERTIME"
+"""Time of delivery, epoch ms, as the 4.x clients of a cloud service of RocketMQ's origin write it."""
+TIMER_DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"
+"""Marks an order to delete the timed message with this id."""
+TIMER_OUT_MS: Final = "TIMER_OUT_MS"
+"""Time of delivery as the server rounded it, epoch ms; set by the server."""
+TIMER_ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"
+TIMER_DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
+TIMER_ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
+TIMER_ROLL_LABEL: Final = "TIMER_ROLL_LABEL"
+TIMER_DELAY_LEVEL: Final = "TIMER_DELAY_LEVEL"
+
+# Where a parked or retried message belongs.
+REAL_TOPIC: Final = "REAL_TOPIC"
+REAL_QID: Final = "REAL_QID"
+RETRY_TOPIC: Final = "RETRY_TOPIC"
+"""The topic that a retried message had at first."""
+ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+"""offsetMsgId that a retried message had at first."""
+ORIGIN_GROUP: Final = "ORIGIN_GROUP"
+RECONSUME_TIME: Final = "RECONSUME_TIME"
+MAX_RECONSUME_TIMES: Final = "MAX_RECONSUME_TIMES"
+DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
+DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
+
+# Transactions.
+TRAN_MSG: Final = "TRAN_MSG"
+"""The message is the first half of a transaction: "true"."""
+PGROUP: Final = "PGROUP"
+"""Producer group, any member of which can be asked about the transaction."""
+TRANSACTION_ID: Final = "__transactionId__"
+TRAN_PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
+TRANSACTION_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
+CHECK_IMMUNITY_TIME_IN_SECONDS: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+TRANS_OFFSET: Final = "TRANS_OFFSET"
+
+# Added by the server.
+MSG_REGION: Final = "MSG_REGION"
+TRACE_ON: Final = "TRACE_ON"
+CLUSTER: Final = "CLUSTER"
+BORN_TIMESTAMP: Final = "BORN_TIMESTAMP"
+BORN_HOST: Final = "__BORNHOST"
+CRC32: Final = "__CRC32#"
+REDIRECT: Final = "REDIRECT"
+FORWARD_QUEUE_ID: Final = "PROPERTY_FORWARD_QUEUE_ID"
+TRANSFER_FLAG: Final = "TRANSFER_FLAG"
+CORRECTION_FLAG: Final = "CORRECTION_FLAG"
+MQ2_FLAG: Final = "MQ2_FLAG"
+DUP_INFO: Final = "DUP_INFO"
+INNER_NUM: Final = "INNER_NUM"
+INNER_BASE: Final = "INNER_BASE"
+LITE_TOPIC: Final = "__LITE_TOPIC"
+INNER_MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
+INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
+TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
+"""Properties whose names begin so are not stored."""
+
+# Set by a consumer's client on what it pulled.
+MIN_OFFSET: Final = "MIN_OFFSET"
+MAX_OFFSET: Final = "MAX_OFFSET"
+CONSUME_START_TIME: Final = "CONSUME_START_TIME"
+
+# Requests that are answered by messages.
+CORRELATION_ID: Final = "CORRELATION_ID"
+REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
+TTL: Final = "TTL"
+"""How long the asking side waits, in ms."""
+MSG_TYPE: Final = "MSG_TYPE"
+ARRIVE_TIME: Final = "ARRIVE_TIME"
+PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
+
+# Pop consumption.
+POP_CK: Final = "POP_CK"
+POP_CK_OFFSET: Final = "POP_CK_OFFSET"
+FIRST_POP_TIME: Final = "1ST_POP_TIME"
+
+
+def find(properties: str, name: str) -> str | None:
+    """The value of one property without taking the string apart; None when it is missing or empty."""
+    key = name + NAME_END
+    inner = PAIR_END + key
+    end = len(properties)
+    while True:
+        # From the end: the last pair of a name counts.
+        at = properties.rfind(inner, 0, end)
+        if at >= 0:
+            start = at + len(inner)
+        elif properties.startswith(key):
+            start = len(key)
+        else:
+            return None
+        stop = properties.find(PAIR_END, start)
+        value = properties[start:stop] if stop >= 0 else properties[start:]
+        if value:
+            return value
+        if at < 0:
+            return None
+        # An empty pair does not count, so an earlier one of the name may.
+        end = at
+
+
+def parse(properties: str) -> dict[str, str]:
+    """All properties by name, in the order of their first appearance."""
+    found: dict[str, str] = {}
+    for pair in properties.split(PAIR_END):
+        name, _, value = pair.partition(NAME_END)
+        if name and value:
+            found[name] = value
+    return found
+
+
+def join(properties: Mapping[str, str]) -> str:
+    """The string of these properties. Empty values are left out: no reader would see them.
+
+    :raises ValueError: for an empty name, or one of the two separators in a name or value.
+    """
+    pairs = []
+    for name, value in properties.items():
+        if not name or any(mark in name or mark in value for mark in (NAME_END, PAIR_END)):
+            raise ValueError(f"not a property: {name!r}: {value!r}")
+        if value:
+            pairs.append(f"{name}{NAME_END}{value}{PAIR_END}")
+    return "".join(pairs)
+
+
+def remove(properties: str, names: Collection[str]) -> str:
+    """The string without the properties of these names. It ends with 0x02 unless it is empty."""
+    kept = [
+        pair
+        for pair in properties.split(PAIR_END)
+        if pair and pair.partition(NAME_END)[0] not in names
+    ]
+    return PAIR_END.join(kept) + PAIR_END if kept else ""

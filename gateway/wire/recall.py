@@ -1,0 +1,53 @@
+"""Recall handles: what a client shows to take back a timed message (RecallMessageHandle).
+
+A handle is the URL-safe base64 of `v1 <topic> <broker name> <due ms> <UNIQ_KEY>`. It is not signed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from typing import Final, NamedTuple, Self
+
+_VERSION: Final = "v1"
+_URL_SAFE: Final = re.compile(r"[A-Za-z0-9_-]*={0,2}")
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+
+
+class RecallHandleError(ValueError):
+    """The text is no recall handle. What it says is upstream's remark (RecallMessageProcessor)."""
+
+
+class RecallHandle(NamedTuple):
+    """Names one timed message; `due_ms` is when it is to be delivered, `message_id` its UNIQ_KEY."""
+
+    topic: str
+    broker: str
+    due_ms: int
+    message_id: str
+
+    def encode(self) -> str:
+        """The handle as clients keep it, with base64's padding, as upstream writes it."""
+        text = f"{_VERSION} {self.topic} {self.broker} {self.due_ms} {self.message_id}"
+        return base64.urlsafe_b64encode(text.encode()).decode("ascii")
+
+    @classmethod
+    def parse(cls, handle: str) -> Self:
+        """Read a handle. As upstream, padding may be missing and further items may follow.
+
+        :raises RecallHandleError: for anything else.
+        """
+        if not _URL_SAFE.fullmatch(handle):
+            raise RecallHandleError("recall handle is invalid")
+        unpadded = handle.rstrip("=")
+        try:
+            text = base64.urlsafe_b64decode(unpadded + "=" * (-len(unpadded) % 4)).decode()
+        except (binascii.Error, UnicodeDecodeError) as error:
+            raise RecallHandleError("recall handle is invalid") from error
+        items = text.split(" ")
+        if len(items) < 5 or items[0] != _VERSION:
+            raise RecallHandleError("recall handle is invalid")
+        if not _NUMBER.fullmatch(items[3]):
+            raise RecallHandleError("recall failed, timestamp invalid")
+        return cls(items[1], items[2], int(items[3]), items[4])

@@ -1,4 +1,6 @@
-"""The fields of the requests of name-server clients and of tools; `headers` offers them together with all others."""
+"""The fields of the requests of name-server clients and of tools; `headers` offers them together
+with all others.
+"""
 
 from __future__ import annotations
 

@@ -171,7 +171,9 @@ class ResponseCode(IntEnum):
 
 @unique
 class LanguageCode(IntEnum):
-    """What a peer is written in (LanguageCode): its name in a JSON header, its number in a binary one."""
+    """What a peer is written in (LanguageCode): its name in a JSON header, its number in a binary
+    one.
+    """
 
     JAVA = 0
     CPP = 1

@@ -112,8 +112,8 @@ def _reader(kind: type[Fields]) -> msgspec.json.Decoder[Command]:
     return msgspec.json.Decoder(reads, strict=False)
 
 
-# Readers by the text of the request code. Headers have their code in front when Java, Go or C++ wrote them; others are
-# read without, which costs a second look when the fields are asked for.
+# Readers by the text of the request code. Headers have their code in front when Java, Go or C++
+# wrote them; others are read without, which costs a second look when the fields are asked for.
 _CODE_AT: Final = len(b'{"code":')
 _LONGEST_CODE: Final = 11
 _readers: Final = {
@@ -133,7 +133,7 @@ def decode_command(frame: Frame) -> Command:
         read = _readers.get(header[_CODE_AT:end], _read_text)
         try:
             command: Command = read(header)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             command = _decode_patiently(header)
         command._header = header
     else:

@@ -1,4 +1,6 @@
-"""What the structures of requests' fields have in common: their types, their names on the wire, and the way back."""
+"""What the structures of requests' fields have in common: their types, their names on the wire, and
+the way back.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,15 @@ Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 class Fields(msgspec.Struct, gc=False, rename="camel"):
-    """The fields of one request. A field without a default must be sent; others a request does not name are ignored."""
+    """The fields of one request. A field without a default must be sent; others a request does not
+    name are ignored.
+    """
 
 
 class FieldError(Exception):
-    """A field of a request is missing or cannot be read. What it says can be answered as the remark, with code 1."""
+    """A field of a request is missing or cannot be read. What it says can be answered as the
+    remark, with code 1.
+    """
 
 
 def to_ext(fields: Fields) -> dict[str, str]:

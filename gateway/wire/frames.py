@@ -50,8 +50,8 @@ class FrameBuffer:
     def __init__(self, limit: int = FRAME_LIMIT) -> None:
         self._limit = limit
         self._error: str | None = None
-        # The start of a frame, and how many bytes of it are needed to go on: its length, later all of it. A bytearray
-        # takes many small pieces without an object for each.
+        # The start of a frame, and how many bytes of it are needed to go on: its length, later all
+        # of it. A bytearray takes many small pieces without an object for each.
         self._partial = bytearray()
         self._wanted = _LENGTH_SIZE
 
@@ -97,7 +97,8 @@ class FrameBuffer:
             frames.append((kind, data[position + 8 : body], data[body:following]))
             position = following
         if position < end:
-            # Too little for a length and a header's length: the way for partial frames knows what to check.
+            # Too little for a length and a header's length: the way for partial frames knows what
+            # to check.
             self._wanted = _LENGTH_SIZE
             self._complete(data[position:], frames)
 

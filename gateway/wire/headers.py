@@ -154,7 +154,9 @@ _LETTERS: Final = dict(
 
 
 class SendMessageV2(Fields, rename=_LETTERS):
-    """310, 320 and 325, SendMessageRequestHeaderV2: the fields of `SendMessage` with a letter for each name."""
+    """310, 320 and 325, SendMessageRequestHeaderV2: the fields of `SendMessage` with a letter for
+    each name.
+    """
 
     producer_group: str
     topic: str
@@ -297,7 +299,9 @@ class RecallMessage(Fields):
 
 
 class LookUpTimers(Fields):
-    """31001, Tidegate's own: messages by id, by key, or by due time. An empty text does not narrow the search."""
+    """31001, Tidegate's own: messages by id, by key, or by due time. An empty text does not narrow
+    the search.
+    """
 
     id: str = ""
     """UNIQ_KEY or offsetMsgId."""

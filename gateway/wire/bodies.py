@@ -1,0 +1,295 @@
+"""JSON bodies: routes, heartbeats, groups, locks, topics.
+
+What is read here may come in fastjson's dialect (see `dialect`), with enums by name or number, with numbers in quotes,
+with nulls, and with members that are not known; what is written is plain JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import field
+
+from gateway.wire.dialect import DialectError, to_json
+from gateway.wire.fields import FieldError, Int32, Int64
+
+_Body = TypeVar("_Body")
+_encode = msgspec.json.Encoder().encode
+
+
+class BodyError(FieldError):
+    """A body that cannot be read. What it says can be answered as the remark, with code 1."""
+
+
+class MessageQueue(msgspec.Struct, frozen=True, rename="camel"):
+    """One queue of a topic at a broker (MessageQueue)."""
+
+    topic: str
+    broker_name: str
+    queue_id: Int32
+
+
+class Subscription(msgspec.Struct, rename="camel"):
+    """What a consumer group wants of a topic (SubscriptionData).
+
+    The tags and their hashes that clients send along are not read: some send wrong ones.
+    """
+
+    topic: str
+    sub_string: str = "*"
+    """`*`, tags joined by `||`, or a SQL expression."""
+    sub_version: Int64 = 0
+    """Grows with each change, at the client."""
+    expression_type: str = "TAG"
+
+
+CONSUME_TYPES: Final = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
+MESSAGE_MODELS: Final = ("BROADCASTING", "CLUSTERING")
+CONSUME_FROM_WHERE: Final = (
+    "CONSUME_FROM_LAST_OFFSET",
+    "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+    "CONSUME_FROM_MIN_OFFSET",
+    "CONSUME_FROM_MAX_OFFSET",
+    "CONSUME_FROM_FIRST_OFFSET",
+    "CONSUME_FROM_TIMESTAMP",
+)
+"""Enums by their ordinals, which the C++ client sends."""
+
+
+class ConsumerData(msgspec.Struct, rename="camel"):
+    """What a client says of a consumer group that it is in (ConsumerData). Enums are names once it
+    is read.
+    """
+
+    group_name: str
+    consume_type: str | int = "CONSUME_PASSIVELY"
+    """Whether the client is a pull (`CONSUME_ACTIVELY`) or a push consumer."""
+    message_model: str | int = "CLUSTERING"
+    consume_from_where: str | int = "CONSUME_FROM_LAST_OFFSET"
+    subscription_data_set: list[Subscription] = []
+    unit_mode: bool = False
+
+    def __post_init__(self) -> None:
+        self.consume_type = _name_of(self.consume_type, CONSUME_TYPES)
+        self.message_model = _name_of(self.message_model, MESSAGE_MODELS)
+        self.consume_from_where = _name_of(self.consume_from_where, CONSUME_FROM_WHERE)
+
+    @property
+    def is_broadcasting(self) -> bool:
+        """Whether each member gets every message, and keeps its own offsets."""
+        return self.message_model == "BROADCASTING"
+
+
+class ProducerData(msgspec.Struct, rename="camel"):
+    """A producer group that a client is in (ProducerData)."""
+
+    group_name: str
+
+
+class Heartbeat(msgspec.Struct, rename="camel"):
+    """A client's groups (HeartbeatData), request 34."""
+
+    client_id: str = field(name="clientID")
+    producer_data_set: list[ProducerData] = []
+    consumer_data_set: list[ConsumerData] = []
+
+
+class LockRequest(msgspec.Struct, rename="camel"):
+    """Queues that a member of a group wants for itself, or gives back (LockBatchRequestBody),
+    requests 41 and 42.
+    """
+
+    consumer_group: str
+    client_id: str
+    mq_set: list[MessageQueue] = []
+
+
+class TopicSettings(msgspec.Struct, rename="camel"):
+    """A topic's settings (TopicConfig). `perm` has bits: 4 read, 2 write, 1 inherit."""
+
+    topic_name: str
+    read_queue_nums: Int32
+    write_queue_nums: Int32
+    perm: Int32
+    order: bool = False
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: Int32 = 0
+    attributes: dict[str, str] = {}
+
+
+class GroupSettings(msgspec.Struct, rename="camel"):
+    """A consumer group's settings (SubscriptionGroupConfig)."""
+
+    group_name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    consume_message_orderly: bool = False
+    retry_queue_nums: Int32 = 1
+    retry_max_times: Int32 = 16
+    """Deliveries after the first before a message goes to the dead-letter topic."""
+    group_retry_policy: dict[str, Any] = field(default_factory=lambda: {"type": "CUSTOMIZED"})
+    broker_id: Int64 = 0
+    which_broker_when_consume_slowly: Int64 = 1
+    notify_consumer_ids_changed_enable: bool = True
+    group_sys_flag: Int32 = 0
+    consume_timeout_minute: Int32 = 15
+    attributes: dict[str, str] = {}
+
+
+_heartbeat: Final = msgspec.json.Decoder(Heartbeat, strict=False)
+_lock_request: Final = msgspec.json.Decoder(LockRequest, strict=False)
+_topic_settings: Final = msgspec.json.Decoder(TopicSettings, strict=False)
+_group_settings: Final = msgspec.json.Decoder(GroupSettings, strict=False)
+
+
+def parse_heartbeat(body: bytes) -> Heartbeat:
+    """Read the body of request 34.
+
+    :raises BodyError: when it is no heartbeat.
+    """
+    return _parse(_heartbeat, body)
+
+
+def parse_lock_request(body: bytes) -> LockRequest:
+    """Read the body of requests 41 and 42.
+
+    :raises BodyError: when it is no such request.
+    """
+    return _parse(_lock_request, body)
+
+
+def parse_topic_settings(body: bytes) -> TopicSettings:
+    """Read a topic's settings, as `encode_topic_settings` and upstream write them.
+
+    :raises BodyError: when they are none.
+    """
+    return _parse(_topic_settings, body)
+
+
+def parse_group_settings(body: bytes) -> GroupSettings:
+    """Read a group's settings: the body of request 200.
+
+    :raises BodyError: when they are none.
+    """
+    return _parse(_group_settings, body)
+
+
+def parse_attributes(text: str, current: Mapping[str, str] | None = None) -> dict[str, str]:
+    """A topic's attributes after changes to the `current` ones (AttributeParser, AttributeUtil).
+
+    :param text: `+name=value` sets, `-name` removes; separated by commas.
+    :raises BodyError: for anything else, or a name that comes twice.
+    """
+    attributes = dict(current or {})
+    changed = set()
+    for change in text.split(",") if text else []:
+        name, assigns, value = change[1:].partition("=")
+        sign = change[:1]
+        if not name or name in changed or sign not in ("+", "-") or (sign == "+") != bool(assigns):
+            raise BodyError(
+                f"attributes are changed by +name=value or -name, not by {change[:80]!r}"
+            )
+        changed.add(name)
+        if sign == "+":
+            attributes[name] = value
+        else:
+            attributes.pop(name, None)
+    return attributes
+
+
+def encode_topic_settings(settings: TopicSettings) -> bytes:
+    """The answer to 351."""
+    return _encode(settings)
+
+
+def encode_group_settings(settings: GroupSettings) -> bytes:
+    """The answer to 352."""
+    return _encode(settings)
+
+
+def encode_route(cluster: str, broker: str, address: str, settings: TopicSettings) -> bytes:
+    """The answer to 105: a topic's queues, all at one broker (TopicRouteData).
+
+    :param address: `ip:port` that clients connect to; Go's client can only read IPv4 there.
+    """
+    return _encode(
+        {
+            "brokerDatas": [_broker_data(cluster, broker, address)],
+            "filterServerTable": {},
+            "queueDatas": [
+                {
+                    "brokerName": broker,
+                    "perm": settings.perm,
+                    "readQueueNums": settings.read_queue_nums,
+                    "topicSysFlag": settings.topic_sys_flag,
+                    "writeQueueNums": settings.write_queue_nums,
+                }
+            ],
+        }
+    )
+
+
+def encode_cluster_info(cluster: str, broker: str, address: str) -> bytes:
+    """The answer to 106: one cluster of one broker (ClusterInfo)."""
+    return _encode(
+        {
+            "brokerAddrTable": {broker: _broker_data(cluster, broker, address)},
+            "clusterAddrTable": {cluster: [broker]},
+        }
+    )
+
+
+def _broker_data(cluster: str, broker: str, address: str) -> dict[str, object]:
+    # 0 is the master. The key is quoted, unlike fastjson's: all clients can read that.
+    return {
+        "brokerAddrs": {"0": address},
+        "brokerName": broker,
+        "cluster": cluster,
+        "enableActingMaster": False,
+    }
+
+
+def encode_topic_list(topics: Iterable[str]) -> bytes:
+    """The answer to 206, 224 and their kin (TopicList)."""
+    return _encode({"topicList": list(topics)})
+
+
+def encode_consumer_list(client_ids: Iterable[str]) -> bytes:
+    """The answer to 38 (GetConsumerListByGroupResponseBody)."""
+    return _encode({"consumerIdList": list(client_ids)})
+
+
+def encode_locked(queues: Iterable[MessageQueue]) -> bytes:
+    """The answer to 41: the queues that are locked for the asking client (LockBatchResponseBody)."""
+    return _encode({"lockOKMQSet": list(queues)})
+
+
+def _name_of(value: str | int, names: tuple[str, ...]) -> str:
+    if isinstance(value, str) and not value.isdecimal():
+        return value
+    ordinal = int(value)
+    if not 0 <= ordinal < len(names):
+        raise ValueError(f"{ordinal} is none of {', '.join(names)}")
+    return names[ordinal]
+
+
+def _parse(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    try:
+        return decoder.decode(_encode(_without_nulls(msgspec.json.decode(to_json(body)))))
+    except (DialectError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BodyError(f"the body is no {decoder.type.__name__}: {error}") from error
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value if item is not None]
+    return value

@@ -1,0 +1,105 @@
+"""The JSON of fastjson, in which Java writes bodies: keys may be bare numbers, and even objects.
+
+    {"brokerAddrs":{0:"10.0.0.1:10911"}}
+    {"offsetTable":{{"brokerName":"b","queueId":0,"topic":"t"}:12}}
+
+Java reads such maps in this form only, so they are written in it too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+_TOKEN: Final = re.compile(
+    rb'\s*(?:(?P<string>"(?:[^"\\]|\\.)*")|(?P<mark>[{}\[\]:,])|(?P<word>[^\s{}\[\]:,"]+))',
+    re.DOTALL,
+)
+_MAX_DEPTH: Final = 100
+_MAX_KEY_DEPTH: Final = 2
+_encode = msgspec.json.Encoder().encode
+
+
+class DialectError(ValueError):
+    """Text that is JSON in no dialect known here."""
+
+
+def to_json(text: bytes) -> bytes:
+    """The same in plain JSON: a bare key becomes a string, and so does an object that is a key.
+
+    :raises DialectError: when the brackets or quotes do not fit. Other faults are left for who reads
+        the result.
+    """
+    tokens = _tokens(text)
+    value, end = _value(tokens, 0, 0)
+    if end != len(tokens):
+        raise DialectError(f"text follows the JSON value: {tokens[end][:40]!r}")
+    return value
+
+
+def map_by_objects(entries: Iterable[tuple[Any, Any]]) -> msgspec.Raw:
+    """A map whose keys are objects, to be put as a value into what `msgspec.json.encode` writes."""
+    return msgspec.Raw(
+        b"{" + b",".join(_encode(key) + b":" + _encode(value) for key, value in entries) + b"}"
+    )
+
+
+def _tokens(text: bytes) -> list[bytes]:
+    tokens = []
+    at = 0
+    end = len(text.rstrip())
+    while at < end:
+        found = _TOKEN.match(text, at)
+        if found is None:
+            raise DialectError(f"a string does not end: {text[at : at + 40]!r}")
+        tokens.append(found[0].lstrip())
+        at = found.end()
+    return tokens
+
+
+def _value(tokens: list[bytes], at: int, depth: int) -> tuple[bytes, int]:
+    """The value that begins at a token, and the number of the token behind it."""
+    token = _at(tokens, at)
+    if depth > _MAX_DEPTH:
+        raise DialectError(f"nested more than {_MAX_DEPTH} deep")
+    if token == b"{":
+        return _items(tokens, at + 1, depth, b"}")
+    if token == b"[":
+        return _items(tokens, at + 1, depth, b"]")
+    if token in (b"}", b"]", b":", b","):
+        raise DialectError(f"{token.decode()} where a value is due")
+    return token, at + 1
+
+
+def _items(tokens: list[bytes], at: int, depth: int, closing: bytes) -> tuple[bytes, int]:
+    """The items of an object or an array up to its closing bracket."""
+    items = []
+    while _at(tokens, at) != closing:
+        # A key is an object of plain members: each level of keys in keys would double the quoting.
+        levels = _MAX_DEPTH - _MAX_KEY_DEPTH if closing == b"}" else 0
+        item, at = _value(tokens, at, max(depth + 1, levels))
+        if closing == b"}":
+            if _at(tokens, at) != b":":
+                raise DialectError(f"no colon behind the key {item[:40]!r}")
+            value, at = _value(tokens, at + 1, depth + 1)
+            item = (item if item[:1] == b'"' else _quoted(item)) + b":" + value
+        items.append(item)
+        if _at(tokens, at) == b",":
+            at += 1
+        elif _at(tokens, at) != closing:
+            raise DialectError(f"no comma behind {item[-40:]!r}")
+    opening = b"{" if closing == b"}" else b"["
+    return opening + b",".join(items) + closing, at + 1
+
+
+def _at(tokens: list[bytes], at: int) -> bytes:
+    if at >= len(tokens):
+        raise DialectError("the text ends inside a value")
+    return tokens[at]
+
+
+def _quoted(key: bytes) -> bytes:
+    return _encode(key.decode(errors="replace"))

@@ -1,7 +1,7 @@
 """JSON bodies: routes, heartbeats, groups, locks, topics.
 
-What is read here may come in fastjson's dialect (see `dialect`), with enums by name or number, with numbers in quotes,
-with nulls, and with members that are not known; what is written is plain JSON.
+What is read here may come in fastjson's dialect (see `dialect`), with enums by name or number, with
+numbers in quotes, with nulls, and with members that are not known; what is written is plain JSON.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ def encode_consumer_list(client_ids: Iterable[str]) -> bytes:
 
 
 def encode_locked(queues: Iterable[MessageQueue]) -> bytes:
-    """The answer to 41: the queues that are locked for the asking client (LockBatchResponseBody)."""
+    """The answer to 41: the queues that the asking client has now (LockBatchResponseBody)."""
     return _encode({"lockOKMQSet": list(queues)})
 
 

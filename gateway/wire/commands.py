@@ -1,8 +1,9 @@
 """A frame as a command, and commands as frames (RemotingCommand, RocketMQSerializable).
 
-A request's fields come as text in `extFields`. Nearly all headers are JSON that is read in one pass into a structure for
-its request code; what that refuses, such as numbers where text is due, is read again in a slower, more patient way.
-Everything is answered in JSON with text for every field, whatever the request was: some clients read nothing else.
+A request's fields come as text in `extFields`. Nearly all headers are JSON that is read in one pass
+into a structure for its request code; what that refuses, such as numbers where text is due, is read
+again in a slower, more patient way. Everything is answered in JSON with text for every field,
+whatever the request was: some clients read nothing else.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class Command(
             raise FieldError(explain(kind, texts)) from error
 
     def ext(self) -> dict[str, str]:
-        """All extFields as text: numbers and booleans as they would be written, null ones left out."""
+        """All extFields as text, numbers and booleans as they are written; null ones are left out."""
         ext = self._ext
         if isinstance(ext, Fields):
             ext = _decode_patiently(self._header)._ext
@@ -196,7 +197,8 @@ _int = struct.Struct(">i").unpack_from
 def _decode_binary(header: bytes) -> Command:
     """Read a ROCKETMQ header.
 
-        | code 2 | language 1 | version 2 | opaque 4 | flag 4 | remark length 4 | remark | ext length 4 | ext |
+        | code 2 | language 1 | version 2 | opaque 4 | flag 4 |
+        | remark length 4 | remark | ext length 4 | ext |
 
     where ext repeats `| name length 2 | name | value length 4 | value |`.
     """
@@ -274,7 +276,7 @@ def encode_response(
     remark: str | None = None,
     body: bytes = b"",
 ) -> bytes:
-    """The frame that answers a request. It always has extFields: Java's client fails without them."""
+    """The frame that answers a request. It always has extFields: Java fails without them."""
     header = _RESPONSE % (
         code,
         _encode_json(dict(ext)) if ext else b"{}",

@@ -28,7 +28,7 @@ class FieldError(Exception):
 
 
 def to_ext(fields: Fields) -> dict[str, str]:
-    """The extFields that carry these fields: all text, as every client can read; None is left out."""
+    """The extFields that carry these fields, all as text; None is left out."""
     ext = {}
     for name, wire_name in _names(type(fields)):
         value = getattr(fields, name)

@@ -29,9 +29,10 @@ _length_and_word = struct.Struct(">iI").unpack_from
 
 
 class FrameError(Exception):
-    """The bytes are no frames; nothing after them can be read, so the connection is to be closed unanswered.
+    """The bytes are no frames, and nothing after them can be read.
 
-    `frames` holds the whole frames that the same bytes brought before the bad one.
+    The connection is to be closed unanswered, as upstream does. `frames` holds the whole frames that
+    the same bytes brought before the bad one.
     """
 
     def __init__(self, reason: str) -> None:
@@ -61,7 +62,7 @@ class FrameBuffer:
         return len(self._partial)
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Take the next bytes of the stream, in pieces of any size; returns the frames that they complete.
+        """Take the next bytes, in pieces of any size; returns the frames that they complete.
 
         :raises FrameError: when a length or a serialize type cannot be; and for ever after.
         """

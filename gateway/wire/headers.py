@@ -1,7 +1,7 @@
 """The fields of the requests of producers and consumers, and the table of all requests with fields.
 
-Each structure names its request code and the class of RocketMQ that it follows. On the wire a field has its name in
-camel case unless the structure says otherwise.
+Each structure names its request code and the class of RocketMQ that it follows. On the wire a field
+has its name in camel case unless the structure says otherwise.
 """
 
 from __future__ import annotations

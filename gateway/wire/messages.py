@@ -1,4 +1,4 @@
-"""The record that a message is stored and pulled as, batches, and the ids made of their parts (MessageDecoder).
+"""The record that a message is stored and pulled as, batches, and ids (MessageDecoder).
 
     offset  bytes                             offset  bytes
      0      4  size of the record             48      8  born host: IPv4, int32 port
@@ -7,12 +7,13 @@
     12      4  queue id                       72      4  reconsume times
     16      4  flag of the user               76      8  offset of the prepared transaction
     20      8  offset in the queue            84      4  body length, and the body
-    28      8  physical offset                        1  topic length (2 with magic V2), and the topic
+    28      8  physical offset                        1  topic length (2 in V2), and the topic
     36      4  sysFlag                                2  properties length, and the properties
     40      8  born time, epoch ms
 
-All numbers are big-endian and signed. With SysFlag.BORN_HOST_V6 or STORE_HOST_V6 that host has 20 bytes, not 8, and
-what follows moves on. Go and C++ clients can read neither these nor V2, so hosts are written as IPv4.
+All numbers are big-endian and signed. With SysFlag.BORN_HOST_V6 or STORE_HOST_V6 that host has 20
+bytes, not 8, and what follows moves on. Go and C++ clients can read neither these nor V2, so hosts
+are written as IPv4.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def encode_message(
     body: bytes,
     properties: bytes,
 ) -> bytes:
-    """The record of a message. Hosts are IPv4, 8 bytes; the two sysFlag bits that say otherwise are cleared.
+    """The record of a message. Hosts have 8 bytes; sysFlag bits that say otherwise are cleared.
 
     :raises MessageError: when the topic or the properties are too long, or a host is not IPv4.
     """
@@ -245,7 +246,8 @@ class BatchItem(NamedTuple):
 def split_batch(body: bytes) -> list[BatchItem]:
     """The messages in the body of a batch, in their order.
 
-        | item size 4 | magic 4 | CRC 4 | flag 4 | body size 4 | body | properties size 2 | properties |
+        | item size 4 | magic 4 | CRC 4 | flag 4 |
+        | body size 4 | body | properties size 2 | properties |
 
     The size counts itself; senders leave magic and CRC at 0.
 
@@ -293,7 +295,7 @@ def encode_batch(items: Iterable[BatchItem]) -> bytes:
 
 @functools.lru_cache(maxsize=4096)
 def java_hash(text: str) -> int:
-    """`String.hashCode` of Java, over UTF-16 units: by this hash of its tag a message is filtered."""
+    """Java's `String.hashCode`, over UTF-16 units; messages are filtered by this of their tag."""
     units = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for at in range(0, len(units), 2):
@@ -315,7 +317,7 @@ def unpack_host(host: bytes) -> tuple[str, int]:
 
 
 def offset_msg_id(host: bytes, physical_offset: int) -> str:
-    """The id that a server gives a stored message: its host and physical offset in upper-case hex."""
+    """The id that a server gives a stored message: host and physical offset in upper-case hex."""
     return (host + _pack_long(physical_offset)).hex().upper()
 
 
@@ -340,10 +342,11 @@ _uniq_numbers = itertools.count(int.from_bytes(os.urandom(6), "big"))
 def uniq_key(born_ms: int = 0) -> str:
     """A new UNIQ_KEY for a message whose sender gave it none (MessageClientIDSetter).
 
-        | random, where clients have their IP 4 | process 2 | count 4 | ms since the month began 4 | count 2 |
+        | random, where clients have their IP 4 | process 2 |
+        | count, high part 4 | ms since the month began 4 | count, low part 2 |
 
-    in upper-case hex. The month is that of local time at `born_ms`, epoch ms: admin tools guess from it when a message
-    was born, and look for it around that time.
+    in upper-case hex. The month is that of local time at `born_ms`, epoch ms: tools guess from it
+    when a message was born, and look for it around that time.
     """
     count = next(_uniq_numbers) & 0xFFFF_FFFF_FFFF
     born = time.localtime(born_ms // 1000)

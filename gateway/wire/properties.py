@@ -1,7 +1,8 @@
-"""A message's properties: the reserved names, and the string that holds them (MessageConst, MessageDecoder).
+"""A message's properties: reserved names, and the string that holds them (MessageConst, MessageDecoder).
 
-The string is `name 0x01 value 0x02 name 0x01 value 0x02 ...`; the last 0x02 may be missing. Nothing is escaped. Pairs
-with an empty name or an empty value do not count, and of several with one name the last one does.
+The string is `name 0x01 value 0x02 name 0x01 value 0x02 ...`; the last 0x02 may be missing. Nothing
+is escaped. Pairs with an empty name or an empty value do not count, and of several with one name the
+last one does.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
 TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
 TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
 START_DELIVER_TIME: Final = "__STARTDELIVERTIME"
-"""Time of delivery, epoch ms, as the 4.x clients of a cloud service of RocketMQ's origin write it."""
+"""Time of delivery, epoch ms; what some cloud services' clients write."""
 TIMER_DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"
 """Marks an order to delete the timed message with this id."""
 TIMER_OUT_MS: Final = "TIMER_OUT_MS"
@@ -116,7 +117,7 @@ FIRST_POP_TIME: Final = "1ST_POP_TIME"
 
 
 def find(properties: str, name: str) -> str | None:
-    """The value of one property without taking the string apart; None when it is missing or empty."""
+    """The value of one property; None when it is missing or empty. Takes nothing else apart."""
     key = name + NAME_END
     inner = PAIR_END + key
     end = len(properties)

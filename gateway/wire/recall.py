@@ -20,7 +20,7 @@ class RecallHandleError(ValueError):
 
 
 class RecallHandle(NamedTuple):
-    """Names one timed message; `due_ms` is when it is to be delivered, `message_id` its UNIQ_KEY."""
+    """Names one timed message: `due_ms` is when it is delivered, `message_id` its UNIQ_KEY."""
 
     topic: str
     broker: str

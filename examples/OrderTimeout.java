@@ -1,0 +1,40 @@
+// Close an unpaid order after 3 seconds; a payment takes the close back. Run it with `make example-java`.
+import java.nio.charset.StandardCharsets;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.message.Message;
+
+public class OrderTimeout {
+    public static void main(String[] arguments) throws Exception {
+        String gateway = arguments.length > 0 ? arguments[0] : "127.0.0.1:9876";
+        DefaultMQProducer producer = new DefaultMQProducer("orders");
+        producer.setNamesrvAddr(gateway);
+        producer.start();
+        SendResult unpaid = producer.send(closeOrder("order-1"));
+        SendResult paid = producer.send(closeOrder("order-2"));
+
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("order-closer");
+        consumer.setNamesrvAddr(gateway);
+        consumer.subscribe("close-order", "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            messages.forEach(message -> System.out.println("closing " + message.getKeys()));
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+
+        producer.recallMessage("close-order", paid.getRecallHandle());
+        System.out.println("order-2 is paid: its close is taken back");
+        Thread.sleep(6_000);
+        consumer.shutdown();
+        producer.shutdown();
+    }
+
+    private static Message closeOrder(String order) {
+        Message message = new Message("close-order", "unpaid", order, order.getBytes(StandardCharsets.UTF_8));
+        message.setDelayTimeMs(3_000);
+        return message;
+    }
+}

@@ -1,0 +1,153 @@
+"""Who is connected: producers and consumers by group, as their heartbeats tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from gateway.router import Peer
+from gateway.wire.bodies import ConsumerData, Heartbeat, Subscription
+from gateway.wire.codes import RequestCode
+from gateway.wire.commands import encode_command
+
+CLIENT_EXPIRY = 120.0
+"""Seconds without a heartbeat after which a client is forgotten (ConsumerManager)."""
+
+ONEWAY = 2
+"""The flag of a request that wants no answer."""
+
+
+class Client:
+    """One member of a group: a client program by its id and its connection."""
+
+    __slots__ = ("client_id", "last_seen", "language", "peer", "version")
+
+    def __init__(
+        self, client_id: str, peer: Peer, language: str, version: int, last_seen: float
+    ) -> None:
+        self.client_id = client_id
+        self.peer = peer
+        self.language = language
+        self.version = version
+        self.last_seen = last_seen
+
+
+class ConsumerGroup:
+    """A consumer group that is online: its members, and what they subscribe to."""
+
+    def __init__(self, data: ConsumerData) -> None:
+        self.name = data.group_name
+        self.data = data
+        self.members: dict[str, Client] = {}
+        self.subscriptions: dict[str, Subscription] = {}
+
+    def subscribe(self, data: ConsumerData) -> bool:
+        """Take over what a member subscribes to; True when that changes anything."""
+        self.data = data
+        changed = False
+        for subscription in data.subscription_data_set:
+            known = self.subscriptions.get(subscription.topic)
+            if known is None or subscription.sub_version > known.sub_version:
+                changed = changed or known is None or known.sub_string != subscription.sub_string
+                self.subscriptions[subscription.topic] = subscription
+        topics = {subscription.topic for subscription in data.subscription_data_set}
+        for topic in set(self.subscriptions) - topics:
+            del self.subscriptions[topic]
+            changed = True
+        return changed
+
+
+class Clients:
+    """All connected clients."""
+
+    def __init__(self) -> None:
+        self._consumers: dict[str, ConsumerGroup] = {}
+        self._producers: dict[str, dict[str, Client]] = {}
+        self._requests = 0
+
+    def heartbeat(
+        self, heartbeat: Heartbeat, peer: Peer, language: str, version: int, now: float
+    ) -> None:
+        """Note that a client lives; tell the members of a group whose members or subscriptions changed."""
+        for producer in heartbeat.producer_data_set:
+            members = self._producers.setdefault(producer.group_name, {})
+            members[heartbeat.client_id] = Client(heartbeat.client_id, peer, language, version, now)
+        for data in heartbeat.consumer_data_set:
+            group = self._consumers.get(data.group_name)
+            if group is None:
+                group = self._consumers[data.group_name] = ConsumerGroup(data)
+            known = group.members.get(heartbeat.client_id)
+            changed = known is None or known.peer is not peer
+            group.members[heartbeat.client_id] = Client(
+                heartbeat.client_id, peer, language, version, now
+            )
+            if group.subscribe(data) or changed:
+                self._notify(group)
+
+    def unregister(self, client_id: str, producer_group: str, consumer_group: str) -> None:
+        """A client says that it leaves a group."""
+        producers = self._producers.get(producer_group)
+        if producers is not None:
+            producers.pop(client_id, None)
+            if not producers:
+                del self._producers[producer_group]
+        group = self._consumers.get(consumer_group)
+        if group is not None and group.members.pop(client_id, None) is not None:
+            self._left(group)
+
+    def disconnected(self, peer: Peer) -> None:
+        """Forget the clients of a lost connection."""
+        self._forget(lambda client: client.peer is peer)
+
+    def expire(self, now: float) -> None:
+        """Forget the clients that sent no heartbeat for long."""
+        self._forget(lambda client: client.last_seen < now - CLIENT_EXPIRY)
+
+    def consumer_group(self, name: str) -> ConsumerGroup | None:
+        """A consumer group that is online."""
+        return self._consumers.get(name)
+
+    def consumer_groups(self) -> Iterable[ConsumerGroup]:
+        """All consumer groups that are online."""
+        return self._consumers.values()
+
+    def producer_groups(self) -> Iterator[tuple[str, Iterable[Client]]]:
+        """All producer groups that are online."""
+        for name, members in self._producers.items():
+            yield name, members.values()
+
+    def producers(self, group: str) -> Iterable[Client]:
+        """The online members of a producer group."""
+        return self._producers.get(group, {}).values()
+
+    def _forget(self, is_gone: Callable[[Client], bool]) -> None:
+        for name, producers in list(self._producers.items()):
+            for client in [client for client in producers.values() if is_gone(client)]:
+                del producers[client.client_id]
+            if not producers:
+                del self._producers[name]
+        for group in list(self._consumers.values()):
+            gone = [client for client in group.members.values() if is_gone(client)]
+            for client in gone:
+                del group.members[client.client_id]
+            if gone:
+                self._left(group)
+
+    def _left(self, group: ConsumerGroup) -> None:
+        if not group.members:
+            del self._consumers[group.name]
+        self._notify(group)
+
+    def _notify(self, group: ConsumerGroup) -> None:
+        """Have every member share the queues out again, at once rather than at its next look in 20 s."""
+        if group.data.is_broadcasting:
+            return
+        for client in group.members.values():
+            self._requests += 1
+            client.peer.send(
+                encode_command(
+                    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+                    self._requests,
+                    flag=ONEWAY,
+                    ext={"consumerGroup": group.name},
+                )
+            )

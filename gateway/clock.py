@@ -1,0 +1,56 @@
+"""The wall clock, read once for each request and watched for jumps."""
+
+from __future__ import annotations
+
+import time
+
+from twisted.logger import Logger
+
+JUMP_MS = 1_000
+"""A step of the wall clock against the steady clock that is worth a line in the log."""
+
+
+class Clock:
+    """Tells the time in epoch milliseconds.
+
+    Timers follow the wall clock wherever it goes: set back, they wait until it comes by again; set forward, what became
+    due fires in bounded batches.
+    """
+
+    log = Logger()
+
+    def __init__(self) -> None:
+        self._distance_ms = self._measure()
+        self._last_stored_ms = 0
+
+    def now_ms(self) -> int:
+        """Epoch milliseconds, rounded down: what is due at this number is due."""
+        return time.time_ns() // 1_000_000
+
+    def stored_ms(self) -> int:
+        """The time to note on a message that enters a queue: never less than the one before it, so that a queue can be
+        searched by time whatever the wall clock does."""
+        self._last_stored_ms = max(self._last_stored_ms, self.now_ms())
+        return self._last_stored_ms
+
+    def watch(self) -> None:
+        """Log a step of the wall clock since the last call."""
+        distance_ms = self._measure()
+        step_ms = distance_ms - self._distance_ms
+        self._distance_ms = distance_ms
+        if abs(step_ms) < JUMP_MS:
+            return
+        if step_ms < 0:
+            self.log.warn(
+                "the wall clock was set back by {step} ms: timed messages wait for it",
+                step=-step_ms,
+            )
+        else:
+            self.log.warn(
+                "the wall clock was set forward by {step} ms: what became due fires now",
+                step=step_ms,
+            )
+
+    def _measure(self) -> int:
+        """How far the wall clock is ahead of the steady one."""
+        return (time.time_ns() - time.monotonic_ns()) // 1_000_000

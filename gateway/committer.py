@@ -1,0 +1,158 @@
+"""The gateway's heartbeat: fire what is due, commit, answer, wake.
+
+Handlers change the store during a reactor turn and leave their answers here. At the end of the turn everything is
+committed at once, so batches grow by themselves under load; only then do the answers leave. The same step fires the
+timed messages that are due, so a commit serves both; when nothing arrives, one scheduled call waits for exactly the
+earliest of them.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from twisted.logger import Logger
+
+from gateway.clock import Clock
+from gateway.reactor import DelayedCall, Reactor
+from gateway.router import Call
+from gateway.wire.codes import ResponseCode
+from storage import Fired, Queue, StorageError, StorageFullError, Store
+
+MAX_FIRED = 1_000
+"""Messages fired in one step, some 5 ms of work: between two steps sends and pulls have their turn."""
+
+LONGEST_SLEEP_MS = 1_000
+"""Time until the timers are looked at again even if none is known to be due: the wall clock may have been set."""
+
+RETRY_AFTER = 1.0
+"""Seconds until firing is tried again after a commit failed, for example on a full disk."""
+
+MAX_BATCH_BYTES = 8 << 20
+"""A batch larger than this is committed in the middle of a turn, so that memory stays bounded."""
+
+NOTHING_FIRED = Fired(0, more=False)
+
+
+class Waker(Protocol):
+    """Told of the queues that have new messages."""
+
+    def wake(self, queue: Queue) -> None: ...
+
+
+class Committer:
+    """Commits the store's batch at the end of each turn that changed something, and fires what is due.
+
+    :param waker: answers the pulls that wait for a queue.
+    """
+
+    log = Logger()
+
+    def __init__(self, reactor: Reactor, clock: Clock, store: Store, waker: Waker) -> None:
+        self._reactor = reactor
+        self._clock = clock
+        self._store = store
+        self._waker = waker
+        self._answers: list[tuple[Call, bytes]] = []
+        self._scheduled = False
+        self._next_due: int | None = store.next_due()
+        self._alarm: DelayedCall | None = None
+        self._alarm_ms = 0
+        self._stopped = False
+        self.failing = False
+        self.fired = 0
+        """Messages fired since the start."""
+
+    def start(self) -> None:
+        """Fire what came due while the gateway was down, and go on from there."""
+        self._set_alarm()
+
+    def stop(self) -> None:
+        """Commit what is open and let the timers rest."""
+        if self._answers or self._store.has_changes:
+            self.commit()
+        self._stopped = True
+        self._clear_alarm()
+
+    def answer(self, call: Call, frame: bytes) -> None:
+        """Send an answer once the changes made so far are on disk."""
+        self._answers.append((call, frame))
+        if not self._scheduled:
+            self._scheduled = True
+            self._reactor.callLater(0, self.commit)
+        if self._store.batch_bytes > MAX_BATCH_BYTES:
+            self.commit()
+
+    def change(self) -> None:
+        """Commit at the end of the turn, with nobody waiting for it."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._reactor.callLater(0, self.commit)
+
+    def due_at(self, due_ms: int) -> None:
+        """A message joined the batch that is due at this time; wake for it if it is the earliest."""
+        if self._next_due is None or due_ms < self._next_due:
+            self._next_due = due_ms
+
+    def commit(self) -> None:
+        """Fire what is due, commit, answer, wake. Called by the reactor; tests may call it directly."""
+        self._scheduled = False
+        store = self._store
+        answers, self._answers = self._answers, []
+        fired = NOTHING_FIRED
+        try:
+            if self._next_due is not None and not self._stopped:
+                now_ms = self._clock.now_ms()
+                if self._next_due <= now_ms:
+                    fired = store.fire_due(now_ms, self._clock.stored_ms(), MAX_FIRED)
+            grown = store.commit() if store.has_changes else set()
+        except StorageError as error:
+            self._refuse(answers, error)
+            return
+        self.failing = False
+        for call, frame in answers:
+            call.send(frame)
+        for queue in grown:
+            self._waker.wake(queue)
+        self.fired += fired.messages
+        if self._next_due is not None and self._next_due <= self._clock.now_ms():
+            self._next_due = store.next_due()
+        if fired.more:
+            self.change()
+        self._set_alarm()
+
+    def _refuse(self, answers: list[tuple[Call, bytes]], error: StorageError) -> None:
+        """Nothing of the batch is stored: say so to everyone who waits, and fire again later."""
+        if not self.failing:
+            self.log.error("a batch could not be stored: {error}", error=str(error))
+        self.failing = True
+        full = isinstance(error, StorageFullError)
+        code = ResponseCode.SERVICE_NOT_AVAILABLE if full else ResponseCode.SYSTEM_ERROR
+        for call, _ in answers:
+            call.fail(code, f"service not available now: {error}")
+        self._clear_alarm()
+        if not self._stopped:
+            self._alarm = self._reactor.callLater(RETRY_AFTER, self._wake_up)
+
+    def _set_alarm(self) -> None:
+        """Have the reactor call when the earliest message is due; an earlier call that is already set will do."""
+        if self._stopped or self._scheduled:
+            return
+        now_ms = self._clock.now_ms()
+        wake_ms = now_ms + LONGEST_SLEEP_MS
+        if self._next_due is not None:
+            wake_ms = min(wake_ms, max(now_ms, self._next_due))
+        if self._alarm is not None:
+            if self._alarm_ms <= wake_ms:
+                return
+            self._alarm.cancel()
+        self._alarm_ms = wake_ms
+        self._alarm = self._reactor.callLater((wake_ms - now_ms) / 1000, self._wake_up)
+
+    def _clear_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+    def _wake_up(self) -> None:
+        self._alarm = None
+        self.commit()

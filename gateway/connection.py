@@ -1,0 +1,193 @@
+"""One client's connection: bytes in and out, limits, idle close. It knows no request."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.interfaces import IPushProducer
+from twisted.internet.protocol import Protocol, ServerFactory, connectionDone
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer  # type: ignore[import-untyped]
+
+from gateway.reactor import Reactor
+from gateway.wire.commands import Command, CommandError, decode_command
+from gateway.wire.frames import FrameBuffer, FrameError
+from gateway.wire.messages import pack_host
+
+UNKNOWN_HOST = "127.0.0.1"
+"""Stands for an IPv6 peer in a message: old clients cannot read longer addresses (C++, Go)."""
+
+
+@implementer(IPushProducer)
+class RemotingConnection(Protocol):
+    """Splits what arrives into commands and hands them on; is the `Peer` of the calls.
+
+    A client that does not read its answers is not read from either: the transport pauses this connection when its
+    output is full (it is the transport's streaming producer), so neither side's memory grows.
+    """
+
+    factory: RemotingFactory
+    transport: Any
+    log = Logger()
+
+    def __init__(self) -> None:
+        self.open = False
+        self.host = pack_host(UNKNOWN_HOST, 0)
+        self.address = ""
+        self.last_heard = 0.0
+        self._frames = FrameBuffer()
+        self._output_full = False
+        self._held_back = False
+
+    def connectionMade(self) -> None:
+        peer = self.transport.getPeer()
+        self.address = f"{peer.host}:{peer.port}"
+        self.host = pack_host(ipv4_of(peer.host), peer.port)
+        self.transport.setTcpNoDelay(True)
+        self._frames = FrameBuffer(self.factory.max_frame_size)
+        self.open = True
+        self.last_heard = self.factory.reactor.seconds()
+        self.transport.registerProducer(self, True)
+        self.factory.connected(self)
+
+    def dataReceived(self, data: bytes) -> None:
+        factory = self.factory
+        self.last_heard = factory.reactor.seconds()
+        try:
+            frames = self._frames.feed(data)
+            malformed = False
+        except FrameError as error:
+            frames = error.frames
+            malformed = True
+        on_command = factory.on_command
+        try:
+            for frame in frames:
+                on_command(decode_command(frame), self)
+        except CommandError:
+            malformed = True
+        if malformed:
+            # As upstream: what cannot be parsed is not answered. What was answered before it still leaves.
+            self.log.info("closed {peer}: it sent a malformed frame", peer=self.address)
+            self.transport.loseConnection()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self.open = False
+        self.factory.disconnected(self)
+
+    def send(self, frame: bytes) -> None:
+        if self.open:
+            self.transport.write(frame)
+
+    def close(self) -> None:
+        """Close once everything that was sent has left."""
+        self.transport.loseConnection()
+
+    def hold_back(self, held: bool) -> None:
+        """Stop or resume reading because the gateway as a whole has enough to do."""
+        self._held_back = held
+        self._read_or_pause()
+
+    def pauseProducing(self) -> None:
+        self._output_full = True
+        self._read_or_pause()
+
+    def resumeProducing(self) -> None:
+        self._output_full = False
+        self._read_or_pause()
+
+    def stopProducing(self) -> None:
+        """The transport says it wants no more; `connectionLost` follows."""
+
+    def _read_or_pause(self) -> None:
+        if self._output_full or self._held_back:
+            self.transport.pauseProducing()
+        elif self.open:
+            self.transport.resumeProducing()
+
+    @property
+    def partial_bytes(self) -> int:
+        """Bytes of a frame that has not arrived whole."""
+        return self._frames.pending
+
+
+class RemotingFactory(ServerFactory):
+    """Accepts connections up to a limit and closes silent ones.
+
+    :param on_command: what to do with each command.
+    :param on_disconnect: told of each connection that is lost.
+    :param idle_seconds: silence after which a connection is closed.
+    :param max_partial_bytes: bytes of frames that are still arriving, over all connections; past it the connections
+        with the largest ones are closed.
+    """
+
+    noisy = False
+    log = Logger()
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        on_command: Callable[[Command, RemotingConnection], None],
+        on_disconnect: Callable[[RemotingConnection], None],
+        *,
+        max_connections: int,
+        max_frame_size: int,
+        max_partial_bytes: int,
+        idle_seconds: float,
+    ) -> None:
+        self.reactor = reactor
+        self.on_command = on_command
+        self.on_disconnect = on_disconnect
+        self.max_frame_size = max_frame_size
+        self._max_connections = max_connections
+        self._max_partial_bytes = max_partial_bytes
+        self._idle_seconds = idle_seconds
+        self.connections: set[RemotingConnection] = set()
+
+    def buildProtocol(self, addr: object) -> Any:
+        if len(self.connections) >= self._max_connections:
+            self.log.warn(
+                "refused a connection: max_connections = {limit} are open",
+                limit=self._max_connections,
+            )
+            return None
+        connection = RemotingConnection()
+        connection.factory = self
+        return connection
+
+    def connected(self, connection: RemotingConnection) -> None:
+        """A connection is ready."""
+        self.connections.add(connection)
+
+    def disconnected(self, connection: RemotingConnection) -> None:
+        """A connection is gone."""
+        self.connections.discard(connection)
+        self.on_disconnect(connection)
+
+    def sweep(self) -> None:
+        """Close connections that are silent, or that fill memory with frames they do not finish."""
+        silent_since = self.reactor.seconds() - self._idle_seconds
+        for connection in list(self.connections):
+            if connection.last_heard < silent_since:
+                self.log.info("closed {peer}: it was silent", peer=connection.address)
+                connection.close()
+        partial = sum(connection.partial_bytes for connection in self.connections)
+        if partial <= self._max_partial_bytes:
+            return
+        for connection in sorted(self.connections, key=lambda one: -one.partial_bytes):
+            self.log.warn("closed {peer}: unfinished frames fill memory", peer=connection.address)
+            partial -= connection.partial_bytes
+            connection.close()
+            if partial <= self._max_partial_bytes:
+                return
+
+
+def ipv4_of(host: str) -> str:
+    """The IPv4 form of an address: itself, the mapped part of an IPv6 one, or a stand-in."""
+    address = ipaddress.ip_address(host)
+    if isinstance(address, ipaddress.IPv4Address):
+        return host
+    mapped = address.ipv4_mapped
+    return str(mapped) if mapped is not None else UNKNOWN_HOST

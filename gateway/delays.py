@@ -1,0 +1,104 @@
+"""When a message is to be delivered: its properties and the time now give a due time, or an error. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gateway.router import RequestError
+from gateway.wire import properties as names
+from gateway.wire.codes import ResponseCode
+from gateway.wire.properties import find, remove
+
+TIMER_PROPERTIES = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
+"""In the order of precedence (HookUtils.handleScheduleMessage)."""
+
+REQUESTS = (names.DELAY, *TIMER_PROPERTIES, names.START_DELIVER_TIME)
+"""All properties that ask for a later delivery."""
+
+_INT_MAX = (1 << 31) - 1
+_LONG_MAX = (1 << 63) - 1
+
+
+class Delay(NamedTuple):
+    """A delivery that lies ahead.
+
+    :param due_ms: epoch ms; the message is delivered then, and never before.
+    :param properties: the message's properties as they are to be stored.
+    :param by_level: whether it was asked for as a level, rather than as a time.
+    """
+
+    due_ms: int
+    properties: str
+    by_level: bool
+
+
+class DelayRules(NamedTuple):
+    """The delay of each level, level 1 first, and the longest delay that is accepted; all in ms."""
+
+    level_ms: tuple[int, ...]
+    max_delay_ms: int
+
+
+def asks_for_delay(properties: str) -> bool:
+    """A quick look at a property string: False means that it certainly asks for no delay."""
+    return "DEL" in properties
+
+
+def delay_of(properties: str, now_ms: int, rules: DelayRules) -> Delay | None:
+    """The delay that a message asks for; None when it is to be delivered at once.
+
+    A level above 0 wins over the times, and the times are then dropped. Among the times seconds win over milliseconds,
+    these over an absolute time, and that over `__STARTDELIVERTIME`. Relative times count from `now_ms`. A time that has
+    come delivers at once.
+
+    :raises RequestError: for what cannot be read, or lies too far ahead.
+    """
+    level_text = find(properties, names.DELAY)
+    if level_text is not None:
+        level = _number(level_text, ResponseCode.SYSTEM_ERROR, names.DELAY, _INT_MAX)
+        if level > 0:
+            return _level_delay(properties, min(level, len(rules.level_ms)), level, now_ms, rules)
+    for name in (*TIMER_PROPERTIES, names.START_DELIVER_TIME):
+        text = find(properties, name)
+        if text is not None:
+            break
+    else:
+        return None
+    value = _number(text, ResponseCode.MESSAGE_ILLEGAL, name, _LONG_MAX)
+    if name == names.TIMER_DELAY_SEC:
+        due_ms = now_ms + value * 1000
+    elif name == names.TIMER_DELAY_MS:
+        due_ms = now_ms + value
+    else:
+        due_ms = value
+    if due_ms <= now_ms:
+        return None
+    if due_ms - now_ms > rules.max_delay_ms:
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"timer message illegal, the delay time should not be bigger than the max delay "
+            f"{rules.max_delay_ms}ms (setting max_delay); {name} asks for {due_ms - now_ms}ms",
+        )
+    return Delay(due_ms, properties, by_level=False)
+
+
+def _level_delay(properties: str, level: int, asked: int, now_ms: int, rules: DelayRules) -> Delay:
+    dropped = [name for name in TIMER_PROPERTIES if name in properties]
+    if dropped:
+        properties = remove(properties, dropped)
+    if asked != level:
+        properties = remove(properties, [names.DELAY]) + f"{names.DELAY}\x01{level}\x02"
+    return Delay(now_ms + rules.level_ms[level - 1], properties, by_level=True)
+
+
+def _number(text: str, code: int, name: str, largest: int) -> int:
+    """A Java int or long: decimal digits with an optional sign, and nothing else."""
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    if not (digits.isascii() and digits.isdigit()) or not -largest - 1 <= int(text) <= largest:
+        reason = (
+            "timer message illegal"
+            if code == ResponseCode.MESSAGE_ILLEGAL
+            else "NumberFormatException"
+        )
+        raise RequestError(code, f'{reason}, {name} is not a number: "{text[:64]}"')
+    return int(text)

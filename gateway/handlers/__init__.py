@@ -1,0 +1,1 @@
+"""What each request means, grouped by what a client is doing."""

@@ -1,0 +1,95 @@
+"""Clients: heartbeats (34), leaving (35), a group's members (38), exclusive queues of orderly consumers (41, 42)."""
+
+from __future__ import annotations
+
+from gateway.broker import Broker
+from gateway.reactor import Reactor
+from gateway.router import Call, RequestError
+from gateway.topics import RETRY_PREFIX
+from gateway.wire.bodies import (
+    LockRequest,
+    MessageQueue,
+    encode_consumer_list,
+    encode_locked,
+    parse_heartbeat,
+    parse_lock_request,
+)
+from gateway.wire.codes import ResponseCode
+from gateway.wire.headers import GetConsumerList, UnregisterClient
+
+LOCK_EXPIRY = 60.0
+"""Seconds that a queue stays locked after it was last asked for (RebalanceLockManager); clients ask every 20 s."""
+
+
+class ClientRequests:
+    """Answers what clients say of themselves."""
+
+    def __init__(self, broker: Broker, reactor: Reactor) -> None:
+        self._broker = broker
+        self._reactor = reactor
+        self._locks: dict[tuple[str, MessageQueue], tuple[str, float]] = {}
+
+    def heartbeat(self, call: Call) -> None:
+        """Note who is there; a consumer group and its retry topic come to be with their first heartbeat."""
+        heartbeat = parse_heartbeat(call.command.body)
+        for data in heartbeat.consumer_data_set:
+            group = self._broker.groups.find(data.group_name)
+            if group is None:
+                continue
+            if not data.is_broadcasting:
+                self._broker.topics.ensure(
+                    RETRY_PREFIX + data.group_name, max(1, group.retry_queue_nums)
+                )
+        self._broker.clients.heartbeat(
+            heartbeat,
+            call.peer,
+            call.command.language,
+            call.command.version,
+            self._reactor.seconds(),
+        )
+        frame = call.encode({"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"})
+        if self._broker.store.has_changes:
+            self._broker.committer.answer(call, frame)
+        else:
+            call.send(frame)
+
+    def unregister(self, call: Call) -> None:
+        """A client leaves its groups."""
+        fields: UnregisterClient = call.fields
+        self._broker.clients.unregister(
+            fields.client_id, fields.producer_group or "", fields.consumer_group or ""
+        )
+        call.answer()
+
+    def consumer_list(self, call: Call) -> None:
+        """The ids of a group's members, from which each member works out its own share of the queues."""
+        fields: GetConsumerList = call.fields
+        group = self._broker.clients.consumer_group(fields.consumer_group)
+        if group is None:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {fields.consumer_group}"
+            )
+        call.answer(body=encode_consumer_list(list(group.members)))
+
+    def lock(self, call: Call) -> None:
+        """Give queues to one member exclusively; the answer names those that it has."""
+        request = parse_lock_request(call.command.body)
+        now = self._reactor.seconds()
+        locked = []
+        for queue in request.mq_set:
+            place = (request.consumer_group, queue)
+            owner, expiry = self._locks.get(place, ("", 0.0))
+            if owner in ("", request.client_id) or expiry <= now:
+                self._locks[place] = (request.client_id, now + LOCK_EXPIRY)
+                locked.append(queue)
+        call.answer(body=encode_locked(locked))
+
+    def unlock(self, call: Call) -> None:
+        """A member gives queues back."""
+        request: LockRequest = parse_lock_request(call.command.body)
+        for queue in request.mq_set:
+            place = (request.consumer_group, queue)
+            owner, _ = self._locks.get(place, ("", 0.0))
+            if owner == request.client_id:
+                del self._locks[place]
+        call.answer()

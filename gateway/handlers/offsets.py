@@ -1,0 +1,94 @@
+"""Offsets: a group's progress (14, 15) and a queue's ends and times (29, 30, 31, 32)."""
+
+from __future__ import annotations
+
+from gateway.broker import Broker
+from gateway.router import Call, RequestError
+from gateway.topics import NOT_FOUND_HELP
+from gateway.wire.codes import ResponseCode
+from gateway.wire.headers import (
+    GetEarliestStoreTime,
+    GetMaxOffset,
+    GetMinOffset,
+    QueryConsumerOffset,
+    SearchOffset,
+    UpdateConsumerOffset,
+)
+from storage import Queue
+
+
+class Offsets:
+    """Answers what is where in a queue."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._store = broker.store
+
+    def query(self, call: Call) -> None:
+        """A group's progress in a queue. A group without any starts at 0 while the queue still holds its first message,
+        whatever the client was set to; else the client decides (ConsumerManageProcessor.queryConsumerOffset)."""
+        fields: QueryConsumerOffset = call.fields
+        topic = fields.topic.encode()
+        offset = self._store.offset(fields.consumer_group.encode(), topic, fields.queue_id)
+        if offset is None:
+            if fields.set_zero_if_not_found is False:
+                raise RequestError(
+                    ResponseCode.QUERY_NOT_FOUND,
+                    "Not found, do not set to zero, maybe this group boot first",
+                )
+            if self._store.queue(topic, fields.queue_id).first > 0:
+                raise RequestError(
+                    ResponseCode.QUERY_NOT_FOUND,
+                    "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
+                )
+            offset = 0
+        call.answer({"offset": str(offset)})
+
+    def update(self, call: Call) -> None:
+        """Note a group's progress; it reaches the disk within a second (upstream: five)."""
+        fields: UpdateConsumerOffset = call.fields
+        if self._broker.topics.get(fields.topic) is None:
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {fields.topic} not exist!")
+        if self._broker.groups.find(fields.consumer_group) is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"Group {fields.consumer_group} not exist! {NOT_FOUND_HELP}",
+            )
+        self._store.set_offset(
+            fields.consumer_group.encode(),
+            fields.topic.encode(),
+            fields.queue_id,
+            fields.commit_offset,
+        )
+        call.answer()
+
+    def search(self, call: Call) -> None:
+        """The first offset stored at a time or later; with `upper`, the last one up to it."""
+        fields: SearchOffset = call.fields
+        queue = self._queue(fields.topic, fields.queue_id)
+        if fields.boundary_type is not None and fields.boundary_type.lower() == "upper":
+            behind = self._store.offset_at(queue, fields.timestamp + 1)
+            offset = behind if behind == queue.visible else max(queue.first, behind - 1)
+        else:
+            offset = self._store.offset_at(queue, fields.timestamp)
+        call.answer({"offset": str(offset)})
+
+    def max_offset(self, call: Call) -> None:
+        """The offset that a queue's next message gets; 0 for an unknown one."""
+        fields: GetMaxOffset = call.fields
+        call.answer({"offset": str(self._queue(fields.topic, fields.queue_id).visible)})
+
+    def min_offset(self, call: Call) -> None:
+        """The oldest offset that a queue holds; 0 for an unknown one."""
+        fields: GetMinOffset = call.fields
+        call.answer({"offset": str(self._queue(fields.topic, fields.queue_id).first)})
+
+    def earliest_time(self, call: Call) -> None:
+        """When a queue's oldest message was stored; -1 when it is empty."""
+        fields: GetEarliestStoreTime = call.fields
+        queue = self._queue(fields.topic, fields.queue_id)
+        stored_ms = self._store.stored_ms(queue, queue.first)
+        call.answer({"timestamp": str(-1 if stored_ms is None else stored_ms)})
+
+    def _queue(self, topic: str, number: int) -> Queue:
+        return self._store.queue(topic.encode(), max(0, number))

@@ -1,0 +1,224 @@
+"""Pulls (11, 361): messages from a queue, now or as soon as there are any."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from gateway.broker import Broker
+from gateway.reactor import Reactor
+from gateway.router import Call, RequestError
+from gateway.topics import NOT_FOUND_HELP, PERM_READ
+from gateway.wire.codes import PullSysFlag, ResponseCode
+from gateway.wire.commands import pull_response
+from gateway.wire.headers import PullMessage
+from gateway.wire.messages import java_hash, stamp
+from storage import Queue
+
+LONGEST_SUSPENSION = 25.0
+"""Seconds a pull may wait at most: Java's clients give up after 30 s."""
+
+TAG = "TAG"
+"""The expression type of tag filters; absent means the same."""
+
+ALL_TAGS = "*"
+
+
+class Pull:
+    """A pull that waits for its queue to grow; `ParkingLot` keeps it."""
+
+    __slots__ = ("_pulling", "call", "deadline", "offset", "queue", "tag_hashes")
+
+    def __init__(
+        self,
+        pulling: Pulling,
+        call: Call,
+        queue: Queue,
+        offset: int,
+        tag_hashes: frozenset[int] | None,
+        deadline: float,
+    ) -> None:
+        self._pulling = pulling
+        self.call = call
+        self.queue = queue
+        self.offset = offset
+        self.tag_hashes = tag_hashes
+        self.deadline = deadline
+
+    @property
+    def alive(self) -> bool:
+        return self.call.peer.open
+
+    def retry(self) -> bool:
+        return self._pulling.deliver(self)
+
+    def give_up(self) -> None:
+        self._pulling.answer_nothing(self)
+
+
+class Pulling:
+    """Hands messages out."""
+
+    def __init__(self, broker: Broker, reactor: Reactor) -> None:
+        self._broker = broker
+        self._reactor = reactor
+        self._store = broker.store
+        self._max_messages = broker.config.max_pull_messages
+        self._max_bytes = broker.config.max_pull_bytes
+
+    def pull(self, call: Call) -> None:
+        """Answer with messages from an offset on; when there are none, wait for one if the client lets us."""
+        fields: PullMessage = call.fields
+        tag_hashes = self._check(call)
+        queue = self._store.queue(fields.topic.encode(), fields.queue_id)
+        if fields.sys_flag & PullSysFlag.COMMIT_OFFSET and fields.commit_offset >= 0:
+            self._store.set_offset(
+                fields.consumer_group.encode(), queue.topic, queue.number, fields.commit_offset
+            )
+        offset = fields.queue_offset
+        pull = Pull(self, call, queue, offset, tag_hashes, 0.0)
+        if not self._is_in_range(pull) or self.deliver(pull):
+            return
+        if fields.sys_flag & PullSysFlag.SUSPEND and not fields.suspend_timeout_millis <= 0:
+            wait = min(fields.suspend_timeout_millis / 1000, LONGEST_SUSPENSION)
+            pull.deadline = self._reactor.seconds() + wait
+            self._broker.parked.park(pull)
+        elif pull.offset != offset:
+            self._answer(pull, ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE")
+        else:
+            self.answer_nothing(pull)
+
+    def deliver(self, pull: Pull) -> bool:
+        """Answer with the messages at the pull's offset; False when none of them matches yet."""
+        fields: PullMessage = pull.call.fields
+        queue = pull.queue
+        page = self._store.read(
+            queue,
+            pull.offset,
+            max(1, min(fields.max_msg_nums, self._max_messages)),
+            min(fields.max_msg_bytes or self._max_bytes, self._max_bytes),
+            pull.tag_hashes,
+        )
+        pull.offset = page.next_offset
+        if page.messages:
+            self._answer(
+                pull,
+                ResponseCode.SUCCESS,
+                "FOUND",
+                [
+                    stamp(record, offset, stored_ms)
+                    for record, offset, stored_ms, _ in page.messages
+                ],
+            )
+            return True
+        if pull.offset < queue.visible:
+            # The filter skipped as much as one read may look at: the client comes back for the rest.
+            self._answer(pull, ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE")
+            return True
+        return False
+
+    def answer_nothing(self, pull: Pull) -> None:
+        """Answer that nothing came."""
+        self._answer(pull, ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE")
+
+    def _answer(
+        self, pull: Pull, code: int, remark: str, records: list[bytes] | None = None
+    ) -> None:
+        call, queue = pull.call, pull.queue
+        call.send(
+            pull_response(
+                call.command.opaque,
+                code,
+                remark,
+                pull.offset,
+                queue.first,
+                queue.visible,
+                records or [],
+            )
+        )
+
+    def _is_in_range(self, pull: Pull) -> bool:
+        """Whether the offset is one the queue has, or just behind it; otherwise the client is told where to go on."""
+        queue, offset = pull.queue, pull.offset
+        if queue.first <= offset <= queue.visible:
+            return True
+        if offset < queue.first:
+            pull.offset, remark = queue.first, "OFFSET_TOO_SMALL"
+        elif queue.visible == 0:
+            pull.offset, remark = 0, "NO_MESSAGE_IN_QUEUE"
+        else:
+            pull.offset, remark = queue.visible, "OFFSET_OVERFLOW_BADLY"
+        self._answer(pull, ResponseCode.PULL_OFFSET_MOVED, remark)
+        return False
+
+    def _check(self, call: Call) -> frozenset[int] | None:
+        """Refuse what may not be pulled; give the tag filter (PullMessageProcessor)."""
+        fields: PullMessage = call.fields
+        group = self._broker.groups.find(fields.consumer_group)
+        if group is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{fields.consumer_group}] does not exist, {NOT_FOUND_HELP}",
+            )
+        if not group.consume_enable:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"subscription group no permission, {fields.consumer_group}",
+            )
+        topic = self._broker.topics.get(fields.topic)
+        if topic is None:
+            raise RequestError(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{fields.topic}] not exist, apply first please! {NOT_FOUND_HELP}",
+            )
+        if not topic.settings.perm & PERM_READ:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{fields.topic}] pulling message is forbidden",
+            )
+        if not 0 <= fields.queue_id < topic.settings.read_queue_nums:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{fields.queue_id}] is illegal, topic:[{fields.topic}] "
+                f"topicConfig.readQueueNums:[{topic.settings.read_queue_nums}] "
+                f"consumer:[/{call.peer.address}]",
+            )
+        if fields.sys_flag & PullSysFlag.SUBSCRIPTION:
+            expression, expression_type = fields.subscription or "", fields.expression_type or TAG
+        else:
+            expression, expression_type = self._subscription(fields)
+        if expression_type != TAG:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"The broker does not support consumer to filter message by {expression_type}",
+            )
+        return tag_hashes_of(expression)
+
+    def _subscription(self, fields: PullMessage) -> tuple[str, str]:
+        """What the group's heartbeats say that it subscribes to."""
+        group = self._broker.clients.consumer_group(fields.consumer_group)
+        if group is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's group info not exist {NOT_FOUND_HELP}",
+            )
+        subscription = group.subscriptions.get(fields.topic)
+        if subscription is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's subscription not exist {NOT_FOUND_HELP}",
+            )
+        if subscription.sub_version < fields.sub_version:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
+            )
+        return subscription.sub_string, subscription.expression_type or TAG
+
+
+@lru_cache(maxsize=4096)
+def tag_hashes_of(expression: str) -> frozenset[int] | None:
+    """The hashes of the tags in `A || B`; None for everything (FilterAPI.buildSubscriptionData)."""
+    tags = [tag.strip() for tag in expression.split("||")]
+    tags = [tag for tag in tags if tag]
+    if not tags or expression.strip() == ALL_TAGS:
+        return None
+    return frozenset(java_hash(tag) for tag in tags)

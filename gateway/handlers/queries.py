@@ -1,0 +1,73 @@
+"""Finding stored messages: by key or unique key (12), by offset id (33)."""
+
+from __future__ import annotations
+
+from gateway.broker import Broker
+from gateway.router import Call, RequestError
+from gateway.topics import SCHEDULE_TOPIC, TIMER_TOPIC
+from gateway.wire.codes import ResponseCode
+from gateway.wire.headers import QueryMessage, ViewMessage
+from gateway.wire.messages import decode_message, stamp
+from storage import Found, State, find_by_id, find_by_key, find_by_sequence
+
+MAX_FOUND = 64
+"""Most messages in one answer (MessageStoreConfig.maxMsgsNumBatch)."""
+
+PARKING_TOPICS = (TIMER_TOPIC, SCHEDULE_TOPIC)
+"""Where tools look for what has not fired; here that is found under its real topic as well."""
+
+
+class Queries:
+    """Finds messages, fired or not."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._store = broker.store
+
+    def query(self, call: Call) -> None:
+        """Messages of a topic with a key, or with a client's id; those that have not fired are found as well."""
+        fields: QueryMessage = call.fields
+        limit = max(1, min(fields.max_num, MAX_FOUND))
+        by_id = fields.unique_key_query or fields.index_type == "U"
+        if by_id:
+            found = find_by_id(self._store, fields.key.encode())
+        else:
+            found = find_by_key(self._store, [fields.topic.encode()], fields.key.encode(), limit)
+        records = [
+            _at_its_place(one)
+            for one in found
+            if self._matches(fields, by_id, one) and one.state is not State.ABORTED
+        ][:limit]
+        if not records:
+            raise RequestError(
+                ResponseCode.QUERY_NOT_FOUND,
+                "can not find message, maybe time range not correct",
+            )
+        call.answer(
+            {"indexLastUpdateTimestamp": "0", "indexLastUpdatePhyoffset": "0"}, b"".join(records)
+        )
+
+    def view(self, call: Call) -> None:
+        """The message with an offset id."""
+        fields: ViewMessage = call.fields
+        found = find_by_sequence(self._store, fields.offset) if fields.offset >= 0 else None
+        if found is None:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {fields.offset}"
+            )
+        call.answer(body=_at_its_place(found))
+
+    @staticmethod
+    def _matches(fields: QueryMessage, by_id: bool, found: Found) -> bool:
+        message = decode_message(found.record)
+        if not fields.begin_timestamp <= message.store_ms <= fields.end_timestamp:
+            return False
+        if not by_id or message.topic == fields.topic:
+            return True
+        return fields.topic in PARKING_TOPICS and found.state is State.PENDING
+
+
+def _at_its_place(found: Found) -> bytes:
+    """The record with its place in its queue, once it has one."""
+    if found.offset < 0:
+        return found.record
+    return stamp(found.record, found.offset, found.moved_ms)

@@ -1,0 +1,51 @@
+"""The name server's part: where topics and brokers are (105, 106, 206 and kin)."""
+
+from __future__ import annotations
+
+from gateway.broker import Broker
+from gateway.router import Call, RequestError
+from gateway.topics import NOT_FOUND_HELP
+from gateway.wire.bodies import encode_cluster_info, encode_route, encode_topic_list
+from gateway.wire.codes import ResponseCode
+from gateway.wire.headers import GetRouteInfo, GetTopicsByCluster
+
+
+class Routing:
+    """Tells clients where to go: to this gateway."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._address = str(broker.advertised)
+
+    def route(self, call: Call) -> None:
+        """The queues of a topic. Clients that are about to create one ask for `TBW102` instead."""
+        fields: GetRouteInfo = call.fields
+        topic = self._broker.topics.get(fields.topic)
+        if topic is None:
+            raise RequestError(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"No topic route info in name server for the topic: {fields.topic}\n{NOT_FOUND_HELP}",
+            )
+        config = self._broker.config
+        call.answer(
+            body=encode_route(
+                config.cluster_name, config.broker_name, self._address, topic.settings
+            )
+        )
+
+    def cluster_info(self, call: Call) -> None:
+        """All brokers of all clusters: this one."""
+        config = self._broker.config
+        call.answer(
+            body=encode_cluster_info(config.cluster_name, config.broker_name, self._address)
+        )
+
+    def topic_list(self, call: Call) -> None:
+        """The names of all topics."""
+        call.answer(body=encode_topic_list(self._broker.topics.names()))
+
+    def topics_by_cluster(self, call: Call) -> None:
+        """The names of all topics of a cluster."""
+        fields: GetTopicsByCluster = call.fields
+        known = fields.cluster == self._broker.config.cluster_name
+        call.answer(body=encode_topic_list(self._broker.topics.names() if known else []))

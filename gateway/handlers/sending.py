@@ -1,0 +1,331 @@
+"""Sends: single messages (10, 310), batches (320, or any with the batch flag), and what a consumer sends back (36)."""
+
+from __future__ import annotations
+
+import random
+
+from gateway.abort import abort_remark, best_outcome
+from gateway.broker import Broker
+from gateway.delays import REQUESTS, TIMER_PROPERTIES
+from gateway.intake import Accepted, NewMessage
+from gateway.router import Call, RequestError
+from gateway.topics import (
+    DLQ_PREFIX,
+    FORBIDDEN_TO_SEND,
+    MAX_NAME,
+    NOT_FOUND_HELP,
+    PERM_WRITE,
+    RETRY_PREFIX,
+    Topic,
+    check_topic_name,
+)
+from gateway.wire import properties as names
+from gateway.wire.bodies import GroupSettings
+from gateway.wire.codes import ResponseCode, SysFlag
+from gateway.wire.commands import send_response
+from gateway.wire.headers import ConsumerSendMsgBack, SendMessage
+from gateway.wire.messages import (
+    BatchItem,
+    Message,
+    MessageError,
+    decode_message,
+    offset_msg_id,
+    split_batch,
+)
+from gateway.wire.properties import find, remove
+from gateway.wire.recall import RecallHandle
+from storage import Aborted, find_by_sequence
+
+MIN_VERSION_WITH_MAX_RECONSUME = 121
+"""MQVersion V3_4_9: clients from there on say themselves how often a message is to be retried."""
+
+HOSTS_V6 = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
+"""Never stored: hosts are written as IPv4, which every client can read."""
+
+RETRY_LEVEL_BASE = 3
+"""The first retry waits for delay level 3, and each further one a level more (AbstractSendMessageProcessor)."""
+
+REWRITTEN_ON_RETRY = (
+    names.RETRY_TOPIC,
+    names.ORIGIN_MESSAGE_ID,
+    names.WAIT,
+    *REQUESTS,
+    names.TIMER_OUT_MS,
+    names.REAL_TOPIC,
+    names.REAL_QID,
+    names.MSG_REGION,
+    names.TRACE_ON,
+    names.CLUSTER,
+)
+"""Properties of a retried message that are set anew; the times it was first sent for must not delay it again."""
+
+NO_SPACE = (
+    "service not available now, maybe disk full: less than disk_reserve = {reserve} bytes are free"
+)
+
+
+class Sending:
+    """Takes messages in."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._config = broker.config
+        self._topics = broker.topics
+        self._intake = broker.intake
+        self._committer = broker.committer
+        self.disk_full = False
+        """Set by the housekeeping: sends are refused, and everything else goes on."""
+
+    def send(self, call: Call) -> None:
+        """Store a message; it is answered once it is on disk."""
+        fields: SendMessage = call.fields
+        topic = self._topic(fields, call)
+        queue_id = self._queue_id(topic, fields.queue_id, call)
+        if fields.batch:
+            self._send_batch(call, topic, queue_id)
+            return
+        properties = fields.properties or ""
+        if fields.sys_flag & SysFlag.TRANSACTION_MASK:
+            raise RequestError(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "transactional messages are not supported"
+            )
+        if topic.name.startswith(RETRY_PREFIX):
+            topic, queue_id = self._retry_or_dead(call, topic, queue_id)
+        if names.TIMER_DEL_UNIQKEY in properties and self._is_delete_order(properties):
+            self._delete_order(call, topic, queue_id, properties)
+            return
+        accepted = self._intake.accept(
+            topic,
+            NewMessage(
+                queue_id,
+                fields.flag,
+                fields.sys_flag & ~HOSTS_V6,
+                fields.born_timestamp,
+                call.peer.host,
+                fields.reconsume_times,
+                call.command.body,
+                properties,
+            ),
+        )
+        self._committer.answer(call, self._answer(call, topic, queue_id, accepted))
+
+    def _answer(self, call: Call, topic: Topic, queue_id: int, accepted: Accepted) -> bytes:
+        handle = None
+        offset = accepted.offset
+        if accepted.due_ms is not None:
+            # As upstream, a parked message is told its place where it is parked; here that is its sequence.
+            offset = accepted.sequence
+            if not topic.name.startswith(RETRY_PREFIX):
+                handle = RecallHandle(
+                    topic.name, self._config.broker_name, accepted.due_ms, accepted.message_id
+                ).encode()
+        return send_response(
+            call.command.opaque,
+            offset_msg_id(self._broker.host, accepted.sequence),
+            queue_id,
+            offset,
+            accepted.message_id,
+            handle,
+        )
+
+    def _topic(self, fields: SendMessage, call: Call) -> Topic:
+        if self.disk_full:
+            raise RequestError(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                NO_SPACE.format(reserve=self._config.disk_reserve),
+            )
+        name = fields.topic
+        topic = self._topics.get(name)
+        if topic is None:
+            check_topic_name(name)
+            if name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+                topic = self._topics.ensure(name)
+            else:
+                topic = self._topics.create_on_send(
+                    name, fields.default_topic, fields.default_topic_queue_nums
+                )
+        if name in FORBIDDEN_TO_SEND:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden."
+            )
+        if not topic.settings.perm & PERM_WRITE:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._broker.advertised.host}] sending message is forbidden",
+            )
+        return topic
+
+    def _queue_id(self, topic: Topic, asked: int, call: Call) -> int:
+        settings = topic.settings
+        if asked >= max(settings.read_queue_nums, settings.write_queue_nums):
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"request queueId[{asked}] is illegal, TopicConfig [topicName={topic.name}, "
+                f"readQueueNums={settings.read_queue_nums}, writeQueueNums={settings.write_queue_nums}] "
+                f"Producer: {call.peer.address}",
+            )
+        if asked < 0:
+            return random.randrange(max(1, settings.write_queue_nums))  # noqa: S311
+        return asked
+
+    def _retry_or_dead(self, call: Call, topic: Topic, queue_id: int) -> tuple[Topic, int]:
+        """Where a message for a retry topic really goes: past its last retry it is dead."""
+        fields: SendMessage = call.fields
+        group = self._group(topic.name[len(RETRY_PREFIX) :])
+        most = group.retry_max_times
+        if (
+            call.command.version >= MIN_VERSION_WITH_MAX_RECONSUME
+            and fields.max_reconsume_times is not None
+        ):
+            most = fields.max_reconsume_times
+        if fields.reconsume_times >= most:
+            return self._topics.ensure(DLQ_PREFIX + group.group_name), 0
+        return topic, queue_id
+
+    def _group(self, name: str) -> GroupSettings:
+        group = self._broker.groups.find(name)
+        if group is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {name} {NOT_FOUND_HELP}",
+            )
+        return group
+
+    def _send_batch(self, call: Call, topic: Topic, queue_id: int) -> None:
+        fields: SendMessage = call.fields
+        if len(topic.name) > MAX_NAME or topic.name.startswith(RETRY_PREFIX):
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL, f"a batch cannot be sent to topic {topic.name}"
+            )
+        if len(call.command.body) > self._config.max_message_size:
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "the message is illegal, maybe msg body or properties length not matched. msg body "
+                f"length limit {self._config.max_message_size}B, msg properties length limit 32KB.",
+            )
+        messages = [
+            NewMessage(
+                queue_id,
+                item.flag,
+                fields.sys_flag & ~HOSTS_V6,
+                fields.born_timestamp,
+                call.peer.host,
+                fields.reconsume_times,
+                item.body,
+                item.properties,
+            )
+            for item in self._items(call.command.body)
+        ]
+        if not messages:
+            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "the batch holds no message")
+        accepted = self._intake.accept_batch(topic, messages)
+        host = self._broker.host
+        uniq = find(fields.properties or "", names.UNIQ_KEY)
+        frame = send_response(
+            call.command.opaque,
+            ",".join(offset_msg_id(host, one.sequence) for one in accepted),
+            queue_id,
+            accepted[0].offset,
+            uniq,
+            None,
+        )
+        self._committer.answer(call, frame)
+
+    @staticmethod
+    def _items(body: bytes) -> list[BatchItem]:
+        try:
+            return split_batch(body)
+        except MessageError as error:
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL, f"the batch cannot be read: {error}"
+            ) from error
+
+    def _is_delete_order(self, properties: str) -> bool:
+        """Upstream takes it for one only together with a time (HookUtils.handleScheduleMessage)."""
+        return find(properties, names.TIMER_DEL_UNIQKEY) is not None and any(
+            find(properties, name) is not None for name in TIMER_PROPERTIES
+        )
+
+    def _delete_order(self, call: Call, topic: Topic, queue_id: int, properties: str) -> None:
+        """Abort the message that a message with `TIMER_DEL_UNIQKEY` names; the order itself is never delivered.
+
+        Unlike upstream the order need not name the target's time, and its answer is the truth.
+        """
+        target = find(properties, names.TIMER_DEL_UNIQKEY) or ""
+        # With upstream's appendTopicForTimerDeleteKey the id stands behind the topic and a plus.
+        target = target.removeprefix(f"{topic.name}+")
+        now_ms = self._broker.clock.now_ms()
+        results = self._broker.store.abort(target.encode(), now_ms, topic.stored_name)
+        outcome = best_outcome(results)
+        uniq = find(properties, names.UNIQ_KEY) or target
+        if outcome is Aborted.ABORTED:
+            frame = send_response(
+                call.command.opaque,
+                offset_msg_id(self._broker.host, 0),
+                queue_id,
+                0,
+                uniq,
+                None,
+            )
+        else:
+            frame = call.encode(
+                code=ResponseCode.MESSAGE_ILLEGAL, remark=abort_remark(outcome, target)
+            )
+        self._committer.answer(call, frame)
+
+    def send_back(self, call: Call) -> None:
+        """A consumer could not handle a message: deliver it again later, or bury it (36)."""
+        fields: ConsumerSendMsgBack = call.fields
+        group = self._group(fields.group)
+        if group.retry_queue_nums <= 0:
+            call.answer()
+            return
+        found = find_by_sequence(self._broker.store, fields.offset)
+        if found is None:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {fields.offset}"
+            )
+        message = decode_message(found.record)
+        most = group.retry_max_times
+        if (
+            call.command.version >= MIN_VERSION_WITH_MAX_RECONSUME
+            and fields.max_reconsume_times is not None
+        ):
+            most = fields.max_reconsume_times
+        if message.reconsume_times >= most or fields.delay_level < 0:
+            topic = self._topics.ensure(DLQ_PREFIX + group.group_name)
+            level = 0
+        else:
+            topic = self._topics.ensure(RETRY_PREFIX + group.group_name, group.retry_queue_nums)
+            level = fields.delay_level or RETRY_LEVEL_BASE + message.reconsume_times
+        queue_id = (
+            0 if topic.name.startswith(DLQ_PREFIX) else random.randrange(group.retry_queue_nums)
+        )  # noqa: S311
+        self._intake.accept(
+            topic,
+            NewMessage(
+                queue_id,
+                message.flag,
+                message.sys_flag,
+                message.born_ms,
+                message.born_host,
+                message.reconsume_times + 1,
+                message.body,
+                self._retry_properties(message, level),
+            ),
+        )
+        self._committer.answer(call, call.encode())
+
+    def _retry_properties(self, message: Message, level: int) -> str:
+        """The properties of the copy that is delivered again: where it first came from, and its delay."""
+        properties = message.properties
+        origin_topic = find(properties, names.RETRY_TOPIC) or message.topic
+        origin_id = find(properties, names.ORIGIN_MESSAGE_ID) or offset_msg_id(
+            self._broker.host, message.physical_offset
+        )
+        properties = remove(properties, REWRITTEN_ON_RETRY)
+        return (
+            f"{properties}{names.RETRY_TOPIC}\x01{origin_topic}\x02"
+            f"{names.ORIGIN_MESSAGE_ID}\x01{origin_id}\x02"
+            f"{names.WAIT}\x01false\x02{names.DELAY}\x01{level}\x02"
+        )

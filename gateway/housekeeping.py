@@ -1,0 +1,131 @@
+"""What has to be done now and then: progress to disk, expiry, retention, the disk's free space, the clock's steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import LoopingCall
+from twisted.internet.threads import deferToThread
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from gateway.broker import Broker
+from gateway.connection import RemotingFactory
+from gateway.handlers.sending import Sending
+from gateway.reactor import Reactor
+from storage import StorageError, remove_expired
+
+SWEEP_SECONDS = 0.5
+"""How often waiting pulls are looked at for their deadline."""
+
+TIDY_SECONDS = 1.0
+"""How often consumers' progress is written, and the disk and the clock are looked at."""
+
+EXPIRY_SECONDS = 10.0
+"""How often silent clients and connections are looked for."""
+
+RETENTION_SECONDS = 10.0
+"""How often a clean-up begins; while there is more to remove it goes on every `RETENTION_PAUSE`."""
+
+RETENTION_PAUSE = 0.05
+RETENTION_STEP = 500
+"""Messages removed in one commit, some 10 ms of work, so that no send waits long for it."""
+
+ASYNC_SYNC_SECONDS = 0.5
+"""With flush = async: how long a commit may wait until the disk has it."""
+
+
+class Housekeeping:
+    """Runs the periodic work on the reactor."""
+
+    log = Logger()
+
+    def __init__(
+        self, reactor: Reactor, broker: Broker, factory: RemotingFactory, sending: Sending
+    ) -> None:
+        self._reactor = reactor
+        self._broker = broker
+        self._factory = factory
+        self._sending = sending
+        self._loops: list[LoopingCall] = []
+        self._stopped = False
+
+    def start(self) -> None:
+        """Begin."""
+        self._every(SWEEP_SECONDS, self._sweep)
+        self._every(TIDY_SECONDS, self._tidy)
+        self._every(EXPIRY_SECONDS, self._expire)
+        self._every(RETENTION_SECONDS, self._remove_expired)
+        if self._broker.config.flush == "async":
+            self._every(ASYNC_SYNC_SECONDS, self._sync)
+
+    def stop(self) -> None:
+        """End."""
+        self._stopped = True
+        for loop in self._loops:
+            if loop.running:
+                loop.stop()
+
+    def _every(self, seconds: float, work: Callable[[], Deferred[None] | None]) -> None:
+        loop = LoopingCall(work)
+        loop.clock = cast(Any, self._reactor)
+
+        def begin() -> None:
+            loop.start(seconds, now=False).addErrback(failed)
+
+        def failed(failure: Failure) -> None:
+            # A LoopingCall ends with its first error; this work must go on, whatever happened once.
+            self.log.failure("housekeeping failed", failure)
+            if not self._stopped:
+                begin()
+
+        begin()
+        self._loops.append(loop)
+
+    def _sweep(self) -> None:
+        self._broker.parked.sweep(self._reactor.seconds())
+
+    def _tidy(self) -> None:
+        if self._broker.store.has_changed_offsets:
+            self._broker.committer.change()
+        self._broker.clock.watch()
+        self._watch_disk()
+
+    def _watch_disk(self) -> None:
+        full = self._broker.store.environment.disk_free() < self._broker.config.disk_reserve
+        if full != self._sending.disk_full:
+            self._sending.disk_full = full
+            if full:
+                self.log.error(
+                    "sends are refused: the disk has less than disk_reserve = {reserve} bytes free",
+                    reserve=self._broker.config.disk_reserve,
+                )
+            else:
+                self.log.info("sends are accepted again: the disk has room")
+
+    def _expire(self) -> None:
+        self._broker.clients.expire(self._reactor.seconds())
+        self._factory.sweep()
+
+    def _remove_expired(self) -> None:
+        broker = self._broker
+        if self._stopped:
+            return
+        try:
+            removed = remove_expired(
+                broker.store,
+                broker.clock.now_ms() - broker.config.retention_ms,
+                RETENTION_STEP,
+                lambda topic: broker.topics.get(topic.decode()) is None,
+            )
+        except StorageError:
+            self.log.failure("the clean-up of old messages failed")
+            return
+        broker.committer.change()
+        if removed >= RETENTION_STEP:
+            self._reactor.callLater(RETENTION_PAUSE, self._remove_expired)
+
+    def _sync(self) -> Deferred[None]:
+        return deferToThread(self._broker.store.sync)

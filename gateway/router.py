@@ -1,0 +1,120 @@
+"""Brings each request to its handler, and every error to an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from twisted.logger import Logger
+
+from gateway.wire.codes import ResponseCode
+from gateway.wire.commands import Command, FieldError, encode_response
+
+
+class RequestError(Exception):
+    """A request that is answered with an error; the connection goes on.
+
+    :param code: a `ResponseCode`.
+    :param remark: what a client's developer reads.
+    """
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
+
+
+class Peer(Protocol):
+    """The connection a request came by, as far as handlers know it."""
+
+    host: bytes
+    """Address of the peer as a message's bornHost has it: IPv4 and port, 8 bytes."""
+    address: str
+    """The same as `1.2.3.4:5678`."""
+    open: bool
+
+    def send(self, frame: bytes) -> None:
+        """Queue a whole frame to be written; nothing happens once the connection is lost."""
+
+
+class Call:
+    """One request, to be answered exactly once, now or later. A oneway request swallows its answer."""
+
+    __slots__ = ("command", "fields", "peer")
+
+    def __init__(self, command: Command, fields: Any, peer: Peer) -> None:
+        self.command = command
+        self.fields = fields
+        self.peer = peer
+
+    def send(self, frame: bytes) -> None:
+        """Answer with a frame made beforehand."""
+        if not self.command.is_oneway:
+            self.peer.send(frame)
+
+    def answer(
+        self,
+        ext: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        code: int = ResponseCode.SUCCESS,
+        remark: str | None = None,
+    ) -> None:
+        """Answer with a code, fields, a remark and a body."""
+        self.send(self.encode(ext, body, code=code, remark=remark))
+
+    def encode(
+        self,
+        ext: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        code: int = ResponseCode.SUCCESS,
+        remark: str | None = None,
+    ) -> bytes:
+        """The frame that `answer` would send, for sending it later."""
+        return encode_response(self.command.opaque, code, ext=ext, remark=remark, body=body)
+
+    def fail(self, code: int, remark: str) -> None:
+        """Answer with an error."""
+        self.answer(code=code, remark=remark)
+
+
+class Route(NamedTuple):
+    """What answers one request code: the structure of its fields, if it has any, and the handler."""
+
+    fields: type | None
+    handler: Callable[[Call], None]
+
+
+class Router:
+    """Dispatches commands by the table of `routes`."""
+
+    log = Logger()
+
+    def __init__(self, table: Mapping[int, Route]) -> None:
+        self._table = table
+
+    def dispatch(self, command: Command, peer: Peer) -> None:
+        """Handle one request. Whatever goes wrong harms only this request."""
+        route = self._table.get(command.code)
+        call = Call(command, None, peer)
+        if route is None:
+            # The leading blank is upstream's (NettyRemotingAbstract.processRequestCommand).
+            call.fail(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                f" request type {command.code} not supported",
+            )
+            return
+        try:
+            if route.fields is not None:
+                call.fields = command.fields(route.fields)
+            route.handler(call)
+        except FieldError as error:
+            call.fail(ResponseCode.SYSTEM_ERROR, str(error))
+        except RequestError as error:
+            call.fail(error.code, error.remark)
+        except Exception as error:
+            self.log.failure(
+                "request {code} from {peer} failed", code=command.code, peer=peer.address
+            )
+            call.fail(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")

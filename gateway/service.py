@@ -1,0 +1,214 @@
+"""Composition: builds the gateway from its parts, starts and stops it. The only file that knows everyone."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import sys
+import time
+from typing import Any
+
+from twisted.internet import error
+from twisted.logger import (
+    FilteringLogObserver,
+    LogBeginner,
+    Logger,
+    LogLevel,
+    LogLevelFilterPredicate,
+    globalLogBeginner,
+    textFileLogObserver,
+)
+
+from gateway.broker import Broker
+from gateway.clients import Clients
+from gateway.clock import Clock
+from gateway.committer import Committer
+from gateway.config import VIP_CHANNEL_DISTANCE, Config
+from gateway.connection import RemotingConnection, RemotingFactory
+from gateway.handlers.admin import Admin
+from gateway.handlers.clients import ClientRequests
+from gateway.handlers.offsets import Offsets
+from gateway.handlers.pulling import Pulling
+from gateway.handlers.queries import Queries
+from gateway.handlers.routing import Routing
+from gateway.handlers.sending import Sending
+from gateway.handlers.timers import Timers
+from gateway.housekeeping import Housekeeping
+from gateway.intake import Intake, terms_of
+from gateway.parked import ParkingLot
+from gateway.router import Router
+from gateway.routes import Handlers, routes
+from gateway.topics import Groups, Topics
+from gateway.wire.commands import Command
+from gateway.wire.messages import pack_host
+from storage import DataFolderError, Store
+
+BACKLOG = 1024
+"""Connections that the kernel lets wait to be accepted, for the moment when a whole fleet reconnects."""
+
+GC_THRESHOLD = 50_000
+"""Objects between two runs of the cycle collector: the hot path makes none that need it, and a run is a pause."""
+
+
+class StartError(Exception):
+    """The gateway cannot start; the text is one line that says why and what to do."""
+
+
+class Gateway:
+    """A gateway on a reactor."""
+
+    log = Logger()
+
+    def __init__(self, config: Config, reactor: Any, clock: Clock | None = None) -> None:
+        self.config = config
+        self._reactor = reactor
+        self._clock = clock or Clock()
+        self._ports: list[Any] = []
+        self.port = 0
+
+    def start(self) -> None:
+        """Open the data folder and listen.
+
+        :raises StartError: when one of the two fails.
+        """
+        config = self.config
+        try:
+            store = Store(
+                config.data,
+                terms_of,
+                sync=config.flush == "sync",
+                map_size=config.map_size_initial,
+            )
+        except DataFolderError as failure:
+            raise StartError(str(failure)) from failure
+        self._store = store
+        self.factory = RemotingFactory(
+            self._reactor,
+            self._on_command,
+            self._on_disconnect,
+            max_connections=config.max_connections,
+            max_frame_size=config.max_frame_size,
+            max_partial_bytes=config.max_pending_bytes,
+            idle_seconds=config.connection_idle_ms / 1000,
+        )
+        try:
+            self._listen()
+        except error.CannotListenError as failure:
+            store.close()
+            reason = getattr(failure.socketError, "strerror", None) or failure.socketError
+            raise StartError(
+                f"cannot listen on {config.listen}: {reason}; stop what uses it, or set listen to another address"
+            ) from failure
+        self._compose(store)
+
+    def _listen(self) -> None:
+        """Listen, and on the VIP channel too. The advertised address may depend on the port that is really bound."""
+        host, asked_port = self.config.listen
+        port = self._reactor.listenTCP(asked_port, self.factory, backlog=BACKLOG, interface=host)
+        self._ports.append(port)
+        self.port = port.getHost().port
+        self.advertised = self.config.advertised(self.port)
+        if not self.config.vip_channel:
+            return
+        vip_port = self.port - VIP_CHANNEL_DISTANCE
+        try:
+            self._ports.append(
+                self._reactor.listenTCP(vip_port, self.factory, backlog=BACKLOG, interface=host)
+            )
+        except error.CannotListenError:
+            if self.config.vip_channel_required:
+                self._ports.pop().stopListening()
+                raise
+            self.log.warn(
+                "not answering on {port}, the VIP channel of old clients: the port is taken",
+                port=vip_port,
+            )
+
+    def _compose(self, store: Store) -> None:
+        config, clock, reactor = self.config, self._clock, self._reactor
+        host = pack_host(*self.advertised)
+        parked = ParkingLot()
+        committer = Committer(reactor, clock, store, parked)
+        self.broker = broker = Broker(
+            config=config,
+            clock=clock,
+            store=store,
+            topics=Topics(store, config),
+            groups=Groups(store, config),
+            clients=Clients(),
+            parked=parked,
+            committer=committer,
+            intake=Intake(store, clock, committer, config, host),
+            advertised=self.advertised,
+            host=host,
+        )
+        sending = Sending(broker)
+        handlers = Handlers(
+            routing=Routing(broker),
+            clients=ClientRequests(broker, reactor),
+            sending=sending,
+            pulling=Pulling(broker, reactor),
+            offsets=Offsets(broker),
+            timers=Timers(broker),
+            queries=Queries(broker),
+            admin=Admin(broker),
+        )
+        self._router = Router(routes(handlers))
+        self._housekeeping = Housekeeping(reactor, broker, self.factory, sending)
+        self._housekeeping.start()
+        committer.start()
+
+    def stop(self) -> None:
+        """Finish what is under way: no new connections, waiting pulls answered, the batch committed, folder closed."""
+        for port in self._ports:
+            port.stopListening()
+        self._housekeeping.stop()
+        self.broker.parked.release_all()
+        self.broker.committer.stop()
+        self._store.close()
+
+    def _on_command(self, command: Command, connection: RemotingConnection) -> None:
+        if not command.is_response:
+            self._router.dispatch(command, connection)
+
+    def _on_disconnect(self, connection: RemotingConnection) -> None:
+        self.broker.clients.disconnected(connection)
+
+
+def run(config: Config) -> int:
+    """Serve until told to stop; the process's exit status."""
+    _begin_logging(config, globalLogBeginner)
+    from twisted.internet import reactor as twisted_reactor
+
+    reactor: Any = twisted_reactor  # its interfaces cannot be checked without a plugin
+
+    # Twisted's own timers go by the wall clock; set back, it would hold up everything that is scheduled.
+    reactor.seconds = time.monotonic
+    gateway = Gateway(config, reactor)
+    try:
+        gateway.start()
+    except StartError as failure:
+        print(f"tidegate: {failure}", file=sys.stderr)
+        return 1
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD)
+    print(
+        f"listening on {config.listen.host}:{gateway.port}, clients are told {gateway.advertised}, "
+        f"data in {config.data}",
+        flush=True,
+    )
+    reactor.addSystemEventTrigger("before", "shutdown", gateway.stop)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: reactor.callFromThread(reactor.stop))
+    reactor.run(installSignalHandlers=False)
+    return 0
+
+
+def _begin_logging(config: Config, beginner: LogBeginner) -> None:
+    stream = config.log_file.open("a") if config.log_file is not None else sys.stderr
+    level = LogLevel.lookupByName(config.log_level)
+    predicate: Any = LogLevelFilterPredicate(defaultLogLevel=level)
+    to_stream: Any = textFileLogObserver(stream)
+    observer: Any = FilteringLogObserver(to_stream, [predicate])
+    beginner.beginLoggingTo([observer], redirectStandardIO=False, discardBuffer=True)

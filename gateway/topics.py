@@ -1,0 +1,204 @@
+"""Topics and consumer groups: their settings, which are stored, and their creation on first use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from gateway.config import Config
+from gateway.router import RequestError
+from gateway.wire.bodies import GroupSettings, TopicSettings
+from gateway.wire.codes import ResponseCode
+from storage import Store
+
+PERM_INHERIT, PERM_WRITE, PERM_READ = 1, 2, 4
+"""Bits of a topic's perm (PermName)."""
+
+DEFAULT_TOPIC = "TBW102"
+"""The topic whose route clients ask for before they send to an unknown one; its settings are the template."""
+
+RETRY_PREFIX, DLQ_PREFIX = "%RETRY%", "%DLQ%"
+
+SCHEDULE_TOPIC, TIMER_TOPIC = "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+
+FORBIDDEN_TO_SEND = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        TIMER_TOPIC,
+        HALF_TOPIC,
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+    }
+)
+"""TopicValidator's list, and the timer topic, which upstream forgot: a send to it halts upstream's timers."""
+
+MAX_NAME = 127
+"""Longest topic name (TopicValidator.TOPIC_MAX_LENGTH); retry and dead-letter topics may have 255 bytes."""
+
+MAX_PREFIXED_NAME = 255
+MAX_GROUP_NAME = 120
+
+_ILLEGAL = re.compile(r"[^%|a-zA-Z0-9_-]")
+
+NOT_FOUND_HELP = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+"""Upstream ends its remarks on unknown topics and groups so; operators search their logs for it."""
+
+
+class Topic:
+    """A topic's settings, and its name as the store has it."""
+
+    __slots__ = ("name", "settings", "stored_name")
+
+    def __init__(self, settings: TopicSettings) -> None:
+        self.name = settings.topic_name
+        self.stored_name = self.name.encode()
+        self.settings = settings
+
+
+class Topics:
+    """All topics."""
+
+    def __init__(self, store: Store, config: Config) -> None:
+        self._store = store
+        self._config = config
+        self._topics: dict[str, Topic] = {}
+        self._decode = msgspec.json.Decoder(TopicSettings).decode
+        for settings in self._system_topics():
+            self._topics[settings.topic_name] = Topic(settings)
+        self.system = frozenset(self._topics)
+        for _, settings_json in store.topics():
+            settings = self._decode(settings_json)
+            self._topics[settings.topic_name] = Topic(settings)
+
+    def _system_topics(self) -> Iterator[TopicSettings]:
+        queues = self._config.default_topic_queues
+        yield TopicSettings(DEFAULT_TOPIC, queues, queues, PERM_READ | PERM_WRITE | PERM_INHERIT)
+        for name in (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, TRACE_TOPIC, "SELF_TEST_TOPIC"):
+            yield TopicSettings(name, 1, 1, PERM_READ | PERM_WRITE)
+        for name in (
+            self._config.cluster_name,
+            self._config.broker_name,
+            f"{self._config.cluster_name}_REPLY_TOPIC",
+        ):
+            yield TopicSettings(name, 1, 1, PERM_READ | PERM_WRITE)
+
+    def get(self, name: str) -> Topic | None:
+        """A topic, if it exists."""
+        return self._topics.get(name)
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(self._topics.values())
+
+    def names(self) -> list[str]:
+        """Names of all topics, the system's among them."""
+        return list(self._topics)
+
+    def create_on_send(self, name: str, default_topic: str, queues: int) -> Topic:
+        """The topic that a first send creates (TopicConfigManager.createTopicInSendMessageMethod).
+
+        :raises RequestError: when topics are not to be created so, or the template does not pass its settings on.
+        """
+        template = self._topics.get(default_topic)
+        if (
+            template is None
+            or not self._config.auto_create_topic
+            or not template.settings.perm & PERM_INHERIT
+        ):
+            raise RequestError(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{name}] not exist, apply first please!\n{NOT_FOUND_HELP}",
+            )
+        queues = max(0, min(queues, template.settings.write_queue_nums))
+        return self.put(TopicSettings(name, queues, queues, template.settings.perm & ~PERM_INHERIT))
+
+    def ensure(self, name: str, queues: int = 1) -> Topic:
+        """A topic of the gateway's own making, such as a retry topic; created when it is missing."""
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = self.put(TopicSettings(name, queues, queues, PERM_READ | PERM_WRITE))
+        return topic
+
+    def put(self, settings: TopicSettings) -> Topic:
+        """Create a topic, or change its settings. The change joins the store's batch."""
+        topic = self._topics[settings.topic_name] = Topic(settings)
+        self._store.put_topic(topic.stored_name, msgspec.json.encode(settings))
+        return topic
+
+    def delete(self, name: str) -> None:
+        """Forget a topic. The change joins the store's batch."""
+        topic = self._topics.pop(name, None)
+        if topic is not None:
+            self._store.delete_topic(topic.stored_name)
+
+
+class Groups:
+    """All consumer groups."""
+
+    def __init__(self, store: Store, config: Config) -> None:
+        self._store = store
+        self._config = config
+        decode = msgspec.json.Decoder(GroupSettings).decode
+        self._groups = {
+            name.decode(): decode(settings_json) for name, settings_json in store.groups()
+        }
+
+    def __iter__(self) -> Iterator[GroupSettings]:
+        return iter(self._groups.values())
+
+    def get(self, name: str) -> GroupSettings | None:
+        """A group, if it exists."""
+        return self._groups.get(name)
+
+    def find(self, name: str) -> GroupSettings | None:
+        """A group; created when it is missing and groups are to be created on first use."""
+        group = self._groups.get(name)
+        if group is None and self._config.auto_create_group and is_group_name(name):
+            group = self.put(GroupSettings(name))
+        return group
+
+    def put(self, settings: GroupSettings) -> GroupSettings:
+        """Create a group, or change its settings. The change joins the store's batch."""
+        self._groups[settings.group_name] = settings
+        self._store.put_group(settings.group_name.encode(), msgspec.json.encode(settings))
+        return settings
+
+    def delete(self, name: str) -> None:
+        """Forget a group. The change joins the store's batch."""
+        if self._groups.pop(name, None) is not None:
+            self._store.delete_group(name.encode())
+
+
+def is_group_name(name: str) -> bool:
+    """Whether a group may be called so (Validators.checkGroup); the broker takes what its topics can carry."""
+    return (
+        bool(name)
+        and len(name) + len(RETRY_PREFIX) <= MAX_PREFIXED_NAME
+        and not _ILLEGAL.search(name)
+    )
+
+
+def check_topic_name(name: str) -> None:
+    """Refuse what cannot be a topic (TopicValidator.validateTopic).
+
+    :raises RequestError: with the remark that names the fault.
+    """
+    if not name.strip():
+        raise RequestError(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
+    if _ILLEGAL.search(name):
+        raise RequestError(
+            ResponseCode.INVALID_PARAMETER,
+            f"The specified topic: {name}, contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$",
+        )
+    prefixed = name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    longest = MAX_PREFIXED_NAME if prefixed else MAX_NAME
+    if len(name) > longest:
+        raise RequestError(
+            ResponseCode.INVALID_PARAMETER,
+            f"The specified topic: {name}, is longer than topic max length: {longest}",
+        )

@@ -177,7 +177,15 @@ class Gateway:
 
 def run(config: Config) -> int:
     """Serve until told to stop; the process's exit status."""
-    _begin_logging(config, globalLogBeginner)
+    try:
+        _begin_logging(config, globalLogBeginner)
+    except OSError as failure:
+        print(
+            f"tidegate: cannot write log_file = {config.log_file}: {failure.strerror}; "
+            "set it to a file in a folder that exists and can be written to",
+            file=sys.stderr,
+        )
+        return 1
     from twisted.internet import reactor as twisted_reactor
 
     reactor: Any = twisted_reactor  # its interfaces cannot be checked without a plugin

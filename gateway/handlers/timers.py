@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import msgspec
 
@@ -14,12 +15,19 @@ from gateway.topics import DLQ_PREFIX, RETRY_PREFIX
 from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import AbortTimers, LookUpTimers, RecallMessage
-from gateway.wire.messages import decode_message, java_hash, offset_msg_id, parse_offset_msg_id
+from gateway.wire.messages import (
+    decode_message,
+    java_hash,
+    offset_msg_id,
+    parse_offset_msg_id,
+    unpack_host,
+)
 from gateway.wire.properties import find
 from gateway.wire.recall import RecallHandle, RecallHandleError
 from storage import (
     Aborted,
     Found,
+    FoundPage,
     State,
     find_by_id,
     find_by_key,
@@ -30,6 +38,9 @@ from storage import (
 
 MAX_PAGE = 1_000
 """Most messages in one answer to a look-up."""
+
+MAX_WITH_KEY = 10_000
+"""Most messages with one key that a look-up by key considers, the newest first."""
 
 MAX_ABORTED_BY_KEY = 1_000
 """Most messages that one abort by key takes on."""
@@ -92,40 +103,60 @@ class Timers:
         self._broker.committer.answer(call, call.encode(body=body))
 
     def look_up(self, call: Call) -> None:
-        """A page of messages by id, by key, or by due time, each with its state."""
+        """A page of messages by id, by key, or by due time, each with its state; the next due first."""
         fields: LookUpTimers = call.fields
         limit = max(1, min(fields.limit, MAX_PAGE))
-        states = None if fields.state == "any" else {State(fields.state)}
-        cursor: str | None = None
-        if fields.id:
-            found = self._find_by_id(fields.id)
-            found = [one for one in found if fields.topic in ("", decode_message(one.record).topic)]
-        elif fields.key:
-            topics = [fields.topic] if fields.topic else self._broker.topics.names()
-            found = find_by_key(
-                self._store, [name.encode() for name in topics], fields.key.encode(), limit
-            )
-        else:
-            if states != {State.PENDING}:
-                raise RequestError(
-                    ResponseCode.INVALID_PARAMETER,
-                    "only pending messages can be listed by topic or time: name an id or a key",
-                )
+        if fields.id or fields.key:
+            page = self._page_of(self._named(fields), fields, limit)
+        elif fields.state == State.PENDING.value:
             page = scan_pending(
                 self._store,
                 topic=fields.topic.encode() or None,
                 begin_ms=max(0, fields.begin),
-                end_ms=_LATEST_MS if fields.end is None else max(0, fields.end),
+                end_ms=_end_of(fields),
                 tag_hash=java_hash(fields.tag) if fields.tag else None,
                 cursor=_parse_cursor(fields.cursor),
                 limit=limit,
             )
-            found = page.found
-            cursor = page.cursor.hex() if page.cursor is not None else None
-        messages = [self._describe(one) for one in found if states is None or one.state in states]
+        else:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                "only pending messages can be listed by topic or time: name an id or a key",
+            )
+        messages = [self._describe(one) for one in page.found]
         if fields.tag:
-            messages = [one for one in messages if one["tags"] == fields.tag]
-        call.answer(body=msgspec.json.encode({"messages": messages[:limit], "cursor": cursor}))
+            # The scan compares hashes, and two tags can share one.
+            messages = [message for message in messages if message["tags"] == fields.tag]
+        cursor = page.cursor.hex() if page.cursor is not None else None
+        call.answer(body=msgspec.json.encode({"messages": messages, "cursor": cursor}))
+
+    def _named(self, fields: LookUpTimers) -> list[Found]:
+        """The messages with the id or the key that a look-up names."""
+        if fields.id:
+            return self._find_by_id(fields.id)
+        topics = [fields.topic] if fields.topic else self._broker.topics.names()
+        names_of_topics = [name.encode() for name in topics]
+        return find_by_key(self._store, names_of_topics, fields.key.encode(), MAX_WITH_KEY)
+
+    @staticmethod
+    def _page_of(found: list[Found], fields: LookUpTimers, limit: int) -> FoundPage:
+        """What matches the rest of a look-up, in the order of due times, from its cursor on."""
+        behind = _parse_cursor(fields.cursor) or b""
+        end_ms = _end_of(fields)
+        matching = []
+        for one in found:
+            place = _place_of(one)
+            if (
+                fields.state in ("any", one.state.value)
+                and fields.begin <= one.due_ms < end_ms
+                and fields.topic in ("", terms_of(one.record).topic.decode())
+                and place > behind
+            ):
+                matching.append((place, one))
+        matching.sort(key=lambda entry: entry[0])
+        rest = matching[:limit]
+        cursor = rest[-1][0] if len(matching) > limit else None
+        return FoundPage([one for _, one in rest], cursor)
 
     def metrics(self, call: Call) -> None:
         """How many messages of each topic have not fired (61)."""
@@ -186,7 +217,7 @@ class Timers:
             for result in self._store.abort(message_id.encode(), now_ms, topic.encode())
         ]
 
-    def _describe(self, found: Found) -> dict[str, str | int | None]:
+    def _describe(self, found: Found) -> dict[str, Any]:
         message = decode_message(found.record)
         message_id = find(message.properties, names.UNIQ_KEY) or ""
         handle = None
@@ -207,6 +238,7 @@ class Timers:
             "queueOffset": found.offset,
             "storeMs": message.store_ms,
             "bornMs": message.born_ms,
+            "bornHost": "{}:{}".format(*unpack_host(message.born_host)),
             "bodySize": len(message.body),
             "recallHandle": handle,
         }
@@ -214,6 +246,15 @@ class Timers:
 
 def _result(message_id: str, topic: str, due_ms: int, outcome: Aborted) -> dict[str, str | int]:
     return {"msgId": message_id, "topic": topic, "dueMs": due_ms, "outcome": outcome.value}
+
+
+def _place_of(found: Found) -> bytes:
+    """A message's place in the order of due times, as a cursor holds it."""
+    return found.due_ms.to_bytes(8) + found.sequence.to_bytes(8)
+
+
+def _end_of(fields: LookUpTimers) -> int:
+    return _LATEST_MS if fields.end is None else max(0, fields.end)
 
 
 def _parse_cursor(text: str) -> bytes | None:

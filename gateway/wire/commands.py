@@ -93,7 +93,7 @@ class Command(
             raise FieldError(explain(kind, texts)) from error
 
     def ext(self) -> dict[str, str]:
-        """All extFields as text, numbers and booleans as they are written; null ones are left out."""
+        """All extFields as text, numbers and booleans as they are written; nulls are left out."""
         ext = self._ext
         if isinstance(ext, Fields):
             ext = _decode_patiently(self._header)._ext

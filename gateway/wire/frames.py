@@ -31,8 +31,8 @@ _length_and_word = struct.Struct(">iI").unpack_from
 class FrameError(Exception):
     """The bytes are no frames, and nothing after them can be read.
 
-    The connection is to be closed unanswered, as upstream does. `frames` holds the whole frames that
-    the same bytes brought before the bad one.
+    The connection is to be closed unanswered, as upstream does. `frames` holds the whole frames
+    that the same bytes brought before the bad one.
     """
 
     def __init__(self, reason: str) -> None:

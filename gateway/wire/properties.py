@@ -1,8 +1,8 @@
-"""A message's properties: reserved names, and the string that holds them (MessageConst, MessageDecoder).
+"""A message's properties: reserved names, and the string of them (MessageConst, MessageDecoder).
 
 The string is `name 0x01 value 0x02 name 0x01 value 0x02 ...`; the last 0x02 may be missing. Nothing
-is escaped. Pairs with an empty name or an empty value do not count, and of several with one name the
-last one does.
+is escaped. Pairs with an empty name or an empty value do not count, and of several with one name
+the last one does.
 """
 
 from __future__ import annotations

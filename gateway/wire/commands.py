@@ -96,7 +96,7 @@ class Command(
         """All extFields as text, numbers and booleans as they are written; nulls are left out."""
         ext = self._ext
         if isinstance(ext, Fields):
-            ext = _decode_patiently(self._header)._ext
+            ext = _decode_as_text(self._header)._ext
         return ext if ext is not None else {}
 
 
@@ -120,6 +120,7 @@ _LONGEST_CODE: Final = 11
 _readers: Final = {
     str(int(code)).encode(): _reader(kind).decode for code, kind in FIELDS_OF_REQUESTS.items()
 }
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _read_text = msgspec.json.Decoder(_TextCommand, strict=False).decode
 
 
@@ -134,13 +135,21 @@ def decode_command(frame: Frame) -> Command:
         read = _readers.get(header[_CODE_AT:end], _read_text)
         try:
             command: Command = read(header)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            command = _decode_patiently(header)
+        except _UNREADABLE:
+            command = _decode_as_text(header)
         command._header = header
     else:
         command = _decode_binary(header)
     command.body = body
     return command
+
+
+def _decode_as_text(header: bytes) -> Command:
+    """Read a JSON header with its fields as text, whatever its code is."""
+    try:
+        return _read_text(header)
+    except _UNREADABLE:
+        return _decode_patiently(header)
 
 
 def _decode_patiently(header: bytes) -> Command:
@@ -262,10 +271,8 @@ def encode_command(
     return join_frame(JSON, _encode_json(header), body)
 
 
-_RESPONSE: Final = (
-    b'{"code":%d,"extFields":%b,"flag":1,"language":"JAVA","opaque":%d,%b'
-    b'"serializeTypeCurrentRPC":"JSON","version":%d}'
-)
+_SENT: Final = '{"code":0,"extFields":{"MSG_REGION":"DefaultRegion","TRACE_ON":"true","msgId":"'
+_TAIL: Final = f',"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
 
 
 def encode_response(
@@ -277,13 +284,12 @@ def encode_response(
     body: bytes = b"",
 ) -> bytes:
     """The frame that answers a request. It always has extFields: Java fails without them."""
-    header = _RESPONSE % (
-        code,
-        _encode_json(dict(ext)) if ext else b"{}",
-        opaque,
-        b'"remark":%b,' % _encode_json(remark) if remark is not None else b"",
-        VERSION,
-    )
+    fields = _encode_json(dict(ext)).decode() if ext else "{}"
+    said = f',"remark":{_quoted(remark)}' if remark is not None else ""
+    header = (
+        f'{{"code":{code:d},"extFields":{fields},"flag":1,"language":"JAVA","opaque":{opaque}'
+        f"{said}{_TAIL}"
+    ).encode()
     return _pack_lengths(4 + len(header) + len(body), len(header)) + header + body
 
 
@@ -301,15 +307,14 @@ def send_response(
     :param transaction_id: the message's UNIQ_KEY, if it has one.
     :param recall_handle: for a timed message only.
     """
-    more = ""
-    if recall_handle is not None:
-        more = f',"recallHandle":"{recall_handle}"'
+    more = f',"recallHandle":"{recall_handle}"' if recall_handle is not None else ""
     if transaction_id is not None:
-        more += f',"transactionId":{_quoted(transaction_id)}'
+        # Ids are letters and digits, but they are the client's, so one may need escapes.
+        quoted = f'"{transaction_id}"' if transaction_id.isalnum() else _quoted(transaction_id)
+        more += f',"transactionId":{quoted}'
     header = (
-        f'{{"code":0,"extFields":{{"MSG_REGION":"DefaultRegion","TRACE_ON":"true","msgId":"{msg_id}",'
-        f'"queueId":"{queue_id}","queueOffset":"{queue_offset}"{more}}},"flag":1,"language":"JAVA",'
-        f'"opaque":{opaque},"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
+        f'{_SENT}{msg_id}","queueId":"{queue_id}","queueOffset":"{queue_offset}"{more}}},"flag":1,'
+        f'"language":"JAVA","opaque":{opaque}{_TAIL}'
     ).encode()
     return _pack_lengths(4 + len(header), len(header)) + header
 
@@ -332,8 +337,8 @@ def pull_response(
     header = (
         f'{{"code":{code:d},"extFields":{{"groupSysFlag":"0","maxOffset":"{max_offset}",'
         f'"minOffset":"{min_offset}","nextBeginOffset":"{next_offset}","suggestWhichBrokerId":"0",'
-        f'"topicSysFlag":"0"}},"flag":1,"language":"JAVA","opaque":{opaque},"remark":{_quoted(remark)},'
-        f'"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
+        f'"topicSysFlag":"0"}},"flag":1,"language":"JAVA","opaque":{opaque},'
+        f'"remark":{_quoted(remark)}{_TAIL}'
     ).encode()
     parts = list(body_parts)
     size = sum(map(len, parts))
@@ -341,5 +346,4 @@ def pull_response(
 
 
 def _quoted(text: str) -> str:
-    """A JSON string. Ids are letters and digits and need no look at each character."""
-    return f'"{text}"' if text.isalnum() else _encode_json(text).decode()
+    return _encode_json(text).decode()

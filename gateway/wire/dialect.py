@@ -30,7 +30,7 @@ class DialectError(ValueError):
 def to_json(text: bytes) -> bytes:
     """The same in plain JSON: a bare key becomes a string, and so does an object that is a key.
 
-    :raises DialectError: when brackets or quotes do not fit. The result's reader finds other faults.
+    :raises DialectError: when brackets or quotes do not fit. The result may have other faults.
     """
     tokens = _tokens(text)
     value, end = _value(tokens, 0, 0)

@@ -66,42 +66,38 @@ class FrameBuffer:
 
         :raises FrameError: when a length or a serialize type cannot be; and for ever after.
         """
+        if self._error is not None:
+            raise FrameError(self._error)
         frames: list[Frame] = []
+        end = len(data)
+        limit = self._limit
+        position = 0
         try:
-            self._split(data, frames)
+            if self._partial:
+                position = self._complete(data, frames)
+            while end - position >= 8:
+                length, word = _length_and_word(data, position)
+                following = position + _LENGTH_SIZE + length
+                if length < 4 or following - position > limit:
+                    raise _bad_length(length, limit)
+                if following > end:
+                    self._wanted = following - position
+                    self._partial += memoryview(data)[position:]
+                    return frames
+                body = position + 8 + (word & _HEADER_LENGTH_MASK)
+                if word >> 24 > ROCKETMQ or body > following:
+                    raise _bad_word(word, length)
+                frames.append((word >> 24, data[position + 8 : body], data[body:following]))
+                position = following
+            if position < end:
+                # Too little for both lengths: the way of partial frames knows what can be checked.
+                self._complete(data[position:], frames)
         except FrameError as error:
             self._error = str(error)
             self._partial = bytearray()
             error.frames = frames
             raise
         return frames
-
-    def _split(self, data: bytes, frames: list[Frame]) -> None:
-        if self._error is not None:
-            raise FrameError(self._error)
-        position = self._complete(data, frames) if self._partial else 0
-        end = len(data)
-        limit = self._limit
-        while end - position >= 8:
-            length, word = _length_and_word(data, position)
-            following = position + _LENGTH_SIZE + length
-            if length < 4 or following - position > limit:
-                raise _bad_length(length, limit)
-            if following > end:
-                self._wanted = following - position
-                self._partial += memoryview(data)[position:]
-                return
-            body = position + 8 + (word & _HEADER_LENGTH_MASK)
-            kind = word >> 24
-            if kind > ROCKETMQ or body > following:
-                raise _bad_word(word, length)
-            frames.append((kind, data[position + 8 : body], data[body:following]))
-            position = following
-        if position < end:
-            # Too little for a length and a header's length: the way for partial frames knows what
-            # to check.
-            self._wanted = _LENGTH_SIZE
-            self._complete(data[position:], frames)
 
     def _complete(self, data: bytes, frames: list[Frame]) -> int:
         """Go on with the partial frame; returns how many of the bytes belong to it."""
@@ -121,12 +117,11 @@ class FrameBuffer:
                 raise _bad_length(length, self._limit)
             self._wanted = length + _LENGTH_SIZE
         length, word = _length_and_word(partial)
-        kind = word >> 24
         body = 8 + (word & _HEADER_LENGTH_MASK)
-        if kind > ROCKETMQ or body > len(partial):
+        if word >> 24 > ROCKETMQ or body > len(partial):
             raise _bad_word(word, length)
         with memoryview(partial) as whole:
-            frames.append((kind, bytes(whole[8:body]), bytes(whole[body:])))
+            frames.append((word >> 24, bytes(whole[8:body]), bytes(whole[body:])))
         self._partial = bytearray()
         self._wanted = _LENGTH_SIZE
         return position

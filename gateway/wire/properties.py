@@ -118,26 +118,19 @@ FIRST_POP_TIME: Final = "1ST_POP_TIME"
 
 def find(properties: str, name: str) -> str | None:
     """The value of one property; None when it is missing or empty. Takes nothing else apart."""
-    key = name + NAME_END
-    inner = PAIR_END + key
-    end = len(properties)
-    while True:
-        # From the end: the last pair of a name counts.
-        at = properties.rfind(inner, 0, end)
-        if at >= 0:
-            start = at + len(inner)
-        elif properties.startswith(key):
-            start = len(key)
-        else:
-            return None
-        stop = properties.find(PAIR_END, start)
-        value = properties[start:stop] if stop >= 0 else properties[start:]
+    if name not in properties:
+        return None
+    # From the end: the last pair of a name counts. An empty pair does not, so an earlier one may.
+    rest, found, behind = properties.rpartition(f"{PAIR_END}{name}{NAME_END}")
+    while found:
+        value = behind.partition(PAIR_END)[0]
         if value:
             return value
-        if at < 0:
-            return None
-        # An empty pair does not count, so an earlier one of the name may.
-        end = at
+        rest, found, behind = rest.rpartition(found)
+    key = name + NAME_END
+    if behind.startswith(key):
+        return behind[len(key) :].partition(PAIR_END)[0] or None
+    return None
 
 
 def parse(properties: str) -> dict[str, str]:

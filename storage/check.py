@@ -1,8 +1,10 @@
-"""Holds every table against every other. Tests do so after each test; `tidegate` may offer it to operators."""
+"""Holds every table against every other. Tests do so after each test; `tidegate` may offer it to
+operators."""
 
 from __future__ import annotations
 
 from collections import Counter
+from typing import NamedTuple
 
 import lmdb
 
@@ -19,89 +21,138 @@ from storage.keys import (
 from storage.store import Store
 
 
+class _Place(NamedTuple):
+    """Where a table says that a message belongs; `due_ms` is None where the table does not tell."""
+
+    topic: bytes
+    queue: int
+    due_ms: int | None
+
+
 def find_faults(store: Store) -> list[str]:
     """Each contradiction between two tables, as a sentence; none in a sound database."""
+    faults: list[str] = []
     with store.read_transaction() as txn:
-        pending, faults = _check_timers(store, txn)
+        pending = _check_timers(store, txn, faults)
         queued = _check_queues(store, txn, faults)
-        aborted = {int.from_bytes(key[8:]) for key, _ in txn.cursor(db=store.tables.aborted)}
+        aborted = _check_aborted(store, txn, faults)
         _check_messages(store, txn, faults, pending, queued, aborted)
         _check_indexes(store, txn, faults)
     return faults
 
 
-def _check_timers(store: Store, txn: lmdb.Transaction) -> tuple[set[int], list[str]]:
-    faults: list[str] = []
-    pending: set[int] = set()
+def _check_timers(store: Store, txn: lmdb.Transaction, faults: list[str]) -> dict[int, _Place]:
+    pending: dict[int, _Place] = {}
     held: Counter[tuple[bytes, int]] = Counter()
     for key, value in txn.cursor(db=store.tables.timers):
-        due_ms, topic, sequence, _ = split_timer_key(key)
-        pending.add(sequence)
+        due_ms, topic, sequence, message_id = split_timer_key(key)
+        queue, _, size = TIMER_VALUE.unpack(value)
+        if sequence in pending:
+            faults.append(f"message {sequence} is timed twice")
+        pending[sequence] = _Place(topic, queue, due_ms)
         held[topic, due_ms // 1000] += 1
         record = txn.get(pack_u64(sequence), db=store.tables.messages)
         if record is None:
             faults.append(f"timer of message {sequence}: the message is missing")
-        elif TIMER_VALUE.unpack(value)[2] != len(record):
+        elif size != len(record):
             faults.append(f"timer of message {sequence}: its size is wrong")
+        elif message_id != term(store.terms_of(record).message_id):
+            faults.append(f"timer of message {sequence}: its id is wrong")
     for key, value in txn.cursor(db=store.tables.held):
         counted = held.pop((key[:-9], int.from_bytes(key[-8:])), 0)
         if counted != int.from_bytes(value):
             faults.append(f"held {key!r}: {int.from_bytes(value)} noted, {counted} counted")
     faults += [f"held {place}: 0 noted, {count} counted" for place, count in held.items()]
-    return pending, faults
+    return pending
 
 
-def _check_queues(store: Store, txn: lmdb.Transaction, faults: list[str]) -> set[int]:
-    queued: set[int] = set()
-    expected: dict[bytes, int] = {}
+def _check_queues(store: Store, txn: lmdb.Transaction, faults: list[str]) -> dict[int, _Place]:
+    queued: dict[int, _Place] = {}
+    ends = {prefix: ENDS_VALUE.unpack(value) for prefix, value in txn.cursor(db=store.tables.ends)}
+    expected = {prefix: first for prefix, (first, _) in ends.items()}
+    newest: dict[bytes, int] = {}
     for key, value in txn.cursor(db=store.tables.queues):
         topic, number, offset = split_queue_key(key)
         prefix = key[:-8]
-        if prefix not in expected:
-            ends = txn.get(prefix, db=store.tables.ends)
-            expected[prefix] = ENDS_VALUE.unpack(ends)[0] if ends is not None else 0
-        if offset != expected[prefix]:
-            faults.append(f"{topic!r} queue {number}: offset {expected[prefix]} is missing")
+        place = f"{topic!r} queue {number} offset {offset}"
+        if offset != expected.get(prefix, 0):
+            faults.append(f"{place}: offset {expected.get(prefix, 0)} should come before it")
         expected[prefix] = offset + 1
-        sequence, _, size, _ = QUEUE_VALUE.unpack(value)
+        sequence, _, size, stored_ms = QUEUE_VALUE.unpack(value)
+        if stored_ms < newest.get(prefix, 0):
+            faults.append(f"{place}: its time is before that of the offset before it")
+        newest[prefix] = stored_ms
         if sequence in queued:
             faults.append(f"message {sequence} is queued twice")
-        queued.add(sequence)
+        queued[sequence] = _Place(topic, number, None)
         record = txn.get(pack_u64(sequence), db=store.tables.messages)
         if record is None or len(record) != size:
+            faults.append(f"{place}: message {sequence} is not as noted")
+    for prefix, (first, next_offset) in ends.items():
+        if prefix not in newest and first != next_offset:
             faults.append(
-                f"{topic!r} queue {number} offset {offset}: message {sequence} is not as noted"
+                f"ends {prefix!r}: {first} to {next_offset} noted, but the queue is empty"
             )
     return queued
+
+
+def _check_aborted(store: Store, txn: lmdb.Transaction, faults: list[str]) -> dict[int, int]:
+    aborted: dict[int, int] = {}
+    for key in txn.cursor(db=store.tables.aborted).iternext(values=False):
+        sequence = int.from_bytes(key[8:])
+        if sequence in aborted:
+            faults.append(f"message {sequence} is aborted twice")
+        aborted[sequence] = int.from_bytes(key[:8])
+        if txn.get(key[8:], db=store.tables.messages) is None:
+            faults.append(f"aborted message {sequence} is missing")
+    return aborted
 
 
 def _check_messages(
     store: Store,
     txn: lmdb.Transaction,
     faults: list[str],
-    pending: set[int],
-    queued: set[int],
-    aborted: set[int],
+    pending: dict[int, _Place],
+    queued: dict[int, _Place],
+    aborted: dict[int, int],
 ) -> None:
-    """Every message is in exactly one of the three states, and in the indexes."""
+    """Every message is in exactly one of the three states, at its own place, and in the indexes."""
     for number, record in txn.cursor(db=store.tables.messages):
         sequence = int.from_bytes(number)
         states = (sequence in pending) + (sequence in queued) + (sequence in aborted)
         if states != 1:
             faults.append(f"message {sequence} is in {states} states")
         terms = store.terms_of(record)
+        place = pending.get(sequence) or queued.get(sequence)
+        if place is not None and place[:2] != (terms.topic, terms.queue):
+            faults.append(f"message {sequence} is in {place.topic!r} queue {place.queue}")
         row = txn.get(term(terms.message_id) + b"\0" + number, db=store.tables.ids)
         if row is None:
             faults.append(f"message {sequence} is missing from the ids")
-        elif (len(row) > 8) != (sequence in aborted):
-            faults.append(f"message {sequence}: ids and aborted disagree")
+        else:
+            due_ms = place.due_ms if place is not None else None
+            if due_ms is not None and due_ms != int.from_bytes(row[:8]):
+                faults.append(f"message {sequence}: ids and timers disagree")
+            if aborted.get(sequence) != (int.from_bytes(row[8:]) if len(row) > 8 else None):
+                faults.append(f"message {sequence}: ids and aborted disagree")
         for key in terms.keys:
             if txn.get(key_prefix(terms.topic, term(key)) + number, db=store.tables.keys) is None:
                 faults.append(f"message {sequence} is missing from the keys")
 
 
 def _check_indexes(store: Store, txn: lmdb.Transaction, faults: list[str]) -> None:
-    for name in ("ids", "keys"):
-        for key in txn.cursor(db=getattr(store.tables, name)).iternext(values=False):
-            if txn.get(key[-8:], db=store.tables.messages) is None:
-                faults.append(f"{name} {key!r}: the message is missing")
+    """Every row of an index leads to a message that belongs there."""
+    for key in txn.cursor(db=store.tables.ids).iternext(values=False):
+        record = txn.get(key[-8:], db=store.tables.messages)
+        if record is None:
+            faults.append(f"ids {key!r}: the message is missing")
+        elif key[:-9] != term(store.terms_of(record).message_id):
+            faults.append(f"ids {key!r}: the message has another id")
+    for key in txn.cursor(db=store.tables.keys).iternext(values=False):
+        record = txn.get(key[-8:], db=store.tables.messages)
+        if record is None:
+            faults.append(f"keys {key!r}: the message is missing")
+            continue
+        terms = store.terms_of(record)
+        if key[:-8] not in {key_prefix(terms.topic, term(one)) for one in terms.keys}:
+            faults.append(f"keys {key!r}: the message has another key")

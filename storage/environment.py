@@ -1,27 +1,33 @@
 """Opens, creates or refuses a data folder, and keeps LMDB's map ahead of what is written.
 
-A folder holds `data.mdb` (LMDB), `lock.mdb` (LMDB's readers) and `tidegate.lock`, on which the serving process holds an
-exclusive `flock`: the kernel drops it when the process dies, however it dies.
+A folder holds `data.mdb` (LMDB), `lock.mdb` (LMDB's readers) and `tidegate.lock`, on which the
+serving process holds an exclusive `flock`: the kernel drops it when the process dies, however it
+dies.
 """
 
 from __future__ import annotations
 
 import fcntl
+import mmap
 import os
+from contextlib import ExitStack, suppress
+from io import FileIO
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import lmdb
 
 from storage.errors import DataFolderError, StorageFullError
 
 FORMAT_VERSION = 1
-"""Raised with every change of `keys` that an older program would misread; `open_environment` refuses other versions."""
+"""Raised with every change of `keys` that an older program would misread; `open_environment`
+refuses other versions."""
 
 LOCK_FILE = "tidegate.lock"
 
 ROOM_FACTOR = 8
-"""Pages a batch may dirty, as a multiple of its bytes: every row of a small batch can touch a leaf of its own."""
+"""Pages a batch may dirty, as a multiple of its bytes: every row of a small batch can touch a leaf
+of its own."""
 
 
 class Tables(NamedTuple):
@@ -45,36 +51,39 @@ class Environment:
     """An open data folder.
 
     :param path: the folder; made when it is missing.
-    :param sync: whether a commit returns only when the disk holds it. Without, a power cut can take back commits that
-        were answered, or in the worst case leave a file that LMDB cannot open; a killed process does no harm.
+    :param sync: whether a commit returns only when the disk holds it. Without, a power cut can take
+        back commits that were answered, or in the worst case leave a file that LMDB cannot open; a
+        killed process does no harm.
     :param map_size: LMDB's map, in bytes, to begin with; it doubles before it is full.
     :raises DataFolderError: when the folder cannot be used.
     """
 
     def __init__(self, path: Path, *, sync: bool = True, map_size: int = 1 << 30) -> None:
         self.path = path
-        self._lock = _lock_folder(path)
-        try:
-            self.lmdb = lmdb.open(
-                str(path),
-                map_size=max(map_size, _file_size(path)),
-                max_dbs=len(Tables._fields),
-                max_readers=64,
-                sync=sync,
-                metasync=sync,
-                # The index is far larger than memory and read at random: read-ahead would fetch pages nobody asked for.
-                readahead=False,
-            )
-            _check_version(self.lmdb, path)
-            self.tables = Tables(*(self.lmdb.open_db(name.encode()) for name in Tables._fields))
-        except lmdb.Error as error:
-            self._lock.close()
-            raise DataFolderError(f"cannot open the data folder {path}: {error}") from error
-        except DataFolderError:
-            self._lock.close()
-            raise
+        with ExitStack() as opened:
+            opened.enter_context(_lock_folder(path))
+            try:
+                self.lmdb = lmdb.open(
+                    str(path),
+                    map_size=max(map_size, _file_size(path)),
+                    max_dbs=len(Tables._fields),
+                    max_readers=64,
+                    sync=sync,
+                    metasync=sync,
+                    # The index is far larger than memory and read at random: read-ahead would fetch
+                    # pages nobody asked for.
+                    readahead=False,
+                )
+                opened.callback(self.lmdb.close)
+                _check_version(self.lmdb, path)
+                tables = (self.lmdb.open_db(name.encode()) for name in Tables._fields)
+                self.tables = Tables(*tables)
+            except (lmdb.Error, MemoryError) as error:
+                raise DataFolderError(f"cannot open the data folder {path}: {error}") from error
+            self._opened = opened.pop_all()
         self._page_size = self.lmdb.stat()["psize"]
         self._map_size = self.lmdb.info()["map_size"]
+        self._was_full = False
 
     def make_room(self, batch_bytes: int) -> None:
         """Let the map grow before a batch needs it. Call it only while no transaction is open.
@@ -83,32 +92,43 @@ class Environment:
         """
         used = (self.lmdb.info()["last_pgno"] + 1) * self._page_size
         needed = used + ROOM_FACTOR * batch_bytes + self._map_size // 8
+        if self._was_full:
+            needed = max(needed, self._map_size + 1)
         if needed <= self._map_size:
             return
         size = self._map_size
         while size < needed:
             size *= 2
         try:
+            # LMDB gives its map up before it asks for the larger one, and cannot go on without
+            # either: ask first.
+            mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=0).close()
             self.lmdb.set_mapsize(size)
-        except lmdb.Error as error:
+        except (OSError, OverflowError, MemoryError, lmdb.Error) as error:
             raise StorageFullError(f"LMDB's map cannot grow to {size} bytes: {error}") from error
         self._map_size = size
+        self._was_full = False
+
+    def was_full(self) -> None:
+        """Note that a batch did not fit into the map, against all expectation: the next one gets a
+        larger map."""
+        self._was_full = True
 
     def disk_free(self) -> int:
-        """Bytes that the file can still grow by: what the disk has free, and free pages inside the file are on top."""
+        """Bytes that the file can still grow by: what the disk has free, and free pages inside the
+        file are on top."""
         disk = os.statvfs(self.path)
         return disk.f_bavail * disk.f_frsize
 
     def close(self) -> None:
         """Close the file and let go of the folder."""
-        self.lmdb.close()
-        self._lock.close()
+        self._opened.close()
 
 
-def _lock_folder(path: Path) -> IO[str]:
+def _lock_folder(path: Path) -> FileIO:
     try:
         path.mkdir(parents=True, exist_ok=True)
-        lock = (path / LOCK_FILE).open("a+")
+        lock = (path / LOCK_FILE).open("a+b", buffering=0)
     except OSError as error:
         raise DataFolderError(
             f"cannot write to the data folder {path}: {error.strerror}"
@@ -117,14 +137,17 @@ def _lock_folder(path: Path) -> IO[str]:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         lock.seek(0)
-        owner = lock.read().strip() or "?"
+        owner = lock.readall().decode().strip() or "?"
         lock.close()
         raise DataFolderError(
-            f"the data folder {path} is in use by process {owner}: stop it, or choose another folder"
+            f"the data folder {path} is in use by process {owner}: "
+            "stop it, or choose another folder"
         ) from error
-    lock.truncate(0)
-    lock.write(f"{os.getpid()}\n")
-    lock.flush()
+    # The number only serves the message above: a full disk, which can still be read from, must not
+    # keep us from starting.
+    with suppress(OSError):
+        lock.truncate(0)
+        lock.write(b"%d\n" % os.getpid())
     return lock
 
 
@@ -136,7 +159,8 @@ def _file_size(path: Path) -> int:
 
 
 def _check_version(environment: lmdb.Environment, path: Path) -> None:
-    """Stamp a new file with the format's version; refuse another version, and a file that is not Tidegate's."""
+    """Stamp a new file with the format's version; refuse another version, and a file that is not
+    Tidegate's."""
     with environment.begin(write=True) as txn:
         if txn.stat()["entries"] == 0:
             meta = environment.open_db(b"meta", txn=txn)
@@ -153,6 +177,6 @@ def _check_version(environment: lmdb.Environment, path: Path) -> None:
         raise DataFolderError(f"{path}/data.mdb was not written by Tidegate: choose another folder")
     if found != b"%d" % FORMAT_VERSION:
         raise DataFolderError(
-            f"the data folder {path} has format {found.decode()}, this program reads format {FORMAT_VERSION}: "
-            "use the version of Tidegate that wrote it"
+            f"the data folder {path} has format {found.decode()}, "
+            f"this program reads format {FORMAT_VERSION}: use the version of Tidegate that wrote it"
         )

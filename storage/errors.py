@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class StorageError(Exception):
-    """The batch, or the opening of the database, failed; the text is one line a person can act on."""
+    """A batch, or opening the database, failed; the text is one line a person can act on."""
 
 
 class StorageFullError(StorageError):

@@ -2,24 +2,25 @@
 
 All integers are big-endian, so that the order of bytes is the order of meaning.
 
-    table      key                                         value
-    messages   sequence 8                                  the record, as a pull returns it
-    timers     due ms 8 | topic | 0 | sequence 8 | id      queue 4 | tag hash 4 | size 4
-    ids        id | 0 | sequence 8                         due ms 8 (0: not timed) [| aborted ms 8]
-    keys       topic | 0 | key | 0 | sequence 8            (empty)
-    queues     topic | 0 | queue 4 | offset 8              sequence 8 | tag hash 4 | size 4 | stored ms 8
-    ends       topic | 0 | queue 4                         first offset 8 | next offset 8
-    held       topic | 0 | due second 8                    messages held 8
-    aborted    aborted ms 8 | sequence 8                   (empty)
-    offsets    group | 0 | topic | 0 | queue 4             offset 8
-    topics     topic                                       settings, opaque to this room
-    groups     group                                       settings, opaque to this room
-    meta       name                                        see `environment`
+    table     key                                     value
+    messages  sequence 8                              the record, as a pull returns it
+    timers    due ms 8 | topic | 0 | sequence 8 | id  queue 4 | tag hash 4 | size 4
+    ids       id | 0 | sequence 8                     due ms 8 (0: not timed) [| aborted ms 8]
+    keys      topic | 0 | key | 0 | sequence 8        (empty)
+    queues    topic | 0 | queue 4 | offset 8          sequence 8 | tag hash 4 | size 4 | stored ms 8
+    ends      topic | 0 | queue 4                     first offset 8 | next offset 8
+    held      topic | 0 | due second 8                messages held 8
+    aborted   aborted ms 8 | sequence 8               (empty)
+    offsets   group | 0 | topic | 0 | queue 4         offset 8
+    topics    topic                                   settings, opaque to this room
+    groups    group                                   settings, opaque to this room
+    meta      name                                    see `environment`
 
-`sequence` numbers accepted messages in the order of acceptance. Within one millisecond and topic the timers fire in that
-order, because the sequence stands before the id.
+`sequence` numbers accepted messages in the order of acceptance. Within one millisecond and topic
+the timers fire in that order, because the sequence stands before the id.
 
-`ends` is written when retention shortens a queue; without a row, a queue begins at 0 and ends behind its last row.
+`ends` is written when retention shortens a queue; without a row, a queue begins at 0 and ends
+behind its last row.
 
 LMDB's keys are at most 511 bytes. Topics are at most 255 bytes; ids and keys are cut by `term`.
 """
@@ -35,6 +36,9 @@ MAX_TERM = 200
 MAX_TOPIC = 255
 """Longest topic or group name, in bytes (`TopicValidator`: retry and dead-letter topics)."""
 
+MAX_OFFSET_NAMES = 511 - 6
+"""Longest group and topic together, in bytes, for which an offset can be kept."""
+
 U32 = Struct(">I")
 U64 = Struct(">Q")
 TIMER_VALUE = Struct(">Iii")
@@ -49,7 +53,8 @@ pack_u64 = U64.pack
 
 
 def term(text: bytes) -> bytes:
-    """An id or key as it stands in an index: itself, or its beginning and a hash where it is longer than `MAX_TERM`."""
+    """An id or key as it stands in an index: itself, or its beginning and a hash where it is longer
+    than `MAX_TERM`."""
     if len(text) <= MAX_TERM:
         return text
     return text[: MAX_TERM - 40] + sha1(text, usedforsecurity=False).hexdigest().encode()
@@ -82,7 +87,7 @@ def split_queue_key(key: bytes) -> tuple[bytes, int, int]:
 
 
 def key_prefix(topic: bytes, key: bytes) -> bytes:
-    """What the rows of all messages of a topic with one key begin with; `key` as `term` gives it."""
+    """What the rows of a topic's messages with one key begin with; `key` as `term` gives it."""
     return topic + b"\0" + key + b"\0"
 
 

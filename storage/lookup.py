@@ -13,7 +13,8 @@ from storage.queues import find_sequence
 from storage.store import Store, rows_with_prefix
 
 MAX_TIMERS_SCANNED = 20_000
-"""Timers that one page of a scan looks at, some 10 ms: a page that ends early says where to go on."""
+"""Timers that one page of a scan looks at, some 10 ms: a page that ends early says where to go on.
+"""
 
 
 class State(Enum):
@@ -28,8 +29,9 @@ class State(Enum):
 class Found(NamedTuple):
     """A message and what has become of it.
 
-    `moved_ms` is when it fired, was aborted or, untimed, was stored; 0 while it is pending. `offset` is its place in its
-    queue once it is there, else -1. `due_ms` is 0 for an untimed message.
+    `moved_ms` is when it fired, was aborted or, untimed, was stored; 0 while it is pending.
+    `offset` is its place in its queue once it is there, else -1. `due_ms` is 0 for an untimed
+    message.
     """
 
     sequence: int
@@ -97,12 +99,12 @@ def scan_pending(
     :param begin_ms: first due time of interest.
     :param end_ms: the due time behind the last of interest.
     :param tag_hash: only messages whose tag has this hash.
-    :param cursor: where the page before this one ended. Messages that fire or arrive meanwhile neither shift nor repeat
-        the others.
+    :param cursor: where the page before this one ended. Messages that fire or arrive meanwhile
+        neither shift nor repeat the others.
     """
     found: list[Found] = []
     with store.read_transaction() as txn:
-        start = pack_u64(begin_ms) if cursor is None else cursor + b"\0"
+        start = max(pack_u64(begin_ms), cursor + b"\0" if cursor is not None else b"")
         keys = (
             _all_timers(store, txn, start, end_ms)
             if topic is None
@@ -149,7 +151,8 @@ def _timers_of(
 ) -> Iterator[tuple[bytes, bytes]]:
     """A topic's timers, leaping over the other topics'.
 
-    `held` tells in which seconds the topic has any; within such a second every millisecond is sought directly.
+    `held` tells in which seconds the topic has any; within such a second every millisecond is
+    sought directly.
     """
     name = topic + b"\0"
     held = txn.cursor(db=store.tables.held)
@@ -181,8 +184,10 @@ def _newest_first(txn: lmdb.Transaction, table: lmdb._Database, prefix: bytes) -
     """The sequences, packed, of an index's rows with a prefix, from the last to the first."""
     cursor = txn.cursor(db=table)
     alive = cursor.prev() if cursor.set_range(prefix + b"\xff" * 9) else cursor.last()
-    while alive and cursor.key()[:-8] == prefix:
-        yield cursor.key()[-8:]
+    while alive and cursor.key().startswith(prefix):
+        # A key that holds a zero byte can stand among the rows of a shorter one.
+        if len(cursor.key()) == len(prefix) + 8:
+            yield cursor.key()[-8:]
         alive = cursor.prev()
 
 

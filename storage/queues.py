@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 import lmdb
@@ -11,14 +11,15 @@ from storage.environment import Tables
 from storage.keys import ENDS_VALUE, QUEUE_VALUE, pack_u64, queue_prefix
 
 MAX_ROWS_FILTERED = 2_000
-"""Rows one read looks at when a tag filter skips most of them (upstream's bound is 800: 16,000 bytes of 20-byte units)."""
+"""Rows one read looks at when a tag filter skips most of them (upstream's bound is 800: 16,000
+bytes of 20-byte units)."""
 
 
 class Queue:
     """One queue's ends. Offsets count messages, from 0.
 
-    `first` is the oldest offset still held, `next` the one that the next message gets, and `visible` the end of what
-    is committed: consumers never see beyond it.
+    `first` is the oldest offset still held, `next` the one that the next message gets, and
+    `visible` the end of what is committed: consumers never see beyond it.
     """
 
     __slots__ = ("first", "next", "number", "prefix", "topic", "visible")
@@ -42,7 +43,8 @@ class StoredMessage(NamedTuple):
 
 
 class Page(NamedTuple):
-    """What one read of a queue found; `next_offset` is where the next read goes on, past the rows that a filter skipped."""
+    """What one read of a queue found; `next_offset` is where the next read goes on, past the rows
+    that a filter skipped."""
 
     messages: list[StoredMessage]
     next_offset: int
@@ -75,12 +77,13 @@ def read_page(
     offset: int,
     limit: int,
     max_bytes: int,
-    tag_hashes: Set[int] | None,
+    tag_hashes: AbstractSet[int] | None,
 ) -> Page:
-    """Messages of a queue from an offset on, at most `limit` and `max_bytes`, but at least one however large it is.
+    """Messages of a queue from an offset on, at most `limit` and `max_bytes`, but at least one
+    however large it is.
 
-    :param tag_hashes: where given, only messages whose tag has one of these hashes; the others are skipped by their
-        row, without reading the message.
+    :param tag_hashes: where given, only messages whose tag has one of these hashes; the others are
+        skipped by their row, without reading the message.
     """
     offset = max(offset, queue.first)
     rows = queue.visible - offset
@@ -112,7 +115,8 @@ def read_page(
 
 
 def offset_at(txn: lmdb.Transaction, tables: Tables, queue: Queue, stored_ms: int) -> int:
-    """The first offset whose message was stored at `stored_ms` or later; the queue's end when there is none.
+    """The first offset whose message was stored at `stored_ms` or later; the queue's end when there
+    is none.
 
     Rows are in the order of their times, so this is a binary search.
     """
@@ -141,9 +145,11 @@ def row_at(
 def find_sequence(
     txn: lmdb.Transaction, tables: Tables, queue: Queue, sequence: int, not_before_ms: int
 ) -> tuple[int, int] | None:
-    """Offset and stored ms of a message known to have entered this queue at `not_before_ms` or later.
+    """Offset and stored ms of a message known to have entered this queue at `not_before_ms` or
+    later.
 
-    A fired message has no row of its own that tells when: it stands in its queue just behind its due time.
+    A fired message has no row of its own that tells when: it stands in its queue just behind its
+    due time.
     """
     offset = offset_at(txn, tables, queue, not_before_ms)
     cursor = txn.cursor(db=tables.queues)

@@ -1,4 +1,5 @@
-"""Removes what has been in its queue, or aborted, for longer than it is to be kept. Pending messages always stay."""
+"""Removes what has been in its queue, or aborted, for longer than it is to be kept. Pending
+messages always stay."""
 
 from __future__ import annotations
 
@@ -14,17 +15,20 @@ from storage.keys import (
     split_queue_key,
     term,
 )
-from storage.store import NEXT_SEQUENCE, Store
+from storage.store import NEXT_SEQUENCE, Store, in_batch
 
 
+@in_batch
 def remove_expired(
     store: Store, before_ms: int, limit: int, is_deleted: Callable[[bytes], bool]
 ) -> int:
     """Remove up to `limit` messages that entered their queue, or were aborted, before `before_ms`.
 
-    It is one step in the store's batch, so that a long clean-up leaves room for sends between its steps.
+    It is one step in the store's batch, so that a long clean-up leaves room for sends between its
+    steps.
 
-    :param is_deleted: tells of a topic whether it was deleted, so that its messages go whatever their age.
+    :param is_deleted: tells of a topic whether it was deleted, so that its messages go whatever
+        their age.
     :returns: how many were removed; fewer than `limit` means that nothing is left to do.
     """
     txn = store.batch_transaction()

@@ -1,21 +1,25 @@
 """The store: everything a gateway holds, behind typed calls.
 
-Changes are made in a batch: the first change of a reactor turn opens it, `commit` writes and syncs it as one LMDB
-transaction, and only then may anything of it be answered. Until then readers see nothing of it. One thread calls.
+Changes are made in a batch: the first change of a reactor turn opens it, `commit` writes and syncs
+it as one LMDB transaction, and only then may anything of it be answered. Until then readers see
+nothing of it. One thread calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from enum import Enum
+from functools import wraps
 from pathlib import Path
-from typing import NamedTuple
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import lmdb
 
 from storage.environment import Environment, Tables
 from storage.errors import StorageError, StorageFullError
 from storage.keys import (
+    MAX_OFFSET_NAMES,
     QUEUE_COLUMNS,
     TIMER_VALUE,
     U64,
@@ -29,6 +33,9 @@ from storage.keys import (
 )
 from storage.queues import Page, Queue, offset_at, open_queue, read_page, row_at
 
+P = ParamSpec("P")
+Result = TypeVar("Result")
+
 
 class Terms(NamedTuple):
     """By what a message is found: its queue, when it was accepted, its id and its keys."""
@@ -41,7 +48,8 @@ class Terms(NamedTuple):
 
 
 NEXT_SEQUENCE = b"next sequence"
-"""Name in `meta`: the sequence that follows the last one given out, noted whenever messages are removed."""
+"""Name in `meta`: the sequence that follows the last one given out, noted whenever messages are
+removed."""
 
 TermsOf = Callable[[bytes], Terms]
 """Reads the terms out of a record: the store itself does not know how a record is laid out."""
@@ -57,17 +65,44 @@ class Aborted(Enum):
 
 
 class AbortResult(NamedTuple):
-    """What became of one message that an abort named; `due_ms` is 0 where the message is unknown or was not timed."""
+    """What became of one message that an abort named; `due_ms` is 0 where the message is unknown or
+    was not timed."""
 
     outcome: Aborted
     due_ms: int
 
 
 class Fired(NamedTuple):
-    """What one step of firing did: how many messages left, and whether others that are due remain."""
+    """What one step of firing did: how many messages left, and whether more are due."""
 
     messages: int
     more: bool
+
+
+def in_batch(
+    change: Callable[Concatenate[Store, P], Result],
+) -> Callable[Concatenate[Store, P], Result]:
+    """Marks a change that works on the batch's transaction.
+
+    One that is cut short spoils the batch: what it did is not to be told from what it left undone,
+    so `commit` refuses the whole and stores nothing of it. Where it was alone in the batch, nobody
+    else waits for it, and it is dropped at once.
+    """
+
+    @wraps(change)
+    def guarded(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> Result:
+        alone = not store.has_changes
+        try:
+            return change(store, *args, **kwargs)
+        except Exception as error:
+            failure = store.spoil(error)
+            if alone:
+                store.abandon()
+            if failure is error:
+                raise
+            raise failure from error
+
+    return guarded
 
 
 class Store:
@@ -96,6 +131,7 @@ class Store:
 
     def _new_batch(self) -> None:
         self._txn: lmdb.Transaction | None = None
+        self._failure: StorageError | None = None
         self._bytes = 0
         self._messages: list[tuple[bytes, bytes]] = []
         self._timers: list[tuple[bytes, bytes]] = []
@@ -135,15 +171,11 @@ class Store:
         :returns: its offset in the queue.
         """
         number = pack_u64(sequence)
-        self._add_record(number, queue.topic, record, message_id, keys, b"\0\0\0\0\0\0\0\0")
         offset = queue.next
+        row = number + QUEUE_COLUMNS.pack(tag_hash, len(record), stored_ms)
+        self._add_record(number, queue.topic, record, message_id, keys, b"\0\0\0\0\0\0\0\0")
         queue.next = offset + 1
-        self._rows.append(
-            (
-                queue.prefix + pack_u64(offset),
-                number + QUEUE_COLUMNS.pack(tag_hash, len(record), stored_ms),
-            )
-        )
+        self._rows.append((queue.prefix + pack_u64(offset), row))
         self._grown.add(queue)
         return offset
 
@@ -161,13 +193,9 @@ class Store:
         """Hold a message until `due_ms`; then `fire_due` puts it at the end of its queue."""
         number = pack_u64(sequence)
         due = pack_u64(due_ms)
+        timer = TIMER_VALUE.pack(queue, tag_hash, len(record))
         message_id = self._add_record(number, topic, record, message_id, keys, due)
-        self._timers.append(
-            (
-                b"%b%b\0%b%b" % (due, topic, number, message_id),
-                TIMER_VALUE.pack(queue, tag_hash, len(record)),
-            )
-        )
+        self._timers.append((b"%b%b\0%b%b" % (due, topic, number, message_id), timer))
         second = (topic, due_ms // 1000)
         self._held[second] = self._held.get(second, 0) + 1
 
@@ -188,13 +216,15 @@ class Store:
         self._bytes += len(record) + 200
         return message_id
 
+    @in_batch
     def abort(
         self, message_id: bytes, now_ms: int, topic: bytes | None = None
     ) -> list[AbortResult]:
         """Take back every message with this id that has not fired.
 
         :param topic: where given, only messages of this topic count.
-        :returns: one result for each message with the id, the newest first; a single UNKNOWN where there is none.
+        :returns: one result for each message with the id, the newest first; a single UNKNOWN where
+            there is none.
         """
         txn = self.batch_transaction()
         prefix = term(message_id) + b"\0"
@@ -234,21 +264,33 @@ class Store:
         return AbortResult(Aborted.ABORTED, due_ms)
 
     def fire_due(self, now_ms: int, stored_ms: int, limit: int) -> Fired:
-        """Move messages that are due at `now_ms` into their queues, the earliest first, at most `limit` of them.
+        """Move messages that are due at `now_ms` into their queues, the earliest first, at most
+        `limit` of them.
 
         :param stored_ms: the time to note in the queues; never less than the one before it.
+        :raises StorageError: as from `commit`: nothing of the whole batch is stored.
         """
+        try:
+            return self._fire_due(now_ms, stored_ms, limit)
+        except StorageError:
+            self.abandon()
+            raise
+
+    @in_batch
+    def _fire_due(self, now_ms: int, stored_ms: int, limit: int) -> Fired:
         txn = self.batch_transaction()
         bound = pack_u64(now_ms + 1)
         cursor = txn.cursor(db=self.tables.timers)
         count = 0
+        more = False
         alive = cursor.first()
         while alive:
             key = cursor.key()
             if key >= bound:
                 break
             if count == limit:
-                return Fired(count, more=True)
+                more = True
+                break
             end = key.index(0, 8)
             topic = key[8:end]
             number, tag_hash, size = TIMER_VALUE.unpack(cursor.value())
@@ -268,16 +310,26 @@ class Store:
             cursor.delete()
             alive = cursor.key() != b""
         self._bytes += 200 * count
-        return Fired(count, more=False)
+        return Fired(count, more)
 
     def shorten(self, queue: Queue, first: int) -> None:
-        """Note that retention removed what a queue held before `first`; readers learn of it with the commit."""
+        """Note that retention removed what a queue held before `first`; readers learn of it with
+        the commit."""
         self._shortened[queue] = first
 
     def set_offset(self, group: bytes, topic: bytes, queue: int, offset: int) -> None:
-        """Note a consumer group's progress. It joins the batch at the next `commit`, but opens none by itself."""
+        """Note a consumer group's progress. It joins the batch at the next `commit`, but opens none
+        by itself.
+
+        :raises ValueError: when queue or offset is negative or too large, or a name too long: such
+            progress could never be stored, and would fail every batch that it is part of.
+        """
         place = (group, topic, queue)
         if self._offsets.get(place) != offset:
+            if not (0 <= queue < 1 << 32 and 0 <= offset < 1 << 63):
+                raise ValueError(f"queue {queue} offset {offset} is not a place in a queue")
+            if len(group) + len(topic) > MAX_OFFSET_NAMES or b"\0" in group + topic:
+                raise ValueError(f"group {group!r} or topic {topic!r} is not a name")
             self._offsets[place] = offset
             self._changed_offsets.add(place)
 
@@ -287,18 +339,22 @@ class Store:
             del self._offsets[place]
             self._changed_offsets.add(place)
 
+    @in_batch
     def put_topic(self, topic: bytes, settings: bytes) -> None:
         """Store a topic's settings."""
         self.batch_transaction().put(topic, settings, db=self.tables.topics)
 
+    @in_batch
     def delete_topic(self, topic: bytes) -> None:
         """Forget a topic's settings. Its messages stay until retention comes by."""
         self.batch_transaction().delete(topic, db=self.tables.topics)
 
+    @in_batch
     def put_group(self, group: bytes, settings: bytes) -> None:
         """Store a consumer group's settings."""
         self.batch_transaction().put(group, settings, db=self.tables.groups)
 
+    @in_batch
     def delete_group(self, group: bytes) -> None:
         """Forget a consumer group's settings."""
         self.batch_transaction().delete(group, db=self.tables.groups)
@@ -308,7 +364,7 @@ class Store:
     @property
     def has_changes(self) -> bool:
         """Whether `commit` has anything to write, consumers' offsets apart."""
-        return self._txn is not None or bool(self._messages)
+        return self._txn is not None or bool(self._messages) or self._failure is not None
 
     @property
     def has_changed_offsets(self) -> bool:
@@ -334,15 +390,12 @@ class Store:
             self._put_offsets(txn)
             self._txn = None
             txn.commit()
-        except StorageError:
+        except Exception as error:
+            failure = self.spoil(error)
             self.abandon()
-            raise
-        except (lmdb.MapFullError, lmdb.DiskError) as error:
-            self.abandon()
-            raise StorageFullError(f"no room for the batch: {error}") from error
-        except lmdb.Error as error:
-            self.abandon()
-            raise StorageError(f"the batch was not stored: {error}") from error
+            if failure is error:
+                raise
+            raise failure from error
         self._changed_offsets.clear()
         self._committed_sequence = self._next_sequence
         for queue in grown:
@@ -351,6 +404,22 @@ class Store:
             queue.first = first
         self._new_batch()
         return grown
+
+    def spoil(self, error: Exception) -> StorageError:
+        """Have the next `commit` refuse the batch.
+
+        :returns: what it will say.
+        """
+        if isinstance(error, lmdb.MapFullError):
+            self.environment.was_full()
+        if self._failure is None:
+            if isinstance(error, StorageError):
+                self._failure = error
+            elif isinstance(error, (lmdb.MapFullError, lmdb.DiskError)):
+                self._failure = StorageFullError(f"no room for the batch: {error}")
+            else:
+                self._failure = StorageError(f"the batch was not stored: {error!r}")
+        return self._failure
 
     def abandon(self) -> None:
         """Forget the batch: every offset and sequence it gave out is free again."""
@@ -362,7 +431,10 @@ class Store:
         self._new_batch()
 
     def batch_transaction(self) -> lmdb.Transaction:
-        """The batch's transaction, holding all rows so far, so that what reads it sees the changes before it."""
+        """The batch's transaction, holding all rows so far, so that what reads it sees the changes
+        before it."""
+        if self._failure is not None:
+            raise self._failure
         txn = self._txn
         if txn is None:
             self.environment.make_room(self._bytes)
@@ -430,7 +502,7 @@ class Store:
         offset: int,
         limit: int,
         max_bytes: int,
-        tag_hashes: Set[int] | None = None,
+        tag_hashes: AbstractSet[int] | None = None,
     ) -> Page:
         """See `read_page`."""
         if offset >= queue.visible:
@@ -479,19 +551,24 @@ class Store:
         return self._lmdb.begin()
 
     def sync(self) -> None:
-        """Have the disk hold what was committed without `sync`. May be called from another thread."""
+        """Have the disk hold what was committed without `sync`. Another thread may call it."""
         self._lmdb.sync(True)
 
     def close(self) -> None:
-        """Write consumers' progress, sync, and close the folder."""
-        if self._changed_offsets or self.has_changes:
-            self.commit()
-        self.sync()
-        self.environment.close()
+        """Write consumers' progress, sync, and close the folder, which is closed even if that
+        fails."""
+        try:
+            if self._changed_offsets or self.has_changes:
+                self.commit()
+            self.sync()
+        finally:
+            self.abandon()
+            self.environment.close()
 
 
 def _first_free_sequence(txn: lmdb.Transaction, tables: Tables) -> int:
-    """One behind the last message, or what retention noted when it removed that one too. 0 is never a message."""
+    """One behind the last message, or what retention noted when it removed that one too. 0 is never
+    a message."""
     cursor = txn.cursor(db=tables.messages)
     behind_last = int.from_bytes(cursor.key()) + 1 if cursor.last() else 1
     noted = txn.get(NEXT_SEQUENCE, db=tables.meta)

@@ -1,0 +1,49 @@
+"""A data folder that a test opens, closes, lets crash and opens again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from storage import Store, find_faults
+from tests.storage.sample import terms_of
+
+
+class Folder:
+    """One data folder; at most one store is open on it.
+
+    Nothing here outlives the machine, so unless told otherwise a commit does not wait for the disk.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.store: Store | None = None
+
+    def open(self, *, sync: bool = False, map_size: int = 1 << 28) -> Store:
+        """Open the folder, closing it first where it is open."""
+        self.close()
+        self.store = Store(self.path, terms_of, sync=sync, map_size=map_size)
+        return self.store
+
+    def close(self) -> None:
+        """Close the folder as the gateway does when it stops."""
+        store, self.store = self.store, None
+        if store is not None:
+            store.close()
+
+    def reopen_after_crash(self) -> Store:
+        """Open the folder as a process finds it whose forerunner died before its commit."""
+        store, self.store = self.store, None
+        assert store is not None
+        store.abandon()
+        store.environment.close()
+        return self.open()
+
+    def check(self) -> None:
+        """Whatever the test left must be sound, also once it is opened again."""
+        try:
+            if self.store is not None:
+                assert find_faults(self.store) == []
+            if self.path.exists():
+                assert find_faults(self.open()) == []
+        finally:
+            self.close()

@@ -1,0 +1,148 @@
+"""Messages as the storage tests speak of them: what is sent, held and found, in one line each.
+
+The store does not know how a record is laid out. Here a record is the message's own columns, one
+after the other, so that a test can read every one of them back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from storage import FoundPage, Store, Terms, find_by_id, scan_pending
+
+TOPIC = b"orders"
+FOREVER_MS = 1 << 62
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A message that a test sends or schedules."""
+
+    message_id: bytes
+    topic: bytes = TOPIC
+    queue: int = 0
+    keys: tuple[bytes, ...] = ()
+    tag_hash: int = 0
+    body: bytes = b""
+
+    def record(self, stored_ms: int) -> bytes:
+        """What the store keeps of it."""
+        columns = [
+            self.topic.hex(),
+            self.queue,
+            stored_ms,
+            self.message_id.hex(),
+            [key.hex() for key in self.keys],
+        ]
+        return json.dumps(columns).encode() + b"\n" + self.body
+
+
+def terms_of(record: bytes) -> Terms:
+    """By what a sample is found."""
+    topic, queue, stored_ms, message_id, keys = json.loads(record[: record.index(b"\n")])
+    return Terms(
+        bytes.fromhex(topic),
+        queue,
+        stored_ms,
+        bytes.fromhex(message_id),
+        [bytes.fromhex(key) for key in keys],
+    )
+
+
+def body_of(record: bytes) -> bytes:
+    """What a sample carries."""
+    return record[record.index(b"\n") + 1 :]
+
+
+def id_of(record: bytes) -> bytes:
+    """A sample's id."""
+    return terms_of(record).message_id
+
+
+def send(store: Store, message: Sample, stored_ms: int = 1) -> int:
+    """Put a message at the end of its queue; its offset. The test commits."""
+    return store.append(
+        store.queue(message.topic, message.queue),
+        store.new_sequence(),
+        message.record(stored_ms),
+        message.tag_hash,
+        message.message_id,
+        message.keys,
+        stored_ms,
+    )
+
+
+def hold(store: Store, message: Sample, due_ms: int, stored_ms: int = 1) -> int:
+    """Hold a message until it is due; its sequence. The test commits."""
+    sequence = store.new_sequence()
+    store.schedule(
+        due_ms,
+        message.topic,
+        message.queue,
+        sequence,
+        message.record(stored_ms),
+        message.tag_hash,
+        message.message_id,
+        message.keys,
+    )
+    return sequence
+
+
+def fire(store: Store, now_ms: int, limit: int = 1_000_000) -> int:
+    """Fire all that is due, and commit; how many messages left."""
+    fired = store.fire_due(now_ms, now_ms, limit)
+    store.commit()
+    return fired.messages
+
+
+def ids_in(store: Store, topic: bytes = TOPIC, queue: int = 0) -> list[bytes]:
+    """The ids of what consumers can read from a queue, in its order."""
+    place = store.queue(topic, queue)
+    page = store.read(place, place.first, 1_000_000, 1 << 30)
+    return [id_of(message.record) for message in page.messages]
+
+
+def states(store: Store, message_id: bytes) -> list[str]:
+    """The state of every message with an id, the newest first."""
+    return [found.state.value for found in find_by_id(store, message_id)]
+
+
+def pending_page(
+    store: Store,
+    *,
+    topic: bytes | None = None,
+    begin_ms: int = 0,
+    end_ms: int = FOREVER_MS,
+    tag_hash: int | None = None,
+    cursor: bytes | None = None,
+    limit: int = 1_000_000,
+) -> FoundPage:
+    """A page of what has not fired; everything, unless told otherwise."""
+    return scan_pending(
+        store,
+        topic=topic,
+        begin_ms=begin_ms,
+        end_ms=end_ms,
+        tag_hash=tag_hash,
+        cursor=cursor,
+        limit=limit,
+    )
+
+
+def pending_ids(store: Store, *, topic: bytes | None = None) -> list[bytes]:
+    """The ids of what has not fired, in the order in which it will."""
+    return [id_of(found.record) for found in pending_page(store, topic=topic).found]
+
+
+def numbered(count: int, prefix: bytes = b"m") -> list[bytes]:
+    """Ids in order."""
+    return [b"%b%05d" % (prefix, number) for number in range(count)]
+
+
+def hold_all(store: Store, ids: Iterable[bytes], due_ms: int, topic: bytes = TOPIC) -> None:
+    """Hold one message for each id, and commit."""
+    for message_id in ids:
+        hold(store, Sample(message_id, topic), due_ms)
+    store.commit()

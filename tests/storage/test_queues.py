@@ -1,0 +1,218 @@
+"""Sending to a queue and reading from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage import Queue, Store
+from storage.queues import MAX_ROWS_FILTERED, Page
+from tests.storage.folder import Folder
+from tests.storage.sample import (
+    TOPIC,
+    Sample,
+    body_of,
+    fire,
+    hold,
+    id_of,
+    ids_in,
+    numbered,
+    send,
+)
+
+UNLIMITED = 1 << 30
+
+
+def ids_of(page: Page) -> list[bytes]:
+    return [id_of(message.record) for message in page.messages]
+
+
+def ends(queue: Queue) -> tuple[int, int, int]:
+    return queue.first, queue.visible, queue.next
+
+
+def test_a_queue_nobody_wrote_to_is_empty_and_begins_at_0(store: Store) -> None:
+    queue = store.queue(TOPIC, 3)
+    assert ends(queue) == (0, 0, 0)
+    assert store.read(queue, 0, 10, UNLIMITED) == Page([], 0)
+    assert store.read(queue, 7, 10, UNLIMITED) == Page([], 7)
+    assert store.offset_at(queue, 0) == 0
+    assert store.stored_ms(queue, 0) is None
+
+
+def test_what_was_sent_is_read_as_it_was_with_its_place(store: Store) -> None:
+    message = Sample(b"a", body=bytes(range(256)))
+    sequence = store.next_sequence
+    assert send(store, message, stored_ms=5) == 0
+    assert send(store, Sample(b"b"), stored_ms=6) == 1
+    store.commit()
+    page = store.read(store.queue(TOPIC, 0), 0, 10, UNLIMITED)
+    first, second = page.messages
+    assert (first.offset, first.stored_ms, first.sequence) == (0, 5, sequence)
+    assert first.record == message.record(5)
+    assert body_of(first.record) == bytes(range(256))
+    assert (second.offset, second.stored_ms, second.sequence) == (1, 6, sequence + 1)
+    assert page.next_offset == 2
+
+
+def test_queues_and_topics_with_similar_names_do_not_mix(store: Store) -> None:
+    places = [(b"a", 0), (b"a", 1), (b"a", 256), (b"aa", 0), (b"b", 0)]
+    for topic, queue in places:
+        for number in range(3):
+            assert send(store, Sample(b"%b-%d-%d" % (topic, queue, number), topic, queue)) == number
+    store.commit()
+    for topic, queue in places:
+        expected = [b"%b-%d-%d" % (topic, queue, number) for number in range(3)]
+        assert ids_in(store, topic, queue) == expected
+
+
+def test_the_ends_of_a_queue_are_found_again(store: Store, reopen: Callable[[], Store]) -> None:
+    for queue in (0, 1, 0, 0):
+        send(store, Sample(b"m", queue=queue))
+    store.commit()
+    store = reopen()
+    assert [ends(store.queue(TOPIC, queue)) for queue in range(3)] == [
+        (0, 3, 3),
+        (0, 1, 1),
+        (0, 0, 0),
+    ]
+    assert send(store, Sample(b"m")) == 3
+
+
+def test_one_message_may_carry_the_same_key_twice(store: Store) -> None:
+    send(store, Sample(b"a", keys=(b"k", b"k")))
+    store.commit()
+    assert ids_in(store) == [b"a"]
+
+
+def test_an_empty_message_without_id_and_keys_is_a_message(store: Store) -> None:
+    send(store, Sample(b""))
+    hold(store, Sample(b""), 5)
+    store.commit()
+    assert fire(store, 5) == 1
+    assert ids_in(store) == [b"", b""]
+
+
+class TestPaging:
+    """What one read returns of ten messages of 100 bytes, more or less."""
+
+    @pytest.fixture
+    def queue(self, store: Store) -> Queue:
+        for number, message_id in enumerate(numbered(10)):
+            send(store, Sample(message_id, tag_hash=number % 3, body=b"x" * 100), stored_ms=number)
+        store.commit()
+        return store.queue(TOPIC, 0)
+
+    def test_limit(self, store: Store, queue: Queue) -> None:
+        page = store.read(queue, 2, 3, UNLIMITED)
+        assert ids_of(page) == numbered(10)[2:5]
+        assert page.next_offset == 5
+
+    def test_reading_on_from_each_page_sees_everything_once(
+        self, store: Store, queue: Queue
+    ) -> None:
+        seen, offset = [], 0
+        while offset < queue.visible:
+            page = store.read(queue, offset, 3, UNLIMITED)
+            seen += ids_of(page)
+            offset = page.next_offset
+        assert seen == numbered(10)
+
+    def test_bytes(self, store: Store, queue: Queue) -> None:
+        size = len(store.read(queue, 0, 1, UNLIMITED).messages[0].record)
+        for room, expected in ((3 * size, 3), (3 * size + 1, 3), (4 * size - 1, 3), (4 * size, 4)):
+            page = store.read(queue, 0, 100, room)
+            assert (len(page.messages), page.next_offset) == (expected, expected)
+
+    @pytest.mark.parametrize("room", [0, 1])
+    def test_one_message_comes_however_large_it_is(
+        self, store: Store, queue: Queue, room: int
+    ) -> None:
+        page = store.read(queue, 4, 100, room)
+        assert ids_of(page) == numbered(10)[4:5]
+        assert page.next_offset == 5
+
+    def test_behind_the_end(self, store: Store, queue: Queue) -> None:
+        assert store.read(queue, 10, 5, UNLIMITED) == Page([], 10)
+        assert store.read(queue, 99, 5, UNLIMITED) == Page([], 99)
+
+    def test_an_offset_before_the_first_is_the_first(self, store: Store, queue: Queue) -> None:
+        assert ids_of(store.read(queue, -5, 2, UNLIMITED)) == numbered(10)[:2]
+
+    def test_tags(self, store: Store, queue: Queue) -> None:
+        page = store.read(queue, 0, 100, UNLIMITED, {1})
+        assert [message.offset for message in page.messages] == [1, 4, 7]
+        assert page.next_offset == 10
+        page = store.read(queue, 0, 100, UNLIMITED, {0, 2})
+        assert [message.offset for message in page.messages] == [0, 2, 3, 5, 6, 8, 9]
+
+    def test_tags_with_a_limit_go_on_behind_the_last_match(
+        self, store: Store, queue: Queue
+    ) -> None:
+        page = store.read(queue, 0, 2, UNLIMITED, {1})
+        assert [message.offset for message in page.messages] == [1, 4]
+        assert page.next_offset == 5
+
+    def test_no_match_moves_on_past_what_was_skipped(self, store: Store, queue: Queue) -> None:
+        assert store.read(queue, 0, 100, UNLIMITED, {77}) == Page([], 10)
+
+    def test_tags_stop_before_the_match_that_does_not_fit(self, store: Store, queue: Queue) -> None:
+        size = len(store.read(queue, 0, 1, UNLIMITED).messages[0].record)
+        page = store.read(queue, 0, 100, size + size // 2, {1})
+        assert [message.offset for message in page.messages] == [1]
+        assert page.next_offset == 4
+
+    @pytest.mark.parametrize(
+        ("asked_ms", "offset"), [(-1, 0), (0, 0), (1, 1), (9, 9), (10, 10), (1 << 60, 10)]
+    )
+    def test_offset_at(self, store: Store, queue: Queue, asked_ms: int, offset: int) -> None:
+        assert store.offset_at(queue, asked_ms) == offset
+
+    def test_stored_ms(self, store: Store, queue: Queue) -> None:
+        assert [store.stored_ms(queue, offset) for offset in (0, 9, 10)] == [0, 9, None]
+
+
+def test_a_filtered_read_looks_at_a_bounded_number_of_rows(store: Store) -> None:
+    for _ in range(MAX_ROWS_FILTERED + 1):
+        send(store, Sample(b"dull"))
+    send(store, Sample(b"wanted", tag_hash=1))
+    store.commit()
+    queue = store.queue(TOPIC, 0)
+    page = store.read(queue, 0, 10, UNLIMITED, {1})
+    assert page == Page([], MAX_ROWS_FILTERED)
+    assert ids_of(store.read(queue, page.next_offset, 10, UNLIMITED, {1})) == [b"wanted"]
+
+
+def test_negative_tag_hashes_are_kept(store: Store) -> None:
+    send(store, Sample(b"low", tag_hash=-(1 << 31)))
+    hold(store, Sample(b"timed", tag_hash=-1), 5)
+    store.commit()
+    fire(store, 5)
+    queue = store.queue(TOPIC, 0)
+    assert ids_of(store.read(queue, 0, 9, UNLIMITED, {-(1 << 31)})) == [b"low"]
+    assert ids_of(store.read(queue, 0, 9, UNLIMITED, {-1})) == [b"timed"]
+
+
+def test_the_end_of_one_queue_is_not_the_next_queue(store: Store) -> None:
+    send(store, Sample(b"here"))
+    send(store, Sample(b"there", queue=1))
+    store.commit()
+    assert store.read(store.queue(TOPIC, 0), 0, 99, UNLIMITED).next_offset == 1
+    assert ids_in(store) == [b"here"]
+
+
+@given(times=st.lists(st.integers(0, 5), max_size=30).map(sorted), asked_ms=st.integers(-1, 7))
+def test_offset_at_is_the_first_of_several_in_one_millisecond(
+    tmp_path_factory: pytest.TempPathFactory, times: list[int], asked_ms: int
+) -> None:
+    folder = Folder(tmp_path_factory.mktemp("times"))
+    store = folder.open()
+    for stored_ms in times:
+        send(store, Sample(b"m"), stored_ms)
+    store.commit()
+    expected = sum(stored_ms < asked_ms for stored_ms in times)
+    assert store.offset_at(store.queue(TOPIC, 0), asked_ms) == expected
+    folder.check()

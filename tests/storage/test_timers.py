@@ -1,0 +1,275 @@
+"""Messages that are held until they are due: firing and aborting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from storage import Aborted, AbortResult, Fired, Store, find_by_id, held_by_topic
+from tests.storage.sample import (
+    TOPIC,
+    Sample,
+    fire,
+    hold,
+    hold_all,
+    id_of,
+    ids_in,
+    numbered,
+    pending_ids,
+    send,
+    states,
+)
+
+
+class TestFiring:
+    def test_nothing_is_due_in_an_empty_store(self, store: Store) -> None:
+        assert store.next_due() is None
+        assert store.fire_due(1 << 60, 1, 10) == Fired(0, more=False)
+
+    def test_a_message_fires_in_its_millisecond_and_not_before(self, store: Store) -> None:
+        hold(store, Sample(b"a", queue=2), 1_000)
+        store.commit()
+        assert store.next_due() == 1_000
+        assert fire(store, 999) == 0
+        assert ids_in(store, queue=2) == []
+        assert fire(store, 1_000) == 1
+        assert ids_in(store, queue=2) == [b"a"]
+        assert store.next_due() is None
+        assert fire(store, 1 << 60) == 0
+
+    def test_a_fired_message_is_as_it_was_sent_and_noted_when_it_fired(self, store: Store) -> None:
+        message = Sample(b"a", keys=(b"k",), tag_hash=7, body=b"\0body\xff")
+        sequence = hold(store, message, 1_000, stored_ms=5)
+        store.commit()
+        store.fire_due(1_000, 1_234, 10)
+        store.commit()
+        (found,) = store.read(store.queue(TOPIC, 0), 0, 10, 1 << 20, {7}).messages
+        assert found.record == message.record(5)
+        assert (found.offset, found.stored_ms, found.sequence) == (0, 1_234, sequence)
+
+    def test_the_earliest_is_next_whatever_the_order_of_arrival(self, store: Store) -> None:
+        for due_ms in (500, 300, 400):
+            hold(store, Sample(b"%d" % due_ms), due_ms)
+            store.commit()
+        assert store.next_due() == 300
+        assert fire(store, 450) == 2
+        assert store.next_due() == 500
+        assert fire(store, 500) == 1
+        assert ids_in(store) == [b"300", b"400", b"500"]
+
+    def test_one_millisecond_and_topic_fire_in_the_order_of_acceptance(self, store: Store) -> None:
+        # The ids run backwards, and they come in several batches: neither may show.
+        ids = numbered(300)[::-1]
+        for start in range(0, 300, 100):
+            hold_all(store, ids[start : start + 100], 1_000)
+        assert fire(store, 1_000) == 300
+        assert ids_in(store) == ids
+
+    def test_fired_and_sent_messages_share_a_queue_without_gaps(self, store: Store) -> None:
+        hold(store, Sample(b"timed"), 10)
+        send(store, Sample(b"sent before"))
+        store.fire_due(10, 10, 10)
+        send(store, Sample(b"sent after"), stored_ms=10)
+        store.commit()
+        assert ids_in(store) == [b"sent before", b"timed", b"sent after"]
+
+    def test_firing_goes_in_bounded_steps(self, store: Store) -> None:
+        ids = numbered(25)
+        hold_all(store, ids, 1_000)
+        steps = []
+        for _ in range(4):
+            steps.append(store.fire_due(1_000, 1_000, 10))
+            store.commit()
+        assert steps == [
+            Fired(10, more=True),
+            Fired(10, more=True),
+            Fired(5, more=False),
+            Fired(0, more=False),
+        ]
+        assert ids_in(store) == ids
+
+    def test_a_step_that_takes_the_last_one_says_so(self, store: Store) -> None:
+        hold_all(store, numbered(10), 1_000)
+        hold_all(store, [b"later"], 1_001)
+        assert store.fire_due(1_000, 1_000, 10) == Fired(10, more=False)
+
+    def test_two_steps_in_one_batch(self, store: Store) -> None:
+        hold_all(store, numbered(10), 1_000)
+        assert store.fire_due(1_000, 1_000, 4) == Fired(4, more=True)
+        assert store.fire_due(1_000, 1_000, 9) == Fired(6, more=False)
+        store.commit()
+        assert ids_in(store) == numbered(10)
+
+    def test_thousands_in_one_step_cross_every_page_of_the_table(self, store: Store) -> None:
+        ids = numbered(6_000)
+        hold_all(store, ids, 1_000)
+        hold_all(store, [b"later"], 2_000)
+        assert fire(store, 1_999) == 6_000
+        assert ids_in(store) == ids
+        assert pending_ids(store) == [b"later"]
+
+    def test_a_message_that_is_due_already_fires_in_the_batch_that_accepts_it(
+        self, store: Store
+    ) -> None:
+        hold(store, Sample(b"late"), 5)
+        assert store.fire_due(10, 10, 10) == Fired(1, more=False)
+        store.commit()
+        assert states(store, b"late") == ["fired"]
+        assert held_by_topic(store) == {}
+
+    def test_commit_names_the_queues_that_grew(self, store: Store) -> None:
+        hold(store, Sample(b"a", queue=1), 10)
+        assert store.commit() == set()
+        store.fire_due(10, 10, 10)
+        send(store, Sample(b"b", queue=2))
+        assert store.commit() == {store.queue(TOPIC, 1), store.queue(TOPIC, 2)}
+        assert store.commit() == set()
+
+    def test_what_is_held_survives_and_fires_after_a_restart(
+        self, store: Store, reopen: Callable[[], Store]
+    ) -> None:
+        hold_all(store, numbered(5), 1_000)
+        store = reopen()
+        assert store.next_due() == 1_000
+        assert held_by_topic(store) == {TOPIC: 5}
+        assert fire(store, 1_000) == 5
+        assert ids_in(store) == numbered(5)
+
+
+class TestAborting:
+    def test_a_pending_message_is_taken_back(self, store: Store) -> None:
+        hold(store, Sample(b"a"), 1_000)
+        store.commit()
+        assert store.abort(b"a", 500) == [AbortResult(Aborted.ABORTED, 1_000)]
+        store.commit()
+        assert states(store, b"a") == ["aborted"]
+        assert store.next_due() is None
+        assert fire(store, 1 << 60) == 0
+        assert ids_in(store) == []
+
+    def test_a_fired_message_is_not(self, store: Store) -> None:
+        hold(store, Sample(b"a"), 1_000)
+        store.commit()
+        fire(store, 1_000)
+        assert store.abort(b"a", 1_001) == [AbortResult(Aborted.ALREADY_FIRED, 1_000)]
+        store.commit()
+        assert ids_in(store) == [b"a"]
+        assert states(store, b"a") == ["fired"]
+
+    def test_a_message_is_taken_back_once(self, store: Store) -> None:
+        hold(store, Sample(b"a"), 1_000)
+        store.commit()
+        store.abort(b"a", 500)
+        assert store.abort(b"a", 501) == [AbortResult(Aborted.ALREADY_ABORTED, 1_000)]
+        store.commit()
+        assert store.abort(b"a", 502) == [AbortResult(Aborted.ALREADY_ABORTED, 1_000)]
+        store.commit()
+        assert [found.moved_ms for found in find_by_id(store, b"a")] == [500]
+
+    def test_nobody_has_heard_of_it(self, store: Store) -> None:
+        hold(store, Sample(b"ab"), 1_000)
+        store.commit()
+        for stranger in (b"a", b"abc", b"", b"ab\0"):
+            assert store.abort(stranger, 500) == [AbortResult(Aborted.UNKNOWN, 0)]
+        store.commit()
+        assert states(store, b"ab") == ["pending"]
+
+    def test_a_message_sent_without_delay_has_fired_already(self, store: Store) -> None:
+        send(store, Sample(b"a"))
+        store.commit()
+        assert store.abort(b"a", 500) == [AbortResult(Aborted.ALREADY_FIRED, 0)]
+
+    def test_in_the_batch_that_schedules_it(self, store: Store) -> None:
+        hold(store, Sample(b"a"), 1_000)
+        assert store.abort(b"a", 1) == [AbortResult(Aborted.ABORTED, 1_000)]
+        hold(store, Sample(b"b"), 1_000)
+        store.commit()
+        assert states(store, b"a") == ["aborted"]
+        assert states(store, b"b") == ["pending"]
+        assert held_by_topic(store) == {TOPIC: 1}
+
+    def test_in_the_batch_that_fires_it(self, store: Store) -> None:
+        hold(store, Sample(b"a"), 1_000)
+        hold(store, Sample(b"b"), 1_000)
+        store.commit()
+        assert store.abort(b"a", 1_000)[0].outcome is Aborted.ABORTED
+        assert store.fire_due(1_000, 1_000, 10) == Fired(1, more=False)
+        assert store.abort(b"b", 1_000)[0].outcome is Aborted.ALREADY_FIRED
+        store.commit()
+        assert ids_in(store) == [b"b"]
+
+    def test_every_message_with_the_id_the_newest_first(self, store: Store) -> None:
+        hold(store, Sample(b"a"), 1_000)
+        store.commit()
+        fire(store, 1_000)
+        for due_ms in (4_000, 3_000):
+            hold(store, Sample(b"a"), due_ms)
+        send(store, Sample(b"a"), stored_ms=1_000)
+        store.commit()
+        assert store.abort(b"a", 2_000) == [
+            AbortResult(Aborted.ALREADY_FIRED, 0),
+            AbortResult(Aborted.ABORTED, 3_000),
+            AbortResult(Aborted.ABORTED, 4_000),
+            AbortResult(Aborted.ALREADY_FIRED, 1_000),
+        ]
+        store.commit()
+        assert states(store, b"a") == ["untimed", "aborted", "aborted", "fired"]
+
+    def test_only_of_the_topic_that_is_named(self, store: Store) -> None:
+        hold(store, Sample(b"a", b"mine"), 1_000)
+        hold(store, Sample(b"a", b"theirs"), 2_000)
+        store.commit()
+        assert store.abort(b"a", 5, b"mine") == [AbortResult(Aborted.ABORTED, 1_000)]
+        assert store.abort(b"a", 5, b"nobody's") == [AbortResult(Aborted.UNKNOWN, 0)]
+        store.commit()
+        assert held_by_topic(store) == {b"theirs": 1}
+
+    def test_long_ids_that_only_differ_in_their_end_are_two(self, store: Store) -> None:
+        long = b"x" * 300
+        hold(store, Sample(long + b"1"), 1_000)
+        hold(store, Sample(long + b"2"), 1_000)
+        store.commit()
+        assert store.abort(long + b"1", 5) == [AbortResult(Aborted.ABORTED, 1_000)]
+        store.commit()
+        assert pending_ids(store) == [long + b"2"]
+
+    def test_an_id_that_holds_another_one_and_a_zero_byte(self, store: Store) -> None:
+        for message_id in (b"a", b"a\0", b"a\0bcdefgh", b"a\0bcdefghijklmnopq"):
+            hold(store, Sample(message_id), 1_000)
+        store.commit()
+        assert store.abort(b"a", 5) == [AbortResult(Aborted.ABORTED, 1_000)]
+        store.commit()
+        assert len(pending_ids(store)) == 3
+
+    def test_an_abort_survives_a_restart(self, store: Store, reopen: Callable[[], Store]) -> None:
+        hold_all(store, numbered(3), 1_000)
+        store.abort(b"m00001", 5)
+        store.commit()
+        store = reopen()
+        assert states(store, b"m00001") == ["aborted"]
+        assert fire(store, 1_000) == 2
+        assert ids_in(store) == [b"m00000", b"m00002"]
+
+
+def test_held_counts_every_topic_over_all_seconds(store: Store) -> None:
+    for due_ms in (500, 999, 1_000, 90_000):
+        hold(store, Sample(b"a", b"t1"), due_ms)
+    hold(store, Sample(b"b", b"t2"), 500)
+    store.commit()
+    assert held_by_topic(store) == {b"t1": 4, b"t2": 1}
+    fire(store, 999)
+    assert held_by_topic(store) == {b"t1": 2}
+    store.abort(b"a", 1_000)
+    store.commit()
+    assert held_by_topic(store) == {}
+
+
+@pytest.mark.parametrize("due_ms", [1, 999, 1_000, (1 << 63) - 1])
+def test_any_time_may_be_asked_for(store: Store, due_ms: int) -> None:
+    hold(store, Sample(b"a"), due_ms)
+    store.commit()
+    assert fire(store, due_ms - 1) == 0
+    assert fire(store, due_ms) == 1
+    (found,) = find_by_id(store, b"a")
+    assert (id_of(found.record), found.due_ms, found.moved_ms) == (b"a", due_ms, due_ms)

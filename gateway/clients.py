@@ -19,7 +19,7 @@ ONEWAY = 2
 class Client:
     """One member of a group: a client program by its id and its connection."""
 
-    __slots__ = ("client_id", "last_seen", "language", "peer", "version")
+    __slots__ = ("client_id", "language", "last_seen", "peer", "version")
 
     def __init__(
         self, client_id: str, peer: Peer, language: str, version: int, last_seen: float

@@ -441,14 +441,6 @@ class Config(BaseModel):
         least=1024**2,
         most=64 * 1024**4,
     )
-    map_growth: Size = setting(
-        1024**3,
-        _STORAGE,
-        "How much the map grows each time before it is full.",
-        unit="bytes",
-        least=1024**2,
-        most=1024**4,
-    )
     disk_reserve: Size = setting(
         512 * 1024**2,
         _STORAGE,
@@ -526,11 +518,11 @@ class Config(BaseModel):
         least=1024 + FRAME_ALLOWANCE,
         most=2 * 1024**3 - 1,
     )
-    max_pending_bytes: Size = setting(
-        64 * 1024**2,
+    max_unfinished_bytes: Size = setting(
+        256 * 1024**2,
         _LIMITS,
-        "Bytes of requests that may wait to be written to disk; over it, reading from connections "
-        "pauses.",
+        "Bytes of requests that have not arrived whole, over all connections; past it the "
+        "connections with the largest ones are closed.",
         unit="bytes",
         least=1024**2,
         most=64 * 1024**3,

@@ -6,6 +6,7 @@ import ipaddress
 from collections.abc import Callable
 from typing import Any
 
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IPushProducer
 from twisted.internet.protocol import Protocol, ServerFactory, connectionDone
 from twisted.logger import Logger
@@ -39,8 +40,7 @@ class RemotingConnection(Protocol):
         self.address = ""
         self.last_heard = 0.0
         self._frames = FrameBuffer()
-        self._output_full = False
-        self._held_back = False
+        self._unfinished = 0
 
     def connectionMade(self) -> None:
         peer = self.transport.getPeer()
@@ -62,6 +62,10 @@ class RemotingConnection(Protocol):
         except FrameError as error:
             frames = error.frames
             malformed = True
+        unfinished = self._frames.pending
+        if unfinished != self._unfinished:
+            factory.note_unfinished(unfinished - self._unfinished)
+            self._unfinished = unfinished
         on_command = factory.on_command
         try:
             for frame in frames:
@@ -75,6 +79,8 @@ class RemotingConnection(Protocol):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self.open = False
+        self.factory.note_unfinished(-self._unfinished)
+        self._unfinished = 0
         self.factory.disconnected(self)
 
     def send(self, frame: bytes) -> None:
@@ -85,32 +91,25 @@ class RemotingConnection(Protocol):
         """Close once everything that was sent has left."""
         self.transport.loseConnection()
 
-    def hold_back(self, held: bool) -> None:
-        """Stop or resume reading because the gateway as a whole has enough to do."""
-        self._held_back = held
-        self._read_or_pause()
+    def abort(self) -> None:
+        """Close at once, and let go of what it holds."""
+        self._frames = FrameBuffer(self.factory.max_frame_size)
+        self.transport.abortConnection()
 
     def pauseProducing(self) -> None:
-        self._output_full = True
-        self._read_or_pause()
+        self.transport.pauseProducing()
 
     def resumeProducing(self) -> None:
-        self._output_full = False
-        self._read_or_pause()
+        if self.open:
+            self.transport.resumeProducing()
 
     def stopProducing(self) -> None:
         """The transport says it wants no more; `connectionLost` follows."""
 
-    def _read_or_pause(self) -> None:
-        if self._output_full or self._held_back:
-            self.transport.pauseProducing()
-        elif self.open:
-            self.transport.resumeProducing()
-
     @property
-    def partial_bytes(self) -> int:
+    def unfinished(self) -> int:
         """Bytes of a frame that has not arrived whole."""
-        return self._frames.pending
+        return self._unfinished
 
 
 class RemotingFactory(ServerFactory):
@@ -119,8 +118,8 @@ class RemotingFactory(ServerFactory):
     :param on_command: what to do with each command.
     :param on_disconnect: told of each connection that is lost.
     :param idle_seconds: silence after which a connection is closed.
-    :param max_partial_bytes: bytes of frames that are still arriving, over all connections; past it the connections
-        with the largest ones are closed.
+    :param max_unfinished_bytes: bytes of frames that are still arriving, over all connections; past it the
+        connections with the largest ones are closed.
     """
 
     noisy = False
@@ -134,7 +133,7 @@ class RemotingFactory(ServerFactory):
         *,
         max_connections: int,
         max_frame_size: int,
-        max_partial_bytes: int,
+        max_unfinished_bytes: int,
         idle_seconds: float,
     ) -> None:
         self.reactor = reactor
@@ -142,8 +141,10 @@ class RemotingFactory(ServerFactory):
         self.on_disconnect = on_disconnect
         self.max_frame_size = max_frame_size
         self._max_connections = max_connections
-        self._max_partial_bytes = max_partial_bytes
+        self._max_unfinished_bytes = max_unfinished_bytes
         self._idle_seconds = idle_seconds
+        self._unfinished = 0
+        self._all_gone: Deferred[None] | None = None
         self.connections: set[RemotingConnection] = set()
 
     def buildProtocol(self, addr: object) -> Any:
@@ -165,23 +166,41 @@ class RemotingFactory(ServerFactory):
         """A connection is gone."""
         self.connections.discard(connection)
         self.on_disconnect(connection)
+        self._tell_if_gone()
 
-    def sweep(self) -> None:
-        """Close connections that are silent, or that fill memory with frames they do not finish."""
+    def note_unfinished(self, change: int) -> None:
+        """A connection holds more, or less, of a frame that has not arrived whole."""
+        self._unfinished += change
+        if self._unfinished <= self._max_unfinished_bytes:
+            return
+        excess = self._unfinished - self._max_unfinished_bytes
+        for connection in sorted(self.connections, key=lambda one: -one.unfinished):
+            self.log.warn("closed {peer}: unfinished frames fill memory", peer=connection.address)
+            excess -= connection.unfinished
+            connection.abort()
+            if excess <= 0:
+                return
+
+    def close_silent(self) -> None:
+        """Close the connections that nothing was heard of for long."""
         silent_since = self.reactor.seconds() - self._idle_seconds
         for connection in list(self.connections):
             if connection.last_heard < silent_since:
                 self.log.info("closed {peer}: it was silent", peer=connection.address)
                 connection.close()
-        partial = sum(connection.partial_bytes for connection in self.connections)
-        if partial <= self._max_partial_bytes:
-            return
-        for connection in sorted(self.connections, key=lambda one: -one.partial_bytes):
-            self.log.warn("closed {peer}: unfinished frames fill memory", peer=connection.address)
-            partial -= connection.partial_bytes
+
+    def close_all(self) -> Deferred[None]:
+        """Close every connection once what was sent to it has left; fires when the last one is gone."""
+        self._all_gone = Deferred()
+        for connection in list(self.connections):
             connection.close()
-            if partial <= self._max_partial_bytes:
-                return
+        self._tell_if_gone()
+        return self._all_gone
+
+    def _tell_if_gone(self) -> None:
+        if self._all_gone is not None and not self.connections:
+            all_gone, self._all_gone = self._all_gone, None
+            all_gone.callback(None)
 
 
 def ipv4_of(host: str) -> str:

@@ -107,7 +107,7 @@ class Housekeeping:
 
     def _expire(self) -> None:
         self._broker.clients.expire(self._reactor.seconds())
-        self._factory.sweep()
+        self._factory.close_silent()
 
     def _remove_expired(self) -> None:
         broker = self._broker

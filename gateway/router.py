@@ -113,7 +113,7 @@ class Router:
             call.fail(ResponseCode.SYSTEM_ERROR, str(error))
         except RequestError as error:
             call.fail(error.code, error.remark)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - no request may harm another
             self.log.failure(
                 "request {code} from {peer} failed", code=command.code, peer=peer.address
             )

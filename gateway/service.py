@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from twisted.internet import error
+from twisted.internet.defer import Deferred
 from twisted.logger import (
     FilteringLogObserver,
     LogBeginner,
@@ -39,12 +40,19 @@ from gateway.parked import ParkingLot
 from gateway.router import Router
 from gateway.routes import Handlers, routes
 from gateway.topics import Groups, Topics
-from gateway.wire.commands import Command
+from gateway.wire.codes import ResponseCode
+from gateway.wire.commands import Command, encode_response
 from gateway.wire.messages import pack_host
 from storage import DataFolderError, Store
 
 BACKLOG = 1024
 """Connections that the kernel lets wait to be accepted, for the moment when a whole fleet reconnects."""
+
+LONGEST_GOODBYE = 3.0
+"""Seconds that a stopping gateway waits for clients to take their last answers."""
+
+LAST_VERSION_WITHOUT_GO_AWAY = 475
+"""MQVersion V5_3_1: later clients understand a broker that sends them away (NettyRemotingAbstract)."""
 
 GC_THRESHOLD = 50_000
 """Objects between two runs of the cycle collector: the hot path makes none that need it, and a run is a pause."""
@@ -64,6 +72,7 @@ class Gateway:
         self._reactor = reactor
         self._clock = clock or Clock()
         self._ports: list[Any] = []
+        self._stopping = False
         self.port = 0
 
     def start(self) -> None:
@@ -88,7 +97,7 @@ class Gateway:
             self._on_disconnect,
             max_connections=config.max_connections,
             max_frame_size=config.max_frame_size,
-            max_partial_bytes=config.max_pending_bytes,
+            max_unfinished_bytes=config.max_unfinished_bytes,
             idle_seconds=config.connection_idle_ms / 1000,
         )
         try:
@@ -158,17 +167,28 @@ class Gateway:
         self._housekeeping.start()
         committer.start()
 
-    def stop(self) -> None:
-        """Finish what is under way: no new connections, waiting pulls answered, the batch committed, folder closed."""
+    def stop(self) -> Deferred[None]:
+        """Finish what is under way: what was accepted is committed and answered, waiting pulls are answered, and what
+        still arrives is told to go elsewhere. Fires when all clients have their answers and the folder is closed."""
+        self._stopping = True
         for port in self._ports:
             port.stopListening()
         self._housekeeping.stop()
         self.broker.parked.release_all()
         self.broker.committer.stop()
-        self._store.close()
+        gone = self.factory.close_all()
+        gone.addTimeout(LONGEST_GOODBYE, self._reactor)
+        gone.addBoth(lambda _: self._store.close())
+        return gone
 
     def _on_command(self, command: Command, connection: RemotingConnection) -> None:
-        if not command.is_response:
+        if self._stopping:
+            if command.version > LAST_VERSION_WITHOUT_GO_AWAY and not command.is_oneway:
+                remark = "the gateway is stopping"
+                connection.send(
+                    encode_response(command.opaque, ResponseCode.GO_AWAY, remark=remark)
+                )
+        elif not command.is_response:
             self._router.dispatch(command, connection)
 
     def _on_disconnect(self, connection: RemotingConnection) -> None:
@@ -189,7 +209,6 @@ def run(config: Config) -> int:
     from twisted.internet import reactor as twisted_reactor
 
     reactor: Any = twisted_reactor  # its interfaces cannot be checked without a plugin
-
     # Twisted's own timers go by the wall clock; set back, it would hold up everything that is scheduled.
     reactor.seconds = time.monotonic
     gateway = Gateway(config, reactor)

@@ -198,7 +198,7 @@ class TestConfig:
         assert settings["max_delay"]["from"] == "--max-delay"
         assert settings["max_delay"]["default"] == 63_072_000
         assert settings["max_delay"]["unit"] == "seconds"
-        assert settings["map_growth"]["value"] == 1 << 30
+        assert settings["map_size_initial"]["value"] == 1 << 30
         assert settings["vip_channel"]["value"] is True
         assert settings["advertise"]["value"] is None
         assert settings["delay_levels"]["upstream"] == "messageDelayLevel"

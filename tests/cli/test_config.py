@@ -119,8 +119,8 @@ class TestRefusals:
             ("delay_levels", "1s 0s", "level 2 is '0s'"),
             ("delay_levels", " ", "names no level"),
             ("delay_levels", "99999999999999d", "longer than 100 years"),
-            ("map_growth", "lots", "1GiB"),
-            ("map_growth", "1KiB", "the least is 1MiB"),
+            ("disk_reserve", "lots", "1GiB"),
+            ("map_size_initial", "1KiB", "the least is 1MiB"),
             ("retention_hours", "nan", "a number of hours"),
             ("retention_hours", "-1", "the least is 0"),
             ("broker_name", "a b", "letters, digits"),
@@ -164,7 +164,7 @@ class TestRefusals:
 
     def test_wrong_types_in_the_file(self, tmp_path: Path) -> None:
         assert "max_connections = true" in refusal(write(tmp_path, "max_connections = true\n"))
-        assert "map_growth = true" in refusal(write(tmp_path, "map_growth = true\n"))
+        assert "disk_reserve = true" in refusal(write(tmp_path, "disk_reserve = true\n"))
         assert "max_delay = true" in refusal(write(tmp_path, "max_delay = true\n"))
         assert "broker_name = 5" in refusal(write(tmp_path, "broker_name = 5\n"))
 

@@ -1,0 +1,131 @@
+"""The machine that a run was made on, and the limits that no server on it can pass."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import platform
+import socket
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from compat.bench.records import percentile
+
+_PAGE: Final = bytes(4096)
+_PING: Final = bytes(64)
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts that explain a figure."""
+
+    cpu: str
+    cores: int
+    memory_bytes: int
+    system: str
+    file_system: str
+    """Of the folder that the servers' data was in."""
+    load_average: float
+    """Processes that wanted to run in the minute before: over 0.5, others were using the machine."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What the machine itself does per second, one after the other."""
+
+    syncs_per_second: float
+    """4 KiB writes, each followed by fdatasync."""
+    sync_p50_ms: float
+    sync_p99_ms: float
+    round_trips_per_second: float
+    """64 bytes there and back over a loopback TCP connection between two processes."""
+
+
+def describe(folder: Path) -> Machine:
+    """The machine's facts; the file system is that of the folder."""
+    return Machine(
+        cpu=_cpu_model(),
+        cores=len(os.sched_getaffinity(0)),
+        memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        system=f"{platform.system()} {platform.release()}",
+        file_system=_file_system(folder),
+        load_average=os.getloadavg()[0],
+    )
+
+
+def measure_limits(folder: Path, seconds: float) -> Limits:
+    """Measures disk and loopback, each for so long."""
+    syncs = _sync_times(folder, seconds)
+    ordered = sorted(syncs)
+    return Limits(
+        syncs_per_second=len(syncs) / sum(syncs),
+        sync_p50_ms=percentile(ordered, 0.5) * 1000,
+        sync_p99_ms=percentile(ordered, 0.99) * 1000,
+        round_trips_per_second=_round_trips(seconds),
+    )
+
+
+def _sync_times(folder: Path, seconds: float) -> list[float]:
+    times: list[float] = []
+    with tempfile.TemporaryFile(dir=folder) as file:
+        # Overwrites one place: a growing file would also have its length written, a second write.
+        os.pwrite(file.fileno(), _PAGE, 0)
+        os.fsync(file.fileno())
+        end = time.monotonic() + seconds
+        begin = time.monotonic()
+        while not times or begin < end:
+            os.pwrite(file.fileno(), _PAGE, 0)
+            os.fdatasync(file.fileno())
+            now = time.monotonic()
+            times.append(now - begin)
+            begin = now
+    return times
+
+
+def _round_trips(seconds: float) -> float:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        echo = multiprocessing.get_context("spawn").Process(
+            target=_echo, args=(listener.getsockname()[1],), daemon=True
+        )
+        echo.start()
+        listener.settimeout(30)
+        connection, _ = listener.accept()
+        with connection:
+            connection.settimeout(30)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            trips = 0
+            begin = now = time.monotonic()
+            while now < begin + seconds:
+                connection.sendall(_PING)
+                connection.recv(len(_PING), socket.MSG_WAITALL)
+                trips += 1
+                now = time.monotonic()
+        echo.join()
+    return trips / (now - begin)
+
+
+def _echo(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while data := connection.recv(len(_PING)):
+            connection.sendall(data)
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return platform.machine()
+
+
+def _file_system(folder: Path) -> str:
+    path = folder.resolve()
+    best, kind = "", "unknown"
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, point, name, *_ = line.split()
+        if path.is_relative_to(point) and len(point) >= len(best):
+            best, kind = point, name
+    return kind

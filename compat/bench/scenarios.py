@@ -1,0 +1,138 @@
+"""What is run: each scenario is one load, put on every system in turn."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+Flush = Literal["sync", "async"]
+"""Whether a send is answered after it is on disk, or before."""
+
+Kind = Literal["sends", "life", "levels", "normal"]
+
+_FAR_MS: Final = (30 * 60_000, 120 * 60_000)
+"""Delays that end long after the run: such a scenario measures the accepting alone."""
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    """One load."""
+
+    name: str
+    kind: Kind
+    title: str
+    flush: Flush
+    threads: int
+    """Sending threads; they share one producer and so one connection, as in most programs."""
+    rate: int = 0
+    """Sends per second of all threads together; 0: each sends as soon as it has its answer."""
+    delay_ms: tuple[int, int] = (0, 0)
+    """The asked delay, uniform between both; zeros: for now."""
+    levels: tuple[int, ...] = ()
+    """Delay levels to choose from instead."""
+    consume: bool = True
+    seconds: float
+    """How long sends are measured."""
+    warmup: float
+    """How long the same load runs before anything is measured."""
+    body: int = 256
+    """Bytes."""
+    queues: int = 8
+
+    @property
+    def longest_delay(self) -> float:
+        """Seconds until the last message is due after its send; only for what is waited for."""
+        return (
+            max(_LEVEL_SECONDS[level] for level in self.levels)
+            if self.levels
+            else (self.delay_ms[1] / 1000 if self.consume else 0)
+        )
+
+    @property
+    def expected_seconds(self) -> float:
+        """About how long a run takes, with the start of a server and of the client."""
+        drain = 2 * self.longest_delay if self.consume else 0
+        return 12 + self.warmup + self.seconds + drain
+
+
+_LEVEL_SECONDS: Final = {1: 1, 2: 5, 3: 10}
+"""The default table's first delay levels: those that a benchmark can wait for."""
+
+
+def _sends(threads: int, flush: Flush, seconds: float, warmup: float) -> Scenario:
+    return Scenario(
+        name=f"sends-{threads}-{flush}",
+        kind="sends",
+        title=f"Timed sends, {threads} threads, {flush} flush",
+        flush=flush,
+        threads=threads,
+        delay_ms=_FAR_MS,
+        consume=False,
+        seconds=seconds,
+        warmup=warmup,
+    )
+
+
+def _life(
+    rate: int, flush: Flush, delay_ms: tuple[int, int], seconds: float, warmup: float
+) -> Scenario:
+    return Scenario(
+        name=f"life-{rate}-{flush}",
+        kind="life",
+        title=f"Whole life of timed messages at {rate:,} per s, {flush} flush",
+        flush=flush,
+        # A synchronous send that waits for the disk holds its thread: the rate needs enough of them.
+        threads=16 if rate <= 1_000 else 64,
+        rate=rate,
+        delay_ms=delay_ms,
+        seconds=seconds,
+        warmup=warmup,
+    )
+
+
+def quick() -> list[Scenario]:
+    """What matters most, in about two minutes."""
+    return [
+        _sends(16, "sync", seconds=5, warmup=4),
+        _sends(16, "async", seconds=5, warmup=4),
+        _life(1_000, "sync", (1_000, 4_000), seconds=6, warmup=3),
+    ]
+
+
+def full() -> list[Scenario]:
+    """Everything, in about twenty minutes."""
+    flushes: tuple[Flush, ...] = ("sync", "async")
+    scenarios = [
+        _sends(threads, flush, seconds=12, warmup=8) for threads in (16, 64) for flush in flushes
+    ]
+    scenarios += [
+        _life(rate, flush, (2_000, 12_000), seconds=15, warmup=6)
+        for rate in (1_000, 5_000, 10_000)
+        for flush in flushes
+    ]
+    scenarios.append(
+        Scenario(
+            name="levels-2000-async",
+            kind="levels",
+            title="Delay levels 1 and 2 at 2,000 per s, async flush",
+            flush="async",
+            threads=16,
+            rate=2_000,
+            levels=(1, 2),
+            seconds=12,
+            warmup=6,
+        )
+    )
+    scenarios += [
+        Scenario(
+            name=f"normal-16-{flush}",
+            kind="normal",
+            title=f"Messages for now, sent and consumed, 16 threads, {flush} flush",
+            flush=flush,
+            threads=16,
+            seconds=12,
+            warmup=8,
+        )
+        for flush in flushes
+    ]
+    return scenarios

@@ -1,6 +1,7 @@
 """Everything LMDB: messages, timers, queues, indexes, offsets and settings, in one environment.
 
-Typed calls in, plain values out; no LMDB object leaves this room, and nothing here knows RocketMQ or Twisted.
+Typed calls in, plain values out; no LMDB object leaves this room, and nothing here knows RocketMQ
+or Twisted.
 """
 
 from storage.check import find_faults

@@ -1,0 +1,57 @@
+"""Child processes that never outlive the process that started them (Linux)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Final
+
+_PR_SET_PDEATHSIG: Final = 1
+_C_LIBRARY: Final = ctypes.CDLL(None, use_errno=True)
+
+
+def start(
+    command: Sequence[str | Path],
+    *,
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+    stdin: int = subprocess.DEVNULL,
+    stdout: int | IO[bytes] | None = None,
+    stderr: int | IO[bytes] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a program in a folder; the environment given is added to this process's.
+
+    The kernel kills it when the *thread* that called this ends, however it ends: start what is to
+    live long from a thread that does.
+    """
+    parent = os.getpid()
+
+    def tie_to_parent() -> None:
+        # Runs in the child between fork and exec.
+        _C_LIBRARY.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it ended before the call above
+            os._exit(1)
+
+    return subprocess.Popen(
+        [str(part) for part in command],
+        cwd=folder,
+        env={**os.environ, **(environment or {})},
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        preexec_fn=tie_to_parent,  # noqa: PLW1509  it takes no lock
+    )
+
+
+def stop(process: subprocess.Popen[bytes], grace_s: float) -> int:
+    """Ask a process to end, kill it when it has not done so in time; its exit status."""
+    process.terminate()
+    try:
+        return process.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()

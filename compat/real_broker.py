@@ -1,0 +1,224 @@
+"""A real RocketMQ 5.5.0 name server and broker on loopback, to compare the gateway with."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Literal, Self
+
+from compat import children
+from compat.toolchain import SERVER, classpath, java
+from gateway.client import ClientError, RemotingClient
+from gateway.wire.codes import RequestCode, ResponseCode
+
+Flush = Literal["async", "sync"]
+
+_FLUSH_TYPES: Final = {"async": "ASYNC_FLUSH", "sync": "SYNC_FLUSH"}
+_FIRST_TOPIC: Final = "TBW102"
+"""The topic that a broker registers so that others can be made by sending to them."""
+
+_START_LIMIT_S: Final = 120
+_STOP_LIMIT_S: Final = 20
+
+# What the broker reaches into on Java 17, for its direct buffers.
+_OPENED: Final = (
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+)
+
+
+class RealBrokerError(Exception):
+    """The broker or the name server did not start. The text has the end of what it said."""
+
+
+class RealBroker:
+    """A name server and a broker with their data in one folder; `with` starts and stops them.
+
+    `flush` is whether a send is answered before or after it is on disk; `heap` is a JVM size.
+    `folder` is kept when it is given, and continued from when it is used again; else it is a
+    scratch folder that is removed. Ports that are not given are free ones; the broker also takes
+    the one above its port, on every interface, and the one two below.
+
+    `advertised_host` is the address that clients are told. The servers listen on 127.0.0.1, so with
+    another loopback address whoever listens there on the same ports is in between.
+    `settings` are more lines for the broker's file.
+    """
+
+    def __init__(
+        self,
+        *,
+        flush: Flush = "async",
+        heap: str = "512m",
+        folder: Path | None = None,
+        port: int | None = None,
+        namesrv_port: int | None = None,
+        advertised_host: str = "127.0.0.1",
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        self.port = port or _free_broker_port()
+        self.namesrv_port = namesrv_port or free_port()
+        self.advertised_host = advertised_host
+        self._flush = flush
+        self._heap = heap
+        self._settings = dict(settings or {})
+        self._is_scratch = folder is None
+        self._folder = folder or Path(tempfile.mkdtemp(prefix="tidegate-broker-"))
+        self._namesrv: subprocess.Popen[bytes] | None = None
+        self._broker: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """The broker's, as it is told to clients."""
+        return f"{self.advertised_host}:{self.port}"
+
+    @property
+    def namesrv_address(self) -> str:
+        """What a client is configured with."""
+        return f"{self.advertised_host}:{self.namesrv_port}"
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The running processes: the broker's first, then the name server's."""
+        return tuple(process.pid for process in (self._broker, self._namesrv) if process)
+
+    @property
+    def folder(self) -> Path:
+        """Where both have their data, settings and logs."""
+        return self._folder
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start both; returns when clients can find the broker. Raises RealBrokerError."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._namesrv = self._launch(
+                "namesrv",
+                "org.apache.rocketmq.namesrv.NamesrvStartup",
+                {"listenPort": str(self.namesrv_port), "bindAddress": "127.0.0.1"},
+                heap="128m",
+            )
+            # A broker that finds no name server tries again only after ten seconds.
+            self._wait_until(self._namesrv_answers)
+            self._broker = self._launch(
+                "broker",
+                "org.apache.rocketmq.broker.BrokerStartup",
+                {
+                    "brokerClusterName": "DefaultCluster",
+                    "brokerName": "broker-a",
+                    "brokerId": "0",
+                    "brokerIP1": self.advertised_host,
+                    "bindAddress": "127.0.0.1",
+                    "listenPort": str(self.port),
+                    "haListenPort": str(self.port + 1),
+                    "namesrvAddr": f"127.0.0.1:{self.namesrv_port}",
+                    "storePathRootDir": str(self._folder / "store"),
+                    "flushDiskType": _FLUSH_TYPES[self._flush],
+                    "autoCreateTopicEnable": "true",
+                    "timerWheelEnable": "true",
+                    "recallMessageEnable": "true",
+                    "enablePropertyFilter": "true",
+                    **self._settings,
+                },
+                heap=self._heap,
+            )
+            self._wait_until(self._broker_is_found)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop both and remove a scratch folder; does nothing when they do not run."""
+        for process in (self._broker, self._namesrv):
+            if process and self._is_scratch:
+                process.kill()  # it would take its time to store what is not wanted
+                process.wait()
+            elif process:
+                children.stop(process, _STOP_LIMIT_S)
+        self._broker = self._namesrv = None
+        if self._is_scratch:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _launch(
+        self, name: str, main_class: str, settings: Mapping[str, str], heap: str
+    ) -> subprocess.Popen[bytes]:
+        file = self._folder / f"{name}.conf"
+        file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        paths = os.pathsep.join(str(path) for path in classpath(SERVER))
+        with self._output(name).open("ab") as output:
+            return children.start(
+                [
+                    *(java(), f"-Xms{heap}", f"-Xmx{heap}", *_OPENED),
+                    *(f"-Duser.home={self._folder}", "-cp", paths, main_class, "-c", file),
+                ],
+                folder=self._folder,
+                environment={"ROCKETMQ_HOME": str(self._folder)},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def _output(self, name: str) -> Path:
+        return self._folder / f"{name}.out"
+
+    def _wait_until(self, is_ready: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _START_LIMIT_S
+        while not is_ready():
+            for name, process in (("namesrv", self._namesrv), ("broker", self._broker)):
+                if process and (process.poll() is not None or time.monotonic() > deadline):
+                    said = self._output(name).read_text(errors="replace")[-2000:]
+                    raise RealBrokerError(f"the real {name} did not start: {said}")
+            time.sleep(0.1)
+
+    def _namesrv_answers(self) -> bool:
+        return self._ask_for_route() is not None
+
+    def _broker_is_found(self) -> bool:
+        return self._ask_for_route() == ResponseCode.SUCCESS
+
+    def _ask_for_route(self) -> int | None:
+        client = RemotingClient("127.0.0.1", self.namesrv_port, timeout=5)
+        try:
+            return client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": _FIRST_TOPIC}).code
+        except ClientError:
+            return None
+        finally:
+            client.close()
+
+
+def free_port() -> int:
+    """A TCP port on which nothing listens at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _free_broker_port() -> int:
+    while True:
+        port = free_port()
+        try:
+            for neighbour in (port - 2, port + 1):
+                with socket.socket() as probe:
+                    probe.bind(("0.0.0.0", neighbour))  # noqa: S104  where the broker will listen
+        except OSError:
+            continue
+        return port

@@ -49,7 +49,7 @@ class Command(
     gc=False,
     kw_only=True,
     # The names with a # are not read from a header: what it has there is overwritten.
-    rename={"_ext": "extFields", "_header": "#header", "body": "#body"},
+    rename={"_ext": "extFields", "header": "#header", "body": "#body"},
 ):
     """A request or an answer."""
 
@@ -65,8 +65,9 @@ class Command(
     """Name of a `LanguageCode`; clients may send others."""
     remark: str | None = None
     body: bytes = b""
+    header: bytes = b""
+    """A JSON header as it came."""
     _ext: Any = None
-    _header: bytes = b""
 
     @property
     def is_response(self) -> bool:
@@ -96,7 +97,7 @@ class Command(
         """All extFields as text, numbers and booleans as they are written; nulls are left out."""
         ext = self._ext
         if isinstance(ext, Fields):
-            ext = _decode_as_text(self._header)._ext
+            return _decode_as_text(self.header).ext()
         return ext if ext is not None else {}
 
 
@@ -137,7 +138,7 @@ def decode_command(frame: Frame) -> Command:
             command: Command = read(header)
         except _UNREADABLE:
             command = _decode_as_text(header)
-        command._header = header
+        command.header = header
     else:
         command = _decode_binary(header)
     command.body = body

@@ -81,6 +81,7 @@ def _settle(file: Path | None, flags: dict[str, object]) -> Loaded:
 )
 @click.command_panel("A gateway of your own", commands=["serve", "config", "version"])
 @click.command_panel("What a running gateway holds", commands=["pending", "abort"])
+@click.command_panel("Beside a real broker", commands=["bench"])
 @click.version_option(package_name="tidegate", message="%(prog)s %(version)s")
 def cli() -> None:
     """A gateway for RocketMQ clients that keeps messages for later.
@@ -311,6 +312,16 @@ def abort(
         display.outcome_table(outcomes, _now_ms())
     if not outcomes or any(outcome.outcome != "aborted" for outcome in outcomes):
         sys.exit(_NOT_ABORTED)
+
+
+@cli.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def bench(arguments: tuple[str, ...]) -> None:
+    """Measure the gateway beside a real RocketMQ broker; `tidegate bench --help` says more."""
+    # Not for those who only serve: it brings real clients and a broker.
+    from compat.bench import main as measure
+
+    measure(arguments)
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.LongAdder;
 import java.util.concurrent.locks.LockSupport;
+import java.util.stream.Collectors;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -138,7 +139,7 @@ public final class Load {
         }
         reporter.interrupt();
         long gcAfter = gcMillis();
-        write("sent.bin", senders.stream().map(sender -> sender.records).toList());
+        write("sent.bin", senders.stream().map(sender -> sender.records).collect(Collectors.toList()));
         write("received.bin", List.copyOf(receipts));
         StringBuilder done = new StringBuilder("{\"event\":\"done\",\"gc_ms\":" + (gcAfter - gcBefore) + ",\"failures\":{");
         String comma = "";

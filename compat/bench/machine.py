@@ -35,10 +35,12 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What the machine itself does per second, one after the other."""
 
-    syncs_per_second: float
-    """4 KiB writes, each followed by fdatasync."""
-    sync_p50_ms: float
-    sync_p99_ms: float
+    overwrites_per_second: float
+    """Writes of 4 KiB to one place, each followed by fdatasync."""
+    appends_per_second: float
+    """The same to the end of a file: the file system then also writes the file's new length."""
+    append_p50_ms: float
+    append_p99_ms: float
     round_trips_per_second: float
     """64 bytes there and back over a loopback TCP connection between two processes."""
 
@@ -57,30 +59,34 @@ def describe(folder: Path) -> Machine:
 
 def measure_limits(folder: Path, seconds: float) -> Limits:
     """Measures disk and loopback, each for so long."""
-    syncs = _sync_times(folder, seconds)
-    ordered = sorted(syncs)
+    overwrites = _sync_times(folder, seconds, step=0)
+    appends = _sync_times(folder, seconds, step=len(_PAGE))
+    ordered = sorted(appends)
     return Limits(
-        syncs_per_second=len(syncs) / sum(syncs),
-        sync_p50_ms=percentile(ordered, 0.5) * 1000,
-        sync_p99_ms=percentile(ordered, 0.99) * 1000,
+        overwrites_per_second=len(overwrites) / sum(overwrites),
+        appends_per_second=len(appends) / sum(appends),
+        append_p50_ms=percentile(ordered, 0.5) * 1000,
+        append_p99_ms=percentile(ordered, 0.99) * 1000,
         round_trips_per_second=_round_trips(seconds),
     )
 
 
-def _sync_times(folder: Path, seconds: float) -> list[float]:
+def _sync_times(folder: Path, seconds: float, step: int) -> list[float]:
+    """The seconds that each write and its fdatasync took, `step` bytes apart from one to the next."""
     times: list[float] = []
     with tempfile.TemporaryFile(dir=folder) as file:
-        # Overwrites one place: a growing file would also have its length written, a second write.
         os.pwrite(file.fileno(), _PAGE, 0)
         os.fsync(file.fileno())
-        end = time.monotonic() + seconds
+        place = step
         begin = time.monotonic()
-        while not times or begin < end:
-            os.pwrite(file.fileno(), _PAGE, 0)
+        end = begin + seconds
+        while begin < end:
+            os.pwrite(file.fileno(), _PAGE, place)
             os.fdatasync(file.fileno())
             now = time.monotonic()
             times.append(now - begin)
             begin = now
+            place += step
     return times
 
 

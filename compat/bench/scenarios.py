@@ -93,9 +93,9 @@ def _life(
 def quick() -> list[Scenario]:
     """What matters most, in about two minutes."""
     return [
-        _sends(16, "sync", seconds=5, warmup=4),
-        _sends(16, "async", seconds=5, warmup=4),
-        _life(1_000, "sync", (1_000, 4_000), seconds=6, warmup=3),
+        _sends(16, "sync", seconds=5, warmup=6),
+        _sends(16, "async", seconds=5, warmup=6),
+        _life(1_000, "sync", (1_000, 4_000), seconds=8, warmup=4),
     ]
 
 
@@ -103,10 +103,10 @@ def full() -> list[Scenario]:
     """Everything, in about twenty minutes."""
     flushes: tuple[Flush, ...] = ("sync", "async")
     scenarios = [
-        _sends(threads, flush, seconds=12, warmup=8) for threads in (16, 64) for flush in flushes
+        _sends(threads, flush, seconds=12, warmup=10) for threads in (16, 64) for flush in flushes
     ]
     scenarios += [
-        _life(rate, flush, (2_000, 12_000), seconds=15, warmup=6)
+        _life(rate, flush, (2_000, 12_000), seconds=15, warmup=8)
         for rate in (1_000, 5_000, 10_000)
         for flush in flushes
     ]

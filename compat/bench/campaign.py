@@ -1,0 +1,137 @@
+"""Runs scenarios on systems in turn and gathers what was found."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from compat.bench import load, machine
+from compat.bench.load import Measured, Progress
+from compat.bench.records import balance, lateness, send_times
+from compat.bench.results import FORMAT, Outcome, Results
+from compat.bench.scenarios import Scenario
+from compat.bench.systems import SYSTEMS
+from compat.toolchain import CLIENT_VERSIONS, PROJECT, java, java_version
+
+_LIMITS_S: Final = 1.5
+"""How long each of the machine's own limits is measured."""
+
+
+class Step(NamedTuple):
+    """One scenario on one system."""
+
+    scenario: Scenario
+    system: str
+
+
+def steps(scenarios: Sequence[Scenario], systems: Sequence[str], repeat: int) -> list[Step]:
+    """What is run, in its order.
+
+    The systems take turns at going first, so that a machine that grows slower or faster favours none.
+    """
+    found = []
+    for turn in range(repeat):
+        for number, scenario in enumerate(scenarios):
+            order = systems if (turn + number) % 2 == 0 else systems[::-1]
+            found += [Step(scenario, system) for system in order]
+    return found
+
+
+@contextlib.contextmanager
+def scratch_folder(parent: Path) -> Iterator[Path]:
+    """A new folder for the servers' data, removed afterwards."""
+    parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="run-", dir=parent))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_step(step: Step, folder: Path, tell: Callable[[Progress], None]) -> Outcome:
+    """Starts the system with no data, puts the load on it, stops it and removes its data.
+
+    Raises StartError or LoadError.
+    """
+    scratch = folder / f"{step.system}-{step.scenario.name}"
+    tell(Progress("starting the server"))
+    try:
+        with SYSTEMS[step.system](scratch / "server", step.scenario.flush) as system:
+            measured = load.run(step.scenario, system, scratch, tell)
+        return judge(step, measured)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def judge(step: Step, measured: Measured) -> Outcome:
+    """The figures of one run."""
+    ledger = balance(measured.sent, measured.received)
+    if not step.scenario.consume:
+        # Nobody was there to receive: nothing is missing.
+        ledger = ledger.__replace__(lost=0)
+    received = measured.received
+    return Outcome(
+        scenario=step.scenario.name,
+        system=step.system,
+        sends_per_second=ledger.acknowledged / measured.send_seconds,
+        send=send_times(measured.sent),
+        firing=lateness(received.asked, received.received),
+        stored=lateness(received.asked, received.stored),
+        ledger=ledger,
+        seconds=measured.after.at - measured.before.at,
+        cpu_seconds=measured.after.cpu - measured.before.cpu,
+        written_bytes=measured.after.written - measured.before.written,
+        held_bytes=measured.held_after - measured.held_before,
+        own_memory_bytes=measured.peak_own_memory,
+        resident_bytes=measured.peak_resident,
+        failures=measured.failures,
+        client_gc_ms=measured.client_gc_ms,
+    )
+
+
+def gather(scenarios: Sequence[Scenario], folder: Path) -> Results:
+    """The results of a run that has not begun: its date, versions and machine."""
+    return Results(
+        format=FORMAT,
+        began=datetime.now().astimezone().isoformat(timespec="seconds"),
+        versions=_versions(),
+        machine=machine.describe(folder),
+        limits=machine.measure_limits(folder, _LIMITS_S),
+        scenarios=list(scenarios),
+        outcomes=[],
+    )
+
+
+def _versions() -> dict[str, str]:
+    own = version("tidegate")
+    if revision := _revision():
+        own += f" ({revision})"
+    return {
+        "tidegate": own,
+        "RocketMQ and client": CLIENT_VERSIONS[0],
+        "Python": platform.python_version(),
+        "Java": str(java_version(java())),
+    }
+
+
+def _revision() -> str:
+    """The commit that is measured, with a plus sign when files differ from it; empty outside of git."""
+    git = shutil.which("git")
+    if git is None:
+        return ""
+    done = subprocess.run(
+        [git, "describe", "--always", "--dirty=+"],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip()

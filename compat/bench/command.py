@@ -1,0 +1,214 @@
+"""The command line of the benchmark."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import rich_click as click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from compat.bench import campaign, load, report, results, scenarios
+from compat.bench.campaign import Step
+from compat.bench.load import LoadError
+from compat.bench.records import RecordError
+from compat.bench.results import Results, ResultsError
+from compat.bench.systems import SYSTEMS, StartError
+from compat.real_broker import RealBrokerError
+from compat.toolchain import TOOLS, ToolchainError
+
+_FOLDER: Final = TOOLS / "bench"
+_TITLES: Final = {"tidegate": "Tidegate", "rocketmq": "RocketMQ"}
+
+_KNOWN_ERRORS: Final = (
+    LoadError,
+    RealBrokerError,
+    RecordError,
+    ResultsError,
+    StartError,
+    ToolchainError,
+)
+
+Tell = Callable[[load.Progress], None]
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--quick", "extent", flag_value="quick", help="What matters most, about 2 minutes.")
+@click.option("--full", "extent", flag_value="full", help="Everything, about 20 minutes.")
+@click.option(
+    "--only", type=click.Choice(list(_TITLES)), help="Run one system instead of both in turn."
+)
+@click.option(
+    "--scenario",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Run only this one, of quick or full; may be given several times.",
+)
+@click.option(
+    "--repeat",
+    type=click.IntRange(1, 100),
+    default=1,
+    metavar="TIMES",
+    help="Run each so often and show the medians. Default: 1.",
+)
+@click.option(
+    "--data",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=_FOLDER,
+    metavar="DIR",
+    help="Folder for the servers' data while they run: on the disk that is to be measured. "
+    "Default: .tools/bench.",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="File for the results, as JSON. Default: one named by the time, in .tools/bench.",
+)
+@click.option(
+    "--compare",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Show the figures of an earlier run's results file beside the new ones.",
+)
+@click.option(
+    "--show",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Run nothing: show a results file.",
+)
+def bench(
+    extent: str | None,
+    only: str | None,
+    names: tuple[str, ...],
+    repeat: int,
+    folder: Path,
+    output: Path | None,
+    compare: Path | None,
+    show: Path | None,
+) -> None:
+    """Measure the gateway beside a real RocketMQ broker, with the official Java client as load.
+
+    Both get the same load, one after the other, each fresh and on loopback. Needs what `make
+    setup-test` installs; a Java runtime and jars are got when they are missing.
+
+    \b
+    Examples:
+      tidegate bench
+      tidegate bench --full --output before.json
+      tidegate bench --only tidegate --scenario life-1000-sync --compare before.json
+    """
+    console = Console()
+    try:
+        earlier = results.load(compare) if compare else None
+        if show:
+            report.show(console, results.load(show), earlier)
+            return
+        chosen = _choose(extent, names)
+        file = output or folder / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}.json"
+        found = _run(chosen, [only] if only else list(SYSTEMS), repeat, folder, file)
+    except _KNOWN_ERRORS as error:
+        click.echo(f"tidegate bench: {error}", err=True)
+        sys.exit(1)
+    report.show(console, found, earlier)
+    console.print(f"\nresults: {file}", soft_wrap=True)
+
+
+def _choose(extent: str | None, names: Sequence[str]) -> list[scenarios.Scenario]:
+    if not names:
+        return scenarios.full() if extent == "full" else scenarios.quick()
+    # A scenario of the same name is shorter in the quick run, which therefore counts first.
+    known = {s.name: s for s in scenarios.full()}
+    if extent != "full":
+        known |= {s.name: s for s in scenarios.quick()}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise click.UsageError(f"no scenario {unknown[0]!r}; there are: {', '.join(known)}")
+    return [known[name] for name in names]
+
+
+def _run(
+    chosen: Sequence[scenarios.Scenario],
+    systems: Sequence[str],
+    repeat: int,
+    folder: Path,
+    file: Path,
+) -> Results:
+    load.prepare()
+    plan = campaign.steps(chosen, systems, repeat)
+    with campaign.scratch_folder(folder) as scratch, _progress(plan) as begin:
+        found = campaign.gather(chosen, scratch)
+        for step in plan:
+            found.outcomes.append(campaign.run_step(step, scratch, begin(step)))
+            # After each step: a run that is stopped half-way leaves what it has.
+            results.save(found, file)
+    return found
+
+
+@contextlib.contextmanager
+def _progress(plan: Sequence[Step]) -> Iterator[Callable[[Step], Tell]]:
+    """What says on standard error how far the run is: a bar for people, a line a step for files."""
+    console = Console(stderr=True)
+    total = sum(step.scenario.expected_seconds for step in plan)
+    if not console.is_terminal:
+        number = iter(range(1, len(plan) + 1))
+
+        def line(step: Step) -> Tell:
+            name = _TITLES[step.system]
+            console.print(
+                f"[{next(number)}/{len(plan)}] {step.scenario.title}: {name}", markup=False
+            )
+            return lambda progress: None
+
+        console.print(f"about {total / 60:.0f} min")
+        yield line
+        return
+
+    bars = Progress(
+        BarColumn(20),
+        TimeElapsedColumn(),
+        TextColumn("of about {task.fields[about]}"),
+        TextColumn("{task.description}"),
+        console=console,
+        transient=True,
+    )
+    about = f"{int(total) // 60}:{int(total) % 60:02}"
+    with bars:
+        task = bars.add_task("measuring the machine itself", total=total, about=about)
+        done = 0.0
+
+        def bar(step: Step) -> Tell:
+            nonlocal done
+            teller = _Bar(bars, task, step, done)
+            done += step.scenario.expected_seconds
+            return teller
+
+        yield bar
+
+
+class _Bar:
+    """Moves the bar through one step."""
+
+    def __init__(self, bars: Progress, task: TaskID, step: Step, done: float) -> None:
+        self._bars, self._task, self._step, self._done = bars, task, step, done
+        self._begin = time.monotonic()
+
+    def __call__(self, progress: load.Progress) -> None:
+        scenario = self._step.scenario
+        counts = f": {progress.sent:,} sent" if progress.sent else ""
+        if progress.received:
+            counts += f", {progress.received:,} received"
+        passed = min(time.monotonic() - self._begin, scenario.expected_seconds)
+        self._bars.update(
+            self._task,
+            completed=self._done + passed,
+            description=f"{scenario.title} · {_TITLES[self._step.system]} · {progress.phase}{counts}",
+        )

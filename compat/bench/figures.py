@@ -1,0 +1,204 @@
+"""Which figures are shown of each kind of scenario, and the goals they are held against.
+
+The goals are explained in docs/performance.md. A ratio is Tidegate's figure over RocketMQ's in the same run.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from compat.bench.records import Spread
+from compat.bench.results import Outcome
+from compat.bench.scenarios import Kind, Scenario
+
+_MIB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number of an outcome."""
+
+    key: str
+    label: str
+    """With the unit."""
+    of: Callable[[Outcome], float | None]
+    digits: int = 1
+    more_is_better: bool = False
+    is_count: bool = False
+    """A count of faults: several runs add up instead of giving their median."""
+
+    def over(self, outcomes: Sequence[Outcome]) -> float | None:
+        """The figure of several runs of one scenario: the median, or the sum of faults."""
+        found = [value for outcome in outcomes if (value := self.of(outcome)) is not None]
+        if not found:
+            return None
+        return sum(found) if self.is_count else statistics.median(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What Tidegate's figure must reach; both bounds must hold where there are two."""
+
+    limit: float | None = None
+    """The figure itself: at most this (at least, where more is better)."""
+    ratio: float | None = None
+    """The ratio to RocketMQ's: at most this (at least, where more is better)."""
+
+    def text(self, figure: Figure) -> str:
+        """The goal in a few characters."""
+        sign = "≥" if figure.more_is_better else "≤"
+        parts = []
+        if self.limit is not None:
+            parts.append(f"{sign} {self.limit:,g}" if self.limit else "0")
+        if self.ratio is not None:
+            parts.append(f"{sign} {self.ratio:g} times")
+        return ", ".join(parts)
+
+    def is_met(self, figure: Figure, own: float | None, other: float | None) -> bool | None:
+        """Whether the goal is met; None when that cannot be told."""
+        if own is None:
+            return None
+        pairs: list[tuple[float, float]] = []
+        if self.limit is not None:
+            pairs.append((own, self.limit))
+        if self.ratio is not None:
+            if other is None:
+                return None
+            pairs.append((own, self.ratio * other))
+        return all(
+            value >= bound if figure.more_is_better else value <= bound for value, bound in pairs
+        )
+
+
+def _per_message(
+    total: Callable[[Outcome], float], scale: float = 1
+) -> Callable[[Outcome], float | None]:
+    def figure(outcome: Outcome) -> float | None:
+        count = outcome.ledger.acknowledged
+        return total(outcome) * scale / count if count else None
+
+    return figure
+
+
+def _part(
+    spread: Callable[[Outcome], Spread | None], part: Callable[[Spread], float]
+) -> Callable[[Outcome], float | None]:
+    def figure(outcome: Outcome) -> float | None:
+        found = spread(outcome)
+        return None if found is None else part(found)
+
+    return figure
+
+
+def _send(outcome: Outcome) -> Spread | None:
+    return outcome.send
+
+
+def _firing(outcome: Outcome) -> Spread | None:
+    return outcome.firing
+
+
+def _stored(outcome: Outcome) -> Spread | None:
+    return outcome.stored
+
+
+RATE: Final = Figure(
+    "rate", "sends per s", lambda o: o.sends_per_second, digits=0, more_is_better=True
+)
+SEND_FIGURES: Final = (
+    Figure("send.mean", "send mean, ms", _part(_send, lambda s: s.mean), digits=2),
+    Figure("send.p50", "send P50, ms", _part(_send, lambda s: s.p50), digits=2),
+    Figure("send.p99", "send P99, ms", _part(_send, lambda s: s.p99), digits=2),
+    Figure("send.p999", "send P999, ms", _part(_send, lambda s: s.p999), digits=2),
+    Figure("send.max", "send max, ms", _part(_send, lambda s: s.max), digits=1),
+)
+FIRING_FIGURES: Final = (
+    Figure("firing.p50", "firing error P50, ms", _part(_firing, lambda s: s.p50), digits=0),
+    Figure("firing.p90", "firing error P90, ms", _part(_firing, lambda s: s.p90), digits=0),
+    Figure("firing.p99", "firing error P99, ms", _part(_firing, lambda s: s.p99), digits=0),
+    Figure("firing.p999", "firing error P999, ms", _part(_firing, lambda s: s.p999), digits=0),
+    Figure("firing.max", "firing error max, ms", _part(_firing, lambda s: s.max), digits=0),
+    Figure("stored.p99", "until stored P99, ms", _part(_stored, lambda s: s.p99), digits=0),
+)
+FAULTS: Final = (
+    Figure("refused", "sends refused", lambda o: o.ledger.refused, digits=0, is_count=True),
+    Figure("lost", "lost", lambda o: o.ledger.lost, digits=0, is_count=True),
+    Figure("doubled", "doubled", lambda o: o.ledger.doubled, digits=0, is_count=True),
+    Figure("early", "early", lambda o: o.ledger.early, digits=0, is_count=True),
+)
+CPU: Final = Figure("cpu", "server CPU a message, µs", _per_message(lambda o: o.cpu_seconds, 1e6))
+CPU_RATE: Final = Figure(
+    "cpu_rate",
+    "messages per CPU second",
+    lambda o: o.ledger.acknowledged / o.cpu_seconds if o.cpu_seconds else None,
+    digits=0,
+    more_is_better=True,
+)
+CORES: Final = Figure("cores", "server CPU, cores", lambda o: o.cpu_seconds / o.seconds, digits=2)
+RESOURCES: Final = (
+    Figure(
+        "written",
+        "disk written a message, bytes",
+        _per_message(lambda o: o.written_bytes),
+        digits=0,
+    ),
+    Figure("held", "disk held a message, bytes", _per_message(lambda o: o.held_bytes), digits=0),
+    Figure(
+        "memory",
+        "own memory, MiB",
+        lambda o: o.own_memory_bytes / _MIB,
+        digits=0,
+    ),
+    Figure(
+        "resident",
+        "with mapped files, MiB",
+        lambda o: o.resident_bytes / _MIB,
+        digits=0,
+    ),
+)
+END_TO_END: Final = (
+    Figure("e2e.p50", "send to receipt P50, ms", _part(_firing, lambda s: s.p50), digits=0),
+    Figure("e2e.p99", "send to receipt P99, ms", _part(_firing, lambda s: s.p99), digits=0),
+)
+
+FIGURES: Final[dict[Kind, tuple[Figure, ...]]] = {
+    "sends": (RATE, *SEND_FIGURES, FAULTS[0], CPU, CORES, *RESOURCES),
+    "life": (RATE, *FIRING_FIGURES, *FAULTS, *SEND_FIGURES, CPU, CORES, *RESOURCES),
+    "levels": (RATE, *FIRING_FIGURES, *FAULTS, *SEND_FIGURES, CPU, CORES, *RESOURCES),
+    "normal": (RATE, *SEND_FIGURES, *END_TO_END, *FAULTS, CPU_RATE, CPU, CORES, *RESOURCES),
+}
+
+_NONE: Final = Goal(limit=0)
+_MEMORY: Final = {"memory": Goal(limit=300)}
+_DISK: Final = {"written": Goal(ratio=0.5), "held": Goal(ratio=0.5)}
+_FAULTLESS: Final = {"lost": _NONE, "doubled": _NONE, "early": _NONE}
+_CALM: Final = {"send.mean": Goal(ratio=1), "send.p99": Goal(ratio=1)}
+
+
+def goals(scenario: Scenario) -> dict[str, Goal]:
+    """The goals of a scenario's figures, by their keys."""
+    match scenario.kind:
+        case "sends":
+            least = 2.0 if scenario.flush == "sync" else 1.3
+            found = {"rate": Goal(ratio=least), **_CALM, **_DISK, **_MEMORY}
+            if scenario.flush == "sync":
+                found["cpu"] = Goal(limit=40 if scenario.threads <= 16 else 25)
+            return found
+        case "life":
+            firing = (2, 5, 20, 50) if scenario.rate < 10_000 else (5, 10, 30, 100)
+            found = {**_firing_goals(firing), **_FAULTLESS, **_DISK, **_MEMORY}
+            if scenario.rate >= 10_000:
+                found["cpu"] = Goal(limit=40, ratio=0.5)
+            return found
+        case "levels":
+            return {**_firing_goals((2, 5, 20, 50)), **_FAULTLESS, **_DISK, **_MEMORY}
+        case "normal":
+            return {"cpu_rate": Goal(ratio=0.8), **_FAULTLESS, **_MEMORY}
+
+
+def _firing_goals(limits: tuple[float, ...]) -> dict[str, Goal]:
+    parts = ("p50", "p90", "p99", "p999")
+    return {f"firing.{part}": Goal(limit=limit) for part, limit in zip(parts, limits, strict=True)}

@@ -1,0 +1,216 @@
+"""Runs the load, a Java program of the official client, and samples the server while it works."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from compat import children
+from compat.bench.processes import Usage, held_bytes, usage
+from compat.bench.records import Received, Sent, read_received, read_sent
+from compat.bench.scenarios import Scenario
+from compat.bench.systems import System
+from compat.toolchain import classpath, compile_java, java
+
+CLIENT: Final = "client-5.5.0"
+_PATIENCE_S: Final = 30
+"""How long after the last asked time a message is waited for before it counts as lost."""
+
+_GRACE_S: Final = 120
+"""On top of all that a run should take: starts, a slow machine."""
+
+
+class LoadError(Exception):
+    """The load could not be run to its end; the text is one line."""
+
+
+class Progress(NamedTuple):
+    """How far a run is."""
+
+    phase: str
+    sent: int = 0
+    received: int = 0
+
+
+class Measured(NamedTuple):
+    """All that a run left to be judged."""
+
+    sent: Sent
+    received: Received
+    send_seconds: float
+    failures: dict[str, int]
+    """How many sends failed, by the start of the error's text."""
+    client_gc_ms: int
+    """How long the client's own garbage collection stopped it, in all."""
+    before: Usage
+    after: Usage
+    held_before: int
+    held_after: int
+    peak_own_memory: int
+    peak_resident: int
+
+
+class _Program(NamedTuple):
+    java: Path
+    paths: str
+
+
+def prepare() -> _Program:
+    """Gets the client and compiles the load. Raises ToolchainError."""
+    libraries = classpath(CLIENT)
+    classes = compile_java([Path(__file__).with_name("Load.java")], libraries, "bench")
+    return _Program(java(), os.pathsep.join(str(path) for path in (classes, *libraries)))
+
+
+def run(
+    scenario: Scenario,
+    system: System,
+    scratch: Path,
+    tell: Callable[[Progress], None],
+) -> Measured:
+    """Puts one load on a running server, and measures the server from the first send to the last message.
+
+    Raises LoadError when the load ends before its time.
+    """
+    records = scratch / "records"
+    shutil.rmtree(records, ignore_errors=True)
+    records.mkdir(parents=True)
+    errors = scratch / "load.err"
+    with errors.open("wb") as complaints:
+        process = children.start(
+            _command(prepare(), scenario, system.address, records, scratch),
+            folder=scratch,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+        )
+    watch = threading.Timer(scenario.expected_seconds + _PATIENCE_S + _GRACE_S, process.kill)
+    watch.start()
+    try:
+        with process:
+            try:
+                return _watch(process, scenario, system, records, tell)
+            except (_CutOffError, ProcessLookupError) as error:
+                process.kill()
+                process.wait()
+                reason = str(error) or _last_words(errors)
+                raise LoadError(f"{scenario.name} on {system.name}: {reason}") from None
+    finally:
+        watch.cancel()
+
+
+class _CutOffError(Exception):
+    """The load's output ended before its last event."""
+
+
+def _watch(
+    process: subprocess.Popen[bytes],
+    scenario: Scenario,
+    system: System,
+    records: Path,
+    tell: Callable[[Progress], None],
+) -> Measured:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    events = _events(process.stdout)
+    tell(Progress("warming up"))
+    event = next(events, {})
+    if event.get("event") != "ready":
+        raise _CutOffError
+    before = usage(system.pid)
+    held_before = held_bytes(system.folder)
+    process.stdin.write(b"go\n")
+    process.stdin.flush()
+
+    after = before
+    held_after = held_before
+    peak_own, peak_resident = before.own_memory, before.resident
+    phase = "sending"
+    send_seconds = 0.0
+    for event in events:
+        now = usage(system.pid)
+        peak_own = max(peak_own, now.own_memory)
+        peak_resident = max(peak_resident, now.resident)
+        match event["event"]:
+            case "progress":
+                tell(Progress(phase, event["sent"], event["received"]))
+            case "sent":
+                send_seconds = event["seconds"]
+                phase = "waiting for the last"
+                after, held_after = now, held_bytes(system.folder)
+            case "drained":
+                after, held_after = now, held_bytes(system.folder)
+            case "done":
+                break
+    else:
+        raise _CutOffError
+    tell(Progress("counting"))
+    return Measured(
+        sent=read_sent(records / "sent.bin"),
+        received=read_received(records / "received.bin"),
+        send_seconds=send_seconds,
+        failures=event["failures"],
+        client_gc_ms=event["gc_ms"],
+        before=before,
+        after=after,
+        held_before=held_before,
+        held_after=held_after,
+        peak_own_memory=peak_own,
+        peak_resident=peak_resident,
+    )
+
+
+def _command(
+    program: _Program, scenario: Scenario, address: str, records: Path, scratch: Path
+) -> list[str]:
+    plan: dict[str, object] = {
+        "namesrv": address,
+        "topic": f"bench-{scenario.name}",
+        "group": f"bench-{scenario.name}",
+        "records": records,
+        "queues": scenario.queues,
+        "threads": scenario.threads,
+        "rate": scenario.rate,
+        "body": scenario.body,
+        "seconds": scenario.seconds,
+        "warmup": scenario.warmup,
+        "delay_min": scenario.delay_ms[0],
+        "delay_max": scenario.delay_ms[1],
+        "levels": ",".join(str(level) for level in scenario.levels),
+        "consume": str(scenario.consume).lower(),
+        "patience": _PATIENCE_S,
+    }
+    return [
+        str(program.java),
+        # One size from the start: a growing heap pauses the client, and its pauses look like the server's.
+        "-Xms512m",
+        "-Xmx512m",
+        # Where the client writes its logs.
+        f"-Duser.home={scratch}",
+        "-classpath",
+        program.paths,
+        "Load",
+        *(f"{name}={value}" for name, value in plan.items()),
+    ]
+
+
+def _events(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError:
+            raise _CutOffError from None
+
+
+def _last_words(file: Path) -> str:
+    """The first line of the last exception in an error output, or its last line."""
+    lines = [line for line in file.read_text(errors="replace").splitlines() if line.strip()]
+    exceptions = [line for line in lines if "Exception" in line and not line.startswith("\t")]
+    found = (exceptions or lines or ["the load was stopped: it took too long"])[-1]
+    return found.strip()[:300]

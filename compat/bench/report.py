@@ -1,0 +1,135 @@
+"""Tables for people: the systems side by side, with ratios, goals and an earlier run."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from compat.bench.figures import FIGURES, Figure, goals
+from compat.bench.results import Results
+from compat.bench.scenarios import Scenario
+
+_MET: Final[dict[bool | None, Text]] = {
+    True: Text("yes", "green"),
+    False: Text("no", "red"),
+    None: Text(""),
+}
+_TITLES: Final = {"tidegate": "Tidegate", "rocketmq": "RocketMQ"}
+
+
+def show(console: Console, results: Results, earlier: Results | None = None) -> None:
+    """Prints a run: the machine, its limits, then a table of each scenario."""
+    console.print(head(results, earlier))
+    for scenario in results.scenarios:
+        console.print()
+        console.print(table(results, scenario, earlier))
+
+
+def head(results: Results, earlier: Results | None = None) -> RenderableType:
+    """What a reader must know before the figures."""
+    machine, limits = results.machine, results.limits
+    lines = [
+        f"{_moment(results.began)} · "
+        + " · ".join(f"{name} {version}" for name, version in results.versions.items()),
+        " · ".join(
+            (
+                f"{machine.cores} cores of {machine.cpu}",
+                f"{machine.memory_bytes / 2**30:.0f} GiB",
+                machine.system,
+                machine.file_system,
+            )
+        ),
+        (
+            f"the disk alone: {limits.appends_per_second:,.0f} fdatasync per s of a growing file "
+            f"(P50 {limits.append_p50_ms:.2f}, P99 {limits.append_p99_ms:.2f} ms), "
+            f"{limits.overwrites_per_second:,.0f} of one that does not grow"
+        ),
+        f"the loopback alone: {limits.round_trips_per_second:,.0f} round trips per s",
+    ]
+    parts = [Text(line) for line in lines]
+    if machine.load_average > machine.cores / 4:
+        parts.append(
+            Text(
+                f"Others were using the machine (load average {machine.load_average:.1f} at the "
+                "start): read the ratios rather than the figures.",
+                style="yellow",
+            )
+        )
+    if earlier is not None:
+        parts.append(Text(f"compared with the run of {_moment(earlier.began)}"))
+    return Group(*parts)
+
+
+def table(results: Results, scenario: Scenario, earlier: Results | None = None) -> Table:
+    """One scenario: a line of each figure, a column of each system."""
+    systems = [name for name in _TITLES if results.of(scenario.name, name)]
+    both = len(systems) == len(_TITLES)
+    shown = Table(title=scenario.title, title_justify="left", title_style="bold")
+    shown.add_column("", no_wrap=True)
+    for name in systems:
+        shown.add_column(_TITLES[name], justify="right")
+        if earlier is not None:
+            shown.add_column("before", justify="right", style="dim")
+    if both:
+        shown.add_column("ratio", justify="right")
+    if "tidegate" in systems:
+        shown.add_column("goal", justify="right")
+        shown.add_column("")
+
+    held_to = goals(scenario)
+    for figure in FIGURES[scenario.kind]:
+        values = {name: figure.over(results.of(scenario.name, name)) for name in _TITLES}
+        cells: list[str | Text] = [figure.label]
+        for name in systems:
+            cells.append(number(values[name], figure.digits))
+            if earlier is not None:
+                before = figure.over(earlier.of(scenario.name, name))
+                cells.append(_change(figure, values[name], before))
+        own, other = values["tidegate"], values["rocketmq"]
+        if both:
+            cells.append(ratio(own, other))
+        if "tidegate" in systems:
+            goal = held_to.get(figure.key)
+            met = goal.is_met(figure, own, other) if goal else None
+            cells.append(goal.text(figure) if goal else "")
+            cells.append(_MET[met])
+        shown.add_row(*cells)
+    for name in systems:
+        for failure, count in _failures(results, scenario, name).items():
+            shown.caption = f"{shown.caption or ''}{_TITLES[name]}: {count:,} times {failure}\n"
+    return shown
+
+
+def number(value: float | None, digits: int) -> str:
+    """A figure with its digits after the point; a dash when there is none."""
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def ratio(own: float | None, other: float | None) -> str:
+    """How many times the other figure the own one is; nothing where that says nothing."""
+    if own is None or not other:
+        return ""
+    times = own / other
+    return f"{times:.2f}" if times < 10 else f"{times:,.0f}"
+
+
+def _change(figure: Figure, value: float | None, before: float | None) -> str:
+    if value is None or not before:
+        return number(before, figure.digits)
+    return f"{number(before, figure.digits)} ({(value - before) / before:+.0%})"
+
+
+def _failures(results: Results, scenario: Scenario, system: str) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for outcome in results.of(scenario.name, system):
+        for text, count in outcome.failures.items():
+            found[text] = found.get(text, 0) + count
+    return found
+
+
+def _moment(began: str) -> str:
+    return datetime.fromisoformat(began).strftime("%Y-%m-%d %H:%M")

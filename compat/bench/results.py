@@ -1,0 +1,92 @@
+"""What a benchmark found, as it is kept in a file: facts and figures, no judgement."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from compat.bench.machine import Limits, Machine
+from compat.bench.records import Ledger, Spread
+from compat.bench.scenarios import Scenario
+
+FORMAT: Final = 1
+"""Changes when a field changes its meaning or leaves; a new optional field does not change it."""
+
+
+class ResultsError(Exception):
+    """A results file that cannot be read; the text is one line."""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """One scenario on one system, once."""
+
+    scenario: str
+    system: str
+    sends_per_second: float
+    """Acknowledged sends over the time from the first send's start to the last one's answer."""
+    send: Spread | None
+    """From a send's start to its answer; at a given rate, from when it should have started."""
+    firing: Spread | None
+    """From the asked time to the listener's call. For a message for now: from its send's start."""
+    stored: Spread | None
+    """From the asked time to the server's own store time."""
+    ledger: Ledger
+    seconds: float
+    """From the first send to the last message, or to the last answer where nothing is consumed."""
+    cpu_seconds: float
+    """The server's, in that time."""
+    written_bytes: int
+    """To disk, by the server, in that time."""
+    held_bytes: int
+    """By how much the files grew on disk in that time."""
+    own_memory_bytes: int
+    """The most that was resident beside the page cache."""
+    resident_bytes: int
+    """The most that was resident in all."""
+    failures: dict[str, int]
+    """Failed sends, by the start of the error's text."""
+    client_gc_ms: int
+
+
+class Results(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of the benchmark."""
+
+    format: int
+    began: str
+    """ISO 8601, with the zone."""
+    versions: dict[str, str]
+    machine: Machine
+    limits: Limits
+    scenarios: list[Scenario]
+    outcomes: list[Outcome]
+
+    def of(self, scenario: str, system: str) -> list[Outcome]:
+        """Each time that the scenario was run on the system."""
+        return [o for o in self.outcomes if o.scenario == scenario and o.system == system]
+
+
+def save(results: Results, file: Path) -> None:
+    """Writes a results file."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n")
+
+
+def load(file: Path) -> Results:
+    """Reads a results file. Raises ResultsError when it is none, or of another format."""
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise ResultsError(f"cannot read {file}: {error.strerror}") from None
+    try:
+        found = msgspec.json.decode(data, type=_Format).format
+        if found != FORMAT:
+            raise ResultsError(f"{file} has format {found}; this version reads format {FORMAT}")
+        return msgspec.json.decode(data, type=Results)
+    except msgspec.MsgspecError as error:
+        raise ResultsError(f"{file} is no results file: {error}") from None
+
+
+class _Format(msgspec.Struct):
+    format: int

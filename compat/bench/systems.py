@@ -1,0 +1,85 @@
+"""The systems that are measured: each is started fresh for each scenario, on loopback."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from compat import children
+from compat.bench.scenarios import Flush
+from compat.real_broker import RealBroker
+
+_START_LIMIT_S: Final = 30
+_STOP_LIMIT_S: Final = 30
+_LISTENING: Final = re.compile(r"^listening on ([^\s,]+)", re.MULTILINE)
+
+
+class StartError(Exception):
+    """The gateway did not start; the text is one line."""
+
+
+class System(NamedTuple):
+    """A running server under test."""
+
+    name: str
+    address: str
+    """What a client takes as its name server."""
+    pid: int
+    """The process that takes, keeps and delivers messages."""
+    folder: Path
+    """Where its data is."""
+
+
+@contextmanager
+def tidegate(folder: Path, flush: Flush) -> Iterator[System]:
+    """A gateway in a process of its own, on a free port.
+
+    Its other settings are those of the environment variables, so that one can be tried:
+    `TIDEGATE_... tidegate bench`.
+    """
+    folder.mkdir(parents=True)
+    data, output = folder / "data", folder / "output"
+    with output.open("wb") as out:
+        process = children.start(
+            [
+                *(sys.executable, "-m", "gateway.cli", "serve", "--data", data),
+                *("--listen", "127.0.0.1:0", "--flush", flush),
+            ],
+            folder=folder,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        yield System("tidegate", _address(process, output), process.pid, data)
+    finally:
+        children.stop(process, _STOP_LIMIT_S)
+
+
+def _address(process: subprocess.Popen[bytes], output: Path) -> str:
+    deadline = time.monotonic() + _START_LIMIT_S
+    while time.monotonic() < deadline:
+        said = output.read_text(errors="replace")
+        if found := _LISTENING.search(said):
+            return found[1]
+        if process.poll() is not None:
+            lines = said.strip().splitlines() or [f"exit status {process.returncode}"]
+            raise StartError(f"the gateway did not start: {lines[-1]}")
+        time.sleep(0.05)
+    raise StartError(f"the gateway was not listening after {_START_LIMIT_S} s")
+
+
+@contextmanager
+def rocketmq(folder: Path, flush: Flush) -> Iterator[System]:
+    """A real broker with its defaults but for the flush, and a heap of 2 GiB. Its name server is not measured."""
+    with RealBroker(flush=flush, heap="2g", folder=folder) as broker:
+        yield System("rocketmq", broker.namesrv_address, broker.pids[0], folder / "store")
+
+
+Start = Callable[[Path, Flush], AbstractContextManager[System]]
+SYSTEMS: Final[dict[str, Start]] = {"tidegate": tidegate, "rocketmq": rocketmq}

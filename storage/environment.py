@@ -83,7 +83,7 @@ class Environment:
             self._opened = opened.pop_all()
         self._page_size = self.lmdb.stat()["psize"]
         self._map_size = self.lmdb.info()["map_size"]
-        self._was_full = False
+        self._lacking = 0
 
     def make_room(self, batch_bytes: int) -> None:
         """Let the map grow before a batch needs it. Call it only while no transaction is open.
@@ -92,8 +92,8 @@ class Environment:
         """
         used = (self.lmdb.info()["last_pgno"] + 1) * self._page_size
         needed = used + ROOM_FACTOR * batch_bytes + self._map_size // 8
-        if self._was_full:
-            needed = max(needed, self._map_size + 1)
+        if self._lacking:
+            needed = max(needed, self._map_size + ROOM_FACTOR * self._lacking)
         if needed <= self._map_size:
             return
         size = self._map_size
@@ -107,12 +107,12 @@ class Environment:
         except (OSError, OverflowError, MemoryError, lmdb.Error) as error:
             raise StorageFullError(f"LMDB's map cannot grow to {size} bytes: {error}") from error
         self._map_size = size
-        self._was_full = False
+        self._lacking = 0
 
-    def was_full(self) -> None:
-        """Note that a batch did not fit into the map, against all expectation: the next one gets a
-        larger map."""
-        self._was_full = True
+    def was_full(self, batch_bytes: int) -> None:
+        """Note that a batch did not fit into the map, as happens when most of it came only after
+        its transaction had begun: the next batch gets a map with room for another one like it."""
+        self._lacking = max(1, batch_bytes)
 
     def disk_free(self) -> int:
         """Bytes that the file can still grow by: what the disk has free, and free pages inside the
@@ -168,7 +168,7 @@ def _check_version(environment: lmdb.Environment, path: Path) -> None:
             return
     try:
         meta = environment.open_db(b"meta", create=False)
-    except lmdb.NotFoundError:
+    except (lmdb.NotFoundError, lmdb.IncompatibleError):
         found = None
     else:
         with environment.begin() as txn:

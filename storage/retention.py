@@ -78,7 +78,7 @@ def _shorten_queue(
 
 
 def _remove_aborted(store: Store, txn: lmdb.Transaction, before_ms: int, limit: int) -> int:
-    bound = pack_u64(before_ms)
+    bound = pack_u64(max(0, before_ms))
     cursor = txn.cursor(db=store.tables.aborted)
     alive = cursor.first()
     removed = 0

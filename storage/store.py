@@ -411,7 +411,7 @@ class Store:
         :returns: what it will say.
         """
         if isinstance(error, lmdb.MapFullError):
-            self.environment.was_full()
+            self.environment.was_full(self._bytes)
         if self._failure is None:
             if isinstance(error, StorageError):
                 self._failure = error

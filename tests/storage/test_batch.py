@@ -1,0 +1,485 @@
+"""One batch: nothing of it is seen before its commit, all of it after, nothing after a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import error
+
+import lmdb
+import pytest
+
+from storage import (
+    Aborted,
+    Fired,
+    StorageError,
+    StorageFullError,
+    Store,
+    Terms,
+    find_by_id,
+    find_by_key,
+    find_by_sequence,
+    find_faults,
+    held_by_topic,
+    remove_expired,
+)
+from tests.storage.folder import Folder
+from tests.storage.sample import (
+    TOPIC,
+    Sample,
+    fire,
+    hold,
+    hold_all,
+    ids_in,
+    numbered,
+    pending_ids,
+    send,
+    states,
+    terms_of,
+)
+
+NOT_A_NUMBER_OF_ITS_SIZE = r"format requires|argument out of range"
+
+
+def change_everything(store: Store) -> int:
+    """A batch that touches every table; the sequence of its first message.
+
+    It wants one message `old` that is pending for 1_000, and one message `sent` in the queue.
+    """
+    sequence = send(store, Sample(b"new", keys=(b"k",)), stored_ms=1_000)
+    sequence = hold(store, Sample(b"held", keys=(b"k",)), 2_000)
+    hold(store, Sample(b"taken back"), 3_000)
+    store.abort(b"taken back", 900)
+    store.fire_due(1_000, 1_000, 10)
+    remove_expired(store, 500, 10, lambda topic: False)
+    store.put_topic(b"new topic", b"{}")
+    store.put_group(b"new group", b"{}")
+    return sequence - 1
+
+
+@pytest.fixture
+def filled(store: Store) -> Store:
+    """A store in which `old` is pending and `sent` is in the queue."""
+    send(store, Sample(b"sent", keys=(b"k",)), stored_ms=100)
+    hold(store, Sample(b"old", keys=(b"k",)), 1_000)
+    store.commit()
+    return store
+
+
+def assert_unchanged(store: Store) -> None:
+    """What `filled` holds, and nothing of `change_everything`."""
+    assert ids_in(store) == [b"sent"]
+    assert pending_ids(store) == [b"old"]
+    assert store.next_due() == 1_000
+    assert states(store, b"sent") == ["untimed"]
+    assert states(store, b"old") == ["pending"]
+    for stranger in (b"new", b"held", b"taken back"):
+        assert states(store, stranger) == []
+    assert len(find_by_key(store, [TOPIC], b"k", 10)) == 2
+    assert held_by_topic(store) == {TOPIC: 1}
+    queue = store.queue(TOPIC, 0)
+    assert (queue.first, queue.visible) == (0, 1)
+    assert store.topics() == []
+    assert store.groups() == []
+    assert find_faults(store) == []
+
+
+def assert_changed(store: Store) -> None:
+    """What `change_everything` makes of `filled`."""
+    assert ids_in(store) == [b"new", b"old"]
+    assert pending_ids(store) == [b"held"]
+    assert states(store, b"sent") == []
+    assert states(store, b"taken back") == ["aborted"]
+    assert held_by_topic(store) == {TOPIC: 1}
+    queue = store.queue(TOPIC, 0)
+    assert (queue.first, queue.visible, queue.next) == (1, 3, 3)
+    assert store.topics() == [(b"new topic", b"{}")]
+    assert store.groups() == [(b"new group", b"{}")]
+
+
+def test_nothing_is_seen_before_the_commit(filled: Store) -> None:
+    sequence = change_everything(filled)
+    assert_unchanged(filled)
+    assert find_by_sequence(filled, sequence) is None
+    filled.commit()
+    assert_changed(filled)
+
+
+def test_nothing_is_left_after_abandoning(filled: Store, reopen: Callable[[], Store]) -> None:
+    change_everything(filled)
+    filled.abandon()
+    assert not filled.has_changes
+    assert filled.batch_bytes == 0
+    assert_unchanged(filled)
+    assert_unchanged(reopen())
+
+
+def test_nothing_is_left_when_the_process_dies(filled: Store, folder: Folder) -> None:
+    change_everything(filled)
+    assert_unchanged(folder.reopen_after_crash())
+
+
+def test_everything_is_there_after_a_restart(filled: Store, reopen: Callable[[], Store]) -> None:
+    change_everything(filled)
+    filled.commit()
+    assert_changed(reopen())
+
+
+def test_offsets_and_sequences_of_an_abandoned_batch_are_given_again(filled: Store) -> None:
+    sequence = filled.next_sequence
+    assert send(filled, Sample(b"x")) == 1
+    assert send(filled, Sample(b"y", queue=9)) == 0
+    filled.fire_due(1_000, 1_000, 10)
+    filled.abandon()
+    assert filled.next_sequence == sequence
+    assert filled.queue(TOPIC, 0).next == 1
+    assert send(filled, Sample(b"z", queue=9)) == 0
+    assert fire(filled, 1_000) == 1
+    assert ids_in(filled) == [b"sent", b"old"]
+    assert ids_in(filled, queue=9) == [b"z"]
+
+
+def test_a_batch_with_nothing_in_it(filled: Store) -> None:
+    assert not filled.has_changes
+    assert filled.commit() == set()
+    filled.abandon()
+    assert_unchanged(filled)
+
+
+def test_the_batch_knows_whether_and_how_much_it_holds(store: Store) -> None:
+    assert (store.has_changes, store.batch_bytes) == (False, 0)
+    send(store, Sample(b"a", body=b"x" * 1_000))
+    assert store.has_changes
+    small = store.batch_bytes
+    assert small >= 1_000
+    hold(store, Sample(b"b", body=b"x" * 5_000), 10)
+    assert store.batch_bytes >= small + 5_000
+    store.commit()
+    assert (store.has_changes, store.batch_bytes) == (False, 0)
+    store.fire_due(10, 10, 1)
+    assert store.has_changes
+    assert store.batch_bytes > 0
+
+
+@pytest.mark.parametrize("more", [True, False])
+def test_fired_messages_count_into_the_batch(store: Store, more: bool) -> None:
+    hold_all(store, numbered(100), 10)
+    assert store.fire_due(10, 10, 99 if more else 100).more is more
+    assert store.batch_bytes >= 99 * 100
+
+
+def test_sequences_go_up_by_one_and_are_kept_over_a_restart(
+    store: Store, reopen: Callable[[], Store]
+) -> None:
+    first = store.next_sequence
+    assert first > 0
+    assert [store.new_sequence() for _ in range(3)] == [first, first + 1, first + 2]
+    store.abandon()
+    for expected in range(first, first + 3):
+        assert hold(store, Sample(b"a"), 10) == expected
+    store.commit()
+    assert reopen().next_sequence == first + 3
+
+
+def test_records_out_of_order_are_refused_as_a_whole(filled: Store) -> None:
+    # LMDB appends only behind the last key, and says so by nothing but a count.
+    later, earlier = filled.new_sequence() + 1, filled.next_sequence - 1
+    for sequence in (later, earlier):
+        record = Sample(b"x").record(1)
+        filled.append(filled.queue(TOPIC, 0), sequence, record, 0, b"x", (), 1)
+    with pytest.raises(StorageError, match="not in order"):
+        filled.commit()
+    assert_unchanged(filled)
+
+
+def break_timers(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the next reading of the batch's transaction fail, as LMDB does on a broken disk."""
+
+    def fail() -> lmdb.Transaction:
+        raise lmdb.Error("mdb_cursor_get: Input/output error")
+
+    monkeypatch.setattr(store, "batch_transaction", fail)
+
+
+class TestFailure:
+    """A change that fails in the middle of a batch, in which others wait for the commit."""
+
+    def test_commit_refuses_the_batch_and_the_store_goes_on(
+        self, filled: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        send(filled, Sample(b"waits for the commit"))
+        with monkeypatch.context() as broken:
+            break_timers(filled, broken)
+            with pytest.raises(StorageError, match="Input/output"):
+                filled.abort(b"old", 5)
+        send(filled, Sample(b"waits, too"))
+        with pytest.raises(StorageError, match="Input/output"):
+            filled.put_topic(b"t", b"{}")
+        with pytest.raises(StorageError, match="Input/output"):
+            filled.commit()
+        assert_unchanged(filled)
+        change_everything(filled)
+        filled.commit()
+        assert_changed(filled)
+
+    def test_a_change_that_was_alone_leaves_no_batch_behind(
+        self, filled: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with monkeypatch.context() as broken:
+            break_timers(filled, broken)
+            for change in (
+                lambda: filled.abort(b"old", 5),
+                lambda: filled.delete_topic(b"t"),
+                lambda: remove_expired(filled, 500, 10, lambda topic: False),
+            ):
+                with pytest.raises(StorageError):
+                    change()
+                assert not filled.has_changes
+        assert_unchanged(filled)
+        change_everything(filled)
+        filled.commit()
+        assert_changed(filled)
+
+    def test_firing_that_fails_takes_the_batch_with_it(
+        self, filled: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        send(filled, Sample(b"waits for the commit"))
+        with monkeypatch.context() as broken:
+            break_timers(filled, broken)
+            with pytest.raises(StorageError):
+                filled.fire_due(1_000, 1_000, 10)
+        assert not filled.has_changes
+        assert_unchanged(filled)
+        assert fire(filled, 1_000) == 1
+
+    def test_an_abort_of_several_messages_is_not_stored_by_halves(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        hold_all(store, [b"a", b"a"], 1_000)
+        asked: list[bytes] = []
+
+        def fail_at_second(record: bytes) -> Terms:
+            asked.append(record)
+            if len(asked) == 2:
+                raise ValueError("unreadable record")
+            return terms_of(record)
+
+        with monkeypatch.context() as broken:
+            broken.setattr(store, "terms_of", fail_at_second)
+            with pytest.raises(StorageError, match="unreadable record"):
+                store.abort(b"a", 5)
+        assert states(store, b"a") == ["pending", "pending"]
+        assert store.abort(b"a", 5)[0].outcome is Aborted.ABORTED
+
+    def test_a_name_that_lmdb_cannot_take_does_no_harm(self, filled: Store) -> None:
+        for name in (b"", b"x" * 600):
+            with pytest.raises(StorageError):
+                filled.put_topic(name, b"{}")
+            with pytest.raises(StorageError):
+                filled.put_group(name, b"{}")
+        hold(filled, Sample(b"x", topic=b"x" * 600), 5)
+        with pytest.raises(StorageError):
+            filled.commit()
+        assert_unchanged(filled)
+
+    @pytest.mark.parametrize("queue", [-1, 1 << 32])
+    def test_a_message_for_no_queue_does_not_enter_the_batch(
+        self, filled: Store, queue: int
+    ) -> None:
+        with pytest.raises(error, match=NOT_A_NUMBER_OF_ITS_SIZE):
+            hold(filled, Sample(b"x", queue=queue), 5)
+        filled.abandon()
+        assert_unchanged(filled)
+
+    def test_a_message_that_cannot_be_written_down_leaves_no_half(self, filled: Store) -> None:
+        too_large = 1 << 31
+        message = Sample(b"x", tag_hash=too_large)
+        with pytest.raises(error, match=NOT_A_NUMBER_OF_ITS_SIZE):
+            send(filled, message)
+        with pytest.raises(error, match=NOT_A_NUMBER_OF_ITS_SIZE):
+            hold(filled, message, 5)
+        filled.commit()
+        assert_unchanged(filled)
+
+
+class TestDiskTrouble:
+    """The disk refuses the commit itself."""
+
+    @pytest.mark.parametrize(
+        ("trouble", "expected"),
+        [
+            (lmdb.DiskError("mdb_txn_commit: No space left on device"), StorageFullError),
+            (lmdb.MapFullError("mdb_txn_commit: MDB_MAP_FULL"), StorageFullError),
+            (lmdb.Error("mdb_txn_commit: Input/output error"), StorageError),
+        ],
+        ids=["disk full", "map full", "broken"],
+    )
+    def test_nothing_is_stored_and_the_store_goes_on(
+        self,
+        filled: Store,
+        monkeypatch: pytest.MonkeyPatch,
+        trouble: lmdb.Error,
+        expected: type[StorageError],
+    ) -> None:
+        sequence = filled.next_sequence
+        change_everything(filled)
+        txn = filled.batch_transaction()
+        with monkeypatch.context() as broken:
+            broken.setattr(filled, "batch_transaction", lambda: FailingCommit(txn, trouble))
+            with pytest.raises(expected) as raised:
+                filled.commit()
+        assert type(raised.value) is expected
+        assert str(trouble) in str(raised.value)
+        assert filled.next_sequence == sequence
+        assert_unchanged(filled)
+        change_everything(filled)
+        filled.commit()
+        assert_changed(filled)
+
+
+class FailingCommit:
+    """A transaction that LMDB takes everything into, and then cannot write."""
+
+    def __init__(self, txn: lmdb.Transaction, trouble: lmdb.Error) -> None:
+        self._txn = txn
+        self._trouble = trouble
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._txn, name)
+
+    def commit(self) -> None:
+        """What LMDB does when a write fails: the transaction is over, and nothing is stored."""
+        self._txn.abort()
+        raise self._trouble
+
+
+class TestProgress:
+    """Consumers' offsets: known at once, on disk with the next commit."""
+
+    def test_is_known_at_once_and_kept_by_a_commit(
+        self, store: Store, reopen: Callable[[], Store]
+    ) -> None:
+        assert store.offset(b"g", TOPIC, 0) is None
+        store.set_offset(b"g", TOPIC, 0, 5)
+        store.set_offset(b"g", TOPIC, 1, 0)
+        store.set_offset(b"g", TOPIC, 0, 7)
+        store.set_offset(b"h", b"t", 0, (1 << 63) - 1)
+        assert store.offset(b"g", TOPIC, 0) == 7
+        assert (store.has_changes, store.has_changed_offsets) == (False, True)
+        store.commit()
+        assert not store.has_changed_offsets
+        expected = [
+            (b"g", TOPIC, 0, 7),
+            (b"g", TOPIC, 1, 0),
+            (b"h", b"t", 0, (1 << 63) - 1),
+        ]
+        assert sorted(store.offsets()) == expected
+        assert sorted(reopen().offsets()) == expected
+
+    def test_closing_writes_it(self, store: Store, reopen: Callable[[], Store]) -> None:
+        store.set_offset(b"g", TOPIC, 0, 5)
+        assert reopen().offset(b"g", TOPIC, 0) == 5
+
+    def test_the_same_again_is_no_change(self, store: Store) -> None:
+        store.set_offset(b"g", TOPIC, 0, 5)
+        store.commit()
+        store.set_offset(b"g", TOPIC, 0, 5)
+        assert not store.has_changed_offsets
+
+    def test_may_go_back(self, store: Store, reopen: Callable[[], Store]) -> None:
+        for offset in (9, 3):
+            store.set_offset(b"g", TOPIC, 0, offset)
+            store.commit()
+        assert reopen().offset(b"g", TOPIC, 0) == 3
+
+    def test_is_kept_when_a_batch_is_abandoned(
+        self, store: Store, reopen: Callable[[], Store]
+    ) -> None:
+        store.set_offset(b"g", TOPIC, 0, 5)
+        send(store, Sample(b"a"))
+        store.abandon()
+        assert store.has_changed_offsets
+        store.commit()
+        assert reopen().offset(b"g", TOPIC, 0) == 5
+
+    def test_a_group_is_forgotten_and_others_with_similar_names_are_not(
+        self, store: Store, reopen: Callable[[], Store]
+    ) -> None:
+        for group in (b"g", b"gg", b"h"):
+            for topic in (b"t1", b"t2"):
+                store.set_offset(group, topic, 0, 5)
+        store.commit()
+        store.forget_offsets(b"g")
+        assert store.offset(b"g", b"t1", 0) is None
+        store.set_offset(b"g", b"t2", 0, 1)
+        store.commit()
+        expected = {(b"g", b"t2"), (b"gg", b"t1"), (b"gg", b"t2"), (b"h", b"t1"), (b"h", b"t2")}
+        assert {(group, topic) for group, topic, _, _ in store.offsets()} == expected
+        assert {(group, topic) for group, topic, _, _ in reopen().offsets()} == expected
+
+    @pytest.mark.parametrize(
+        ("group", "topic", "queue", "offset"),
+        [
+            (b"g", TOPIC, 0, -1),
+            (b"g", TOPIC, 0, 1 << 63),
+            (b"g", TOPIC, -1, 5),
+            (b"g", TOPIC, 1 << 32, 5),
+            (b"g\0h", TOPIC, 0, 5),
+            (b"g", b"t\0u", 0, 5),
+            (b"g" * 255, b"t" * 251, 0, 5),
+        ],
+    )
+    def test_what_can_never_be_stored_is_refused_and_fails_no_batch(
+        self,
+        store: Store,
+        reopen: Callable[[], Store],
+        group: bytes,
+        topic: bytes,
+        queue: int,
+        offset: int,
+    ) -> None:
+        with pytest.raises(ValueError, match="is not a"):
+            store.set_offset(group, topic, queue, offset)
+        assert store.offset(group, topic, queue) is None
+        send(store, Sample(b"a"))
+        store.commit()
+        assert list(reopen().offsets()) == []
+
+    def test_the_longest_names(self, store: Store, reopen: Callable[[], Store]) -> None:
+        store.set_offset(b"g" * 255, b"t" * 250, (1 << 32) - 1, 5)
+        store.commit()
+        assert reopen().offset(b"g" * 255, b"t" * 250, (1 << 32) - 1) == 5
+
+
+def test_settings_of_topics_and_groups(store: Store, reopen: Callable[[], Store]) -> None:
+    store.put_topic(b"b", b"1")
+    store.put_topic(b"a", b"\0\xff")
+    store.put_topic(b"b", b"2")
+    store.put_group(b"g", b"3")
+    store.put_group(b"gone", b"4")
+    store.commit()
+    store.delete_group(b"gone")
+    store.delete_group(b"never was")
+    store.put_topic(b"c", b"5")
+    store.delete_topic(b"c")
+    store.commit()
+    store = reopen()
+    assert store.topics() == [(b"a", b"\0\xff"), (b"b", b"2")]
+    assert store.groups() == [(b"g", b"3")]
+    store.delete_topic(b"a")
+    store.commit()
+    assert store.topics() == [(b"b", b"2")]
+
+
+def test_a_deleted_topics_messages_stay_until_retention_comes_by(store: Store) -> None:
+    store.put_topic(TOPIC, b"{}")
+    send(store, Sample(b"a"))
+    store.commit()
+    store.delete_topic(TOPIC)
+    store.commit()
+    assert ids_in(store) == [b"a"]
+
+
+def test_a_step_that_fires_nothing_is_a_batch_that_commits(store: Store) -> None:
+    assert store.fire_due(5, 5, 10) == Fired(0, more=False)
+    assert store.commit() == set()
+    assert find_by_id(store, b"a") == []

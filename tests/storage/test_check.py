@@ -1,0 +1,233 @@
+"""The check finds every kind of contradiction between two tables: each is planted and found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from storage import Store, find_faults, remove_expired
+from storage.environment import Tables
+from storage.keys import (
+    ENDS_VALUE,
+    QUEUE_VALUE,
+    TIMER_VALUE,
+    held_key,
+    key_prefix,
+    pack_u64,
+    queue_prefix,
+    timer_key,
+)
+from tests.storage.folder import Folder
+from tests.storage.sample import TOPIC, Sample, hold, send
+
+SENT, FIRED, PENDING, TAKEN, REMOVED, UNKNOWN = (pack_u64(number) for number in (1, 2, 3, 4, 5, 99))
+PENDING_ROW = timer_key(2_000, TOPIC, 3, b"pending")
+QUEUE = queue_prefix(TOPIC, 0)
+EMPTIED = queue_prefix(b"emptied", 0)
+SIZE = len(Sample(b"sent", keys=(b"k",)).record(1))
+
+Plant = Callable[[lmdb.Transaction, Tables], object]
+
+FAULTS: dict[str, tuple[Plant, str]] = {
+    "message of a timer missing": (
+        lambda txn, tables: txn.delete(PENDING, db=tables.messages),
+        "timer of message 3: the message is missing",
+    ),
+    "size in a timer": (
+        lambda txn, tables: txn.put(PENDING_ROW, TIMER_VALUE.pack(0, 0, 1), db=tables.timers),
+        "timer of message 3: its size is wrong",
+    ),
+    "id in a timer": (
+        lambda txn, tables: txn.put(
+            timer_key(2_000, TOPIC, 3, b"stranger"),
+            txn.pop(PENDING_ROW, db=tables.timers) or b"",
+            db=tables.timers,
+        ),
+        "timer of message 3: its id is wrong",
+    ),
+    "timer's time": (
+        lambda txn, tables: txn.put(
+            timer_key(2_001, TOPIC, 3, b"pending"),
+            txn.pop(PENDING_ROW, db=tables.timers) or b"",
+            db=tables.timers,
+        ),
+        "message 3: ids and timers disagree",
+    ),
+    "timer's queue": (
+        lambda txn, tables: txn.put(
+            PENDING_ROW,
+            TIMER_VALUE.pack(7, 0, len(txn.get(PENDING, db=tables.messages) or b"")),
+            db=tables.timers,
+        ),
+        "message 3 is in b'orders' queue 7",
+    ),
+    "two timers": (
+        lambda txn, tables: txn.put(
+            timer_key(2_001, TOPIC, 3, b"pending"),
+            txn.get(PENDING_ROW, db=tables.timers) or b"",
+            db=tables.timers,
+        ),
+        "message 3 is timed twice",
+    ),
+    "timer lost": (
+        lambda txn, tables: txn.delete(PENDING_ROW, db=tables.timers),
+        "message 3 is in 0 states",
+    ),
+    "timer of a sent message": (
+        lambda txn, tables: txn.put(
+            timer_key(2_000, TOPIC, 1, b"sent"), TIMER_VALUE.pack(0, 0, SIZE), db=tables.timers
+        ),
+        "message 1 is in 2 states",
+    ),
+    "held counted wrong": (
+        lambda txn, tables: txn.put(held_key(TOPIC, 2), pack_u64(5), db=tables.held),
+        "5 noted, 1 counted",
+    ),
+    "held not counted": (
+        lambda txn, tables: txn.delete(held_key(TOPIC, 2), db=tables.held),
+        "0 noted, 1 counted",
+    ),
+    "held left over": (
+        lambda txn, tables: txn.put(held_key(TOPIC, 3), pack_u64(1), db=tables.held),
+        "1 noted, 0 counted",
+    ),
+    "gap in a queue": (
+        lambda txn, tables: txn.delete(QUEUE + pack_u64(0), db=tables.queues),
+        "offset 1: offset 0 should come before it",
+    ),
+    "head of a shortened queue": (
+        lambda txn, tables: txn.put(QUEUE, ENDS_VALUE.pack(1, 2), db=tables.ends),
+        "offset 0: offset 1 should come before it",
+    ),
+    "ends of an empty queue": (
+        lambda txn, tables: txn.put(EMPTIED, ENDS_VALUE.pack(0, 1), db=tables.ends),
+        "0 to 1 noted, but the queue is empty",
+    ),
+    "time in a queue": (
+        lambda txn, tables: txn.put(
+            QUEUE + pack_u64(0), QUEUE_VALUE.pack(1, 0, SIZE, 9_000), db=tables.queues
+        ),
+        "offset 1: its time is before that of the offset before it",
+    ),
+    "size in a queue": (
+        lambda txn, tables: txn.put(
+            QUEUE + pack_u64(0), QUEUE_VALUE.pack(1, 0, 1, 1), db=tables.queues
+        ),
+        "offset 0: message 1 is not as noted",
+    ),
+    "message of a queue missing": (
+        lambda txn, tables: txn.delete(SENT, db=tables.messages),
+        "offset 0: message 1 is not as noted",
+    ),
+    "queued twice": (
+        lambda txn, tables: txn.put(
+            QUEUE + pack_u64(2), QUEUE_VALUE.pack(1, 0, SIZE, 9_000), db=tables.queues
+        ),
+        "message 1 is queued twice",
+    ),
+    "wrong queue": (
+        lambda txn, tables: txn.put(
+            queue_prefix(TOPIC, 4) + pack_u64(0),
+            txn.pop(QUEUE + pack_u64(1), db=tables.queues) or b"",
+            db=tables.queues,
+        ),
+        "message 2 is in b'orders' queue 4",
+    ),
+    "abort not noted in ids": (
+        lambda txn, tables: txn.put(b"taken\0" + TAKEN, pack_u64(3_000), db=tables.ids),
+        "message 4: ids and aborted disagree",
+    ),
+    "abort noted with another time": (
+        lambda txn, tables: txn.put(
+            b"taken\0" + TAKEN, pack_u64(3_000) + pack_u64(501), db=tables.ids
+        ),
+        "message 4: ids and aborted disagree",
+    ),
+    "abort of a pending message in ids": (
+        lambda txn, tables: txn.put(
+            b"pending\0" + PENDING, pack_u64(2_000) + pack_u64(500), db=tables.ids
+        ),
+        "message 3: ids and aborted disagree",
+    ),
+    "abort lost": (
+        lambda txn, tables: txn.delete(pack_u64(500) + TAKEN, db=tables.aborted),
+        "message 4 is in 0 states",
+    ),
+    "two aborts": (
+        lambda txn, tables: txn.put(pack_u64(501) + TAKEN, b"", db=tables.aborted),
+        "message 4 is aborted twice",
+    ),
+    "aborted message missing": (
+        lambda txn, tables: txn.put(pack_u64(500) + UNKNOWN, b"", db=tables.aborted),
+        "aborted message 99 is missing",
+    ),
+    "not in ids": (
+        lambda txn, tables: txn.delete(b"sent\0" + SENT, db=tables.ids),
+        "message 1 is missing from the ids",
+    ),
+    "id of nothing": (
+        lambda txn, tables: txn.put(b"sent\0" + UNKNOWN, pack_u64(0), db=tables.ids),
+        "the message is missing",
+    ),
+    "id of another message": (
+        lambda txn, tables: txn.put(b"stranger\0" + SENT, pack_u64(0), db=tables.ids),
+        "the message has another id",
+    ),
+    "not in keys": (
+        lambda txn, tables: txn.delete(key_prefix(TOPIC, b"k") + SENT, db=tables.keys),
+        "message 1 is missing from the keys",
+    ),
+    "key of nothing": (
+        lambda txn, tables: txn.put(key_prefix(TOPIC, b"k") + UNKNOWN, b"", db=tables.keys),
+        "the message is missing",
+    ),
+    "key of another message": (
+        lambda txn, tables: txn.put(key_prefix(TOPIC, b"x") + SENT, b"", db=tables.keys),
+        "the message has another key",
+    ),
+    "a message from nowhere": (
+        lambda txn, tables: txn.put(UNKNOWN, Sample(b"ghost").record(1), db=tables.messages),
+        "message 99 is in 0 states",
+    ),
+}
+
+
+@pytest.fixture
+def sound(tmp_path: Path) -> Store:
+    """A message in each state, and a queue that retention emptied. Not checked after the test."""
+    store = Folder(tmp_path / "data").open()
+    send(store, Sample(b"sent", keys=(b"k",)))
+    hold(store, Sample(b"fired", keys=(b"k",)), 1_000)
+    hold(store, Sample(b"pending", keys=(b"k",)), 2_000)
+    hold(store, Sample(b"taken", keys=(b"k",)), 3_000)
+    send(store, Sample(b"removed", b"emptied", keys=(b"k",)))
+    store.abort(b"taken", 500)
+    store.fire_due(1_000, 1_000, 10)
+    store.commit()
+    remove_expired(store, 0, 10, lambda topic: topic == b"emptied")
+    store.commit()
+    return store
+
+
+def test_a_sound_store_has_no_faults(sound: Store) -> None:
+    assert find_faults(sound) == []
+    sound.close()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found(sound: Store, fault: str) -> None:
+    plant, sentence = FAULTS[fault]
+    assert plant(sound.batch_transaction(), sound.tables), "the plant changed nothing"
+    sound.commit()
+    assert [one for one in find_faults(sound) if one.endswith(sentence)] != []
+    sound.close()
+
+
+def test_a_fault_that_is_not_committed_is_not_found(sound: Store) -> None:
+    sound.batch_transaction().delete(SENT, db=sound.tables.messages)
+    assert find_faults(sound) == []
+    sound.abandon()
+    sound.close()

@@ -1,0 +1,349 @@
+"""The data folder: who may open it, what is refused, and how the map grows."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from storage import DataFolderError, StorageError, StorageFullError, Store, find_faults
+from storage.environment import FORMAT_VERSION, LOCK_FILE
+from tests.storage.folder import Folder
+from tests.storage.sample import (
+    TOPIC,
+    Sample,
+    fire,
+    hold,
+    hold_all,
+    ids_in,
+    numbered,
+    pending_ids,
+    send,
+    states,
+)
+
+ROOT = Path(__file__).parents[2]
+TINY_MAP = 256 << 10
+BODY = b"x" * 10_000
+
+
+def refused(path: Path, match: str) -> None:
+    """The folder cannot be opened, and the reason is said in one line that names it."""
+    with pytest.raises(DataFolderError, match=match) as raised:
+        Folder(path).open()
+    assert str(path) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+class TestOpening:
+    def test_missing_folders_are_made(self, tmp_path: Path) -> None:
+        folder = Folder(tmp_path / "a" / "b")
+        send(folder.open(), Sample(b"a"))
+        folder.check()
+
+    def test_in_use_by_this_process(self, store: Store, folder: Folder) -> None:
+        send(store, Sample(b"a"))
+        refused(folder.path, "in use by process")
+        store.commit()
+        assert ids_in(store) == [b"a"]
+
+    def test_in_use_by_another_process_which_is_named(self, folder: Folder) -> None:
+        script = (
+            "import sys; from pathlib import Path; from tests.storage.folder import Folder;"
+            "folder = Folder(Path(sys.argv[1])); folder.open(); print('open', flush=True);"
+            "sys.stdin.read()"
+        )
+        owner = subprocess.Popen(
+            [sys.executable, "-c", script, str(folder.path)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        with owner:
+            assert owner.stdout is not None
+            assert owner.stdout.readline() == b"open\n"
+            refused(folder.path, f"in use by process {owner.pid}:")
+            # The kernel lets go of the folder however its owner ends.
+            owner.kill()
+            owner.wait()
+        assert pending_ids(folder.open()) == []
+
+    def test_another_format(self, folder: Folder) -> None:
+        write_format(folder, b"%d" % (FORMAT_VERSION + 1))
+        refused(
+            folder.path,
+            f"format {FORMAT_VERSION + 1}, this program reads format {FORMAT_VERSION}",
+        )
+        # A refused folder is let go of: with the right program it opens.
+        restore_format(folder)
+        folder.open()
+
+    def test_a_foreign_lmdb_file_is_left_as_it_is(self, tmp_path: Path) -> None:
+        with lmdb.open(str(tmp_path)) as foreign, foreign.begin(write=True) as txn:
+            txn.put(b"meta", b"somebody's")
+        refused(tmp_path, "was not written by Tidegate")
+        with lmdb.open(str(tmp_path)) as foreign, foreign.begin() as txn:
+            assert list(txn.cursor()) == [(b"meta", b"somebody's")]
+
+    @pytest.mark.parametrize("name", [b"messages", b"meta"])
+    def test_a_foreign_lmdb_file_with_tables_named_like_ours(
+        self, tmp_path: Path, name: bytes
+    ) -> None:
+        with lmdb.open(str(tmp_path), max_dbs=2) as foreign:
+            foreign.open_db(name)
+        refused(tmp_path, "was not written by Tidegate")
+
+    @pytest.mark.parametrize("content", [b"not a database", b"\0" * 8192])
+    def test_a_file_that_is_no_lmdb_file(self, tmp_path: Path, content: bytes) -> None:
+        (tmp_path / "data.mdb").write_bytes(content)
+        refused(tmp_path, "cannot open the data folder")
+        assert (tmp_path / "data.mdb").read_bytes() == content
+
+    def test_a_path_that_is_a_file(self, tmp_path: Path) -> None:
+        path = tmp_path / "file"
+        path.write_bytes(b"")
+        refused(path, "cannot write to the data folder")
+        refused(path / "below", "cannot write to the data folder")
+
+    def test_a_folder_whose_lock_cannot_be_written(self, tmp_path: Path) -> None:
+        (tmp_path / LOCK_FILE).mkdir()
+        refused(tmp_path, "cannot write to the data folder")
+
+    def test_a_folder_whose_database_cannot_be_written(self, tmp_path: Path) -> None:
+        (tmp_path / "data.mdb").mkdir()
+        refused(tmp_path, "cannot open the data folder")
+
+    def test_a_map_that_the_address_space_cannot_hold(self, tmp_path: Path) -> None:
+        with pytest.raises(DataFolderError, match="cannot open the data folder"):
+            Folder(tmp_path).open(map_size=1 << 60)
+        Folder(tmp_path).open().close()
+
+    def test_a_full_disk_can_still_be_read_from(self, folder: Folder) -> None:
+        send(folder.open(), Sample(b"a"))
+        folder.close()
+        with nothing_more_fits():
+            store = folder.open()
+            found = ids_in(store)
+        assert found == [b"a"]
+
+    def test_what_is_free_is_what_the_disk_says(self, store: Store) -> None:
+        assert store.environment.disk_free() > 0
+
+    def test_closing_in_a_batch_keeps_it(self, store: Store, folder: Folder) -> None:
+        send(store, Sample(b"a"))
+        hold(store, Sample(b"b"), 5)
+        store = folder.open()
+        assert ids_in(store) == [b"a"]
+        assert pending_ids(store) == [b"b"]
+
+    def test_closing_lets_go_of_the_folder_even_if_the_batch_does_not_fit(
+        self, store: Store, folder: Folder
+    ) -> None:
+        send(store, Sample(b"kept"))
+        store.commit()
+        send(store, Sample(b"lost", body=BODY * 100))
+        with nothing_more_fits(folder), pytest.raises(StorageError):
+            folder.close()
+        assert ids_in(folder.open()) == [b"kept"]
+
+
+def write_format(folder: Folder, version: bytes) -> None:
+    """Have another version of the program write to the folder."""
+    store = folder.open()
+    store.batch_transaction().put(b"format", version, db=store.tables.meta)
+    store.commit()
+    folder.close()
+
+
+def restore_format(folder: Folder) -> None:
+    """Have the folder as this program writes it."""
+    with lmdb.open(str(folder.path), max_dbs=20) as environment:
+        meta = environment.open_db(b"meta")
+        with environment.begin(write=True) as txn:
+            txn.put(b"format", b"%d" % FORMAT_VERSION, db=meta)
+
+
+@contextmanager
+def nothing_more_fits(folder: Folder | None = None) -> Iterator[None]:
+    """The kernel refuses to let a file grow beyond the database's present size; without one, to
+    write to any file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = (folder.path / "data.mdb").stat().st_size if folder is not None else 0
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextmanager
+def address_space_of(further: int) -> Iterator[None]:
+    """The process may map only so many bytes more than it has."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = pages * resource.getpagesize() + further
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+class TestGrowth:
+    def test_a_small_map_takes_batch_after_batch(self, folder: Folder) -> None:
+        store = folder.open(map_size=TINY_MAP)
+        sent = []
+        for batch, count in enumerate((1, 100, 3, 400, 20)):
+            for message_id in numbered(count, b"%d-" % batch):
+                send(store, Sample(message_id, body=BODY))
+                sent.append(message_id)
+            store.commit()
+        assert ids_in(store) == sent
+        # The folder has outgrown the size that its map begins with.
+        store = folder.open(map_size=TINY_MAP)
+        assert ids_in(store) == sent
+        send(store, Sample(b"more", body=BODY * 100))
+        store.commit()
+        assert ids_in(store) == [*sent, b"more"]
+
+    def test_firing_aborting_and_small_rows_grow_it_too(self, folder: Folder) -> None:
+        store = folder.open(map_size=TINY_MAP)
+        keys = tuple(b"key %d" % number * 20 for number in range(10))
+        for batch in range(20):
+            for message_id in numbered(50, b"%d-" % batch):
+                hold(store, Sample(message_id, keys=keys), 1_000)
+            store.abort(b"%d-00007" % batch, 5)
+            store.commit()
+        assert fire(store, 1_000) == 20 * 49
+
+    def test_a_message_larger_than_the_map(self, folder: Folder) -> None:
+        store = folder.open(map_size=TINY_MAP)
+        send(store, Sample(b"large", body=b"x" * (4 << 20)))
+        store.commit()
+        assert ids_in(store) == [b"large"]
+
+    def test_a_batch_that_grows_after_its_transaction_began_fits_the_second_time(
+        self, folder: Folder
+    ) -> None:
+        store = folder.open(map_size=TINY_MAP)
+        hold_all(store, [b"a"], 1_000)
+
+        def late_batch() -> None:
+            store.abort(b"a", 5)
+            for message_id in numbered(300):
+                send(store, Sample(message_id, body=BODY))
+            store.commit()
+
+        with pytest.raises(StorageFullError):
+            late_batch()
+        assert ids_in(store) == []
+        assert states(store, b"a") == ["pending"]
+        late_batch()
+        assert ids_in(store) == numbered(300)
+        assert states(store, b"a") == ["aborted"]
+
+    def test_no_larger_map_can_be_had(self, folder: Folder) -> None:
+        store = folder.open(map_size=64 << 20)
+        hold_all(store, [b"held"], 1_000)
+        with address_space_of(32 << 20):
+            for message_id in numbered(1_000):
+                send(store, Sample(message_id, body=BODY))
+            with pytest.raises(StorageFullError, match="cannot grow"):
+                store.commit()
+            # The store goes on with what it has: it reads, fires and takes what fits.
+            assert ids_in(store) == []
+            assert fire(store, 1_000) == 1
+            send(store, Sample(b"small"), stored_ms=1_000)
+            store.commit()
+            assert ids_in(store) == [b"held", b"small"]
+            for message_id in numbered(1_000):
+                send(store, Sample(message_id, body=BODY), stored_ms=1_000)
+            with pytest.raises(StorageFullError, match="cannot grow"):
+                store.fire_due(2_000, 2_000, 10)
+            assert not store.has_changes
+        for message_id in numbered(1_000):
+            send(store, Sample(message_id, body=BODY), stored_ms=1_000)
+        store.commit()
+        assert ids_in(store) == [b"held", b"small", *numbered(1_000)]
+
+
+class TestFull:
+    """LMDB itself finds no room: in its map, because it was not told to grow, or on the disk."""
+
+    @pytest.fixture
+    def crowded(self, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> Store:
+        store = folder.open(map_size=TINY_MAP)
+        hold_all(store, [b"held"], 1_000)
+        monkeypatch.setattr(store.environment, "make_room", lambda batch_bytes: None)
+        return store
+
+    def too_much(self, store: Store) -> None:
+        for message_id in numbered(100):
+            send(store, Sample(message_id, body=BODY))
+            hold(store, Sample(message_id, body=BODY), 2_000)
+
+    def assert_untouched(self, store: Store) -> None:
+        assert not store.has_changes
+        assert ids_in(store) == []
+        assert pending_ids(store) == [b"held"]
+        assert find_faults(store) == []
+        send(store, Sample(b"small"))
+        store.commit()
+        assert ids_in(store) == [b"small"]
+        assert fire(store, 1_000) == 1
+        assert ids_in(store) == [b"small", b"held"]
+
+    def test_commit(self, crowded: Store) -> None:
+        sequence = crowded.next_sequence
+        self.too_much(crowded)
+        with pytest.raises(StorageFullError, match="no room for the batch"):
+            crowded.commit()
+        assert crowded.next_sequence == sequence
+        self.assert_untouched(crowded)
+
+    def test_firing(self, crowded: Store) -> None:
+        self.too_much(crowded)
+        with pytest.raises(StorageFullError, match="no room for the batch"):
+            crowded.fire_due(1_000, 1_000, 10)
+        self.assert_untouched(crowded)
+
+    def test_aborting(self, crowded: Store) -> None:
+        self.too_much(crowded)
+        with pytest.raises(StorageFullError, match="no room for the batch"):
+            crowded.abort(b"held", 5)
+        # Those who wait for the commit must hear of it as well.
+        with pytest.raises(StorageFullError, match="no room for the batch"):
+            crowded.commit()
+        self.assert_untouched(crowded)
+
+    def test_again_and_again(self, crowded: Store) -> None:
+        for _ in range(5):
+            self.too_much(crowded)
+            with pytest.raises(StorageFullError):
+                crowded.commit()
+        self.assert_untouched(crowded)
+
+    def test_the_file_cannot_grow(self, store: Store, folder: Folder) -> None:
+        hold_all(store, [b"held"], 1_000)
+        with nothing_more_fits(folder):
+            self.too_much(store)
+            with pytest.raises(StorageError):
+                store.commit()
+        self.assert_untouched(store)
+
+    def test_the_file_cannot_grow_and_consumers_keep_their_progress(
+        self, store: Store, folder: Folder
+    ) -> None:
+        store.set_offset(b"g", TOPIC, 0, 7)
+        with nothing_more_fits(folder):
+            self.too_much(store)
+            with pytest.raises(StorageError):
+                store.commit()
+        assert store.offset(b"g", TOPIC, 0) == 7
+        assert folder.open().offset(b"g", TOPIC, 0) == 7

@@ -1,0 +1,332 @@
+"""Finding messages by id, key, sequence and due time, whatever has become of them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage import (
+    Found,
+    State,
+    Store,
+    find_by_id,
+    find_by_key,
+    find_by_sequence,
+    held_by_topic,
+    lookup,
+)
+from tests.storage.folder import Folder
+from tests.storage.sample import (
+    TOPIC,
+    Sample,
+    fire,
+    hold,
+    hold_all,
+    id_of,
+    numbered,
+    pending_ids,
+    pending_page,
+    send,
+    states,
+)
+
+
+class TestById:
+    def test_each_state_with_its_times_and_place(self, store: Store) -> None:
+        message = Sample(b"a", queue=3)
+        send(store, Sample(b"other", queue=3), stored_ms=40)
+        sent = store.next_sequence
+        send(store, message, stored_ms=50)
+        fired, taken, waiting = (hold(store, message, due_ms, 60) for due_ms in (100, 200, 300))
+        store.commit()
+        store.fire_due(100, 110, 10)
+        store.commit()
+        store.abort(b"a", 120)
+        store.commit()
+        hold(store, message, 400, 130)
+        store.commit()
+        late = waiting + 1
+        assert find_by_id(store, b"a") == [
+            Found(late, message.record(130), State.PENDING, 400, 0, -1),
+            Found(waiting, message.record(60), State.ABORTED, 300, 120, -1),
+            Found(taken, message.record(60), State.ABORTED, 200, 120, -1),
+            Found(fired, message.record(60), State.FIRED, 100, 110, 2),
+            Found(sent, message.record(50), State.UNTIMED, 0, 50, 1),
+        ]
+
+    def test_unknown(self, store: Store) -> None:
+        hold_all(store, [b"ab"], 5)
+        assert [find_by_id(store, other) for other in (b"a", b"abc", b"", b"x" * 999)] == [[]] * 4
+
+    def test_a_message_among_many_of_its_millisecond(self, store: Store) -> None:
+        ids = numbered(500)
+        hold_all(store, ids, 1_000)
+        fire(store, 1_000)
+        for number in (0, 250, 499):
+            (found,) = find_by_id(store, ids[number])
+            assert (found.state, found.moved_ms, found.offset) == (State.FIRED, 1_000, number)
+
+    def test_a_message_that_fired_long_after_it_was_due(self, store: Store) -> None:
+        hold_all(store, [b"late"], 1_000)
+        for stored_ms in (2_000, 3_000):
+            send(store, Sample(b"x"), stored_ms)
+        store.fire_due(5_000, 5_000, 10)
+        send(store, Sample(b"x"), 5_000)
+        store.commit()
+        (found,) = find_by_id(store, b"late")
+        assert (found.moved_ms, found.offset) == (5_000, 2)
+
+
+class TestBySequence:
+    def test_every_state(self, store: Store) -> None:
+        sequences = [hold(store, Sample(b"%d" % due_ms), due_ms) for due_ms in (100, 200, 300)]
+        store.commit()
+        fire(store, 100)
+        store.abort(b"200", 150)
+        store.commit()
+        found = [find_by_sequence(store, sequence) for sequence in sequences]
+        assert [one.state.value for one in found if one] == ["fired", "aborted", "pending"]
+        assert [one.sequence for one in found if one] == sequences
+
+    def test_unknown(self, store: Store) -> None:
+        assert find_by_sequence(store, 0) is None
+        assert find_by_sequence(store, (1 << 64) - 1) is None
+
+
+class TestByKey:
+    def test_newest_first_within_each_topic_up_to_the_limit(self, store: Store) -> None:
+        for number in range(3):
+            for topic in (b"t1", b"t2"):
+                message_id = b"%b-%d" % (topic, number)
+                hold(store, Sample(message_id, topic, keys=(b"k", b"n%d" % number)), 100 + number)
+        store.commit()
+        fire(store, 101)
+
+        def found(topics: list[bytes], key: bytes, limit: int = 99) -> list[bytes]:
+            return [id_of(one.record) for one in find_by_key(store, topics, key, limit)]
+
+        assert found([b"t1"], b"k") == [b"t1-2", b"t1-1", b"t1-0"]
+        assert found([b"t2", b"t1"], b"k", 4) == [b"t2-2", b"t2-1", b"t2-0", b"t1-2"]
+        assert found([b"t1"], b"n1") == [b"t1-1"]
+        assert found([b"t1"], b"k", 0) == []
+        assert found([b"t1", b"t3"], b"unknown") == []
+        assert found([], b"k") == []
+        assert [one.state.value for one in find_by_key(store, [b"t1"], b"k", 9)] == [
+            "pending",
+            "fired",
+            "fired",
+        ]
+
+    def test_keys_that_begin_alike_stay_apart(self, store: Store) -> None:
+        keys = [b"k", b"kk", b"k\0", b"k\0longer than a sequence", b"k\0\xff" * 20, b"", b"x" * 300]
+        for key in [*keys, *keys]:
+            send(store, Sample(b"id of " + key, keys=(key,)))
+        store.commit()
+        for key in keys:
+            found = [id_of(one.record) for one in find_by_key(store, [TOPIC], key, 99)]
+            assert found == [b"id of " + key] * 2
+
+    def test_topics_that_begin_alike_stay_apart(self, store: Store) -> None:
+        for topic in (b"t", b"tt", b"u"):
+            send(store, Sample(topic, topic, keys=(b"k",)))
+        store.commit()
+        assert [id_of(one.record) for one in find_by_key(store, [b"t"], b"k", 9)] == [b"t"]
+
+
+class TestScan:
+    def test_order_is_time_then_topic_then_acceptance(self, store: Store) -> None:
+        for due_ms, topic in [(9, b"a"), (5, b"b"), (5, b"a"), (5, b"b"), (5, b"aa")]:
+            hold(store, Sample(b"%d%b" % (due_ms, topic), topic), due_ms)
+        store.commit()
+        assert pending_ids(store) == [b"5a", b"5aa", b"5b", b"5b", b"9a"]
+        assert pending_ids(store, topic=b"b") == [b"5b", b"5b"]
+        assert pending_ids(store, topic=b"nobody's") == []
+
+    def test_what_a_page_tells_of_a_message(self, store: Store) -> None:
+        message = Sample(b"a")
+        sequence = hold(store, message, 1_500, 7)
+        store.commit()
+        expected = [Found(sequence, message.record(7), State.PENDING, 1_500, 0, -1)]
+        assert pending_page(store).found == expected
+        assert pending_page(store, topic=TOPIC).found == expected
+
+    @pytest.mark.parametrize("topic", [None, TOPIC])
+    @pytest.mark.parametrize(
+        ("begin_ms", "end_ms", "expected"),
+        [
+            (0, 1, []),
+            (0, 999, []),
+            (0, 1_000, [999]),
+            (999, 1_001, [999, 1_000]),
+            (1_000, 2_000, [1_000, 1_999]),
+            (1_001, 3_000, [1_999, 2_000, 2_001]),
+            (2_001, 1 << 62, [2_001]),
+            (2_002, 1 << 62, []),
+            (2_000, 1_000, []),
+        ],
+    )
+    def test_bounds(
+        self,
+        store: Store,
+        topic: bytes | None,
+        begin_ms: int,
+        end_ms: int,
+        expected: list[int],
+    ) -> None:
+        for due_ms in (999, 1_000, 1_999, 2_000, 2_001):
+            hold(store, Sample(b"x"), due_ms)
+        store.commit()
+        page = pending_page(store, topic=topic, begin_ms=begin_ms, end_ms=end_ms)
+        assert [found.due_ms for found in page.found] == expected
+
+    @pytest.mark.parametrize("topic", [None, TOPIC])
+    def test_tag(self, store: Store, topic: bytes | None) -> None:
+        for tag_hash in (1, -2, 1, 3):
+            hold(store, Sample(b"%d" % tag_hash, tag_hash=tag_hash), 5)
+        store.commit()
+        for tag_hash, expected in ((1, [b"1", b"1"]), (-2, [b"-2"]), (9, [])):
+            page = pending_page(store, topic=topic, tag_hash=tag_hash)
+            assert [id_of(found.record) for found in page.found] == expected
+
+    @pytest.mark.parametrize("topic", [None, TOPIC])
+    @pytest.mark.parametrize("limit", [1, 3, 10, 11])
+    def test_pages_follow_each_other_without_gap_or_repetition(
+        self, store: Store, topic: bytes | None, limit: int
+    ) -> None:
+        ids = numbered(10)
+        for number, message_id in enumerate(ids):
+            hold(store, Sample(message_id), 998 + number // 3)
+        store.commit()
+        seen: list[bytes] = []
+        cursor = None
+        while True:
+            page = pending_page(store, topic=topic, cursor=cursor, limit=limit)
+            assert len(page.found) <= limit
+            seen += [id_of(found.record) for found in page.found]
+            cursor = page.cursor
+            if cursor is None:
+                break
+        assert seen == ids
+
+    @pytest.mark.parametrize("topic", [None, TOPIC])
+    def test_a_cursor_is_steady_while_messages_fire_and_arrive(
+        self, store: Store, topic: bytes | None
+    ) -> None:
+        ids = numbered(10)
+        for number, message_id in enumerate(ids):
+            hold(store, Sample(message_id), 1_000 + number)
+        store.commit()
+        first = pending_page(store, topic=topic, limit=4)
+        # What was seen fires, the message the cursor stands on too; one comes before it, one after.
+        fire(store, 1_003)
+        store.abort(b"m00005", 1_003)
+        hold(store, Sample(b"before"), 1_002)
+        hold(store, Sample(b"after"), 1_006)
+        store.commit()
+        rest = pending_page(store, topic=topic, cursor=first.cursor)
+        assert [id_of(found.record) for found in first.found] == ids[:4]
+        assert [id_of(found.record) for found in rest.found] == [
+            b"m00004",
+            b"m00006",
+            b"after",
+            *ids[7:],
+        ]
+        assert rest.cursor is None
+
+    @pytest.mark.parametrize("topic", [None, TOPIC])
+    def test_a_cursor_from_elsewhere_does_not_widen_the_scan(
+        self, store: Store, topic: bytes | None
+    ) -> None:
+        hold_all(store, [b"early"], 10)
+        hold_all(store, [b"late"], 2_000)
+        for cursor in (b"", b"\0", b"\0" * 30):
+            page = pending_page(store, topic=topic, begin_ms=1_000, cursor=cursor)
+            assert [id_of(found.record) for found in page.found] == [b"late"]
+        assert pending_page(store, topic=topic, cursor=b"\xff" * 30).found == []
+
+    @pytest.mark.parametrize("topic", [None, TOPIC])
+    def test_a_page_looks_at_a_bounded_number_of_timers(
+        self, store: Store, topic: bytes | None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(lookup, "MAX_TIMERS_SCANNED", 10)
+        hold_all(store, numbered(25), 5)
+        hold(store, Sample(b"wanted", tag_hash=1), 5)
+        store.commit()
+        found: list[bytes] = []
+        pages, cursor = 0, None
+        while pages == 0 or cursor is not None:
+            page = pending_page(store, topic=topic, tag_hash=1, cursor=cursor)
+            found += [id_of(one.record) for one in page.found]
+            pages, cursor = pages + 1, page.cursor
+        assert found == [b"wanted"]
+        assert pages == 3
+
+    def test_a_topic_is_found_among_many_others(self, store: Store) -> None:
+        # In the seconds before, between and after, and in its own milliseconds before and after.
+        others = [b"a", b"orde", b"order", b"orders2", b"z"]
+        for due_ms in (500, 1_000, 1_001, 1_002, 1_500, 7_000):
+            for other in others:
+                hold(store, Sample(b"x", other), due_ms)
+        for due_ms in (1_001, 1_001, 1_500, 5_000):
+            hold(store, Sample(b"%d" % due_ms), due_ms)
+        store.commit()
+        assert pending_ids(store, topic=TOPIC) == [b"1001", b"1001", b"1500", b"5000"]
+        assert held_by_topic(store)[TOPIC] == 4
+
+
+Timers = list[tuple[int, bytes]]
+
+
+@given(
+    timers=st.lists(
+        st.tuples(
+            st.sampled_from([998, 999, 1_000, 1_001, 2_500, 90_000]),
+            st.sampled_from([b"a", b"aa", b"b"]),
+        ),
+        max_size=25,
+    ),
+    begin_ms=st.sampled_from([0, 999, 1_000, 2_000]),
+    end_ms=st.sampled_from([999, 1_000, 1_002, 2_500, 100_000]),
+    topic=st.sampled_from([None, b"a", b"aa", b"b", b"c"]),
+    limit=st.integers(1, 5),
+)
+def test_a_scan_is_what_sorting_and_filtering_gives(
+    tmp_path_factory: pytest.TempPathFactory,
+    timers: Timers,
+    begin_ms: int,
+    end_ms: int,
+    topic: bytes | None,
+    limit: int,
+) -> None:
+    folder = Folder(tmp_path_factory.mktemp("scan"))
+    store = folder.open()
+    held = [(due_ms, name, hold(store, Sample(b"x", name), due_ms)) for due_ms, name in timers]
+    store.commit()
+    expected = [
+        sequence
+        for due_ms, name, sequence in sorted(held)
+        if begin_ms <= due_ms < end_ms and topic in (None, name)
+    ]
+    seen: list[int] = []
+    cursor, first = None, True
+    while first or cursor is not None:
+        first = False
+        page = pending_page(
+            store, topic=topic, begin_ms=begin_ms, end_ms=end_ms, cursor=cursor, limit=limit
+        )
+        seen += [found.sequence for found in page.found]
+        cursor = page.cursor
+    assert seen == expected
+    folder.check()
+
+
+def test_nothing_is_found_that_is_not_committed(store: Store) -> None:
+    sequence = hold(store, Sample(b"a", keys=(b"k",)), 5)
+    store.abort(b"unknown", 1)  # has the rows written into the open transaction
+    assert states(store, b"a") == []
+    assert find_by_sequence(store, sequence) is None
+    assert find_by_key(store, [TOPIC], b"k", 9) == []
+    assert pending_ids(store) == []
+    assert store.next_due() is None
+    assert held_by_topic(store) == {}

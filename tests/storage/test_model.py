@@ -1,0 +1,357 @@
+"""Random work on a store, compared at every commit with a model made of plain dicts and lists."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from storage import (
+    Aborted,
+    AbortResult,
+    Found,
+    State,
+    Store,
+    find_by_id,
+    find_by_key,
+    find_by_sequence,
+    find_faults,
+    held_by_topic,
+    remove_expired,
+)
+from tests.storage.folder import Folder
+from tests.storage.sample import Sample, hold, pending_page, send
+
+TOPICS = (b"a", b"aa", b"b")
+QUEUES = (0, 1)
+IDS = (b"x", b"y", b"x\0y", b"long" * 100)
+KEYS = (b"k", b"kk", b"k\0k")
+GROUPS = (b"g", b"gg")
+
+MAP_SIZE = 8 << 20
+"""Larger than one run can fill: how the map grows is tested elsewhere."""
+
+Place = tuple[bytes, int]
+
+
+@dataclass
+class Message:
+    """A message as the model knows it; its state is where it is."""
+
+    message: Sample
+    record: bytes
+    due_ms: int
+    state: State
+    moved_ms: int = 0
+    offset: int = -1
+
+
+@dataclass
+class Row:
+    """One offset of a queue."""
+
+    sequence: int
+    stored_ms: int
+
+
+@dataclass
+class World:
+    """Everything a store holds, consumers' progress apart."""
+
+    next_sequence: int = 1
+    messages: dict[int, Message] = field(default_factory=dict)
+    firsts: dict[Place, int] = field(default_factory=dict)
+    rows: dict[Place, list[Row]] = field(default_factory=dict)
+
+    def enqueue(self, sequence: int, now_ms: int) -> int:
+        one = self.messages[sequence]
+        place = (one.message.topic, one.message.queue)
+        rows = self.rows.setdefault(place, [])
+        one.offset = self.firsts.setdefault(place, 0) + len(rows)
+        one.moved_ms = now_ms
+        rows.append(Row(sequence, now_ms))
+        return one.offset
+
+    def end(self, place: Place) -> int:
+        return self.firsts.get(place, 0) + len(self.rows.get(place, []))
+
+    def pending(self) -> list[int]:
+        """Sequences in the order in which they fire."""
+        waiting = [
+            (one.due_ms, one.message.topic, sequence)
+            for sequence, one in self.messages.items()
+            if one.state is State.PENDING
+        ]
+        return [sequence for _, _, sequence in sorted(waiting)]
+
+    def found(self, sequence: int) -> Found:
+        one = self.messages[sequence]
+        return Found(sequence, one.record, one.state, one.due_ms, one.moved_ms, one.offset)
+
+
+class StoreAndModel(RuleBasedStateMachine):
+    """Each rule does the same to both; whatever a call returns must agree at once, and whatever is
+    committed must agree at each commit."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="storage-model-"))
+        self.folder = Folder(self.path)
+        self.store: Store = self.folder.open(map_size=MAP_SIZE)
+        self.now_ms = 1_000
+        self.committed = World()
+        self.batch = World()
+        self.progress: dict[tuple[bytes, bytes, int], int] = {}
+        self.progress_on_disk: dict[tuple[bytes, bytes, int], int] = {}
+
+    # -- changes
+
+    @rule(
+        topic=st.sampled_from(TOPICS),
+        queue=st.sampled_from(QUEUES),
+        message_id=st.sampled_from(IDS),
+        keys=st.lists(st.sampled_from(KEYS), max_size=3).map(tuple),
+        tag_hash=st.sampled_from([0, 1, -1]),
+        size=st.sampled_from([0, 10, 9_000]),
+        delay_ms=st.none() | st.sampled_from([0, 1, 2, 5, 1_500]),
+    )
+    def accept(
+        self,
+        topic: bytes,
+        queue: int,
+        message_id: bytes,
+        keys: tuple[bytes, ...],
+        tag_hash: int,
+        size: int,
+        delay_ms: int | None,
+    ) -> None:
+        message = Sample(message_id, topic, queue, keys, tag_hash, b"x" * size)
+        sequence = self.batch.next_sequence
+        assert self.store.next_sequence == sequence
+        record = message.record(self.now_ms)
+        self.batch.next_sequence += 1
+        if delay_ms is None:
+            self.batch.messages[sequence] = Message(message, record, 0, State.UNTIMED)
+            expected = self.batch.enqueue(sequence, self.now_ms)
+            assert send(self.store, message, self.now_ms) == expected
+        else:
+            due_ms = self.now_ms + delay_ms
+            self.batch.messages[sequence] = Message(message, record, due_ms, State.PENDING)
+            assert hold(self.store, message, due_ms, self.now_ms) == sequence
+
+    @rule(message_id=st.sampled_from(IDS), topic=st.none() | st.sampled_from(TOPICS))
+    def abort(self, message_id: bytes, topic: bytes | None) -> None:
+        expected = []
+        for one in reversed(self.batch.messages.values()):
+            if one.message.message_id != message_id or topic not in (None, one.message.topic):
+                continue
+            if one.state is State.PENDING:
+                one.state, one.moved_ms = State.ABORTED, self.now_ms
+                outcome = Aborted.ABORTED
+            elif one.state is State.ABORTED:
+                outcome = Aborted.ALREADY_ABORTED
+            else:
+                outcome = Aborted.ALREADY_FIRED
+            expected.append(AbortResult(outcome, one.due_ms))
+        unknown = [AbortResult(Aborted.UNKNOWN, 0)]
+        assert self.store.abort(message_id, self.now_ms, topic) == (expected or unknown)
+
+    @rule(later_ms=st.sampled_from([0, 1, 3, 2_000]), limit=st.sampled_from([1, 3, 100]))
+    def fire(self, later_ms: int, limit: int) -> None:
+        self.now_ms += later_ms
+        due = [
+            sequence
+            for sequence in self.batch.pending()
+            if self.batch.messages[sequence].due_ms <= self.now_ms
+        ]
+        for sequence in due[:limit]:
+            self.batch.messages[sequence].state = State.FIRED
+            self.batch.enqueue(sequence, self.now_ms)
+        fired = self.store.fire_due(self.now_ms, self.now_ms, limit)
+        assert fired == (len(due[:limit]), len(due) > limit)
+
+    @rule(
+        age_ms=st.sampled_from([0, 1, 2_000]),
+        limit=st.sampled_from([1, 4, 100]),
+        deleted=st.none() | st.sampled_from(TOPICS),
+    )
+    def expire(self, age_ms: int, limit: int, deleted: bytes | None) -> None:
+        before_ms = self.now_ms - age_ms
+        world, removed = self.batch, 0
+        for place in sorted(world.rows):
+            rows = world.rows[place]
+            while (
+                rows and removed < limit and (place[0] == deleted or rows[0].stored_ms < before_ms)
+            ):
+                del world.messages[rows.pop(0).sequence]
+                world.firsts[place] += 1
+                removed += 1
+        aborted = sorted(
+            (one.moved_ms, sequence)
+            for sequence, one in world.messages.items()
+            if one.state is State.ABORTED and one.moved_ms < before_ms
+        )
+        for _, sequence in aborted[: limit - removed]:
+            del world.messages[sequence]
+            removed += 1
+        is_deleted = {deleted}.__contains__
+        assert remove_expired(self.store, before_ms, limit, is_deleted) == removed
+
+    @rule(
+        group=st.sampled_from(GROUPS),
+        topic=st.sampled_from(TOPICS),
+        queue=st.sampled_from(QUEUES),
+        offset=st.integers(0, 5),
+    )
+    def note_progress(self, group: bytes, topic: bytes, queue: int, offset: int) -> None:
+        self.store.set_offset(group, topic, queue, offset)
+        self.progress[group, topic, queue] = offset
+
+    @rule(group=st.sampled_from(GROUPS))
+    def forget_progress(self, group: bytes) -> None:
+        self.store.forget_offsets(group)
+        self.progress = {place: at for place, at in self.progress.items() if place[0] != group}
+
+    # -- the batch's end
+
+    @rule()
+    def commit(self) -> None:
+        places = [(topic, queue) for topic in TOPICS for queue in QUEUES]
+        grown = {place for place in places if self.batch.end(place) > self.committed.end(place)}
+        result = self.store.commit()
+        assert {(queue.topic, queue.number) for queue in result} == grown
+        self._is_committed()
+        self.compare()
+
+    @rule()
+    def abandon(self) -> None:
+        self.store.abandon()
+        self.batch = deepcopy(self.committed)
+        self.compare()
+
+    @rule()
+    def restart(self) -> None:
+        self.store = self.folder.open(map_size=MAP_SIZE)
+        self._is_committed()
+        self.compare()
+
+    @rule()
+    def crash(self) -> None:
+        self.store = self.folder.reopen_after_crash()
+        self.batch = deepcopy(self.committed)
+        self.progress = dict(self.progress_on_disk)
+        self.compare()
+
+    def _is_committed(self) -> None:
+        self.committed = deepcopy(self.batch)
+        self.progress_on_disk = dict(self.progress)
+
+    # -- what can be read
+
+    @rule(
+        topic=st.sampled_from(TOPICS),
+        queue=st.sampled_from(QUEUES),
+        offset=st.integers(0, 20),
+        limit=st.integers(1, 5),
+        tags=st.none() | st.sets(st.sampled_from([0, 1, -1])),
+    )
+    def read(
+        self, topic: bytes, queue: int, offset: int, limit: int, tags: set[int] | None
+    ) -> None:
+        world, place = self.committed, (topic, queue)
+        first = world.firsts.get(place, 0)
+        expected: list[tuple[int, int, int]] = []
+        at = offset
+        if offset < world.end(place):
+            at = max(first, offset)
+            for row in world.rows[place][at - first :]:
+                if len(expected) == limit:
+                    break
+                if tags is None or world.messages[row.sequence].message.tag_hash in tags:
+                    expected.append((row.sequence, at, row.stored_ms))
+                at += 1
+        page = self.store.read(self.store.queue(topic, queue), offset, limit, 1 << 30, tags)
+        assert [(one.sequence, one.offset, one.stored_ms) for one in page.messages] == expected
+        assert page.next_offset == at
+        for one in page.messages:
+            assert one.record == world.messages[one.sequence].record
+
+    @rule(topic=st.none() | st.sampled_from(TOPICS), limit=st.integers(1, 4))
+    def scan(self, topic: bytes | None, limit: int) -> None:
+        world = self.committed
+        expected = [
+            world.found(sequence)
+            for sequence in world.pending()
+            if topic in (None, world.messages[sequence].message.topic)
+        ]
+        seen: list[Found] = []
+        cursor, ended = None, False
+        while not ended:
+            page = pending_page(self.store, topic=topic, cursor=cursor, limit=limit)
+            seen += page.found
+            cursor = page.cursor
+            ended = cursor is None
+        assert seen == expected
+
+    def compare(self) -> None:
+        """All of what is committed."""
+        store, world = self.store, self.committed
+        assert find_faults(store) == []
+        assert store.next_sequence == self.batch.next_sequence
+        for sequence in range(1, world.next_sequence + 1):
+            known = sequence in world.messages
+            expected = world.found(sequence) if known else None
+            assert find_by_sequence(store, sequence) == expected
+        for message_id in IDS:
+            assert find_by_id(store, message_id) == [
+                world.found(sequence)
+                for sequence, one in reversed(world.messages.items())
+                if one.message.message_id == message_id
+            ]
+        for topic in TOPICS:
+            for key in KEYS:
+                assert find_by_key(store, [topic], key, 1_000) == [
+                    world.found(sequence)
+                    for sequence, one in reversed(world.messages.items())
+                    if one.message.topic == topic and key in one.message.keys
+                ]
+            for number in QUEUES:
+                self._compare_queue(topic, number)
+        pending = world.pending()
+        assert store.next_due() == (world.messages[pending[0]].due_ms if pending else None)
+        held: dict[bytes, int] = {}
+        for sequence in pending:
+            topic = world.messages[sequence].message.topic
+            held[topic] = held.get(topic, 0) + 1
+        assert held_by_topic(store) == held
+        progress = {(group, topic, queue): at for group, topic, queue, at in store.offsets()}
+        assert progress == self.progress
+
+    def _compare_queue(self, topic: bytes, number: int) -> None:
+        store, world, place = self.store, self.committed, (topic, number)
+        queue = store.queue(topic, number)
+        first = world.firsts.get(place, 0)
+        assert (queue.first, queue.visible) == (first, world.end(place))
+        assert queue.next == self.batch.end(place)
+        rows = world.rows.get(place, [])
+        for asked_ms in {row.stored_ms for row in rows} | {0, self.now_ms + 1}:
+            earlier = sum(row.stored_ms < asked_ms for row in rows)
+            assert store.offset_at(queue, asked_ms) == first + earlier
+
+    def teardown(self) -> None:
+        """Whatever the last batch was, the folder must be sound when it is closed and opened."""
+        if hasattr(self, "folder"):
+            try:
+                self.folder.check()
+            finally:
+                shutil.rmtree(self.path)
+
+
+TestStoreAndModel = StoreAndModel.TestCase
+TestStoreAndModel.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)

@@ -1,0 +1,249 @@
+"""What is removed, and what must never be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from storage import Store, find_by_key, find_by_sequence, held_by_topic, remove_expired
+from tests.storage.sample import (
+    FOREVER_MS,
+    TOPIC,
+    Sample,
+    fire,
+    hold,
+    hold_all,
+    id_of,
+    ids_in,
+    numbered,
+    pending_ids,
+    send,
+    states,
+)
+
+
+def expire(store: Store, before_ms: int, limit: int = 1_000_000, deleted: bytes = b"") -> int:
+    """Remove what is older, and commit; how many messages went."""
+    removed = remove_expired(store, before_ms, limit, lambda topic: topic == deleted)
+    store.commit()
+    return removed
+
+
+def send_ten(store: Store, topic: bytes = TOPIC, queue: int = 0) -> list[bytes]:
+    """Messages stored at 0 to 9 ms; their ids."""
+    ids = numbered(10, prefix=b"%b-%d-" % (topic, queue))
+    for number, message_id in enumerate(ids):
+        send(store, Sample(message_id, topic, queue, (b"k",)), stored_ms=number)
+    store.commit()
+    return ids
+
+
+def test_an_empty_store_has_nothing_to_remove(store: Store) -> None:
+    assert expire(store, FOREVER_MS) == 0
+
+
+def test_the_head_of_a_queue_goes_and_offsets_stay(store: Store) -> None:
+    ids = send_ten(store)
+    assert expire(store, 4) == 4
+    queue = store.queue(TOPIC, 0)
+    assert (queue.first, queue.visible, queue.next) == (4, 10, 10)
+    page = store.read(queue, 0, 3, 1 << 20)
+    assert [(id_of(one.record), one.offset) for one in page.messages] == [
+        (ids[4], 4),
+        (ids[5], 5),
+        (ids[6], 6),
+    ]
+    assert page.next_offset == 7
+    assert store.stored_ms(queue, 3) is None
+    assert store.offset_at(queue, 0) == 4
+    assert store.offset_at(queue, 6) == 6
+    assert expire(store, 4) == 0
+
+
+def test_a_removed_message_is_found_nowhere(store: Store) -> None:
+    sequence = store.next_sequence
+    (first, *rest) = send_ten(store)
+    expire(store, 1)
+    assert states(store, first) == []
+    assert find_by_sequence(store, sequence) is None
+    assert [id_of(one.record) for one in find_by_key(store, [TOPIC], b"k", 99)] == rest[::-1]
+
+
+def test_fired_messages_age_from_their_firing(store: Store) -> None:
+    hold_all(store, [b"a"], 1_000)
+    fire(store, 1_000)
+    assert expire(store, 1_000) == 0
+    assert expire(store, 1_001) == 1
+    assert states(store, b"a") == []
+
+
+def test_pending_messages_stay_however_old(store: Store, reopen: Callable[[], Store]) -> None:
+    hold_all(store, [b"a"], 1_000)
+    assert expire(store, FOREVER_MS) == 0
+    assert expire(store, FOREVER_MS, deleted=TOPIC) == 0
+    store = reopen()
+    assert pending_ids(store) == [b"a"]
+    assert fire(store, 5_000) == 1
+    assert ids_in(store) == [b"a"]
+
+
+def test_aborted_messages_age_from_their_abort(store: Store) -> None:
+    hold_all(store, [b"a", b"b"], FOREVER_MS)
+    store.abort(b"a", 100)
+    store.abort(b"b", 200)
+    store.commit()
+    assert expire(store, 100) == 0
+    assert expire(store, 101) == 1
+    assert (states(store, b"a"), states(store, b"b")) == ([], ["aborted"])
+    assert expire(store, 201) == 1
+    assert states(store, b"b") == []
+
+
+def test_a_deleted_topics_messages_go_whatever_their_age(store: Store) -> None:
+    send_ten(store, b"gone", 0)
+    send_ten(store, b"gone", 7)
+    kept = send_ten(store, b"kept")
+    assert expire(store, 0, deleted=b"gone") == 20
+    assert ids_in(store, b"gone", 0) == ids_in(store, b"gone", 7) == []
+    assert ids_in(store, b"kept") == kept
+
+
+def test_every_queue_is_shortened(store: Store) -> None:
+    places = [(b"a", 0), (b"a", 1), (b"aa", 0), (b"b", 3)]
+    ids = {place: send_ten(store, *place) for place in places}
+    assert expire(store, 6) == 24
+    for place in places:
+        assert ids_in(store, *place) == ids[place][6:]
+
+
+@pytest.mark.parametrize("limit", [1, 3, 7, 100])
+def test_steps_remove_what_one_step_would(store: Store, limit: int) -> None:
+    send_ten(store, b"a")
+    send_ten(store, b"b")
+    hold_all(store, numbered(5), 1_000)
+    for message_id in numbered(4):
+        store.abort(message_id, 3)
+    store.commit()
+    removed: list[int] = []
+    while not removed or removed[-1] == limit:
+        removed.append(expire(store, 5, limit))
+    assert sum(removed) == 14
+    assert all(count == limit for count in removed[:-1])
+    assert pending_ids(store) == [b"m00004"]
+    assert [len(ids_in(store, topic)) for topic in (b"a", b"b")] == [5, 5]
+
+
+def test_thousands_go_in_one_step(store: Store) -> None:
+    hold_all(store, numbered(3_000), 10)
+    fire(store, 10)
+    send(store, Sample(b"young"), 20)
+    store.commit()
+    assert expire(store, 11) == 3_000
+    assert ids_in(store) == [b"young"]
+
+
+class TestEverythingGone:
+    """Nothing is left of what was sent; what comes next must not take its numbers."""
+
+    @pytest.fixture
+    def emptied(self, store: Store) -> Store:
+        send_ten(store)
+        hold_all(store, [b"a"], 1_000)
+        store.abort(b"a", 5)
+        store.commit()
+        assert expire(store, 100) == 11
+        return store
+
+    def test_offsets_go_on(self, emptied: Store, reopen: Callable[[], Store]) -> None:
+        store = emptied
+        for _ in range(2):
+            queue = store.queue(TOPIC, 0)
+            assert (queue.first, queue.visible, queue.next) == (10, 10, 10)
+            assert store.read(queue, 0, 9, 1 << 20).messages == []
+            assert store.offset_at(queue, 0) == 10
+            store = reopen()
+        assert send(store, Sample(b"next")) == 10
+        store.commit()
+        assert ids_in(reopen()) == [b"next"]
+
+    def test_sequences_go_on(self, emptied: Store, reopen: Callable[[], Store]) -> None:
+        sequence = emptied.next_sequence
+        assert sequence > 11
+        assert reopen().next_sequence == sequence
+
+    def test_again_and_again(self, emptied: Store, reopen: Callable[[], Store]) -> None:
+        store = emptied
+        sequence = store.next_sequence
+        for number in range(3):
+            assert send(store, Sample(b"x"), stored_ms=200) == 10 + number
+            store.commit()
+            assert expire(store, 201) == 1
+            store = reopen()
+        assert store.next_sequence == sequence + 3
+        queue = store.queue(TOPIC, 0)
+        assert (queue.first, queue.next) == (13, 13)
+
+    def test_the_newest_alone_gone_keeps_the_sequence(
+        self, store: Store, reopen: Callable[[], Store]
+    ) -> None:
+        hold_all(store, [b"old"], FOREVER_MS)
+        send(store, Sample(b"new"), stored_ms=1)
+        store.commit()
+        sequence = store.next_sequence
+        assert expire(store, 2) == 1
+        assert reopen().next_sequence == sequence
+
+
+class TestInABatch:
+    def test_readers_see_it_with_the_commit(self, store: Store) -> None:
+        ids = send_ten(store)
+        assert remove_expired(store, 5, 99, lambda topic: False) == 5
+        assert store.queue(TOPIC, 0).first == 0
+        assert ids_in(store) == ids
+        store.commit()
+        assert store.queue(TOPIC, 0).first == 5
+        assert ids_in(store) == ids[5:]
+
+    def test_abandoning_brings_everything_back(self, store: Store) -> None:
+        ids = send_ten(store)
+        hold_all(store, [b"a"], 1_000)
+        store.abort(b"a", 1)
+        store.commit()
+        assert remove_expired(store, 5, 99, lambda topic: False) == 6
+        store.abandon()
+        assert store.queue(TOPIC, 0).first == 0
+        assert ids_in(store) == ids
+        assert states(store, b"a") == ["aborted"]
+        assert expire(store, 5) == 6
+
+    def test_two_steps_and_sends_and_firing_in_one_batch(self, store: Store) -> None:
+        ids = send_ten(store)
+        hold_all(store, [b"fired"], 20)
+        remove_expired(store, 9, 4, lambda topic: False)
+        send(store, Sample(b"sent"), stored_ms=20)
+        store.fire_due(20, 20, 9)
+        remove_expired(store, 9, 4, lambda topic: False)
+        store.commit()
+        assert ids_in(store) == [*ids[8:], b"sent", b"fired"]
+        assert held_by_topic(store) == {}
+
+    def test_what_the_same_batch_sent_to_a_deleted_topic(self, store: Store) -> None:
+        send(store, Sample(b"a"), 5)
+        hold(store, Sample(b"b"), 5)
+        store.fire_due(5, 5, 9)
+        assert remove_expired(store, 0, 9, lambda topic: True) == 2
+        store.commit()
+        queue = store.queue(TOPIC, 0)
+        assert (queue.first, queue.visible, queue.next) == (2, 2, 2)
+        assert ids_in(store) == []
+
+
+def test_messages_may_be_kept_for_longer_than_there_has_been_time(store: Store) -> None:
+    ids = send_ten(store)
+    hold_all(store, [b"a"], 1_000)
+    store.abort(b"a", 1)
+    store.commit()
+    assert expire(store, -5_000) == 0
+    assert ids_in(store) == ids
+    assert states(store, b"a") == ["aborted"]

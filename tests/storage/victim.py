@@ -1,0 +1,63 @@
+"""A process that works on a data folder until it is killed, and says what it was told is stored.
+
+Each line on its standard output is one batch, as JSON, printed when `commit` has returned:
+
+    batch      its number
+    accepted   ids that were sent or held in it
+    aborted    ids whose abort was answered with success
+    fired      how many messages left
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from itertools import count
+from pathlib import Path
+from random import Random
+
+from storage import Aborted, remove_expired
+from tests.storage.folder import Folder
+from tests.storage.sample import Sample, hold, send
+
+SENT, HELD = 3, 6
+"""Messages that are sent, and held, in each batch."""
+
+LONG_AGO_MS = 0
+BODY = b"x" * 3_000
+
+
+def ids_of_batch(run: int, batch: int) -> list[str]:
+    """The ids of the messages that a run accepts in a batch."""
+    return [f"{run}-{batch}-{number}" for number in range(SENT + HELD)]
+
+
+def work(path: Path, run: int) -> None:
+    """Accept, fire and abort, batch after batch, in a time that goes on from run to run."""
+    random = Random(run)
+    store = Folder(path).open(sync=True, map_size=1 << 20)
+    for batch in count():
+        now_ms = run * 1_000_000 + batch * 10
+        ids = ids_of_batch(run, batch)
+        for number, message_id in enumerate(ids):
+            message = Sample(message_id.encode(), queue=number % 2, keys=(b"k",), body=BODY)
+            if number < SENT:
+                send(store, message, now_ms)
+            else:
+                hold(store, message, now_ms + random.randrange(100), now_ms)
+        aborted = []
+        for _ in range(3):
+            message_id = random.choice(ids_of_batch(run, random.randrange(batch + 1)))
+            if store.abort(message_id.encode(), now_ms)[0].outcome is Aborted.ABORTED:
+                aborted.append(message_id)
+        fired = store.fire_due(now_ms, now_ms, 10)
+        # Finds nothing, as everything is young; but it is part of what a kill can hit.
+        remove_expired(store, LONG_AGO_MS, 10, lambda topic: False)
+        store.commit()
+        line = {"batch": batch, "accepted": ids, "aborted": aborted, "fired": fired.messages}
+        sys.stdout.write(json.dumps(line) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    work(Path(sys.argv[1]), int(sys.argv[2]))

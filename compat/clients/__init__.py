@@ -1,0 +1,1 @@
+"""Real clients, driven from Python."""

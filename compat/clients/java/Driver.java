@@ -1,0 +1,561 @@
+import com.alibaba.fastjson.JSON;
+import com.alibaba.fastjson.JSONArray;
+import com.alibaba.fastjson.JSONObject;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.security.MessageDigest;
+import java.security.NoSuchAlgorithmException;
+import java.util.ArrayList;
+import java.util.Base64;
+import java.util.Collection;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Random;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import org.apache.rocketmq.client.ClientConfig;
+import org.apache.rocketmq.client.QueryResult;
+import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.PullResult;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.exception.MQBrokerException;
+import org.apache.rocketmq.client.exception.MQClientException;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendCallback;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageAccessor;
+import org.apache.rocketmq.common.message.MessageClientExt;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+
+/**
+ * Does with the official client what it is told on standard input, one JSON object a line, and
+ * answers on standard output likewise. It ends when its input ends.
+ *
+ * <p>A request has "id", "do" and what the method of that name below reads. Its answer has the same
+ * "id" and either "done" or "error" (class, code, message). Requests run at the same time. A message
+ * that a push consumer receives is a line with "consumer" and "message".
+ */
+public final class Driver {
+    /** Of a longer body only the length and the SHA-256 are told. */
+    private static final int LONGEST_BODY_TOLD = 16 * 1024;
+
+    private static final Generation GENERATION = new ClientGeneration();
+
+    private final PrintStream out;
+    private final Map<String, DefaultMQProducer> producers = new ConcurrentHashMap<>();
+    private final Map<String, DefaultMQPushConsumer> consumers = new ConcurrentHashMap<>();
+    private final Map<String, DefaultMQPullConsumer> pullers = new ConcurrentHashMap<>();
+    private final Map<String, DefaultLitePullConsumer> pollers = new ConcurrentHashMap<>();
+
+    private Driver(PrintStream out) {
+        this.out = out;
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        Driver driver = new Driver(new PrintStream(System.out, true, "UTF-8"));
+        System.setOut(System.err); // what a library prints is not an answer
+        BufferedReader in =
+                new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        ExecutorService workers = Executors.newCachedThreadPool();
+        driver.tell(new JSONObject().fluentPut("ready", true));
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            JSONObject request = JSON.parseObject(line);
+            workers.execute(() -> driver.answer(request));
+        }
+        Runtime.getRuntime().halt(0); // what still runs in here belongs to nobody any more
+    }
+
+    private void tell(JSONObject line) {
+        String text = line.toJSONString();
+        synchronized (out) {
+            out.println(text);
+        }
+    }
+
+    private void answer(JSONObject request) {
+        JSONObject answer = new JSONObject().fluentPut("id", request.get("id"));
+        try {
+            answer.put("done", execute(request));
+        } catch (Throwable failure) {
+            answer.put("error", describe(failure));
+        }
+        tell(answer);
+    }
+
+    private Object execute(JSONObject request) throws Exception {
+        switch (request.getString("do")) {
+            case "producer":
+                return startProducer(request);
+            case "send":
+                return send(request);
+            case "recall":
+                return GENERATION.recall(
+                        producer(request), request.getString("topic"), request.getString("handle"));
+            case "createTopic":
+                GENERATION.createTopic(
+                        producer(request),
+                        request.getString("like"),
+                        request.getString("topic"),
+                        request.getIntValue("queues"));
+                return true;
+            case "view":
+                return describe(
+                        producer(request)
+                                .viewMessage(request.getString("topic"), request.getString("of")));
+            case "query":
+                return query(request);
+            case "consume":
+                return startConsumer(request);
+            case "assigned":
+                return assigned(request);
+            case "puller":
+                return startPuller(request);
+            case "queues":
+                return puller(request)
+                        .fetchSubscribeMessageQueues(request.getString("topic"))
+                        .size();
+            case "pull":
+                return pull(request);
+            case "offset":
+                return offset(request);
+            case "commit":
+                return commit(request);
+            case "poller":
+                return startPoller(request);
+            case "poll":
+                return describe(poller(request).poll(request.getLongValue("timeoutMs")));
+            case "close":
+                return close(request.getString("name"));
+            default:
+                throw new IllegalArgumentException("no such request: " + request.get("do"));
+        }
+    }
+
+    private DefaultMQProducer producer(JSONObject request) {
+        return producers.get(request.getString("name"));
+    }
+
+    private DefaultMQPullConsumer puller(JSONObject request) {
+        return pullers.get(request.getString("name"));
+    }
+
+    private DefaultLitePullConsumer poller(JSONObject request) {
+        return pollers.get(request.getString("name"));
+    }
+
+    /** The settings that each kind of client has. Clients of one instance share connections. */
+    private static void configure(ClientConfig client, JSONObject request) {
+        client.setNamesrvAddr(request.getString("namesrv"));
+        client.setClientIP("127.0.0.1");
+        client.setInstanceName(request.getString("instance"));
+        client.setVipChannelEnabled(request.getBooleanValue("vipChannel"));
+    }
+
+    // --- producers ---
+
+    private Object startProducer(JSONObject request) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer(request.getString("group"));
+        configure(producer, request);
+        producer.setSendMsgTimeout(request.getIntValue("timeoutMs"));
+        producer.setMaxMessageSize(request.getIntValue("maxMessageSize"));
+        producer.setRetryTimesWhenSendFailed(request.getIntValue("retries"));
+        producer.setRetryTimesWhenSendAsyncFailed(request.getIntValue("retries"));
+        producer.start();
+        producers.put(request.getString("name"), producer);
+        return true;
+    }
+
+    /** Sends each of "messages" and answers with the result or the error of each, in order. */
+    private Object send(JSONObject request) throws Exception {
+        DefaultMQProducer producer = producer(request);
+        JSONArray wanted = request.getJSONArray("messages");
+        List<Message> messages = new ArrayList<>();
+        for (Object each : wanted) {
+            messages.add(message((JSONObject) each));
+        }
+        JSONArray results = new JSONArray();
+        switch (request.getString("mode")) {
+            case "sync":
+                for (int i = 0; i < messages.size(); i++) {
+                    results.add(sendOne(producer, messages.get(i), wanted.getJSONObject(i)));
+                }
+                return results;
+            case "oneway":
+                for (Message message : messages) {
+                    producer.sendOneway(message);
+                }
+                return results;
+            case "async":
+                return sendAsync(producer, messages);
+            case "batch":
+                results.add(describe(producer.send(messages)));
+                return results;
+            default:
+                throw new IllegalArgumentException("no such mode: " + request.get("mode"));
+        }
+    }
+
+    private static JSONObject sendOne(DefaultMQProducer producer, Message message, JSONObject wanted)
+            throws InterruptedException {
+        try {
+            Integer queue = wanted.getInteger("queue");
+            if (queue == null) {
+                return describe(producer.send(message));
+            }
+            String topic = message.getTopic();
+            for (MessageQueue candidate : producer.fetchPublishMessageQueues(topic)) {
+                if (candidate.getQueueId() == queue) {
+                    return describe(producer.send(message, candidate));
+                }
+            }
+            throw new IllegalArgumentException(topic + " has no queue " + queue);
+        } catch (InterruptedException interruption) {
+            throw interruption;
+        } catch (Exception failure) {
+            return new JSONObject().fluentPut("error", describe(failure));
+        }
+    }
+
+    private static JSONArray sendAsync(DefaultMQProducer producer, List<Message> messages)
+            throws Exception {
+        JSONObject[] results = new JSONObject[messages.size()];
+        CountDownLatch outstanding = new CountDownLatch(results.length);
+        for (int i = 0; i < results.length; i++) {
+            int place = i;
+            producer.send(
+                    messages.get(i),
+                    new SendCallback() {
+                        @Override
+                        public void onSuccess(SendResult result) {
+                            results[place] = describe(result);
+                            outstanding.countDown();
+                        }
+
+                        @Override
+                        public void onException(Throwable failure) {
+                            results[place] = new JSONObject().fluentPut("error", describe(failure));
+                            outstanding.countDown();
+                        }
+                    });
+        }
+        outstanding.await();
+        JSONArray all = new JSONArray();
+        for (JSONObject result : results) {
+            all.add(result);
+        }
+        return all;
+    }
+
+    private static Message message(JSONObject wanted) {
+        Message message =
+                new Message(wanted.getString("topic"), wanted.getString("tags"), body(wanted));
+        if (wanted.containsKey("keys")) {
+            message.setKeys(wanted.getString("keys"));
+        }
+        if (wanted.containsKey("level")) {
+            message.setDelayTimeLevel(wanted.getIntValue("level"));
+        }
+        if (wanted.containsKey("deliverTimeMs")) {
+            GENERATION.setDeliverTimeMs(message, wanted.getLongValue("deliverTimeMs"));
+        }
+        if (wanted.containsKey("delayTimeMs")) {
+            GENERATION.setDelayTimeMs(message, wanted.getLongValue("delayTimeMs"));
+        }
+        if (wanted.containsKey("delayTimeSec")) {
+            GENERATION.setDelayTimeSec(message, wanted.getLongValue("delayTimeSec"));
+        }
+        if (wanted.containsKey("properties")) {
+            // Not putUserProperty, which refuses the names that the client knows.
+            wanted.getJSONObject("properties")
+                    .forEach((name, value) ->
+                            MessageAccessor.putProperty(message, name, String.valueOf(value)));
+        }
+        return message;
+    }
+
+    /** The base64 of "body", or "size" bytes that look random and are the same each time. */
+    private static byte[] body(JSONObject wanted) {
+        if (wanted.containsKey("body")) {
+            return Base64.getDecoder().decode(wanted.getString("body"));
+        }
+        byte[] body = new byte[wanted.getIntValue("size")];
+        new Random(body.length).nextBytes(body);
+        return body;
+    }
+
+    private Object query(JSONObject request) throws Exception {
+        QueryResult found =
+                producer(request)
+                        .queryMessage(
+                                request.getString("topic"),
+                                request.getString("key"),
+                                request.getIntValue("limit"),
+                                request.getLongValue("begin"),
+                                request.getLongValue("end"));
+        return describe(found.getMessageList());
+    }
+
+    // --- push consumers ---
+
+    private Object startConsumer(JSONObject request) throws Exception {
+        String name = request.getString("name");
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(request.getString("group"));
+        configure(consumer, request);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(request.getString("from")));
+        consumer.setMaxReconsumeTimes(request.getIntValue("maxReconsumeTimes"));
+        if (request.getBooleanValue("broadcast")) {
+            GENERATION.broadcast(consumer);
+        }
+        request.getJSONObject("subscriptions").forEach((topic, expression) -> {
+            try {
+                consumer.subscribe(topic, (String) expression);
+            } catch (MQClientException failure) {
+                throw new IllegalArgumentException(failure);
+            }
+        });
+        int failFirst = request.getIntValue("failFirst");
+        int retryLevel = request.getIntValue("retryLevel");
+        if (request.getBooleanValue("orderly")) {
+            consumer.registerMessageListener((MessageListenerOrderly) (messages, context) ->
+                    receive(name, messages, failFirst)
+                            ? ConsumeOrderlyStatus.SUCCESS
+                            : ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT);
+        } else {
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                context.setDelayLevelWhenNextConsume(retryLevel);
+                return receive(name, messages, failFirst)
+                        ? ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+                        : ConsumeConcurrentlyStatus.RECONSUME_LATER;
+            });
+        }
+        consumer.start();
+        consumers.put(name, consumer);
+        return true;
+    }
+
+    /** Tells what came in; whether all of it is accepted, as it is from its "failFirst"th retry. */
+    private boolean receive(String name, List<MessageExt> messages, int failFirst) {
+        long now = System.currentTimeMillis();
+        boolean isAccepted = true;
+        for (MessageExt message : messages) {
+            isAccepted &= message.getReconsumeTimes() >= failFirst;
+            tell(new JSONObject()
+                    .fluentPut("consumer", name)
+                    .fluentPut("message", describe(message).fluentPut("receivedMs", now)));
+        }
+        return isAccepted;
+    }
+
+    /**
+     * The queues that a push consumer has now, as "topic:queue", after it was made to look for new
+     * routes and members of its group at once instead of at its next poll.
+     */
+    private Object assigned(JSONObject request) {
+        DefaultMQPushConsumer consumer = consumers.get(request.getString("name"));
+        for (String topic : consumer.getSubscription().keySet()) {
+            consumer.getDefaultMQPushConsumerImpl()
+                    .getmQClientFactory()
+                    .updateTopicRouteInfoFromNameServer(topic);
+        }
+        consumer.getDefaultMQPushConsumerImpl().doRebalance();
+        List<String> queues = new ArrayList<>();
+        for (MessageQueue queue : consumer.getDefaultMQPushConsumerImpl()
+                .getRebalanceImpl()
+                .getProcessQueueTable()
+                .keySet()) {
+            queues.add(queue.getTopic() + ":" + queue.getQueueId());
+        }
+        return queues;
+    }
+
+    // --- pull consumers ---
+
+    private Object startPuller(JSONObject request) throws Exception {
+        DefaultMQPullConsumer puller = new DefaultMQPullConsumer(request.getString("group"));
+        configure(puller, request);
+        puller.start();
+        pullers.put(request.getString("name"), puller);
+        return true;
+    }
+
+    private MessageQueue queue(JSONObject request) throws Exception {
+        String topic = request.getString("topic");
+        int number = request.getIntValue("queue");
+        for (MessageQueue queue : puller(request).fetchSubscribeMessageQueues(topic)) {
+            if (queue.getQueueId() == number) {
+                return queue;
+            }
+        }
+        throw new IllegalArgumentException(topic + " has no queue " + number);
+    }
+
+    private Object pull(JSONObject request) throws Exception {
+        DefaultMQPullConsumer puller = puller(request);
+        MessageQueue queue = queue(request);
+        String expression = request.getString("expression");
+        long offset = request.getLongValue("offset");
+        int limit = request.getIntValue("limit");
+        PullResult result =
+                request.getBooleanValue("block")
+                        ? puller.pullBlockIfNotFound(queue, expression, offset, limit)
+                        : puller.pull(queue, expression, offset, limit);
+        return new JSONObject()
+                .fluentPut("status", result.getPullStatus().name())
+                .fluentPut("nextOffset", result.getNextBeginOffset())
+                .fluentPut("minOffset", result.getMinOffset())
+                .fluentPut("maxOffset", result.getMaxOffset())
+                .fluentPut("messages", describe(result.getMsgFoundList()));
+    }
+
+    private Object offset(JSONObject request) throws Exception {
+        DefaultMQPullConsumer puller = puller(request);
+        MessageQueue queue = queue(request);
+        switch (request.getString("which")) {
+            case "min":
+                return puller.minOffset(queue);
+            case "max":
+                return puller.maxOffset(queue);
+            case "at":
+                return puller.searchOffset(queue, request.getLongValue("timestampMs"));
+            case "earliestTime":
+                return puller.earliestMsgStoreTime(queue);
+            case "committed":
+                return puller.fetchConsumeOffset(queue, true);
+            default:
+                throw new IllegalArgumentException("no such offset: " + request.get("which"));
+        }
+    }
+
+    private Object commit(JSONObject request) throws Exception {
+        MessageQueue queue = queue(request);
+        puller(request).updateConsumeOffset(queue, request.getLongValue("offset"));
+        puller(request).getOffsetStore().persist(queue);
+        return true;
+    }
+
+    private Object startPoller(JSONObject request) throws Exception {
+        DefaultLitePullConsumer poller = new DefaultLitePullConsumer(request.getString("group"));
+        configure(poller, request);
+        poller.setConsumeFromWhere(ConsumeFromWhere.valueOf(request.getString("from")));
+        poller.subscribe(request.getString("topic"), request.getString("expression"));
+        poller.start();
+        pollers.put(request.getString("name"), poller);
+        return true;
+    }
+
+    private boolean close(String name) {
+        DefaultMQProducer producer = producers.remove(name);
+        if (producer != null) {
+            producer.shutdown();
+        }
+        DefaultMQPushConsumer consumer = consumers.remove(name);
+        if (consumer != null) {
+            consumer.shutdown();
+        }
+        DefaultMQPullConsumer puller = pullers.remove(name);
+        if (puller != null) {
+            puller.shutdown();
+        }
+        DefaultLitePullConsumer poller = pollers.remove(name);
+        if (poller != null) {
+            poller.shutdown();
+        }
+        return true;
+    }
+
+    // --- values as JSON ---
+
+    private static JSONObject describe(Throwable failure) {
+        JSONObject error = new JSONObject()
+                .fluentPut("class", failure.getClass().getSimpleName())
+                .fluentPut("message", String.valueOf(failure.getMessage()));
+        if (failure instanceof MQBrokerException) {
+            error.put("code", ((MQBrokerException) failure).getResponseCode());
+            error.put("message", ((MQBrokerException) failure).getErrorMessage());
+        } else if (failure instanceof MQClientException) {
+            error.put("code", ((MQClientException) failure).getResponseCode());
+        }
+        return error;
+    }
+
+    private static JSONObject describe(SendResult result) {
+        return new JSONObject()
+                .fluentPut("status", result.getSendStatus().name())
+                .fluentPut("msgId", result.getMsgId())
+                .fluentPut("offsetMsgId", result.getOffsetMsgId())
+                .fluentPut("queue", result.getMessageQueue().getQueueId())
+                .fluentPut("broker", result.getMessageQueue().getBrokerName())
+                .fluentPut("queueOffset", result.getQueueOffset())
+                .fluentPut("transactionId", result.getTransactionId())
+                .fluentPut("regionId", result.getRegionId())
+                .fluentPut("recallHandle", GENERATION.recallHandle(result));
+    }
+
+    private static JSONArray describe(Collection<MessageExt> messages) {
+        JSONArray all = new JSONArray();
+        if (messages != null) {
+            messages.forEach(message -> all.add(describe(message)));
+        }
+        return all;
+    }
+
+    private static JSONObject describe(MessageExt message) {
+        byte[] body = message.getBody();
+        JSONObject told = new JSONObject()
+                .fluentPut("msgId", message.getMsgId())
+                .fluentPut("offsetMsgId", offsetMessageId(message))
+                .fluentPut("topic", message.getTopic())
+                .fluentPut("queue", message.getQueueId())
+                .fluentPut("queueOffset", message.getQueueOffset())
+                .fluentPut("commitLogOffset", message.getCommitLogOffset())
+                .fluentPut("tags", message.getTags())
+                .fluentPut("keys", message.getKeys())
+                .fluentPut("flag", message.getFlag())
+                .fluentPut("sysFlag", message.getSysFlag())
+                .fluentPut("reconsumeTimes", message.getReconsumeTimes())
+                .fluentPut("bornMs", message.getBornTimestamp())
+                .fluentPut("storedMs", message.getStoreTimestamp())
+                .fluentPut("bornHost", String.valueOf(message.getBornHost()))
+                .fluentPut("storeHost", String.valueOf(message.getStoreHost()))
+                .fluentPut("storeSize", message.getStoreSize())
+                .fluentPut("bodyLength", body.length)
+                .fluentPut("bodySha256", sha256(body))
+                .fluentPut("properties", new JSONObject(new HashMap<>(message.getProperties())));
+        if (body.length <= LONGEST_BODY_TOLD) {
+            told.put("body", Base64.getEncoder().encodeToString(body));
+        }
+        return told;
+    }
+
+    /** MessageExt of a client tells its unique key as its id; the one with the place is beside it. */
+    private static String offsetMessageId(MessageExt message) {
+        return message instanceof MessageClientExt
+                ? ((MessageClientExt) message).getOffsetMsgId()
+                : null;
+    }
+
+    private static String sha256(byte[] body) {
+        try {
+            StringBuilder text = new StringBuilder();
+            for (byte each : MessageDigest.getInstance("SHA-256").digest(body)) {
+                text.append(String.format("%02x", each));
+            }
+            return text.toString();
+        } catch (NoSuchAlgorithmException failure) {
+            throw new IllegalStateException(failure);
+        }
+    }
+}

@@ -1,0 +1,44 @@
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
+
+/** The client 4.x: it has no setters for arbitrary times, so its users write the properties. */
+final class ClientGeneration implements Generation {
+    @Override
+    public void setDeliverTimeMs(Message message, long epochMs) {
+        message.putUserProperty("TIMER_DELIVER_MS", String.valueOf(epochMs));
+    }
+
+    @Override
+    public void setDelayTimeMs(Message message, long ms) {
+        message.putUserProperty("TIMER_DELAY_MS", String.valueOf(ms));
+    }
+
+    @Override
+    public void setDelayTimeSec(Message message, long seconds) {
+        message.putUserProperty("TIMER_DELAY_SEC", String.valueOf(seconds));
+    }
+
+    @Override
+    public String recallHandle(SendResult result) {
+        return null;
+    }
+
+    @Override
+    public String recall(DefaultMQProducer producer, String topic, String handle) {
+        throw new UnsupportedOperationException("the client 4.x cannot recall");
+    }
+
+    @Override
+    public void createTopic(DefaultMQProducer producer, String likeTopic, String topic, int queues)
+            throws Exception {
+        producer.createTopic(likeTopic, topic, queues);
+    }
+
+    @Override
+    public void broadcast(DefaultMQPushConsumer consumer) {
+        consumer.setMessageModel(MessageModel.BROADCASTING);
+    }
+}

@@ -41,6 +41,7 @@ class RemotingConnection(Protocol):
         self.last_heard = 0.0
         self._frames = FrameBuffer()
         self._unfinished = 0
+        self._closing = False
 
     def connectionMade(self) -> None:
         peer = self.transport.getPeer()
@@ -75,7 +76,7 @@ class RemotingConnection(Protocol):
         if malformed:
             # As upstream: what cannot be parsed is not answered. What was answered before it still leaves.
             self.log.info("closed {peer}: it sent a malformed frame", peer=self.address)
-            self.transport.loseConnection()
+            self.close()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self.open = False
@@ -88,7 +89,13 @@ class RemotingConnection(Protocol):
             self.transport.write(frame)
 
     def close(self) -> None:
-        """Close once everything that was sent has left."""
+        """Close once everything that was sent has left; asked again, close at once."""
+        if self._closing:
+            self.abort()
+            return
+        self._closing = True
+        # A transport does not close while a producer is registered that it has paused.
+        self.transport.unregisterProducer()
         self.transport.loseConnection()
 
     def abort(self) -> None:

@@ -81,14 +81,16 @@ class Sending:
         fields: SendMessage = call.fields
         topic = self._topic(fields, call)
         queue_id = self._queue_id(topic, fields.queue_id, call)
-        if fields.batch:
-            self._send_batch(call, topic, queue_id)
-            return
-        properties = fields.properties or ""
         if fields.sys_flag & SysFlag.TRANSACTION_MASK:
             raise RequestError(
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "transactional messages are not supported"
             )
+        if not call.command.body:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "a message without a body cannot be sent")
+        if fields.batch:
+            self._send_batch(call, topic, queue_id)
+            return
+        properties = fields.properties or ""
         if topic.name.startswith(RETRY_PREFIX):
             topic, queue_id = self._retry_or_dead(call, topic, queue_id)
         if names.TIMER_DEL_UNIQKEY in properties and self._is_delete_order(properties):
@@ -111,19 +113,15 @@ class Sending:
 
     def _answer(self, call: Call, topic: Topic, queue_id: int, accepted: Accepted) -> bytes:
         handle = None
-        offset = accepted.offset
-        if accepted.due_ms is not None:
-            # As upstream, a parked message is told its place where it is parked; here that is its sequence.
-            offset = accepted.sequence
-            if not topic.name.startswith(RETRY_PREFIX):
-                handle = RecallHandle(
-                    topic.name, self._config.broker_name, accepted.due_ms, accepted.message_id
-                ).encode()
+        if accepted.due_ms is not None and not topic.name.startswith(RETRY_PREFIX):
+            handle = RecallHandle(
+                topic.name, self._config.broker_name, accepted.due_ms, accepted.message_id
+            ).encode()
         return send_response(
             call.command.opaque,
             offset_msg_id(self._broker.host, accepted.sequence),
             queue_id,
-            offset,
+            _place(accepted),
             accepted.message_id,
             handle,
         )
@@ -135,6 +133,10 @@ class Sending:
                 NO_SPACE.format(reserve=self._config.disk_reserve),
             )
         name = fields.topic
+        if name in FORBIDDEN_TO_SEND:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden."
+            )
         topic = self._topics.get(name)
         if topic is None:
             check_topic_name(name)
@@ -144,10 +146,6 @@ class Sending:
                 topic = self._topics.create_on_send(
                     name, fields.default_topic, fields.default_topic_queue_nums
                 )
-        if name in FORBIDDEN_TO_SEND:
-            raise RequestError(
-                ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden."
-            )
         if not topic.settings.perm & PERM_WRITE:
             raise RequestError(
                 ResponseCode.NO_PERMISSION,
@@ -165,7 +163,7 @@ class Sending:
                 f"Producer: {call.peer.address}",
             )
         if asked < 0:
-            return random.randrange(max(1, settings.write_queue_nums))  # noqa: S311
+            return random.randrange(max(1, settings.write_queue_nums))
         return asked
 
     def _retry_or_dead(self, call: Call, topic: Topic, queue_id: int) -> tuple[Topic, int]:
@@ -216,8 +214,6 @@ class Sending:
             )
             for item in self._items(call.command.body)
         ]
-        if not messages:
-            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "the batch holds no message")
         accepted = self._intake.accept_batch(topic, messages)
         host = self._broker.host
         uniq = find(fields.properties or "", names.UNIQ_KEY)
@@ -225,7 +221,7 @@ class Sending:
             call.command.opaque,
             ",".join(offset_msg_id(host, one.sequence) for one in accepted),
             queue_id,
-            accepted[0].offset,
+            _place(accepted[0]),
             uniq,
             None,
         )
@@ -300,7 +296,7 @@ class Sending:
             level = fields.delay_level or RETRY_LEVEL_BASE + message.reconsume_times
         queue_id = (
             0 if topic.name.startswith(DLQ_PREFIX) else random.randrange(group.retry_queue_nums)
-        )  # noqa: S311
+        )
         self._intake.accept(
             topic,
             NewMessage(
@@ -329,3 +325,9 @@ class Sending:
             f"{names.ORIGIN_MESSAGE_ID}\x01{origin_id}\x02"
             f"{names.WAIT}\x01false\x02{names.DELAY}\x01{level}\x02"
         )
+
+
+def _place(accepted: Accepted) -> int:
+    """The queueOffset to answer with. As upstream, a parked message is told its place where it is parked; here that is
+    its sequence."""
+    return accepted.offset if accepted.due_ms is None else accepted.sequence

@@ -1,0 +1,393 @@
+"""Sends: every check of the real broker with its code and remark, what is stored, what is answered."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.wire.codes import RequestCode, ResponseCode, SysFlag
+from gateway.wire.messages import pack_host, parse_offset_msg_id
+from tests.gateway.conftest import MakeGateway
+from tests.gateway.memory import (
+    START_MS,
+    MemoryClient,
+    MemoryGateway,
+    bodies,
+    properties_of,
+    property_string,
+)
+
+
+class TestAccepted:
+    def test_answer(self, client: MemoryClient) -> None:
+        answer = client.send_message(UNIQ_KEY="ID1", fields={"queue": 3})
+        assert answer.code == ResponseCode.SUCCESS
+        ext = answer.ext()
+        assert ext["queueId"] == "3"
+        assert ext["queueOffset"] == "0"
+        assert ext["transactionId"] == "ID1"
+        assert ext["MSG_REGION"] == "DefaultRegion"
+        assert ext["TRACE_ON"] == "true"
+        assert "recallHandle" not in ext
+        host, _ = parse_offset_msg_id(ext["msgId"])
+        assert host == pack_host("127.0.0.1", 9876)
+
+    def test_record(self, gateway: MemoryGateway) -> None:
+        client = gateway.connect("192.0.2.9")
+        gateway.advance(40)
+        answer = client.send_message(
+            body="text", UNIQ_KEY="ID1", TAGS="red", KEYS="k1 k2", colour="blue"
+        )
+        [message] = client.pull()
+        assert message.body == b"text"
+        assert message.topic == "orders"
+        assert message.queue_id == 0
+        assert message.queue_offset == 0
+        assert message.flag == 9
+        assert message.born_ms == START_MS - 7
+        assert message.store_ms == START_MS + 40
+        assert message.born_host[:4] == pack_host("192.0.2.9", 0)[:4]
+        assert message.store_host == pack_host("127.0.0.1", 9876)
+        assert message.physical_offset == parse_offset_msg_id(answer.ext()["msgId"])[1]
+        assert properties_of(message) == {
+            "UNIQ_KEY": "ID1",
+            "TAGS": "red",
+            "KEYS": "k1 k2",
+            "colour": "blue",
+            "MSG_REGION": "DefaultRegion",
+            "TRACE_ON": "true",
+            "CLUSTER": "DefaultCluster",
+        }
+
+    def test_an_id_is_made_where_the_client_gives_none(self, client: MemoryClient) -> None:
+        first = client.send_message().ext()["transactionId"]
+        second = client.send_message().ext()["transactionId"]
+        assert first != second
+        assert [properties_of(message)["UNIQ_KEY"] for message in client.pull()] == [first, second]
+
+    def test_properties_without_the_last_separator(self, client: MemoryClient) -> None:
+        client.send_message(fields={"properties": "TAGS\x01red\x02UNIQ_KEY\x01ID1"})
+        [message] = client.pull()
+        assert properties_of(message)["UNIQ_KEY"] == "ID1"
+        assert properties_of(message)["MSG_REGION"] == "DefaultRegion"
+
+    def test_transient_and_pop_properties_are_dropped(self, client: MemoryClient) -> None:
+        client.send_message(properties={"__RMQ.TRANSIENT.a": "1"}, POP_CK="handle", kept="2")
+        properties = properties_of(client.pull()[0])
+        assert properties["kept"] == "2"
+        assert not {"__RMQ.TRANSIENT.a", "POP_CK"} & set(properties)
+
+    def test_offsets_count_per_queue(self, client: MemoryClient) -> None:
+        offsets = [
+            client.send_message(fields={"queue": queue}).ext()["queueOffset"]
+            for queue in (0, 1, 0, 1, 1)
+        ]
+        assert offsets == ["0", "0", "1", "1", "2"]
+
+    def test_the_long_names_of_request_10(self, client: MemoryClient) -> None:
+        ext = {
+            "producerGroup": "producers",
+            "topic": "orders",
+            "defaultTopic": "TBW102",
+            "defaultTopicQueueNums": "4",
+            "queueId": "2",
+            "sysFlag": "0",
+            "bornTimestamp": str(START_MS),
+            "flag": "0",
+            "properties": property_string({"TAGS": "red"}),
+        }
+        answer = client.ask(RequestCode.SEND_MESSAGE, ext, b"go")
+        assert (answer.code, answer.ext()["queueId"]) == (0, "2")
+        assert bodies(client.pull(queue=2)) == ["go"]
+
+    def test_a_compressed_body_is_kept_as_it_is(self, client: MemoryClient) -> None:
+        flags = SysFlag.COMPRESSED | SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
+        client.send_message(body=b"\x78\x9c\x00", fields={"sys_flag": flags})
+        [message] = client.pull()
+        assert message.body == b"\x78\x9c\x00"
+        # The hosts are IPv4, and the flags must not say otherwise.
+        assert message.sys_flag == SysFlag.COMPRESSED
+
+    def test_several_in_one_read(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        ext = client.send_fields()
+        opaques = [client.send(RequestCode.SEND_MESSAGE_V2, ext, f"{n}".encode()) for n in range(5)]
+        offsets = []
+        for opaque in opaques:
+            answer = client.answer(opaque)
+            assert answer is not None
+            offsets.append(answer.ext()["queueOffset"])
+        assert offsets == ["0", "1", "2", "3", "4"]
+        assert bodies(client.pull()) == ["0", "1", "2", "3", "4"]
+
+    def test_not_answered_before_the_turn_ends(self, client: MemoryClient) -> None:
+        client.send(RequestCode.SEND_MESSAGE_V2, client.send_fields(), b"hello")
+        assert client.transport.value() == b""
+        assert len(client.take()) == 1
+
+    def test_oneway(self, client: MemoryClient) -> None:
+        client.send(RequestCode.SEND_MESSAGE_V2, client.send_fields(), b"hello", oneway=True)
+        assert client.take() == []
+        assert bodies(client.pull()) == ["hello"]
+
+    def test_oneway_that_is_refused(self, client: MemoryClient) -> None:
+        client.send(RequestCode.SEND_MESSAGE_V2, client.send_fields("a topic"), b"x", oneway=True)
+        assert client.take() == []
+        assert client.send_message().code == ResponseCode.SUCCESS
+
+    def test_a_message_survives_a_crash(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        client.send_message(UNIQ_KEY="ID1")
+        gateway.crash()
+        client = gateway.connect()
+        assert [properties_of(one)["UNIQ_KEY"] for one in client.pull()] == ["ID1"]
+        assert client.send_message().ext()["queueOffset"] == "1"
+
+    def test_what_was_not_answered_is_lost_in_a_crash(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        client.send_message("orders", "kept")
+        client.send(RequestCode.SEND_MESSAGE_V2, client.send_fields(), b"in flight")
+        assert client.transport.value() == b""
+        gateway.crash()
+        assert bodies(gateway.connect().pull()) == ["kept"]
+
+
+class TestQueue:
+    @pytest.mark.parametrize("queue", [4, 5, 2**31 - 1])
+    def test_unknown(self, client: MemoryClient, queue: int) -> None:
+        client.send_message()
+        answer = client.send_message(fields={"queue": queue})
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        assert answer.remark is not None
+        assert answer.remark.startswith(f"request queueId[{queue}] is illegal, TopicConfig [")
+        assert f"Producer: {client.protocol.address}" in answer.remark
+
+    @pytest.mark.parametrize("queue", [-1, -(2**31)])
+    def test_below_zero_is_the_gateways_choice(self, client: MemoryClient, queue: int) -> None:
+        chosen = {client.send_message(fields={"queue": queue}).ext()["queueId"] for _ in range(80)}
+        assert chosen == {"0", "1", "2", "3"}
+        assert sum(len(client.pull(queue=n, most=99)) for n in range(4)) == 80
+
+
+class TestTopic:
+    @pytest.mark.parametrize("topic", ["", "  "])
+    def test_blank(self, client: MemoryClient, topic: str) -> None:
+        answer = client.send_message(topic)
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        assert answer.remark == "The specified topic is blank."
+
+    @pytest.mark.parametrize("topic", ["a b", "a.b", "töpic", "a/b", "a\x00b", "a\n"])
+    def test_illegal_characters(self, client: MemoryClient, topic: str) -> None:
+        answer = client.send_message(topic)
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        assert answer.remark == (
+            f"The specified topic: {topic}, contains illegal characters, "
+            "allowing only ^[%|a-zA-Z0-9_-]+$"
+        )
+
+    def test_length(self, client: MemoryClient) -> None:
+        assert client.send_message("t" * 127).code == ResponseCode.SUCCESS
+        answer = client.send_message("t" * 128)
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        assert answer.remark == (
+            f"The specified topic: {'t' * 128}, is longer than topic max length: 127"
+        )
+
+    @pytest.mark.parametrize(
+        "topic",
+        [
+            "SCHEDULE_TOPIC_XXXX",
+            "RMQ_SYS_TRANS_HALF_TOPIC",
+            "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+            "TRANS_CHECK_MAX_TIME_TOPIC",
+            "SELF_TEST_TOPIC",
+            "OFFSET_MOVED_EVENT",
+            "rmq_sys_wheel_timer",
+        ],
+    )
+    def test_forbidden(self, gateway: MemoryGateway, client: MemoryClient, topic: str) -> None:
+        known = set(gateway.service.broker.topics.names())
+        answer = client.send_message(topic)
+        assert answer.code == ResponseCode.NO_PERMISSION
+        assert answer.remark == f"Sending message to topic[{topic}] is forbidden."
+        assert set(gateway.service.broker.topics.names()) == known
+
+    def test_created_by_the_first_send(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        client.send_message("new", fields={"topic_queues": 3})
+        topic = gateway.service.broker.topics.get("new")
+        assert topic is not None
+        settings = topic.settings
+        assert (settings.read_queue_nums, settings.write_queue_nums, settings.perm) == (3, 3, 6)
+
+    def test_the_template_bounds_the_queues(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        client.send_message("new", fields={"topic_queues": 100})
+        topic = gateway.service.broker.topics.get("new")
+        assert topic is not None
+        assert topic.settings.write_queue_nums == 8
+
+    @pytest.mark.parametrize("queues", [0, -1])
+    def test_no_queues(self, client: MemoryClient, queues: int) -> None:
+        answer = client.send_message("new", fields={"topic_queues": queues})
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+
+    def test_survives_a_restart(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        client.send_message("new", fields={"topic_queues": 3})
+        gateway.restart()
+        client = gateway.connect()
+        assert client.send_message("new", fields={"queue": 3}).code == (
+            ResponseCode.INVALID_PARAMETER
+        )
+        assert client.send_message("new", fields={"queue": 2}).code == ResponseCode.SUCCESS
+
+    def test_creation_switched_off(self, make_gateway: MakeGateway) -> None:
+        answer = make_gateway(auto_create_topic=False).connect().send_message("new")
+        assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+        assert answer.remark == (
+            "topic[new] not exist, apply first please!\n"
+            "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+        )
+
+    @pytest.mark.parametrize("template", ["no-such-topic", "orders"])
+    def test_a_template_that_passes_nothing_on(self, client: MemoryClient, template: str) -> None:
+        client.send_message("orders")
+        answer = client.send_message("new", fields={"template": template})
+        assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+
+    def test_not_writable(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        client.send_message()
+        topic = gateway.service.broker.topics.get("orders")
+        assert topic is not None
+        topic.settings.perm = 4
+        answer = client.send_message()
+        assert answer.code == ResponseCode.NO_PERMISSION
+        assert answer.remark == "the broker[127.0.0.1] sending message is forbidden"
+
+
+class TestSize:
+    LIMITS = (
+        "the message is illegal, maybe msg body or properties length not matched. "
+        "msg body length limit 4194304B, msg properties length limit 32KB."
+    )
+
+    def test_the_largest_body(self, client: MemoryClient) -> None:
+        assert client.send_message(body=bytes(4 << 20)).code == ResponseCode.SUCCESS
+        assert len(client.pull()[0].body) == 4 << 20
+
+    def test_a_larger_body(self, client: MemoryClient) -> None:
+        answer = client.send_message(body=bytes((4 << 20) + 1))
+        assert (answer.code, answer.remark) == (ResponseCode.MESSAGE_ILLEGAL, self.LIMITS)
+
+    def test_no_body(self, client: MemoryClient) -> None:
+        answer = client.send_message(body=b"")
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert answer.remark is not None
+        assert "body" in answer.remark
+
+    def test_properties(self, client: MemoryClient) -> None:
+        assert client.send_message(p="x" * 32_600).code == ResponseCode.SUCCESS
+        assert properties_of(client.pull()[0])["p"] == "x" * 32_600
+        answer = client.send_message(p="x" * 33_000)
+        assert (answer.code, answer.remark) == (ResponseCode.MESSAGE_ILLEGAL, self.LIMITS)
+
+    def test_properties_are_counted_in_bytes(self, client: MemoryClient) -> None:
+        assert client.send_message(p="é" * 16_300).code == ResponseCode.SUCCESS
+        assert client.send_message(p="é" * 16_400).code == ResponseCode.MESSAGE_ILLEGAL
+
+    def test_what_the_gateway_adds_counts(self, client: MemoryClient) -> None:
+        client.send_message(UNIQ_KEY="ID1", p="x")
+        added = len(client.pull()[0].properties) - 1
+        fits = "x" * (32_767 - added)
+        assert client.send_message(UNIQ_KEY="ID1", p=fits).code == ResponseCode.SUCCESS
+        answer = client.send_message(UNIQ_KEY="ID1", p=fits + "x")
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+
+    def test_another_limit(self, make_gateway: MakeGateway) -> None:
+        client = make_gateway(max_message_size=2048).connect()
+        assert client.send_message(body=bytes(2048)).code == ResponseCode.SUCCESS
+        answer = client.send_message(body=bytes(2049))
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert answer.remark is not None
+        assert "2048B" in answer.remark
+
+
+class TestRetryTopics:
+    TOPIC = "%RETRY%workers"
+
+    def test_the_group_must_exist(self, make_gateway: MakeGateway) -> None:
+        client = make_gateway(auto_create_group=False).connect()
+        answer = client.send_message(self.TOPIC)
+        assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        assert answer.remark is not None
+        assert answer.remark.startswith("subscription group not exist, workers ")
+
+    def test_the_group_comes_to_be(self, client: MemoryClient) -> None:
+        assert client.send_message(self.TOPIC).code == ResponseCode.SUCCESS
+        assert bodies(client.pull(self.TOPIC)) == ["hello"]
+
+    @pytest.mark.parametrize(
+        ("reconsume", "most", "version", "dead"),
+        [
+            (15, None, 513, False),
+            (16, None, 513, True),
+            (2, 3, 513, False),
+            (3, 3, 513, True),
+            (20, 30, 121, False),
+            # Clients before V3_4_9 do not say how often: the group's setting counts.
+            (3, 3, 120, False),
+            (20, 30, 120, True),
+        ],
+    )
+    def test_past_the_last_retry_a_message_is_dead(
+        self, client: MemoryClient, reconsume: int, most: int | None, version: int, dead: bool
+    ) -> None:
+        fields = {"reconsume": reconsume, "max_reconsume": most}
+        answer = client.send_message(self.TOPIC, version=version, fields=fields)
+        assert answer.code == ResponseCode.SUCCESS
+        topic = "%DLQ%workers" if dead else self.TOPIC
+        [message] = client.pull(topic)
+        assert message.reconsume_times == reconsume
+        assert message.topic == topic
+
+    def test_a_delayed_retry_has_no_handle(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        answer = client.send_message(self.TOPIC, DELAY="3", RETRY_TOPIC="orders")
+        assert "recallHandle" not in answer.ext()
+        gateway.advance(9_999)
+        assert client.pull(self.TOPIC) == []
+        gateway.advance(1)
+        assert properties_of(client.pull(self.TOPIC)[0])["RETRY_TOPIC"] == "orders"
+
+    def test_long_names(self, client: MemoryClient) -> None:
+        topic = "%RETRY%" + "g" * 200
+        assert client.send_message(topic).code == ResponseCode.SUCCESS
+        assert client.pull(topic)[0].topic == topic
+        assert client.send_message("%RETRY%" + "g" * 249).code == ResponseCode.INVALID_PARAMETER
+
+
+class TestTransactions:
+    @pytest.mark.parametrize("flag", [4, 8, 12])
+    def test_are_not_supported(self, client: MemoryClient, flag: int) -> None:
+        answer = client.send_message(TRAN_MSG="true", fields={"sys_flag": flag})
+        assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        assert client.pull() == []
+
+
+class TestFields:
+    @pytest.mark.parametrize("name", list("abcdefgh"))
+    def test_missing(self, client: MemoryClient, name: str) -> None:
+        ext = client.send_fields()
+        del ext[name]
+        answer = client.ask(RequestCode.SEND_MESSAGE_V2, ext, b"x")
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert answer.remark is not None
+        assert answer.remark.startswith(f"the field {name} ")
+
+    @pytest.mark.parametrize("name", list("defghj"))
+    def test_not_a_number(self, client: MemoryClient, name: str) -> None:
+        answer = client.ask(
+            RequestCode.SEND_MESSAGE_V2, client.send_fields() | {name: "four"}, b"x"
+        )
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert answer.remark is not None
+        assert "'four'" in answer.remark

@@ -9,6 +9,7 @@ from gateway.clock import Clock
 from gateway.committer import Committer
 from gateway.config import Config, HostPort
 from gateway.intake import Intake
+from gateway.outgoing import Outgoing
 from gateway.parked import ParkingLot
 from gateway.topics import Groups, Topics
 from storage import Store
@@ -26,6 +27,7 @@ class Broker:
     store: Store
     topics: Topics
     groups: Groups
+    outgoing: Outgoing
     clients: Clients
     parked: ParkingLot
     committer: Committer

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from gateway.outgoing import Outgoing
 from gateway.router import Peer
 from gateway.wire.bodies import ConsumerData, Heartbeat, Subscription
 from gateway.wire.codes import RequestCode
-from gateway.wire.commands import encode_command
 
 CLIENT_EXPIRY = 120.0
 """Seconds without a heartbeat after which a client is forgotten (ConsumerManager)."""
-
-ONEWAY = 2
-"""The flag of a request that wants no answer."""
 
 
 class Client:
@@ -59,10 +56,10 @@ class ConsumerGroup:
 class Clients:
     """All connected clients."""
 
-    def __init__(self) -> None:
+    def __init__(self, outgoing: Outgoing) -> None:
+        self._outgoing = outgoing
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[str, Client]] = {}
-        self._requests = 0
 
     def heartbeat(
         self, heartbeat: Heartbeat, peer: Peer, language: str, version: int, now: float
@@ -141,13 +138,6 @@ class Clients:
         """Have every member share the queues out again, at once rather than at its next look in 20 s."""
         if group.data.is_broadcasting:
             return
+        ext = {"consumerGroup": group.name}
         for client in group.members.values():
-            self._requests += 1
-            client.peer.send(
-                encode_command(
-                    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
-                    self._requests,
-                    flag=ONEWAY,
-                    ext={"consumerGroup": group.name},
-                )
-            )
+            self._outgoing.oneway(client.peer, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext)

@@ -36,6 +36,7 @@ from gateway.handlers.sending import Sending
 from gateway.handlers.timers import Timers
 from gateway.housekeeping import Housekeeping
 from gateway.intake import Intake, terms_of
+from gateway.outgoing import Outgoing
 from gateway.parked import ParkingLot
 from gateway.router import Router
 from gateway.routes import Handlers, routes
@@ -136,6 +137,7 @@ class Gateway:
     def _compose(self, store: Store) -> None:
         config, clock, reactor = self.config, self._clock, self._reactor
         host = pack_host(*self.advertised)
+        outgoing = Outgoing(reactor)
         parked = ParkingLot()
         committer = Committer(reactor, clock, store, parked)
         self.broker = broker = Broker(
@@ -144,7 +146,8 @@ class Gateway:
             store=store,
             topics=Topics(store, config),
             groups=Groups(store, config),
-            clients=Clients(),
+            outgoing=outgoing,
+            clients=Clients(outgoing),
             parked=parked,
             committer=committer,
             intake=Intake(store, clock, committer, config, host),
@@ -175,6 +178,7 @@ class Gateway:
             port.stopListening()
         self._housekeeping.stop()
         self.broker.parked.release_all()
+        self.broker.outgoing.stop()
         self.broker.committer.stop()
         gone = self.factory.close_all()
         gone.addTimeout(LONGEST_GOODBYE, self._reactor)
@@ -182,16 +186,16 @@ class Gateway:
         return gone
 
     def _on_command(self, command: Command, connection: RemotingConnection) -> None:
-        if self._stopping:
-            if command.version > LAST_VERSION_WITHOUT_GO_AWAY and not command.is_oneway:
-                remark = "the gateway is stopping"
-                connection.send(
-                    encode_response(command.opaque, ResponseCode.GO_AWAY, remark=remark)
-                )
-        elif not command.is_response:
+        if command.is_response:
+            self.broker.outgoing.answered(command, connection)
+        elif not self._stopping:
             self._router.dispatch(command, connection)
+        elif command.version > LAST_VERSION_WITHOUT_GO_AWAY and not command.is_oneway:
+            remark = "the gateway is stopping"
+            connection.send(encode_response(command.opaque, ResponseCode.GO_AWAY, remark=remark))
 
     def _on_disconnect(self, connection: RemotingConnection) -> None:
+        self.broker.outgoing.disconnected(connection)
         self.broker.clients.disconnected(connection)
 
 

@@ -17,6 +17,7 @@ REQUESTS = (names.DELAY, *TIMER_PROPERTIES, names.START_DELIVER_TIME)
 
 _INT_MAX = (1 << 31) - 1
 _LONG_MAX = (1 << 63) - 1
+_LONG_DIGITS = 19
 
 
 class Delay(NamedTuple):
@@ -94,11 +95,14 @@ def _level_delay(properties: str, level: int, asked: int, now_ms: int, rules: De
 def _number(text: str, code: int, name: str, largest: int) -> int:
     """A Java int or long: decimal digits with an optional sign, and nothing else."""
     digits = text[1:] if text[:1] in ("+", "-") else text
-    if not (digits.isascii() and digits.isdigit()) or not -largest - 1 <= int(text) <= largest:
-        reason = (
-            "timer message illegal"
-            if code == ResponseCode.MESSAGE_ILLEGAL
-            else "NumberFormatException"
-        )
-        raise RequestError(code, f'{reason}, {name} is not a number: "{text[:64]}"')
-    return int(text)
+    if digits.isascii() and digits.isdigit():
+        significant = digits.lstrip("0")
+        # Python takes long over numbers of thousands of digits, and refuses them in the end.
+        if len(significant) <= _LONG_DIGITS:
+            number = int(significant or "0") * (-1 if text[0] == "-" else 1)
+            if -largest - 1 <= number <= largest:
+                return number
+    reason = (
+        "timer message illegal" if code == ResponseCode.MESSAGE_ILLEGAL else "NumberFormatException"
+    )
+    raise RequestError(code, f'{reason}, {name} is not a number: "{text[:64]}"')

@@ -37,12 +37,12 @@ def usage(pid: int) -> Usage:
             cpu += _cpu_seconds(process)
             written += _numbers(process / "io")["write_bytes"]
             memory = _numbers(process / "status")
-        except OSError:
+            own += (memory["RssAnon"] + memory["RssShmem"]) * 1024
+            resident += memory["VmRSS"] * 1024
+        except (OSError, KeyError):
+            # One that has ended and whose parent has not yet taken notice has no memory.
             if member == pid:
-                raise ProcessLookupError(f"process {pid} has ended") from None
-            continue
-        own += (memory["RssAnon"] + memory["RssShmem"]) * 1024
-        resident += memory["VmRSS"] * 1024
+                raise ProcessLookupError(f"the server, process {pid}, has ended") from None
     return Usage(time.monotonic(), cpu, written, own, resident)
 
 

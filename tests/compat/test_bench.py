@@ -1,0 +1,537 @@
+"""The benchmark: its arithmetic, its tables, and one tiny run against a gateway."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import struct
+import subprocess
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from compat.bench import campaign, report, results, scenarios, systems
+from compat.bench.command import bench
+from compat.bench.figures import CPU, FIGURES, RATE, Goal, goals
+from compat.bench.load import LoadError, Progress
+from compat.bench.machine import Limits, Machine, describe, measure_limits
+from compat.bench.processes import held_bytes, usage
+from compat.bench.records import (
+    Ledger,
+    Received,
+    RecordError,
+    Sent,
+    Spread,
+    balance,
+    lateness,
+    percentile,
+    read_received,
+    read_sent,
+    send_times,
+    spread,
+)
+from compat.bench.results import FORMAT, Outcome, Results, ResultsError
+from compat.bench.scenarios import Scenario
+
+NUMBERS = st.integers(-(2**63), 2**63 - 1)
+
+
+def numbers(values: Sequence[int]) -> array[int]:
+    return array("q", values)
+
+
+# --- percentiles ---
+
+
+def test_percentiles_of_a_thousand_are_read_off() -> None:
+    found = spread([float(n) for n in range(1000, 0, -1)])
+    assert found == Spread(
+        count=1000, mean=500.5, min=1, p50=500, p90=900, p99=990, p999=999, max=1000
+    )
+
+
+def test_percentiles_of_one_value_are_that_value() -> None:
+    found = spread([7.0])
+    assert found is not None
+    assert {found.min, found.mean, found.p50, found.p90, found.p99, found.p999, found.max} == {7.0}
+
+
+def test_nothing_has_no_spread() -> None:
+    assert spread([]) is None
+
+
+@given(
+    st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=300).map(sorted),
+    st.sampled_from([0.5, 0.9, 0.99, 0.999, 1.0]),
+)
+def test_a_percentile_is_the_least_value_that_the_share_does_not_exceed(
+    ordered: list[float], share: float
+) -> None:
+    found = percentile(ordered, share)
+    # In integers, so that rounding has no say.
+    needed = round(share * 1000) * len(ordered)
+    assert sum(value <= found for value in ordered) * 1000 >= needed
+    assert sum(value < found for value in ordered) * 1000 < needed
+
+
+# --- records ---
+
+
+@given(rows=st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS)))
+def test_sends_are_read_as_the_load_writes_them(
+    rows: list[tuple[int, int, int]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = tmp_path_factory.mktemp("records") / "sent.bin"
+    file.write_bytes(b"".join(struct.pack(">3q", *row) for row in rows))
+    sent = read_sent(file)
+    assert list(zip(sent.ids, sent.asked, sent.latency, strict=True)) == rows
+
+
+def test_receipts_are_read_as_the_load_writes_them(tmp_path: Path) -> None:
+    file = tmp_path / "received.bin"
+    file.write_bytes(struct.pack(">8q", 1, 2, 3, 4, -1, -2, -3, -4))
+    assert read_received(file) == Received(
+        numbers([1, -1]), numbers([2, -2]), numbers([3, -3]), numbers([4, -4])
+    )
+
+
+def test_a_cut_off_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "received.bin"
+    file.write_bytes(bytes(33))
+    with pytest.raises(RecordError, match="cut off"):
+        read_received(file)
+
+
+# --- the ledger ---
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(-5, 5)), max_size=60),
+    st.randoms(use_true_random=False),
+)
+def test_the_ledger_counts_each_fate(fates: list[tuple[bool, int, int]], random: Random) -> None:
+    """A fate: whether the send was acknowledged, how often it was received, how late."""
+    due = 1_000_000
+    sent = Sent(
+        numbers(range(len(fates))),
+        numbers([due] * len(fates)),
+        numbers([5 if acknowledged else -1 for acknowledged, _, _ in fates]),
+    )
+    receipts = [
+        (id_, due, due + late, due)
+        for id_, (_, times, late) in enumerate(fates)
+        for _ in range(times)
+    ]
+    random.shuffle(receipts)
+    received = Received(*(numbers([row[column] for row in receipts]) for column in range(4)))
+    assert balance(sent, received) == Ledger(
+        acknowledged=sum(acknowledged for acknowledged, _, _ in fates),
+        refused=sum(not acknowledged for acknowledged, _, _ in fates),
+        received=sum(times > 0 for _, times, _ in fates),
+        lost=sum(acknowledged and times == 0 for acknowledged, times, _ in fates),
+        doubled=sum(max(times - 1, 0) for _, times, _ in fates),
+        early=sum(times for _, times, late in fates if late < 0),
+    )
+
+
+def test_refused_sends_have_no_time() -> None:
+    sent = Sent(numbers([1, 2, 3]), numbers([0, 0, 0]), numbers([2_000_000, -1, 4_000_000]))
+    found = send_times(sent)
+    assert found is not None
+    assert (found.count, found.min, found.mean, found.max) == (2, 2.0, 3.0, 4.0)
+
+
+def test_lateness_is_negative_when_early() -> None:
+    found = lateness(numbers([100, 100]), numbers([99, 104]))
+    assert found is not None
+    assert (found.min, found.max) == (-1, 4)
+
+
+# --- what a server used ---
+
+
+def test_usage_counts_children(tmp_path: Path) -> None:
+    worker = """
+import time
+held = bytearray(b"x") * (64 << 20)
+while time.process_time() < 0.3:
+    pass
+print("busy enough", flush=True)
+input()
+"""
+    parent = f"""
+import subprocess, sys
+subprocess.run([sys.executable, "-c", {worker!r}])
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        used = usage(process.pid)
+        process.communicate(b"\n")
+    assert used.cpu >= 0.3
+    assert used.own_memory >= 64 << 20
+    assert used.resident > used.own_memory
+
+
+def test_a_server_that_ended_is_noticed() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.read()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    with pytest.raises(ProcessLookupError, match="has ended"):
+        usage(process.pid)
+    process.wait()
+    with pytest.raises(ProcessLookupError, match="has ended"):
+        usage(process.pid)
+    process.stdout.close()
+
+
+def test_holes_of_sparse_files_are_not_held(tmp_path: Path) -> None:
+    inner = tmp_path / "store" / "commitlog"
+    inner.mkdir(parents=True)
+    with (inner / "0").open("wb") as file:
+        file.write(b"x" * (1 << 20))
+        file.truncate(1 << 30)
+        os.fsync(file.fileno())
+    assert 1 << 20 <= held_bytes(tmp_path) < 2 << 20
+
+
+def test_the_machine_is_described_and_its_limits_are_found(tmp_path: Path) -> None:
+    machine = describe(tmp_path)
+    assert machine.cores >= 1
+    assert machine.file_system != "unknown"
+    limits = measure_limits(tmp_path, 0.05)
+    assert limits.overwrites_per_second > 0
+    assert limits.append_p50_ms <= limits.append_p99_ms
+    assert limits.round_trips_per_second > 0
+    assert not list(tmp_path.iterdir())
+
+
+# --- scenarios ---
+
+
+@pytest.mark.parametrize("chosen", [scenarios.quick(), scenarios.full()], ids=["quick", "full"])
+def test_scenarios_have_names_figures_and_goals_of_their_own(chosen: list[Scenario]) -> None:
+    assert len({scenario.name for scenario in chosen}) == len(chosen)
+    for scenario in chosen:
+        keys = [figure.key for figure in FIGURES[scenario.kind]]
+        assert len(set(keys)) == len(keys)
+        assert set(goals(scenario)) <= set(keys)
+
+
+def test_every_quick_scenario_is_in_the_full_run() -> None:
+    full = {scenario.name for scenario in scenarios.full()}
+    assert {scenario.name for scenario in scenarios.quick()} <= full
+
+
+def test_the_systems_take_turns_at_going_first() -> None:
+    first, second = scenarios.quick()[:2]
+    plan = campaign.steps([first, second], ["tidegate", "rocketmq"], repeat=2)
+    assert [(step.scenario, step.system) for step in plan] == [
+        (first, "tidegate"),
+        (first, "rocketmq"),
+        (second, "rocketmq"),
+        (second, "tidegate"),
+        (first, "rocketmq"),
+        (first, "tidegate"),
+        (second, "tidegate"),
+        (second, "rocketmq"),
+    ]
+
+
+# --- figures and goals ---
+
+SENDS = next(s for s in scenarios.full() if s.name == "sends-16-sync")
+LIFE = next(s for s in scenarios.full() if s.name == "life-1000-sync")
+
+
+def outcome(
+    scenario: Scenario = SENDS,
+    system: str = "tidegate",
+    rate: float = 9_000,
+    cpu: float = 0.4,
+    lost: int = 0,
+    firing: float = 3,
+) -> Outcome:
+    even = Spread(count=3, mean=1.5, min=1, p50=1, p90=2, p99=2.5, p999=2.75, max=3)
+    late = Spread(
+        count=3, mean=firing, min=0, p50=firing, p90=firing, p99=firing, p999=firing, max=firing
+    )
+    return Outcome(
+        scenario=scenario.name,
+        system=system,
+        sends_per_second=rate,
+        send=even,
+        firing=late if scenario.consume else None,
+        stored=late if scenario.consume else None,
+        ledger=Ledger(
+            acknowledged=10_000, refused=0, received=10_000 - lost, lost=lost, doubled=0, early=0
+        ),
+        seconds=2.0,
+        cpu_seconds=cpu,
+        written_bytes=10_240_000,
+        held_bytes=5_120_000,
+        own_memory_bytes=64 << 20,
+        resident_bytes=128 << 20,
+        failures={},
+        client_gc_ms=0,
+    )
+
+
+def run(*outcomes: Outcome, chosen: Sequence[Scenario] = (SENDS,), load: float = 0.1) -> Results:
+    return Results(
+        format=FORMAT,
+        began="2026-01-31T12:34:56+00:00",
+        versions={"tidegate": "0.1.0", "Java": "17"},
+        machine=Machine(
+            cpu="A CPU",
+            cores=2,
+            memory_bytes=8 << 30,
+            system="Linux 6",
+            file_system="ext4",
+            load_average=load,
+        ),
+        limits=Limits(
+            overwrites_per_second=9_000,
+            appends_per_second=1_234,
+            append_p50_ms=0.5,
+            append_p99_ms=2,
+            round_trips_per_second=45_678,
+        ),
+        scenarios=list(chosen),
+        outcomes=list(outcomes),
+    )
+
+
+def shown(found: Results, earlier: Results | None = None) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    report.show(console, found, earlier)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def cells(text: str, label: str) -> list[str]:
+    """The cells of the one table row with this label."""
+    (row,) = [
+        parts
+        for line in text.splitlines()
+        if "│" in line and (parts := [cell.strip() for cell in line.split("│")])[1] == label
+    ]
+    return row[2:-1]
+
+
+def test_several_runs_give_the_median_of_a_figure_and_the_sum_of_faults() -> None:
+    runs = [outcome(LIFE, rate=rate, lost=lost) for rate, lost in ((10, 1), (90, 0), (20, 2))]
+    lost = next(figure for figure in FIGURES["life"] if figure.key == "lost")
+    assert RATE.over(runs) == 20
+    assert lost.over(runs) == 3
+    assert RATE.over([]) is None
+
+
+@pytest.mark.parametrize(
+    ("goal", "own", "other", "met"),
+    [
+        (Goal(limit=40), 40, None, True),
+        (Goal(limit=40), 40.1, 1, False),
+        (Goal(ratio=0.5), 50, 100, True),
+        (Goal(ratio=0.5), 51, 100, False),
+        (Goal(ratio=0.5), 51, None, None),
+        (Goal(limit=40, ratio=0.5), 39, 70, False),
+        (Goal(limit=40, ratio=0.5), 35, 70, True),
+        (Goal(limit=0), 0, None, True),
+        (Goal(limit=0), None, None, None),
+    ],
+)
+def test_a_goal_for_less(goal: Goal, own: float | None, other: float | None, met: bool) -> None:
+    assert goal.is_met(CPU, own, other) is met
+
+
+@pytest.mark.parametrize(("own", "met"), [(199, False), (200, True)])
+def test_a_goal_for_more(own: float, met: bool) -> None:
+    assert Goal(ratio=2).is_met(RATE, own, 100) is met
+
+
+# --- tables ---
+
+
+def test_systems_stand_side_by_side_with_ratio_and_goal() -> None:
+    text = shown(run(outcome(rate=9_000), outcome(system="rocketmq", rate=3_000, cpu=2.0)))
+    assert cells(text, "sends per s") == ["9,000", "3,000", "3.00", "≥ 2 times", "yes"]
+    assert cells(text, "server CPU a message, µs") == ["40.0", "200.0", "0.20", "≤ 40", "yes"]
+    assert cells(text, "disk written a message, bytes") == [
+        *("1,024", "1,024", "1.00", "≤ 0.5 times", "no")
+    ]
+    assert "1,234 fdatasync" in text
+    assert "45,678 round trips" in text
+    assert "Others were using" not in text
+
+
+def test_one_system_alone_has_no_ratio() -> None:
+    text = shown(run(outcome()))
+    assert cells(text, "sends per s") == ["9,000", "≥ 2 times", ""]
+    text = shown(run(outcome(system="rocketmq")))
+    assert cells(text, "sends per s") == ["9,000"]
+
+
+def test_a_lost_message_fails_its_goal() -> None:
+    text = shown(run(outcome(LIFE, lost=1), chosen=[LIFE]))
+    assert cells(text, "lost") == ["1", "0", "no"]
+    assert cells(text, "doubled") == ["0", "0", "yes"]
+    assert cells(text, "firing error P99, ms") == ["3", "≤ 20", "yes"]
+
+
+def test_an_earlier_run_stands_beside() -> None:
+    text = shown(run(outcome(rate=9_000)), run(outcome(rate=6_000)))
+    assert cells(text, "sends per s")[:2] == ["9,000", "6,000 (+50%)"]
+
+
+def test_an_earlier_run_without_the_scenario_leaves_a_dash() -> None:
+    text = shown(run(outcome(LIFE), chosen=[LIFE]), run(outcome(SENDS)))
+    assert cells(text, "sends per s")[:2] == ["9,000", "-"]
+
+
+def test_a_busy_machine_is_pointed_out() -> None:
+    assert "Others were using the machine (load average 3.0" in shown(run(outcome(), load=3.0))
+
+
+# --- the results file ---
+
+
+def test_results_are_read_as_they_were_saved(tmp_path: Path) -> None:
+    found = run(outcome(LIFE, lost=2), outcome(SENDS), chosen=[LIFE, SENDS])
+    file = tmp_path / "new folder" / "results.json"
+    results.save(found, file)
+    assert results.load(file) == found
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "no results file"),
+        (b"[1]", "no results file"),
+        (b'{"format": 1}', "no results file"),
+        (b'{"format": 99}', "format 99; this version reads format 1"),
+    ],
+)
+def test_what_is_no_results_file_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
+    file = tmp_path / "results.json"
+    file.write_bytes(content)
+    with pytest.raises(ResultsError, match=reason):
+        results.load(file)
+
+
+# --- the command ---
+
+
+def test_the_command_shows_a_results_file(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    results.save(run(outcome()), file)
+    done = CliRunner().invoke(bench, ["--show", str(file), "--compare", str(file)])
+    assert done.exit_code == 0
+    assert cells(done.output, "sends per s")[:2] == ["9,000", "9,000 (+0%)"]
+
+
+def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
+    done = CliRunner().invoke(bench, ["--compare", str(tmp_path / "none.json")])
+    assert done.exit_code == 1
+    assert done.stderr == (
+        f"tidegate bench: cannot read {tmp_path / 'none.json'}: No such file or directory\n"
+    )
+
+
+def test_the_command_names_the_scenarios_it_knows() -> None:
+    done = CliRunner().invoke(bench, ["--scenario", "sends-1-sync"])
+    assert done.exit_code == 2
+    assert "sends-16-sync" in done.stderr
+
+
+# --- a tiny run ---
+
+TINY = Scenario(
+    name="tiny",
+    kind="life",
+    title="A tiny run",
+    flush="sync",
+    threads=2,
+    rate=100,
+    delay_ms=(500, 1_000),
+    seconds=1,
+    warmup=0.5,
+    queues=2,
+)
+
+
+@pytest.mark.live
+def test_a_tiny_run_loses_doubles_and_hurries_nothing(tmp_path: Path) -> None:
+    phases: list[str] = []
+    found = campaign.run_step(
+        campaign.Step(TINY, "tidegate"), tmp_path, lambda progress: phases.append(progress.phase)
+    )
+    assert found.ledger == Ledger(
+        acknowledged=100, refused=0, received=100, lost=0, doubled=0, early=0
+    )
+    assert found.firing is not None
+    assert found.stored is not None
+    assert found.firing.min >= found.stored.min >= 0
+    assert found.cpu_seconds > 0
+    # A synced message is on disk before its send is answered.
+    assert found.written_bytes >= found.held_bytes >= 100 * TINY.body
+    assert phases[:2] == ["starting the server", "warming up"]
+    assert phases[-1] == "counting"
+    assert not list(tmp_path.iterdir())
+    assert "A tiny run" in shown(run(found, chosen=[TINY]))
+
+
+@pytest.mark.live
+def test_a_tiny_run_of_sends_alone_waits_for_nothing(tmp_path: Path) -> None:
+    scenario = Scenario(
+        name="tiny-sends",
+        kind="sends",
+        title="A tiny run of sends",
+        flush="async",
+        threads=2,
+        delay_ms=(60_000, 120_000),
+        consume=False,
+        seconds=0.5,
+        warmup=0.2,
+    )
+    found = campaign.run_step(campaign.Step(scenario, "tidegate"), tmp_path, lambda _: None)
+    assert found.ledger.acknowledged > 0
+    assert (found.ledger.refused, found.ledger.received, found.ledger.lost) == (0, 0, 0)
+    assert found.firing is None
+    assert found.send is not None
+    assert found.send.count == found.ledger.acknowledged
+
+
+@pytest.mark.live
+def test_a_gateway_that_dies_under_load_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids: list[int] = []
+
+    @contextmanager
+    def remembered(folder: Path, flush: scenarios.Flush) -> Iterator[systems.System]:
+        with systems.tidegate(folder, flush) as system:
+            pids.append(system.pid)
+            yield system
+
+    monkeypatch.setitem(systems.SYSTEMS, "tidegate", remembered)
+
+    def kill(progress: Progress) -> None:
+        if progress.phase == "sending":
+            os.kill(pids[0], signal.SIGKILL)
+
+    with pytest.raises(LoadError, match=r"tiny on tidegate: the server, process \d+, has ended"):
+        campaign.run_step(campaign.Step(TINY, "tidegate"), tmp_path, kill)

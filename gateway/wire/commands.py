@@ -199,9 +199,11 @@ def _language(text: str) -> str:
     return _LANGUAGES.get(int(text), text) if text.isdecimal() else text
 
 
-_BINARY_HEAD: Final = struct.Struct(">hBhiii")
-_short = struct.Struct(">h").unpack_from
-_int = struct.Struct(">i").unpack_from
+_unpack_binary_head = struct.Struct(">hBhiiI").unpack_from
+_BINARY_HEAD_SIZE: Final = 17
+# Lengths are signed in Java. Read without a sign, a negative one is past any header's end.
+_unpack_short_length = struct.Struct(">H").unpack_from
+_unpack_length = struct.Struct(">I").unpack_from
 
 
 def _decode_binary(header: bytes) -> Command:
@@ -212,21 +214,24 @@ def _decode_binary(header: bytes) -> Command:
 
     where ext repeats `| name length 2 | name | value length 4 | value |`.
     """
+    end = len(header)
+    ext = {}
     try:
-        code, language, version, opaque, flag, remark_size = _BINARY_HEAD.unpack_from(header)
-        remark, at = _piece(header, _BINARY_HEAD.size, remark_size)
-        (ext_size,) = _int(header, at)
-        at += 4
-        if ext_size < 0 or at + ext_size != len(header):
+        code, language, version, opaque, flag, size = _unpack_binary_head(header)
+        remark_end = _BINARY_HEAD_SIZE + size
+        (size,) = _unpack_length(header, remark_end)
+        at = remark_end + 4
+        if at + size != end:
             raise CommandError("the lengths in a binary header do not fit")
-        ext = {}
-        while at < len(header):
-            (size,) = _short(header, at)
-            name, at = _piece(header, at + 2, size)
-            (size,) = _int(header, at)
-            value, at = _piece(header, at + 4, size)
-            if value:
-                ext[name] = value
+        while at < end:
+            name_end = at + 2 + _unpack_short_length(header, at)[0]
+            name = str(header[at + 2 : name_end], "utf-8", "replace")
+            value_start = name_end + 4
+            at = value_start + _unpack_length(header, name_end)[0]
+            if at > end:
+                raise CommandError("a length in a binary header does not fit")
+            if at > value_start:
+                ext[name] = str(header[value_start:at], "utf-8", "replace")
     except struct.error as error:
         raise CommandError("a binary header that is cut off") from error
     return Command(
@@ -235,16 +240,9 @@ def _decode_binary(header: bytes) -> Command:
         flag=flag,
         version=version,
         language=_LANGUAGES.get(language, "OTHER"),
-        remark=remark or None,
+        remark=str(header[_BINARY_HEAD_SIZE:remark_end], "utf-8", "replace") or None,
         _ext=ext,
     )
-
-
-def _piece(header: bytes, start: int, size: int) -> tuple[str, int]:
-    end = start + size
-    if size < 0 or end > len(header):
-        raise CommandError("a length in a binary header does not fit")
-    return header[start:end].decode(errors="replace"), end
 
 
 def encode_command(

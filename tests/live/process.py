@@ -1,0 +1,98 @@
+"""A real gateway process on loopback, as the README starts it."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from compat import children
+from gateway.client import RemotingClient
+
+STOP_LIMIT_S = 20
+
+_LISTENING = re.compile(r"listening on 127\.0\.0\.1:(\d+)")
+
+
+class GatewayProcess:
+    """`tidegate serve` on a free port, which it keeps over restarts."""
+
+    def __init__(self, data: Path, *flags: str) -> None:
+        self.data = data
+        self._flags = flags
+        self.port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._process is not None:
+            self.kill()
+
+    @property
+    def address(self) -> str:
+        """What clients are pointed at."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start and wait until it listens."""
+        command = [
+            *(sys.executable, "-m", "gateway.cli", "serve", "--data", str(self.data)),
+            *("--listen", self.address, *self._flags),
+        ]
+        self.data.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            self._process = children.start(
+                command, folder=self.data.parent, stdout=subprocess.PIPE, stderr=log
+            )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline().decode()
+        listening = _LISTENING.match(line)
+        assert listening is not None, f"the gateway did not start: {line}{self.log.read_text()}"
+        self.port = int(listening[1])
+
+    @property
+    def log(self) -> Path:
+        """Where its log goes."""
+        return self.data.with_name(self.data.name + ".log")
+
+    def kill(self) -> None:
+        """kill -9."""
+        assert self._process is not None
+        self._process.kill()
+        self._ended()
+
+    def _ended(self) -> int:
+        assert self._process is not None
+        status = self._process.wait(STOP_LIMIT_S)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._process = None
+        return status
+
+    def terminate(self) -> int:
+        """SIGTERM; its exit status."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        return self._ended()
+
+    def client(self) -> RemotingClient:
+        """A connection for raw requests."""
+        return RemotingClient("127.0.0.1", self.port)

@@ -354,4 +354,4 @@ class StoreAndModel(RuleBasedStateMachine):
 
 
 TestStoreAndModel = StoreAndModel.TestCase
-TestStoreAndModel.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestStoreAndModel.settings = settings(max_examples=80, stateful_step_count=40)

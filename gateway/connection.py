@@ -198,11 +198,12 @@ class RemotingFactory(ServerFactory):
 
     def close_all(self) -> Deferred[None]:
         """Close every connection once what was sent to it has left; fires when the last one is gone."""
-        self._all_gone = Deferred()
+        all_gone: Deferred[None] = Deferred()
+        self._all_gone = all_gone
         for connection in list(self.connections):
             connection.close()
         self._tell_if_gone()
-        return self._all_gone
+        return all_gone
 
     def _tell_if_gone(self) -> None:
         if self._all_gone is not None and not self.connections:

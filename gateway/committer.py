@@ -53,7 +53,7 @@ class Committer:
         self._store = store
         self._waker = waker
         self._answers: list[tuple[Call, bytes]] = []
-        self._scheduled = False
+        self._turn_end: DelayedCall | None = None
         self._next_due: int | None = store.next_due()
         self._alarm: DelayedCall | None = None
         self._alarm_ms = 0
@@ -76,17 +76,14 @@ class Committer:
     def answer(self, call: Call, frame: bytes) -> None:
         """Send an answer once the changes made so far are on disk."""
         self._answers.append((call, frame))
-        if not self._scheduled:
-            self._scheduled = True
-            self._reactor.callLater(0, self.commit)
+        self.change()
         if self._store.batch_bytes > MAX_BATCH_BYTES:
             self.commit()
 
     def change(self) -> None:
         """Commit at the end of the turn, with nobody waiting for it."""
-        if not self._scheduled:
-            self._scheduled = True
-            self._reactor.callLater(0, self.commit)
+        if self._turn_end is None:
+            self._turn_end = self._reactor.callLater(0, self._end_turn)
 
     def due_at(self, due_ms: int) -> None:
         """A message joined the batch that is due at this time; wake for it if it is the earliest."""
@@ -94,8 +91,11 @@ class Committer:
             self._next_due = due_ms
 
     def commit(self) -> None:
-        """Fire what is due, commit, answer, wake. Called by the reactor; tests may call it directly."""
-        self._scheduled = False
+        """Fire what is due, commit, answer, wake."""
+        if self._turn_end is not None:
+            # One commit a turn is enough, and firing in steps goes on by a single chain of calls.
+            self._turn_end.cancel()
+            self._turn_end = None
         store = self._store
         answers, self._answers = self._answers, []
         fired = NOTHING_FIRED
@@ -131,11 +131,12 @@ class Committer:
             call.fail(code, f"service not available now: {error}")
         self._clear_alarm()
         if not self._stopped:
+            self._alarm_ms = self._clock.now_ms() + int(RETRY_AFTER * 1000)
             self._alarm = self._reactor.callLater(RETRY_AFTER, self._wake_up)
 
     def _set_alarm(self) -> None:
         """Have the reactor call when the earliest message is due; an earlier call that is already set will do."""
-        if self._stopped or self._scheduled:
+        if self._stopped or self._turn_end is not None:
             return
         now_ms = self._clock.now_ms()
         wake_ms = now_ms + LONGEST_SLEEP_MS
@@ -152,6 +153,10 @@ class Committer:
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
+
+    def _end_turn(self) -> None:
+        self._turn_end = None
+        self.commit()
 
     def _wake_up(self) -> None:
         self._alarm = None

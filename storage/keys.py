@@ -11,13 +11,18 @@ All integers are big-endian, so that the order of bytes is the order of meaning.
     ends      topic | 0 | queue 4                     first offset 8 | next offset 8
     held      topic | 0 | due second 8                messages held 8
     aborted   aborted ms 8 | sequence 8               (empty)
+    halves    sequence 8                              next check ms 8 | checks made 4
+    checks    next check ms 8 | sequence 8            (empty)
     offsets   group | 0 | topic | 0 | queue 4         offset 8
     topics    topic                                   settings, opaque to this room
     groups    group                                   settings, opaque to this room
-    meta      name                                    see `environment`
+    meta      name                                    see `environment`, `store`
 
 `sequence` numbers accepted messages in the order of acceptance. Within one millisecond and topic
 the timers fire in that order, because the sequence stands before the id.
+
+A message in `halves` is the first half of a transaction: it waits in `messages` and in no index
+until it is committed, and then takes its place like any other, under the sequence that it has.
 
 `ends` is written when retention shortens a queue; without a row, a queue begins at 0 and ends
 behind its last row.
@@ -48,6 +53,8 @@ QUEUE_VALUE = Struct(">QiiQ")
 QUEUE_COLUMNS = Struct(">iiQ")
 """What follows the sequence in a queue's row: tag hash, size, stored ms."""
 ENDS_VALUE = Struct(">QQ")
+HALF_VALUE = Struct(">QI")
+"""next check ms, checks made"""
 
 pack_u64 = U64.pack
 

@@ -19,10 +19,20 @@ class Queue:
     """One queue's ends. Offsets count messages, from 0.
 
     `first` is the oldest offset still held, `next` the one that the next message gets, and
-    `visible` the end of what is committed: consumers never see beyond it.
+    `visible` the end of what is committed: consumers never see beyond it. `opened` is what it was when
+    this process first saw the queue, and `added_bytes` the size of what has been added since.
     """
 
-    __slots__ = ("first", "next", "number", "prefix", "topic", "visible")
+    __slots__ = (
+        "added_bytes",
+        "first",
+        "next",
+        "number",
+        "opened",
+        "prefix",
+        "topic",
+        "visible",
+    )
 
     def __init__(self, topic: bytes, number: int, first: int, next_offset: int) -> None:
         self.topic = topic
@@ -31,6 +41,8 @@ class Queue:
         self.first = first
         self.next = next_offset
         self.visible = next_offset
+        self.opened = next_offset
+        self.added_bytes = 0
 
 
 class StoredMessage(NamedTuple):

@@ -51,6 +51,9 @@ NEXT_SEQUENCE = b"next sequence"
 """Name in `meta`: the sequence that follows the last one given out, noted whenever messages are
 removed."""
 
+NOTE = b"note "
+"""Names in `meta` that begin so are the caller's own, from `put_note`."""
+
 TermsOf = Callable[[bytes], Terms]
 """Reads the terms out of a record: the store itself does not know how a record is laid out."""
 
@@ -134,6 +137,7 @@ class Store:
         self._failure: StorageError | None = None
         self._bytes = 0
         self._messages: list[tuple[bytes, bytes]] = []
+        self._replaced: list[tuple[bytes, bytes]] = []
         self._timers: list[tuple[bytes, bytes]] = []
         self._ids: list[tuple[bytes, bytes]] = []
         self._keys: list[tuple[bytes, bytes]] = []
@@ -167,16 +171,20 @@ class Store:
     ) -> int:
         """Put a message at the end of a queue.
 
-        :param sequence: from `new_sequence`, in the order in which it gave them.
+        :param sequence: from `new_sequence`, in the order in which it gave them; or that of a half
+            which `take_half` has just taken, whose record this one replaces.
         :returns: its offset in the queue.
         """
         number = pack_u64(sequence)
         offset = queue.next
         row = number + QUEUE_COLUMNS.pack(tag_hash, len(record), stored_ms)
-        self._add_record(number, queue.topic, record, message_id, keys, b"\0\0\0\0\0\0\0\0")
+        self._add_record(
+            sequence, number, queue.topic, record, message_id, keys, b"\0\0\0\0\0\0\0\0"
+        )
         queue.next = offset + 1
         self._rows.append((queue.prefix + pack_u64(offset), row))
         self._grown.add(queue)
+        queue.added_bytes += len(record)
         return offset
 
     def schedule(
@@ -190,17 +198,21 @@ class Store:
         message_id: bytes,
         keys: Iterable[bytes],
     ) -> None:
-        """Hold a message until `due_ms`; then `fire_due` puts it at the end of its queue."""
+        """Hold a message until `due_ms`; then `fire_due` puts it at the end of its queue.
+
+        :param sequence: see `append`.
+        """
         number = pack_u64(sequence)
         due = pack_u64(due_ms)
         timer = TIMER_VALUE.pack(queue, tag_hash, len(record))
-        message_id = self._add_record(number, topic, record, message_id, keys, due)
+        message_id = self._add_record(sequence, number, topic, record, message_id, keys, due)
         self._timers.append((b"%b%b\0%b%b" % (due, topic, number, message_id), timer))
         second = (topic, due_ms // 1000)
         self._held[second] = self._held.get(second, 0) + 1
 
     def _add_record(
         self,
+        sequence: int,
         number: bytes,
         topic: bytes,
         record: bytes,
@@ -209,7 +221,8 @@ class Store:
         due: bytes,
     ) -> bytes:
         message_id = term(message_id)
-        self._messages.append((number, record))
+        rows = self._messages if sequence >= self._committed_sequence else self._replaced
+        rows.append((number, record))
         self._ids.append((b"%b\0%b" % (message_id, number), due))
         for key in keys:
             self._keys.append((key_prefix(topic, term(key)) + number, b""))
@@ -297,6 +310,7 @@ class Store:
             queue = self.queue(topic, number)
             offset = queue.next
             queue.next = offset + 1
+            queue.added_bytes += size
             self._grown.add(queue)
             self._rows.append(
                 (
@@ -311,6 +325,11 @@ class Store:
             alive = cursor.key() != b""
         self._bytes += 200 * count
         return Fired(count, more)
+
+    def count_bytes(self, count: int) -> None:
+        """Note that a change in another file of this room makes the batch larger, so that the map
+        has room for it."""
+        self._bytes += count
 
     def shorten(self, queue: Queue, first: int) -> None:
         """Note that retention removed what a queue held before `first`; readers learn of it with
@@ -338,6 +357,22 @@ class Store:
         for place in [place for place in self._offsets if place[0] == group]:
             del self._offsets[place]
             self._changed_offsets.add(place)
+
+    def forget_topic_offsets(self, topic: bytes) -> None:
+        """Drop all consumer groups' progress in a topic."""
+        for place in [place for place in self._offsets if place[1] == topic]:
+            del self._offsets[place]
+            self._changed_offsets.add(place)
+
+    @in_batch
+    def put_note(self, name: bytes, value: bytes) -> None:
+        """Store a small value of the caller's under a name."""
+        self.batch_transaction().put(NOTE + name, value, db=self.tables.meta)
+
+    @in_batch
+    def delete_note(self, name: bytes) -> None:
+        """Forget a note; one that does not exist is no error."""
+        self.batch_transaction().delete(NOTE + name, db=self.tables.meta)
 
     @in_batch
     def put_topic(self, topic: bytes, settings: bytes) -> None:
@@ -439,8 +474,9 @@ class Store:
         if txn is None:
             self.environment.make_room(self._bytes)
             txn = self._txn = self._lmdb.begin(write=True)
-        if self._messages:
+        if self._messages or self._replaced:
             self._put_rows(txn, self.tables.messages, self._messages, append=True)
+            self._put_rows(txn, self.tables.messages, self._replaced)
             self._put_rows(txn, self.tables.timers, self._timers)
             self._put_rows(txn, self.tables.ids, self._ids)
             self._put_rows(txn, self.tables.keys, self._keys)
@@ -545,6 +581,27 @@ class Store:
         """All consumer groups with their settings."""
         with self._lmdb.begin() as txn:
             return list(txn.cursor(db=self.tables.groups))
+
+    def notes(self) -> list[tuple[bytes, bytes]]:
+        """All notes by name, in the order of their names."""
+        with self._lmdb.begin() as txn:
+            rows = rows_with_prefix(txn, self.tables.meta, NOTE)
+            return [(name[len(NOTE) :], value) for name, value in rows]
+
+    def open_queues(self) -> Iterable[Queue]:
+        """The queues that this process has seen so far."""
+        return self._queues.values()
+
+    def oldest_record(self) -> bytes | None:
+        """The message that was accepted first among those still held."""
+        with self._lmdb.begin() as txn:
+            cursor = txn.cursor(db=self.tables.messages)
+            return cursor.value() if cursor.first() else None
+
+    def pending_count(self) -> int:
+        """How many messages have not fired."""
+        with self._lmdb.begin() as txn:
+            return int(txn.stat(self.tables.timers)["entries"])
 
     def read_transaction(self) -> lmdb.Transaction:
         """A view of what is committed, for the other files of this room."""

@@ -1,0 +1,112 @@
+"""What keeps a gateway from starting is one clear line; what comes over the wire harms nobody else."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from gateway.wire.codes import RequestCode, ResponseCode
+from tests.live.process import GatewayProcess
+
+pytestmark = pytest.mark.live
+
+
+def refused(*flags: str, **environment: str) -> str:
+    """The one line that `tidegate serve` says when it does not start."""
+    done = subprocess.run(
+        [sys.executable, "-m", "gateway.cli", "serve", *flags],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode not in (0, None)
+    assert done.stdout == ""
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    return lines[0]
+
+
+def test_a_port_in_use(own_gateway: GatewayProcess, tmp_path: Path) -> None:
+    line = refused("--data", str(tmp_path / "other"), "--listen", own_gateway.address)
+    assert "cannot listen" in line
+    assert own_gateway.address in line
+
+
+def test_a_data_folder_in_use(own_gateway: GatewayProcess) -> None:
+    line = refused("--data", str(own_gateway.data), "--listen", "127.0.0.1:0")
+    assert f"in use by process {own_gateway.pid}" in line
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is unwritable to root")
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o500)
+    assert "cannot" in refused("--data", str(locked / "data"), "--listen", "127.0.0.1:0")
+
+
+def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("no folder")
+    line = refused("--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0")
+    assert str(tmp_path / "data") in line
+
+
+def test_a_data_folder_of_another_version(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with GatewayProcess(data) as gateway:
+        gateway.terminate()
+    with lmdb.open(str(data), max_dbs=20) as environment:
+        meta = environment.open_db(b"meta")
+        with environment.begin(write=True) as transaction:
+            transaction.put(b"format", b"999", db=meta)
+    assert "format 999" in refused("--data", str(data), "--listen", "127.0.0.1:0")
+
+
+def test_a_wrong_setting(tmp_path: Path) -> None:
+    line = refused("--data", str(tmp_path), TIDEGATE_FLUSH="sometimes")
+    assert "flush" in line
+    assert "sometimes" in line
+
+
+def test_garbage_closes_its_own_connection_only(own_gateway: GatewayProcess) -> None:
+    with own_gateway.client() as client:
+        for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, b"\0\0\0\x08\0\0\0\x04nope"):
+            with socket.create_connection(("127.0.0.1", own_gateway.port), 10) as connection:
+                connection.sendall(garbage)
+                assert connection.recv(100) == b""
+        assert client.ask(RequestCode.GET_ALL_TOPIC_LIST).code == ResponseCode.SUCCESS
+        unknown = client.ask(9_999)
+        assert unknown.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        assert unknown.remark == " request type 9999 not supported"
+
+
+def test_huge_frames_that_never_end_do_not_fill_memory(tmp_path: Path) -> None:
+    flags = ("--max-unfinished-bytes", "32MiB")
+    with GatewayProcess(tmp_path / "data", *flags) as gateway, gateway.client() as client:
+        connections = [socket.create_connection(("127.0.0.1", gateway.port), 10) for _ in range(8)]
+        try:
+            for connection in connections:
+                connection.settimeout(10)
+                try:
+                    connection.sendall(b"\x00\xff\xff\xf0" + bytes(12 << 20))
+                except OSError:
+                    continue
+            assert client.ask(RequestCode.GET_ALL_TOPIC_LIST).code == ResponseCode.SUCCESS
+            assert resident_bytes(gateway.pid) < 250 << 20
+        finally:
+            for connection in connections:
+                connection.close()
+
+
+def resident_bytes(pid: int) -> int:
+    """Anonymous memory of a process: what it holds beside the page cache."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("RssAnon"))
+    return int(line.split()[1]) * 1024

@@ -54,7 +54,7 @@ class Goal:
         if self.limit is not None:
             parts.append(f"{sign} {self.limit:,g}" if self.limit else "0")
         if self.ratio is not None:
-            parts.append(f"{sign} {self.ratio:g} times")
+            parts.append(f"{sign} {self.ratio:g}x")
         return ", ".join(parts)
 
     def is_met(self, figure: Figure, own: float | None, other: float | None) -> bool | None:

@@ -114,6 +114,8 @@ def ratio(own: float | None, other: float | None) -> str:
     if own is None or not other:
         return ""
     times = own / other
+    if times < 0.1:
+        return f"{times:.2g}"
     return f"{times:.2f}" if times < 10 else f"{times:,.0f}"
 
 

@@ -368,19 +368,35 @@ def test_a_goal_for_more(own: float, met: bool) -> None:
 
 def test_systems_stand_side_by_side_with_ratio_and_goal() -> None:
     text = shown(run(outcome(rate=9_000), outcome(system="rocketmq", rate=3_000, cpu=2.0)))
-    assert cells(text, "sends per s") == ["9,000", "3,000", "3.00", "≥ 2 times", "yes"]
+    assert cells(text, "sends per s") == ["9,000", "3,000", "3.00", "≥ 2x", "yes"]
     assert cells(text, "server CPU a message, µs") == ["40.0", "200.0", "0.20", "≤ 40", "yes"]
     assert cells(text, "disk written a message, bytes") == [
-        *("1,024", "1,024", "1.00", "≤ 0.5 times", "no")
+        *("1,024", "1,024", "1.00", "≤ 0.5x", "no")
     ]
     assert "1,234 fdatasync" in text
     assert "45,678 round trips" in text
     assert "Others were using" not in text
 
 
+@pytest.mark.parametrize(
+    ("own", "other", "text"),
+    [
+        (3, 1000, "0.003"),
+        (1, 3, "0.33"),
+        (3, 1, "3.00"),
+        (12_345, 10, "1,234"),
+        (1, 0, ""),
+        (None, 1, ""),
+        (0, 1, "0"),
+    ],
+)
+def test_a_ratio_shows_two_digits_that_matter(own: float | None, other: float, text: str) -> None:
+    assert report.ratio(own, other) == text
+
+
 def test_one_system_alone_has_no_ratio() -> None:
     text = shown(run(outcome()))
-    assert cells(text, "sends per s") == ["9,000", "≥ 2 times", ""]
+    assert cells(text, "sends per s") == ["9,000", "≥ 2x", ""]
     text = shown(run(outcome(system="rocketmq")))
     assert cells(text, "sends per s") == ["9,000"]
 

@@ -6,6 +6,14 @@ or Twisted.
 
 from storage.check import find_faults
 from storage.errors import DataFolderError, StorageError, StorageFullError
+from storage.halves import (
+    Half,
+    find_half,
+    halves_to_check,
+    put_half,
+    put_off_check,
+    take_half,
+)
 from storage.lookup import (
     Found,
     FoundPage,
@@ -14,6 +22,7 @@ from storage.lookup import (
     find_by_key,
     find_by_sequence,
     held_by_topic,
+    newest_stored_ms,
     scan_pending,
 )
 from storage.queues import Page, Queue, StoredMessage
@@ -27,6 +36,7 @@ __all__ = [
     "Fired",
     "Found",
     "FoundPage",
+    "Half",
     "Page",
     "Queue",
     "State",
@@ -39,7 +49,13 @@ __all__ = [
     "find_by_key",
     "find_by_sequence",
     "find_faults",
+    "find_half",
+    "halves_to_check",
     "held_by_topic",
+    "newest_stored_ms",
+    "put_half",
+    "put_off_check",
     "remove_expired",
     "scan_pending",
+    "take_half",
 ]

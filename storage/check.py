@@ -10,6 +10,7 @@ import lmdb
 
 from storage.keys import (
     ENDS_VALUE,
+    HALF_VALUE,
     QUEUE_VALUE,
     TIMER_VALUE,
     key_prefix,
@@ -36,7 +37,8 @@ def find_faults(store: Store) -> list[str]:
         pending = _check_timers(store, txn, faults)
         queued = _check_queues(store, txn, faults)
         aborted = _check_aborted(store, txn, faults)
-        _check_messages(store, txn, faults, pending, queued, aborted)
+        halves = _check_halves(store, txn, faults)
+        _check_messages(store, txn, faults, pending, queued, aborted, halves)
         _check_indexes(store, txn, faults)
     return faults
 
@@ -108,6 +110,30 @@ def _check_aborted(store: Store, txn: lmdb.Transaction, faults: list[str]) -> di
     return aborted
 
 
+def _check_halves(store: Store, txn: lmdb.Transaction, faults: list[str]) -> set[int]:
+    """Halves have a message and a check each, and no index knows them."""
+    due: dict[bytes, bytes] = {}
+    for key in txn.cursor(db=store.tables.checks).iternext(values=False):
+        if key[8:] in due:
+            faults.append(f"half {int.from_bytes(key[8:])} is to be checked twice")
+        due[key[8:]] = key[:8]
+    halves: set[int] = set()
+    for number, value in txn.cursor(db=store.tables.halves):
+        sequence = int.from_bytes(number)
+        halves.add(sequence)
+        if due.pop(number, None) != pack_u64(HALF_VALUE.unpack(value)[0]):
+            faults.append(f"half {sequence}: halves and checks disagree")
+        record = txn.get(number, db=store.tables.messages)
+        if record is None:
+            faults.append(f"half {sequence}: the message is missing")
+            continue
+        message_id = term(store.terms_of(record).message_id)
+        if txn.get(message_id + b"\0" + number, db=store.tables.ids) is not None:
+            faults.append(f"half {sequence} is in the ids")
+    faults += [f"check of half {int.from_bytes(number)}: no such half" for number in due]
+    return halves
+
+
 def _check_messages(
     store: Store,
     txn: lmdb.Transaction,
@@ -115,13 +141,17 @@ def _check_messages(
     pending: dict[int, _Place],
     queued: dict[int, _Place],
     aborted: dict[int, int],
+    halves: set[int],
 ) -> None:
-    """Every message is in exactly one of the three states, at its own place, and in the indexes."""
+    """Every message is in exactly one of the four states, at its own place, and in the indexes;
+    halves are in none."""
     for number, record in txn.cursor(db=store.tables.messages):
         sequence = int.from_bytes(number)
-        states = (sequence in pending) + (sequence in queued) + (sequence in aborted)
+        states = sum(sequence in state for state in (pending, queued, aborted, halves))
         if states != 1:
             faults.append(f"message {sequence} is in {states} states")
+        if sequence in halves:
+            continue
         terms = store.terms_of(record)
         place = pending.get(sequence) or queued.get(sequence)
         if place is not None and place[:2] != (terms.topic, terms.queue):

@@ -41,6 +41,8 @@ class Tables(NamedTuple):
     ends: lmdb._Database
     held: lmdb._Database
     aborted: lmdb._Database
+    halves: lmdb._Database
+    checks: lmdb._Database
     offsets: lmdb._Database
     topics: lmdb._Database
     groups: lmdb._Database

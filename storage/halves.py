@@ -1,0 +1,110 @@
+"""The first halves of transactions: messages that wait, seen by nobody, to be committed or taken
+back."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import lmdb
+
+from storage.keys import HALF_VALUE, pack_u64
+from storage.store import NEXT_SEQUENCE, Store, in_batch
+
+
+class Half(NamedTuple):
+    """A half that waits.
+
+    `check_ms` is when its producer is to be asked about it, in epoch ms, and `checks` how often
+    that has been done.
+    """
+
+    sequence: int
+    record: bytes
+    check_ms: int
+    checks: int
+
+
+@in_batch
+def put_half(store: Store, sequence: int, record: bytes, check_ms: int) -> None:
+    """Hold a half until `take_half`.
+
+    :param sequence: from `Store.new_sequence`, in the order in which it gave them.
+    """
+    number = pack_u64(sequence)
+    store.count_bytes(len(record) + 200)
+    txn = store.batch_transaction()
+    txn.put(number, record, db=store.tables.messages)
+    txn.put(number, HALF_VALUE.pack(check_ms, 0), db=store.tables.halves)
+    txn.put(pack_u64(check_ms) + number, b"", db=store.tables.checks)
+
+
+@in_batch
+def take_half(store: Store, sequence: int) -> bool:
+    """End the wait of a half. Its message is gone, unless `Store.append` or `Store.schedule` give
+    it a place in the same batch.
+
+    :returns: False when there is no such half, or no longer.
+    """
+    txn = store.batch_transaction()
+    number = pack_u64(sequence)
+    if not _forget(store, txn, number):
+        return False
+    txn.delete(number, db=store.tables.messages)
+    # The number stays used: a late word about this half must not meet another one.
+    txn.put(NEXT_SEQUENCE, pack_u64(store.next_sequence), db=store.tables.meta)
+    return True
+
+
+@in_batch
+def put_off_check(store: Store, sequence: int, check_ms: int, checks: int) -> bool:
+    """Set when the next check is due, and how many have been made.
+
+    :returns: False when there is no such half, or no longer.
+    """
+    txn = store.batch_transaction()
+    number = pack_u64(sequence)
+    if not _forget(store, txn, number):
+        return False
+    txn.put(number, HALF_VALUE.pack(check_ms, checks), db=store.tables.halves)
+    txn.put(pack_u64(check_ms) + number, b"", db=store.tables.checks)
+    return True
+
+
+def _forget(store: Store, txn: lmdb.Transaction, number: bytes) -> bool:
+    value = txn.pop(number, db=store.tables.halves)
+    if value is None:
+        return False
+    check_ms, _ = HALF_VALUE.unpack(value)
+    txn.delete(pack_u64(check_ms) + number, db=store.tables.checks)
+    return True
+
+
+def find_half(store: Store, sequence: int) -> Half | None:
+    """The half with a sequence, as it was committed last."""
+    with store.read_transaction() as txn:
+        return _read(store, txn, pack_u64(sequence))
+
+
+def halves_to_check(store: Store, now_ms: int, limit: int, max_bytes: int) -> list[Half]:
+    """Halves whose check is due at `now_ms`, the longest due first: at most `limit`, and no more
+    once they have `max_bytes` together."""
+    halves: list[Half] = []
+    bound = pack_u64(now_ms + 1)
+    size = 0
+    with store.read_transaction() as txn:
+        for key in txn.cursor(db=store.tables.checks).iternext(values=False):
+            if key >= bound or len(halves) == limit or size >= max_bytes:
+                break
+            half = _read(store, txn, key[8:])
+            if half is not None:
+                halves.append(half)
+                size += len(half.record)
+    return halves
+
+
+def _read(store: Store, txn: lmdb.Transaction, number: bytes) -> Half | None:
+    value = txn.get(number, db=store.tables.halves)
+    record = txn.get(number, db=store.tables.messages)
+    if value is None or record is None:
+        return None
+    return Half(int.from_bytes(number), record, *HALF_VALUE.unpack(value))

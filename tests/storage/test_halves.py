@@ -1,0 +1,247 @@
+"""First halves of transactions: held, checked, committed to a queue or a time, and taken back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from storage import (
+    Aborted,
+    AbortResult,
+    Half,
+    Store,
+    find_by_id,
+    find_by_key,
+    find_by_sequence,
+    find_faults,
+    find_half,
+    halves_to_check,
+    put_half,
+    put_off_check,
+    remove_expired,
+    take_half,
+)
+from storage.keys import pack_u64
+from tests.storage.folder import Folder
+from tests.storage.sample import TOPIC, Sample, fire, hold, ids_in, pending_ids, send, states
+
+HALVES = b"halves"
+
+
+def half(store: Store, message_id: bytes = b"h", check_ms: int = 1_000, body: bytes = b"") -> int:
+    """A half that waits; its sequence. It is committed."""
+    sequence = store.new_sequence()
+    put_half(store, sequence, Sample(message_id, HALVES, body=body).record(1), check_ms)
+    store.commit()
+    return sequence
+
+
+def commit(store: Store, sequence: int, message: Sample, due_ms: int | None = None) -> bool:
+    """Take a half and give its message a place, for now or for later. The test commits."""
+    if not take_half(store, sequence):
+        return False
+    place = store.queue(message.topic, message.queue)
+    rest = (message.tag_hash, message.message_id, message.keys)
+    if due_ms is None:
+        store.append(place, sequence, message.record(50), *rest, 50)
+    else:
+        store.schedule(due_ms, TOPIC, message.queue, sequence, message.record(50), *rest)
+    return True
+
+
+class TestWaiting:
+    def test_a_half_is_found_by_its_sequence_only(self, store: Store) -> None:
+        sequence = half(store, b"h", 1_000)
+
+        found = find_half(store, sequence)
+
+        assert found == Half(sequence, Sample(b"h", HALVES).record(1), 1_000, 0)
+        assert find_by_sequence(store, sequence) is None
+        assert find_by_id(store, b"h") == []
+        assert ids_in(store, HALVES) == []
+        assert pending_ids(store) == []
+
+    def test_a_half_is_no_half_before_its_commit(self, store: Store) -> None:
+        sequence = store.new_sequence()
+        put_half(store, sequence, Sample(b"h", HALVES).record(1), 1_000)
+        assert find_half(store, sequence) is None
+        store.commit()
+        assert find_half(store, sequence) is not None
+
+    def test_what_is_no_half_is_not_found_as_one(self, store: Store) -> None:
+        send(store, Sample(b"a"))
+        store.commit()
+        assert find_half(store, 1) is None
+        assert find_half(store, 77) is None
+        assert not take_half(store, 1)
+        store.commit()
+        assert ids_in(store) == [b"a"]
+
+    def test_halves_stay_whatever_retention_removes(self, store: Store) -> None:
+        sequence = half(store)
+        send(store, Sample(b"a"))
+        store.commit()
+        assert remove_expired(store, 1 << 60, 100, lambda topic: True) == 1
+        store.commit()
+        assert find_half(store, sequence) is not None
+
+    def test_an_abort_does_not_reach_a_half(self, store: Store) -> None:
+        half(store, b"h")
+        assert store.abort(b"h", 5) == [AbortResult(Aborted.UNKNOWN, 0)]
+
+    def test_halves_stand_between_messages_of_one_batch(self, store: Store) -> None:
+        send(store, Sample(b"a"))
+        sequence = store.new_sequence()
+        put_half(store, sequence, Sample(b"h", HALVES).record(1), 9)
+        send(store, Sample(b"b"))
+        hold(store, Sample(b"c"), 77)
+        store.commit()
+        assert ids_in(store) == [b"a", b"b"]
+        assert pending_ids(store) == [b"c"]
+        assert find_half(store, sequence) is not None
+
+
+class TestCommitting:
+    def test_a_committed_half_is_a_message_under_the_same_sequence(self, store: Store) -> None:
+        sequence = half(store)
+        send(store, Sample(b"between"))
+        store.commit()
+
+        message = Sample(b"h", queue=3, keys=(b"k",), tag_hash=7, body=b"final")
+        assert commit(store, sequence, message)
+        store.commit()
+
+        assert find_half(store, sequence) is None
+        (found,) = store.read(store.queue(TOPIC, 3), 0, 10, 1 << 20, {7}).messages
+        assert (found.record, found.sequence) == (message.record(50), sequence)
+        assert [one.sequence for one in find_by_key(store, [TOPIC], b"k", 10)] == [sequence]
+        assert states(store, b"h") == ["untimed"]
+
+    def test_a_half_committed_for_later_fires_then_and_can_be_aborted(self, store: Store) -> None:
+        kept, taken = half(store, b"kept"), half(store, b"taken")
+        for sequence, name in ((kept, b"kept"), (taken, b"taken")):
+            assert commit(store, sequence, Sample(name), due_ms=2_000)
+        store.commit()
+        assert pending_ids(store) == [b"kept", b"taken"]
+
+        assert store.abort(b"taken", 5) == [AbortResult(Aborted.ABORTED, 2_000)]
+        store.commit()
+        assert fire(store, 1_999) == 0
+        assert fire(store, 2_000) == 1
+        assert ids_in(store) == [b"kept"]
+
+    def test_a_half_is_committed_once(self, store: Store) -> None:
+        sequence = half(store)
+        assert commit(store, sequence, Sample(b"h"))
+        assert not commit(store, sequence, Sample(b"h")), "in the same batch"
+        store.commit()
+        assert not commit(store, sequence, Sample(b"h")), "in the next one"
+        store.commit()
+        assert ids_in(store) == [b"h"]
+
+    def test_a_commit_that_is_not_written_leaves_the_half(self, folder: Folder) -> None:
+        store = folder.open()
+        sequence = half(store)
+        commit(store, sequence, Sample(b"h"))
+        store = folder.reopen_after_crash()
+        assert find_half(store, sequence) is not None
+        assert ids_in(store) == []
+        assert find_faults(store) == []
+        assert commit(store, sequence, Sample(b"h"))
+        store.commit()
+        assert ids_in(store) == [b"h"]
+
+    def test_commits_and_new_messages_share_a_batch(self, store: Store) -> None:
+        early, late = half(store, b"early"), half(store, b"late")
+        send(store, Sample(b"a"), 50)
+        commit(store, late, Sample(b"late"))
+        send(store, Sample(b"b"), 50)
+        commit(store, early, Sample(b"early"))
+        store.commit()
+        assert ids_in(store) == [b"a", b"late", b"b", b"early"]
+
+    def test_a_half_that_outgrows_the_map_is_stored_all_the_same(self, folder: Folder) -> None:
+        store = folder.open(map_size=1 << 20)
+        sequences = [half(store, b"%d" % number, body=bytes(900_000)) for number in range(4)]
+        for sequence in sequences:
+            commit(store, sequence, Sample(b"m", body=bytes(900_000)))
+        store.commit()
+        assert len(ids_in(store)) == 4
+
+
+class TestTakingBack:
+    def test_a_half_that_is_taken_is_gone(self, store: Store) -> None:
+        sequence = half(store)
+        assert take_half(store, sequence)
+        store.commit()
+        assert find_half(store, sequence) is None
+        assert halves_to_check(store, 1 << 60, 10, 1 << 20) == []
+
+    def test_its_sequence_is_never_used_again(self, folder: Folder) -> None:
+        store = folder.open()
+        sequence = half(store)
+        take_half(store, sequence)
+        store.commit()
+        assert folder.open().next_sequence == sequence + 1
+
+
+class TestChecks:
+    def test_a_check_is_due_in_its_millisecond(self, store: Store) -> None:
+        sequence = half(store, check_ms=1_000)
+        assert halves_to_check(store, 999, 10, 1 << 20) == []
+        assert [one.sequence for one in halves_to_check(store, 1_000, 10, 1 << 20)] == [sequence]
+
+    def test_the_longest_due_come_first_up_to_a_limit(self, store: Store) -> None:
+        late, early, later = (half(store, check_ms=at) for at in (200, 100, 300))
+        found = [one.sequence for one in halves_to_check(store, 1_000, 2, 1 << 20)]
+        assert found == [early, late]
+        assert len(halves_to_check(store, 1_000, 9, 1)) == 1, "one at least, however large"
+        assert [one.sequence for one in halves_to_check(store, 1_000, 9, 1 << 20)][2] == later
+
+    def test_a_check_put_off_is_due_later_and_counted(self, folder: Folder) -> None:
+        store = folder.open()
+        sequence = half(store, check_ms=1_000)
+        assert put_off_check(store, sequence, 31_000, 1)
+        store.commit()
+        store = folder.open()
+        assert halves_to_check(store, 30_999, 10, 1 << 20) == []
+        (found,) = halves_to_check(store, 31_000, 10, 1 << 20)
+        assert (found.check_ms, found.checks) == (31_000, 1)
+
+    def test_nothing_is_put_off_for_a_half_that_is_gone(self, store: Store) -> None:
+        sequence = half(store)
+        take_half(store, sequence)
+        assert not put_off_check(store, sequence, 5_000, 1)
+        store.commit()
+        assert halves_to_check(store, 1 << 60, 10, 1 << 20) == []
+
+
+@pytest.mark.parametrize(
+    ("plant", "fault"),
+    [
+        ("message", "half 1: the message is missing"),
+        ("check", "half 1: halves and checks disagree"),
+        ("second check", "half 1 is to be checked twice"),
+        ("half", "check of half 1: no such half"),
+        ("id", "half 1 is in the ids"),
+    ],
+)
+def test_the_check_finds_faults(tmp_path: Path, plant: str, fault: str) -> None:
+    store = Folder(tmp_path / "data").open()
+    half(store, b"h", 1_000)
+    number, tables = pack_u64(1), store.tables
+    with store.environment.lmdb.begin(write=True) as txn:
+        match plant:
+            case "message":
+                txn.delete(number, db=tables.messages)
+            case "check":
+                txn.delete(pack_u64(1_000) + number, db=tables.checks)
+            case "second check":
+                txn.put(pack_u64(2_000) + number, b"", db=tables.checks)
+            case "half":
+                txn.delete(number, db=tables.halves)
+            case _:
+                txn.put(b"h\0" + number, bytes(8), db=tables.ids)
+    assert fault in find_faults(store)
+    store.close()

@@ -33,6 +33,10 @@ class Clock:
         self._last_stored_ms = max(self._last_stored_ms, self.now_ms())
         return self._last_stored_ms
 
+    def continue_from(self, stored_ms: int) -> None:
+        """Take up the times that an earlier process noted: the clock may have been set back since."""
+        self._last_stored_ms = max(self._last_stored_ms, stored_ms)
+
     def watch(self) -> None:
         """Log a step of the wall clock since the last call."""
         distance_ms = self._measure()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import lmdb
 
-from storage.keys import TIMER_VALUE, held_key, key_prefix, pack_u64, term, timer_key
+from storage.keys import QUEUE_VALUE, TIMER_VALUE, held_key, key_prefix, pack_u64, term, timer_key
 from storage.queues import find_sequence
 from storage.store import Store, rows_with_prefix
 
@@ -132,6 +132,19 @@ def held_by_topic(store: Store) -> dict[bytes, int]:
             topic = key[:-9]
             counts[topic] = counts.get(topic, 0) + int.from_bytes(value)
     return counts
+
+
+def newest_stored_ms(store: Store) -> int:
+    """The latest time at which a message entered its queue; 0 while all queues are empty."""
+    newest_ms = 0
+    with store.read_transaction() as txn:
+        cursor = txn.cursor(db=store.tables.queues)
+        alive = cursor.last()
+        while alive:
+            newest_ms = max(newest_ms, QUEUE_VALUE.unpack(cursor.value())[3])
+            # From a queue's last row to the last row of the queue before it.
+            alive = cursor.set_range(cursor.key()[:-8]) and cursor.prev()
+    return newest_ms
 
 
 def _all_timers(

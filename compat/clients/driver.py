@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -156,7 +157,7 @@ class Driver:
         self._name = name
         self._command = command
         self._environment = environment
-        self._folder = Path(tempfile.mkdtemp(prefix=f"tidegate-{name}-"))
+        self._folder = Path()
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
         self._waiting: dict[int, Future[Any]] = {}
@@ -186,7 +187,12 @@ class Driver:
         return self._process.pid
 
     def start(self) -> None:
-        """Start the program; returns when it listens to requests."""
+        """Start the program, unless it runs; returns when it listens to requests."""
+        if self.is_alive:
+            return
+        self.close()
+        self._folder = Path(tempfile.mkdtemp(prefix=f"tidegate-{self._name}-"))
+        self._ready.clear()
         environment = self._environment(self._folder) if self._environment else {}
         with self._log.open("ab") as log:
             self._process = children.start(
@@ -204,12 +210,15 @@ class Driver:
             raise DriverError(f"the driver {self._name} did not start: {said}")
 
     def close(self) -> None:
-        """End the program at once, and forget what it wrote."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            assert self._process.stdin is not None
+        """End the program at once, and forget what it wrote; does nothing when it does not run."""
+        if self._process is None:
+            return
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # a request that was still in the buffer
             self._process.stdin.close()
+        self._process = None
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def call(self, do: str, *, timeout: float = CALL_LIMIT_S, **fields: object) -> Any:

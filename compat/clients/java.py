@@ -30,6 +30,8 @@ from compat.toolchain import SERVER, classpath, compile_java, java
 Version = Literal["5.5.0", "4.9.8"]
 From = Literal["first", "last"]
 
+VERSIONS: Final[tuple[Version, ...]] = ("5.5.0", "4.9.8")
+
 _SOURCES: Final = Path(__file__).with_name("java")
 _GENERATIONS: Final = {"5.5.0": "gen5", "4.9.8": "gen4"}
 _FROM: Final = {"first": "CONSUME_FROM_FIRST_OFFSET", "last": "CONSUME_FROM_LAST_OFFSET"}
@@ -214,7 +216,8 @@ class JavaClient:
         """Start a push consumer.
 
         It refuses each message `fail_first` times; `retry_level` is the delay level that it asks
-        for then, 0 for the server's choice. With `wait`, returns once it has queues of the topic.
+        for then, 0 for the server's choice. With `wait`, returns once it has queues of the topic
+        and knows where its group's retry topic is.
         """
         name = self._start(
             "consume",
@@ -229,9 +232,10 @@ class JavaClient:
         )
         consumer = JavaConsumer(self._driver, name, lambda: self._close(name))
         if wait:
+            wanted = {topic} if broadcast else {topic, f"%RETRY%{group}"}
             until(
-                lambda: bool(consumer.assigned(topic)),
-                f"a queue of {topic} for the consumer of {group}",
+                lambda: consumer.knows(wanted) and bool(consumer.assigned(topic)),
+                f"a queue of {topic}, and routes of {wanted}, for the consumer of {group}",
                 _ASSIGNMENT_LIMIT_S,
             )
         return consumer
@@ -303,9 +307,14 @@ class JavaConsumer:
 
     def assigned(self, topic: str) -> set[int]:
         """The queues of a topic that it has, after it has looked for changes at once."""
-        queues = self._driver.call("assigned", name=self._name)
-        found = (queue.rpartition(":") for queue in queues)
+        state = self._driver.call("assigned", name=self._name)
+        found = (queue.rpartition(":") for queue in state["queues"])
         return {int(number) for name, _, number in found if name == topic}
+
+    def knows(self, topics: set[str]) -> bool:
+        """Whether it has routes of all these topics, after it has looked for changes at once."""
+        state = self._driver.call("assigned", name=self._name)
+        return topics <= set(state["topics"])
 
 
 class JavaPuller:

@@ -30,6 +30,8 @@ import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
+import org.apache.rocketmq.client.impl.consumer.DefaultMQPushConsumerImpl;
+import org.apache.rocketmq.client.impl.consumer.RebalanceImpl;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
@@ -360,25 +362,25 @@ public final class Driver {
     }
 
     /**
-     * The queues that a push consumer has now, as "topic:queue", after it was made to look for new
-     * routes and members of its group at once instead of at its next poll.
+     * The "queues" that a push consumer has now, as "topic:queue", and the "topics" that it knows
+     * routes of, its group's retry topic among them, after it was made to look for new routes and
+     * members of its group at once instead of at its next poll.
      */
     private Object assigned(JSONObject request) {
-        DefaultMQPushConsumer consumer = consumers.get(request.getString("name"));
-        for (String topic : consumer.getSubscription().keySet()) {
-            consumer.getDefaultMQPushConsumerImpl()
-                    .getmQClientFactory()
-                    .updateTopicRouteInfoFromNameServer(topic);
+        DefaultMQPushConsumerImpl consumer =
+                consumers.get(request.getString("name")).getDefaultMQPushConsumerImpl();
+        for (String topic : consumer.getSubscriptionInner().keySet()) {
+            consumer.getmQClientFactory().updateTopicRouteInfoFromNameServer(topic);
         }
-        consumer.getDefaultMQPushConsumerImpl().doRebalance();
+        consumer.doRebalance();
+        RebalanceImpl rebalance = consumer.getRebalanceImpl();
         List<String> queues = new ArrayList<>();
-        for (MessageQueue queue : consumer.getDefaultMQPushConsumerImpl()
-                .getRebalanceImpl()
-                .getProcessQueueTable()
-                .keySet()) {
+        for (MessageQueue queue : rebalance.getProcessQueueTable().keySet()) {
             queues.add(queue.getTopic() + ":" + queue.getQueueId());
         }
-        return queues;
+        return new JSONObject()
+                .fluentPut("queues", queues)
+                .fluentPut("topics", rebalance.getTopicSubscribeInfoTable().keySet());
     }
 
     // --- pull consumers ---
@@ -459,7 +461,8 @@ public final class Driver {
     private boolean close(String name) {
         DefaultMQProducer producer = producers.remove(name);
         if (producer != null) {
-            producer.shutdown();
+            // Its threads take up to three seconds to end, which nobody need wait for.
+            new Thread(producer::shutdown).start();
         }
         DefaultMQPushConsumer consumer = consumers.remove(name);
         if (consumer != null) {

@@ -1,0 +1,39 @@
+"""Real clients and a real broker, each started once for the whole run, when it is first used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from compat.clients.cpp import cpp_driver
+from compat.clients.driver import Driver
+from compat.clients.java import VERSIONS, Version, java_driver
+from compat.real_broker import RealBroker
+from compat.toolchain import has_cpp_client
+
+
+@pytest.fixture(scope="session")
+def drivers() -> Iterator[dict[Version, Driver]]:
+    """A JVM for each generation of the Java client; whoever uses one starts it."""
+    drivers = {version: java_driver(version) for version in VERSIONS}
+    yield drivers
+    for driver in drivers.values():
+        driver.close()
+
+
+@pytest.fixture(scope="session")
+def cpp_process() -> Iterator[Driver]:
+    """A process with rocketmq-client-python; whoever uses it starts it."""
+    if not has_cpp_client():
+        pytest.skip("there is no C++ client library for this kind of machine")
+    driver = cpp_driver()
+    yield driver
+    driver.close()
+
+
+@pytest.fixture(scope="session")
+def real_broker() -> Iterator[RealBroker]:
+    """A real RocketMQ broker that all tests share; each test has topics of its own."""
+    with RealBroker() as broker:
+        yield broker

@@ -8,6 +8,7 @@ earliest of them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from twisted.logger import Logger
@@ -39,19 +40,30 @@ class Waker(Protocol):
     def wake(self, queue: Queue) -> None: ...
 
 
+class Copy(Protocol):
+    """Holds in memory what the store has, with the changes that are to be committed."""
+
+    def reload(self) -> None:
+        """Take over what the store has: the changes were refused."""
+
+
 class Committer:
     """Commits the store's batch at the end of each turn that changed something, and fires what is due.
 
     :param waker: answers the pulls that wait for a queue.
+    :param copies: told when a batch was refused.
     """
 
     log = Logger()
 
-    def __init__(self, reactor: Reactor, clock: Clock, store: Store, waker: Waker) -> None:
+    def __init__(
+        self, reactor: Reactor, clock: Clock, store: Store, waker: Waker, copies: Iterable[Copy]
+    ) -> None:
         self._reactor = reactor
         self._clock = clock
         self._store = store
         self._waker = waker
+        self._copies = tuple(copies)
         self._answers: list[tuple[Call, bytes]] = []
         self._turn_end: DelayedCall | None = None
         self._next_due: int | None = store.next_due()
@@ -104,7 +116,8 @@ class Committer:
                 now_ms = self._clock.now_ms()
                 if self._next_due <= now_ms:
                     fired = store.fire_due(now_ms, self._clock.stored_ms(), MAX_FIRED)
-            grown = store.commit() if store.has_changes else set()
+            changed = store.has_changes or store.has_changed_offsets
+            grown = store.commit() if changed else set()
         except StorageError as error:
             self._refuse(answers, error)
             return
@@ -125,6 +138,8 @@ class Committer:
         if not self.failing:
             self.log.error("a batch could not be stored: {error}", error=str(error))
         self.failing = True
+        for copy in self._copies:
+            copy.reload()
         full = isinstance(error, StorageFullError)
         code = ResponseCode.SERVICE_NOT_AVAILABLE if full else ResponseCode.SYSTEM_ERROR
         for call, _ in answers:

@@ -44,7 +44,7 @@ from gateway.topics import Groups, Topics
 from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import Command, encode_response
 from gateway.wire.messages import pack_host
-from storage import DataFolderError, Store
+from storage import DataFolderError, Store, newest_stored_ms
 
 BACKLOG = 1024
 """Connections that the kernel lets wait to be accepted, for the moment when a whole fleet reconnects."""
@@ -136,16 +136,18 @@ class Gateway:
 
     def _compose(self, store: Store) -> None:
         config, clock, reactor = self.config, self._clock, self._reactor
+        clock.continue_from(newest_stored_ms(store))
         host = pack_host(*self.advertised)
         outgoing = Outgoing(reactor)
         parked = ParkingLot()
-        committer = Committer(reactor, clock, store, parked)
+        topics, groups = Topics(store, config), Groups(store, config)
+        committer = Committer(reactor, clock, store, parked, (topics, groups))
         self.broker = broker = Broker(
             config=config,
             clock=clock,
             store=store,
-            topics=Topics(store, config),
-            groups=Groups(store, config),
+            topics=topics,
+            groups=groups,
             outgoing=outgoing,
             clients=Clients(outgoing),
             parked=parked,
@@ -190,6 +192,9 @@ class Gateway:
             self.broker.outgoing.answered(command, connection)
         elif not self._stopping:
             self._router.dispatch(command, connection)
+            if self._store.has_changes:
+                # A request may change more than what its answer waits for, such as make a group by naming it.
+                self.broker.committer.change()
         elif command.version > LAST_VERSION_WITHOUT_GO_AWAY and not command.is_oneway:
             remark = "the gateway is stopping"
             connection.send(encode_response(command.opaque, ResponseCode.GO_AWAY, remark=remark))

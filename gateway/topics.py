@@ -69,10 +69,16 @@ class Topics:
         self._config = config
         self._topics: dict[str, Topic] = {}
         self._decode = msgspec.json.Decoder(TopicSettings).decode
+        self.system = frozenset(settings.topic_name for settings in self._system_topics())
+        self.reload()
+
+    def reload(self) -> None:
+        """Take over what is stored. A topic that is only known here would be gone after a restart, and its messages
+        would be taken for those of a deleted one."""
+        self._topics.clear()
         for settings in self._system_topics():
             self._topics[settings.topic_name] = Topic(settings)
-        self.system = frozenset(self._topics)
-        for _, settings_json in store.topics():
+        for _, settings_json in self._store.topics():
             settings = self._decode(settings_json)
             self._topics[settings.topic_name] = Topic(settings)
 
@@ -126,15 +132,17 @@ class Topics:
 
     def put(self, settings: TopicSettings) -> Topic:
         """Create a topic, or change its settings. The change joins the store's batch."""
-        topic = self._topics[settings.topic_name] = Topic(settings)
+        topic = Topic(settings)
         self._store.put_topic(topic.stored_name, msgspec.json.encode(settings))
+        self._topics[topic.name] = topic
         return topic
 
     def delete(self, name: str) -> None:
         """Forget a topic. The change joins the store's batch."""
-        topic = self._topics.pop(name, None)
+        topic = self._topics.get(name)
         if topic is not None:
             self._store.delete_topic(topic.stored_name)
+            del self._topics[name]
 
 
 class Groups:
@@ -143,9 +151,15 @@ class Groups:
     def __init__(self, store: Store, config: Config) -> None:
         self._store = store
         self._config = config
-        decode = msgspec.json.Decoder(GroupSettings).decode
+        self._decode = msgspec.json.Decoder(GroupSettings).decode
+        self._groups: dict[str, GroupSettings] = {}
+        self.reload()
+
+    def reload(self) -> None:
+        """Take over what is stored."""
         self._groups = {
-            name.decode(): decode(settings_json) for name, settings_json in store.groups()
+            name.decode(): self._decode(settings_json)
+            for name, settings_json in self._store.groups()
         }
 
     def __iter__(self) -> Iterator[GroupSettings]:
@@ -164,14 +178,15 @@ class Groups:
 
     def put(self, settings: GroupSettings) -> GroupSettings:
         """Create a group, or change its settings. The change joins the store's batch."""
-        self._groups[settings.group_name] = settings
         self._store.put_group(settings.group_name.encode(), msgspec.json.encode(settings))
+        self._groups[settings.group_name] = settings
         return settings
 
     def delete(self, name: str) -> None:
         """Forget a group. The change joins the store's batch."""
-        if self._groups.pop(name, None) is not None:
+        if name in self._groups:
             self._store.delete_group(name.encode())
+            del self._groups[name]
 
 
 def is_group_name(name: str) -> bool:

@@ -434,6 +434,7 @@ class MemoryGateway:
         self.service = Gateway(config, self.reactor, self.clock)
         self.service.start()
         self.running = True
+        self.settle()
 
     def stop(self) -> None:
         """Stop in good order; connections are lost."""
@@ -510,5 +511,7 @@ class MemoryGateway:
     def close(self) -> None:
         """Check, and stop."""
         if self.running:
-            self.check()
-            self.stop()
+            try:
+                self.check()
+            finally:
+                self.stop()

@@ -1,0 +1,174 @@
+"""Commits that fail: everyone who waits is told, nothing is lost, and what is due fires later."""
+
+from __future__ import annotations
+
+import lmdb
+import pytest
+
+from gateway.wire.codes import RequestCode, ResponseCode
+from tests.gateway.faults import DISK_BROKEN, DISK_FULL, commits_fail, file_cannot_grow
+from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
+
+
+@pytest.mark.parametrize(
+    ("trouble", "code"),
+    [
+        (DISK_FULL, ResponseCode.SERVICE_NOT_AVAILABLE),
+        (DISK_BROKEN, ResponseCode.SYSTEM_ERROR),
+    ],
+)
+def test_sends_are_answered_with_an_error(
+    gateway: MemoryGateway, client: MemoryClient, trouble: lmdb.Error, code: int
+) -> None:
+    client.send_message("orders", "before")
+    with commits_fail(gateway, trouble):
+        opaques = [
+            client.send(RequestCode.SEND_MESSAGE_V2, client.send_fields(), b"lost")
+            for _ in range(3)
+        ]
+        for opaque in opaques:
+            answer = client.answer(opaque)
+            assert answer is not None
+            assert answer.code == code
+            assert answer.remark is not None
+            assert answer.remark.startswith("service not available now: ")
+        assert bodies(client.pull()) == ["before"]
+    assert client.send_message("orders", "after").ext()["queueOffset"] == "1"
+    assert bodies(client.pull()) == ["before", "after"]
+
+
+def test_a_file_that_cannot_grow(gateway: MemoryGateway, client: MemoryClient) -> None:
+    client.send_message("orders", "before")
+    with file_cannot_grow(gateway):
+        answer = client.send_message("orders", "x" * (1 << 20))
+    assert answer.code in (ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR)
+    assert client.send_message("orders", "after").code == ResponseCode.SUCCESS
+    assert bodies(client.pull()) == ["before", "after"]
+
+
+def test_what_is_due_fires_once_the_disk_recovers(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    for number in range(5):
+        client.send_message("orders", str(number), TIMER_DELAY_MS="100")
+    with commits_fail(gateway):
+        gateway.advance(3_500)
+        assert client.pull() == []
+        assert len(client.look_up()) == 5
+        assert gateway.service.broker.committer.failing
+    gateway.advance(1_000)
+    assert bodies(client.pull()) == [str(number) for number in range(5)]
+    assert not gateway.service.broker.committer.failing
+
+
+def test_a_send_during_the_failure_does_not_fire_twice(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    client.send_message("orders", "due", TIMER_DELAY_MS="100")
+    gateway.advance(99)
+    with commits_fail(gateway):
+        gateway.advance(1)
+        assert client.send_message("orders", "lost").code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert client.send_message("orders", "kept").code == ResponseCode.SUCCESS
+    assert sorted(bodies(client.pull())) == ["due", "kept"]
+
+
+def test_after_a_failure_the_next_is_on_time_again(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    with commits_fail(gateway):
+        assert client.send_message().code == ResponseCode.SERVICE_NOT_AVAILABLE
+    client.send_message("orders", "soon", TIMER_DELAY_MS="150")
+    gateway.advance(149)
+    assert client.pull() == []
+    gateway.advance(1)
+    assert bodies(client.pull()) == ["soon"]
+
+
+def test_a_timed_message_that_was_refused_never_fires(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    with commits_fail(gateway):
+        answer = client.send_message(UNIQ_KEY="ID1", TIMER_DELAY_MS="100")
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    client.send_message("orders", "other", TIMER_DELAY_MS="200")
+    gateway.advance(500)
+    assert bodies(client.pull()) == ["other"]
+    assert client.look_up(id="ID1", state="any") == []
+
+
+def test_an_abort_that_could_not_be_stored(gateway: MemoryGateway, client: MemoryClient) -> None:
+    handle = client.send_message("orders", "kept", TIMER_DELAY_MS="100").ext()["recallHandle"]
+    with commits_fail(gateway):
+        assert client.recall("orders", handle).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert [message["state"] for message in client.look_up()] == ["pending"]
+    gateway.advance(1_000)
+    assert bodies(client.pull()) == ["kept"]
+
+
+class TestTopics:
+    """A topic or group that a refused batch made does not exist."""
+
+    def test_a_topic_is_made_by_the_send_that_succeeds(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        with commits_fail(gateway):
+            assert client.send_message("new").code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert gateway.service.broker.topics.get("new") is None
+        assert client.send_message("new", "kept").code == ResponseCode.SUCCESS
+        gateway.restart()
+        # Messages of a topic that nobody knows would be taken for those of a deleted one.
+        gateway.advance(20_000)
+        assert bodies(gateway.connect().pull("new")) == ["kept"]
+
+    def test_a_deleted_topic_is_still_there(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        client.send_message("orders", "kept")
+        with commits_fail(gateway):
+            answer = client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
+            assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        gateway.advance(20_000)
+        assert bodies(client.pull()) == ["kept"]
+
+    def test_a_group(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        client.send_message()
+        body = b'{"groupName":"workers","retryMaxTimes":2}'
+        with commits_fail(gateway):
+            answer = client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body)
+            assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert gateway.service.broker.groups.get("workers") is None
+
+
+def test_progress_is_kept_until_it_can_be_written(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    client.send_message()
+    client.pull()
+    place = {"consumerGroup": "consumers", "topic": "orders", "queueId": "0"}
+    with commits_fail(gateway):
+        client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, place | {"commitOffset": "1"})
+        gateway.advance(3_000)
+    gateway.advance(1_000)
+    gateway.crash()
+    answer = gateway.connect().ask(RequestCode.QUERY_CONSUMER_OFFSET, place)
+    assert answer.ext()["offset"] == "1"
+
+
+def test_a_group_made_by_a_pull_is_stored(gateway: MemoryGateway, client: MemoryClient) -> None:
+    client.send_message()
+    client.pull(group="workers")
+    gateway.crash()
+    assert gateway.service.broker.groups.get("workers") is not None
+
+
+def test_retention_goes_on_after_a_failure(gateway: MemoryGateway, client: MemoryClient) -> None:
+    client.send_message()
+    gateway.jump(73 * 3_600_000)
+    with commits_fail(gateway):
+        gateway.advance(11_000)
+        assert len(gateway.connect().pull()) <= 1
+    gateway.advance(11_000)
+    client = gateway.connect()
+    answer = client.ask(RequestCode.GET_MIN_OFFSET, {"topic": "orders", "queueId": "0"})
+    assert answer.ext()["offset"] == "1"

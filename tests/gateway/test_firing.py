@@ -1,0 +1,242 @@
+"""Firing: in order, in bounded steps, at the right moment whatever the clock and the gateway go through."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway import committer
+from gateway.wire.codes import RequestCode, ResponseCode
+from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies
+
+HOUR_MS = 3_600_000
+
+
+def send_all(client: MemoryClient, delays_ms: list[int]) -> None:
+    """Send a message for each delay; its body is its number."""
+    for number, delay_ms in enumerate(delays_ms):
+        answer = client.send_message("orders", str(number), TIMER_DELAY_MS=str(delay_ms))
+        assert answer.code == ResponseCode.SUCCESS
+
+
+class TestOrder:
+    def test_within_a_millisecond_as_accepted(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send_all(client, [50] * 30)
+        gateway.advance(50)
+        assert bodies(client.pull()) == [str(number) for number in range(30)]
+
+    def test_by_due_time(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        send_all(client, [30, 10, 20, 10, 40])
+        # All of them are found due at the same moment.
+        gateway.jump(100)
+        assert bodies(client.pull()) == ["1", "3", "2", "0", "4"]
+
+    def test_behind_what_is_already_there(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send_all(client, [10])
+        client.send_message("orders", "now")
+        gateway.advance(10)
+        client.send_message("orders", "then")
+        assert bodies(client.pull()) == ["now", "0", "then"]
+
+
+class TestWakeUp:
+    @pytest.mark.parametrize("delay_ms", [1, 7, 499, 500, 501, 999, 1_000, 1_001, 1_713, 65_432])
+    def test_at_the_millisecond(
+        self, gateway: MemoryGateway, client: MemoryClient, delay_ms: int
+    ) -> None:
+        gateway.advance(237)
+        send_all(client, [delay_ms])
+        gateway.advance(delay_ms - 1)
+        assert client.pull() == []
+        gateway.advance(1)
+        assert bodies(client.pull()) == ["0"]
+
+    def test_is_moved_when_an_earlier_one_arrives(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send_all(client, [900])
+        gateway.advance(100)
+        send_all(client, [300])
+        gateway.advance(50)
+        send_all(client, [20])
+        for elapsed_ms, count in ((19, 0), (1, 1), (229, 1), (1, 2), (499, 2), (1, 3)):
+            gateway.advance(elapsed_ms)
+            assert len(client.pull()) == count
+
+    def test_a_later_one_does_not_move_it(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send_all(client, [100])
+        gateway.advance(50)
+        send_all(client, [4_000])
+        gateway.advance(49)
+        assert client.pull() == []
+        gateway.advance(1)
+        assert len(client.pull()) == 1
+
+    def test_after_the_earliest_is_aborted(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        handle = client.send_message(TIMER_DELAY_MS="100").ext()["recallHandle"]
+        send_all(client, [250])
+        assert client.recall("orders", handle).code == ResponseCode.SUCCESS
+        gateway.advance(249)
+        assert client.pull() == []
+        gateway.advance(1)
+        assert bodies(client.pull()) == ["0"]
+
+    def test_nothing_is_written_while_nothing_happens(self, gateway: MemoryGateway) -> None:
+        gateway.advance(11_000)
+        before = gateway.store._lmdb.info()["last_txnid"]
+        gateway.advance(9_000)
+        assert gateway.store._lmdb.info()["last_txnid"] == before
+
+
+class TestManyAtOnce:
+    def test_leave_in_bounded_steps_while_sends_go_on(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(committer, "MAX_FIRED", 10)
+        send_all(client, [1_000] * 95)
+        gateway.advance(999)
+        gateway.reactor.rightNow += 0.001
+        counter = gateway.service.broker.committer
+        steps = []
+        answered_after = []
+        fired = 0
+        for turn in range(20):
+            opaque = client.send(RequestCode.SEND_MESSAGE_V2, client.send_fields("other"), b"x")
+            gateway.reactor.turn()
+            steps.append(counter.fired - fired)
+            fired = counter.fired
+            if f'"opaque":{opaque},'.encode() in client.transport.value():
+                answered_after.append(turn)
+        assert max(steps) == 10
+        assert fired == 95
+        # Every send is answered by the very commit that fires the next messages.
+        assert answered_after == list(range(20))
+        client.take()
+        assert bodies(client.pull_all()) == [str(number) for number in range(95)]
+
+    def test_all_at_their_millisecond(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        batch = [(str(n), {"TIMER_DELAY_MS": "700"}) for n in range(3_500)]
+        client.send_batch(batch)
+        gateway.advance(699)
+        assert client.pull() == []
+        gateway.advance(1)
+        assert bodies(client.pull_all()) == [str(n) for n in range(3_500)]
+
+
+class TestRestart:
+    def test_in_the_middle(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        send_all(client, [100, 200, 300, 400])
+        gateway.advance(250)
+        gateway.restart()
+        client = gateway.connect()
+        assert bodies(client.pull()) == ["0", "1"]
+        gateway.advance(49)
+        assert bodies(client.pull()) == ["0", "1"]
+        gateway.advance(1)
+        assert bodies(client.pull()) == ["0", "1", "2"]
+        gateway.advance(100)
+        assert bodies(client.pull()) == ["0", "1", "2", "3"]
+
+    def test_overdue_messages_fire_at_once_and_in_order(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send_all(client, [3_000, 1_000, 2_000, HOUR_MS])
+        gateway.stop()
+        gateway.jump(10_000)
+        gateway.start()
+        client = gateway.connect()
+        assert bodies(client.pull()) == ["1", "2", "0"]
+        assert [message.store_ms for message in client.pull()] == [START_MS + 10_000] * 3
+        [waiting] = client.look_up()
+        assert waiting["dueMs"] == START_MS + HOUR_MS
+
+    def test_a_crash_while_firing(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(committer, "MAX_FIRED", 4)
+        send_all(client, [100] * 10)
+        gateway.advance(99)
+        gateway.reactor.rightNow += 0.001
+        gateway.elapsed_ms += 1
+        gateway.reactor.turn()
+        # The second step has moved its messages, and dies before it is committed.
+        gateway.store.fire_due(gateway.now_ms, gateway.now_ms, 4)
+        assert gateway.service.broker.committer.fired == 4
+        gateway.crash()
+        assert bodies(gateway.connect().pull()) == [str(number) for number in range(10)]
+        gateway.check()
+
+
+class TestClock:
+    def test_set_back_timers_wait_for_it(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send_all(client, [1_000])
+        gateway.advance(500)
+        gateway.set_clock(-HOUR_MS)
+        gateway.advance(5_000)
+        assert client.pull() == []
+        gateway.jump(HOUR_MS - 4_500 - 1)
+        assert gateway.connect().pull() == []
+        gateway.advance(1)
+        assert bodies(gateway.connect().pull()) == ["0"]
+
+    def test_set_back_new_timers_count_from_it(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send_all(client, [2_000])
+        gateway.set_clock(-HOUR_MS)
+        client.send_message("orders", "new", TIMER_DELAY_MS="300")
+        gateway.advance(299)
+        assert client.pull() == []
+        gateway.advance(1)
+        assert bodies(client.pull()) == ["new"]
+
+    def test_set_forward_what_came_due_fires_soon(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send_all(client, [HOUR_MS, 2 * HOUR_MS, 60_000])
+        gateway.set_clock(HOUR_MS)
+        gateway.advance(1_000)
+        assert bodies(client.pull()) == ["2", "0"]
+        gateway.jump(HOUR_MS - 1_000)
+        assert bodies(gateway.connect().pull()) == ["2", "0", "1"]
+
+    def test_set_forward_and_corrected(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        """Times in queues do not go back, so that they can still be searched."""
+        gateway.set_clock(HOUR_MS)
+        client.send_message("orders", "ahead")
+        gateway.set_clock(-HOUR_MS)
+        client.send_message("orders", "after")
+        send_all(client, [10])
+        gateway.advance(10)
+        times = [message.store_ms for message in client.pull()]
+        assert times == sorted(times)
+        gateway.check()
+
+    @pytest.mark.parametrize("timed", [False, True])
+    def test_set_back_while_the_gateway_is_down(
+        self, gateway: MemoryGateway, client: MemoryClient, timed: bool
+    ) -> None:
+        delay = {"TIMER_DELAY_MS": "10"} if timed else {}
+        client.send_message("orders", "before", UNIQ_KEY="A", properties=delay)
+        client.send_message("other", "before", UNIQ_KEY="B", fields={"queue": 1})
+        gateway.advance(20)
+        gateway.stop()
+        gateway.set_clock(-HOUR_MS)
+        gateway.start()
+        client = gateway.connect()
+        client.send_message("orders", "after", UNIQ_KEY="C", properties=delay)
+        gateway.advance(20)
+        messages = client.pull()
+        assert bodies(messages) == ["before", "after"]
+        times = [message.store_ms for message in messages]
+        assert times == sorted(times)
+        gateway.check()

@@ -45,10 +45,14 @@ import org.apache.rocketmq.common.message.MessageExt;
  *   {"event":"done","gc_ms":n,"failures":{..}}     the records are written
  * </pre>
  *
- * Two files of big-endian 64-bit integers are left in the records folder. sent.bin has three for each send: id, asked
+ * A storm is many messages of another topic that are all due within the same second; they are sent before "ready", and
+ * the measured load begins shortly before they are due. They have a consumer of their own.
+ *
+ * <p>Files of big-endian 64-bit integers are left in the records folder. sent.bin has three for each send: id, asked
  * time (epoch ms, 0 for "now"), latency in ns (-1: not acknowledged). received.bin has four for each message that a
  * listener was given: id, asked time, time of receipt, the server's store time (all epoch ms; for a message that was
- * for now the asked time is the time at which its send began). Warm-up messages are in neither.
+ * for now the asked time is the time at which its send began). storm-sent.bin and storm-received.bin hold the same of the
+ * storm. Warm-up messages are in none.
  */
 public final class Load {
     /** The events' stream. Everything else that is printed in this process, by loggers above all, goes to standard error. */
@@ -59,33 +63,27 @@ public final class Load {
 
     /** Ids below this one belong to the warm-up. */
     private static final long FIRST_ID = 1L << 40;
+    private static final long FIRST_STORM_ID = 1L << 50;
+
+    /** How long before the storm the measured load begins. */
+    private static final long BEFORE_STORM_MS = 5_000;
 
     /** How long nothing may arrive before the consumer is believed to have seen everything. */
     private static final long QUIET_MS = 1_000;
 
     private final Plan plan;
     private final DefaultMQProducer producer;
-    private final DefaultMQPushConsumer consumer;
-    private final LongAdder received = new LongAdder();
-    private final LongAdder warmedUp = new LongAdder();
-    private volatile long lastReceipt;
-    private final ConcurrentLinkedQueue<Records> receipts = new ConcurrentLinkedQueue<>();
-    private final ThreadLocal<Records> ownReceipts = ThreadLocal.withInitial(() -> {
-        Records own = new Records();
-        receipts.add(own);
-        return own;
-    });
+    private final List<Receiver> receivers = new ArrayList<>();
 
     private Load(Plan plan) {
         this.plan = plan;
-        producer = new DefaultMQProducer(plan.group + "-producer");
+        producer = new DefaultMQProducer(plan.topic + "-producer");
         producer.setNamesrvAddr(plan.namesrv);
         producer.setSendMsgTimeout(10_000);
         // A send that is tried again could double a message by itself.
         producer.setRetryTimesWhenSendFailed(0);
         producer.setMaxMessageSize(5 * 1024 * 1024);
         producer.setCompressMsgBodyOverHowmuch(Integer.MAX_VALUE);
-        consumer = plan.consume ? new DefaultMQPushConsumer(plan.group) : null;
     }
 
     public static void main(String[] args) {
@@ -103,44 +101,59 @@ public final class Load {
 
     private void run() throws Exception {
         producer.start();
-        createTopic();
-        if (consumer != null) {
-            startConsumer();
+        createTopic(plan.topic);
+        if (plan.storm > 0) {
+            createTopic(plan.stormTopic());
+        }
+        if (plan.consume) {
+            receivers.add(new Receiver(plan.topic));
+        }
+        if (plan.storm > 0) {
+            receivers.add(new Receiver(plan.stormTopic()));
+        }
+        for (Receiver receiver : receivers) {
+            receiver.start();
         }
         if (plan.warmup > 0) {
             warmUp();
         }
+        List<Sender> storm = plan.storm > 0 ? gatherStorm() : List.of();
         say("{\"event\":\"ready\"}");
         if (new BufferedInputStream(System.in).read() < 0) {
             throw new IOException("nobody said to go");
         }
 
         long gcBefore = gcMillis();
-        LongAdder sent = new LongAdder();
-        Thread reporter = new Thread(() -> report(sent), "report");
+        Work work = Work.of(plan, FIRST_ID, plan.seconds);
+        Thread reporter = new Thread(() -> report(work.sent), "report");
         reporter.setDaemon(true);
         reporter.start();
 
-        long begin = System.nanoTime();
-        List<Sender> senders = send(FIRST_ID, plan.seconds, sent);
-        double seconds = (System.nanoTime() - begin) / 1e9;
-        long acks = 0;
+        List<Sender> senders = send(work);
+        double seconds = (System.nanoTime() - work.begin) / 1e9;
         Map<String, Long> failures = new TreeMap<>();
         for (Sender sender : senders) {
-            acks += sender.acknowledged;
             sender.failures.forEach((text, count) -> failures.merge(text, count, Long::sum));
         }
-        say("{\"event\":\"sent\",\"seconds\":" + seconds + ",\"sent\":" + sent.sum() + ",\"acknowledged\":" + acks + "}");
+        long acknowledged = acknowledged(senders);
+        say("{\"event\":\"sent\",\"seconds\":" + seconds + ",\"sent\":" + work.sent.sum() + ",\"acknowledged\":"
+            + acknowledged + "}");
 
-        if (consumer != null) {
-            say("{\"event\":\"drained\",\"complete\":" + drain(acks) + "}");
+        if (!receivers.isEmpty()) {
+            say("{\"event\":\"drained\",\"complete\":" + drain(acknowledged + acknowledged(storm)) + "}");
             waitForQuiet();
-            consumer.shutdown();
+        }
+        for (Receiver receiver : receivers) {
+            receiver.consumer.shutdown();
         }
         reporter.interrupt();
         long gcAfter = gcMillis();
         write("sent.bin", senders.stream().map(sender -> sender.records).collect(Collectors.toList()));
-        write("received.bin", List.copyOf(receipts));
+        write("received.bin", plan.consume ? receivers.get(0).records() : List.of());
+        if (plan.storm > 0) {
+            write("storm-sent.bin", storm.stream().map(sender -> sender.records).collect(Collectors.toList()));
+            write("storm-received.bin", receivers.get(receivers.size() - 1).records());
+        }
         StringBuilder done = new StringBuilder("{\"event\":\"done\",\"gc_ms\":" + (gcAfter - gcBefore) + ",\"failures\":{");
         String comma = "";
         for (Map.Entry<String, Long> failure : failures.entrySet()) {
@@ -150,13 +163,13 @@ public final class Load {
         say(done.append("}}").toString());
     }
 
-    /** Makes the topic, and waits until a send to it finds its route. */
-    private void createTopic() throws Exception {
+    /** Makes a topic, and waits until a send to it finds its route. */
+    private void createTopic(String topic) throws Exception {
         long deadline = System.nanoTime() + 60_000_000_000L;
         while (true) {
             try {
-                producer.createTopic("TBW102", plan.topic, plan.queues, new HashMap<>());
-                if (producer.fetchPublishMessageQueues(plan.topic).size() == plan.queues) {
+                producer.createTopic("TBW102", topic, plan.queues, new HashMap<>());
+                if (producer.fetchPublishMessageQueues(topic).size() == plan.queues) {
                     return;
                 }
             } catch (MQClientException error) {
@@ -165,72 +178,41 @@ public final class Load {
                 }
             }
             if (System.nanoTime() > deadline) {
-                throw new IOException("topic " + plan.topic + " has no route");
+                throw new IOException("topic " + topic + " has no route");
             }
             Thread.sleep(200);
         }
     }
 
-    /** Starts the consumer and waits until it has every queue: a new topic is otherwise found only by the next poll. */
-    private void startConsumer() throws Exception {
-        consumer.setNamesrvAddr(plan.namesrv);
-        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        consumer.setConsumeMessageBatchMaxSize(32);
-        consumer.subscribe(plan.topic, "*");
-        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-            long now = System.currentTimeMillis();
-            Records own = ownReceipts.get();
-            int measured = 0;
-            for (MessageExt message : messages) {
-                long id = ByteBuffer.wrap(message.getBody()).getLong();
-                if (id >= FIRST_ID) {
-                    long asked = Long.parseLong(message.getUserProperty(ASKED));
-                    own.add(id, asked, now, message.getStoreTimestamp());
-                    measured++;
-                }
-            }
-            received.add(measured);
-            warmedUp.add(messages.size() - measured);
-            lastReceipt = now;
-            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
-        });
-        consumer.start();
-        long deadline = System.nanoTime() + 60_000_000_000L;
-        while (assigned() < plan.queues) {
-            if (System.nanoTime() > deadline) {
-                throw new IOException("only " + assigned() + " of " + plan.queues + " queues were assigned");
-            }
-            Thread.sleep(50);
-        }
-    }
-
-    private long assigned() {
-        return consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().keySet().stream()
-            .filter(queue -> queue.getTopic().equals(plan.topic))
-            .count();
-    }
-
     /** Runs the same load for a while, so that neither side is measured while its code is still being compiled. */
     private void warmUp() throws InterruptedException {
-        long acks = 0;
-        for (Sender sender : send(0, plan.warmup, new LongAdder())) {
-            acks += sender.acknowledged;
-        }
-        if (consumer != null) {
-            long deadline = System.currentTimeMillis() + plan.longestDelay() + 10_000;
-            while (warmedUp.sum() < acks && System.currentTimeMillis() < deadline) {
-                Thread.sleep(20);
-            }
+        long acknowledged = acknowledged(send(Work.of(plan, 0, plan.warmup)));
+        long deadline = System.currentTimeMillis() + plan.longestDelay() + 10_000;
+        while (plan.consume && receivers.get(0).warmedUp.sum() < acknowledged && System.currentTimeMillis() < deadline) {
+            Thread.sleep(20);
         }
     }
 
-    private List<Sender> send(long firstId, double seconds, LongAdder sent) throws InterruptedException {
-        AtomicLong ids = new AtomicLong(firstId);
+    /** Sends the storm, and waits until shortly before it is due. */
+    private List<Sender> gatherStorm() throws Exception {
+        // How fast the server takes them decides when they can be due: tried with messages for a day ahead.
         long begin = System.nanoTime();
-        long end = begin + (long) (seconds * 1e9);
+        long tried = acknowledged(send(Work.storm(plan, 0, plan.storm / 20, System.currentTimeMillis() + 86_400_000)));
+        double perSecond = Math.max(tried, 1) / ((System.nanoTime() - begin) / 1e9);
+        long due = System.currentTimeMillis() + (long) (plan.storm / perSecond * 1_500) + 2 * BEFORE_STORM_MS;
+        List<Sender> senders = send(Work.storm(plan, FIRST_STORM_ID, plan.storm, due / 1_000 * 1_000));
+        long wait = due - BEFORE_STORM_MS - System.currentTimeMillis();
+        if (wait < 0) {
+            throw new IOException("the storm was due before all of it was sent");
+        }
+        Thread.sleep(wait);
+        return senders;
+    }
+
+    private List<Sender> send(Work work) throws InterruptedException {
         List<Sender> senders = new ArrayList<>();
         for (int i = 0; i < plan.threads; i++) {
-            senders.add(new Sender(i, begin, end, ids, sent));
+            senders.add(new Sender(i, work));
         }
         senders.forEach(Thread::start);
         for (Sender sender : senders) {
@@ -239,9 +221,17 @@ public final class Load {
         return senders;
     }
 
+    private static long acknowledged(List<Sender> senders) {
+        return senders.stream().mapToLong(sender -> sender.acknowledged).sum();
+    }
+
+    private long received() {
+        return receivers.stream().mapToLong(receiver -> receiver.received.sum()).sum();
+    }
+
     private boolean drain(long acknowledged) throws InterruptedException {
         long deadline = System.currentTimeMillis() + plan.longestDelay() + plan.patience * 1_000L;
-        while (received.sum() < acknowledged) {
+        while (received() < acknowledged) {
             if (System.currentTimeMillis() > deadline) {
                 return false;
             }
@@ -251,9 +241,13 @@ public final class Load {
     }
 
     private void waitForQuiet() throws InterruptedException {
-        long deadline = System.currentTimeMillis() + 10 * QUIET_MS;
         long begin = System.currentTimeMillis();
-        while (System.currentTimeMillis() < Math.min(deadline, Math.max(lastReceipt, begin) + QUIET_MS)) {
+        long deadline = begin + 10 * QUIET_MS;
+        while (true) {
+            long last = receivers.stream().mapToLong(receiver -> receiver.lastReceipt).max().orElse(0);
+            if (System.currentTimeMillis() >= Math.min(deadline, Math.max(last, begin) + QUIET_MS)) {
+                return;
+            }
             Thread.sleep(20);
         }
     }
@@ -262,7 +256,7 @@ public final class Load {
         try {
             while (true) {
                 Thread.sleep(500);
-                say("{\"event\":\"progress\",\"sent\":" + sent.sum() + ",\"received\":" + received.sum() + "}");
+                say("{\"event\":\"progress\",\"sent\":" + sent.sum() + ",\"received\":" + received() + "}");
             }
         } catch (InterruptedException ended) {
             // The run is over: nothing is left to report.
@@ -303,25 +297,118 @@ public final class Load {
         return out.append('"').toString();
     }
 
+    /** A push consumer of one topic, and what it was given. */
+    private final class Receiver {
+        final LongAdder received = new LongAdder();
+        final LongAdder warmedUp = new LongAdder();
+        volatile long lastReceipt;
+        final DefaultMQPushConsumer consumer;
+        private final String topic;
+        private final ConcurrentLinkedQueue<Records> receipts = new ConcurrentLinkedQueue<>();
+        private final ThreadLocal<Records> ownReceipts = ThreadLocal.withInitial(() -> {
+            Records own = new Records();
+            receipts.add(own);
+            return own;
+        });
+
+        Receiver(String topic) {
+            this.topic = topic;
+            consumer = new DefaultMQPushConsumer(topic);
+            consumer.setNamesrvAddr(plan.namesrv);
+            // A client, and so a connection, of its own.
+            consumer.setInstanceName(topic);
+            consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+            consumer.setConsumeMessageBatchMaxSize(32);
+        }
+
+        /** Starts and waits until it has every queue: a new topic is otherwise found only by the next poll. */
+        void start() throws Exception {
+            consumer.subscribe(topic, "*");
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> receive(messages));
+            consumer.start();
+            long deadline = System.nanoTime() + 60_000_000_000L;
+            while (assigned() < plan.queues) {
+                if (System.nanoTime() > deadline) {
+                    throw new IOException("only " + assigned() + " of " + plan.queues + " queues were assigned");
+                }
+                Thread.sleep(50);
+            }
+        }
+
+        private ConsumeConcurrentlyStatus receive(List<MessageExt> messages) {
+            long now = System.currentTimeMillis();
+            Records own = ownReceipts.get();
+            int measured = 0;
+            for (MessageExt message : messages) {
+                long id = ByteBuffer.wrap(message.getBody()).getLong();
+                if (id >= FIRST_ID) {
+                    long asked = Long.parseLong(message.getUserProperty(ASKED));
+                    own.add(id, asked, now, message.getStoreTimestamp());
+                    measured++;
+                }
+            }
+            received.add(measured);
+            warmedUp.add(messages.size() - measured);
+            lastReceipt = now;
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        }
+
+        private long assigned() {
+            return consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().keySet().stream()
+                .filter(queue -> queue.getTopic().equals(topic))
+                .count();
+        }
+
+        List<Records> records() {
+            return List.copyOf(receipts);
+        }
+    }
+
+    /** What all sending threads do together. */
+    private static final class Work {
+        final String topic;
+        final int rate;
+        final long begin = System.nanoTime();
+        final long end;
+        final AtomicLong ids;
+        final long lastId;
+        /** When all are due, epoch ms; 0: as the plan says. */
+        final long due;
+        final LongAdder sent = new LongAdder();
+
+        private Work(String topic, int rate, double seconds, long firstId, long count, long due) {
+            this.topic = topic;
+            this.rate = rate;
+            end = begin + (long) (seconds * 1e9);
+            ids = new AtomicLong(firstId);
+            lastId = firstId + count;
+            this.due = due;
+        }
+
+        /** The plan's load for so long. */
+        static Work of(Plan plan, long firstId, double seconds) {
+            return new Work(plan.topic, plan.rate, seconds, firstId, Long.MAX_VALUE / 2, 0);
+        }
+
+        /** So many messages of the storm, as fast as they are taken. */
+        static Work storm(Plan plan, long firstId, long count, long due) {
+            return new Work(plan.stormTopic(), 0, 3_600, firstId, count, due);
+        }
+    }
+
     /** One sending thread: in a closed loop, or at its share of the rate. */
     private final class Sender extends Thread {
         final Records records = new Records();
         final Map<String, Long> failures = new HashMap<>();
         long acknowledged;
         private final int number;
-        private final long begin;
-        private final long end;
-        private final AtomicLong ids;
-        private final LongAdder sent;
+        private final Work work;
         private final SplittableRandom random;
 
-        Sender(int number, long begin, long end, AtomicLong ids, LongAdder sent) {
+        Sender(int number, Work work) {
             super("send-" + number);
             this.number = number;
-            this.begin = begin;
-            this.end = end;
-            this.ids = ids;
-            this.sent = sent;
+            this.work = work;
             random = new SplittableRandom(number);
         }
 
@@ -329,33 +416,39 @@ public final class Load {
         public void run() {
             byte[] filler = new byte[Math.max(plan.body, LEAST_BODY)];
             Arrays.fill(filler, (byte) 'x');
-            double interval = plan.rate > 0 ? 1e9 / plan.rate : 0;
+            double interval = work.rate > 0 ? 1e9 / work.rate : 0;
             for (long turn = 0; ; turn++) {
                 long start = System.nanoTime();
-                if (plan.rate > 0) {
+                if (work.rate > 0) {
                     // Counted from when it should have begun, so that a slow answer is not hidden by sending less.
-                    long due = begin + (long) ((turn * plan.threads + number) * interval);
-                    if (due >= end) {
+                    long planned = work.begin + (long) ((turn * plan.threads + number) * interval);
+                    if (planned >= work.end) {
                         return;
                     }
-                    while (start < due) {
-                        LockSupport.parkNanos(due - start);
+                    while (start < planned) {
+                        LockSupport.parkNanos(planned - start);
                         start = System.nanoTime();
                     }
-                    start = due;
-                } else if (start >= end) {
+                    start = planned;
+                } else if (start >= work.end) {
                     return;
                 }
-                sendOne(filler.clone(), start);
+                long id = work.ids.getAndIncrement();
+                if (id >= work.lastId) {
+                    return;
+                }
+                sendOne(id, filler.clone(), start);
             }
         }
 
-        private void sendOne(byte[] body, long start) {
-            long id = ids.getAndIncrement();
+        private void sendOne(long id, byte[] body, long start) {
             ByteBuffer.wrap(body).putLong(id);
-            Message message = new Message(plan.topic, body);
+            Message message = new Message(work.topic, body);
             long asked = System.currentTimeMillis();
-            if (plan.levels.length > 0) {
+            if (work.due > 0) {
+                asked = work.due + random.nextInt(1_000);
+                message.setDeliverTimeMs(asked);
+            } else if (plan.levels.length > 0) {
                 int chosen = random.nextInt(plan.levels.length);
                 message.setDelayTimeLevel(plan.levels[chosen]);
                 asked += Plan.LEVEL_MS[plan.levels[chosen] - 1];
@@ -377,7 +470,7 @@ public final class Load {
                 failures.merge(kind(error), 1L, Long::sum);
                 LockSupport.parkNanos(10_000_000);
             }
-            sent.increment();
+            work.sent.increment();
             if (id >= FIRST_ID) {
                 records.add(id, asked, latency);
             }
@@ -415,7 +508,6 @@ public final class Load {
 
         String namesrv;
         String topic;
-        String group;
         Path records;
         int queues;
         int threads;
@@ -434,6 +526,8 @@ public final class Load {
         boolean consume;
         /** Seconds to wait for the last message after it was due. */
         int patience;
+        /** How many messages of another topic are due in one second; 0: none. */
+        int storm;
 
         static Plan of(String[] args) {
             Map<String, String> given = new HashMap<>();
@@ -444,7 +538,6 @@ public final class Load {
             Plan plan = new Plan();
             plan.namesrv = given.get("namesrv");
             plan.topic = given.get("topic");
-            plan.group = given.get("group");
             plan.records = Path.of(given.get("records"));
             plan.queues = Integer.parseInt(given.get("queues"));
             plan.threads = Integer.parseInt(given.get("threads"));
@@ -460,7 +553,12 @@ public final class Load {
                 : Arrays.stream(levels.split(",")).mapToInt(Integer::parseInt).toArray();
             plan.consume = Boolean.parseBoolean(given.get("consume"));
             plan.patience = Integer.parseInt(given.get("patience"));
+            plan.storm = Integer.parseInt(given.get("storm"));
             return plan;
+        }
+
+        String stormTopic() {
+            return topic + "-storm";
         }
 
         long longestDelay() {

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 from compat.bench import load, machine
 from compat.bench.load import Measured, Progress
-from compat.bench.records import balance, lateness, send_times
-from compat.bench.results import FORMAT, Outcome, Results
+from compat.bench.records import Received, Sent, balance, lateness, send_times
+from compat.bench.results import FORMAT, Outcome, Results, Storm
 from compat.bench.scenarios import Scenario
 from compat.bench.systems import SYSTEMS
 from compat.toolchain import CLIENT_VERSIONS, PROJECT, java, java_version
@@ -94,6 +94,15 @@ def judge(step: Step, measured: Measured) -> Outcome:
         resident_bytes=measured.peak_resident,
         failures=measured.failures,
         client_gc_ms=measured.client_gc_ms,
+        storm=_judge_storm(*measured.storm) if measured.storm else None,
+    )
+
+
+def _judge_storm(sent: Sent, received: Received) -> Storm:
+    return Storm(
+        ledger=balance(sent, received),
+        firing=lateness(received.asked, received.received),
+        stored=lateness(received.asked, received.stored),
     )
 
 

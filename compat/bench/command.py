@@ -40,7 +40,7 @@ Tell = Callable[[load.Progress], None]
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--quick", "extent", flag_value="quick", help="What matters most, about 2 minutes.")
-@click.option("--full", "extent", flag_value="full", help="Everything, about 20 minutes.")
+@click.option("--full", "extent", flag_value="full", help="Everything, about half an hour.")
 @click.option(
     "--only", type=click.Choice(list(_TITLES)), help="Run one system instead of both in turn."
 )

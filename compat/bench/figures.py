@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from compat.bench.records import Spread
+from compat.bench.records import Ledger, Spread
 from compat.bench.results import Outcome
 from compat.bench.scenarios import Kind, Scenario
 
@@ -105,6 +105,18 @@ def _stored(outcome: Outcome) -> Spread | None:
     return outcome.stored
 
 
+def _storm_firing(outcome: Outcome) -> Spread | None:
+    return outcome.storm.firing if outcome.storm else None
+
+
+def _storm_stored(outcome: Outcome) -> Spread | None:
+    return outcome.storm.stored if outcome.storm else None
+
+
+def _storm_count(count: Callable[[Ledger], int]) -> Callable[[Outcome], float | None]:
+    return lambda outcome: count(outcome.storm.ledger) if outcome.storm else None
+
+
 RATE: Final = Figure(
     "rate", "sends per s", lambda o: o.sends_per_second, digits=0, more_is_better=True
 )
@@ -159,6 +171,14 @@ RESOURCES: Final = (
         digits=0,
     ),
 )
+STORM_FIGURES: Final = (
+    Figure("storm.stored", "storm fired after, max, ms", _part(_storm_stored, lambda s: s.max), 0),
+    Figure("storm.p50", "storm received P50, ms", _part(_storm_firing, lambda s: s.p50), 0),
+    Figure("storm.max", "storm received max, ms", _part(_storm_firing, lambda s: s.max), 0),
+    Figure("storm.lost", "storm lost", _storm_count(lambda e: e.lost), 0, is_count=True),
+    Figure("storm.doubled", "storm doubled", _storm_count(lambda e: e.doubled), 0, is_count=True),
+    Figure("storm.early", "storm early", _storm_count(lambda e: e.early), 0, is_count=True),
+)
 END_TO_END: Final = (
     Figure("e2e.p50", "send to receipt P50, ms", _part(_firing, lambda s: s.p50), digits=0),
     Figure("e2e.p99", "send to receipt P99, ms", _part(_firing, lambda s: s.p99), digits=0),
@@ -169,6 +189,7 @@ FIGURES: Final[dict[Kind, tuple[Figure, ...]]] = {
     "life": (RATE, *FIRING_FIGURES, *FAULTS, *SEND_FIGURES, CPU, CORES, *RESOURCES),
     "levels": (RATE, *FIRING_FIGURES, *FAULTS, *SEND_FIGURES, CPU, CORES, *RESOURCES),
     "normal": (RATE, *SEND_FIGURES, *END_TO_END, *FAULTS, CPU_RATE, CPU, CORES, *RESOURCES),
+    "storm": (RATE, *STORM_FIGURES, *SEND_FIGURES, *FIRING_FIGURES, *FAULTS, CORES, *RESOURCES[2:]),
 }
 
 _NONE: Final = Goal(limit=0)
@@ -195,6 +216,15 @@ def goals(scenario: Scenario) -> dict[str, Goal]:
             return found
         case "levels":
             return {**_firing_goals((2, 5, 20, 50)), **_FAULTLESS, **_DISK, **_MEMORY}
+        case "storm":
+            return {
+                "storm.stored": Goal(limit=10_000),
+                "send.p99": Goal(limit=50),
+                "firing.max": Goal(limit=100),
+                **{f"storm.{fault}": _NONE for fault in _FAULTLESS},
+                **_FAULTLESS,
+                **_MEMORY,
+            }
         case "normal":
             return {"cpu_rate": Goal(ratio=0.8), **_FAULTLESS, **_MEMORY}
 

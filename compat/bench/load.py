@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -43,6 +44,8 @@ class Measured(NamedTuple):
 
     sent: Sent
     received: Received
+    storm: tuple[Sent, Received] | None
+    """The same of the storm, where there is one."""
     send_seconds: float
     failures: dict[str, int]
     """How many sends failed, by the start of the error's text."""
@@ -61,6 +64,7 @@ class _Program(NamedTuple):
     paths: str
 
 
+@functools.cache
 def prepare() -> _Program:
     """Gets the client and compiles the load. Raises ToolchainError."""
     libraries = classpath(CLIENT)
@@ -154,6 +158,11 @@ def _watch(
     return Measured(
         sent=read_sent(records / "sent.bin"),
         received=read_received(records / "received.bin"),
+        storm=(
+            (read_sent(records / "storm-sent.bin"), read_received(records / "storm-received.bin"))
+            if scenario.storm
+            else None
+        ),
         send_seconds=send_seconds,
         failures=event["failures"],
         client_gc_ms=event["gc_ms"],
@@ -172,7 +181,6 @@ def _command(
     plan: dict[str, object] = {
         "namesrv": address,
         "topic": f"bench-{scenario.name}",
-        "group": f"bench-{scenario.name}",
         "records": records,
         "queues": scenario.queues,
         "threads": scenario.threads,
@@ -185,6 +193,7 @@ def _command(
         "levels": ",".join(str(level) for level in scenario.levels),
         "consume": str(scenario.consume).lower(),
         "patience": _PATIENCE_S,
+        "storm": scenario.storm,
     }
     return [
         str(program.java),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import platform
 import socket
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -13,10 +13,14 @@ from typing import Final
 
 import msgspec
 
+from compat import children
+from compat.bench import echo
 from compat.bench.records import percentile
+from compat.toolchain import PROJECT
 
 _PAGE: Final = bytes(4096)
-_PING: Final = bytes(64)
+_PING: Final = bytes(echo.SIZE)
+_ECHO_LIMIT_S: Final = 30
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,14 +96,14 @@ def _sync_times(folder: Path, seconds: float, step: int) -> list[float]:
 
 def _round_trips(seconds: float) -> float:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        echo = multiprocessing.get_context("spawn").Process(
-            target=_echo, args=(listener.getsockname()[1],), daemon=True
+        port = listener.getsockname()[1]
+        process = children.start(
+            [sys.executable, "-m", "compat.bench.echo", str(port)], folder=PROJECT
         )
-        echo.start()
-        listener.settimeout(30)
+        listener.settimeout(_ECHO_LIMIT_S)
         connection, _ = listener.accept()
         with connection:
-            connection.settimeout(30)
+            connection.settimeout(_ECHO_LIMIT_S)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             trips = 0
             begin = now = time.monotonic()
@@ -108,15 +112,8 @@ def _round_trips(seconds: float) -> float:
                 connection.recv(len(_PING), socket.MSG_WAITALL)
                 trips += 1
                 now = time.monotonic()
-        echo.join()
+        children.stop(process, _ECHO_LIMIT_S)
     return trips / (now - begin)
-
-
-def _echo(port: int) -> None:
-    with socket.create_connection(("127.0.0.1", port)) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        while data := connection.recv(len(_PING)):
-            connection.sendall(data)
 
 
 def _cpu_model() -> str:

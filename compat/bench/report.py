@@ -25,7 +25,8 @@ def show(console: Console, results: Results, earlier: Results | None = None) -> 
     """Prints a run: the machine, its limits, then a table of each scenario."""
     console.print(head(results, earlier))
     for scenario in results.scenarios:
-        console.print()
+        # Not the table's own title, which is folded to the table's width.
+        console.print(Text(f"\n{scenario.title}", style="bold"))
         console.print(table(results, scenario, earlier))
 
 
@@ -68,7 +69,7 @@ def table(results: Results, scenario: Scenario, earlier: Results | None = None) 
     """One scenario: a line of each figure, a column of each system."""
     systems = [name for name in _TITLES if results.of(scenario.name, name)]
     both = len(systems) == len(_TITLES)
-    shown = Table(title=scenario.title, title_justify="left", title_style="bold")
+    shown = Table()
     shown.add_column("", no_wrap=True)
     for name in systems:
         shown.add_column(_TITLES[name], justify="right")

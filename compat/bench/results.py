@@ -19,6 +19,14 @@ class ResultsError(Exception):
     """A results file that cannot be read; the text is one line."""
 
 
+class Storm(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the many messages that were due in one second."""
+
+    ledger: Ledger
+    firing: Spread | None
+    stored: Spread | None
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """One scenario on one system, once."""
 
@@ -48,6 +56,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     failures: dict[str, int]
     """Failed sends, by the start of the error's text."""
     client_gc_ms: int
+    storm: Storm | None = None
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):

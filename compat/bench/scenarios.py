@@ -9,7 +9,10 @@ import msgspec
 Flush = Literal["sync", "async"]
 """Whether a send is answered after it is on disk, or before."""
 
-Kind = Literal["sends", "life", "levels", "normal"]
+Kind = Literal["sends", "life", "levels", "normal", "storm"]
+
+_STORM_SENDS_PER_SECOND: Final = 4_000
+"""About how fast a storm is gathered, with the reserve that is left until it is due."""
 
 _FAR_MS: Final = (30 * 60_000, 120 * 60_000)
 """Delays that end long after the run: such a scenario measures the accepting alone."""
@@ -38,6 +41,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     body: int = 256
     """Bytes."""
     queues: int = 8
+    storm: int = 0
+    """So many messages of another topic are due in one second while the load goes on."""
 
     @property
     def longest_delay(self) -> float:
@@ -52,7 +57,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     def expected_seconds(self) -> float:
         """About how long a run takes, with the start of a server and of the client."""
         drain = 2 * self.longest_delay if self.consume else 0
-        return 12 + self.warmup + self.seconds + drain
+        return 12 + self.warmup + self.seconds + drain + self.storm / _STORM_SENDS_PER_SECOND
 
 
 _LEVEL_SECONDS: Final = {1: 1, 2: 5, 3: 10}
@@ -100,7 +105,7 @@ def quick() -> list[Scenario]:
 
 
 def full() -> list[Scenario]:
-    """Everything, in about twenty minutes."""
+    """Everything, in about half an hour."""
     flushes: tuple[Flush, ...] = ("sync", "async")
     scenarios = [
         _sends(threads, flush, seconds=12, warmup=10) for threads in (16, 64) for flush in flushes
@@ -135,4 +140,18 @@ def full() -> list[Scenario]:
         )
         for flush in flushes
     ]
+    scenarios.append(
+        Scenario(
+            name="storm-500000-sync",
+            kind="storm",
+            title="Timed messages at 2,000 per s while 500,000 others are due in one second, sync flush",
+            flush="sync",
+            threads=64,
+            rate=2_000,
+            delay_ms=(500, 3_000),
+            seconds=20,
+            warmup=8,
+            storm=500_000,
+        )
+    )
     return scenarios

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
@@ -373,6 +374,7 @@ def test_systems_stand_side_by_side_with_ratio_and_goal() -> None:
     assert cells(text, "disk written a message, bytes") == [
         *("1,024", "1,024", "1.00", "≤ 0.5x", "no")
     ]
+    assert SENDS.title in text
     assert "1,234 fdatasync" in text
     assert "45,678 round trips" in text
     assert "Others were using" not in text
@@ -529,6 +531,19 @@ def test_a_tiny_run_of_sends_alone_waits_for_nothing(tmp_path: Path) -> None:
     assert found.firing is None
     assert found.send is not None
     assert found.send.count == found.ledger.acknowledged
+
+
+@pytest.mark.live
+def test_a_small_storm_is_counted_apart(tmp_path: Path) -> None:
+    scenario = msgspec.structs.replace(TINY, kind="storm", seconds=6, storm=300)
+    found = campaign.run_step(campaign.Step(scenario, "tidegate"), tmp_path, lambda _: None)
+    assert found.storm is not None
+    assert found.storm.firing is not None
+    whole = Ledger(acknowledged=0, refused=0, received=0, lost=0, doubled=0, early=0)
+    assert found.storm.ledger == msgspec.structs.replace(whole, acknowledged=300, received=300)
+    assert found.ledger == msgspec.structs.replace(whole, acknowledged=600, received=600)
+    text = shown(run(found, chosen=[scenario]))
+    assert cells(text, "storm lost") == ["0", "0", "yes"]
 
 
 @pytest.mark.live

@@ -501,6 +501,13 @@ class Config(BaseModel):
         upstream="autoCreateSubscriptionGroup",
     )
 
+    property_filter: Switch = setting(
+        True,
+        _BROKER,
+        "Whether consumers may select messages on their properties by SQL92 expressions.",
+        upstream="enablePropertyFilter",
+    )
+
     max_message_size: Size = setting(
         4 * 1024**2,
         _LIMITS,

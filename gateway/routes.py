@@ -44,6 +44,7 @@ def routes(to: Handlers) -> Mapping[int, Route]:
         Code.HEART_BEAT: Route(None, to.clients.heartbeat),
         Code.UNREGISTER_CLIENT: Route(headers.UnregisterClient, to.clients.unregister),
         Code.GET_CONSUMER_LIST_BY_GROUP: Route(headers.GetConsumerList, to.clients.consumer_list),
+        Code.CHECK_CLIENT_CONFIG: Route(None, to.clients.check),
         Code.LOCK_BATCH_MQ: Route(None, to.clients.lock),
         Code.UNLOCK_BATCH_MQ: Route(None, to.clients.unlock),
         # sending

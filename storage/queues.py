@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
@@ -13,6 +14,12 @@ from storage.keys import ENDS_VALUE, QUEUE_VALUE, pack_u64, queue_prefix
 MAX_ROWS_FILTERED = 2_000
 """Rows one read looks at when a tag filter skips most of them (upstream's bound is 800: 16,000
 bytes of 20-byte units)."""
+
+MAX_RECORDS_JUDGED = 500
+"""Messages one read shows to a filter that needs the whole of each."""
+
+MAX_BYTES_JUDGED = 4 << 20
+"""Bytes of them, some milliseconds of reading, after which a read ends."""
 
 
 class Queue:
@@ -90,17 +97,21 @@ def read_page(
     limit: int,
     max_bytes: int,
     tag_hashes: AbstractSet[int] | None,
+    matches: Callable[[bytes], bool] | None = None,
 ) -> Page:
     """Messages of a queue from an offset on, at most `limit` and `max_bytes`, but at least one
     however large it is.
 
     :param tag_hashes: where given, only messages whose tag has one of these hashes; the others are
         skipped by their row, without reading the message.
+    :param matches: where given, only messages whose record it selects.
     """
     offset = max(offset, queue.first)
     rows = queue.visible - offset
     if tag_hashes is not None:
         rows = min(rows, MAX_ROWS_FILTERED)
+    if matches is not None:
+        rows = min(rows, MAX_RECORDS_JUDGED)
     messages: list[StoredMessage] = []
     if rows <= 0:
         return Page(messages, offset)
@@ -109,19 +120,21 @@ def read_page(
         return Page(messages, offset)
     unpack = QUEUE_VALUE.unpack
     records = tables.messages
-    taken = 0
+    taken = judged = 0
     for value in cursor.iternext(keys=False, values=True):
         sequence, tag_hash, size, stored_ms = unpack(value)
         if tag_hashes is None or tag_hash in tag_hashes:
             if messages and taken + size > max_bytes:
                 break
             record = txn.get(value[:8], db=records)
-            if record is not None:
+            if matches is not None:
+                judged += size
+            if record is not None and (matches is None or matches(record)):
                 messages.append(StoredMessage(record, offset, stored_ms, sequence))
                 taken += size
         offset += 1
         rows -= 1
-        if not rows or len(messages) >= limit or taken >= max_bytes:
+        if not rows or len(messages) >= limit or taken >= max_bytes or judged >= MAX_BYTES_JUDGED:
             break
     return Page(messages, offset)
 

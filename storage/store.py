@@ -539,12 +539,13 @@ class Store:
         limit: int,
         max_bytes: int,
         tag_hashes: AbstractSet[int] | None = None,
+        matches: Callable[[bytes], bool] | None = None,
     ) -> Page:
         """See `read_page`."""
         if offset >= queue.visible:
             return Page([], offset)
         with self._lmdb.begin() as txn:
-            return read_page(txn, self.tables, queue, offset, limit, max_bytes, tag_hashes)
+            return read_page(txn, self.tables, queue, offset, limit, max_bytes, tag_hashes, matches)
 
     def offset_at(self, queue: Queue, stored_ms: int) -> int:
         """The first offset stored at `stored_ms` or later; the queue's end when there is none."""

@@ -1,8 +1,10 @@
-"""Clients: heartbeats (34), leaving (35), a group's members (38), exclusive queues of orderly consumers (41, 42)."""
+"""Clients: heartbeats (34), leaving (35), a group's members (38), exclusive queues of orderly consumers (41, 42), and
+whether a subscription can be one (46)."""
 
 from __future__ import annotations
 
 from gateway.broker import Broker
+from gateway.filters import FilterError, filter_of, is_tag_type
 from gateway.reactor import Reactor
 from gateway.router import Call, RequestError
 from gateway.topics import RETRY_PREFIX
@@ -11,6 +13,7 @@ from gateway.wire.bodies import (
     MessageQueue,
     encode_consumer_list,
     encode_locked,
+    parse_check_request,
     parse_heartbeat,
     parse_lock_request,
 )
@@ -92,4 +95,20 @@ class ClientRequests:
             owner, _ = self._locks.get(place, ("", 0.0))
             if owner == request.client_id:
                 del self._locks[place]
+        call.answer()
+
+    def check(self, call: Call) -> None:
+        """Tell a client whether the filter that it subscribes by is one."""
+        subscription = parse_check_request(call.command.body).subscription_data
+        if subscription is not None and not is_tag_type(subscription.expression_type):
+            if not self._broker.config.property_filter:
+                raise RequestError(
+                    ResponseCode.SYSTEM_ERROR,
+                    "The broker does not support consumer to filter message by "
+                    f"{subscription.expression_type}",
+                )
+            try:
+                filter_of(subscription.sub_string, subscription.expression_type)
+            except FilterError as error:
+                raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
         call.answer()

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from gateway.broker import Broker
+from gateway.filters import ALL_TAGS, TAG, Filter, FilterError, filter_of, is_tag_type
 from gateway.reactor import Reactor
 from gateway.router import Call, RequestError
 from gateway.topics import NOT_FOUND_HELP, PERM_READ
 from gateway.wire.codes import PullSysFlag, ResponseCode
 from gateway.wire.commands import pull_response
 from gateway.wire.headers import PullMessage
-from gateway.wire.messages import java_hash, stamp
+from gateway.wire.messages import stamp
 from storage import Queue
 
 LONGEST_SUSPENSION = 25.0
 """Seconds a pull may wait at most: Java's clients give up after 30 s."""
 
-TAG = "TAG"
-"""The expression type of tag filters; absent means the same."""
-
-ALL_TAGS = "*"
+_NO_FILTER_ASKED_FOR = (
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+    "parse the consumer's subscription failed",
+)
+_NO_FILTER_KNOWN = (
+    ResponseCode.FILTER_DATA_NOT_EXIST,
+    "The broker's consumer filter data is not exist!Your expression may be wrong!",
+)
 
 
 class Pull:
     """A pull that waits for its queue to grow; `ParkingLot` keeps it."""
 
-    __slots__ = ("_pulling", "call", "deadline", "offset", "queue", "tag_hashes")
+    __slots__ = ("_pulling", "call", "deadline", "filter", "offset", "queue")
 
     def __init__(
         self,
@@ -34,14 +37,14 @@ class Pull:
         call: Call,
         queue: Queue,
         offset: int,
-        tag_hashes: frozenset[int] | None,
+        wanted: Filter,
         deadline: float,
     ) -> None:
         self._pulling = pulling
         self.call = call
         self.queue = queue
         self.offset = offset
-        self.tag_hashes = tag_hashes
+        self.filter = wanted
         self.deadline = deadline
 
     @property
@@ -64,18 +67,19 @@ class Pulling:
         self._store = broker.store
         self._max_messages = broker.config.max_pull_messages
         self._max_bytes = broker.config.max_pull_bytes
+        self._by_properties = broker.config.property_filter
 
     def pull(self, call: Call) -> None:
         """Answer with messages from an offset on; when there are none, wait for one if the client lets us."""
         fields: PullMessage = call.fields
-        tag_hashes = self._check(call)
+        wanted = self._check(call)
         queue = self._store.queue(fields.topic.encode(), fields.queue_id)
         if fields.sys_flag & PullSysFlag.COMMIT_OFFSET and fields.commit_offset >= 0:
             self._store.set_offset(
                 fields.consumer_group.encode(), queue.topic, queue.number, fields.commit_offset
             )
         offset = fields.queue_offset
-        pull = Pull(self, call, queue, offset, tag_hashes, 0.0)
+        pull = Pull(self, call, queue, offset, wanted, 0.0)
         if not self._is_in_range(pull) or self.deliver(pull):
             return
         if fields.sys_flag & PullSysFlag.SUSPEND and not fields.suspend_timeout_millis <= 0:
@@ -96,7 +100,8 @@ class Pulling:
             pull.offset,
             max(1, min(fields.max_msg_nums, self._max_messages)),
             min(fields.max_msg_bytes or self._max_bytes, self._max_bytes),
-            pull.tag_hashes,
+            pull.filter.tag_hashes,
+            pull.filter.matches,
         )
         pull.offset = page.next_offset
         if page.messages:
@@ -150,8 +155,8 @@ class Pulling:
         self._answer(pull, ResponseCode.PULL_OFFSET_MOVED, remark)
         return False
 
-    def _check(self, call: Call) -> frozenset[int] | None:
-        """Refuse what may not be pulled; give the tag filter (PullMessageProcessor)."""
+    def _check(self, call: Call) -> Filter:
+        """Refuse what may not be pulled; give the filter (PullMessageProcessor)."""
         fields: PullMessage = call.fields
         group = self._broker.groups.find(fields.consumer_group)
         if group is None:
@@ -184,14 +189,20 @@ class Pulling:
             )
         if fields.sys_flag & PullSysFlag.SUBSCRIPTION:
             expression, expression_type = fields.subscription or "", fields.expression_type or TAG
+            code, remark = _NO_FILTER_ASKED_FOR
         else:
             expression, expression_type = self._subscription(fields)
-        if expression_type != TAG:
+            code, remark = _NO_FILTER_KNOWN
+        try:
+            wanted = filter_of(expression, expression_type)
+        except FilterError as error:
+            raise RequestError(code, f"{remark}: {error}") from error
+        if not self._by_properties and not is_tag_type(expression_type):
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
                 f"The broker does not support consumer to filter message by {expression_type}",
             )
-        return tag_hashes_of(expression)
+        return wanted
 
     def _subscription(self, fields: PullMessage) -> tuple[str, str]:
         """What the group's heartbeats say that it subscribes to."""
@@ -211,14 +222,6 @@ class Pulling:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
             )
+        if subscription.class_filter_mode:
+            return ALL_TAGS, TAG
         return subscription.sub_string, subscription.expression_type or TAG
-
-
-@lru_cache(maxsize=4096)
-def tag_hashes_of(expression: str) -> frozenset[int] | None:
-    """The hashes of the tags in `A || B`; None for everything (FilterAPI.buildSubscriptionData)."""
-    tags = [tag.strip() for tag in expression.split("||")]
-    tags = [tag for tag in tags if tag]
-    if not tags or expression.strip() == ALL_TAGS:
-        return None
-    return frozenset(java_hash(tag) for tag in tags)

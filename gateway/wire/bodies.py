@@ -43,6 +43,8 @@ class Subscription(msgspec.Struct, rename="camel"):
     sub_version: Int64 = 0
     """Grows with each change, at the client."""
     expression_type: str = "TAG"
+    class_filter_mode: bool = False
+    """The filter was to be a Java class, which brokers no longer run: everything is selected."""
 
 
 CONSUME_TYPES: Final = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
@@ -96,6 +98,12 @@ class Heartbeat(msgspec.Struct, rename="camel"):
     consumer_data_set: list[ConsumerData] = []
 
 
+class CheckRequest(msgspec.Struct, rename="camel"):
+    """A subscription that a client is about to make (CheckClientRequestBody), request 46."""
+
+    subscription_data: Subscription | None = None
+
+
 class LockRequest(msgspec.Struct, rename="camel"):
     """Queues that a member of a group wants for itself, or gives back (LockBatchRequestBody),
     requests 41 and 42.
@@ -140,6 +148,7 @@ class GroupSettings(msgspec.Struct, rename="camel"):
 
 
 _heartbeat: Final = msgspec.json.Decoder(Heartbeat, strict=False)
+_check_request: Final = msgspec.json.Decoder(CheckRequest, strict=False)
 _lock_request: Final = msgspec.json.Decoder(LockRequest, strict=False)
 _topic_settings: Final = msgspec.json.Decoder(TopicSettings, strict=False)
 _group_settings: Final = msgspec.json.Decoder(GroupSettings, strict=False)
@@ -151,6 +160,14 @@ def parse_heartbeat(body: bytes) -> Heartbeat:
     :raises BodyError: when it is no heartbeat.
     """
     return _parse(_heartbeat, body)
+
+
+def parse_check_request(body: bytes) -> CheckRequest:
+    """Read the body of request 46.
+
+    :raises BodyError: when it is no such request.
+    """
+    return _parse(_check_request, body)
 
 
 def parse_lock_request(body: bytes) -> LockRequest:

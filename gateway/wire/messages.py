@@ -43,6 +43,7 @@ _MAX_TOPIC_V1: Final = 127
 _CRC_MASK: Final = 0x7FFFFFFF
 _QUEUE_OFFSET: Final = 20
 _STORE_TIME: Final = 56
+_BODY_SIZE: Final = 84
 _FIXED_SIZE: Final = 91
 """Bytes of a V1 record with IPv4 hosts beside its body, topic and properties."""
 
@@ -177,6 +178,16 @@ def decode_messages(records: bytes) -> list[Message]:
         message, position = _decode_at(records, position)
         messages.append(message)
     return messages
+
+
+def stored_properties(record: bytes) -> str:
+    """The properties of a record with IPv4 hosts, as `encode_message` makes it; nothing else is decoded."""
+    at = _BODY_SIZE + 4 + int.from_bytes(record[_BODY_SIZE : _BODY_SIZE + 4], "big")
+    if record[7] == MAGIC_V1 & 0xFF:
+        at += 1 + record[at]
+    else:
+        at += 2 + int.from_bytes(record[at : at + 2], "big")
+    return record[at + 2 :].decode(errors="replace")
 
 
 def _decode_at(data: bytes, start: int) -> tuple[Message, int]:

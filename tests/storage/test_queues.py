@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import Queue, Store
-from storage.queues import MAX_ROWS_FILTERED, Page
+from storage.queues import MAX_BYTES_JUDGED, MAX_RECORDS_JUDGED, MAX_ROWS_FILTERED, Page
 from tests.storage.folder import Folder
 from tests.storage.sample import (
     TOPIC,
@@ -194,6 +194,32 @@ def test_negative_tag_hashes_are_kept(store: Store) -> None:
     queue = store.queue(TOPIC, 0)
     assert ids_of(store.read(queue, 0, 9, UNLIMITED, {-(1 << 31)})) == [b"low"]
     assert ids_of(store.read(queue, 0, 9, UNLIMITED, {-1})) == [b"timed"]
+
+
+def test_records_are_judged_one_by_one_a_bounded_number_at_a_time(store: Store) -> None:
+    for message_id in numbered(MAX_RECORDS_JUDGED):
+        send(store, Sample(message_id))
+    send(store, Sample(b"wanted"))
+    send(store, Sample(b"more"))
+    store.commit()
+    queue = store.queue(TOPIC, 0)
+
+    def wanted(record: bytes) -> bool:
+        return id_of(record) == b"wanted"
+
+    page = store.read(queue, 0, 10, UNLIMITED, matches=wanted)
+    assert page == Page([], MAX_RECORDS_JUDGED)
+    page = store.read(queue, page.next_offset, 10, UNLIMITED, matches=wanted)
+    assert ids_of(page) == [b"wanted"]
+    assert page.next_offset == MAX_RECORDS_JUDGED + 2
+
+
+def test_large_records_are_judged_a_bounded_number_of_bytes_at_a_time(store: Store) -> None:
+    for _ in range(4):
+        send(store, Sample(b"large", body=bytes(MAX_BYTES_JUDGED // 2)))
+    store.commit()
+    page = store.read(store.queue(TOPIC, 0), 0, 10, UNLIMITED, matches=lambda _: False)
+    assert page == Page([], 2)
 
 
 def test_the_end_of_one_queue_is_not_the_next_queue(store: Store) -> None:

@@ -1,0 +1,70 @@
+"""What a subscription selects of a topic: by tags, which needs no message to be read, or by SQL92 on the properties."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from gateway.sql92 import SqlError, compile_sql
+from gateway.wire.messages import java_hash, stored_properties
+
+TAG: Final = "TAG"
+"""The expression type of tag filters; none and an empty one mean the same (ExpressionType.isTagType)."""
+
+SQL92: Final = "SQL92"
+
+ALL_TAGS: Final = "*"
+
+
+class FilterError(ValueError):
+    """A subscription that nothing can be selected by; the text says why."""
+
+
+class Filter(NamedTuple):
+    """What is selected: all that passes both, as far as they are given."""
+
+    tag_hashes: frozenset[int] | None = None
+    """The hash of the message's tag is one of these. Hashes collide: the client looks at the tag itself again."""
+    matches: Callable[[bytes], bool] | None = None
+    """The message's record is one that this selects."""
+
+
+def is_tag_type(expression_type: str | None) -> bool:
+    """Whether a subscription is by tags."""
+    return not expression_type or expression_type == TAG
+
+
+def filter_of(expression: str, expression_type: str | None) -> Filter:
+    """The filter of a subscription. Each expression is read once, however often it is asked for.
+
+    :raises FilterError: when it is none.
+    """
+    if is_tag_type(expression_type):
+        return _by_tags(expression)
+    if expression_type != SQL92:
+        raise FilterError(
+            f"there are no filters of type {expression_type}; TAG and SQL92 are known"
+        )
+    if not expression:
+        raise FilterError("the expression is empty")
+    try:
+        return _by_properties(expression)
+    except SqlError as error:
+        raise FilterError(f"the expression is not SQL92: {error}") from error
+
+
+@lru_cache(maxsize=4096)
+def _by_tags(expression: str) -> Filter:
+    """The tags in `A || B`; all messages for `*` and for nothing (FilterAPI.buildSubscriptionData)."""
+    tags = [tag.strip() for tag in expression.split("||")]
+    tags = [tag for tag in tags if tag]
+    if not tags or expression.strip() == ALL_TAGS:
+        return Filter()
+    return Filter(tag_hashes=frozenset(java_hash(tag) for tag in tags))
+
+
+@lru_cache(maxsize=1024)
+def _by_properties(expression: str) -> Filter:
+    selects = compile_sql(expression)
+    return Filter(matches=lambda record: selects(stored_properties(record)))

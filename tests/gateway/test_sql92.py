@@ -1,0 +1,127 @@
+"""The language of SQL92 filters: what selects what, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.sql92 import MAX_LENGTH, SqlError, compile_sql
+from gateway.wire.properties import join
+
+MESSAGE = join({"TAGS": "A", "amount": "5", "price": "1.5", "city": "Berlin", "big": "3000000000"})
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "TAGS = 'A'",
+        "tags IS NULL",
+        "amount = 5",
+        "amount = 5.0",
+        "'5' = amount",
+        "amount <> 6 AND amount > 4 AND amount >= 5 AND amount < 6 AND amount <= 5",
+        "amount between 5 and 5 or nothing = 1",
+        "amount NOT BETWEEN 6 AND 9",
+        "amount > -1",
+        "price > 1.0",
+        "big > 3000000000L OR big = 3000000000",
+        "city IN ('Paris', 'Berlin')",
+        "city NOT IN ('Paris')",
+        "city CONTAINS 'erl' AND city STARTSWITH 'Ber' AND city ENDSWITH 'lin'",
+        "city NOT CONTAINS 'x'",
+        "nothing IS NULL AND city IS NOT NULL",
+        "NOT (amount = 6)",
+        "(amount = 5) = TRUE",
+        "nothing = other",
+        "TRUE",
+        "-- a comment\n/* and ** another */ amount=5",
+        "nothing = 1 OR city = 'Berlin'",
+    ],
+)
+def test_selects(expression: str) -> None:
+    assert compile_sql(expression)(MESSAGE)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "TAGS = 'B'",
+        "nothing = 1",
+        "nothing <> 1",
+        "NOT (nothing = 1)",
+        "nothing NOT IN ('a')",
+        "nothing NOT CONTAINS 'a'",
+        "city CONTAINS ''",
+        "price > 1",
+        "amount > 9999999999 OR big > 1",
+        "city > 1 OR amount = 5",
+        "city",
+        "NULL",
+        "NOT amount = 5",
+        "price = 1",
+        "TRUE = city",
+        "amount = 6 amount = 5",
+    ],
+)
+def test_does_not_select(expression: str) -> None:
+    assert not compile_sql(expression)(MESSAGE)
+
+
+@pytest.mark.parametrize(
+    ("expression", "reason"),
+    [
+        ("", "column 1, not the end"),
+        ("amount = ", "column 10"),
+        ("amount = 'x", '"\'" at column 10 means nothing'),
+        ("amount == 5", "column 9, not ="),
+        ("amount ! 5", "'!' at column 8"),
+        ("amount > 'a'", "only numbers can be compared by >"),
+        ("TRUE > 1", "only numbers"),
+        ("amount = NULL", "IS NULL"),
+        ("TRUE = 1", "TRUE and FALSE"),
+        ("amount BETWEEN 5 AND 1", "nothing is BETWEEN 5 AND 1"),
+        ("amount IN (5)", "a string in single quotes"),
+        ("'x' IN ('x')", "only a property"),
+        ("amount NOT 5", "after NOT"),
+        ("(amount = 5", ") is wanted"),
+        ("5", "a condition is wanted"),
+        ("NOT 5", "a condition is wanted"),
+        ("amount = 9223372036854775808", "beyond 64 bits"),
+        ("amount = 0.0", "zero has no point"),
+        ("(" * 1_000, "within another"),
+        ("a = " * 300 + "a", "within one another"),
+        ("a = '" + "x" * MAX_LENGTH + "'", f"{MAX_LENGTH} are possible"),
+    ],
+)
+def test_says_what_is_wrong(expression: str, reason: str) -> None:
+    with pytest.raises(SqlError) as error:
+        compile_sql(expression)
+    assert reason in str(error.value)
+
+
+def test_what_cannot_be_compared_ends_the_whole_filter() -> None:
+    selects = compile_sql("amount > 1 OR city = 'Berlin'")
+    assert selects(join({"city": "Berlin"}))
+    assert not selects(join({"city": "Berlin", "amount": "many"}))
+
+
+def test_long_chains_need_no_depth() -> None:
+    chain = " OR ".join(f"amount = {number}" for number in range(3_000))
+    assert compile_sql(chain)(join({"amount": "2999"}))
+    assert not compile_sql(chain.replace("OR", "AND"))(join({"amount": "2999"}))
+
+
+WORDS = """\
+a b 'x' 1 2.5 3L ( ) = <> > <= , AND OR NOT IS NULL IN BETWEEN TRUE CONTAINS + - --
+"""
+words = st.sampled_from(WORDS.split())
+
+
+@given(st.one_of(st.text(max_size=60), st.lists(words, max_size=40).map(" ".join)), st.text())
+def test_any_text_is_a_filter_or_refused(expression: str, properties: str) -> None:
+    try:
+        selects = compile_sql(expression)
+    except SqlError:
+        return
+    assert selects(properties) in (True, False)

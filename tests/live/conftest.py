@@ -1,4 +1,4 @@
-"""Real clients, each in one process for the whole run, and real gateways."""
+"""Real gateway processes, and the Java client on them."""
 
 from __future__ import annotations
 
@@ -8,21 +8,10 @@ from pathlib import Path
 import pytest
 
 from compat.clients.driver import Driver
-from compat.clients.java import JavaClient, Version, java_driver
+from compat.clients.java import VERSIONS, JavaClient, Version
 from tests.live.process import GatewayProcess
 
-VERSIONS: tuple[Version, ...] = ("5.5.0", "4.9.8")
-
 JavaMaker = Callable[..., JavaClient]
-
-
-@pytest.fixture(scope="session")
-def drivers() -> Iterator[dict[Version, Driver]]:
-    """A JVM for each generation of the Java client, started when it is first used."""
-    drivers = {version: java_driver(version) for version in VERSIONS}
-    yield drivers
-    for driver in drivers.values():
-        driver.close()
 
 
 @pytest.fixture(scope="module")

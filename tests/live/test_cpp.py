@@ -1,0 +1,152 @@
+"""rocketmq-client-python 2.0.0, the C++ client, does its ordinary work against a real gateway process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from compat.clients.cpp import CppClient
+from compat.clients.driver import ClientFailure, Driver, Outgoing, Received, Sent, until
+from gateway.wire.codes import RequestCode, ResponseCode
+from tests.live.process import GatewayProcess
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture
+def cpp(cpp_process: Driver, gateway: GatewayProcess) -> Iterator[CppClient]:
+    """The client, on the shared gateway."""
+    cpp_process.start()
+    with CppClient(gateway.address, driver=cpp_process) as client:
+        yield client
+
+
+@pytest.fixture
+def topic(topic: str, gateway: GatewayProcess) -> str:
+    """A topic of the test's own, which exists."""
+    create_topic(gateway, topic)
+    return topic
+
+
+def create_topic(gateway: GatewayProcess, topic: str) -> None:
+    """Make a topic of four queues."""
+    ext = {"topic": topic, "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4"}
+    ext |= {"perm": "6", "topicFilterType": "SINGLE_TAG", "order": "false"}
+    with gateway.client() as client:
+        assert client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext).code == ResponseCode.SUCCESS
+
+
+def now_ms() -> int:
+    """The wall clock, which the gateway on the same machine shares."""
+    return time.time_ns() // 1_000_000
+
+
+def bodies(messages: list[Received]) -> list[bytes]:
+    """The bodies, in a fixed order."""
+    return sorted(message.body or b"" for message in messages)
+
+
+def all_sent(results: list[Sent | ClientFailure]) -> None:
+    """Every send must have succeeded."""
+    assert [result for result in results if not isinstance(result, Sent)] == []
+
+
+def test_messages_for_now_arrive_as_they_were_sent(cpp: CppClient, topic: str) -> None:
+    consumer = cpp.consume(topic, f"G-{topic}")
+    sent = cpp.send(topic, b"sync", tags="red", keys="k1", properties={"colour": "blue"})
+    cpp.send_oneway(*(Outgoing(topic=topic, body=b"oneway-%d" % n) for n in range(5)))
+    long = Random(1).randbytes(3_000).hex().encode()
+    compressible = b"again " * 5_000
+    all_sent(cpp.send_all([Outgoing(topic=topic, body=body) for body in (long, compressible)]))
+    received = consumer.wait_for(8)
+    oneway = [b"oneway-%d" % n for n in range(5)]
+    assert sorted(message.body_length for message in received if message.body is None) == [30_000]
+    assert bodies([one for one in received if one.body]) == sorted([b"sync", long, *oneway])
+    first = next(message for message in received if message.body == b"sync")
+    assert (first.tags, first.keys, first.msg_id) == ("red", "k1", sent.msg_id)
+    assert first.properties["colour"] == "blue"
+
+
+def test_a_topic_comes_to_be_with_its_first_message(cpp: CppClient, topic: str) -> None:
+    assert cpp.send(f"{topic}-new", b"first").status
+
+
+def test_levels_and_times_are_kept(cpp: CppClient, topic: str) -> None:
+    consumer = cpp.consume(topic, f"G-{topic}")
+    begun = now_ms()
+    levels = [Outgoing(topic=topic, body=b"level-%d" % n, level=n) for n in range(1, 19)]
+    times = [
+        Outgoing(topic=topic, body=b"ms", properties={"TIMER_DELAY_MS": "1300"}),
+        Outgoing(topic=topic, body=b"sec", properties={"TIMER_DELAY_SEC": "2"}),
+        Outgoing(topic=topic, body=b"at", properties={"TIMER_DELIVER_MS": str(begun + 2_500)}),
+        Outgoing(topic=topic, body=b"past", properties={"TIMER_DELIVER_MS": "1000"}),
+    ]
+    all_sent(cpp.send_all(levels + times))
+    delays = {b"level-1": 1_000, b"level-2": 5_000, b"level-3": 10_000}
+    delays |= {b"ms": 1_300, b"sec": 2_000, b"at": 2_500, b"past": 0}
+    received = consumer.wait_for(len(delays))
+    assert bodies(received) == sorted(delays)
+    for message in received:
+        assert message.stored_ms >= begun + delays[message.body or b""]
+
+
+def test_a_group_shares_the_queues_and_one_leaves(cpp: CppClient, topic: str) -> None:
+    group = f"G-{topic}"
+    first, second = cpp.consume(topic, group), cpp.consume(topic, group)
+    for n in range(40):
+        cpp.send(topic, b"%d" % n)
+    until(lambda: len(first.messages()) + len(second.messages()) >= 40, "40 messages", 60)
+    second.close()
+    for n in range(8):
+        cpp.send(topic, b"after-%d" % n)
+    left = {b"after-%d" % n for n in range(8)}
+    first.wait_until(lambda found: left <= {message.body for message in found}, timeout=60)
+
+
+def test_tags_are_filtered(cpp: CppClient, topic: str) -> None:
+    consumer = cpp.consume(topic, f"G-{topic}", expression="red || blue")
+    for tag in ("red", "green", "blue"):
+        cpp.send(topic, tag.encode(), tags=tag)
+    assert bodies(consumer.wait_for(2)) == [b"blue", b"red"]
+
+
+def test_a_failing_message_comes_again(cpp: CppClient, topic: str) -> None:
+    consumer = cpp.consume(topic, f"G-{topic}", fail_first=1)
+    cpp.send(topic, b"again")
+    received = consumer.wait_for(2, timeout=60)
+    assert [message.reconsume_times for message in received] == [0, 1]
+
+
+def test_the_largest_body(cpp: CppClient, topic: str) -> None:
+    consumer = cpp.consume(topic, f"G-{topic}")
+    body = Random(2).randbytes(2_000_000).hex().encode()
+    cpp.send(topic, body)
+    assert consumer.wait_for(1)[0].body_length == len(body)
+
+
+def test_it_goes_on_after_a_restart(cpp_process: Driver, own_gateway: GatewayProcess) -> None:
+    topic = "T-restart-cpp"
+    create_topic(own_gateway, topic)
+    cpp_process.start()
+    with CppClient(own_gateway.address, driver=cpp_process) as cpp:
+        consumer = cpp.consume(topic, "G-restart-cpp")
+        cpp.send(topic, b"before")
+        consumer.wait_for(1)
+        cpp.send(topic, b"while down", properties={"TIMER_DELAY_MS": "700"})
+        assert own_gateway.terminate() == 0
+        time.sleep(1)
+        own_gateway.start()
+        consumer.wait_until(lambda found: b"while down" in {one.body for one in found}, timeout=90)
+        until(lambda: sends(cpp, topic), "a send after the restart", 60)
+
+
+def sends(cpp: CppClient, topic: str) -> bool:
+    """Whether a send goes through."""
+    try:
+        cpp.send(topic, b"after")
+    except ClientFailure:
+        return False
+    return True

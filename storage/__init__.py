@@ -53,7 +53,6 @@ __all__ = [
     "halves_to_check",
     "held_by_topic",
     "newest_stored_ms",
-    "newest_stored_ms",
     "put_half",
     "put_off_check",
     "remove_expired",

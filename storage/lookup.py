@@ -64,6 +64,8 @@ def find_by_id(store: Store, message_id: bytes) -> list[Found]:
 
 def find_by_sequence(store: Store, sequence: int) -> Found | None:
     """The message with a sequence, which is its physical offset on the wire."""
+    if not 0 <= sequence < 1 << 64:
+        return None
     with store.read_transaction() as txn:
         return _find(store, txn, pack_u64(sequence))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import msgspec
@@ -64,9 +63,7 @@ class Timers:
             raise RequestError(
                 ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{fields.topic}] not exist"
             )
-        handle = self._handle(fields.recall_handle)
-        if handle.topic != fields.topic:
-            raise RequestError(ResponseCode.ILLEGAL_OPERATION, "recall failed, topic not match")
+        handle = self._handle(fields.recall_handle, fields.topic)
         now_ms = self._broker.clock.now_ms()
         results = self._store.abort(handle.message_id.encode(), now_ms, topic.stored_name)
         outcome = best_outcome(results)
@@ -91,9 +88,12 @@ class Timers:
             results = results or [_result(fields.id, fields.topic or "", 0, Aborted.UNKNOWN)]
         elif fields.key and fields.topic:
             found = find_by_key(
-                self._store, [fields.topic.encode()], fields.key.encode(), MAX_ABORTED_BY_KEY
+                self._store, [fields.topic.encode()], fields.key.encode(), MAX_WITH_KEY
             )
-            results = self._abort_ids({self._place(message) for message in found})
+            # What is pending first, so that a second request gets at what the first one left.
+            found.sort(key=lambda one: one.state is not State.PENDING)
+            places = {self._place(message) for message in found[:MAX_ABORTED_BY_KEY]}
+            results = self._abort_ids(places)
             results = results or [_result("", fields.topic, 0, Aborted.UNKNOWN)]
         else:
             raise RequestError(
@@ -160,7 +160,7 @@ class Timers:
 
     def metrics(self, call: Call) -> None:
         """How many messages of each topic have not fired (61)."""
-        now_ms = int(time.time() * 1000)
+        now_ms = self._broker.clock.now_ms()
         counts = {
             topic.decode(): {"count": count, "timeStamp": now_ms}
             for topic, count in held_by_topic(self._store).items()
@@ -172,13 +172,14 @@ class Timers:
         if not self._broker.config.recall_enabled:
             raise RequestError(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
 
-    def _handle(self, text: str) -> RecallHandle:
+    def _handle(self, text: str, topic: str | None = None) -> RecallHandle:
+        """Read a handle and check it in upstream's order (RecallMessageProcessor)."""
         try:
             handle = RecallHandle.parse(text)
         except RecallHandleError as error:
-            raise RequestError(
-                ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid"
-            ) from error
+            raise RequestError(ResponseCode.ILLEGAL_OPERATION, str(error)) from error
+        if topic not in (None, handle.topic):
+            raise RequestError(ResponseCode.ILLEGAL_OPERATION, "recall failed, topic not match")
         if handle.broker != self._broker.config.broker_name:
             raise RequestError(
                 ResponseCode.ILLEGAL_OPERATION, "recall failed, broker service not available"

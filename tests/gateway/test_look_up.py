@@ -1,0 +1,391 @@
+"""Looking up what has not fired, and what became of the rest."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.recall import RecallHandle
+from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway
+
+
+def schedule(
+    client: MemoryClient, name: str, delay_ms: int, topic: str = "orders", **more: str
+) -> None:
+    """Send a timed message with this id."""
+    answer = client.send_message(
+        topic, name, UNIQ_KEY=name, TIMER_DELAY_MS=str(delay_ms), properties=more
+    )
+    assert answer.code == ResponseCode.SUCCESS
+
+
+def ids(messages: list[dict[str, object]]) -> list[object]:
+    """The ids of what a look-up found."""
+    return [message["msgId"] for message in messages]
+
+
+class TestOne:
+    def test_all_that_is_known_of_it(self, gateway: MemoryGateway) -> None:
+        client = gateway.connect("192.0.2.9")
+        gateway.advance(250)
+        answer = client.send_message(
+            "orders",
+            "12345",
+            UNIQ_KEY="ID1",
+            TAGS="red",
+            KEYS="k1 k2",
+            TIMER_DELAY_MS="1000",
+            fields={"queue": 3},
+        )
+        [message] = client.look_up(id="ID1")
+        handle = message.pop("recallHandle")
+        host, port = client.protocol.address.split(":")
+        assert message == {
+            "msgId": "ID1",
+            "offsetMsgId": answer.ext()["msgId"],
+            "topic": "orders",
+            "queueId": 3,
+            "tags": "red",
+            "keys": "k1 k2",
+            "dueMs": START_MS + 1_250,
+            "state": "pending",
+            "movedMs": 0,
+            "queueOffset": -1,
+            "storeMs": START_MS + 250,
+            "bornMs": START_MS - 7,
+            "bornHost": f"{host}:{port}",
+            "bodySize": 5,
+        }
+        assert handle == answer.ext()["recallHandle"]
+        assert client.recall("orders", handle).code == ResponseCode.SUCCESS
+
+    def test_fired(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        client.send_message("orders", "before")
+        schedule(client, "ID1", 500)
+        gateway.advance(900)
+        assert client.look_up(id="ID1") == []
+        [message] = client.look_up(id="ID1", state="fired")
+        assert message["state"] == "fired"
+        assert message["dueMs"] == START_MS + 500
+        assert message["movedMs"] == START_MS + 500
+        assert message["queueOffset"] == 1
+        assert message["recallHandle"] is None
+
+    def test_aborted(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        schedule(client, "ID1", 500)
+        gateway.advance(100)
+        client.abort(id="ID1")
+        assert client.look_up(id="ID1") == []
+        [message] = client.look_up(id="ID1", state="aborted")
+        assert (message["state"], message["movedMs"]) == ("aborted", START_MS + 100)
+        assert (message["queueOffset"], message["recallHandle"]) == (-1, None)
+
+    def test_never_timed(self, client: MemoryClient) -> None:
+        client.send_message(UNIQ_KEY="ID1")
+        [message] = client.look_up(id="ID1", state="any")
+        assert (message["state"], message["dueMs"]) == ("untimed", 0)
+        assert message["queueOffset"] == 0
+
+    def test_by_offset_id(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        answer = client.send_message(UNIQ_KEY="ID1", TIMER_DELAY_MS="500")
+        offset_id = answer.ext()["msgId"]
+        assert ids(client.look_up(id=offset_id)) == ["ID1"]
+        assert ids(client.look_up(id=offset_id.lower())) == ["ID1"]
+        # The id stays when the message fires.
+        gateway.advance(500)
+        assert ids(client.look_up(id=offset_id, state="fired")) == ["ID1"]
+
+    @pytest.mark.parametrize(
+        "message_id",
+        ["none", "7F00000100002694000000000000FFFF", "F" * 32, "0" * 32, "zz", "a b", "é" * 300],
+    )
+    def test_unknown(self, client: MemoryClient, message_id: str) -> None:
+        client.send_message(TIMER_DELAY_MS="500")
+        assert client.look_up(id=message_id, state="any") == []
+
+    def test_an_id_that_begins_like_another(self, client: MemoryClient) -> None:
+        schedule(client, "ID1", 500)
+        schedule(client, "ID10", 500)
+        schedule(client, "I", 500)
+        assert ids(client.look_up(id="ID1")) == ["ID1"]
+
+    def test_a_long_id(self, client: MemoryClient) -> None:
+        name = "x" * 5_000
+        schedule(client, name, 500)
+        schedule(client, name + "y", 500)
+        assert ids(client.look_up(id=name)) == [name]
+
+    def test_several_with_one_id(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        schedule(client, "ID1", 500)
+        schedule(client, "ID1", 100)
+        schedule(client, "ID1", 900, "bills")
+        gateway.advance(100)
+        found = client.look_up(id="ID1", state="any")
+        assert [(one["topic"], one["state"]) for one in found] == [
+            ("orders", "fired"),
+            ("orders", "pending"),
+            ("bills", "pending"),
+        ]
+        assert [one["topic"] for one in client.look_up(id="ID1", topic="bills")] == ["bills"]
+
+    def test_after_a_restart(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        schedule(client, "pending", 900)
+        schedule(client, "fired", 100)
+        schedule(client, "aborted", 900)
+        client.abort(id="aborted")
+        gateway.advance(100)
+        gateway.crash()
+        client = gateway.connect()
+        for state in ("pending", "fired", "aborted"):
+            assert [one["state"] for one in client.look_up(id=state, state="any")] == [state]
+
+
+class TestKey:
+    def test_every_key_of_a_message(self, client: MemoryClient) -> None:
+        schedule(client, "A", 500, KEYS="k1 k2")
+        schedule(client, "B", 100, KEYS="k2  k3 k3")
+        assert ids(client.look_up(key="k1")) == ["A"]
+        assert ids(client.look_up(key="k2")) == ["B", "A"]
+        assert ids(client.look_up(key="k3")) == ["B"]
+        assert client.look_up(key="k") == []
+        assert client.look_up(key="k1 k2") == []
+
+    def test_topic(self, client: MemoryClient) -> None:
+        schedule(client, "A", 500, KEYS="k")
+        schedule(client, "B", 100, "bills", KEYS="k")
+        assert ids(client.look_up(key="k")) == ["B", "A"]
+        assert ids(client.look_up(key="k", topic="orders")) == ["A"]
+        assert client.look_up(key="k", topic="none") == []
+
+    def test_states(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        schedule(client, "A", 100, KEYS="k")
+        schedule(client, "B", 900, KEYS="k")
+        schedule(client, "C", 900, KEYS="k")
+        client.send_message(UNIQ_KEY="D", KEYS="k")
+        client.abort(id="C")
+        gateway.advance(100)
+        for state, expected in (
+            ("pending", ["B"]),
+            ("fired", ["A"]),
+            ("aborted", ["C"]),
+            ("any", ["D", "A", "B", "C"]),
+        ):
+            assert ids(client.look_up(key="k", state=state)) == expected
+
+    def test_time_and_tag(self, client: MemoryClient) -> None:
+        schedule(client, "A", 100, KEYS="k", TAGS="red")
+        schedule(client, "B", 200, KEYS="k", TAGS="blue")
+        schedule(client, "C", 300, KEYS="k", TAGS="red")
+        assert ids(client.look_up(key="k", tag="red")) == ["A", "C"]
+        assert ids(client.look_up(key="k", begin=START_MS + 200)) == ["B", "C"]
+        assert ids(client.look_up(key="k", end=START_MS + 200)) == ["A"]
+
+    def test_pages(self, client: MemoryClient) -> None:
+        client.send_batch(
+            (f"{n}", {"UNIQ_KEY": f"{n}", "KEYS": "k", "TIMER_DELAY_MS": str(10 + n // 2)})
+            for n in range(25)
+        )
+        found: list[dict[str, object]] = []
+        cursor: str | None = ""
+        pages = 0
+        while cursor is not None:
+            page, cursor = client.look_up_page(key="k", limit=10, cursor=cursor)
+            found += page
+            pages += 1
+        assert ids(found) == [str(n) for n in range(25)]
+        assert pages == 3
+
+
+class TestScan:
+    def test_all_in_the_order_of_due_times(self, client: MemoryClient) -> None:
+        schedule(client, "C", 300)
+        schedule(client, "A", 100, "bills")
+        schedule(client, "B", 200)
+        client.send_message("orders", "untimed")
+        assert ids(client.look_up()) == ["A", "B", "C"]
+
+    def test_topic(self, client: MemoryClient) -> None:
+        for number in range(30):
+            schedule(client, str(number), 100 * (number % 7) + 500, f"topic{number % 3}")
+        for topic in range(3):
+            expected = sorted(
+                (number for number in range(30) if number % 3 == topic),
+                key=lambda number: (number % 7, number),
+            )
+            assert ids(client.look_up(topic=f"topic{topic}")) == [str(n) for n in expected]
+        assert client.look_up(topic="topic") == []
+        assert client.look_up(topic="topic00") == []
+
+    def test_tag(self, client: MemoryClient) -> None:
+        # These two have the same hash.
+        schedule(client, "A", 100, TAGS="Aa")
+        schedule(client, "B", 100, TAGS="BB")
+        schedule(client, "C", 100)
+        assert ids(client.look_up(tag="Aa")) == ["A"]
+        assert ids(client.look_up(tag="BB")) == ["B"]
+        assert client.look_up(tag="C#") == []
+        assert client.look_up(tag="none") == []
+
+    @pytest.mark.parametrize("topic", ["", "orders"])
+    def test_time_range(self, client: MemoryClient, topic: str) -> None:
+        for delay_ms in (999, 1_000, 1_001, 1_999, 2_000, 5_000):
+            schedule(client, str(delay_ms), delay_ms)
+        found = client.look_up(begin=START_MS + 1_000, end=START_MS + 2_000, topic=topic)
+        assert ids(found) == ["1000", "1001", "1999"]
+        assert ids(client.look_up(begin=START_MS + 2_001, topic=topic)) == ["5000"]
+        assert client.look_up(begin=START_MS + 2_000, end=START_MS + 2_000, topic=topic) == []
+        assert client.look_up(end=0, topic=topic) == []
+        assert len(client.look_up(begin=-5, topic=topic)) == 6
+
+    def test_limit(self, client: MemoryClient) -> None:
+        client.send_batch((f"{n}", {"TIMER_DELAY_MS": "100"}) for n in range(1_100))
+        assert len(client.look_up()) == 100
+        assert len(client.look_up(limit=7)) == 7
+        assert len(client.look_up(limit=0)) == 1
+        assert len(client.look_up(limit=-3)) == 1
+        assert len(client.look_up(limit=100_000)) == 1_000
+
+    @pytest.mark.parametrize("state", ["fired", "aborted", "any"])
+    def test_only_pending_ones_can_be_listed(self, client: MemoryClient, state: str) -> None:
+        answer = client.ask(RequestCode.LOOK_UP_TIMERS, {"topic": "orders", "state": state})
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        assert answer.remark is not None
+        assert "name an id or a key" in answer.remark
+
+    def test_handles(self, client: MemoryClient) -> None:
+        schedule(client, "A", 100)
+        [message] = client.look_up()
+        handle = RecallHandle.parse(message["recallHandle"])
+        assert handle == ("orders", "broker-a", START_MS + 100, "A")
+
+
+class TestCursor:
+    def pages(self, client: MemoryClient, **fields: object) -> list[list[object]]:
+        """All pages of a look-up."""
+        found = []
+        cursor: str | None = ""
+        while cursor is not None:
+            page, cursor = client.look_up_page(cursor=cursor, **fields)
+            found.append(ids(page))
+        return found
+
+    @pytest.mark.parametrize("topic", ["", "orders"])
+    def test_every_message_once(self, client: MemoryClient, topic: str) -> None:
+        for number in range(23):
+            schedule(client, str(number), 100 + number // 5)
+            schedule(client, f"other{number}", 100 + number // 5, "bills")
+        pages = self.pages(client, limit=4, topic=topic)
+        found = [one for page in pages for one in page if not str(one).startswith("other")]
+        assert found == [str(number) for number in range(23)]
+        assert max(len(page) for page in pages) == 4
+
+    def test_while_messages_fire_and_arrive(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        """What was there all the time is listed exactly once, whatever happens before or behind the cursor."""
+        for number in range(12):
+            schedule(client, f"s{number:02}", 1_000 + 100 * number)
+        for number in range(5):
+            schedule(client, f"f{number}", 100 * number + 50)
+        seen: list[object] = []
+        cursor: str | None = ""
+        step = 0
+        while cursor is not None:
+            page, cursor = client.look_up_page(limit=3, cursor=cursor)
+            seen += ids(page)
+            gateway.advance(150)
+            schedule(client, f"early{step}", 10)
+            schedule(client, f"late{step}", 60_000 + step)
+            client.abort(id=f"late{step - 1}")
+            step += 1
+            assert step < 30
+        steady = [one for one in seen if str(one).startswith("s")]
+        # One that fires before its page is asked for is rightly missing.
+        expected = [f"s{number:02}" for number in range(12)]
+        assert steady == [one for one in expected if one in set(steady)]
+        assert len(seen) == len(set(seen))
+
+    def test_the_message_under_the_cursor_goes(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        for number in range(6):
+            schedule(client, str(number), 1_000 + number)
+        page, cursor = client.look_up_page(limit=3)
+        assert cursor is not None
+        client.abort(id="2")
+        assert ids(page) + ids(client.look_up(cursor=cursor)) == ["0", "1", "2", "3", "4", "5"]
+
+    def test_survives_a_restart(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        for number in range(6):
+            schedule(client, str(number), 1_000 + number)
+        _, cursor = client.look_up_page(limit=3)
+        gateway.restart()
+        assert ids(gateway.connect().look_up(cursor=cursor)) == ["3", "4", "5"]
+
+    def test_a_tag_filter_does_not_end_the_pages(self, client: MemoryClient) -> None:
+        for number in range(20):
+            schedule(client, str(number), 1_000 + number, TAGS="Aa" if number % 2 else "BB")
+        pages = self.pages(client, limit=3, tag="Aa")
+        assert [one for page in pages for one in page] == [str(n) for n in range(1, 20, 2)]
+
+    @pytest.mark.parametrize("cursor", ["x", "abc", "00", "zz" * 20, "00" * 8])
+    def test_rubbish(self, client: MemoryClient, cursor: str) -> None:
+        answer = client.ask(RequestCode.LOOK_UP_TIMERS, {"cursor": cursor})
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        assert answer.remark == "the cursor is not one of this gateway"
+
+    @pytest.mark.parametrize("cursor", ["ff" * 9, "ff" * 600, "00" * 16, "00" * 5_000])
+    def test_any_bytes_do_no_harm(self, client: MemoryClient, cursor: str) -> None:
+        schedule(client, "A", 100)
+        for fields in ({}, {"topic": "orders"}, {"key": "k"}, {"id": "A"}):
+            answer = client.ask(RequestCode.LOOK_UP_TIMERS, {"cursor": cursor, **fields})
+            assert answer.code == ResponseCode.SUCCESS
+        assert ids(client.look_up()) == ["A"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"state": "gone"},
+        {"limit": "many"},
+        {"begin": "yesterday"},
+        {"end": str(2**63)},
+        {"limit": str(2**31)},
+    ],
+)
+def test_fields_that_cannot_be_read(client: MemoryClient, fields: dict[str, str]) -> None:
+    assert client.ask(RequestCode.LOOK_UP_TIMERS, fields).code == ResponseCode.SYSTEM_ERROR
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"topic": "t" * 600}, {"key": "k" * 9_000}, {"tag": "t" * 9_000}, {"end": str(2**63 - 1)}],
+)
+def test_long_values(client: MemoryClient, fields: dict[str, str]) -> None:
+    schedule(client, "A", 100)
+    answer = client.ask(RequestCode.LOOK_UP_TIMERS, fields)
+    assert answer.code == ResponseCode.SUCCESS
+    assert ids(json.loads(answer.body)["messages"]) == (["A"] if "end" in fields else [])
+
+
+def test_counts_by_topic(gateway: MemoryGateway, client: MemoryClient) -> None:
+    """Request 61: what has not fired, and never a negative count."""
+    schedule(client, "A", 100)
+    schedule(client, "B", 200)
+    schedule(client, "C", 200, "bills")
+    schedule(client, "D", 900, "bills")
+    client.abort(id="D")
+    client.abort(id="D")
+
+    def counts() -> dict[str, int]:
+        answer = client.ask(RequestCode.GET_TIMER_METRICS)
+        timing = json.loads(answer.body)["timingCount"]
+        return {topic: entry["count"] for topic, entry in timing.items()}
+
+    assert counts() == {"orders": 2, "bills": 1}
+    gateway.advance(100)
+    assert counts() == {"orders": 1, "bills": 1}
+    gateway.advance(100)
+    assert counts() == {}

@@ -357,6 +357,7 @@ _NETWORK = "Network"
 _STORAGE = "Storage"
 _LATER = "Messages for later"
 _BROKER = "Broker"
+_TRANSACTIONS = "Transactions and replies"
 _LIMITS = "Limits"
 _LOGS = "Logs"
 
@@ -508,6 +509,49 @@ class Config(BaseModel):
         upstream="enablePropertyFilter",
     )
 
+    transaction_timeout: Duration = setting(
+        timedelta(seconds=6),
+        _TRANSACTIONS,
+        "How long a transaction may be undecided until its producer is asked about it. A message "
+        "may ask for a time of its own (CHECK_IMMUNITY_TIME_IN_SECONDS).",
+        unit="seconds",
+        upstream="transactionTimeOut",
+        least=timedelta(milliseconds=1),
+        most=LONGEST,
+    )
+    transaction_check_interval: Duration = setting(
+        timedelta(seconds=30),
+        _TRANSACTIONS,
+        "Time from one such question to the next.",
+        unit="seconds",
+        upstream="transactionCheckInterval",
+        least=timedelta(milliseconds=100),
+        most=LONGEST,
+    )
+    transaction_check_max: Count = setting(
+        15,
+        _TRANSACTIONS,
+        "Questions after which an undecided transaction is given up: its message goes to the topic "
+        "TRANS_CHECK_MAX_TIME_TOPIC.",
+        unit="questions",
+        upstream="transactionCheckMax",
+        least=0,
+        most=1_000_000,
+    )
+    reject_transactions: Switch = setting(
+        False,
+        _TRANSACTIONS,
+        "Whether transactional messages are refused.",
+        upstream="rejectTransactionMessage",
+    )
+    store_replies: Switch = setting(
+        True,
+        _TRANSACTIONS,
+        "Whether replies to requests are kept in the topic that they were sent to, beside being "
+        "handed to whoever asked.",
+        upstream="storeReplyMessageEnable",
+    )
+
     max_message_size: Size = setting(
         4 * 1024**2,
         _LIMITS,
@@ -591,6 +635,16 @@ class Config(BaseModel):
     def connection_idle_ms(self) -> int:
         """`connection_idle` in ms."""
         return self.connection_idle // timedelta(milliseconds=1)
+
+    @cached_property
+    def transaction_timeout_ms(self) -> int:
+        """`transaction_timeout` in ms."""
+        return self.transaction_timeout // timedelta(milliseconds=1)
+
+    @cached_property
+    def transaction_check_interval_ms(self) -> int:
+        """`transaction_check_interval` in ms."""
+        return self.transaction_check_interval // timedelta(milliseconds=1)
 
     @cached_property
     def retention_ms(self) -> int:

@@ -14,6 +14,7 @@ from twisted.python.failure import Failure
 from gateway.broker import Broker
 from gateway.connection import RemotingFactory
 from gateway.handlers.sending import Sending
+from gateway.handlers.transactions import Transactions
 from gateway.reactor import Reactor
 from storage import StorageError, remove_expired
 
@@ -25,6 +26,9 @@ TIDY_SECONDS = 1.0
 
 EXPIRY_SECONDS = 10.0
 """How often silent clients and connections are looked for."""
+
+CHECK_SECONDS = 0.5
+"""How often undecided transactions are looked for whose producer is to be asked."""
 
 RETENTION_SECONDS = 10.0
 """How often a clean-up begins; while there is more to remove it goes on every `RETENTION_PAUSE`."""
@@ -43,12 +47,18 @@ class Housekeeping:
     log = Logger()
 
     def __init__(
-        self, reactor: Reactor, broker: Broker, factory: RemotingFactory, sending: Sending
+        self,
+        reactor: Reactor,
+        broker: Broker,
+        factory: RemotingFactory,
+        sending: Sending,
+        transactions: Transactions,
     ) -> None:
         self._reactor = reactor
         self._broker = broker
         self._factory = factory
         self._sending = sending
+        self._transactions = transactions
         self._loops: list[LoopingCall] = []
         self._stopped = False
 
@@ -57,6 +67,7 @@ class Housekeeping:
         self._every(SWEEP_SECONDS, self._sweep)
         self._every(TIDY_SECONDS, self._tidy)
         self._every(EXPIRY_SECONDS, self._expire)
+        self._every(CHECK_SECONDS, self._transactions.check_due)
         self._every(RETENTION_SECONDS, self._remove_expired)
         if self._broker.config.flush == "async":
             self._every(ASYNC_SYNC_SECONDS, self._sync)

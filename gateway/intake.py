@@ -9,9 +9,10 @@ from gateway.committer import Committer
 from gateway.config import Config
 from gateway.delays import DelayRules, asks_for_delay, delay_of
 from gateway.router import RequestError
-from gateway.topics import Topic
+from gateway.topics import HALF_TOPIC, Topic
+from gateway.transactions import ADDED_LATER, half_properties, own_immunity_ms
 from gateway.wire import properties as names
-from gateway.wire.codes import ResponseCode
+from gateway.wire.codes import ResponseCode, SysFlag
 from gateway.wire.messages import (
     MAX_PROPERTIES,
     decode_message,
@@ -20,10 +21,13 @@ from gateway.wire.messages import (
     uniq_key,
 )
 from gateway.wire.properties import find, parse, remove
-from storage import Store, Terms
+from storage import Store, Terms, put_half, take_half
 
 REGION = "DefaultRegion"
 """Upstream's default for the region of a broker; clients put it into their traces."""
+
+NO_LIMIT_MS = 1 << 63
+"""Longer than any delay can be."""
 
 
 class NewMessage(NamedTuple):
@@ -73,6 +77,9 @@ class Intake:
         self._committer = committer
         self._store_host = store_host
         self._rules = DelayRules(config.delay_level_ms, config.max_delay_ms)
+        # What a half asks for was accepted with it: no setting and no clock may refuse it later.
+        self._rules_of_commits = DelayRules(config.delay_level_ms, NO_LIMIT_MS)
+        self._transaction_timeout_ms = config.transaction_timeout_ms
         self._max_body = config.max_message_size
         self._added = (
             f"{names.MSG_REGION}\x01{REGION}\x02{names.TRACE_ON}\x01true\x02"
@@ -84,7 +91,9 @@ class Intake:
 
         :raises RequestError: when its delay, its body or its properties cannot be accepted.
         """
-        return self._store_message(self._prepare(topic, message, self._added))
+        prepared = self._prepare(topic, message, self._added, self._rules)
+        self._check_size(prepared, MAX_PROPERTIES)
+        return self._store_message(prepared)
 
     def accept_batch(self, topic: Topic, messages: list[NewMessage]) -> list[Accepted]:
         """Take in all items of a batch, or none. They are not given the properties that single messages are given.
@@ -93,11 +102,60 @@ class Intake:
 
         :raises RequestError: when one of them cannot be accepted.
         """
-        prepared = [self._prepare(topic, message, "") for message in messages]
+        prepared = [self._prepare(topic, message, "", self._rules) for message in messages]
+        for one in prepared:
+            self._check_size(one, MAX_PROPERTIES)
         return [self._store_message(one) for one in prepared]
 
-    def _prepare(self, topic: Topic, message: NewMessage, added: str) -> _Prepared:
-        """All that can be refused, before anything is stored."""
+    def accept_half(self, topic: Topic, message: NewMessage) -> Accepted:
+        """Take in the first half of a transaction. It waits, and its producer is asked about it
+        when its time without checks is over, until `release_half`.
+
+        :raises RequestError: as from `accept`: what could not be stored later is refused now.
+        """
+        prepared = self._prepare(topic, message, self._added, self._rules)
+        message_id = prepared.message_id
+        properties = half_properties(prepared.properties, topic.name, message.queue_id, message_id)
+        prepared = prepared._replace(properties=properties, encoded=properties.encode())
+        self._check_size(prepared, MAX_PROPERTIES - ADDED_LATER)
+        stored_ms = self._clock.stored_ms()
+        sequence = self._store.new_sequence()
+        record = self._record(
+            HALF_TOPIC.encode(),
+            message._replace(queue_id=0, sys_flag=message.sys_flag & ~SysFlag.TRANSACTION_MASK),
+            prepared.encoded,
+            stored_ms,
+            sequence,
+            queue_offset=sequence,
+        )
+        immunity_ms = own_immunity_ms(properties)
+        if immunity_ms is None:
+            immunity_ms = self._transaction_timeout_ms
+        put_half(self._store, sequence, record, stored_ms + immunity_ms)
+        return Accepted(sequence, message_id, sequence, None)
+
+    def release_half(
+        self, sequence: int, topic: Topic, message: NewMessage, *, delayed: bool
+    ) -> bool:
+        """Put the message of a half where it belongs.
+
+        :param delayed: whether the delay that it asks for begins now; else it is stored at once.
+        :returns: False when the half no longer waits; then nothing is stored.
+        """
+        rules = self._rules_of_commits if delayed else None
+        prepared = self._prepare(topic, message, "", rules)
+        if len(prepared.encoded) > MAX_PROPERTIES or not take_half(self._store, sequence):
+            return False
+        self._store_message(prepared, sequence)
+        return True
+
+    def _prepare(
+        self, topic: Topic, message: NewMessage, added: str, rules: DelayRules | None
+    ) -> _Prepared:
+        """What is to be stored; without rules no delay counts.
+
+        :raises RequestError: when the delay cannot be accepted.
+        """
         properties = message.properties
         if properties and properties[-1] != "\x02":
             properties += "\x02"
@@ -109,8 +167,8 @@ class Intake:
             ]
             properties = remove(properties, transient)
         due_ms = None
-        if asks_for_delay(properties):
-            delay = delay_of(properties, self._clock.now_ms(), self._rules)
+        if rules is not None and asks_for_delay(properties):
+            delay = delay_of(properties, self._clock.now_ms(), rules)
             if delay is not None:
                 due_ms = delay.due_ms
                 properties = (
@@ -124,16 +182,21 @@ class Intake:
             message_id = uniq_key()
             added = f"{added}{names.UNIQ_KEY}\x01{message_id}\x02"
         properties += added
-        encoded = properties.encode()
-        if len(message.body) > self._max_body or len(encoded) > MAX_PROPERTIES:
+        return _Prepared(topic, message, message_id, properties, properties.encode(), due_ms)
+
+    def _check_size(self, prepared: _Prepared, most_properties: int) -> None:
+        if len(prepared.message.body) > self._max_body or len(prepared.encoded) > most_properties:
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 "the message is illegal, maybe msg body or properties length not matched. "
                 f"msg body length limit {self._max_body}B, msg properties length limit 32KB.",
             )
-        return _Prepared(topic, message, message_id, properties, encoded, due_ms)
 
-    def _store_message(self, prepared: _Prepared) -> Accepted:
+    def _store_message(self, prepared: _Prepared, half: int | None = None) -> Accepted:
+        """Into a queue, or among those that wait for their time.
+
+        :param half: the sequence of the half that this is the message of.
+        """
         topic, message, message_id, properties, encoded, due_ms = prepared
         tag = find(properties, names.TAGS)
         tag_hash = java_hash(tag) if tag is not None else 0
@@ -141,22 +204,9 @@ class Intake:
         keys = keys_text.encode().split() if keys_text is not None else ()
         store = self._store
         stored_ms = self._clock.stored_ms()
-        sequence = store.new_sequence()
-        record = encode_message(
-            topic=topic.stored_name,
-            queue_id=message.queue_id,
-            flag=message.flag,
-            sys_flag=message.sys_flag,
-            born_ms=message.born_ms,
-            born_host=message.born_host,
-            store_ms=stored_ms,
-            store_host=self._store_host,
-            reconsume_times=message.reconsume_times,
-            prepared_offset=0,
-            physical_offset=sequence,
-            queue_offset=0,
-            body=message.body,
-            properties=encoded,
+        sequence = store.new_sequence() if half is None else half
+        record = self._record(
+            topic.stored_name, message, encoded, stored_ms, sequence, prepared_offset=half or 0
         )
         if due_ms is None:
             queue = store.queue(topic.stored_name, message.queue_id)
@@ -176,6 +226,34 @@ class Intake:
         )
         self._committer.due_at(due_ms)
         return Accepted(sequence, message_id, -1, due_ms)
+
+    def _record(
+        self,
+        topic: bytes,
+        message: NewMessage,
+        properties: bytes,
+        stored_ms: int,
+        sequence: int,
+        *,
+        queue_offset: int = 0,
+        prepared_offset: int = 0,
+    ) -> bytes:
+        return encode_message(
+            topic=topic,
+            queue_id=message.queue_id,
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            born_ms=message.born_ms,
+            born_host=message.born_host,
+            store_ms=stored_ms,
+            store_host=self._store_host,
+            reconsume_times=message.reconsume_times,
+            prepared_offset=prepared_offset,
+            physical_offset=sequence,
+            queue_offset=queue_offset,
+            body=message.body,
+            properties=properties,
+        )
 
 
 def terms_of(record: bytes) -> Terms:

@@ -9,10 +9,8 @@ from twisted.logger import Logger
 
 from gateway.reactor import DelayedCall, Reactor
 from gateway.router import Peer
+from gateway.wire.codes import CommandFlag
 from gateway.wire.commands import Command, encode_command
-
-ONEWAY = 2
-"""The flag of a request that wants no answer."""
 
 MAX_OPAQUE = (1 << 31) - 1
 """Request numbers are 32-bit and signed."""
@@ -45,7 +43,7 @@ class Outgoing:
         self, peer: Peer, code: int, ext: Mapping[str, str] | None = None, body: bytes = b""
     ) -> None:
         """Tell a client something that it does not answer."""
-        peer.send(encode_command(code, self._number(), flag=ONEWAY, ext=ext, body=body))
+        peer.send(encode_command(code, self._number(), flag=CommandFlag.ONEWAY, ext=ext, body=body))
 
     def request(
         self,

@@ -10,6 +10,7 @@ from gateway.handlers.clients import ClientRequests
 from gateway.handlers.offsets import Offsets
 from gateway.handlers.pulling import Pulling
 from gateway.handlers.queries import Queries
+from gateway.handlers.relays import Relays
 from gateway.handlers.routing import Routing
 from gateway.handlers.sending import Sending
 from gateway.handlers.timers import Timers
@@ -28,6 +29,7 @@ class Handlers(NamedTuple):
     offsets: Offsets
     timers: Timers
     queries: Queries
+    relays: Relays
     admin: Admin
 
 
@@ -72,6 +74,16 @@ def routes(to: Handlers) -> Mapping[int, Route]:
         # finding messages
         Code.QUERY_MESSAGE: Route(headers.QueryMessage, to.queries.query),
         Code.VIEW_MESSAGE_BY_ID: Route(headers.ViewMessage, to.queries.view),
+        # what only a consumer's client knows
+        Code.GET_CONSUMER_RUNNING_INFO: Route(
+            headers.GetConsumerRunningInfo, to.relays.running_info
+        ),
+        Code.CONSUME_MESSAGE_DIRECTLY: Route(
+            headers.ConsumeMessageDirectly, to.relays.consume_directly
+        ),
+        Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: Route(
+            headers.GetConsumerStatus, to.relays.consumer_status
+        ),
         # topics and groups
         Code.UPDATE_AND_CREATE_TOPIC: Route(headers.CreateTopic, to.admin.create_topic),
         Code.GET_TOPIC_CONFIG: Route(headers.GetTopicConfig, to.admin.topic_config),

@@ -31,6 +31,7 @@ from gateway.handlers.clients import ClientRequests
 from gateway.handlers.offsets import Offsets
 from gateway.handlers.pulling import Pulling
 from gateway.handlers.queries import Queries
+from gateway.handlers.relays import Relays
 from gateway.handlers.routing import Routing
 from gateway.handlers.sending import Sending
 from gateway.handlers.timers import Timers
@@ -165,6 +166,7 @@ class Gateway:
             offsets=Offsets(broker),
             timers=Timers(broker),
             queries=Queries(broker),
+            relays=Relays(broker),
             admin=Admin(broker),
         )
         self._router = Router(routes(handlers))

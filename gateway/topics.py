@@ -23,6 +23,8 @@ RETRY_PREFIX, DLQ_PREFIX = "%RETRY%", "%DLQ%"
 
 SCHEDULE_TOPIC, TIMER_TOPIC = "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+CHECKED_OUT_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+"""Where transactions go that are still undecided after the last check."""
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 
 FORBIDDEN_TO_SEND = frozenset(
@@ -31,7 +33,7 @@ FORBIDDEN_TO_SEND = frozenset(
         TIMER_TOPIC,
         HALF_TOPIC,
         "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
+        CHECKED_OUT_TOPIC,
         "SELF_TEST_TOPIC",
         "OFFSET_MOVED_EVENT",
     }

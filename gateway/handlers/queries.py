@@ -8,7 +8,7 @@ from gateway.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import QueryMessage, ViewMessage
 from gateway.wire.messages import decode_message, stamp
-from storage import Found, State, find_by_id, find_by_key, find_by_sequence
+from storage import Found, State, find_by_id, find_by_key, find_by_sequence, find_half
 
 MAX_FOUND = 64
 """Most messages in one answer (MessageStoreConfig.maxMsgsNumBatch)."""
@@ -47,14 +47,19 @@ class Queries:
         )
 
     def view(self, call: Call) -> None:
-        """The message with an offset id."""
+        """The message with an offset id; an undecided half of a transaction has one too."""
         fields: ViewMessage = call.fields
-        found = find_by_sequence(self._store, fields.offset) if fields.offset >= 0 else None
-        if found is None:
+        offset = max(0, fields.offset)
+        found = find_by_sequence(self._store, offset)
+        if found is not None:
+            call.answer(body=_at_its_place(found))
+            return
+        half = find_half(self._store, offset)
+        if half is None:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {fields.offset}"
             )
-        call.answer(body=_at_its_place(found))
+        call.answer(body=half.record)
 
     @staticmethod
     def _matches(fields: QueryMessage, by_id: bool, found: Found) -> bool:

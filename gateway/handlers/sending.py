@@ -19,6 +19,7 @@ from gateway.topics import (
     Topic,
     check_topic_name,
 )
+from gateway.transactions import is_half
 from gateway.wire import properties as names
 from gateway.wire.bodies import GroupSettings
 from gateway.wire.codes import ResponseCode, SysFlag
@@ -81,22 +82,21 @@ class Sending:
         fields: SendMessage = call.fields
         topic = self._topic(fields, call)
         queue_id = self._queue_id(topic, fields.queue_id, call)
-        if fields.sys_flag & SysFlag.TRANSACTION_MASK:
-            raise RequestError(
-                ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "transactional messages are not supported"
-            )
         if not call.command.body:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "a message without a body cannot be sent")
         if fields.batch:
             self._send_batch(call, topic, queue_id)
             return
         properties = fields.properties or ""
+        half = is_half(properties, fields.reconsume_times)
+        self._check_transaction(fields, properties, half)
         if topic.name.startswith(RETRY_PREFIX):
             topic, queue_id = self._retry_or_dead(call, topic, queue_id)
         if names.TIMER_DEL_UNIQKEY in properties and self._is_delete_order(properties):
             self._delete_order(call, topic, queue_id, properties)
             return
-        accepted = self._intake.accept(
+        accept = self._intake.accept_half if half else self._intake.accept
+        accepted = accept(
             topic,
             NewMessage(
                 queue_id,
@@ -110,6 +110,25 @@ class Sending:
             ),
         )
         self._committer.answer(call, self._answer(call, topic, queue_id, accepted))
+
+    def _check_transaction(self, fields: SendMessage, properties: str, half: bool) -> None:
+        """Refuse what would not be a transaction although its sender takes it for one."""
+        if half:
+            if self._config.reject_transactions:
+                raise RequestError(
+                    ResponseCode.NO_PERMISSION,
+                    f"the broker[{self._broker.advertised.host}] sending transaction message is forbidden",
+                )
+            if self._is_delete_order(properties):
+                raise RequestError(
+                    ResponseCode.MESSAGE_ILLEGAL, "a transaction cannot abort a message"
+                )
+        elif fields.sys_flag & SysFlag.TRANSACTION_PREPARED and names.TRAN_MSG not in properties:
+            # Upstream stores it where nobody ever gets to see it.
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"sysFlag says that the message is half of a transaction, but it has no {names.TRAN_MSG}",
+            )
 
     def _answer(self, call: Call, topic: Topic, queue_id: int, accepted: Accepted) -> bytes:
         handle = None

@@ -365,14 +365,6 @@ class TestRetryTopics:
         assert client.send_message("%RETRY%" + "g" * 249).code == ResponseCode.INVALID_PARAMETER
 
 
-class TestTransactions:
-    @pytest.mark.parametrize("flag", [4, 8, 12])
-    def test_are_not_supported(self, client: MemoryClient, flag: int) -> None:
-        answer = client.send_message(TRAN_MSG="true", fields={"sys_flag": flag})
-        assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-        assert client.pull() == []
-
-
 class TestFields:
     @pytest.mark.parametrize("name", list("abcdefgh"))
     def test_missing(self, client: MemoryClient, name: str) -> None:

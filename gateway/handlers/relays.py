@@ -1,0 +1,176 @@
+"""Questions of tools that only a consumer's own client can answer: its running info (307), what it makes of one message
+(309), where it is in its queues (223). Each goes to the client by the connection that it opened."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import msgspec
+from twisted.logger import Logger
+
+from gateway.broker import Broker
+from gateway.clients import Client
+from gateway.router import Call, RequestError
+from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.commands import Command
+from gateway.wire.dialect import DialectError, map_by_objects, to_json
+from gateway.wire.headers import (
+    ConsumeMessageDirectly,
+    GetConsumerRunningInfo,
+    GetConsumerStatus,
+)
+from gateway.wire.messages import MessageError, parse_offset_msg_id, stamp
+from storage import find_by_sequence
+
+ANSWER_LIMIT = 10.0
+"""Seconds that a client may take to answer (Broker2Client.callClient)."""
+
+STATUS_LIMIT = 5.0
+"""Seconds that a client may take to say where it is (Broker2Client.getConsumeStatus)."""
+
+OLDEST_CALLED = 62
+"""MQVersion V3_1_8_SNAPSHOT: earlier clients do not know 307 and 309."""
+
+OLDEST_WITH_STATUS = 28
+"""MQVersion V3_0_7_SNAPSHOT: earlier clients do not know 221."""
+
+SIGNATURE_FIELDS = frozenset(("AccessKey", "Signature", "SecurityToken"))
+"""What proves who asks is for the gateway alone."""
+
+
+class Relays:
+    """Passes questions on to clients, and their answers back."""
+
+    log = Logger()
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def running_info(self, call: Call) -> None:
+        """What a client tells of itself: settings, subscriptions, queues, figures, and its threads if asked for."""
+        fields: GetConsumerRunningInfo = call.fields
+        client = self._find(fields.consumer_group, fields.client_id)
+        self._relay(call, fields.consumer_group, client, _passed_on(call), call.command.body)
+
+    def consume_directly(self, call: Call) -> None:
+        """Have a client consume one message now, outside its queues; the answer says how that went."""
+        fields: ConsumeMessageDirectly = call.fields
+        client = self._find(fields.consumer_group, fields.client_id or "")
+        record = self._record(fields.msg_id or "")
+        ext = {**_passed_on(call), "brokerName": self._broker.config.broker_name}
+        self._relay(call, fields.consumer_group, client, ext, record)
+
+    def consumer_status(self, call: Call) -> None:
+        """The offsets that a group's clients are at in a topic's queues, by client, from those that tell in time."""
+        fields: GetConsumerStatus = call.fields
+        group = self._broker.clients.consumer_group(fields.group)
+        clients = list(group.members.values()) if group is not None else []
+        if not clients:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"No Any Consumer online in the consumer group: [{fields.group}]",
+            )
+        if fields.client_addr and fields.client_addr.strip():
+            clients = [one for one in clients if one.client_id == fields.client_addr]
+        for client in clients:
+            if client.version < OLDEST_WITH_STATUS:
+                raise RequestError(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"the client does not support this feature. version={client.version}",
+                )
+        tables: dict[str, msgspec.Raw] = {}
+        silent = {client.client_id for client in clients}
+
+        def answered(client: Client, answer: Command | None) -> None:
+            silent.discard(client.client_id)
+            if answer is not None and answer.code == ResponseCode.SUCCESS:
+                try:
+                    tables[client.client_id] = _queue_table(answer.body)
+                except (DialectError, msgspec.DecodeError) as error:
+                    self.log.warn(
+                        "{client} told its offsets in no known form: {error}",
+                        client=client.client_id,
+                        error=str(error),
+                    )
+            if not silent:
+                call.answer(body=msgspec.json.encode({"consumerTable": tables}))
+
+        ext = {"topic": fields.topic, "group": fields.group}
+        for client in clients:
+            self._broker.outgoing.request(
+                client.peer,
+                RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+                ext,
+                b"",
+                STATUS_LIMIT,
+                partial(answered, client),
+            )
+        if not clients:
+            call.answer(body=b'{"consumerTable":{}}')
+
+    def _find(self, group_name: str, client_id: str) -> Client:
+        """A client that can be asked (AdminBrokerProcessor.callConsumer)."""
+        group = self._broker.clients.consumer_group(group_name)
+        client = group.members.get(client_id) if group is not None else None
+        if client is None:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"The Consumer <{group_name}> <{client_id}> not online"
+            )
+        if client.version < OLDEST_CALLED:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"The Consumer <{client_id}> Version <{client.version}> too low to finish, "
+                "please upgrade it to V3_1_8_SNAPSHOT",
+            )
+        return client
+
+    def _record(self, message_id: str) -> bytes:
+        """The message with an offset id, as a pull would give it."""
+        try:
+            _, offset = parse_offset_msg_id(message_id)
+        except MessageError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        found = find_by_sequence(self._broker.store, offset)
+        if found is None:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"can not find message by the id {message_id}"
+            )
+        if found.offset < 0:
+            return found.record
+        return stamp(found.record, found.offset, found.moved_ms)
+
+    def _relay(
+        self, call: Call, group: str, client: Client, ext: dict[str, str], body: bytes
+    ) -> None:
+        def answered(answer: Command | None) -> None:
+            who = f"consumer <{group}> <{client.client_id}>"
+            if answer is not None:
+                call.answer(answer.ext(), answer.body, code=answer.code, remark=answer.remark)
+            elif client.peer.open:
+                call.fail(
+                    ResponseCode.CONSUME_MSG_TIMEOUT,
+                    f"{who} Timeout: no answer in {ANSWER_LIMIT:g} s",
+                )
+            else:
+                call.fail(
+                    ResponseCode.SYSTEM_ERROR, f"invoke {who} Exception: its connection is lost"
+                )
+
+        self._broker.outgoing.request(
+            client.peer, call.command.code, ext, body, ANSWER_LIMIT, answered
+        )
+
+
+def _passed_on(call: Call) -> dict[str, str]:
+    """The fields of a request that its client is to see: all but those that the asking side signs with."""
+    return {
+        name: value for name, value in call.command.ext().items() if name not in SIGNATURE_FIELDS
+    }
+
+
+def _queue_table(body: bytes) -> msgspec.Raw:
+    """The offsets by queue in a client's answer to 221 (GetConsumerStatusBody), to be written as Java reads them."""
+    told: dict[str, Any] = msgspec.json.decode(to_json(body), type=dict[str, Any])
+    table = msgspec.convert(told.get("messageQueueTable"), dict[str, int])
+    return map_by_objects((msgspec.json.decode(queue), offset) for queue, offset in table.items())

@@ -1,0 +1,194 @@
+"""Transactions: the producer's decision (37), and asking a producer that has not decided (39)."""
+
+from __future__ import annotations
+
+from twisted.logger import Logger
+
+from gateway.broker import Broker
+from gateway.intake import NewMessage
+from gateway.router import Call, RequestError
+from gateway.topics import CHECKED_OUT_TOPIC, HALF_TOPIC, PERM_READ, PERM_WRITE, Topic
+from gateway.transactions import own_immunity_ms, place_of, with_checks, without_place
+from gateway.wire import properties as names
+from gateway.wire.bodies import TopicSettings
+from gateway.wire.codes import RequestCode, ResponseCode, SysFlag
+from gateway.wire.headers import EndTransaction
+from gateway.wire.messages import Message, decode_message, encode_message, offset_msg_id
+from gateway.wire.properties import find
+from storage import Half, find_half, halves_to_check, put_off_check, take_half
+
+MAX_CHECKS = 500
+"""Halves looked at in one step, some 20 ms of work."""
+
+MAX_CHECK_BYTES = 4 << 20
+"""Bytes of halves that one step sends to their producers, so that a few large ones do not fill the
+output of a connection."""
+
+
+class Transactions:
+    """Ends transactions, and asks about those that nobody ends.
+
+    A half is known by its sequence, which stands for both of upstream's offsets and, unlike those,
+    does not change with each check: a decision is understood however late it comes.
+    """
+
+    log = Logger()
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._store = broker.store
+        self._turn = 0
+
+    def end(self, call: Call) -> None:
+        """The producer's decision: the message goes where it belongs, or away. A producer that does
+        not know yet is asked later."""
+        fields: EndTransaction = call.fields
+        decision = fields.commit_or_rollback
+        if decision not in (SysFlag.TRANSACTION_COMMIT, SysFlag.TRANSACTION_ROLLBACK):
+            call.answer()
+            return
+        half = find_half(self._store, max(0, fields.commit_log_offset))
+        if half is None:
+            raise _unknown_half()
+        message = decode_message(half.record)
+        self._check_decision(fields, half, message)
+        if decision == SysFlag.TRANSACTION_COMMIT:
+            name, queue_id = place_of(message.properties)
+            done = self._release(half, message, self._topic(name), queue_id, committed=True)
+        else:
+            done = take_half(self._store, half.sequence)
+        if not done:
+            # Two decisions in one batch: the first one counts.
+            raise _unknown_half()
+        self._broker.committer.answer(call, call.encode())
+
+    def _check_decision(self, fields: EndTransaction, half: Half, message: Message) -> None:
+        """As EndTransactionProcessor does; most producers never see what is answered."""
+        properties = message.properties
+        group = find(properties, names.PGROUP)
+        immunity_ms = own_immunity_ms(properties)
+        age_ms = self._broker.clock.now_ms() - message.store_ms
+        if group != fields.producer_group:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+        if fields.tran_state_table_offset != half.sequence:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong"
+            )
+        if not fields.from_transaction_check and immunity_ms is not None and age_ms > immunity_ms:
+            # From here on the producer is asked, and only its answer to that counts.
+            raise RequestError(
+                ResponseCode.ILLEGAL_OPERATION,
+                f"the transaction of message {find(properties, names.UNIQ_KEY)} was not decided "
+                f"within its {names.CHECK_IMMUNITY_TIME_IN_SECONDS}; wait to be asked",
+            )
+
+    def check_due(self) -> None:
+        """Ask about the transactions that it is time for. Called now and then."""
+        if self._broker.committer.failing:
+            return
+        now_ms = self._broker.clock.now_ms()
+        config = self._broker.config
+        halves = halves_to_check(self._store, now_ms, MAX_CHECKS, MAX_CHECK_BYTES)
+        for half in halves:
+            message = decode_message(half.record)
+            too_old = message.store_ms < now_ms - config.retention_ms
+            if half.checks >= config.transaction_check_max or too_old:
+                self._give_up(half, message)
+            else:
+                next_ms = now_ms + config.transaction_check_interval_ms
+                put_off_check(self._store, half.sequence, next_ms, half.checks + 1)
+                self._ask(half, message)
+        if halves:
+            self._broker.committer.change()
+
+    def _ask(self, half: Half, message: Message) -> None:
+        """Send a half to one of the group's producers, each in turn."""
+        group = find(message.properties, names.PGROUP) or ""
+        members = list(self._broker.clients.producers(group))
+        if not members:
+            self.log.warn(
+                "nobody to ask about a transaction: no producer of group {group} is online",
+                group=group,
+            )
+            return
+        self._turn += 1
+        place = str(half.sequence)
+        uniq = find(message.properties, names.UNIQ_KEY) or ""
+        self._broker.outgoing.oneway(
+            members[self._turn % len(members)].peer,
+            RequestCode.CHECK_TRANSACTION_STATE,
+            {
+                "topic": HALF_TOPIC,
+                "tranStateTableOffset": place,
+                "commitLogOffset": place,
+                "msgId": uniq,
+                "transactionId": uniq,
+                "offsetMsgId": offset_msg_id(self._broker.host, half.sequence),
+                "bname": self._broker.config.broker_name,
+            },
+            _as_sent(half, message),
+        )
+
+    def _give_up(self, half: Half, message: Message) -> None:
+        """Put a half that nobody decides about where an operator can find it."""
+        topic = self._broker.topics.ensure(CHECKED_OUT_TOPIC)
+        self.log.warn(
+            "message {uniq} of producer group {group} goes to {topic}: its transaction was not "
+            "decided after {checks} checks",
+            uniq=find(message.properties, names.UNIQ_KEY),
+            group=find(message.properties, names.PGROUP),
+            topic=topic.name,
+            checks=half.checks,
+        )
+        self._release(half, message, topic, 0, committed=False)
+
+    def _release(
+        self, half: Half, message: Message, topic: Topic, queue_id: int, *, committed: bool
+    ) -> bool:
+        properties = with_checks(message.properties, half.checks)
+        return self._broker.intake.release_half(
+            half.sequence,
+            topic,
+            NewMessage(
+                queue_id,
+                message.flag,
+                message.sys_flag | (SysFlag.TRANSACTION_COMMIT if committed else 0),
+                message.born_ms,
+                message.born_host,
+                message.reconsume_times,
+                message.body,
+                without_place(properties) if committed else properties,
+            ),
+            delayed=committed,
+        )
+
+    def _topic(self, name: str) -> Topic:
+        """The topic of a half. Where it was deleted meanwhile, its message shares the fate of the
+        others that the topic had: nobody reads it, and it is removed."""
+        topic = self._broker.topics.get(name)
+        return topic or Topic(TopicSettings(name, 1, 1, PERM_READ | PERM_WRITE))
+
+
+def _unknown_half() -> RequestError:
+    return RequestError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
+
+
+def _as_sent(half: Half, message: Message) -> bytes:
+    """The record of a half under its own topic, as its producer knows it."""
+    topic, queue_id = place_of(message.properties)
+    return encode_message(
+        topic=topic.encode(),
+        queue_id=queue_id,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        born_ms=message.born_ms,
+        born_host=message.born_host,
+        store_ms=message.store_ms,
+        store_host=message.store_host,
+        reconsume_times=message.reconsume_times,
+        prepared_offset=0,
+        physical_offset=half.sequence,
+        queue_offset=half.sequence,
+        body=message.body,
+        properties=with_checks(message.properties, half.checks + 1).encode(),
+    )

@@ -1,0 +1,61 @@
+"""What makes a message the first half of a transaction, and what becomes of its properties. Pure."""
+
+from __future__ import annotations
+
+from gateway.wire import properties as names
+from gateway.wire.properties import find, remove
+
+ADDED_LATER = 64
+"""Bytes that a half's properties may still grow by: how often it was checked, and its due time."""
+
+_PLACE = (names.REAL_TOPIC, names.REAL_QID)
+
+
+def is_half(properties: str, reconsume_times: int) -> bool:
+    """Whether a message is to wait for its producer's decision.
+
+    The property decides, not sysFlag (SendMessageProcessor). Clients before 4.6.1 left it on what
+    they send again for a consumer that failed: such a message is none.
+    """
+    if names.TRAN_MSG not in properties or find(properties, names.TRAN_MSG) != "true":
+        return False
+    retried = reconsume_times > 0 and (find(properties, names.DELAY) or "0") != "0"
+    return not retried
+
+
+def half_properties(properties: str, topic: str, queue_id: int, message_id: str) -> str:
+    """The properties of a half that waits: where it belongs, and what its transaction is called."""
+    properties = remove(properties, (*_PLACE, names.TIMER_OUT_MS, names.TRANSACTION_ID))
+    return (
+        f"{properties}{names.TRANSACTION_ID}\x01{message_id}\x02"
+        f"{names.REAL_TOPIC}\x01{topic}\x02{names.REAL_QID}\x01{queue_id}\x02"
+    )
+
+
+def place_of(properties: str) -> tuple[str, int]:
+    """The topic and queue that a half belongs to."""
+    return find(properties, names.REAL_TOPIC) or "", int(find(properties, names.REAL_QID) or 0)
+
+
+def without_place(properties: str) -> str:
+    """The properties of a half that has arrived where it belongs."""
+    return remove(properties, _PLACE)
+
+
+def with_checks(properties: str, checks: int) -> str:
+    """The properties with the number of times that the producer was asked; 0 is not noted."""
+    if not checks:
+        return properties
+    return (
+        remove(properties, (names.TRANSACTION_CHECK_TIMES,))
+        + f"{names.TRANSACTION_CHECK_TIMES}\x01{checks}\x02"
+    )
+
+
+def own_immunity_ms(properties: str) -> int | None:
+    """How long a half itself asks not to be checked, in ms; None where it does not ask, or what it
+    asks for is not a time."""
+    text = find(properties, names.CHECK_IMMUNITY_TIME_IN_SECONDS)
+    if text is None or not (text.isascii() and text.isdigit()) or len(text) > 10:
+        return None
+    return int(text) * 1000

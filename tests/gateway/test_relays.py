@@ -1,0 +1,174 @@
+"""Questions that are passed on to consumers: running info, one message consumed directly, offsets."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.commands import Command, encode_response
+from gateway.wire.messages import decode_message
+from tests.gateway.memory import MemoryClient, MemoryGateway
+
+RUNNING_INFO = {"consumerGroup": "consumers", "clientId": "one", "jstackEnable": "true"}
+STATUS = {"topic": "orders", "group": "consumers"}
+
+
+def reply(client: MemoryClient, request: Command, body: bytes = b"", code: int = 0) -> None:
+    """Answer what the gateway asked."""
+    remark = "as told" if code else None
+    client.raw(encode_response(request.opaque, code, body=body, remark=remark))
+
+
+def asked(client: MemoryClient, code: int) -> Command:
+    """The one question that the gateway has put to a client."""
+    (request,) = [one for one in client.requests() if one.code == code]
+    return request
+
+
+@pytest.fixture
+def consumer(gateway: MemoryGateway) -> MemoryClient:
+    """A consumer of the group `consumers`, with the client id `one`."""
+    consumer = gateway.connect()
+    consumer.heartbeat("one")
+    consumer.requests()
+    return consumer
+
+
+def test_running_info_comes_from_the_client(client: MemoryClient, consumer: MemoryClient) -> None:
+    secrets = {"AccessKey": "admin", "Signature": "xyz", "SecurityToken": "t"}
+    opaque = client.send(RequestCode.GET_CONSUMER_RUNNING_INFO, {**RUNNING_INFO, **secrets})
+    assert client.answer(opaque) is None
+    request = asked(consumer, RequestCode.GET_CONSUMER_RUNNING_INFO)
+    assert request.ext() == RUNNING_INFO
+    body = b'{"jstack":"main","mqTable":{{"topic":"orders"}:{}}}'
+    reply(consumer, request, body)
+    answer = client.answer(opaque)
+    assert answer is not None
+    assert (answer.code, answer.body) == (ResponseCode.SUCCESS, body)
+
+
+def test_a_clients_error_is_passed_back(client: MemoryClient, consumer: MemoryClient) -> None:
+    opaque = client.send(RequestCode.GET_CONSUMER_RUNNING_INFO, RUNNING_INFO)
+    reply(consumer, asked(consumer, RequestCode.GET_CONSUMER_RUNNING_INFO), code=1)
+    answer = client.answer(opaque)
+    assert answer is not None
+    assert (answer.code, answer.remark) == (1, "as told")
+
+
+def test_a_client_that_does_not_answer(
+    gateway: MemoryGateway, client: MemoryClient, consumer: MemoryClient
+) -> None:
+    opaque = client.send(RequestCode.GET_CONSUMER_RUNNING_INFO, RUNNING_INFO)
+    gateway.advance(9_900)
+    assert client.answer(opaque) is None
+    gateway.advance(200)
+    answer = client.answer(opaque)
+    assert answer is not None
+    assert answer.code == ResponseCode.CONSUME_MSG_TIMEOUT
+    assert "<consumers> <one>" in (answer.remark or "")
+    asked(consumer, RequestCode.GET_CONSUMER_RUNNING_INFO)
+
+
+def test_a_client_that_leaves_meanwhile(client: MemoryClient, consumer: MemoryClient) -> None:
+    opaque = client.send(RequestCode.GET_CONSUMER_RUNNING_INFO, RUNNING_INFO)
+    consumer.disconnect()
+    answer = client.answer(opaque)
+    assert answer is not None
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "connection is lost" in (answer.remark or "")
+
+
+@pytest.mark.parametrize(
+    "changed", [{"consumerGroup": "others"}, {"clientId": "two"}], ids=["group", "client"]
+)
+def test_a_client_that_is_not_online(
+    client: MemoryClient, consumer: MemoryClient, changed: dict[str, str]
+) -> None:
+    fields = {**RUNNING_INFO, **changed}
+    answer = client.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, fields)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    expected = f"The Consumer <{fields['consumerGroup']}> <{fields['clientId']}> not online"
+    assert answer.remark == expected
+    assert consumer.requests() == []
+
+
+def test_a_client_too_old_to_be_asked(gateway: MemoryGateway, client: MemoryClient) -> None:
+    gateway.connect().heartbeat("one", version=61)
+    answer = client.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, RUNNING_INFO)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "too low" in (answer.remark or "")
+    gateway.connect().heartbeat("one", "ancient", version=27)
+    status = {**STATUS, "group": "ancient"}
+    answer = client.ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, status)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "does not support" in (answer.remark or "")
+
+
+def test_one_message_is_consumed_directly(client: MemoryClient, consumer: MemoryClient) -> None:
+    client.send_message(body="first")
+    message_id = client.send_message(body="again", TAGS="A").ext()["msgId"]
+    fields = {"consumerGroup": "consumers", "clientId": "one", "msgId": message_id}
+    opaque = client.send(RequestCode.CONSUME_MESSAGE_DIRECTLY, fields)
+    request = asked(consumer, RequestCode.CONSUME_MESSAGE_DIRECTLY)
+    assert request.ext() == {**fields, "brokerName": "broker-a"}
+    message = decode_message(request.body)
+    assert (message.body, message.queue_offset) == (b"again", 1)
+    reply(consumer, request, b'{"consumeResult":"CR_SUCCESS"}')
+    answer = client.answer(opaque)
+    assert answer is not None
+    assert answer.body == b'{"consumeResult":"CR_SUCCESS"}'
+
+
+@pytest.mark.parametrize("message_id", ["", "nonsense", "0" * 32, "7F000001" + "F" * 24])
+def test_a_message_to_consume_that_is_not_there(
+    client: MemoryClient, consumer: MemoryClient, message_id: str
+) -> None:
+    fields = {"consumerGroup": "consumers", "clientId": "one", "msgId": message_id}
+    answer = client.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, fields)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert consumer.requests() == []
+
+
+def test_where_the_clients_of_a_group_are(gateway: MemoryGateway, client: MemoryClient) -> None:
+    consumers = {name: gateway.connect() for name in ("one", "two", "three")}
+    for name, consumer in consumers.items():
+        consumer.heartbeat(name)
+    opaque = client.send(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, STATUS)
+    questions = {
+        name: asked(consumer, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT)
+        for name, consumer in consumers.items()
+    }
+    assert questions["one"].ext() == STATUS
+    table = b'{{"brokerName":"broker-a","queueId":0,"topic":"orders"}:12}'
+    reply(consumers["one"], questions["one"], b'{"messageQueueTable":' + table + b"}")
+    reply(consumers["two"], questions["two"], b"no table")
+    assert client.answer(opaque) is None
+    gateway.advance(5_100)
+    answer = client.answer(opaque)
+    assert answer is not None
+    assert answer.body == b'{"consumerTable":{"one":' + table + b"}}"
+
+
+def test_where_one_client_is(gateway: MemoryGateway, client: MemoryClient) -> None:
+    one, two = gateway.connect(), gateway.connect()
+    one.heartbeat("one")
+    two.heartbeat("two")
+    fields = {**STATUS, "clientAddr": "two"}
+    opaque = client.send(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, fields)
+    reply(two, asked(two, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT), b'{"messageQueueTable":{}}')
+    answer = client.answer(opaque)
+    assert answer is not None
+    assert json.loads(answer.body) == {"consumerTable": {"two": {}}}
+    codes = {command.code for command in one.requests()}
+    assert RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT not in codes
+    fields = {**STATUS, "clientAddr": "nobody"}
+    answer = client.ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, fields)
+    assert json.loads(answer.body) == {"consumerTable": {}}
+
+
+def test_where_an_absent_group_is(client: MemoryClient) -> None:
+    answer = client.ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, STATUS)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "[consumers]" in (answer.remark or "")

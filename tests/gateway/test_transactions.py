@@ -1,0 +1,690 @@
+"""Transactions: halves, decisions, checks, delays that begin with the commit, and what survives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.topics import CHECKED_OUT_TOPIC, HALF_TOPIC
+from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.commands import Command
+from gateway.wire.messages import Message, decode_message, parse_offset_msg_id
+from storage import find_half
+from tests.gateway.conftest import MakeGateway
+from tests.gateway.memory import MemoryClient, MemoryGateway, bodies, properties_of, property_string
+
+GROUP = "payers"
+COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
+SECOND = 1_000
+
+
+class Half:
+    """A half that a producer sent, and what the producer knows of it."""
+
+    def __init__(self, answer: Command) -> None:
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        ext = answer.ext()
+        self.id = ext["transactionId"]
+        self.place = int(ext["queueOffset"])
+        self.offset = parse_offset_msg_id(ext["msgId"])[1]
+        self.ext = ext
+
+
+def begin(
+    client: MemoryClient, body: str = "pay", topic: str = "orders", **properties: str
+) -> Half:
+    """Send a half as Java does."""
+    return Half(client.send_message(topic, body, fields=prepared(**properties)))
+
+
+def prepared(**properties: str) -> dict[str, Any]:
+    """The fields of a half that differ from those of other messages."""
+    properties = {"TRAN_MSG": "true", "PGROUP": GROUP, **properties}
+    return {"sys_flag": 4, "properties": property_string(properties)}
+
+
+def decision(half: Half, outcome: int, **changes: str) -> dict[str, str]:
+    """The fields of a producer's decision (37)."""
+    return {
+        "producerGroup": GROUP,
+        "tranStateTableOffset": str(half.place),
+        "commitLogOffset": str(half.offset),
+        "commitOrRollback": str(outcome),
+        "fromTransactionCheck": "false",
+        "msgId": half.id,
+        "transactionId": half.id,
+        **changes,
+    }
+
+
+def end(client: MemoryClient, half: Half, outcome: int, **changes: str) -> Command:
+    """Decide, as C++ does: with an answer."""
+    return client.ask(RequestCode.END_TRANSACTION, decision(half, outcome, **changes))
+
+
+def produce(client: MemoryClient, client_id: str = "p1") -> None:
+    """Be a producer of the group."""
+    client.heartbeat(client_id, "", producers=[GROUP])
+    client.requests()
+
+
+def checks(client: MemoryClient) -> list[Command]:
+    """The checks that have come since the last look."""
+    return [one for one in client.requests() if one.code == RequestCode.CHECK_TRANSACTION_STATE]
+
+
+def view(client: MemoryClient, offset: int) -> Message:
+    """The record with a physical offset (33)."""
+    answer = client.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(offset)})
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    return decode_message(answer.body)
+
+
+class TestHalves:
+    def test_nobody_sees_a_half(self, client: MemoryClient) -> None:
+        half = begin(client, KEYS="k1")
+
+        assert client.pull() == []
+        assert client.look_up(topic="orders") == []
+        assert client.look_up(id=half.id) == []
+        answer = client.ask(
+            RequestCode.QUERY_MESSAGE,
+            {
+                "topic": "orders",
+                "key": "k1",
+                "maxNum": "9",
+                "beginTimestamp": "0",
+                "endTimestamp": str(1 << 62),
+            },
+        )
+        assert answer.code == ResponseCode.QUERY_NOT_FOUND
+
+    def test_its_producer_is_told_how_to_name_it(self, client: MemoryClient) -> None:
+        half = begin(client, UNIQ_KEY="ID1")
+        assert half.id == "ID1"
+        assert half.ext["queueId"] == "0"
+        assert "recallHandle" not in half.ext
+
+    def test_a_half_can_be_viewed_where_it_waits(self, client: MemoryClient) -> None:
+        half = begin(client, "pay", UNIQ_KEY="ID1", TAGS="a")
+
+        record = view(client, half.offset)
+
+        assert (record.topic, record.queue_id, record.queue_offset) == (HALF_TOPIC, 0, half.place)
+        assert record.sys_flag == 0
+        assert record.body == b"pay"
+        found = properties_of(record)
+        assert found["REAL_TOPIC"] == "orders"
+        assert found["REAL_QID"] == "0"
+        assert found["__transactionId__"] == "ID1"
+        assert found["TAGS"] == "a"
+        assert found["PGROUP"] == GROUP
+
+    def test_a_half_is_on_disk_before_its_answer(self, gateway: MemoryGateway) -> None:
+        client = gateway.connect()
+        ext = client.send_fields(sys_flag=4, properties=f"TRAN_MSG\x01true\x02PGROUP\x01{GROUP}")
+        opaque = client.send(RequestCode.SEND_MESSAGE_V2, ext, b"pay")
+        assert client.transport.value() == b"", "the answer waits for the commit"
+        answer = client.answer(opaque)
+        assert answer is not None
+        gateway.crash()
+        assert find_half(gateway.store, Half(answer).offset) is not None
+
+    @pytest.mark.parametrize("flag", [0, 4])
+    def test_the_property_decides_not_the_flag(self, client: MemoryClient, flag: int) -> None:
+        half = Half(client.send_message(TRAN_MSG="true", PGROUP=GROUP, fields={"sys_flag": flag}))
+        assert client.pull() == []
+        end(client, half, COMMIT)
+        assert bodies(client.pull()) == ["hello"]
+
+    @pytest.mark.parametrize("flag", [4, 12])
+    def test_a_flag_without_the_property_is_refused(self, client: MemoryClient, flag: int) -> None:
+        answer = client.send_message(fields={"sys_flag": flag})
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert answer.remark is not None
+        assert "TRAN_MSG" in answer.remark
+
+    def test_a_message_that_is_retried_is_no_half(self, client: MemoryClient) -> None:
+        client.heartbeat("c1", "consumers")
+        client.send_message(
+            "%RETRY%consumers", TRAN_MSG="true", PGROUP=GROUP, DELAY="1", fields={"reconsume": 1}
+        )
+        (found,) = client.look_up(topic="%RETRY%consumers")
+        assert found["state"] == "pending"
+
+    def test_a_message_that_is_no_transaction_says_so(self, client: MemoryClient) -> None:
+        client.send_message(TRAN_MSG="false")
+        assert bodies(client.pull()) == ["hello"]
+
+    def test_they_can_be_refused_altogether(self, make_gateway: MakeGateway) -> None:
+        client = make_gateway(reject_transactions=True).connect()
+        answer = client.send_message(fields=prepared())
+        assert answer.code == ResponseCode.NO_PERMISSION
+        assert client.send_message().code == ResponseCode.SUCCESS
+
+    def test_a_transaction_cannot_be_an_order_to_abort(self, client: MemoryClient) -> None:
+        answer = client.send_message(
+            TRAN_MSG="true", PGROUP=GROUP, TIMER_DEL_UNIQKEY="x", TIMER_DELAY_SEC="5"
+        )
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+
+    @pytest.mark.parametrize("delay", [{"DELAY": "soon"}, {"TIMER_DELAY_SEC": "999999999"}])
+    def test_a_delay_that_cannot_be_is_refused_at_once(
+        self, client: MemoryClient, delay: dict[str, str]
+    ) -> None:
+        answer = client.send_message(fields=prepared(**delay))
+        assert answer.code in (ResponseCode.MESSAGE_ILLEGAL, ResponseCode.SYSTEM_ERROR)
+
+    def test_what_would_outgrow_its_record_later_is_refused_at_once(
+        self, client: MemoryClient
+    ) -> None:
+        refused = accepted = 0
+        for size in range(32_300, 32_767, 8):
+            answer = client.send_message(
+                TRAN_MSG="true", PGROUP=GROUP, x="x" * size, TIMER_DELAY_SEC="5", UNIQ_KEY="I"
+            )
+            if answer.code != ResponseCode.SUCCESS:
+                refused += 1
+                continue
+            accepted += 1
+            assert end(client, Half(answer), COMMIT).code == ResponseCode.SUCCESS
+        assert refused
+        assert accepted
+        assert len(client.look_up(topic="orders")) == accepted
+
+
+class TestDecisions:
+    def test_a_committed_message_is_delivered(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        half = begin(client, "pay", UNIQ_KEY="ID1", TAGS="a", KEYS="k1")
+        gateway.advance(3 * SECOND)
+
+        assert end(client, half, COMMIT).code == ResponseCode.SUCCESS
+
+        (message,) = client.pull()
+        assert message.body == b"pay"
+        assert (message.topic, message.queue_id, message.queue_offset) == ("orders", 0, 0)
+        assert message.sys_flag == COMMIT
+        assert message.prepared_offset == half.place
+        assert message.store_ms == gateway.now_ms
+        found = properties_of(message)
+        assert not {"REAL_TOPIC", "REAL_QID"} & set(found)
+        assert found["TRAN_MSG"] == "true"
+        assert found["__transactionId__"] == found["UNIQ_KEY"] == "ID1"
+        assert found["MSG_REGION"] == "DefaultRegion"
+        assert client.pull(tags="a") == client.pull()
+        assert client.pull(tags="b") == []
+
+    def test_what_its_sender_set_is_kept(self, client: MemoryClient) -> None:
+        plain = client.send_message("orders", "pay", UNIQ_KEY="ID1", TAGS="a")
+        assert plain.code == ResponseCode.SUCCESS
+        half = begin(client, "pay", UNIQ_KEY="ID2", TAGS="a")
+        end(client, half, COMMIT)
+
+        ordinary, committed = client.pull()
+
+        for name in ("flag", "born_ms", "born_host", "reconsume_times", "body_crc", "store_host"):
+            assert getattr(ordinary, name) == getattr(committed, name), name
+        assert set(properties_of(committed)) - set(properties_of(ordinary)) == {
+            "TRAN_MSG",
+            "PGROUP",
+            "__transactionId__",
+        }
+
+    def test_its_offset_id_stays(self, client: MemoryClient) -> None:
+        half = begin(client)
+        end(client, half, COMMIT)
+        (message,) = client.pull()
+        assert message.physical_offset == half.offset
+        assert view(client, half.offset).topic == "orders"
+
+    def test_a_waiting_consumer_gets_it_with_the_commit(self, gateway: MemoryGateway) -> None:
+        producer, consumer = gateway.connect(), gateway.connect()
+        producer.send_message("orders", "first")
+        half = begin(producer)
+        opaque = consumer.park("orders", 0, 1)
+        end(producer, half, COMMIT)
+        answer = consumer.answer(opaque)
+        assert answer is not None
+        assert answer.code == ResponseCode.SUCCESS
+
+    def test_a_message_taken_back_is_never_delivered(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        produce(client)
+        half = begin(client)
+        assert end(client, half, ROLLBACK).code == ResponseCode.SUCCESS
+        gateway.advance(100 * SECOND)
+        assert client.pull() == []
+        assert checks(client) == []
+        answer = client.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(half.offset)})
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+
+    @pytest.mark.parametrize("outcome", [UNKNOWN, 4, 77, -1])
+    def test_a_producer_that_does_not_know_decides_nothing(
+        self, client: MemoryClient, outcome: int
+    ) -> None:
+        half = begin(client)
+        assert end(client, half, outcome).code == ResponseCode.SUCCESS
+        assert client.pull() == []
+        end(client, half, COMMIT)
+        assert len(client.pull()) == 1
+
+    def test_java_and_go_decide_without_an_answer(self, client: MemoryClient) -> None:
+        half = begin(client)
+        opaque = client.send(RequestCode.END_TRANSACTION, decision(half, COMMIT), oneway=True)
+        assert client.answer(opaque) is None
+        assert bodies(client.pull()) == ["pay"]
+
+    def test_a_half_is_decided_once(self, client: MemoryClient) -> None:
+        half = begin(client)
+        end(client, half, COMMIT)
+        for outcome in (COMMIT, ROLLBACK):
+            answer = end(client, half, outcome)
+            assert answer.remark == "Find prepared transaction message failed"
+        assert len(client.pull()) == 1
+
+    def test_two_decisions_in_one_turn_count_once(self, client: MemoryClient) -> None:
+        half = begin(client)
+        first = client.send(RequestCode.END_TRANSACTION, decision(half, COMMIT))
+        second = client.send(RequestCode.END_TRANSACTION, decision(half, ROLLBACK))
+        third = client.send(RequestCode.END_TRANSACTION, decision(half, COMMIT))
+        codes = [answer.code for answer in map(client.answer, (first, second, third)) if answer]
+        assert codes == [0, 1, 1]
+        assert len(client.pull()) == 1
+
+    @pytest.mark.parametrize(
+        ("changes", "remark"),
+        [
+            ({"producerGroup": "thieves"}, "The producer group wrong"),
+            ({"tranStateTableOffset": "99"}, "The transaction state table offset wrong"),
+            ({"commitLogOffset": "99"}, "Find prepared transaction message failed"),
+            ({"commitLogOffset": "-1"}, "Find prepared transaction message failed"),
+        ],
+    )
+    def test_a_wrong_decision_changes_nothing(
+        self, client: MemoryClient, changes: dict[str, str], remark: str
+    ) -> None:
+        half = begin(client)
+        for outcome in (COMMIT, ROLLBACK):
+            answer = end(client, half, outcome, **changes)
+            assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, remark)
+        assert client.pull() == []
+        end(client, half, COMMIT)
+        assert len(client.pull()) == 1
+
+    def test_an_ordinary_message_is_no_half(self, client: MemoryClient) -> None:
+        half = Half(client.send_message())
+        for outcome in (COMMIT, ROLLBACK):
+            assert end(client, half, outcome).code == ResponseCode.SYSTEM_ERROR
+        assert len(client.pull()) == 1
+
+    def test_the_topic_was_deleted_meanwhile(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        half = begin(client)
+        client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
+        assert end(client, half, COMMIT).code == ResponseCode.SUCCESS
+        gateway.check()
+        gateway.advance(60 * SECOND)
+
+
+class TestDelays:
+    def test_a_relative_delay_begins_with_the_commit(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        half = begin(client, TIMER_DELAY_SEC="10", UNIQ_KEY="ID1")
+        gateway.advance(5 * SECOND)
+        end(client, half, COMMIT)
+        due_ms = gateway.now_ms + 10 * SECOND
+
+        (found,) = client.look_up(id="ID1")
+        assert (found["state"], found["dueMs"]) == ("pending", due_ms)
+
+        gateway.advance(10 * SECOND - 1)
+        assert client.pull() == []
+        gateway.advance(1)
+        (message,) = client.pull()
+        assert message.store_ms == due_ms
+        assert properties_of(message)["TIMER_OUT_MS"] == str(due_ms)
+        assert message.sys_flag == COMMIT
+
+    def test_so_does_a_level(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        half = begin(client, DELAY="2")
+        gateway.advance(60 * SECOND)
+        end(client, half, COMMIT)
+        gateway.advance(5 * SECOND - 1)
+        assert client.pull() == []
+        gateway.advance(1)
+        (message,) = client.pull()
+        found = properties_of(message)
+        assert found["DELAY"] == "2"
+        assert found["REAL_TOPIC"] == "orders"
+
+    def test_an_absolute_time_is_as_asked(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        due_ms = gateway.now_ms + 20 * SECOND
+        half = begin(client, TIMER_DELIVER_MS=str(due_ms))
+        gateway.advance(5 * SECOND)
+        end(client, half, COMMIT)
+        gateway.advance(15 * SECOND - 1)
+        assert client.pull() == []
+        gateway.advance(1)
+        assert client.pull()[0].store_ms == due_ms
+
+    def test_a_time_that_has_come_by_the_commit_is_now(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        half = begin(client, TIMER_DELIVER_MS=str(gateway.now_ms + 5 * SECOND))
+        gateway.advance(6 * SECOND)
+        assert client.pull() == []
+        end(client, half, COMMIT)
+        assert len(client.pull()) == 1
+
+    def test_it_can_be_aborted_while_it_waits(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        half = begin(client, TIMER_DELAY_SEC="10", UNIQ_KEY="ID1")
+        assert client.abort(id="ID1", topic="orders")[0]["outcome"] == "unknown"
+        end(client, half, COMMIT)
+        assert client.abort(id="ID1", topic="orders")[0]["outcome"] == "aborted"
+        gateway.advance(60 * SECOND)
+        assert client.pull() == []
+
+    def test_a_clock_set_back_does_not_lose_it(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        year_ms = 365 * 86_400 * SECOND
+        half = begin(client, TIMER_DELIVER_MS=str(gateway.now_ms + year_ms), UNIQ_KEY="ID1")
+        gateway.set_clock(-2 * year_ms)
+        assert end(client, half, COMMIT).code == ResponseCode.SUCCESS
+        (found,) = client.look_up(id="ID1")
+        assert found["state"] == "pending"
+
+    def test_a_wheel_of_delays_survives_a_crash(self, gateway: MemoryGateway) -> None:
+        client = gateway.connect()
+        half = begin(client, TIMER_DELAY_SEC="10")
+        end(client, half, COMMIT)
+        gateway.crash()
+        client = gateway.connect()
+        gateway.advance(10 * SECOND - 1)
+        assert client.pull() == []
+        gateway.advance(1)
+        assert bodies(client.pull()) == ["pay"]
+
+
+class TestChecks:
+    def test_the_producer_is_asked_when_its_time_is_over_and_then_again(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        produce(client)
+        begin(client)
+        gateway.advance(6 * SECOND - 1)
+        assert checks(client) == []
+        gateway.advance(SECOND)
+        assert len(checks(client)) == 1
+        gateway.advance(29 * SECOND)
+        assert checks(client) == []
+        gateway.advance(2 * SECOND)
+        assert len(checks(client)) == 1
+
+    def test_what_is_asked(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        produce(client)
+        half = begin(client, "pay", UNIQ_KEY="ID1", TAGS="a")
+        gateway.advance(7 * SECOND)
+
+        (check,) = checks(client)
+
+        assert check.is_oneway
+        assert check.ext() == {
+            "topic": HALF_TOPIC,
+            "tranStateTableOffset": str(half.place),
+            "commitLogOffset": str(half.offset),
+            "msgId": "ID1",
+            "transactionId": "ID1",
+            "offsetMsgId": half.ext["msgId"],
+            "bname": "broker-a",
+        }
+        message = decode_message(check.body)
+        assert (message.topic, message.queue_id, message.body) == ("orders", 0, b"pay")
+        assert (message.queue_offset, message.physical_offset) == (half.place, half.offset)
+        found = properties_of(message)
+        assert found["TRANSACTION_CHECK_TIMES"] == "1"
+        assert found["PGROUP"] == GROUP
+
+    @pytest.mark.parametrize(("outcome", "delivered"), [(COMMIT, 1), (ROLLBACK, 0)])
+    def test_an_answer_to_a_check_decides(
+        self, gateway: MemoryGateway, client: MemoryClient, outcome: int, delivered: int
+    ) -> None:
+        produce(client)
+        half = begin(client)
+        gateway.advance(40 * SECOND)
+        assert len(checks(client)) == 2
+        answer = end(client, half, outcome, fromTransactionCheck="true")
+        assert answer.code == ResponseCode.SUCCESS
+        messages = client.pull()
+        assert len(messages) == delivered
+        for message in messages:
+            assert properties_of(message)["TRANSACTION_CHECK_TIMES"] == "2"
+        gateway.advance(100 * SECOND)
+        assert checks(client) == []
+
+    def test_another_producer_of_the_group_can_be_asked(self, gateway: MemoryGateway) -> None:
+        first, second = gateway.connect(), gateway.connect()
+        produce(first, "p1")
+        half = begin(first)
+        first.disconnect()
+        produce(second, "p2")
+        gateway.advance(7 * SECOND)
+        assert len(checks(second)) == 1
+        end(second, half, COMMIT, fromTransactionCheck="true")
+        assert len(second.pull()) == 1
+
+    def test_producers_of_other_groups_are_not_asked(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        stranger = gateway.connect()
+        stranger.heartbeat("s", "consumers", producers=["others"])
+        begin(client)
+        gateway.advance(60 * SECOND)
+        assert checks(stranger) == []
+        assert checks(client) == []
+
+    def test_the_producers_of_a_group_take_turns(self, gateway: MemoryGateway) -> None:
+        clients = [gateway.connect() for _ in range(3)]
+        for number, client in enumerate(clients):
+            produce(client, f"p{number}")
+        for _ in range(6):
+            begin(clients[0])
+        gateway.advance(7 * SECOND)
+        assert [len(checks(client)) for client in clients] == [2, 2, 2]
+
+    def test_a_half_may_ask_for_its_own_time(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        produce(client)
+        begin(client, CHECK_IMMUNITY_TIME_IN_SECONDS="60")
+        gateway.advance(59 * SECOND)
+        assert checks(client) == []
+        gateway.advance(2 * SECOND)
+        assert len(checks(client)) == 1
+
+    @pytest.mark.parametrize("text", ["-1", "soon", "99999999999999999999"])
+    def test_what_is_no_time_is_as_if_not_asked_for(
+        self, gateway: MemoryGateway, client: MemoryClient, text: str
+    ) -> None:
+        produce(client)
+        begin(client, CHECK_IMMUNITY_TIME_IN_SECONDS=text)
+        gateway.advance(7 * SECOND)
+        assert len(checks(client)) == 1
+
+    def test_past_a_time_of_its_own_only_the_answer_to_a_check_counts(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        half = begin(client, CHECK_IMMUNITY_TIME_IN_SECONDS="10")
+        gateway.advance(10 * SECOND + 1)
+        answer = end(client, half, COMMIT)
+        assert answer.code == ResponseCode.ILLEGAL_OPERATION
+        assert client.pull() == []
+        end(client, half, COMMIT, fromTransactionCheck="true")
+        assert len(client.pull()) == 1
+
+    def test_a_late_decision_counts_otherwise(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        half = begin(client)
+        gateway.advance(100 * SECOND)
+        assert end(client, half, COMMIT).code == ResponseCode.SUCCESS
+
+    def test_the_times_can_be_set(self, make_gateway: MakeGateway) -> None:
+        gateway = make_gateway(
+            transaction_timeout="2s", transaction_check_interval="4s", transaction_check_max=2
+        )
+        client = gateway.connect()
+        produce(client)
+        begin(client)
+        asked = []
+        for second in range(1, 20):
+            gateway.advance(SECOND)
+            asked += [second] * len(checks(client))
+        assert asked == [2, 6]
+        assert len(client.pull(CHECKED_OUT_TOPIC)) == 1
+
+    def test_after_the_last_check_it_goes_where_operators_look(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        produce(client)
+        half = begin(client, "pay", TIMER_DELAY_SEC="10", KEYS="k1")
+        asked = 0
+        for _ in range(600):
+            gateway.advance(SECOND)
+            client.heartbeat("p1", "", producers=[GROUP])
+            asked += len([one for one in client.received if not one.is_response])
+            client.received.clear()
+        assert asked == 15
+
+        (message,) = client.pull(CHECKED_OUT_TOPIC)
+
+        assert message.body == b"pay"
+        assert message.physical_offset == half.offset
+        found = properties_of(message)
+        assert found["REAL_TOPIC"] == "orders"
+        assert found["REAL_QID"] == "0"
+        assert found["TRANSACTION_CHECK_TIMES"] == "15"
+        assert client.pull("orders") == []
+        answer = end(client, half, COMMIT, fromTransactionCheck="true")
+        assert answer.remark == "Find prepared transaction message failed"
+        route = client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": CHECKED_OUT_TOPIC})
+        assert route.code == ResponseCode.SUCCESS
+
+    def test_checks_without_a_producer_count_as_well(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        begin(client)
+        gateway.advance(600 * SECOND)
+        assert len(gateway.connect().pull(CHECKED_OUT_TOPIC)) == 1
+
+    def test_a_half_older_than_what_is_kept_is_given_up(self, make_gateway: MakeGateway) -> None:
+        gateway = make_gateway(retention_hours=0.01, transaction_check_max=1_000)
+        client = gateway.connect()
+        begin(client)
+        gateway.advance(50 * SECOND)
+        assert gateway.connect().pull(CHECKED_OUT_TOPIC) == []
+        gateway.jump(3_600 * SECOND)
+        gateway.advance(SECOND)
+        assert len(gateway.connect().pull(CHECKED_OUT_TOPIC)) == 1
+
+    def test_many_large_halves_are_asked_about_bit_by_bit(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        produce(client)
+        for _ in range(6):
+            begin(client, "x" * 2_000_000)
+        gateway.jump(6_100)
+        assert 1 <= len(checks(client)) <= 3
+        gateway.advance(5 * SECOND)
+        assert 3 <= len(checks(client)) <= 5
+
+    def test_nobody_can_send_to_the_topics_of_transactions(self, client: MemoryClient) -> None:
+        for topic in (HALF_TOPIC, CHECKED_OUT_TOPIC, "RMQ_SYS_TRANS_OP_HALF_TOPIC"):
+            assert client.send_message(topic).code == ResponseCode.NO_PERMISSION
+
+
+class TestSurviving:
+    @pytest.mark.parametrize("how", ["restart", "crash"])
+    def test_an_undecided_half_survives(self, gateway: MemoryGateway, how: str) -> None:
+        half = begin(gateway.connect())
+        gateway.advance(40 * SECOND)
+        getattr(gateway, how)()
+        client = gateway.connect()
+        assert client.pull() == []
+        assert end(client, half, COMMIT).code == ResponseCode.SUCCESS
+        assert bodies(client.pull()) == ["pay"]
+
+    @pytest.mark.parametrize("how", ["restart", "crash"])
+    def test_checks_go_on_where_they_were(self, gateway: MemoryGateway, how: str) -> None:
+        client = gateway.connect()
+        produce(client)
+        begin(client)
+        gateway.advance(40 * SECOND)
+        assert len(checks(client)) == 2
+        getattr(gateway, how)()
+        client = gateway.connect()
+        produce(client)
+        gateway.advance(20 * SECOND)
+        assert checks(client) == []
+        gateway.advance(10 * SECOND)
+        (check,) = checks(client)
+        assert properties_of(decode_message(check.body))["TRANSACTION_CHECK_TIMES"] == "3"
+
+    def test_checks_that_came_due_meanwhile_are_made_at_once(self, gateway: MemoryGateway) -> None:
+        client = gateway.connect()
+        produce(client)
+        begin(client)
+        gateway.stop()
+        gateway.elapsed_ms += 60 * SECOND
+        gateway.reactor.rightNow += 60
+        gateway.start()
+        client = gateway.connect()
+        produce(client)
+        gateway.advance(SECOND)
+        assert len(checks(client)) == 1
+
+    def test_a_decision_that_was_not_committed_can_be_made_again(
+        self, gateway: MemoryGateway
+    ) -> None:
+        client = gateway.connect()
+        half = begin(client)
+        client.send(RequestCode.END_TRANSACTION, decision(half, COMMIT))
+        gateway.crash()
+        client = gateway.connect()
+        assert client.pull() == []
+        end(client, half, COMMIT)
+        assert len(client.pull()) == 1
+
+    def test_a_decision_survives(self, gateway: MemoryGateway) -> None:
+        client = gateway.connect()
+        committed, taken = begin(client, "a"), begin(client, "b")
+        end(client, committed, COMMIT)
+        end(client, taken, ROLLBACK)
+        gateway.crash()
+        client = gateway.connect()
+        assert bodies(client.pull()) == ["a"]
+        gateway.advance(600 * SECOND)
+        assert gateway.connect().pull(CHECKED_OUT_TOPIC) == []
+
+    def test_retention_leaves_halves_alone(self, make_gateway: MakeGateway) -> None:
+        gateway = make_gateway(retention_hours=1, transaction_check_interval="1h")
+        client = gateway.connect()
+        half = begin(client)
+        client.send_message("orders", "old")
+        gateway.advance(3_500 * SECOND)
+        client = gateway.connect()
+        end(client, half, COMMIT)
+        gateway.advance(200 * SECOND)
+        client = gateway.connect()
+        messages: list[Any] = client.pull("orders", 0, 1)
+        assert bodies(messages) == ["pay"], "it is as old as its commit"

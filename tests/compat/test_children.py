@@ -1,0 +1,67 @@
+"""Child processes end with the process that started them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from compat import children
+
+LIMIT_S = 20
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from compat import children
+child = children.start([sys.executable, "-c", "import time; time.sleep(600)"], folder=Path.cwd())
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process exists and has not ended, whoever is to collect its status."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_child_does_not_outlive_a_killed_parent(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        stdout=subprocess.PIPE,
+    )
+    assert parent.stdout is not None
+    with parent.stdout as lines:
+        child = int(lines.readline())
+    assert is_running(child)
+    parent.kill()
+    parent.wait(LIMIT_S)
+    deadline = time.monotonic() + LIMIT_S
+    while is_running(child):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_stop_asks_first(tmp_path: Path) -> None:
+    child = children.start([sys.executable, "-c", "import time; time.sleep(600)"], folder=tmp_path)
+    assert children.stop(child, LIMIT_S) == -signal.SIGTERM
+
+
+def test_stop_does_not_wait_for_ever(tmp_path: Path) -> None:
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True)"
+    child = children.start(
+        [sys.executable, "-c", f"{deaf}; time.sleep(600)"], folder=tmp_path, stdout=subprocess.PIPE
+    )
+    assert child.stdout is not None
+    with child.stdout as lines:
+        lines.readline()
+        assert children.stop(child, 0.1) == -signal.SIGKILL

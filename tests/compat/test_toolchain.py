@@ -1,0 +1,118 @@
+"""What the toolchain takes, and what it does when something is not as it should be."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from compat import toolchain
+from compat.toolchain import Jar, ToolchainError
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder in place of the project's."""
+    folder = tmp_path / "tools"
+    monkeypatch.setattr(toolchain, "TOOLS", folder)
+    return folder
+
+
+def fake_java(folder: Path, version: str) -> Path:
+    """A home whose `bin/java` says that it is of some version."""
+    executable = folder / "bin" / "java"
+    executable.parent.mkdir(parents=True)
+    executable.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2020' >&2\n")
+    executable.chmod(0o755)
+    return executable
+
+
+@pytest.mark.parametrize(
+    ("told", "version"), [("1.8.0_402", 8), ("11.0.2", 11), ("17", 17), ("25-ea", 25)]
+)
+def test_reads_a_java_version(tmp_path: Path, told: str, version: int) -> None:
+    assert toolchain.java_version(fake_java(tmp_path, told)) == version
+
+
+def test_a_java_that_does_not_run_has_no_version(tmp_path: Path) -> None:
+    assert toolchain.java_version(tmp_path / "nothing") is None
+
+
+def test_java_home_comes_before_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, path = fake_java(tmp_path / "home", "17.0.1"), fake_java(tmp_path / "path", "21.0.1")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", f"{path.parent}:/bin")
+    assert toolchain.installed_java() == home
+
+
+@pytest.mark.parametrize("version", ["1.8.0_402", "25.0.1"])
+def test_an_unsuitable_java_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    home, path = fake_java(tmp_path / "home", version), fake_java(tmp_path / "path", "11.0.1")
+    monkeypatch.setenv("JAVA_HOME", str(home.parent.parent))
+    monkeypatch.setenv("PATH", f"{path.parent}:/bin")
+    assert toolchain.installed_java() == path
+
+
+@pytest.mark.parametrize("name", ["client-5.5.0", "client-4.9.8", "server-5.5.0", "compiler"])
+def test_the_lock_names_each_jar_of_a_class_path_once(name: str) -> None:
+    jars = toolchain.locked_jars(name)
+    assert jars
+    assert len({jar.file_name for jar in jars}) == len(jars)
+    assert all(len(bytes.fromhex(jar.sha256)) == hashlib.sha256().digest_size for jar in jars)
+
+
+def test_one_file_name_has_one_checksum_in_the_whole_lock() -> None:
+    names = ("client-5.5.0", "client-4.9.8", "server-5.5.0", "compiler")
+    jars = {jar for name in names for jar in toolchain.locked_jars(name)}
+    assert len({jar.file_name for jar in jars}) == len(jars)
+
+
+def test_a_name_that_is_not_in_the_lock() -> None:
+    with pytest.raises(KeyError):
+        toolchain.locked_jars("client-1.0")
+
+
+def test_a_jar_is_named_as_in_a_repository() -> None:
+    jar = Jar("io.netty", "netty-transport-native-epoll", "4.1.65.Final", "linux-x86_64", "")
+    assert jar.file_name == "netty-transport-native-epoll-4.1.65.Final-linux-x86_64.jar"
+    assert str(jar) == "io.netty:netty-transport-native-epoll:4.1.65.Final:linux-x86_64"
+
+
+def test_a_folder_is_made_once_for_each_stamp(tools: Path) -> None:
+    made = []
+
+    def make(folder: Path) -> None:
+        made.append(folder)
+        (folder / "content").write_text(f"{len(made)}")
+
+    for stamp in ("a", "a", "b"):
+        folder = toolchain.make_folder("thing", stamp, make)
+    assert len(made) == 2
+    assert folder == tools / "thing"
+    assert (folder / "content").read_text() == "2"
+
+
+def test_an_interrupted_folder_is_not_taken_for_whole(tools: Path) -> None:
+    def fail(folder: Path) -> None:
+        (folder / "half").write_text("half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        toolchain.make_folder("thing", "a", fail)
+    assert not (tools / "thing").exists()
+    folder = toolchain.make_folder("thing", "a", lambda folder: (folder / "whole").touch())
+    assert sorted(path.name for path in folder.iterdir()) == [".stamp", "whole"]
+
+
+def test_a_package_that_cannot_be_had_is_one_line(tools: Path, tmp_path: Path) -> None:
+    assert not tools.exists()
+    with pytest.raises(ToolchainError, match=r"^pip cannot install [^\n]+$"):
+        toolchain.install(f"{tmp_path}/no-such-package.whl", tmp_path / "target")
+
+
+def test_a_library_that_is_not_the_known_one_is_refused() -> None:
+    with pytest.raises(ToolchainError, match="not the expected one"):
+        toolchain.without_crash(b"\x7fELF" + bytes(2_000_000))

@@ -14,6 +14,7 @@ from gateway.handlers.relays import Relays
 from gateway.handlers.routing import Routing
 from gateway.handlers.sending import Sending
 from gateway.handlers.timers import Timers
+from gateway.handlers.transactions import Transactions
 from gateway.router import Route
 from gateway.wire import headers
 from gateway.wire.codes import RequestCode as Code
@@ -28,6 +29,7 @@ class Handlers(NamedTuple):
     pulling: Pulling
     offsets: Offsets
     timers: Timers
+    transactions: Transactions
     queries: Queries
     relays: Relays
     admin: Admin
@@ -54,6 +56,7 @@ def routes(to: Handlers) -> Mapping[int, Route]:
         Code.SEND_MESSAGE_V2: Route(headers.SendMessageV2, to.sending.send),
         Code.SEND_BATCH_MESSAGE: Route(headers.SendMessageV2, to.sending.send),
         Code.CONSUMER_SEND_MSG_BACK: Route(headers.ConsumerSendMsgBack, to.sending.send_back),
+        Code.END_TRANSACTION: Route(headers.EndTransaction, to.transactions.end),
         # pulling
         Code.PULL_MESSAGE: Route(headers.PullMessage, to.pulling.pull),
         Code.LITE_PULL_MESSAGE: Route(headers.PullMessage, to.pulling.pull),

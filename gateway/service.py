@@ -35,6 +35,7 @@ from gateway.handlers.relays import Relays
 from gateway.handlers.routing import Routing
 from gateway.handlers.sending import Sending
 from gateway.handlers.timers import Timers
+from gateway.handlers.transactions import Transactions
 from gateway.housekeeping import Housekeeping
 from gateway.intake import Intake, terms_of
 from gateway.outgoing import Outgoing
@@ -158,6 +159,7 @@ class Gateway:
             host=host,
         )
         sending = Sending(broker)
+        transactions = Transactions(broker)
         handlers = Handlers(
             routing=Routing(broker),
             clients=ClientRequests(broker, reactor),
@@ -165,12 +167,13 @@ class Gateway:
             pulling=Pulling(broker, reactor),
             offsets=Offsets(broker),
             timers=Timers(broker),
+            transactions=transactions,
             queries=Queries(broker),
             relays=Relays(broker),
             admin=Admin(broker),
         )
         self._router = Router(routes(handlers))
-        self._housekeeping = Housekeeping(reactor, broker, self.factory, sending)
+        self._housekeeping = Housekeeping(reactor, broker, self.factory, sending, transactions)
         self._housekeeping.start()
         committer.start()
 

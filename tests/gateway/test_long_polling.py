@@ -1,0 +1,211 @@
+"""Pulls that wait: woken by what arrives or fires, let go at their deadline, forgotten with their client."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.messages import decode_messages
+from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
+
+
+def answered(client: MemoryClient, opaque: int) -> list[str] | None:
+    """The bodies that a waiting pull was answered with; None while it waits."""
+    answer = client.answer(opaque)
+    if answer is None:
+        return None
+    assert answer.code == ResponseCode.SUCCESS
+    return bodies(decode_messages(answer.body))
+
+
+@pytest.fixture(autouse=True)
+def topic(client: MemoryClient) -> None:
+    """The topic `orders`, with an empty queue 0."""
+    client.send_message(fields={"queue": 3})
+
+
+class TestWake:
+    def test_by_a_send(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        waiting = client.park()
+        gateway.advance(3_000)
+        assert answered(client, waiting) is None
+        gateway.connect().send_message("orders", "hello")
+        answer = client.answer(waiting)
+        assert answer is not None
+        assert bodies(decode_messages(answer.body)) == ["hello"]
+        assert answer.ext()["nextBeginOffset"] == "1"
+        assert answer.ext()["maxOffset"] == "1"
+
+    def test_by_firing_at_the_millisecond(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        client.send_message("orders", "timed", TIMER_DELAY_MS="2345")
+        waiting = client.park()
+        gateway.advance(2_344)
+        assert answered(client, waiting) is None
+        gateway.advance(1)
+        assert answered(client, waiting) == ["timed"]
+
+    def test_by_a_oneway_send(self, client: MemoryClient) -> None:
+        waiting = client.park()
+        client.send(RequestCode.SEND_MESSAGE_V2, client.send_fields(), b"hello", oneway=True)
+        assert answered(client, waiting) == ["hello"]
+
+    def test_by_its_own_queue_only(self, client: MemoryClient) -> None:
+        waiting = client.park()
+        client.send_message("orders", "other queue", fields={"queue": 1})
+        client.send_message("bills", "other topic")
+        assert answered(client, waiting) is None
+        client.send_message("orders", "mine")
+        assert answered(client, waiting) == ["mine"]
+
+    def test_of_everyone_who_waits(self, gateway: MemoryGateway) -> None:
+        clients = [gateway.connect() for _ in range(5)]
+        waiting = [(one, one.park(group=f"group{n % 2}")) for n, one in enumerate(clients)]
+        gateway.connect().send_message("orders", "hello")
+        assert [answered(*one) for one in waiting] == [["hello"]] * 5
+
+    def test_in_the_turn_of_a_send_that_is_not_committed(self, client: MemoryClient) -> None:
+        """The pull finds nothing and parks before the commit, which then must wake it."""
+        client.send(RequestCode.SEND_MESSAGE_V2, client.send_fields(), b"hello")
+        opaque = client.send(RequestCode.PULL_MESSAGE, client.pull_request(wait_ms=15_000))
+        assert answered(client, opaque) == ["hello"]
+
+    def test_gets_all_of_a_batch(self, client: MemoryClient) -> None:
+        waiting = client.park()
+        client.send_batch((str(n), {}) for n in range(10))
+        assert answered(client, waiting) == [str(n) for n in range(10)]
+
+    def test_only_once(self, client: MemoryClient) -> None:
+        waiting = client.park()
+        client.send_message("orders", "first")
+        client.send_message("orders", "second")
+        assert answered(client, waiting) == ["first"]
+
+    def test_other_requests_are_answered_meanwhile(self, client: MemoryClient) -> None:
+        waiting = client.park()
+        assert client.ask(RequestCode.GET_ALL_TOPIC_LIST).code == ResponseCode.SUCCESS
+        assert client.send_message("orders", "x", fields={"queue": 1}).code == 0
+        assert answered(client, waiting) is None
+
+
+class TestFilter:
+    def test_waits_until_one_matches(self, client: MemoryClient) -> None:
+        waiting = client.park(tags="red")
+        client.send_message("orders", "1", TAGS="blue")
+        client.send_message("orders", "2")
+        assert answered(client, waiting) is None
+        client.send_message("orders", "3", TAGS="red")
+        answer = client.answer(waiting)
+        assert answer is not None
+        assert bodies(decode_messages(answer.body)) == ["3"]
+        assert answer.ext()["nextBeginOffset"] == "3"
+
+    def test_what_is_there_does_not_match(self, client: MemoryClient) -> None:
+        client.send_message("orders", "1", TAGS="blue")
+        waiting = client.park(tags="red")
+        client.send_message("orders", "2", TAGS="red")
+        assert answered(client, waiting) == ["2"]
+
+    def test_what_was_skipped_is_not_looked_at_again(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        waiting = client.park(tags="red", wait_ms=5_000)
+        client.send_message("orders", "1", TAGS="blue")
+        gateway.advance(5_500)
+        answer = client.answer(waiting)
+        assert answer is not None
+        assert answer.code == ResponseCode.PULL_NOT_FOUND
+        assert answer.ext()["nextBeginOffset"] == "1"
+
+    def test_more_to_skip_than_one_read_may(self, client: MemoryClient) -> None:
+        waiting = client.park(tags="red")
+        client.send_batch((str(n), {"TAGS": "blue"}) for n in range(2_500))
+        answer = client.answer(waiting)
+        assert answer is not None
+        assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        assert 0 < int(answer.ext()["nextBeginOffset"]) < 2_500
+
+
+class TestDeadline:
+    @pytest.mark.parametrize(
+        ("wait_ms", "longest_ms"), [(1_000, 1_000), (15_000, 15_000), (3_600_000, 25_000)]
+    )
+    def test_answers_with_nothing(
+        self, gateway: MemoryGateway, client: MemoryClient, wait_ms: int, longest_ms: int
+    ) -> None:
+        waiting = client.park(wait_ms=wait_ms)
+        gateway.advance(longest_ms - 1)
+        assert client.answer(waiting) is None
+        # Deadlines are looked at twice a second.
+        gateway.advance(501)
+        answer = client.answer(waiting)
+        assert answer is not None
+        assert answer.code == ResponseCode.PULL_NOT_FOUND
+        assert answer.ext()["nextBeginOffset"] == "0"
+        assert len(gateway.service.broker.parked) == 0
+
+    @pytest.mark.parametrize("wait_ms", [0, -1])
+    def test_no_time_to_wait(self, client: MemoryClient, wait_ms: int) -> None:
+        ext = client.pull_request(wait_ms=1) | {"suspendTimeoutMillis": str(wait_ms)}
+        answer = client.ask(RequestCode.PULL_MESSAGE, ext)
+        assert answer.code == ResponseCode.PULL_NOT_FOUND
+
+    def test_only_those_whose_time_has_come(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        short, long = client.park(wait_ms=1_000), client.park(wait_ms=9_000)
+        gateway.advance(1_600)
+        assert client.answer(short) is not None
+        assert client.answer(long) is None
+        client.send_message("orders", "hello")
+        assert answered(client, long) == ["hello"]
+
+    @pytest.mark.parametrize("step_ms", [3_600_000, -3_600_000])
+    def test_does_not_go_by_the_wall_clock(
+        self, gateway: MemoryGateway, client: MemoryClient, step_ms: int
+    ) -> None:
+        waiting = client.park(wait_ms=5_000)
+        gateway.set_clock(step_ms)
+        gateway.advance(4_999)
+        assert client.answer(waiting) is None
+        gateway.advance(501)
+        assert client.answer(waiting) is not None
+
+    @pytest.mark.parametrize(
+        ("offset", "code"),
+        [(7, ResponseCode.PULL_OFFSET_MOVED), (-1, ResponseCode.PULL_OFFSET_MOVED)],
+    )
+    def test_a_wrong_offset_does_not_wait(
+        self, client: MemoryClient, offset: int, code: int
+    ) -> None:
+        assert client.ask_pull(offset=offset, wait_ms=15_000).code == code
+
+
+class TestClientGone:
+    def test_is_forgotten(self, gateway: MemoryGateway) -> None:
+        leaving, staying = gateway.connect(), gateway.connect()
+        leaving.park()
+        waiting = staying.park()
+        leaving.disconnect()
+        gateway.advance(1_000)
+        assert len(gateway.service.broker.parked) == 1
+        gateway.connect().send_message("orders", "hello")
+        assert answered(staying, waiting) == ["hello"]
+        assert leaving.transport.value() == b""
+
+    def test_just_before_the_wake(self, gateway: MemoryGateway) -> None:
+        leaving = gateway.connect()
+        leaving.park()
+        leaving.disconnect()
+        gateway.connect().send_message("orders", "hello")
+        assert len(gateway.service.broker.parked) == 0
+
+
+def test_a_stopping_gateway_lets_go(gateway: MemoryGateway, client: MemoryClient) -> None:
+    waiting = client.park()
+    gateway.stop()
+    answer = client.answer(waiting)
+    assert answer is not None
+    assert answer.code == ResponseCode.PULL_NOT_FOUND
+    assert client.closed

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from random import Random
 
+import msgspec
 import pytest
 
 from compat.clients.cpp import CppClient
@@ -93,17 +94,29 @@ def test_levels_and_times_are_kept(cpp: CppClient, topic: str) -> None:
         assert message.stored_ms >= begun + delays[message.body or b""]
 
 
-def test_a_group_shares_the_queues_and_one_leaves(cpp: CppClient, topic: str) -> None:
+def test_a_group_shares_the_queues_and_one_leaves(
+    cpp: CppClient, gateway: GatewayProcess, topic: str
+) -> None:
     group = f"G-{topic}"
-    first, second = cpp.consume(topic, group), cpp.consume(topic, group)
-    for n in range(40):
-        cpp.send(topic, b"%d" % n)
-    until(lambda: len(first.messages()) + len(second.messages()) >= 40, "40 messages", 60)
-    second.close()
+    first = cpp.consume(topic, group)
+    # Two consumers of a group in one process disturb each other when one leaves, with a real broker as well.
+    with CppClient(gateway.address) as other:
+        second = other.consume(topic, group)
+        until(lambda: len(members(gateway, group)) == 2, "two members", 60)
+        for n in range(40):
+            cpp.send(topic, b"%d" % n)
+        until(lambda: len(first.messages()) + len(second.messages()) >= 40, "40 messages", 60)
     for n in range(8):
         cpp.send(topic, b"after-%d" % n)
     left = {b"after-%d" % n for n in range(8)}
     first.wait_until(lambda found: left <= {message.body for message in found}, timeout=60)
+
+
+def members(gateway: GatewayProcess, group: str) -> list[str]:
+    """The ids of the online members of a group."""
+    with gateway.client() as client:
+        answer = client.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group})
+    return list(msgspec.json.decode(answer.body)["consumerIdList"]) if answer.body else []
 
 
 def test_tags_are_filtered(cpp: CppClient, topic: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -39,7 +40,7 @@ Tell = Callable[[load.Progress], None]
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--quick", "extent", flag_value="quick", help="What matters most, about 2 minutes.")
+@click.option("--quick", "extent", flag_value="quick", help="What matters most, about 3 minutes.")
 @click.option("--full", "extent", flag_value="full", help="Everything, about half an hour.")
 @click.option(
     "--only", type=click.Choice(list(_TITLES)), help="Run one system instead of both in turn."
@@ -142,6 +143,8 @@ def _run(
     folder: Path,
     file: Path,
 ) -> Results:
+    # Asked to end, it also stops what it started and removes its data.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     load.prepare()
     plan = campaign.steps(chosen, systems, repeat)
     with campaign.scratch_folder(folder) as scratch, _progress(plan) as begin:

@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import shutil
+import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -100,11 +101,15 @@ def run(
         with process:
             try:
                 return _watch(process, scenario, system, records, tell)
-            except (_CutOffError, ProcessLookupError) as error:
-                process.kill()
-                process.wait()
-                reason = str(error) or _last_words(errors)
+            except ProcessLookupError as error:
+                raise LoadError(f"{scenario.name} on {system.name}: {error}") from None
+            except _CutOffError:
+                was_killed = process.wait() == -signal.SIGKILL
+                reason = "it took too long" if was_killed else _last_words(errors)
                 raise LoadError(f"{scenario.name} on {system.name}: {reason}") from None
+            finally:
+                # After its last event nothing is left for it to do.
+                process.kill()
     finally:
         watch.cancel()
 
@@ -221,5 +226,5 @@ def _last_words(file: Path) -> str:
     """The first line of the last exception in an error output, or its last line."""
     lines = [line for line in file.read_text(errors="replace").splitlines() if line.strip()]
     exceptions = [line for line in lines if "Exception" in line and not line.startswith("\t")]
-    found = (exceptions or lines or ["the load was stopped: it took too long"])[-1]
+    found = (exceptions or lines or ["the load ended without a word"])[-1]
     return found.strip()[:300]

@@ -96,7 +96,7 @@ def _life(
 
 
 def quick() -> list[Scenario]:
-    """What matters most, in about two minutes."""
+    """What matters most, in about three minutes."""
     return [
         _sends(16, "sync", seconds=5, warmup=6),
         _sends(16, "async", seconds=5, warmup=6),

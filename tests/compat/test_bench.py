@@ -547,6 +547,28 @@ def test_a_small_storm_is_counted_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.live
+def test_refused_sends_are_counted_and_their_reason_is_shown(tmp_path: Path) -> None:
+    # The client may send 5 MiB, a gateway takes 4 unless it is told otherwise.
+    scenario = msgspec.structs.replace(
+        TINY, rate=4, seconds=1, warmup=0, body=4 * (1 << 20) + 1, delay_ms=(0, 0)
+    )
+    found = campaign.run_step(campaign.Step(scenario, "tidegate"), tmp_path, lambda _: None)
+    assert (found.ledger.acknowledged, found.ledger.refused, found.ledger.lost) == (0, 4, 0)
+    assert sum(found.failures.values()) == 4
+    text = shown(run(found, chosen=[scenario]))
+    assert cells(text, "sends refused") == ["4", "", ""]
+    assert cells(text, "server CPU a message, µs")[0] == "-"
+    assert "Tidegate: 4 times MQ" in text
+
+
+@pytest.mark.live
+def test_a_load_that_fails_says_why(tmp_path: Path) -> None:
+    scenario = msgspec.structs.replace(TINY, body=1 << 40)
+    with pytest.raises(LoadError, match=r"tiny on tidegate: .*NumberFormatException"):
+        campaign.run_step(campaign.Step(scenario, "tidegate"), tmp_path, lambda _: None)
+
+
+@pytest.mark.live
 def test_a_gateway_that_dies_under_load_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from gateway.clients import Clients
 from gateway.clock import Clock
 from gateway.committer import Committer
 from gateway.config import Config, HostPort
 from gateway.intake import Intake
+from gateway.kv_config import KvConfig
 from gateway.outgoing import Outgoing
 from gateway.parked import ParkingLot
+from gateway.resets import Resets
+from gateway.stats import Statistics
 from gateway.topics import Groups, Topics
+from gateway.wire.bodies import MessageQueue
 from storage import Store
 
 
@@ -32,5 +37,32 @@ class Broker:
     parked: ParkingLot
     committer: Committer
     intake: Intake
+    stats: Statistics
+    resets: Resets
+    kv: KvConfig
     advertised: HostPort
     host: bytes
+    changes: int = 0
+    """How often the settings were changed since the start."""
+    _followers: list[Callable[[Config], None]] = field(default_factory=list)
+
+    def follow(self, take_up: Callable[[Config], None]) -> None:
+        """Tell a part of the settings, now and whenever they change: for what keeps a value of them."""
+        self._followers.append(take_up)
+        take_up(self.config)
+
+    def reconfigure(self, config: Config) -> None:
+        """Serve by these settings from now on. Only those marked as live may differ."""
+        self.config = config
+        self.changes += 1
+        for take_up in self._followers:
+            take_up(config)
+
+    def message_queue(self, topic: str, number: int) -> MessageQueue:
+        """A queue of this gateway's, as tools name it."""
+        return MessageQueue(topic, self.config.broker_name, number)
+
+    def topics_consumed_by(self, group: str) -> list[str]:
+        """The topics that a group has progress in."""
+        name = group.encode()
+        return sorted({topic.decode() for one, topic, _, _ in self.store.offsets() if one == name})

@@ -100,6 +100,8 @@ class About:
     """Name of RocketMQ's own setting of the same meaning, if it has one."""
     least: object = None
     most: object = None
+    live: bool = False
+    """Whether it can be changed while the gateway serves."""
 
 
 # --- values in and out ----------------------------------------------------------------------------
@@ -340,6 +342,7 @@ def setting(
     upstream: str = "",
     least: Any = None,
     most: Any = None,
+    live: bool = False,
 ) -> Any:
     """One setting's field: its default (or a function that makes it), its place and its meaning."""
     field: FieldInfo = (
@@ -347,7 +350,7 @@ def setting(
         if callable(default)
         else Field(default, description=meaning, ge=least, le=most)
     )
-    field.metadata.append(About(group, unit, upstream, least, most))
+    field.metadata.append(About(group, unit, upstream, least, most, live))
     return field
 
 
@@ -394,7 +397,12 @@ class Config(BaseModel):
         "set to true by hand.",
     )
     max_connections: Count = setting(
-        10_000, _NETWORK, "Connections at a time; further ones are closed.", least=1, most=1_000_000
+        10_000,
+        _NETWORK,
+        "Connections at a time; further ones are closed.",
+        least=1,
+        most=1_000_000,
+        live=True,
     )
     connection_idle: Duration = setting(
         timedelta(seconds=120),
@@ -404,6 +412,7 @@ class Config(BaseModel):
         upstream="serverChannelMaxIdleTimeSeconds",
         least=timedelta(seconds=1),
         most=LONGEST,
+        live=True,
     )
 
     data: FilePath = setting(
@@ -432,6 +441,7 @@ class Config(BaseModel):
         upstream="fileReservedTime",
         least=0,
         most=876_000,
+        live=True,
     )
     map_size_initial: Size = setting(
         1024**3,
@@ -449,6 +459,7 @@ class Config(BaseModel):
         unit="bytes",
         least=0,
         most=64 * 1024**4,
+        live=True,
     )
 
     delay_levels: Levels = setting(
@@ -456,6 +467,7 @@ class Config(BaseModel):
         _LATER,
         "The delay of each level, level 1 first: whole numbers with the unit s, m, h or d.",
         upstream="messageDelayLevel",
+        live=True,
     )
     max_delay: Duration = setting(
         timedelta(days=730),
@@ -463,6 +475,7 @@ class Config(BaseModel):
         "The furthest ahead that a message may be sent for; further ones are refused.",
         unit="seconds",
         upstream="timerMaxDelaySec",
+        live=True,
         least=timedelta(seconds=1),
         most=LONGEST,
     )
@@ -471,6 +484,7 @@ class Config(BaseModel):
         _LATER,
         "Whether clients may abort (recall) messages that have not fired.",
         upstream="recallMessageEnable",
+        live=True,
     )
 
     broker_name: Name = setting(
@@ -484,6 +498,7 @@ class Config(BaseModel):
         _BROKER,
         "Whether the first send to an unknown topic creates it.",
         upstream="autoCreateTopicEnable",
+        live=True,
     )
     default_topic_queues: Count = setting(
         8,
@@ -500,6 +515,7 @@ class Config(BaseModel):
         _BROKER,
         "Whether the first use of an unknown consumer group creates it.",
         upstream="autoCreateSubscriptionGroup",
+        live=True,
     )
 
     property_filter: Switch = setting(
@@ -507,6 +523,7 @@ class Config(BaseModel):
         _BROKER,
         "Whether consumers may select messages on their properties by SQL92 expressions.",
         upstream="enablePropertyFilter",
+        live=True,
     )
 
     transaction_timeout: Duration = setting(
@@ -516,6 +533,7 @@ class Config(BaseModel):
         "may ask for a time of its own (CHECK_IMMUNITY_TIME_IN_SECONDS).",
         unit="seconds",
         upstream="transactionTimeOut",
+        live=True,
         least=timedelta(milliseconds=1),
         most=LONGEST,
     )
@@ -525,6 +543,7 @@ class Config(BaseModel):
         "Time from one such question to the next.",
         unit="seconds",
         upstream="transactionCheckInterval",
+        live=True,
         least=timedelta(milliseconds=100),
         most=LONGEST,
     )
@@ -535,6 +554,7 @@ class Config(BaseModel):
         "TRANS_CHECK_MAX_TIME_TOPIC.",
         unit="questions",
         upstream="transactionCheckMax",
+        live=True,
         least=0,
         most=1_000_000,
     )
@@ -543,6 +563,7 @@ class Config(BaseModel):
         _TRANSACTIONS,
         "Whether transactional messages are refused.",
         upstream="rejectTransactionMessage",
+        live=True,
     )
     store_replies: Switch = setting(
         True,
@@ -558,6 +579,7 @@ class Config(BaseModel):
         "Largest body of a message; larger ones are refused.",
         unit="bytes",
         upstream="maxMessageSize",
+        live=True,
         least=1024,
         most=1024**3,
     )
@@ -584,6 +606,7 @@ class Config(BaseModel):
         "Most messages in the answer to one pull.",
         unit="messages",
         upstream="maxTransferCountOnMessageInMemory",
+        live=True,
         least=1,
         most=10_000,
     )
@@ -593,6 +616,7 @@ class Config(BaseModel):
         "Most bytes in the answer to one pull; one message is sent whatever its size.",
         unit="bytes",
         upstream="maxTransferBytesOnMessageInMemory",
+        live=True,
         least=1024,
         most=1024**3,
     )
@@ -770,6 +794,18 @@ def load(
         return Loaded(Config.model_validate(values), origins)
     except ValidationError as error:
         raise ConfigError(_explain(error, values, origins)) from None
+
+
+def changed(config: Config, values: Mapping[str, object]) -> Config:
+    """The settings with other values for some of them, by name.
+
+    Raises ConfigError where one has a wrong value, or does not fit with the others.
+    """
+    merged = {name: getattr(config, name) for name in config.model_fields_set} | dict(values)
+    try:
+        return Config.model_validate(merged)
+    except ValidationError as error:
+        raise ConfigError(_explain(error, merged, dict.fromkeys(merged, "asked for"))) from None
 
 
 def _read_file(file: Path, values: dict[str, object], origins: dict[str, str]) -> None:

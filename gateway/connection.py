@@ -13,6 +13,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer  # type: ignore[import-untyped]
 
+from gateway.config import Config
 from gateway.reactor import Reactor
 from gateway.wire.commands import Command, CommandError, decode_command
 from gateway.wire.frames import FrameBuffer, FrameError
@@ -147,18 +148,23 @@ class RemotingFactory(ServerFactory):
         self.on_command = on_command
         self.on_disconnect = on_disconnect
         self.max_frame_size = max_frame_size
-        self._max_connections = max_connections
+        self.max_connections = max_connections
         self._max_unfinished_bytes = max_unfinished_bytes
-        self._idle_seconds = idle_seconds
+        self.idle_seconds = idle_seconds
         self._unfinished = 0
         self._all_gone: Deferred[None] | None = None
         self.connections: set[RemotingConnection] = set()
 
+    def configure(self, config: Config) -> None:
+        """Keep connections by these settings."""
+        self.max_connections = config.max_connections
+        self.idle_seconds = config.connection_idle_ms / 1000
+
     def buildProtocol(self, addr: object) -> Any:
-        if len(self.connections) >= self._max_connections:
+        if len(self.connections) >= self.max_connections:
             self.log.warn(
                 "refused a connection: max_connections = {limit} are open",
-                limit=self._max_connections,
+                limit=self.max_connections,
             )
             return None
         connection = RemotingConnection()
@@ -190,7 +196,7 @@ class RemotingFactory(ServerFactory):
 
     def close_silent(self) -> None:
         """Close the connections that nothing was heard of for long."""
-        silent_since = self.reactor.seconds() - self._idle_seconds
+        silent_since = self.reactor.seconds() - self.idle_seconds
         for connection in list(self.connections):
             if connection.last_heard < silent_since:
                 self.log.info("closed {peer}: it was silent", peer=connection.address)

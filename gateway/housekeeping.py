@@ -16,6 +16,7 @@ from gateway.connection import RemotingFactory
 from gateway.handlers.sending import Sending
 from gateway.handlers.transactions import Transactions
 from gateway.reactor import Reactor
+from gateway.stats import SAMPLE_SECONDS
 from storage import StorageError, remove_expired
 
 SWEEP_SECONDS = 0.5
@@ -69,6 +70,7 @@ class Housekeeping:
         self._every(EXPIRY_SECONDS, self._expire)
         self._every(CHECK_SECONDS, self._transactions.check_due)
         self._every(RETENTION_SECONDS, self._remove_expired)
+        self._every(SAMPLE_SECONDS, self._broker.stats.sample)
         if self._broker.config.flush == "async":
             self._every(ASYNC_SYNC_SECONDS, self._sync)
 

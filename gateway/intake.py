@@ -76,15 +76,19 @@ class Intake:
         self._clock = clock
         self._committer = committer
         self._store_host = store_host
+        self.configure(config)
+        self._added = (
+            f"{names.MSG_REGION}\x01{REGION}\x02{names.TRACE_ON}\x01true\x02"
+            f"{names.CLUSTER}\x01{config.cluster_name}\x02"
+        )
+
+    def configure(self, config: Config) -> None:
+        """Take messages in by these settings."""
         self._rules = DelayRules(config.delay_level_ms, config.max_delay_ms)
         # What a half asks for was accepted with it: no setting and no clock may refuse it later.
         self._rules_of_commits = DelayRules(config.delay_level_ms, NO_LIMIT_MS)
         self._transaction_timeout_ms = config.transaction_timeout_ms
         self._max_body = config.max_message_size
-        self._added = (
-            f"{names.MSG_REGION}\x01{REGION}\x02{names.TRACE_ON}\x01true\x02"
-            f"{names.CLUSTER}\x01{config.cluster_name}\x02"
-        )
 
     def accept(self, topic: Topic, message: NewMessage) -> Accepted:
         """Take in a single message, now or for later as its properties ask.

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gateway.handlers.admin import Admin
+from gateway.handlers.broker_admin import BrokerAdmin
 from gateway.handlers.clients import ClientRequests
+from gateway.handlers.connections import Connections
+from gateway.handlers.group_admin import GroupAdmin
+from gateway.handlers.name_server import NameServer
 from gateway.handlers.offsets import Offsets
+from gateway.handlers.progress import GroupProgress
 from gateway.handlers.pulling import Pulling
 from gateway.handlers.queries import Queries
 from gateway.handlers.relays import Relays
 from gateway.handlers.routing import Routing
 from gateway.handlers.sending import Sending
 from gateway.handlers.timers import Timers
+from gateway.handlers.topic_admin import TopicAdmin
 from gateway.handlers.transactions import Transactions
 from gateway.router import Route
 from gateway.wire import headers
@@ -32,7 +37,12 @@ class Handlers(NamedTuple):
     transactions: Transactions
     queries: Queries
     relays: Relays
-    admin: Admin
+    names: NameServer
+    topic_admin: TopicAdmin
+    group_admin: GroupAdmin
+    connections: Connections
+    progress: GroupProgress
+    broker_admin: BrokerAdmin
 
 
 def routes(to: Handlers) -> Mapping[int, Route]:
@@ -43,7 +53,23 @@ def routes(to: Handlers) -> Mapping[int, Route]:
         Code.GET_BROKER_CLUSTER_INFO: Route(None, to.routing.cluster_info),
         Code.GET_ALL_TOPIC_LIST: Route(None, to.routing.topic_list),
         Code.GET_TOPICS_BY_CLUSTER: Route(headers.GetTopicsByCluster, to.routing.topics_by_cluster),
-        Code.DELETE_TOPIC_IN_NAMESRV: Route(headers.DeleteTopicInNameServer, to.admin.delete_topic),
+        Code.WIPE_WRITE_PERM_OF_BROKER: Route(
+            headers.NameServerBroker, to.routing.wipe_write_permission
+        ),
+        Code.ADD_WRITE_PERM_OF_BROKER: Route(
+            headers.NameServerBroker, to.routing.add_write_permission
+        ),
+        Code.GET_SYSTEM_TOPIC_LIST_FROM_NS: Route(None, to.names.system_topics),
+        Code.GET_UNIT_TOPIC_LIST: Route(None, to.names.unit_topics),
+        Code.GET_HAS_UNIT_SUB_TOPIC_LIST: Route(None, to.names.unit_topics),
+        Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: Route(None, to.names.unit_topics),
+        Code.DELETE_TOPIC_IN_NAMESRV: Route(headers.DeleteTopicInNameServer, to.names.delete_topic),
+        Code.PUT_KV_CONFIG: Route(headers.PutKvConfig, to.names.put_value),
+        Code.GET_KV_CONFIG: Route(headers.KvConfig, to.names.value),
+        Code.DELETE_KV_CONFIG: Route(headers.KvConfig, to.names.delete_value),
+        Code.GET_KVLIST_BY_NAMESPACE: Route(headers.KvNamespace, to.names.values),
+        Code.GET_NAMESRV_CONFIG: Route(None, to.names.settings),
+        Code.UPDATE_NAMESRV_CONFIG: Route(None, to.names.change_settings),
         # clients
         Code.HEART_BEAT: Route(None, to.clients.heartbeat),
         Code.UNREGISTER_CLIENT: Route(headers.UnregisterClient, to.clients.unregister),
@@ -87,11 +113,61 @@ def routes(to: Handlers) -> Mapping[int, Route]:
         Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: Route(
             headers.GetConsumerStatus, to.relays.consumer_status
         ),
-        # topics and groups
-        Code.UPDATE_AND_CREATE_TOPIC: Route(headers.CreateTopic, to.admin.create_topic),
-        Code.GET_TOPIC_CONFIG: Route(headers.GetTopicConfig, to.admin.topic_config),
-        Code.DELETE_TOPIC_IN_BROKER: Route(headers.DeleteTopic, to.admin.delete_topic),
-        Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Route(None, to.admin.put_group),
-        Code.GET_SUBSCRIPTIONGROUP_CONFIG: Route(headers.GetGroupConfig, to.admin.group_config),
-        Code.DELETE_SUBSCRIPTIONGROUP: Route(headers.DeleteGroup, to.admin.delete_group),
+        # topics
+        Code.UPDATE_AND_CREATE_TOPIC: Route(headers.CreateTopic, to.topic_admin.create_topic),
+        Code.UPDATE_AND_CREATE_TOPIC_LIST: Route(None, to.topic_admin.create_topics),
+        Code.GET_TOPIC_CONFIG: Route(headers.GetTopicConfig, to.topic_admin.topic_config),
+        Code.GET_ALL_TOPIC_CONFIG: Route(headers.GetAllTopics, to.topic_admin.all_topics),
+        Code.GET_TOPIC_STATS_INFO: Route(headers.GetTopicStats, to.topic_admin.topic_stats),
+        Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: Route(None, to.topic_admin.system_topics),
+        Code.QUERY_CONSUME_QUEUE: Route(headers.QueryConsumeQueue, to.topic_admin.queue_rows),
+        Code.DELETE_TOPIC_IN_BROKER: Route(headers.DeleteTopic, to.topic_admin.delete_topic),
+        # groups
+        Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Route(None, to.group_admin.put_group),
+        Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: Route(None, to.group_admin.put_groups),
+        Code.GET_SUBSCRIPTIONGROUP_CONFIG: Route(
+            headers.GetGroupConfig, to.group_admin.group_config
+        ),
+        Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: Route(
+            headers.GetAllGroups, to.group_admin.all_groups
+        ),
+        Code.DELETE_SUBSCRIPTIONGROUP: Route(headers.DeleteGroup, to.group_admin.delete_group),
+        # who is there
+        Code.GET_CONSUMER_CONNECTION_LIST: Route(
+            headers.GetConsumerConnections, to.connections.consumers
+        ),
+        Code.GET_PRODUCER_CONNECTION_LIST: Route(
+            headers.GetProducerConnections, to.connections.producers
+        ),
+        Code.GET_ALL_PRODUCER_INFO: Route(None, to.connections.all_producers),
+        Code.QUERY_TOPIC_CONSUME_BY_WHO: Route(
+            headers.QueryTopicConsumers, to.connections.groups_of_topic
+        ),
+        Code.QUERY_TOPICS_BY_CONSUMER: Route(
+            headers.QueryTopicsByConsumer, to.connections.topics_of_group
+        ),
+        Code.QUERY_SUBSCRIPTION_BY_CONSUMER: Route(
+            headers.QuerySubscription, to.connections.subscription
+        ),
+        # how far groups are
+        Code.GET_CONSUME_STATS: Route(headers.GetConsumeStats, to.progress.of_group),
+        Code.GET_BROKER_CONSUME_STATS: Route(
+            headers.GetBrokerConsumeStats, to.progress.of_all_groups
+        ),
+        Code.QUERY_CONSUME_TIME_SPAN: Route(headers.QueryConsumeTimeSpan, to.progress.time_spans),
+        Code.GET_ALL_CONSUMER_OFFSET: Route(None, to.progress.all_offsets),
+        Code.INVOKE_BROKER_TO_RESET_OFFSET: Route(headers.ResetOffset, to.progress.reset),
+        Code.CLONE_GROUP_OFFSET: Route(headers.CloneGroupOffset, to.progress.clone),
+        # the broker as a whole
+        Code.GET_BROKER_CONFIG: Route(None, to.broker_admin.settings),
+        Code.UPDATE_BROKER_CONFIG: Route(None, to.broker_admin.change_settings),
+        Code.GET_BROKER_RUNTIME_INFO: Route(None, to.broker_admin.state),
+        Code.VIEW_BROKER_STATS_DATA: Route(headers.ViewBrokerStats, to.broker_admin.rates),
+        Code.GET_ALL_DELAY_OFFSET: Route(None, to.broker_admin.delay_offsets),
+        Code.GET_TIMER_CHECK_POINT: Route(None, to.broker_admin.timer_checkpoint),
+        Code.GET_BROKER_HA_STATUS: Route(None, to.broker_admin.ha_status),
+        Code.GET_COLD_DATA_FLOW_CTR_INFO: Route(None, to.broker_admin.cold_data),
+        Code.CLEAN_EXPIRED_CONSUMEQUEUE: Route(None, to.broker_admin.clean_up),
+        Code.CLEAN_UNUSED_TOPIC: Route(None, to.broker_admin.clean_up),
+        Code.DELETE_EXPIRED_COMMITLOG: Route(None, to.broker_admin.clean_up),
     }

@@ -26,22 +26,30 @@ from gateway.clock import Clock
 from gateway.committer import Committer
 from gateway.config import VIP_CHANNEL_DISTANCE, Config
 from gateway.connection import RemotingConnection, RemotingFactory
-from gateway.handlers.admin import Admin
+from gateway.handlers.broker_admin import BrokerAdmin
 from gateway.handlers.clients import ClientRequests
+from gateway.handlers.connections import Connections
+from gateway.handlers.group_admin import GroupAdmin
+from gateway.handlers.name_server import NameServer
 from gateway.handlers.offsets import Offsets
+from gateway.handlers.progress import GroupProgress
 from gateway.handlers.pulling import Pulling
 from gateway.handlers.queries import Queries
 from gateway.handlers.relays import Relays
 from gateway.handlers.routing import Routing
 from gateway.handlers.sending import Sending
 from gateway.handlers.timers import Timers
+from gateway.handlers.topic_admin import TopicAdmin
 from gateway.handlers.transactions import Transactions
 from gateway.housekeeping import Housekeeping
 from gateway.intake import Intake, terms_of
+from gateway.kv_config import KvConfig
 from gateway.outgoing import Outgoing
 from gateway.parked import ParkingLot
+from gateway.resets import Resets
 from gateway.router import Router
 from gateway.routes import Handlers, routes
+from gateway.stats import Statistics
 from gateway.topics import Groups, Topics
 from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import Command, encode_response
@@ -143,7 +151,8 @@ class Gateway:
         outgoing = Outgoing(reactor)
         parked = ParkingLot()
         topics, groups = Topics(store, config), Groups(store, config)
-        committer = Committer(reactor, clock, store, parked, (topics, groups))
+        kv = KvConfig(store)
+        committer = Committer(reactor, clock, store, parked, (topics, groups, kv))
         self.broker = broker = Broker(
             config=config,
             clock=clock,
@@ -155,9 +164,14 @@ class Gateway:
             parked=parked,
             committer=committer,
             intake=Intake(store, clock, committer, config, host),
+            stats=Statistics(store, clock.now_ms, config.cluster_name, lambda: committer.fired),
+            resets=Resets(),
+            kv=kv,
             advertised=self.advertised,
             host=host,
         )
+        for part in (topics, groups, broker.intake, self.factory):
+            broker.follow(part.configure)
         sending = Sending(broker)
         transactions = Transactions(broker)
         handlers = Handlers(
@@ -170,7 +184,12 @@ class Gateway:
             transactions=transactions,
             queries=Queries(broker),
             relays=Relays(broker),
-            admin=Admin(broker),
+            names=NameServer(broker),
+            topic_admin=TopicAdmin(broker),
+            group_admin=GroupAdmin(broker),
+            connections=Connections(broker, reactor),
+            progress=GroupProgress(broker),
+            broker_admin=BrokerAdmin(broker),
         )
         self._router = Router(routes(handlers))
         self._housekeeping = Housekeeping(reactor, broker, self.factory, sending, transactions)

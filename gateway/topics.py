@@ -40,6 +40,9 @@ FORBIDDEN_TO_SEND = frozenset(
 )
 """TopicValidator's list, and the timer topic, which upstream forgot: a send to it halts upstream's timers."""
 
+SYSTEM_GROUPS = ("TOOLS_CONSUMER", "SELF_TEST_C_GROUP")
+"""Groups that tools and clients use unasked; they exist even where groups are not created on first use."""
+
 MAX_NAME = 127
 """Longest topic name (TopicValidator.TOPIC_MAX_LENGTH); retry and dead-letter topics may have 255 bytes."""
 
@@ -70,6 +73,7 @@ class Topics:
         self._store = store
         self._config = config
         self._topics: dict[str, Topic] = {}
+        self.changes = 0
         self._decode = msgspec.json.Decoder(TopicSettings).decode
         self.system = frozenset(settings.topic_name for settings in self._system_topics())
         self.reload()
@@ -87,14 +91,24 @@ class Topics:
     def _system_topics(self) -> Iterator[TopicSettings]:
         queues = self._config.default_topic_queues
         yield TopicSettings(DEFAULT_TOPIC, queues, queues, PERM_READ | PERM_WRITE | PERM_INHERIT)
-        for name in (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, TRACE_TOPIC, "SELF_TEST_TOPIC"):
-            yield TopicSettings(name, 1, 1, PERM_READ | PERM_WRITE)
+        levels = len(self._config.delay_level_ms)
+        yield TopicSettings(SCHEDULE_TOPIC, levels, levels, PERM_READ | PERM_WRITE)
         for name in (
-            self._config.cluster_name,
-            self._config.broker_name,
+            TIMER_TOPIC,
+            HALF_TOPIC,
+            TRACE_TOPIC,
+            "SELF_TEST_TOPIC",
+            "OFFSET_MOVED_EVENT",
             f"{self._config.cluster_name}_REPLY_TOPIC",
         ):
             yield TopicSettings(name, 1, 1, PERM_READ | PERM_WRITE)
+        # Tools find a cluster's or a broker's address by asking for it as for a topic.
+        for name, queues in ((self._config.cluster_name, 16), (self._config.broker_name, 1)):
+            yield TopicSettings(name, queues, queues, PERM_READ | PERM_WRITE | PERM_INHERIT)
+
+    def configure(self, config: Config) -> None:
+        """Create topics by these settings."""
+        self._config = config
 
     def get(self, name: str) -> Topic | None:
         """A topic, if it exists."""
@@ -137,6 +151,7 @@ class Topics:
         topic = Topic(settings)
         self._store.put_topic(topic.stored_name, msgspec.json.encode(settings))
         self._topics[topic.name] = topic
+        self.changes += 1
         return topic
 
     def delete(self, name: str) -> None:
@@ -145,6 +160,7 @@ class Topics:
         if topic is not None:
             self._store.delete_topic(topic.stored_name)
             del self._topics[name]
+            self.changes += 1
 
 
 class Groups:
@@ -155,14 +171,20 @@ class Groups:
         self._config = config
         self._decode = msgspec.json.Decoder(GroupSettings).decode
         self._groups: dict[str, GroupSettings] = {}
+        self.changes = 0
         self.reload()
 
     def reload(self) -> None:
         """Take over what is stored."""
-        self._groups = {
+        self._groups = {name: GroupSettings(name) for name in SYSTEM_GROUPS}
+        self._groups |= {
             name.decode(): self._decode(settings_json)
             for name, settings_json in self._store.groups()
         }
+
+    def configure(self, config: Config) -> None:
+        """Create groups by these settings."""
+        self._config = config
 
     def __iter__(self) -> Iterator[GroupSettings]:
         return iter(self._groups.values())
@@ -182,6 +204,7 @@ class Groups:
         """Create a group, or change its settings. The change joins the store's batch."""
         self._store.put_group(settings.group_name.encode(), msgspec.json.encode(settings))
         self._groups[settings.group_name] = settings
+        self.changes += 1
         return settings
 
     def delete(self, name: str) -> None:
@@ -189,6 +212,7 @@ class Groups:
         if name in self._groups:
             self._store.delete_group(name.encode())
             del self._groups[name]
+            self.changes += 1
 
 
 def is_group_name(name: str) -> bool:

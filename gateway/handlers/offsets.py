@@ -54,6 +54,10 @@ class Offsets:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"Group {fields.consumer_group} not exist! {NOT_FOUND_HELP}",
             )
+        resets = self._broker.resets
+        if resets.offsets and resets.waits(fields.consumer_group, fields.topic, fields.queue_id):
+            call.answer(remark="Offset has been previously reset")
+            return
         self._store.set_offset(
             fields.consumer_group.encode(),
             fields.topic.encode(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gateway.broker import Broker
+from gateway.config import Config
 from gateway.filters import ALL_TAGS, TAG, Filter, FilterError, filter_of, is_tag_type
 from gateway.reactor import Reactor
 from gateway.router import Call, RequestError
@@ -52,7 +53,7 @@ class Pull:
         return self.call.peer.open
 
     def retry(self) -> bool:
-        return self._pulling.deliver(self)
+        return self._pulling.answer_reset(self.call, self.queue) or self._pulling.deliver(self)
 
     def give_up(self) -> None:
         self._pulling.answer_nothing(self)
@@ -65,15 +66,20 @@ class Pulling:
         self._broker = broker
         self._reactor = reactor
         self._store = broker.store
-        self._max_messages = broker.config.max_pull_messages
-        self._max_bytes = broker.config.max_pull_bytes
-        self._by_properties = broker.config.property_filter
+        broker.follow(self._configure)
+
+    def _configure(self, config: Config) -> None:
+        self._max_messages = config.max_pull_messages
+        self._max_bytes = config.max_pull_bytes
+        self._by_properties = config.property_filter
 
     def pull(self, call: Call) -> None:
         """Answer with messages from an offset on; when there are none, wait for one if the client lets us."""
         fields: PullMessage = call.fields
         wanted = self._check(call)
         queue = self._store.queue(fields.topic.encode(), fields.queue_id)
+        if self._broker.resets.offsets and self.answer_reset(call, queue):
+            return
         if fields.sys_flag & PullSysFlag.COMMIT_OFFSET and fields.commit_offset >= 0:
             self._store.set_offset(
                 fields.consumer_group.encode(), queue.topic, queue.number, fields.commit_offset
@@ -121,6 +127,25 @@ class Pulling:
             return True
         return False
 
+    def answer_reset(self, call: Call, queue: Queue) -> bool:
+        """Tell the client where an operator wants its group to go on, if it does not know yet; False when it does."""
+        fields: PullMessage = call.fields
+        offset = self._broker.resets.take(fields.consumer_group, fields.topic, queue.number)
+        if offset is None:
+            return False
+        call.send(
+            pull_response(
+                call.command.opaque,
+                ResponseCode.PULL_OFFSET_MOVED,
+                "OFFSET_RESET",
+                offset,
+                queue.first,
+                queue.visible,
+                [],
+            )
+        )
+        return True
+
     def answer_nothing(self, pull: Pull) -> None:
         """Answer that nothing came."""
         self._answer(pull, ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE")
@@ -129,6 +154,14 @@ class Pulling:
         self, pull: Pull, code: int, remark: str, records: list[bytes] | None = None
     ) -> None:
         call, queue = pull.call, pull.queue
+        if records:
+            fields: PullMessage = call.fields
+            size = sum(map(len, records))
+            self._broker.stats.handed_out(
+                fields.topic, fields.consumer_group, queue.number, pull.offset, len(records), size
+            )
+        else:
+            self._broker.stats.missed += 1
         call.send(
             pull_response(
                 call.command.opaque,

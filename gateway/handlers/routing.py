@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from gateway.broker import Broker
+from gateway.kv_config import ORDER_NAMESPACE
 from gateway.router import Call, RequestError
-from gateway.topics import NOT_FOUND_HELP
+from gateway.topics import NOT_FOUND_HELP, PERM_WRITE
 from gateway.wire.bodies import encode_cluster_info, encode_route, encode_topic_list
 from gateway.wire.codes import ResponseCode
-from gateway.wire.headers import GetRouteInfo, GetTopicsByCluster
+from gateway.wire.headers import GetRouteInfo, GetTopicsByCluster, NameServerBroker
 
 
 class Routing:
@@ -16,6 +19,7 @@ class Routing:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._address = str(broker.advertised)
+        self._writable = True
 
     def route(self, call: Call) -> None:
         """The queues of a topic. Clients that are about to create one ask for `TBW102` instead."""
@@ -27,11 +31,35 @@ class Routing:
                 f"No topic route info in name server for the topic: {fields.topic}\n{NOT_FOUND_HELP}",
             )
         config = self._broker.config
+        settings = topic.settings
+        if not self._writable:
+            settings = msgspec.structs.replace(settings, perm=settings.perm & ~PERM_WRITE)
         call.answer(
             body=encode_route(
-                config.cluster_name, config.broker_name, self._address, topic.settings
+                config.cluster_name,
+                config.broker_name,
+                self._address,
+                settings,
+                self._broker.kv.get(ORDER_NAMESPACE, topic.name),
             )
         )
+
+    def wipe_write_permission(self, call: Call) -> None:
+        """Have clients send elsewhere (205): routes say that no topic can be written, until the permission is given
+        back or the gateway starts anew. What is sent all the same is accepted."""
+        call.answer({"wipeTopicCount": str(self._set_writable(call, writable=False))})
+
+    def add_write_permission(self, call: Call) -> None:
+        """Have clients send here again (327)."""
+        call.answer({"addTopicCount": str(self._set_writable(call, writable=True))})
+
+    def _set_writable(self, call: Call, *, writable: bool) -> int:
+        """How many topics this changes."""
+        fields: NameServerBroker = call.fields
+        if fields.broker_name != self._broker.config.broker_name:
+            return 0
+        self._writable = writable
+        return len(self._broker.topics.names())
 
     def cluster_info(self, call: Call) -> None:
         """All brokers of all clusters: this one."""

@@ -6,6 +6,7 @@ import random
 
 from gateway.abort import abort_remark, best_outcome
 from gateway.broker import Broker
+from gateway.config import Config
 from gateway.delays import REQUESTS, TIMER_PROPERTIES
 from gateway.intake import Accepted, NewMessage
 from gateway.router import Call, RequestError
@@ -70,12 +71,15 @@ class Sending:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._config = broker.config
+        broker.follow(self._configure)
         self._topics = broker.topics
         self._intake = broker.intake
         self._committer = broker.committer
         self.disk_full = False
         """Set by the housekeeping: sends are refused, and everything else goes on."""
+
+    def _configure(self, config: Config) -> None:
+        self._config = config
 
     def send(self, call: Call) -> None:
         """Store a message; it is answered once it is on disk."""
@@ -329,6 +333,7 @@ class Sending:
                 self._retry_properties(message, level),
             ),
         )
+        self._broker.stats.sent_back(message.topic, group.group_name)
         self._committer.answer(call, call.encode())
 
     def _retry_properties(self, message: Message, level: int) -> str:

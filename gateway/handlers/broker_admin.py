@@ -1,0 +1,180 @@
+"""The broker as a whole: its settings (25, 26), its state (28, 45, 60, 907, 2003), its rates (315), and cleaning up
+(306, 316, 329)."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+
+from twisted.logger import Logger
+
+from gateway.broker import Broker
+from gateway.config import ConfigError
+from gateway.router import Call, RequestError
+from gateway.stats import Spans
+from gateway.upstream_settings import after, shown
+from gateway.versions import TableVersion
+from gateway.wire.admin_bodies import (
+    DataVersion,
+    encode_changes,
+    encode_cold_data_info,
+    encode_delay_offsets,
+    encode_ha_status,
+    encode_rates,
+    encode_table,
+    encode_version,
+    parse_changes,
+)
+from gateway.wire.codes import ResponseCode
+from gateway.wire.commands import VERSION
+from gateway.wire.headers import ViewBrokerStats
+from gateway.wire.messages import decode_message
+from storage import remove_expired
+
+VERSION_SHOWN = "V5_5_0"
+"""The RocketMQ release whose requests are answered here, as MQVersion names it: tools print it."""
+
+CLEANED_AT_ONCE = 500
+"""Messages removed while a tool waits, some 10 ms of work; the periodic clean-up does the rest."""
+
+_CHECKPOINT = struct.Struct(">7q")
+
+
+class BrokerAdmin:
+    """Answers what tools ask of a broker as a whole."""
+
+    log = Logger()
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._version = TableVersion(broker)
+
+    def settings(self, call: Call) -> None:
+        """All settings in force, under upstream's names (26)."""
+        broker = self._broker
+        version = encode_version(self._version.at(broker.clock.now_ms()))
+        call.answer({"version": version}, encode_changes(shown(broker.config, broker.advertised)))
+
+    def change_settings(self, call: Call) -> None:
+        """Change settings until the next start (25). What cannot be changed is refused, and then nothing is."""
+        broker = self._broker
+        changes = parse_changes(call.command.body)
+        try:
+            config = after(broker.config, changes)
+        except ConfigError as error:
+            raise RequestError(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        if config != broker.config:
+            broker.reconfigure(config)
+            self.log.info(
+                "settings were changed by {peer} until the next start: {changes}",
+                peer=call.peer.address,
+                changes=", ".join(f"{name}={value}" for name, value in changes.items()),
+            )
+        call.answer()
+
+    def state(self, call: Call) -> None:
+        """Figures of the running broker by name, as text (28)."""
+        call.answer(body=encode_table(self._figures()))
+
+    def _figures(self) -> dict[str, str]:
+        broker, stats, store = self._broker, self._broker.stats, self._broker.store
+        now_ms = broker.clock.now_ms()
+        disk = shutil.disk_usage(broker.config.data)
+        oldest = store.oldest_record()
+        # What is stored is not divided into a log and an index of it, and no thread pool holds anything up.
+        idle = {
+            f"{pool}ThreadPoolQueue{figure}": "0"
+            for pool in ("send", "pull", "litePull", "ack", "query")
+            for figure in ("Size", "HeadWaitTimeMills")
+        }
+        return idle | {
+            "brokerVersionDesc": VERSION_SHOWN,
+            "brokerVersion": str(VERSION),
+            "brokerActive": "true",
+            "bootTimestamp": str(stats.started_ms),
+            "runtime": _runtime(now_ms - stats.started_ms),
+            "putTps": _rates(stats.total_rates("put")),
+            "getTransferredTps": _rates(stats.total_rates("got")),
+            "getFoundTps": _rates(stats.total_rates("found")),
+            "getMissTps": _rates(stats.total_rates("missed")),
+            "getTotalTps": _rates(stats.total_rates("pulls")),
+            "msgPutTotalTodayNow": str(stats.put),
+            "msgPutTotalTodayMorning": str(stats.this_morning.put),
+            "msgPutTotalYesterdayMorning": str(stats.yesterday_morning.put),
+            "msgGetTotalTodayNow": str(stats.got),
+            "msgGetTotalTodayMorning": str(stats.this_morning.got),
+            "msgGetTotalYesterdayMorning": str(stats.yesterday_morning.got),
+            "putMessageTimesTotal": str(stats.put),
+            "earliestMessageTimeStamp": str(decode_message(oldest).store_ms if oldest else -1),
+            "commitLogMinOffset": str(
+                decode_message(oldest).physical_offset if oldest else store.next_sequence
+            ),
+            "commitLogMaxOffset": str(store.next_sequence),
+            "commitLogDiskRatio": f"{1 - disk.free / disk.total:.4f}",
+            "consumeQueueDiskRatio": f"{1 - disk.free / disk.total:.4f}",
+            "commitLogDirCapacity": (
+                f"Total : {disk.total / 1024**3:.1f} GiB, Free : {disk.free / 1024**3:.1f} GiB."
+            ),
+            "pageCacheLockTimeMills": "0",
+            "dispatchBehindBytes": "0",
+            "timerReadBehind": "0",
+            "timerOffsetBehind": "0",
+            "timerCongestNum": str(store.pending_count()),
+            "timerDequeueTps": f"{stats.total_rates('fired')[0]:.1f}",
+        }
+
+    def rates(self, call: Call) -> None:
+        """How much of something there was in the last minute, hour and day (315)."""
+        fields: ViewBrokerStats = call.fields
+        found = self._broker.stats.rates(fields.stats_name, fields.stats_key)
+        if found is None:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"The stats <{fields.stats_name}> <{fields.stats_key}> not exist",
+            )
+        call.answer(body=encode_rates(_by_name(found)))
+
+    def delay_offsets(self, call: Call) -> None:
+        """How far each delay level is (45): levels are due times here, and have no offsets."""
+        call.answer(body=encode_delay_offsets(DataVersion(0, self._broker.stats.started_ms), {}))
+
+    def timer_checkpoint(self, call: Call) -> None:
+        """How far the timers are (60, TimerCheckpoint): what is accepted is timed at once."""
+        now_ms = self._broker.clock.now_ms()
+        end = self._broker.store.next_sequence
+        call.answer(body=_CHECKPOINT.pack(now_ms, 0, end, end, 0, now_ms, 0))
+
+    def ha_status(self, call: Call) -> None:
+        """The replicas (907): there are none."""
+        call.answer(body=encode_ha_status(self._broker.store.next_sequence))
+
+    def cold_data(self, call: Call) -> None:
+        """Who is slowed down for reading old messages (2003): nobody."""
+        call.answer(body=encode_cold_data_info())
+
+    def clean_up(self, call: Call) -> None:
+        """Remove now what is past its retention or was of deleted topics (306, 316, 329)."""
+        broker = self._broker
+        remove_expired(
+            broker.store,
+            broker.clock.now_ms() - broker.config.retention_ms,
+            CLEANED_AT_ONCE,
+            lambda topic: broker.topics.get(topic.decode()) is None,
+        )
+        broker.committer.answer(call, call.encode())
+
+
+def _rates(rates: tuple[float, float, float]) -> str:
+    return " ".join(f"{rate:.2f}" for rate in rates)
+
+
+def _runtime(ms: int) -> str:
+    """A time as DefaultMessageStore.getRuntimeInfo writes it."""
+    minutes, seconds = divmod(ms // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
+
+
+def _by_name(spans: Spans) -> dict[str, tuple[int, float, float]]:
+    return {"statsMinute": spans.minute, "statsHour": spans.hour, "statsDay": spans.day}

@@ -1,0 +1,88 @@
+"""Consumer groups, as tools create (200, 225), read (201, 352) and delete (207) them."""
+
+from __future__ import annotations
+
+from gateway.broker import Broker
+from gateway.router import Call, RequestError
+from gateway.topics import NOT_FOUND_HELP, is_group_name
+from gateway.versions import TableVersion
+from gateway.wire.admin_bodies import encode_groups, parse_group_settings_list
+from gateway.wire.bodies import GroupSettings, encode_group_settings, parse_group_settings
+from gateway.wire.codes import ResponseCode
+from gateway.wire.headers import DeleteGroup, GetAllGroups, GetGroupConfig
+
+
+class GroupAdmin:
+    """Changes groups; each change is answered once it is on disk."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._groups = broker.groups
+        self._version = TableVersion(broker.groups)
+
+    def put_group(self, call: Call) -> None:
+        """Create a consumer group or change its settings (200)."""
+        settings = parse_group_settings(call.command.body)
+        _check_name(settings)
+        self._put(settings)
+        self._answer_on_disk(call)
+
+    def put_groups(self, call: Call) -> None:
+        """Create consumer groups or change their settings (225): all of them, or none."""
+        groups = parse_group_settings_list(call.command.body)
+        for settings in groups:
+            _check_name(settings)
+        for settings in groups:
+            self._put(settings)
+        self._answer_on_disk(call)
+
+    def group_config(self, call: Call) -> None:
+        """A consumer group's settings (352)."""
+        fields: GetGroupConfig = call.fields
+        group = self._groups.find(fields.group)
+        if group is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {fields.group} {NOT_FOUND_HELP}",
+            )
+        call.answer(body=encode_group_settings(group))
+
+    def all_groups(self, call: Call) -> None:
+        """The settings of all consumer groups, or of a page of them (201)."""
+        fields: GetAllGroups = call.fields
+        settings = list(self._groups)
+        total = len(settings)
+        if fields.group_seq is not None:
+            begin = max(0, fields.group_seq)
+            settings = settings[begin : begin + max(0, fields.max_group_num or total)]
+        version = self._version.at(self._broker.clock.now_ms())
+        call.answer({"totalGroupNum": str(total)}, encode_groups(version, settings))
+
+    def delete_group(self, call: Call) -> None:
+        """Delete a consumer group (207), and its progress if asked to."""
+        fields: DeleteGroup = call.fields
+        self._groups.delete(fields.group_name)
+        self._broker.stats.forget_group(fields.group_name)
+        if fields.clean_offset:
+            self._broker.resets.forget(fields.group_name)
+            self._broker.store.forget_offsets(fields.group_name.encode())
+        self._answer_on_disk(call)
+
+    def _put(self, settings: GroupSettings) -> None:
+        if self._groups.get(settings.group_name) != settings:
+            self._groups.put(settings)
+
+    def _answer_on_disk(self, call: Call) -> None:
+        self._broker.committer.answer(call, call.encode())
+
+
+def _check_name(settings: GroupSettings) -> None:
+    name = settings.group_name
+    if not name.strip():
+        raise RequestError(ResponseCode.INVALID_PARAMETER, "The specified group is blank.")
+    if not is_group_name(name):
+        raise RequestError(
+            ResponseCode.INVALID_PARAMETER,
+            f"The specified group: {name}, contains illegal characters, allowing only "
+            "^[%|a-zA-Z0-9_-]+$, or is too long",
+        )

@@ -1,0 +1,90 @@
+"""The name server's part beside routes: kept values (100-102, 219), its lists of topics (304, 311-313), its settings
+(318, 319)."""
+
+from __future__ import annotations
+
+from gateway.broker import Broker
+from gateway.router import Call, RequestError
+from gateway.upstream_settings import shown
+from gateway.wire.admin_bodies import encode_changes, encode_table, encode_topic_list_of
+from gateway.wire.bodies import encode_topic_list
+from gateway.wire.codes import ResponseCode
+from gateway.wire.headers import KvConfig, KvNamespace, PutKvConfig
+
+SETTINGS = ("listenPort", "serverChannelMaxIdleTimeSeconds", "bindAddress", "orderMessageEnable")
+"""What of the settings is a name server's."""
+
+
+class NameServer:
+    """Answers what tools ask of a name server."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._values = broker.kv
+
+    def put_value(self, call: Call) -> None:
+        """Keep a value (100); it is answered once it is on disk."""
+        fields: PutKvConfig = call.fields
+        self._values.put(fields.namespace, fields.key, fields.value)
+        self._broker.committer.answer(call, call.encode())
+
+    def value(self, call: Call) -> None:
+        """A value that was kept (101)."""
+        fields: KvConfig = call.fields
+        value = self._values.get(fields.namespace, fields.key)
+        if value is None:
+            raise RequestError(
+                ResponseCode.QUERY_NOT_FOUND,
+                f"No config item, Namespace: {fields.namespace} Key: {fields.key}",
+            )
+        call.answer({"value": value})
+
+    def delete_value(self, call: Call) -> None:
+        """Forget a value (102)."""
+        fields: KvConfig = call.fields
+        self._values.delete(fields.namespace, fields.key)
+        self._broker.committer.answer(call, call.encode())
+
+    def values(self, call: Call) -> None:
+        """All values of a namespace (219)."""
+        fields: KvNamespace = call.fields
+        values = self._values.namespace(fields.namespace)
+        if values is None:
+            raise RequestError(
+                ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {fields.namespace}"
+            )
+        call.answer(body=encode_table(values))
+
+    def system_topics(self, call: Call) -> None:
+        """The names under which the broker and the cluster stand among topics (304)."""
+        config = self._broker.config
+        call.answer(
+            body=encode_topic_list_of(
+                str(self._broker.advertised), [config.broker_name, config.cluster_name]
+            )
+        )
+
+    def unit_topics(self, call: Call) -> None:
+        """The topics that are split by unit (311, 312, 313): there are none."""
+        call.answer(body=encode_topic_list([]))
+
+    def delete_topic(self, call: Call) -> None:
+        """Forget where a topic is (216). Tools ask so when they have deleted it at its broker, which is all there is to
+        do here; while the broker has it, upstream's name server too learns of it again within half a minute."""
+        call.answer()
+
+    def settings(self, call: Call) -> None:
+        """The name server's settings (319)."""
+        broker = self._broker
+        values = shown(broker.config, broker.advertised) | {
+            "bindAddress": broker.config.listen.host,
+            "orderMessageEnable": "true",
+        }
+        call.answer(body=encode_changes({name: values[name] for name in SETTINGS}))
+
+    def change_settings(self, call: Call) -> None:
+        """Change the name server's settings (318): they are the gateway's, and changed as such (25)."""
+        raise RequestError(
+            ResponseCode.NO_PERMISSION,
+            "the name server has no settings of its own here: change the gateway's by updateBrokerConfig",
+        )

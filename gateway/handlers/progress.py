@@ -1,0 +1,219 @@
+"""How far consumer groups are: seen (208, 317, 303, 43), set anew (222) and copied (314)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gateway.broker import Broker
+from gateway.router import Call, RequestError
+from gateway.topics import Topic
+from gateway.wire.admin_bodies import (
+    DataVersion,
+    Progress,
+    TimeSpan,
+    encode_all_offsets,
+    encode_broker_consume_stats,
+    encode_consume_stats,
+    encode_offsets_by_queue,
+    encode_time_spans,
+)
+from gateway.wire.codes import ResponseCode
+from gateway.wire.headers import (
+    CloneGroupOffset,
+    GetBrokerConsumeStats,
+    GetConsumeStats,
+    QueryConsumeTimeSpan,
+    ResetOffset,
+)
+from storage import Queue
+
+NO_OFFSET = -1
+"""An offset that tools leave out."""
+
+
+class GroupProgress:
+    """Shows and changes the progress of groups."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._store = broker.store
+        self._topics = broker.topics
+
+    def of_group(self, call: Call) -> None:
+        """How far a group is in its topics, or in those that are asked for (208)."""
+        fields: GetConsumeStats = call.fields
+        group = fields.consumer_group
+        if fields.topic_list:
+            names: Iterable[str] = [name for name in fields.topic_list.split(";") if name]
+        elif fields.topic:
+            names = [fields.topic]
+        else:
+            names = self._broker.topics_consumed_by(group)
+        topics = self._consumed(group, names)
+        progress = [one for topic in topics for one in self._progress(group, topic)]
+        rate = sum(self._rate(group, topic) for topic in topics)
+        call.answer(body=encode_consume_stats(progress, rate))
+
+    def of_all_groups(self, call: Call) -> None:
+        """How far every group is in every topic; of ordered topics alone if asked so (317)."""
+        fields: GetBrokerConsumeStats = call.fields
+        groups = []
+        for settings in self._broker.groups:
+            group = settings.group_name
+            topics = self._consumed(group, self._broker.topics_consumed_by(group))
+            groups.append(
+                (
+                    group,
+                    [
+                        (self._progress(group, topic), self._rate(group, topic))
+                        for topic in topics
+                        if topic.settings.order or not fields.is_order
+                    ],
+                )
+            )
+        call.answer(body=encode_broker_consume_stats(str(self._broker.advertised), groups))
+
+    def time_spans(self, call: Call) -> None:
+        """When each queue's oldest, newest and last consumed message came (303)."""
+        fields: QueryConsumeTimeSpan = call.fields
+        topic = self._topics.get(fields.topic)
+        if topic is None:
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{fields.topic}] not exist")
+        group = fields.group.encode()
+        now_ms = self._broker.clock.now_ms()
+        spans = []
+        for number in range(topic.settings.write_queue_nums):
+            queue = self._store.queue(topic.stored_name, number)
+            offset = self._store.offset(group, topic.stored_name, number) or 0
+            oldest_ms = self._stored_ms(queue, queue.first)
+            consumed_ms = self._stored_ms(queue, offset - 1) if offset > 0 else oldest_ms
+            next_ms = self._stored_ms(queue, max(offset, queue.first))
+            spans.append(
+                TimeSpan(
+                    self._broker.message_queue(topic.name, number),
+                    oldest_ms,
+                    self._stored_ms(queue, queue.visible - 1),
+                    consumed_ms,
+                    max(0, now_ms - next_ms) if next_ms else 0,
+                )
+            )
+        call.answer(body=encode_time_spans(spans))
+
+    def all_offsets(self, call: Call) -> None:
+        """The progress of all groups (43)."""
+        topics: dict[str, list[str]] = {}
+        offsets: dict[str, dict[int, int]] = {}
+        for stored_group, stored_topic, number, offset in self._store.offsets():
+            group, topic = stored_group.decode(), stored_topic.decode()
+            known = topics.setdefault(group, [])
+            if topic not in known:
+                known.append(topic)
+            offsets.setdefault(f"{topic}@{group}", {})[number] = offset
+        version = DataVersion(0, self._broker.stats.started_ms)
+        call.answer(body=encode_all_offsets(version, topics, offsets))
+
+    def reset(self, call: Call) -> None:
+        """Have a group go on elsewhere: at a time, at an offset, or at a queue's end (222).
+
+        Members that are online learn of it from their next pull; one that waits is answered at once.
+        """
+        fields: ResetOffset = call.fields
+        topic = self._topics.get(fields.topic)
+        if topic is None:
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {fields.topic} does not exist")
+        if self._broker.groups.get(fields.group) is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {fields.group} does not exist"
+            )
+        numbers: Iterable[int] = range(topic.settings.read_queue_nums)
+        asked = None
+        if fields.queue_id >= 0:
+            if fields.queue_id >= topic.settings.read_queue_nums:
+                raise RequestError(
+                    ResponseCode.INVALID_PARAMETER,
+                    f"topic {fields.topic} has {topic.settings.read_queue_nums} queues, "
+                    f"none of the number {fields.queue_id}",
+                )
+            numbers = [fields.queue_id]
+            asked = fields.offset if fields.offset != NO_OFFSET else None
+        targets = []
+        for number in numbers:
+            queue = self._store.queue(topic.stored_name, number)
+            targets.append((queue, self._target(queue, asked, fields.timestamp)))
+        for queue, offset in targets:
+            self._broker.resets.assign(fields.group, topic.name, queue.number, offset)
+            self._broker.stats.moved(topic.name, fields.group, queue.number, offset)
+            self._store.set_offset(fields.group.encode(), topic.stored_name, queue.number, offset)
+        body = encode_offsets_by_queue(
+            (self._broker.message_queue(topic.name, queue.number), offset)
+            for queue, offset in targets
+        )
+        self._broker.committer.answer(call, call.encode(body=body))
+        for queue, _ in targets:
+            self._broker.parked.wake(queue)
+
+    def _target(self, queue: Queue, asked: int | None, timestamp: int) -> int:
+        if asked is not None:
+            if not queue.first <= asked <= queue.visible:
+                raise RequestError(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"Target offset {asked} not in consume queue range "
+                    f"[{queue.first}-{queue.visible}]",
+                )
+            return asked
+        return queue.visible if timestamp < 0 else self._store.offset_at(queue, timestamp)
+
+    def clone(self, call: Call) -> None:
+        """Give a group the progress of another, in one topic or in all (314)."""
+        fields: CloneGroupOffset = call.fields
+        source = fields.src_group.encode()
+        names = (
+            [fields.topic] if fields.topic else self._broker.topics_consumed_by(fields.src_group)
+        )
+        topics = (
+            [topic for topic in map(self._topics.get, names) if topic is not None]
+            if fields.offline
+            else self._consumed(fields.src_group, names)
+        )
+        for topic in topics:
+            for number in range(topic.settings.read_queue_nums):
+                offset = self._store.offset(source, topic.stored_name, number)
+                if offset is not None:
+                    self._store.set_offset(
+                        fields.dest_group.encode(), topic.stored_name, number, offset
+                    )
+        self._broker.committer.answer(call, call.encode())
+
+    def _consumed(self, group: str, names: Iterable[str]) -> list[Topic]:
+        """Those of these topics that exist and that the group, where it is online, still subscribes to."""
+        online = self._broker.clients.consumer_group(group)
+        return [
+            topic
+            for topic in map(self._topics.get, names)
+            if topic is not None and (online is None or topic.name in online.subscriptions)
+        ]
+
+    def _progress(self, group: str, topic: Topic) -> list[Progress]:
+        progress = []
+        for number in range(topic.settings.read_queue_nums):
+            queue = self._store.queue(topic.stored_name, number)
+            offset = self._store.offset(group.encode(), topic.stored_name, number) or 0
+            progress.append(
+                Progress(
+                    self._broker.message_queue(topic.name, number),
+                    queue.visible,
+                    offset,
+                    max(offset, self._broker.stats.reached(topic.name, group, number)),
+                    self._stored_ms(queue, offset - 1),
+                )
+            )
+        return progress
+
+    def _rate(self, group: str, topic: Topic) -> float:
+        return self._broker.stats.group_get_rate(topic.name, group)
+
+    def _stored_ms(self, queue: Queue, offset: int) -> int:
+        """When the message at an offset entered its queue; 0 where there is none."""
+        if not queue.first <= offset < queue.visible:
+            return 0
+        return self._store.stored_ms(queue, offset) or 0

@@ -1,0 +1,243 @@
+"""Topics, as tools create (17, 18), read (21, 351, 202, 305, 321) and delete (215) them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gateway.broker import Broker
+from gateway.router import Call, RequestError
+from gateway.topics import Topic, check_topic_name
+from gateway.versions import TableVersion
+from gateway.wire import properties as names
+from gateway.wire.admin_bodies import (
+    QueueEnds,
+    QueueRow,
+    encode_queue_rows,
+    encode_topic_stats,
+    encode_topics,
+    parse_topic_settings_list,
+)
+from gateway.wire.bodies import (
+    TopicSettings,
+    encode_topic_list,
+    encode_topic_settings,
+    parse_attributes,
+)
+from gateway.wire.codes import ResponseCode
+from gateway.wire.headers import (
+    CreateTopic,
+    DeleteTopic,
+    GetAllTopics,
+    GetTopicConfig,
+    GetTopicStats,
+    QueryConsumeQueue,
+)
+from gateway.wire.messages import decode_message, java_hash
+from gateway.wire.properties import find
+
+ATTRIBUTES: Mapping[str, tuple[str, ...] | None] = {
+    "queue.type": ("BatchCQ", "SimpleCQ"),
+    "cleanup.policy": ("COMPACTION", "DELETE"),
+    "message.type": (
+        "UNSPECIFIED",
+        "MIXED",
+        "TRANSACTION",
+        "PRIORITY",
+        "FIFO",
+        "DELAY",
+        "LITE",
+        "NORMAL",
+    ),
+    "reserve.time": None,
+    "lite.expiration": None,
+}
+"""A topic's attributes with the values that each may have, None for a number (TopicAttributes). They are kept for the
+tools and clients that set and read them; messages of all types may be sent to every topic."""
+
+MAX_ROWS = 1_000
+"""Most entries of a queue in one answer to 321."""
+
+
+class TopicAdmin:
+    """Changes topics; each change is answered once it is on disk."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._topics = broker.topics
+        self._version = TableVersion(broker.topics)
+
+    def create_topic(self, call: Call) -> None:
+        """Create a topic or change its settings (17)."""
+        fields: CreateTopic = call.fields
+        self._check_name(fields.topic)
+        current = self._topics.get(fields.topic)
+        attributes = parse_attributes(
+            fields.attributes or "", current.settings.attributes if current is not None else None
+        )
+        check_attributes(attributes)
+        self._put(
+            TopicSettings(
+                fields.topic,
+                fields.read_queue_nums,
+                fields.write_queue_nums,
+                fields.perm,
+                order=fields.order,
+                topic_filter_type=fields.topic_filter_type,
+                topic_sys_flag=fields.topic_sys_flag or 0,
+                attributes=attributes,
+            )
+        )
+        self._answer_on_disk(call)
+
+    def create_topics(self, call: Call) -> None:
+        """Create topics or change their settings (18): all of them, or none."""
+        topics = parse_topic_settings_list(call.command.body)
+        for settings in topics:
+            self._check_name(settings.topic_name)
+            # Here attributes may come as changes, as in a single request, or as they are to be.
+            settings.attributes = {
+                name.removeprefix("+"): value for name, value in settings.attributes.items()
+            }
+            check_attributes(settings.attributes)
+        for settings in topics:
+            self._put(settings)
+        self._answer_on_disk(call)
+
+    def topic_config(self, call: Call) -> None:
+        """A topic's settings (351)."""
+        fields: GetTopicConfig = call.fields
+        topic = self._topics.get(fields.topic)
+        if topic is None:
+            raise RequestError(
+                ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {fields.topic}"
+            )
+        call.answer(body=encode_topic_settings(topic.settings))
+
+    def all_topics(self, call: Call) -> None:
+        """The settings of all topics, or of a page of them (21)."""
+        fields: GetAllTopics = call.fields
+        settings = [topic.settings for topic in self._topics]
+        total = len(settings)
+        if fields.topic_seq is not None:
+            begin = max(0, fields.topic_seq)
+            settings = settings[begin : begin + max(0, fields.max_topic_num or total)]
+        version = self._version.at(self._broker.clock.now_ms())
+        call.answer({"totalTopicNum": str(total)}, encode_topics(version, settings))
+
+    def delete_topic(self, call: Call) -> None:
+        """Delete a topic and all groups' progress in it (215); what it holds goes with the next clean-up."""
+        fields: DeleteTopic = call.fields
+        if not fields.topic.strip():
+            raise RequestError(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
+        self._refuse_system_topic(fields.topic)
+        self._topics.delete(fields.topic)
+        self._broker.store.forget_topic_offsets(fields.topic.encode())
+        self._broker.stats.forget_topic(fields.topic)
+        self._answer_on_disk(call)
+
+    def topic_stats(self, call: Call) -> None:
+        """Each queue's ends and the time of its last message (202)."""
+        fields: GetTopicStats = call.fields
+        topic = self._topics.get(fields.topic)
+        if topic is None:
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{fields.topic}] not exist")
+        rate = self._broker.stats.topic_put_rate(topic.name)
+        call.answer(body=encode_topic_stats(self._ends_of(topic), rate))
+
+    def _ends_of(self, topic: Topic) -> list[QueueEnds]:
+        store = self._broker.store
+        found = []
+        for number in range(topic.settings.write_queue_nums):
+            queue = store.queue(topic.stored_name, number)
+            last_ms = store.stored_ms(queue, queue.visible - 1) if queue.visible else None
+            found.append(
+                QueueEnds(
+                    self._broker.message_queue(topic.name, number),
+                    queue.first,
+                    queue.visible,
+                    last_ms or 0,
+                )
+            )
+        return found
+
+    def system_topics(self, call: Call) -> None:
+        """The topics that the gateway has by itself (305)."""
+        call.answer(body=encode_topic_list(sorted(self._topics.system)))
+
+    def queue_rows(self, call: Call) -> None:
+        """Entries of a queue (321): where each message is, its size and its tag's hash."""
+        fields: QueryConsumeQueue = call.fields
+        topic = self._topics.get(fields.topic)
+        if topic is None or not 0 <= fields.queue_id < topic.settings.read_queue_nums:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"{fields.queue_id}@{fields.topic} is not exist!"
+            )
+        store = self._broker.store
+        queue = store.queue(topic.stored_name, fields.queue_id)
+        if not queue.first <= fields.index < queue.visible:
+            # Success without a body is what tools expect here (AdminBrokerProcessor.queryConsumeQueue).
+            call.answer(
+                remark=f"Index {fields.index} of {fields.queue_id}@{fields.topic} is not exist!"
+            )
+            return
+        most = max(1, min(fields.count, MAX_ROWS))
+        page = store.read(queue, fields.index, most, 1 << 62)
+        rows = []
+        for message in page.messages:
+            tag = find(decode_message(message.record).properties, names.TAGS)
+            rows.append(
+                QueueRow(message.sequence, len(message.record), java_hash(tag) if tag else 0)
+            )
+        subscription, filter_data = None, None
+        if fields.consumer_group:
+            group = self._broker.clients.consumer_group(fields.consumer_group)
+            subscription = group.subscriptions.get(topic.name) if group is not None else None
+            filter_data = (
+                "null"
+                if subscription is not None
+                else f"{fields.consumer_group}@{topic.name} is not online!"
+            )
+        call.answer(
+            body=encode_queue_rows(queue.first, queue.visible, rows, subscription, filter_data)
+        )
+
+    def _check_name(self, name: str) -> None:
+        self._refuse_system_topic(name)
+        check_topic_name(name)
+
+    def _refuse_system_topic(self, name: str) -> None:
+        if name in self._topics.system:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"The topic[{name}] is conflict with system topic.",
+            )
+
+    def _put(self, settings: TopicSettings) -> None:
+        settings.read_queue_nums = max(0, settings.read_queue_nums)
+        settings.write_queue_nums = max(0, settings.write_queue_nums)
+        current = self._topics.get(settings.topic_name)
+        if current is None or current.settings != settings:
+            self._topics.put(settings)
+
+    def _answer_on_disk(self, call: Call) -> None:
+        self._broker.committer.answer(call, call.encode())
+
+
+def check_attributes(attributes: Mapping[str, str]) -> None:
+    """Refuse attributes that topics do not have (AttributeUtil).
+
+    :raises RequestError: with the remark that names the fault.
+    """
+    for name, value in attributes.items():
+        if name not in ATTRIBUTES:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"unsupported key: {name}")
+        allowed = ATTRIBUTES[name]
+        if allowed is None:
+            if not value.removeprefix("-").isdecimal():
+                raise RequestError(
+                    ResponseCode.SYSTEM_ERROR, f"the value of {name} is a number, not {value[:60]}"
+                )
+        elif value not in allowed:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"value is not in set: [{', '.join(allowed)}]"
+            )

@@ -1,0 +1,66 @@
+"""Values that tools leave with the name server, such as the queues of ordered topics (KVConfigManager)."""
+
+from __future__ import annotations
+
+from gateway.router import RequestError
+from gateway.wire.codes import ResponseCode
+from storage import Store
+
+ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
+"""Where `updateTopic -o true` leaves a topic's queues as `broker:queues;...`; routes carry them to clients
+(NamesrvUtil)."""
+
+MAX_PLACE = 400
+"""Longest namespace and key together, in bytes: they are a key of the store."""
+
+_NOTE = b"kv\0"
+
+
+class KvConfig:
+    """Values by namespace and key, which are stored."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._namespaces: dict[str, dict[str, str]] = {}
+        self.reload()
+
+    def reload(self) -> None:
+        """Take over what is stored."""
+        self._namespaces.clear()
+        for name, value in self._store.notes():
+            if name.startswith(_NOTE):
+                _, namespace, key = name.decode().split("\0")
+                self._namespaces.setdefault(namespace, {})[key] = value.decode()
+
+    def get(self, namespace: str, key: str) -> str | None:
+        """A value, if there is one."""
+        return self._namespaces.get(namespace, {}).get(key)
+
+    def namespace(self, namespace: str) -> dict[str, str] | None:
+        """The values of a namespace by key; None where there never were any."""
+        return self._namespaces.get(namespace)
+
+    def put(self, namespace: str, key: str, value: str) -> None:
+        """Leave a value. The change joins the store's batch.
+
+        :raises RequestError: when the names cannot be those of a value.
+        """
+        place = _place(namespace, key)
+        if "\0" in namespace + key or len(place) > MAX_PLACE:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"namespace and key have at most {MAX_PLACE - len(_NOTE) - 1} bytes together, none of them 0",
+            )
+        self._store.put_note(place, value.encode())
+        self._namespaces.setdefault(namespace, {})[key] = value
+
+    def delete(self, namespace: str, key: str) -> None:
+        """Forget a value. The change joins the store's batch."""
+        values = self._namespaces.get(namespace, {})
+        if key in values:
+            self._store.delete_note(_place(namespace, key))
+            del values[key]
+
+
+def _place(namespace: str, key: str) -> bytes:
+    return _NOTE + f"{namespace}\0{key}".encode()

@@ -1,0 +1,35 @@
+"""Offsets that an operator set from outside, until the consumers that are at work have learned of them.
+
+A consumer keeps its own place in a queue and reports it every few seconds, so a new offset would be overwritten by
+the old place. Until the queue's next pull, which is answered with the new offset, such reports are acknowledged and
+dropped (ConsumerOffsetManager.assignResetOffset, PullMessageProcessor).
+"""
+
+from __future__ import annotations
+
+
+class Resets:
+    """Resets that no pull has picked up yet, in memory: after a restart the stored offset alone counts.
+
+    `offsets` has them by group, topic and queue; pulls ask only whether there are any at all.
+    """
+
+    def __init__(self) -> None:
+        self.offsets: dict[tuple[str, str, int], int] = {}
+
+    def assign(self, group: str, topic: str, queue: int, offset: int) -> None:
+        """Have the group's next pull of a queue told to go on at an offset."""
+        self.offsets[group, topic, queue] = offset
+
+    def waits(self, group: str, topic: str, queue: int) -> bool:
+        """Whether a reset has not been picked up: the group's own reports are to be dropped."""
+        return (group, topic, queue) in self.offsets
+
+    def take(self, group: str, topic: str, queue: int) -> int | None:
+        """The offset to tell a pull, once; None where nothing was reset."""
+        return self.offsets.pop((group, topic, queue), None)
+
+    def forget(self, group: str) -> None:
+        """Drop what is left for a group that is deleted."""
+        for place in [place for place in self.offsets if place[0] == group]:
+            del self.offsets[place]

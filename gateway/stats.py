@@ -1,0 +1,317 @@
+"""Counts of what goes in and out, and their rates over the last minute, hour and day.
+
+The hot path only adds to counters that it has at hand anyway: a queue counts what is put into it, and a group's
+counter adds up whole pulls. Everything else is worked out from samples that are taken every ten seconds.
+(BrokerStatsManager, StatsItem, StoreStatsService, BrokerStats)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from datetime import date, datetime
+from typing import NamedTuple
+
+from storage import Store
+
+SAMPLE_SECONDS = 10.0
+"""How often `sample` is to be called."""
+
+SAMPLES_TO_HOURLY = 60
+SAMPLES_TO_DAILY = 360
+"""A sample in ten minutes serves the hour, one in an hour the day."""
+
+MINUTE_SAMPLES, HOUR_SAMPLES, DAY_SAMPLES = 7, 7, 25
+"""Samples that span each of the three: one more than their steps."""
+
+TOTALS = ("put", "got", "found", "missed", "pulls", "fired")
+"""What is counted of the broker as a whole: messages accepted and handed out, pulls that found some, that found none,
+and both, messages fired."""
+
+IDLE_SAMPLES = 6 * SAMPLES_TO_DAILY
+"""A counter that has not moved for so many samples, six hours, is dropped."""
+
+
+class Sample(NamedTuple):
+    """A counter at a time: what it had added up, and in how many steps."""
+
+    ms: int
+    value: int
+    times: int
+
+
+class Rate(NamedTuple):
+    """What a counter did in a span: how much, how much a second, and how much a step."""
+
+    total: int
+    per_second: float
+    per_time: float
+
+
+NO_RATE = Rate(0, 0.0, 0.0)
+
+
+class Spans(NamedTuple):
+    """A counter's rates over the last minute, hour and day, or over its life where that is shorter."""
+
+    minute: Rate
+    hour: Rate
+    day: Rate
+
+
+class History:
+    """Samples of one counter that begins at 0."""
+
+    __slots__ = ("_day", "_hour", "_idle", "_minute")
+
+    def __init__(self, now_ms: int) -> None:
+        start = Sample(now_ms, 0, 0)
+        self._minute = deque([start], MINUTE_SAMPLES)
+        self._hour = deque([start], HOUR_SAMPLES)
+        self._day = deque([start], DAY_SAMPLES)
+        self._idle = 0
+
+    def add(self, sample: Sample, number: int) -> bool:
+        """Note a sample, the `number`-th of all; False once the counter has not moved for long."""
+        self._idle = self._idle + 1 if sample.value == self._minute[-1].value else 0
+        self._minute.append(sample)
+        if number % SAMPLES_TO_HOURLY == 0:
+            self._hour.append(sample)
+        if number % SAMPLES_TO_DAILY == 0:
+            self._day.append(sample)
+        return self._idle < IDLE_SAMPLES
+
+    def rates(self, now: Sample) -> Spans:
+        """The rates up to now."""
+        return Spans(_rate(self._minute, now), _rate(self._hour, now), _rate(self._day, now))
+
+    def rate_over(self, samples: int, now: Sample) -> Rate:
+        """The rate over the last so many samples, at most a minute's."""
+        return _between(self._minute[max(0, len(self._minute) - samples)], now)
+
+
+def _rate(samples: deque[Sample], now: Sample) -> Rate:
+    return _between(samples[0], now)
+
+
+def _between(first: Sample, now: Sample) -> Rate:
+    total, times = now.value - first.value, now.times - first.times
+    if total <= 0:
+        return NO_RATE
+    # A counter that is younger than a second has not shown yet what it does in one.
+    seconds = max(1.0, (now.ms - first.ms) / 1000)
+    return Rate(total, total / seconds, total / times if times else 0.0)
+
+
+class GroupReads:
+    """What a group has been handed of a topic. `reached` is, by queue, the offset behind the last message."""
+
+    __slots__ = ("messages", "reached", "size", "times")
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.size = 0
+        self.times = 0
+        self.reached: dict[int, int] = {}
+
+
+class Day(NamedTuple):
+    """The totals of messages accepted and handed out when a day began."""
+
+    put: int
+    got: int
+
+
+class Statistics:
+    """All counters.
+
+    :param now_ms: the wall clock.
+    :param cluster: the key of the broker's own counters.
+    :param fired: how many messages have fired since the start.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        now_ms: Callable[[], int],
+        cluster: str,
+        fired: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._now_ms = now_ms
+        self._cluster = cluster
+        self._fired = fired
+        self.started_ms = now_ms()
+        self._first_sequence = store.next_sequence
+        self._samples = 0
+        self._sampled_ms = self.started_ms
+        self._reads: dict[tuple[str, str], GroupReads] = {}
+        self._sent_back: dict[tuple[str, str], int] = {}
+        self.got = 0
+        """Messages handed out."""
+        self.found = 0
+        """Pulls answered with messages."""
+        self.missed = 0
+        """Pulls answered without."""
+        self._histories: dict[tuple[str, str], History] = {}
+        self._totals = {name: History(self.started_ms) for name in TOTALS}
+        self._date = _day_of(self.started_ms)
+        self.this_morning = self.yesterday_morning = Day(0, 0)
+
+    @property
+    def put(self) -> int:
+        """Messages accepted since the start, for now or for later."""
+        return self._store.next_sequence - self._first_sequence
+
+    def handed_out(
+        self, topic: str, group: str, queue: int, next_offset: int, count: int, size: int
+    ) -> None:
+        """A pull was answered with messages of `size` bytes together."""
+        reads = self._reads.get((topic, group))
+        if reads is None:
+            reads = self._reads[topic, group] = GroupReads()
+        reads.messages += count
+        reads.size += size
+        reads.times += 1
+        reads.reached[queue] = next_offset
+        self.got += count
+        self.found += 1
+
+    def moved(self, topic: str, group: str, queue: int, offset: int) -> None:
+        """A group goes on elsewhere: what it was handed before does not count as under way."""
+        reads = self._reads.get((topic, group))
+        if reads is not None:
+            reads.reached[queue] = offset
+
+    def sent_back(self, topic: str, group: str) -> None:
+        """A consumer sent a message back."""
+        place = (topic, group)
+        self._sent_back[place] = self._sent_back.get(place, 0) + 1
+
+    def reached(self, topic: str, group: str, queue: int) -> int:
+        """The offset behind the last message that a group was handed of a queue; 0 when it was handed none."""
+        reads = self._reads.get((topic, group))
+        return reads.reached.get(queue, 0) if reads is not None else 0
+
+    def rates(self, name: str, key: str) -> Spans | None:
+        """The rates of a counter by its upstream name and key; None where nothing was ever counted.
+
+        A topic's counters are of what entered its queues, so a message for later counts when it fires; the broker's
+        are of what was accepted.
+        """
+        now_ms = self._now_ms()
+        if name in ("BROKER_PUT_NUMS", "BROKER_GET_NUMS"):
+            total = "put" if name == "BROKER_PUT_NUMS" else "got"
+            known = key == self._cluster
+            return self._totals[total].rates(self._total(total, now_ms)) if known else None
+        for counted, counter_key, sample in self._counters(now_ms):
+            if counted == name and counter_key == key:
+                return self._history(name, key).rates(sample)
+        return None
+
+    def topic_put_rate(self, topic: str) -> float:
+        """Messages a second that entered a topic's queues in the last minute."""
+        rates = self.rates("TOPIC_PUT_NUMS", topic)
+        return rates.minute.per_second if rates is not None else 0.0
+
+    def group_get_rate(self, topic: str, group: str) -> float:
+        """Messages a second that a group was handed of a topic in the last minute."""
+        reads = self._reads.get((topic, group))
+        if reads is None:
+            return 0.0
+        now = Sample(self._now_ms(), reads.messages, reads.times)
+        return self._history("GROUP_GET_NUMS", f"{topic}@{group}").rates(now).minute.per_second
+
+    def total_rates(self, total: str) -> tuple[float, float, float]:
+        """How much of a total there was a second in the last ten seconds and the last minute, and since the start.
+
+        :param total: one of `TOTALS`.
+        """
+        history = self._totals[total]
+        now = self._total(total, self._now_ms())
+        life = max(1.0, (now.ms - self.started_ms) / 1000)
+        return (
+            history.rate_over(1, now).per_second,
+            history.rate_over(MINUTE_SAMPLES, now).per_second,
+            now.value / life,
+        )
+
+    def sample(self) -> None:
+        """Take note of all counters, and of a new day."""
+        now_ms = self._now_ms()
+        self._samples += 1
+        for total, history in self._totals.items():
+            history.add(self._total(total, now_ms), self._samples)
+        idle = [
+            (name, key)
+            for name, key, sample in self._counters(now_ms)
+            if not self._history(name, key).add(sample, self._samples)
+        ]
+        self._sampled_ms = now_ms
+        self._drop(idle)
+        today = _day_of(now_ms)
+        if today != self._date:
+            self._date = today
+            self.yesterday_morning = self.this_morning
+            self.this_morning = Day(self.put, self.got)
+
+    def forget_topic(self, topic: str) -> None:
+        """Drop what is known of a topic that is deleted."""
+        self._drop([counter for counter in self._histories if counter[1].startswith(f"{topic}@")])
+
+    def forget_group(self, group: str) -> None:
+        """Drop what is known of a group that is deleted."""
+        self._drop([counter for counter in self._histories if counter[1].endswith(f"@{group}")])
+
+    def _drop(self, counters: list[tuple[str, str]]) -> None:
+        """Forget counters of groups, which come and go under random names; those of topics are few and stay."""
+        for name, key in counters:
+            topic, at, group = key.partition("@")
+            if not at:
+                continue
+            del self._histories[name, key]
+            place = (topic, group)
+            (self._sent_back if name == "SNDBCK_PUT_NUMS" else self._reads).pop(place, None)
+
+    def _history(self, name: str, key: str) -> History:
+        history = self._histories.get((name, key))
+        if history is None:
+            # Nothing was counted yet when samples were last taken.
+            history = self._histories[name, key] = History(self._sampled_ms)
+        return history
+
+    def _total(self, total: str, now_ms: int) -> Sample:
+        value = {
+            "put": self.put,
+            "got": self.got,
+            "found": self.found,
+            "missed": self.missed,
+            "pulls": self.found + self.missed,
+            "fired": self._fired(),
+        }[total]
+        return Sample(now_ms, value, value)
+
+    def _counters(self, now_ms: int) -> Iterator[tuple[str, str, Sample]]:
+        """Every counter as it is now: its name, its key and its sample."""
+        puts: dict[bytes, list[int]] = {}
+        for queue in self._store.open_queues():
+            count = queue.visible - queue.opened
+            if count:
+                added = puts.setdefault(queue.topic, [0, 0])
+                added[0] += count
+                added[1] += queue.added_bytes
+        for stored_name, (count, size) in puts.items():
+            topic = stored_name.decode()
+            yield "TOPIC_PUT_NUMS", topic, Sample(now_ms, count, count)
+            yield "TOPIC_PUT_SIZE", topic, Sample(now_ms, size, count)
+        for (topic, group), reads in self._reads.items():
+            key = f"{topic}@{group}"
+            yield "GROUP_GET_NUMS", key, Sample(now_ms, reads.messages, reads.times)
+            yield "GROUP_GET_SIZE", key, Sample(now_ms, reads.size, reads.times)
+        for (topic, group), count in self._sent_back.items():
+            yield "SNDBCK_PUT_NUMS", f"{topic}@{group}", Sample(now_ms, count, count)
+
+
+def _day_of(now_ms: int) -> date:
+    """The day in the machine's own time zone, by which operators count."""
+    return datetime.fromtimestamp(now_ms / 1000).astimezone().date()

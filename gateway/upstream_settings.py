@@ -1,0 +1,82 @@
+"""The settings as operators of RocketMQ know them: under upstream's names and in its units.
+
+Tools read them (26) and change those that can be changed while the gateway serves (25). A setting that upstream does
+not have goes by its own name and in its own form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gateway.config import Config, ConfigError, Description, HostPort, changed, descriptions
+
+MASTER_ID = "0"
+"""A gateway is its own master, and has no slaves."""
+
+_FLUSH_TYPES = {"sync": "SYNC_FLUSH", "async": "ASYNC_FLUSH"}
+"""FlushDiskType."""
+
+
+def shown(config: Config, advertised: HostPort) -> dict[str, str]:
+    """All settings in force by name, and the facts that tools look for among them.
+
+    :param advertised: the address that clients are told, where the settings may only say to choose one.
+    """
+    values = {_name_of(entry): _text_of(entry, config) for entry in descriptions().values()}
+    return values | {
+        "brokerIP1": advertised.host,
+        "listenPort": str(advertised.port),
+        "namesrvAddr": str(advertised),
+        "brokerId": MASTER_ID,
+        "brokerRole": "SYNC_MASTER" if config.flush == "sync" else "ASYNC_MASTER",
+        "brokerPermission": "6",
+        "timerWheelEnable": "true",
+    }
+
+
+def after(config: Config, changes: Mapping[str, str]) -> Config:
+    """The settings once these are changed.
+
+    :param changes: values by name, in upstream's names and units or in ours.
+    :raises ConfigError: when one does not exist, cannot be changed now, or would have a wrong value. All changes or
+        none are made.
+    """
+    known = {_name_of(entry): entry for entry in descriptions().values()} | descriptions()
+    values: dict[str, object] = {}
+    for name, text in changes.items():
+        entry = known.get(name)
+        if entry is None:
+            if shown(config, HostPort("", 0)).get(name) == text:
+                continue
+            raise ConfigError(f"there is no setting {name}; getBrokerConfig shows them all")
+        if _text_of(entry, config) == text:
+            continue
+        if not entry.about.live:
+            raise ConfigError(
+                f"{name} cannot be changed while the gateway serves: set {entry.name} in its settings "
+                "and start it again"
+            )
+        values[entry.name] = _value_of(entry, text)
+    return changed(config, values) if values else config
+
+
+def _name_of(entry: Description) -> str:
+    return entry.about.upstream or entry.name
+
+
+def _text_of(entry: Description, config: Config) -> str:
+    value = getattr(config, entry.name)
+    if entry.about.upstream == "flushDiskType":
+        return _FLUSH_TYPES[value]
+    if not entry.about.upstream or value is None or isinstance(value, str | bool):
+        return entry.show(value)
+    if entry.about.unit == "ms":
+        return str(round(float(str(entry.plain(value))) * 1000))
+    plain = entry.plain(value)
+    return f"{plain:g}" if isinstance(plain, float) and plain < 1e15 else str(plain)
+
+
+def _value_of(entry: Description, text: str) -> str:
+    if entry.about.upstream and entry.about.unit == "ms" and text.isdigit():
+        return f"{text}ms"
+    return text

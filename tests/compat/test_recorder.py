@@ -108,9 +108,9 @@ def test_connections_are_told_apart(tmp_path: Path, echo: Echo) -> None:
 def test_a_server_that_is_not_there_closes_the_connection(tmp_path: Path) -> None:
     file = tmp_path / "capture"
     here = ("127.0.0.1", free_port())
-    with Recorder(file, [Route("nobody", here, ("127.0.0.1", free_port()))]):
-        with socket.create_connection(here, LIMIT_S) as client:
-            assert client.recv(1) == b""
+    route = Route("nobody", here, ("127.0.0.1", free_port()))
+    with Recorder(file, [route]), socket.create_connection(here, LIMIT_S) as client:
+        assert client.recv(1) == b""
     assert list(read_capture(file)) == []
 
 

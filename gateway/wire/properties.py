@@ -121,15 +121,13 @@ def find(properties: str, name: str) -> str | None:
     if name not in properties:
         return None
     # From the end: the last pair of a name counts. An empty pair does not, so an earlier one may.
-    rest, found, behind = properties.rpartition(f"{PAIR_END}{name}{NAME_END}")
+    # With a separator in front, the first pair is like any other.
+    rest, found, behind = f"{PAIR_END}{properties}".rpartition(f"{PAIR_END}{name}{NAME_END}")
     while found:
         value = behind.partition(PAIR_END)[0]
         if value:
             return value
         rest, found, behind = rest.rpartition(found)
-    key = name + NAME_END
-    if behind.startswith(key):
-        return behind[len(key) :].partition(PAIR_END)[0] or None
     return None
 
 

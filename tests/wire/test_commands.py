@@ -232,9 +232,34 @@ def test_every_byte_of_a_binary_header() -> None:
     assert command.fields(GetRouteInfo) == GetRouteInfo("T")
 
 
-def test_binary_send() -> None:
-    header = binary_header(310, 5, json.loads(JAVA_SEND)["extFields"])
-    assert decode_command((ROCKETMQ, header, b"")).fields(SendMessageV2) == JAVA_FIELDS
+def test_binary_send_of_java() -> None:
+    # What Java 5.5.0 sent to a real broker with rocketmq.serialize.type=ROCKETMQ.
+    header = bytes.fromhex(
+        "01360002010000002f0000000000000000000000e80001610000000773656e646572730001620000000154"
+        "00016300000006544257313032000164000000013400016500000001310001660000000130000167000000"
+        "0d3137393532363339353833323200016800000001300001690000005b4b455953016b3102554e49515f4b"
+        "45590146443030303030303030303030303030303030303030303030303030303030323536394434453045"
+        "3246324136394141323533313030303002574149540174727565025441475301410200016a000000013000"
+        "016b0000000566616c736500016d0000000566616c736500016e0000000862726f6b65722d61"
+    )
+    command = decode_command((ROCKETMQ, header, b"hello"))
+    assert (command.code, command.opaque, command.language) == (310, 47, "JAVA")
+    assert (command.version, command.flag, command.remark) == (513, 0, None)
+    assert command.fields(SendMessageV2) == SendMessageV2(
+        producer_group="senders",
+        topic="T",
+        default_topic="TBW102",
+        default_topic_queue_nums=4,
+        queue_id=1,
+        sys_flag=0,
+        born_timestamp=1_795_263_958_322,
+        flag=0,
+        properties="KEYS\x01k1\x02"
+        "UNIQ_KEY\x01FD000000000000000000000000000002569D4E0E2F2A69AA25310000\x02"
+        "WAIT\x01true\x02TAGS\x01A\x02",
+        broker_name="broker-a",
+    )
+    assert header == binary_header(310, 47, command.ext())
 
 
 def test_binary_code_has_16_bits() -> None:

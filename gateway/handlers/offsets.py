@@ -16,6 +16,8 @@ from gateway.wire.headers import (
 )
 from storage import Queue
 
+NO_QUEUE = Queue(b"", 0, 0, 0)
+
 
 class Offsets:
     """Answers what is where in a queue."""
@@ -28,15 +30,16 @@ class Offsets:
         """A group's progress in a queue. A group without any starts at 0 while the queue still holds its first message,
         whatever the client was set to; else the client decides (ConsumerManageProcessor.queryConsumerOffset)."""
         fields: QueryConsumerOffset = call.fields
-        topic = fields.topic.encode()
-        offset = self._store.offset(fields.consumer_group.encode(), topic, fields.queue_id)
+        offset = self._store.offset(
+            fields.consumer_group.encode(), fields.topic.encode(), fields.queue_id
+        )
         if offset is None:
             if fields.set_zero_if_not_found is False:
                 raise RequestError(
                     ResponseCode.QUERY_NOT_FOUND,
                     "Not found, do not set to zero, maybe this group boot first",
                 )
-            if self._store.queue(topic, fields.queue_id).first > 0:
+            if self._queue(fields.topic, fields.queue_id).first > 0:
                 raise RequestError(
                     ResponseCode.QUERY_NOT_FOUND,
                     "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
@@ -67,12 +70,14 @@ class Offsets:
         call.answer()
 
     def search(self, call: Call) -> None:
-        """The first offset stored at a time or later; with `upper`, the last one up to it."""
+        """The first offset stored at a time or later; with `upper`, the last one up to it; beyond the last message, the
+        queue's end in either case."""
         fields: SearchOffset = call.fields
         queue = self._queue(fields.topic, fields.queue_id)
         if fields.boundary_type is not None and fields.boundary_type.lower() == "upper":
+            beyond_end = self._store.offset_at(queue, fields.timestamp) == queue.visible
             behind = self._store.offset_at(queue, fields.timestamp + 1)
-            offset = behind if behind == queue.visible else max(queue.first, behind - 1)
+            offset = behind if beyond_end else max(queue.first, behind - 1)
         else:
             offset = self._store.offset_at(queue, fields.timestamp)
         call.answer({"offset": str(offset)})
@@ -94,5 +99,12 @@ class Offsets:
         stored_ms = self._store.stored_ms(queue, queue.first)
         call.answer({"timestamp": str(-1 if stored_ms is None else stored_ms)})
 
-    def _queue(self, topic: str, number: int) -> Queue:
-        return self._store.queue(topic.encode(), max(0, number))
+    def _queue(self, name: str, number: int) -> Queue:
+        """A queue; an empty one for what does not exist, of which the store is to know nothing."""
+        topic = self._broker.topics.get(name)
+        if topic is None:
+            return NO_QUEUE
+        settings = topic.settings
+        if not 0 <= number < max(settings.read_queue_nums, settings.write_queue_nums):
+            return NO_QUEUE
+        return self._store.queue(topic.stored_name, number)

@@ -116,6 +116,14 @@ class Clients:
         """The online members of a producer group."""
         return self._producers.get(group, {}).values()
 
+    def producer(self, client_id: str) -> Client | None:
+        """A producer's client, whatever its groups."""
+        for members in self._producers.values():
+            client = members.get(client_id)
+            if client is not None:
+                return client
+        return None
+
     def _forget(self, is_gone: Callable[[Client], bool]) -> None:
         for name, producers in list(self._producers.items()):
             for client in [client for client in producers.values() if is_gone(client)]:

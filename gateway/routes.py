@@ -15,6 +15,7 @@ from gateway.handlers.progress import GroupProgress
 from gateway.handlers.pulling import Pulling
 from gateway.handlers.queries import Queries
 from gateway.handlers.relays import Relays
+from gateway.handlers.replies import Replies
 from gateway.handlers.routing import Routing
 from gateway.handlers.sending import Sending
 from gateway.handlers.timers import Timers
@@ -35,6 +36,7 @@ class Handlers(NamedTuple):
     offsets: Offsets
     timers: Timers
     transactions: Transactions
+    replies: Replies
     queries: Queries
     relays: Relays
     names: NameServer
@@ -82,6 +84,8 @@ def routes(to: Handlers) -> Mapping[int, Route]:
         Code.SEND_MESSAGE_V2: Route(headers.SendMessageV2, to.sending.send),
         Code.SEND_BATCH_MESSAGE: Route(headers.SendMessageV2, to.sending.send),
         Code.CONSUMER_SEND_MSG_BACK: Route(headers.ConsumerSendMsgBack, to.sending.send_back),
+        Code.SEND_REPLY_MESSAGE: Route(headers.SendMessage, to.replies.reply),
+        Code.SEND_REPLY_MESSAGE_V2: Route(headers.SendMessageV2, to.replies.reply),
         Code.END_TRANSACTION: Route(headers.EndTransaction, to.transactions.end),
         # pulling
         Code.PULL_MESSAGE: Route(headers.PullMessage, to.pulling.pull),

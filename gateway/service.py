@@ -36,6 +36,7 @@ from gateway.handlers.progress import GroupProgress
 from gateway.handlers.pulling import Pulling
 from gateway.handlers.queries import Queries
 from gateway.handlers.relays import Relays
+from gateway.handlers.replies import Replies
 from gateway.handlers.routing import Routing
 from gateway.handlers.sending import Sending
 from gateway.handlers.timers import Timers
@@ -182,6 +183,7 @@ class Gateway:
             offsets=Offsets(broker),
             timers=Timers(broker),
             transactions=transactions,
+            replies=Replies(broker, sending),
             queries=Queries(broker),
             relays=Relays(broker),
             names=NameServer(broker),

@@ -84,8 +84,8 @@ class Sending:
     def send(self, call: Call) -> None:
         """Store a message; it is answered once it is on disk."""
         fields: SendMessage = call.fields
-        topic = self._topic(fields, call)
-        queue_id = self._queue_id(topic, fields.queue_id, call)
+        topic = self.topic_of(fields)
+        queue_id = self.queue_of(topic, fields.queue_id, call)
         if not call.command.body:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "a message without a body cannot be sent")
         if fields.batch:
@@ -149,7 +149,11 @@ class Sending:
             handle,
         )
 
-    def _topic(self, fields: SendMessage, call: Call) -> Topic:
+    def topic_of(self, fields: SendMessage) -> Topic:
+        """The topic that a message is for, created by its first send.
+
+        :raises RequestError: when it may not be sent to.
+        """
         if self.disk_full:
             raise RequestError(
                 ResponseCode.SERVICE_NOT_AVAILABLE,
@@ -176,7 +180,11 @@ class Sending:
             )
         return topic
 
-    def _queue_id(self, topic: Topic, asked: int, call: Call) -> int:
+    def queue_of(self, topic: Topic, asked: int, call: Call) -> int:
+        """The queue that a message is for; a random one where it asks for none.
+
+        :raises RequestError: when the topic has no such queue.
+        """
         settings = topic.settings
         if asked >= max(settings.read_queue_nums, settings.write_queue_nums):
             raise RequestError(

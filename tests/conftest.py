@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from compat.clients.cpp import cpp_driver
 from compat.clients.driver import Driver
 from compat.clients.java import VERSIONS, Version, java_driver
 from compat.real_broker import RealBroker
 from compat.toolchain import has_cpp_client
+
+# How long an example takes says only how busy the machine is.
+settings.register_profile("tests", deadline=None)
+settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session")

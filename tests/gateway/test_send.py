@@ -164,7 +164,8 @@ class TestQueue:
     def test_below_zero_is_the_gateways_choice(self, client: MemoryClient, queue: int) -> None:
         chosen = {client.send_message(fields={"queue": queue}).ext()["queueId"] for _ in range(80)}
         assert chosen == {"0", "1", "2", "3"}
-        assert sum(len(client.pull(queue=n, most=99)) for n in range(4)) == 80
+        pages = [client.pull(queue=n, offset=offset) for n in range(4) for offset in (0, 32, 64)]
+        assert sum(len(page) for page in pages) == 80
 
 
 class TestTopic:

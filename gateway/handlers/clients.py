@@ -3,6 +3,8 @@ whether a subscription can be one (46)."""
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 from gateway.broker import Broker
 from gateway.filters import FilterError, filter_of, is_tag_type
 from gateway.reactor import Reactor
@@ -30,6 +32,7 @@ class ClientRequests:
     def __init__(self, broker: Broker, reactor: Reactor) -> None:
         self._broker = broker
         self._reactor = reactor
+        # Owner and expiry of each locked queue, the one that expires next in front.
         self._locks: dict[tuple[str, MessageQueue], tuple[str, float]] = {}
 
     def heartbeat(self, call: Call) -> None:
@@ -78,11 +81,12 @@ class ClientRequests:
         """Give queues to one member exclusively; the answer names those that it has."""
         request = parse_lock_request(call.command.body)
         now = self._reactor.seconds()
+        self._expire_locks(now)
         locked = []
         for queue in request.mq_set:
             place = (request.consumer_group, queue)
-            owner, expiry = self._locks.get(place, ("", 0.0))
-            if owner in ("", request.client_id) or expiry <= now:
+            if self._owner(place) in (None, request.client_id):
+                self._locks.pop(place, None)
                 self._locks[place] = (request.client_id, now + LOCK_EXPIRY)
                 locked.append(queue)
         call.answer(body=encode_locked(locked))
@@ -92,10 +96,18 @@ class ClientRequests:
         request: LockRequest = parse_lock_request(call.command.body)
         for queue in request.mq_set:
             place = (request.consumer_group, queue)
-            owner, _ = self._locks.get(place, ("", 0.0))
-            if owner == request.client_id:
+            if self._owner(place) == request.client_id:
                 del self._locks[place]
         call.answer()
+
+    def _owner(self, place: tuple[str, MessageQueue]) -> str | None:
+        lock = self._locks.get(place)
+        return lock[0] if lock is not None else None
+
+    def _expire_locks(self, now: float) -> None:
+        expired = list(takewhile(lambda lock: lock[1][1] <= now, self._locks.items()))
+        for place, _ in expired:
+            del self._locks[place]
 
     def check(self, call: Call) -> None:
         """Tell a client whether the filter that it subscribes by is one."""

@@ -1,0 +1,273 @@
+"""Clients: heartbeats, who is told of changes, lists of members, leaving in every way."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.commands import Command
+from tests.gateway.conftest import MakeGateway
+from tests.gateway.memory import MemoryClient, MemoryGateway
+
+
+def members(client: MemoryClient, group: str = "consumers") -> list[str]:
+    """A group's members, as clients share the queues among themselves by."""
+    answer = client.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group})
+    if answer.code != ResponseCode.SUCCESS:
+        assert (answer.code, answer.remark) == (1, f"no consumer for this group, {group}")
+        return []
+    ids: list[str] = json.loads(answer.body)["consumerIdList"]
+    return ids
+
+
+def told(client: MemoryClient) -> list[str]:
+    """The groups whose change a client was told of since the last time."""
+    requests = client.requests()
+    for request in requests:
+        assert request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+        assert request.is_oneway
+    return [request.ext()["consumerGroup"] for request in requests]
+
+
+def join(client: MemoryClient, client_id: str, **options: object) -> list[str]:
+    """Send a heartbeat; the groups whose change the client was told of with it."""
+    client.requests()
+    before = len(client.received)
+    answer = client.heartbeat(client_id, **options)  # type: ignore[arg-type]
+    assert answer.code == ResponseCode.SUCCESS
+    new = [command for command in client.received[before:] if not command.is_response]
+    return [command.ext()["consumerGroup"] for command in new]
+
+
+class TestHeartbeat:
+    def test_answer(self, client: MemoryClient) -> None:
+        answer = client.heartbeat("c1")
+        assert answer.code == ResponseCode.SUCCESS
+        # Whole heartbeats are wanted each time, and not only their fingerprints.
+        assert answer.ext()["IS_SUPPORT_HEART_BEAT_V2"] == "false"
+
+    def test_makes_the_group_and_its_retry_topic(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        client.heartbeat("c1", "workers")
+        gateway.crash()
+        broker = gateway.service.broker
+        assert broker.groups.get("workers") is not None
+        topic = broker.topics.get("%RETRY%workers")
+        assert topic is not None
+        settings = topic.settings
+        assert (settings.read_queue_nums, settings.write_queue_nums, settings.perm) == (1, 1, 6)
+
+    def test_a_broadcasting_group_has_no_retry_topic(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        client.heartbeat("c1", "listeners", model="BROADCASTING")
+        assert gateway.service.broker.topics.get("%RETRY%listeners") is None
+
+    def test_no_group_is_made_where_that_is_switched_off(self, make_gateway: MakeGateway) -> None:
+        gateway = make_gateway(auto_create_group=False)
+        client = gateway.connect()
+        assert client.heartbeat("c1", "workers").code == ResponseCode.SUCCESS
+        assert gateway.service.broker.groups.get("workers") is None
+        assert gateway.service.broker.topics.get("%RETRY%workers") is None
+
+    def test_of_a_producer(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        client.heartbeat("p1", group="", producers=["makers", "CLIENT_INNER_PRODUCER"])
+        [producer] = gateway.service.broker.clients.producers("makers")
+        assert (producer.client_id, producer.language, producer.version) == ("p1", "JAVA", 513)
+        assert client.requests() == []
+
+    @pytest.mark.parametrize(
+        "body",
+        [b"", b"{", b"[]", b"null", b"{}", b'{"clientID":5}', b'"x"', b"\xff", b"[" * 100_000],
+    )
+    def test_rubbish(self, client: MemoryClient, body: bytes) -> None:
+        assert client.ask(RequestCode.HEART_BEAT, None, body).code == ResponseCode.SYSTEM_ERROR
+        assert client.heartbeat("c1").code == ResponseCode.SUCCESS
+
+    def test_of_the_cpp_client(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        """Enums by number, versions as text, fields missing, keys without quotes."""
+        body = b"""{"clientID":"cpp1","consumerDataSet":[{"consumeFromWhere":4,"consumeType":1,
+            "groupName":"workers","messageModel":1,"subscriptionDataSet":[{"codeSet":[0],
+            "subString":"red","subVersion":"1795251735419","tagsSet":["red"],"topic":"orders"}],
+            unitMode:null}],"producerDataSet":[{"groupName":"makers"}]}"""
+        answer = client.ask(RequestCode.HEART_BEAT, None, body, language="CPP", version=333)
+        assert answer.code == ResponseCode.SUCCESS
+        assert members(client, "workers") == ["cpp1"]
+        group = gateway.service.broker.clients.consumer_group("workers")
+        assert group is not None
+        assert group.data.consume_type == "CONSUME_PASSIVELY"
+        assert group.data.consume_from_where == "CONSUME_FROM_FIRST_OFFSET"
+        assert group.subscriptions["orders"].sub_string == "red"
+        assert group.subscriptions["orders"].sub_version == 1795251735419
+
+    def test_of_a_broadcasting_cpp_client(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        assert join(client, "cpp1", model=0, sub_version="7") == []
+        group = gateway.service.broker.clients.consumer_group("consumers")
+        assert group is not None
+        assert group.data.is_broadcasting
+
+    def test_an_ordinal_that_is_none(self, client: MemoryClient) -> None:
+        assert client.heartbeat("c1", model=9).code == ResponseCode.SYSTEM_ERROR
+        assert members(client) == []
+
+
+class TestChanges:
+    def test_the_first_member_is_told_of_itself(self, client: MemoryClient) -> None:
+        assert join(client, "c1") == ["consumers"]
+
+    def test_all_members_are_told_of_a_new_one(self, gateway: MemoryGateway) -> None:
+        first, second, stranger = (gateway.connect() for _ in range(3))
+        join(stranger, "s1", group="others")
+        join(first, "c1")
+        assert join(second, "c2") == ["consumers"]
+        assert told(first) == ["consumers"]
+        assert told(stranger) == []
+        assert sorted(members(first)) == ["c1", "c2"]
+
+    def test_nobody_is_told_of_the_same_again(self, gateway: MemoryGateway) -> None:
+        first, second = gateway.connect(), gateway.connect()
+        join(first, "c1")
+        join(second, "c2")
+        told(first)
+        for _ in range(3):
+            gateway.advance(30_000)
+            assert join(first, "c1") == []
+            assert join(second, "c2") == []
+        assert sorted(members(first)) == ["c1", "c2"]
+
+    @pytest.mark.parametrize(
+        ("subscriptions", "sub_version", "changed"),
+        [
+            ({"orders": "red"}, 2, True),
+            ({"orders": "*", "bills": "*"}, 1, True),
+            ({"bills": "*"}, 2, True),
+            ({}, 2, True),
+            ({"orders": "*"}, 2, False),
+            # An older version does not count.
+            ({"orders": "red"}, 0, False),
+        ],
+    )
+    def test_a_changed_subscription(
+        self,
+        gateway: MemoryGateway,
+        subscriptions: dict[str, str],
+        sub_version: int,
+        changed: bool,
+    ) -> None:
+        first, second = gateway.connect(), gateway.connect()
+        join(first, "c1")
+        join(second, "c2")
+        told(first)
+        assert join(second, "c2", subscriptions=subscriptions, sub_version=sub_version) == (
+            ["consumers"] if changed else []
+        )
+        assert told(first) == (["consumers"] if changed else [])
+
+    def test_broadcasting_groups_share_nothing(self, gateway: MemoryGateway) -> None:
+        first, second = gateway.connect(), gateway.connect()
+        assert join(first, "c1", model="BROADCASTING") == []
+        assert join(second, "c2", model="BROADCASTING") == []
+        second.disconnect()
+        assert told(first) == []
+        assert members(first) == ["c1"]
+
+    def test_a_client_in_two_groups(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        assert join(client, "c1", group="g1") == ["g1"]
+        assert join(client, "c1", group="g2") == ["g2"]
+        assert members(client, "g1") == members(client, "g2") == ["c1"]
+
+
+class TestLeaving:
+    @pytest.fixture
+    def other(self, gateway: MemoryGateway, client: MemoryClient) -> MemoryClient:
+        """Another member beside `client`; both know of each other."""
+        other = gateway.connect()
+        join(client, "c1")
+        join(other, "c2")
+        told(client)
+        return other
+
+    def test_by_word(self, client: MemoryClient, other: MemoryClient) -> None:
+        ext = {"clientID": "c1", "consumerGroup": "consumers"}
+        assert client.ask(RequestCode.UNREGISTER_CLIENT, ext).code == ResponseCode.SUCCESS
+        assert told(other) == ["consumers"]
+        assert told(client) == []
+        assert members(other) == ["c2"]
+
+    def test_by_word_twice(self, client: MemoryClient, other: MemoryClient) -> None:
+        ext = {"clientID": "c1", "consumerGroup": "consumers"}
+        client.ask(RequestCode.UNREGISTER_CLIENT, ext)
+        told(other)
+        assert client.ask(RequestCode.UNREGISTER_CLIENT, ext).code == ResponseCode.SUCCESS
+        assert told(other) == []
+
+    def test_without_a_word(self, client: MemoryClient, other: MemoryClient) -> None:
+        client.disconnect()
+        assert told(other) == ["consumers"]
+        assert members(other) == ["c2"]
+
+    def test_in_silence(
+        self, gateway: MemoryGateway, client: MemoryClient, other: MemoryClient
+    ) -> None:
+        """No heartbeat for two minutes, while other requests keep the connection open."""
+        for second in range(0, 140, 20):
+            gateway.advance(20_000)
+            client.ask(RequestCode.GET_ALL_TOPIC_LIST)
+            if second == 80:
+                assert sorted(members(other)) == ["c1", "c2"]
+            join(other, "c2")
+        assert members(other) == ["c2"]
+        assert not client.closed
+
+    def test_the_last_one_ends_the_group(self, client: MemoryClient, other: MemoryClient) -> None:
+        client.disconnect()
+        other.ask(RequestCode.UNREGISTER_CLIENT, {"clientID": "c2", "consumerGroup": "consumers"})
+        assert members(other) == []
+
+    def test_and_coming_back_on_another_connection(
+        self, gateway: MemoryGateway, client: MemoryClient, other: MemoryClient
+    ) -> None:
+        """The old connection may be lost only after the new one is there."""
+        again = gateway.connect()
+        assert join(again, "c1") == ["consumers"]
+        told(other)
+        client.disconnect()
+        assert told(other) == []
+        assert sorted(members(other)) == ["c1", "c2"]
+
+    def test_of_a_producer(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        clients = gateway.service.broker.clients
+        client.heartbeat("p1", group="", producers=["makers", "bakers"])
+        client.ask(RequestCode.UNREGISTER_CLIENT, {"clientID": "p1", "producerGroup": "makers"})
+        assert [name for name, _ in clients.producer_groups()] == ["bakers"]
+        client.disconnect()
+        assert list(clients.producer_groups()) == []
+
+    def test_without_naming_a_group(self, client: MemoryClient) -> None:
+        answer = client.ask(RequestCode.UNREGISTER_CLIENT, {"clientID": "c1"})
+        assert answer.code == ResponseCode.SUCCESS
+
+    def test_of_somebody_unknown(self, client: MemoryClient, other: MemoryClient) -> None:
+        ext = {"clientID": "c9", "consumerGroup": "consumers", "producerGroup": "makers"}
+        assert client.ask(RequestCode.UNREGISTER_CLIENT, ext).code == ResponseCode.SUCCESS
+        assert told(other) == []
+
+
+def test_members_of_an_unknown_group(client: MemoryClient) -> None:
+    answer: Command = client.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "none"})
+    assert (answer.code, answer.remark) == (1, "no consumer for this group, none")
+
+
+def test_many_members_come_and_go(gateway: MemoryGateway) -> None:
+    clients = [gateway.connect() for _ in range(12)]
+    for number, one in enumerate(clients):
+        one.heartbeat(f"c{number:02}")
+    assert sorted(members(clients[0])) == [f"c{number:02}" for number in range(12)]
+    for one in clients[::2]:
+        one.disconnect()
+    assert sorted(members(clients[1])) == [f"c{number:02}" for number in range(1, 12, 2)]

@@ -1,0 +1,117 @@
+"""Queues that orderly consumers have for themselves (41, 42)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway.wire.codes import RequestCode, ResponseCode
+from tests.gateway.memory import MemoryClient, MemoryGateway
+
+
+def request(client_id: str, queues: tuple[int, ...], group: str = "workers") -> bytes:
+    """The body of both requests."""
+    return json.dumps(
+        {
+            "consumerGroup": group,
+            "clientId": client_id,
+            "onlyThisBroker": False,
+            "mqSet": [
+                {"topic": "orders", "brokerName": "broker-a", "queueId": queue} for queue in queues
+            ],
+        }
+    ).encode()
+
+
+def lock(client: MemoryClient, client_id: str, *queues: int, group: str = "workers") -> list[int]:
+    """Ask for queues; those that were granted."""
+    answer = client.ask(RequestCode.LOCK_BATCH_MQ, None, request(client_id, queues, group))
+    assert answer.code == ResponseCode.SUCCESS
+    granted = json.loads(answer.body)["lockOKMQSet"]
+    assert all(queue["topic"] == "orders" for queue in granted)
+    assert all(queue["brokerName"] == "broker-a" for queue in granted)
+    return sorted(queue["queueId"] for queue in granted)
+
+
+def unlock(client: MemoryClient, client_id: str, *queues: int) -> None:
+    """Give queues back."""
+    answer = client.ask(RequestCode.UNLOCK_BATCH_MQ, None, request(client_id, queues))
+    assert answer.code == ResponseCode.SUCCESS
+
+
+def test_are_exclusive(client: MemoryClient) -> None:
+    assert lock(client, "c1", 0, 1) == [0, 1]
+    assert lock(client, "c2", 0, 1, 2) == [2]
+    assert lock(client, "c1", 0, 1, 2) == [0, 1]
+
+
+def test_are_given_back(client: MemoryClient) -> None:
+    lock(client, "c1", 0, 1)
+    unlock(client, "c1", 1)
+    assert lock(client, "c2", 0, 1) == [1]
+
+
+def test_cannot_be_given_back_by_others(client: MemoryClient) -> None:
+    lock(client, "c1", 0)
+    unlock(client, "c2", 0)
+    assert lock(client, "c2", 0) == []
+
+
+def test_groups_do_not_meet(client: MemoryClient) -> None:
+    assert lock(client, "c1", 0) == [0]
+    assert lock(client, "c2", 0, group="others") == [0]
+
+
+def test_end_after_a_minute(gateway: MemoryGateway, client: MemoryClient) -> None:
+    lock(client, "c1", 0)
+    gateway.advance(59_999)
+    assert lock(client, "c2", 0) == []
+    gateway.advance(1)
+    assert lock(client, "c2", 0) == [0]
+    assert lock(client, "c1", 0) == []
+
+
+def test_last_while_they_are_asked_for(gateway: MemoryGateway, client: MemoryClient) -> None:
+    for _ in range(10):
+        assert lock(client, "c1", 0) == [0]
+        gateway.advance(20_000)
+    assert lock(client, "c2", 0) == []
+
+
+@pytest.mark.parametrize("step_ms", [3_600_000, -3_600_000])
+def test_do_not_go_by_the_wall_clock(
+    gateway: MemoryGateway, client: MemoryClient, step_ms: int
+) -> None:
+    lock(client, "c1", 0)
+    gateway.set_clock(step_ms)
+    gateway.advance(50_000)
+    assert lock(client, "c2", 0) == []
+    gateway.advance(10_000)
+    assert lock(client, "c2", 0) == [0]
+
+
+def test_nothing_asked_for(client: MemoryClient) -> None:
+    assert lock(client, "c1") == []
+
+
+def test_unlock_oneway(client: MemoryClient) -> None:
+    lock(client, "c1", 0)
+    client.send(RequestCode.UNLOCK_BATCH_MQ, None, request("c1", (0,)), oneway=True)
+    assert client.take() == []
+    assert lock(client, "c2", 0) == [0]
+
+
+@pytest.mark.parametrize("code", [RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ])
+@pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'{"consumerGroup":"g","mqSet":5}'])
+def test_rubbish(client: MemoryClient, code: int, body: bytes) -> None:
+    assert client.ask(code, None, body).code == ResponseCode.SYSTEM_ERROR
+
+
+def test_nobody_fills_the_memory_with_them(gateway: MemoryGateway, client: MemoryClient) -> None:
+    for number in range(100):
+        lock(client, "c1", 0, 1, 2, group=f"group{number}")
+        gateway.advance(10_000)
+    handler: Any = gateway.service._router._table[RequestCode.LOCK_BATCH_MQ].handler
+    assert len(handler.__self__._locks) <= 3 * 7

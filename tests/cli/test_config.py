@@ -215,7 +215,8 @@ class TestTogether:
         line = refusal(flags={"max_message_size": "16MiB"})
         assert "max_frame_size = 16MiB" in line
         assert "max_message_size = 16MiB" in line
-        assert load({"max_message_size": "16MiB", "max_frame_size": "16640KiB"}, {})
+        loaded = load({"max_message_size": "16MiB", "max_frame_size": "16640KiB"}, {})
+        assert loaded.config.max_frame_size == 16640 * 1024
 
     def test_the_vip_port_is_required_only_when_asked_for(self) -> None:
         assert not load({}, {}).config.vip_channel_required

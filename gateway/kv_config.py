@@ -1,14 +1,13 @@
-"""Values that tools leave with the name server, such as the queues of ordered topics (KVConfigManager)."""
+"""Values that tools leave with the name server, such as the queues of ordered topics (KVConfigManager).
+
+They are kept and given back. Routes do not carry them: upstream's orderMessageEnable, off unless asked for.
+"""
 
 from __future__ import annotations
 
 from gateway.router import RequestError
 from gateway.wire.codes import ResponseCode
 from storage import Store
-
-ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
-"""Where `updateTopic -o true` leaves a topic's queues as `broker:queues;...`; routes carry them to clients
-(NamesrvUtil)."""
 
 MAX_PLACE = 400
 """Longest namespace and key together, in bytes: they are a key of the store."""

@@ -7,6 +7,7 @@ not have goes by its own name and in its own form.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 
 from gateway.config import Config, ConfigError, Description, HostPort, changed, descriptions
 
@@ -16,13 +17,20 @@ MASTER_ID = "0"
 _FLUSH_TYPES = {"sync": "SYNC_FLUSH", "async": "ASYNC_FLUSH"}
 """FlushDiskType."""
 
+_IN_MS = frozenset({"transactionTimeOut", "transactionCheckInterval"})
+"""Durations that upstream has in milliseconds, not in seconds."""
+
 
 def shown(config: Config, advertised: HostPort) -> dict[str, str]:
     """All settings in force by name, and the facts that tools look for among them.
 
     :param advertised: the address that clients are told, where the settings may only say to choose one.
     """
-    values = {_name_of(entry): _text_of(entry, config) for entry in descriptions().values()}
+    values = {
+        _name_of(entry): _text_of(entry, config)
+        for entry in descriptions().values()
+        if getattr(config, entry.name) is not None
+    }
     return values | {
         "brokerIP1": advertised.host,
         "listenPort": str(advertised.port),
@@ -70,13 +78,13 @@ def _text_of(entry: Description, config: Config) -> str:
         return _FLUSH_TYPES[value]
     if not entry.about.upstream or value is None or isinstance(value, str | bool):
         return entry.show(value)
-    if entry.about.unit == "ms":
-        return str(round(float(str(entry.plain(value))) * 1000))
-    plain = entry.plain(value)
-    return f"{plain:g}" if isinstance(plain, float) and plain < 1e15 else str(plain)
+    if isinstance(value, timedelta):
+        unit_ms = 1 if entry.about.upstream in _IN_MS else 1000
+        return f"{value / timedelta(milliseconds=unit_ms):.15g}"
+    return f"{value:g}" if isinstance(value, float) else str(entry.plain(value))
 
 
 def _value_of(entry: Description, text: str) -> str:
-    if entry.about.upstream and entry.about.unit == "ms" and text.isdigit():
+    if entry.about.upstream in _IN_MS and text.isdigit():
         return f"{text}ms"
     return text

@@ -110,8 +110,8 @@ class BrokerAdmin:
                 decode_message(oldest).physical_offset if oldest else store.next_sequence
             ),
             "commitLogMaxOffset": str(store.next_sequence),
-            "commitLogDiskRatio": f"{1 - disk.free / disk.total:.4f}",
-            "consumeQueueDiskRatio": f"{1 - disk.free / disk.total:.4f}",
+            "commitLogDiskRatio": f"{disk.used / (disk.used + disk.free):.2f}",
+            "consumeQueueDiskRatio": f"{disk.used / (disk.used + disk.free):.2f}",
             "commitLogDirCapacity": (
                 f"Total : {disk.total / 1024**3:.1f} GiB, Free : {disk.free / 1024**3:.1f} GiB."
             ),

@@ -78,7 +78,7 @@ class NameServer:
         broker = self._broker
         values = shown(broker.config, broker.advertised) | {
             "bindAddress": broker.config.listen.host,
-            "orderMessageEnable": "true",
+            "orderMessageEnable": "false",
         }
         call.answer(body=encode_changes({name: values[name] for name in SETTINGS}))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from gateway.broker import Broker
-from gateway.kv_config import ORDER_NAMESPACE
 from gateway.router import Call, RequestError
 from gateway.topics import NOT_FOUND_HELP, PERM_WRITE
 from gateway.wire.bodies import encode_cluster_info, encode_route, encode_topic_list
@@ -35,13 +34,7 @@ class Routing:
         if not self._writable:
             settings = msgspec.structs.replace(settings, perm=settings.perm & ~PERM_WRITE)
         call.answer(
-            body=encode_route(
-                config.cluster_name,
-                config.broker_name,
-                self._address,
-                settings,
-                self._broker.kv.get(ORDER_NAMESPACE, topic.name),
-            )
+            body=encode_route(config.cluster_name, config.broker_name, self._address, settings)
         )
 
     def wipe_write_permission(self, call: Call) -> None:

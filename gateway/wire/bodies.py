@@ -227,22 +227,13 @@ def encode_group_settings(settings: GroupSettings) -> bytes:
     return _encode(settings)
 
 
-def encode_route(
-    cluster: str,
-    broker: str,
-    address: str,
-    settings: TopicSettings,
-    order_conf: str | None = None,
-) -> bytes:
+def encode_route(cluster: str, broker: str, address: str, settings: TopicSettings) -> bytes:
     """The answer to 105: a topic's queues, all at one broker (TopicRouteData).
 
     :param address: `ip:port` that clients connect to; Go's client can only read IPv4 there.
-    :param order_conf: the queues of an ordered topic as `broker:queues;...`.
     """
-    ordered = {"orderTopicConf": order_conf} if order_conf else {}
     return _encode(
-        ordered
-        | {
+        {
             "brokerDatas": [_broker_data(cluster, broker, address)],
             "filterServerTable": {},
             "queueDatas": [

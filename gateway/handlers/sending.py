@@ -325,9 +325,9 @@ class Sending:
         else:
             topic = self._topics.ensure(RETRY_PREFIX + group.group_name, group.retry_queue_nums)
             level = fields.delay_level or RETRY_LEVEL_BASE + message.reconsume_times
-        queue_id = (
-            0 if topic.name.startswith(DLQ_PREFIX) else random.randrange(group.retry_queue_nums)
-        )
+        # The group may have been given more retry queues than its topic was made with.
+        queues = max(1, min(group.retry_queue_nums, topic.settings.read_queue_nums))
+        queue_id = 0 if topic.name.startswith(DLQ_PREFIX) else random.randrange(queues)
         self._intake.accept(
             topic,
             NewMessage(

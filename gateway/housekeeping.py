@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.task import LoopingCall
 from twisted.internet.threads import deferToThread
 from twisted.logger import Logger
@@ -62,6 +62,7 @@ class Housekeeping:
         self._transactions = transactions
         self._loops: list[LoopingCall] = []
         self._stopped = False
+        self._syncing = DeferredLock()
 
     def start(self) -> None:
         """Begin."""
@@ -74,12 +75,13 @@ class Housekeeping:
         if self._broker.config.flush == "async":
             self._every(ASYNC_SYNC_SECONDS, self._sync)
 
-    def stop(self) -> None:
-        """End."""
+    def stop(self) -> Deferred[DeferredLock]:
+        """End; fires when no other thread works on the store any more."""
         self._stopped = True
         for loop in self._loops:
             if loop.running:
                 loop.stop()
+        return self._syncing.acquire()
 
     def _every(self, seconds: float, work: Callable[[], Deferred[None] | None]) -> None:
         loop = LoopingCall(work)
@@ -136,9 +138,10 @@ class Housekeeping:
         except StorageError:
             self.log.failure("the clean-up of old messages failed")
             return
-        broker.committer.change()
+        finally:
+            broker.committer.change()
         if removed >= RETENTION_STEP:
             self._reactor.callLater(RETENTION_PAUSE, self._remove_expired)
 
     def _sync(self) -> Deferred[None]:
-        return deferToThread(self._broker.store.sync)
+        return self._syncing.run(deferToThread, self._broker.store.sync)

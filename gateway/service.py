@@ -51,6 +51,7 @@ from gateway.resets import Resets
 from gateway.router import Router
 from gateway.routes import Handlers, routes
 from gateway.stats import Statistics
+from gateway.tls import Certificates, TlsError, TlsLayers
 from gateway.topics import Groups, Topics
 from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import Command, encode_response
@@ -93,6 +94,7 @@ class Gateway:
         :raises StartError: when one of the two fails.
         """
         config = self.config
+        tls = self._tls()
         try:
             store = Store(
                 config.data,
@@ -111,6 +113,8 @@ class Gateway:
             max_frame_size=config.max_frame_size,
             max_unfinished_bytes=config.max_unfinished_bytes,
             idle_seconds=config.connection_idle_ms / 1000,
+            tls=tls,
+            tls_only=config.tls == "enforcing",
         )
         try:
             self._listen()
@@ -121,6 +125,19 @@ class Gateway:
                 f"cannot listen on {config.listen}: {reason}; stop what uses it, or set listen to another address"
             ) from failure
         self._compose(store)
+
+    def _tls(self) -> TlsLayers | None:
+        """What clients' TLS needs, unless that is disabled."""
+        config = self.config
+        if config.tls == "disabled":
+            return None
+        try:
+            certificates = Certificates(
+                self._reactor, config.tls_certificate, config.tls_key, config.tls_client_ca
+            )
+        except TlsError as failure:
+            raise StartError(str(failure)) from failure
+        return TlsLayers(self._reactor, certificates)
 
     def _listen(self) -> None:
         """Listen, and on the VIP channel too. The advertised address may depend on the port that is really bound."""
@@ -204,12 +221,13 @@ class Gateway:
         self._stopping = True
         for port in self._ports:
             port.stopListening()
-        self._housekeeping.stop()
+        synced = self._housekeeping.stop()
         self.broker.parked.release_all()
         self.broker.outgoing.stop()
         self.broker.committer.stop()
         gone = self.factory.close_all()
         gone.addTimeout(LONGEST_GOODBYE, self._reactor)
+        gone.addBoth(lambda _: synced)
         gone.addBoth(lambda _: self._store.close())
         return gone
 

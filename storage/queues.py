@@ -21,6 +21,9 @@ MAX_RECORDS_JUDGED = 500
 MAX_BYTES_JUDGED = 4 << 20
 """Bytes of them, some milliseconds of reading, after which a read ends."""
 
+MAX_ROWS_SEARCHED = 20_000
+"""Rows behind its due time among which a fired message is looked for, some 5 ms."""
+
 
 class Queue:
     """One queue's ends. Offsets count messages, from 0.
@@ -174,14 +177,16 @@ def find_sequence(
     later.
 
     A fired message has no row of its own that tells when: it stands in its queue just behind its
-    due time.
+    due time. Where very many were due at once it can be further behind than is worth the time, and
+    is not found.
     """
     offset = offset_at(txn, tables, queue, not_before_ms)
     cursor = txn.cursor(db=tables.queues)
     if not cursor.set_range(queue.prefix + pack_u64(offset)):
         return None
+    end = min(queue.visible, offset + MAX_ROWS_SEARCHED)
     for value in cursor.iternext(keys=False, values=True):
-        if offset >= queue.visible:
+        if offset >= end:
             return None
         row_sequence, _, _, stored_ms = QUEUE_VALUE.unpack(value)
         if row_sequence == sequence:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from gateway.broker import Broker
 from gateway.router import Call, RequestError
 from gateway.topics import SCHEDULE_TOPIC, TIMER_TOPIC
@@ -13,6 +15,9 @@ from storage import Found, State, find_by_id, find_by_key, find_by_sequence, fin
 MAX_FOUND = 64
 """Most messages in one answer (MessageStoreConfig.maxMsgsNumBatch)."""
 
+MAX_CONSIDERED = 1_000
+"""Most messages with a key, the newest first, among which those of the asked time are sought."""
+
 PARKING_TOPICS = (TIMER_TOPIC, SCHEDULE_TOPIC)
 """Where tools look for what has not fired; here that is found under its real topic as well."""
 
@@ -22,21 +27,14 @@ class Queries:
 
     def __init__(self, broker: Broker) -> None:
         self._store = broker.store
+        self._topics = broker.topics
 
     def query(self, call: Call) -> None:
         """Messages of a topic with a key, or with a client's id; those that have not fired are found as well."""
         fields: QueryMessage = call.fields
         limit = max(1, min(fields.max_num, MAX_FOUND))
-        by_id = fields.unique_key_query or fields.index_type == "U"
-        if by_id:
-            found = find_by_id(self._store, fields.key.encode())
-        else:
-            found = find_by_key(self._store, [fields.topic.encode()], fields.key.encode(), limit)
-        records = [
-            _at_its_place(one)
-            for one in found
-            if self._matches(fields, by_id, one) and one.state is not State.ABORTED
-        ][:limit]
+        matching = (one for one in self._candidates(fields) if self._matches(fields, one))
+        records = [_at_its_place(one) for one in islice(matching, limit)]
         if not records:
             raise RequestError(
                 ResponseCode.QUERY_NOT_FOUND,
@@ -45,6 +43,14 @@ class Queries:
         call.answer(
             {"indexLastUpdateTimestamp": "0", "indexLastUpdatePhyoffset": "0"}, b"".join(records)
         )
+
+    def _candidates(self, fields: QueryMessage) -> list[Found]:
+        key = fields.key.encode()
+        if fields.unique_key_query or fields.index_type == "U":
+            return find_by_id(self._store, key)
+        parked = fields.topic in PARKING_TOPICS
+        topics = self._topics.names() if parked else [fields.topic]
+        return find_by_key(self._store, [topic.encode() for topic in topics], key, MAX_CONSIDERED)
 
     def view(self, call: Call) -> None:
         """The message with an offset id; an undecided half of a transaction has one too."""
@@ -62,13 +68,16 @@ class Queries:
         call.answer(body=half.record)
 
     @staticmethod
-    def _matches(fields: QueryMessage, by_id: bool, found: Found) -> bool:
-        message = decode_message(found.record)
-        if not fields.begin_timestamp <= message.store_ms <= fields.end_timestamp:
+    def _matches(fields: QueryMessage, found: Found) -> bool:
+        if found.state is State.ABORTED:
             return False
-        if not by_id or message.topic == fields.topic:
-            return True
-        return fields.topic in PARKING_TOPICS and found.state is State.PENDING
+        message = decode_message(found.record)
+        # Tools know when a message was born, or look where it was delivered: both times are its own.
+        times = (message.store_ms, found.moved_ms or message.store_ms)
+        if not any(fields.begin_timestamp <= ms <= fields.end_timestamp for ms in times):
+            return False
+        parked = fields.topic in PARKING_TOPICS and found.state is State.PENDING
+        return parked or message.topic == fields.topic
 
 
 def _at_its_place(found: Found) -> bytes:

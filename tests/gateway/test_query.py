@@ -1,0 +1,234 @@
+"""Finding messages as existing tools do (12, 33), before and after they fire."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.commands import Command
+from gateway.wire.messages import decode_message, decode_messages, parse_offset_msg_id
+from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies
+
+HOUR_MS = 3_600_000
+
+
+def query(
+    client: MemoryClient,
+    key: str,
+    topic: str = "orders",
+    *,
+    most: int = 64,
+    begin: int = 0,
+    end: int = 2**63 - 1,
+    **more: str,
+) -> Command:
+    """The answer to a query by key; `more` makes it one by id."""
+    ext = {
+        "topic": topic,
+        "key": key,
+        "maxNum": str(most),
+        "beginTimestamp": str(begin),
+        "endTimestamp": str(end),
+    }
+    return client.ask(RequestCode.QUERY_MESSAGE, ext | more)
+
+
+def found(client: MemoryClient, key: str, topic: str = "orders", **options: object) -> list[str]:
+    """The bodies of what a query finds."""
+    answer = query(client, key, topic, **options)  # type: ignore[arg-type]
+    if answer.code != ResponseCode.SUCCESS:
+        assert (answer.code, answer.remark) == (
+            ResponseCode.QUERY_NOT_FOUND,
+            "can not find message, maybe time range not correct",
+        )
+        return []
+    return bodies(decode_messages(answer.body))
+
+
+BY_ID = [{"_UNIQUE_KEY_QUERY": "true"}, {"indexType": "U"}]
+BY_KEY: list[dict[str, str]] = [{}, {"indexType": "K"}]
+
+
+class TestByKey:
+    @pytest.mark.parametrize("options", BY_KEY)
+    def test_before_and_after_firing(
+        self, gateway: MemoryGateway, client: MemoryClient, options: dict[str, str]
+    ) -> None:
+        client.send_message("orders", "timed", KEYS="k1 k2", TIMER_DELAY_MS="500")
+        for key in ("k1", "k2"):
+            assert found(client, key, **options) == ["timed"]
+        [parked] = decode_messages(query(client, "k1").body)
+        assert (parked.topic, parked.queue_offset, parked.store_ms) == ("orders", 0, START_MS)
+        client.send_message("orders", "first")
+        gateway.advance(500)
+        [fired] = decode_messages(query(client, "k1").body)
+        assert (fired.topic, fired.queue_offset) == ("orders", 1)
+        assert fired.store_ms == START_MS + 500
+        assert fired.physical_offset == parked.physical_offset
+
+    def test_untimed(self, client: MemoryClient) -> None:
+        client.send_message("orders", "hello", KEYS="k")
+        answer = query(client, "k")
+        assert bodies(decode_messages(answer.body)) == ["hello"]
+        assert set(answer.ext()) >= {"indexLastUpdateTimestamp", "indexLastUpdatePhyoffset"}
+
+    def test_of_its_topic_only(self, client: MemoryClient) -> None:
+        client.send_message("orders", "1", KEYS="k")
+        client.send_message("bills", "2", KEYS="k")
+        assert found(client, "k", "bills") == ["2"]
+        assert found(client, "k", "none") == []
+        assert found(client, "K", "bills") == []
+
+    def test_the_newest_first(self, client: MemoryClient) -> None:
+        for number in range(70):
+            client.send_message("orders", str(number), KEYS="k")
+        assert found(client, "k") == [str(number) for number in range(69, 5, -1)]
+        assert found(client, "k", most=2) == ["69", "68"]
+        assert found(client, "k", most=0) == ["69"]
+        assert len(found(client, "k", most=1_000)) == 64
+
+    def test_what_does_not_match_takes_no_place(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        client.send_message("orders", "old", KEYS="k")
+        gateway.advance(1_000)
+        handle = client.send_message(KEYS="k", TIMER_DELAY_MS="500").ext()["recallHandle"]
+        client.recall("orders", handle)
+        client.send_message("orders", "new", KEYS="k")
+        assert found(client, "k", most=1, end=START_MS + 500) == ["old"]
+        assert found(client, "k", most=2) == ["new", "old"]
+
+    @pytest.mark.parametrize("topic", ["rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX"])
+    def test_where_upstream_parks_messages(
+        self, gateway: MemoryGateway, client: MemoryClient, topic: str
+    ) -> None:
+        client.send_message("orders", "1", KEYS="k", TIMER_DELAY_MS="500")
+        client.send_message("bills", "2", KEYS="k", DELAY="1")
+        client.send_message("bills", "3", KEYS="k")
+        assert sorted(found(client, "k", topic)) == ["1", "2"]
+        gateway.advance(500)
+        assert found(client, "k", topic) == ["2"]
+
+
+class TestById:
+    @pytest.mark.parametrize("options", BY_ID)
+    def test_before_and_after_firing(
+        self, gateway: MemoryGateway, client: MemoryClient, options: dict[str, str]
+    ) -> None:
+        client.send_message("orders", "timed", UNIQ_KEY="ID1", TIMER_DELAY_MS="500")
+        client.send_message("orders", "other", UNIQ_KEY="ID10")
+        assert found(client, "ID1", **options) == ["timed"]
+        assert found(client, "ID1", "rmq_sys_wheel_timer", **options) == ["timed"]
+        gateway.advance(500)
+        assert found(client, "ID1", **options) == ["timed"]
+        assert found(client, "ID1", "rmq_sys_wheel_timer", **options) == []
+
+    def test_of_its_topic_only(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        """A retry has the id of the message that it repeats."""
+        client.send_message("orders", "original", UNIQ_KEY="ID1")
+        client.send_message("%RETRY%workers", "retry", UNIQ_KEY="ID1")
+        assert found(client, "ID1", indexType="U") == ["original"]
+        assert found(client, "ID1", "%RETRY%workers", indexType="U") == ["retry"]
+        assert found(client, "ID1", "none", indexType="U") == []
+
+    def test_is_no_key(self, client: MemoryClient) -> None:
+        client.send_message("orders", "1", UNIQ_KEY="ID1", KEYS="k")
+        assert found(client, "k", indexType="U") == []
+
+    def test_aborted(self, client: MemoryClient) -> None:
+        client.send_message("orders", UNIQ_KEY="ID1", KEYS="k", TIMER_DELAY_MS="500")
+        client.abort(id="ID1")
+        assert found(client, "ID1", indexType="U") == []
+        assert found(client, "k") == []
+
+
+class TestTimes:
+    @pytest.mark.parametrize(
+        ("begin", "end", "expected"),
+        [
+            (START_MS, START_MS, 1),
+            (START_MS - HOUR_MS, START_MS + HOUR_MS, 1),
+            (START_MS + 1, START_MS + HOUR_MS, 0),
+            (0, START_MS - 1, 0),
+            (-5, 2**63 - 1, 1),
+            (START_MS + 5, START_MS - 5, 0),
+        ],
+    )
+    def test_of_acceptance(self, client: MemoryClient, begin: int, end: int, expected: int) -> None:
+        client.send_message(KEYS="k", UNIQ_KEY="ID1", TIMER_DELAY_MS="86400000")
+        assert len(found(client, "k", begin=begin, end=end)) == expected
+        assert len(found(client, "ID1", begin=begin, end=end, indexType="U")) == expected
+
+    def test_of_firing(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        """Who looks around the time of delivery finds it, and so does who looks around that of sending."""
+        client.send_message(KEYS="k", TIMER_DELAY_MS=str(48 * HOUR_MS))
+        gateway.jump(48 * HOUR_MS)
+        client = gateway.connect()
+        fired_ms = START_MS + 48 * HOUR_MS
+        assert len(found(client, "k", begin=fired_ms - 1_000, end=fired_ms + 1_000)) == 1
+        assert len(found(client, "k", begin=START_MS - 1_000, end=START_MS + 1_000)) == 1
+        assert found(client, "k", begin=START_MS + HOUR_MS, end=fired_ms - HOUR_MS) == []
+
+
+class TestView:
+    def view(self, client: MemoryClient, offset: int | str) -> Command:
+        return client.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(offset)})
+
+    def test_before_and_after_firing(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        answer = client.send_message("orders", "timed", TIMER_DELAY_MS="500")
+        _, offset = parse_offset_msg_id(answer.ext()["msgId"])
+        parked = decode_message(self.view(client, offset).body)
+        assert (parked.body, parked.topic, parked.physical_offset) == (b"timed", "orders", offset)
+        client.send_message("orders", "first")
+        gateway.advance(500)
+        fired = decode_message(self.view(client, offset).body)
+        assert fired.body == b"timed"
+        assert (fired.queue_offset, fired.store_ms) == (1, START_MS + 500)
+        assert fired.physical_offset == offset
+
+    def test_of_every_state(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        answer = client.send_message("orders", "x", UNIQ_KEY="ID1", TIMER_DELAY_MS="500")
+        _, offset = parse_offset_msg_id(answer.ext()["msgId"])
+        client.abort(id="ID1")
+        assert self.view(client, offset).code == ResponseCode.SUCCESS
+
+    def test_what_a_pull_gave(self, client: MemoryClient) -> None:
+        client.send_batch((str(number), {}) for number in range(5))
+        for message in client.pull():
+            viewed = decode_message(self.view(client, message.physical_offset).body)
+            assert viewed == message
+
+    @pytest.mark.parametrize("offset", [0, 77, -1, 2**63 - 1, -(2**63)])
+    def test_unknown(self, client: MemoryClient, offset: int) -> None:
+        client.send_message()
+        answer = self.view(client, offset)
+        assert (answer.code, answer.remark) == (
+            ResponseCode.SYSTEM_ERROR,
+            f"can not find message by the offset, {offset}",
+        )
+
+    def test_no_number(self, client: MemoryClient) -> None:
+        assert self.view(client, "first").code == ResponseCode.SYSTEM_ERROR
+
+    def test_after_retention(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        client.send_message(KEYS="k", UNIQ_KEY="ID1")
+        [message] = client.pull()
+        gateway.jump(80 * HOUR_MS)
+        client = gateway.connect()
+        assert self.view(client, message.physical_offset).code == ResponseCode.SYSTEM_ERROR
+        assert found(client, "k") == []
+        assert found(client, "ID1", indexType="U") == []
+
+
+@pytest.mark.parametrize("name", ["topic", "key", "maxNum", "beginTimestamp", "endTimestamp"])
+def test_a_field_is_missing(client: MemoryClient, name: str) -> None:
+    ext = {"topic": "t", "key": "k", "maxNum": "1", "beginTimestamp": "0", "endTimestamp": "9"}
+    del ext[name]
+    answer = client.ask(RequestCode.QUERY_MESSAGE, ext)
+    assert (answer.code, answer.remark) == (1, f"the field {name} is missing")
+
+
+def test_many_with_one_key(gateway: MemoryGateway, client: MemoryClient) -> None:
+    client.send_batch((str(number), {"KEYS": "k"}) for number in range(1_500))
+    assert found(client, "k")[0] == "1499"
+    assert len(found(client, "k")) == 64

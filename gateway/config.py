@@ -322,6 +322,9 @@ Switch = Annotated[
     Kind("true or false", lambda value: str(value).lower(), _as_is, bare=True),
 ]
 FilePath = Annotated[Path, BeforeValidator(_path), Kind("a path", metavar="PATH")]
+OptionalFile = Annotated[
+    Path | None, BeforeValidator(_optional_path), Kind("a path", metavar="PATH")
+]
 Name = Annotated[
     str,
     Field(pattern=r"^[A-Za-z0-9._-]{1,127}$"),
@@ -357,6 +360,7 @@ def setting(
 # --- the settings ---------------------------------------------------------------------------------
 
 _NETWORK = "Network"
+_TLS = "TLS"
 _STORAGE = "Storage"
 _LATER = "Messages for later"
 _BROKER = "Broker"
@@ -413,6 +417,37 @@ class Config(BaseModel):
         least=timedelta(seconds=1),
         most=LONGEST,
         live=True,
+    )
+
+    tls: Annotated[
+        Literal["disabled", "permissive", "enforcing"],
+        Kind("disabled, permissive or enforcing", metavar="disabled|permissive|enforcing"),
+    ] = setting(
+        "permissive",
+        _TLS,
+        "Whether clients may, or must, use TLS. It is on the same port: what a connection begins with tells.",
+        upstream="tls.server.mode",
+    )
+    tls_certificate: OptionalFile = setting(
+        None,
+        _TLS,
+        "PEM file with the certificate, followed by those that vouch for it. It is read again when it "
+        "changes. When left out, one is made at start that nobody vouches for.",
+        upstream="tls.server.certPath",
+    )
+    tls_key: OptionalFile = setting(
+        None,
+        _TLS,
+        "PEM file with the certificate's key, without a password. When left out: it is in the "
+        "certificate's file.",
+        upstream="tls.server.keyPath",
+    )
+    tls_client_ca: OptionalFile = setting(
+        None,
+        _TLS,
+        "PEM file with the authorities for clients' certificates. When given, every client that uses "
+        "TLS needs a certificate from one of them.",
+        upstream="tls.server.trustCertPath",
     )
 
     data: FilePath = setting(
@@ -625,9 +660,9 @@ class Config(BaseModel):
         Literal["debug", "info", "warn", "error"],
         Kind("debug, info, warn or error", metavar="debug|info|warn|error"),
     ] = setting("info", _LOGS, "The least important events that are logged.")
-    log_file: Annotated[
-        Path | None, BeforeValidator(_optional_path), Kind("a path", metavar="PATH")
-    ] = setting(None, _LOGS, "File that the log is appended to. When left out: standard error.")
+    log_file: OptionalFile = setting(
+        None, _LOGS, "File that the log is appended to. When left out: standard error."
+    )
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
@@ -636,6 +671,10 @@ class Config(BaseModel):
             raise ValueError(
                 f"listen = {self.listen} gives clients no address to connect to; "
                 "set advertise to the IPv4 address that they reach this machine at"
+            )
+        if self.tls_key is not None and self.tls_certificate is None:
+            raise ValueError(
+                f"tls_key = {self.tls_key} is the key of no certificate; set tls_certificate too"
             )
         if self.max_frame_size < self.max_message_size + FRAME_ALLOWANCE:
             raise ValueError(

@@ -15,9 +15,11 @@ from zope.interface import implementer  # type: ignore[import-untyped]
 
 from gateway.config import Config
 from gateway.reactor import Reactor
+from gateway.tls import TlsLayers
 from gateway.wire.commands import Command, CommandError, decode_command
 from gateway.wire.frames import FrameBuffer, FrameError
 from gateway.wire.messages import pack_host
+from gateway.wire.opening import Opening, OpeningError, show_address
 
 UNKNOWN_HOST = "127.0.0.1"
 """Stands for an IPv6 peer in a message: old clients cannot read longer addresses (C++, Go)."""
@@ -40,14 +42,18 @@ class RemotingConnection(Protocol):
         self.host = pack_host(UNKNOWN_HOST, 0)
         self.address = ""
         self.last_heard = 0.0
+        self._opening = Opening()
+        self._receive = self._open
+        self._layer: Any = None  # Twisted does not say the types of its methods
         self._frames = FrameBuffer()
         self._unfinished = 0
         self._closing = False
 
     def connectionMade(self) -> None:
         peer = self.transport.getPeer()
-        self.address = f"{peer.host}:{peer.port}"
-        self.host = pack_host(ipv4_of(peer.host), peer.port)
+        host = unmapped(peer.host)
+        self.address = show_address(host, peer.port)
+        self.host = pack_host(UNKNOWN_HOST if ":" in host else host, peer.port)
         self.transport.setTcpNoDelay(True)
         self._frames = FrameBuffer(self.factory.max_frame_size)
         self.open = True
@@ -56,19 +62,58 @@ class RemotingConnection(Protocol):
         self.factory.connected(self)
 
     def dataReceived(self, data: bytes) -> None:
-        factory = self.factory
-        self.last_heard = factory.reactor.seconds()
+        self.last_heard = self.factory.reactor.seconds()
+        self._receive(data)
+
+    def _open(self, data: bytes) -> None:
+        """Find out what begins here: a balancer's header, TLS, frames."""
+        opening, factory = self._opening, self.factory
+        try:
+            is_known = opening.feed(data)
+        except OpeningError as error:
+            self.log.info("closed {peer}: {error}", peer=self.address, error=str(error))
+            self.close()
+            return
+        # Messages keep the address that connected, as upstream.
+        self.address = opening.source or self.address
+        if not is_known:
+            self._note_unfinished(len(opening.rest))
+            return
+        self._note_unfinished(0)
+        if opening.is_tls and factory.tls is not None:
+            self._start_tls(factory.tls)
+        elif opening.is_tls:
+            self.log.info("closed {peer}: it wants TLS, which is disabled", peer=self.address)
+            self.close()
+            return
+        elif factory.tls_only:
+            self.log.info("closed {peer}: it does not use TLS", peer=self.address)
+            self.close()
+            return
+        else:
+            self._receive = self._read
+        self._receive(opening.rest)
+
+    def _start_tls(self, tls: TlsLayers) -> None:
+        """From now on what arrives goes through TLS, and so does what is sent."""
+        layer: Any = tls.layer(self.address, self._read)
+        self._layer = layer
+        self.transport.unregisterProducer()
+        layer.makeConnection(self.transport)
+        self.transport = layer
+        layer.registerProducer(self, True)
+        self._receive = layer.dataReceived
+
+    def _read(self, data: bytes) -> None:
+        """Take the bytes of frames."""
         try:
             frames = self._frames.feed(data)
             malformed = False
         except FrameError as error:
             frames = error.frames
             malformed = True
-        unfinished = self._frames.pending
-        if unfinished != self._unfinished:
-            factory.note_unfinished(unfinished - self._unfinished)
-            self._unfinished = unfinished
-        on_command = factory.on_command
+        self._note_unfinished(self._frames.pending)
+        on_command = self.factory.on_command
         try:
             for frame in frames:
                 on_command(decode_command(frame), self)
@@ -80,9 +125,10 @@ class RemotingConnection(Protocol):
             self.close()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
+        if self._layer is not None:
+            self._layer.connectionLost(reason)
         self.open = False
-        self.factory.note_unfinished(-self._unfinished)
-        self._unfinished = 0
+        self._note_unfinished(0)
         self.factory.disconnected(self)
 
     def send(self, frame: bytes) -> None:
@@ -114,6 +160,11 @@ class RemotingConnection(Protocol):
     def stopProducing(self) -> None:
         """The transport says it wants no more; `connectionLost` follows."""
 
+    def _note_unfinished(self, size: int) -> None:
+        if size != self._unfinished:
+            change, self._unfinished = size - self._unfinished, size
+            self.factory.note_unfinished(change)
+
     @property
     def unfinished(self) -> int:
         """Bytes of a frame that has not arrived whole."""
@@ -126,6 +177,8 @@ class RemotingFactory(ServerFactory):
     :param on_command: what to do with each command.
     :param on_disconnect: told of each connection that is lost.
     :param idle_seconds: silence after which a connection is closed.
+    :param tls: what makes the TLS of those that ask for it; None refuses them.
+    :param tls_only: refuse the others.
     :param max_unfinished_bytes: bytes of frames that are still arriving, over all connections; past it the
         connections with the largest ones are closed.
     """
@@ -143,6 +196,8 @@ class RemotingFactory(ServerFactory):
         max_frame_size: int,
         max_unfinished_bytes: int,
         idle_seconds: float,
+        tls: TlsLayers | None = None,
+        tls_only: bool = False,
     ) -> None:
         self.reactor = reactor
         self.on_command = on_command
@@ -151,6 +206,8 @@ class RemotingFactory(ServerFactory):
         self.max_connections = max_connections
         self._max_unfinished_bytes = max_unfinished_bytes
         self.idle_seconds = idle_seconds
+        self.tls = tls
+        self.tls_only = tls_only
         self._unfinished = 0
         self._all_gone: Deferred[None] | None = None
         self.connections: set[RemotingConnection] = set()
@@ -217,10 +274,8 @@ class RemotingFactory(ServerFactory):
             all_gone.callback(None)
 
 
-def ipv4_of(host: str) -> str:
-    """The IPv4 form of an address: itself, the mapped part of an IPv6 one, or a stand-in."""
+def unmapped(host: str) -> str:
+    """An address; of an IPv6 one that stands for an IPv4 one, that."""
     address = ipaddress.ip_address(host)
-    if isinstance(address, ipaddress.IPv4Address):
-        return host
-    mapped = address.ipv4_mapped
-    return str(mapped) if mapped is not None else UNKNOWN_HOST
+    mapped = getattr(address, "ipv4_mapped", None)
+    return str(mapped) if mapped is not None else host

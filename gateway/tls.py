@@ -1,0 +1,213 @@
+"""TLS for clients: the certificate, its reload, and the layer between a connection's bytes and its frames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.x509.oid import NameOID
+from OpenSSL import SSL, crypto
+from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
+from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.logger import Logger
+from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
+from twisted.python.failure import Failure
+from zope.interface import implementer  # type: ignore[import-untyped]
+
+from gateway.reactor import Reactor
+
+LOOK_SECONDS = 1.0
+"""How often new connections look whether the files have changed."""
+
+SELF_SIGNED_DAYS = 3_650
+CLOCKS_APART = timedelta(days=1)
+"""How far behind the client's clock may be."""
+
+_Key = (
+    rsa.RSAPrivateKey
+    | ec.EllipticCurvePrivateKey
+    | ed25519.Ed25519PrivateKey
+    | ed448.Ed448PrivateKey
+)
+_Parsed = TypeVar("_Parsed")
+
+
+class TlsError(Exception):
+    """A certificate that cannot be used; the text is one line that says why."""
+
+
+@implementer(IOpenSSLServerConnectionCreator)
+class Certificates:
+    """Makes the TLS end of each connection, from files that may be replaced at any time.
+
+    :param certificate: PEM file with the certificate and those that vouch for it. Without one, a certificate is made
+        that nobody vouches for: it hides the traffic from those who only listen.
+    :param key: PEM file with its key; without one, it is in the certificate's file.
+    :param clients: PEM file with the authorities one of which must vouch for each client's certificate; without one,
+        clients need no certificate.
+    :raises TlsError: when they cannot be used.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self, reactor: Reactor, certificate: Path | None, key: Path | None, clients: Path | None
+    ) -> None:
+        self._reactor = reactor
+        self._certificate = certificate
+        self._key = key or certificate
+        self._clients = clients
+        self._files = [one for one in {certificate, self._key, clients} if one is not None]
+        self._seen = self._look()
+        self._context = self._load()
+        self._next_look = 0.0
+
+    def serverConnectionForTLS(self, _: object) -> SSL.Connection:
+        """The TLS state of a new connection; Twisted calls this."""
+        now = self._reactor.seconds()
+        if self._files and now >= self._next_look:
+            self._next_look = now + LOOK_SECONDS
+            self._renew()
+        return SSL.Connection(self._context, None)
+
+    def _renew(self) -> None:
+        """Read the files again if they changed. While they do not fit, what was read before stays in use."""
+        seen = self._look()
+        if seen == self._seen:
+            return
+        self._seen = seen
+        try:
+            self._context = self._load()
+        except TlsError as error:
+            self.log.error("the certificate in use stays: {error}", error=str(error))
+        else:
+            self.log.info("read the certificate again: its files have changed")
+
+    def _look(self) -> list[tuple[int, int, int] | None]:
+        """What tells one state of the files from another."""
+        return [_state(file) for file in self._files]
+
+    def _load(self) -> SSL.Context:
+        context = SSL.Context(SSL.TLS_SERVER_METHOD)
+        context.set_min_proto_version(SSL.TLS1_2_VERSION)
+        context.set_options(SSL.OP_NO_COMPRESSION | SSL.OP_NO_RENEGOTIATION)
+        context.set_session_id(b"tidegate")
+        if self._certificate is None or self._key is None:
+            chain, key = _self_signed()
+        else:
+            chain = _read(self._certificate, _chain, "tls_certificate")
+            key = _read(self._key, _private_key, "tls_key")
+            if chain[0].public_key() != key.public_key():
+                raise TlsError(
+                    f"the key in {self._key} is not that of the certificate in {self._certificate}"
+                )
+        context.use_certificate(chain[0])
+        context.use_privatekey(key)
+        for above in chain[1:]:
+            context.add_extra_chain_cert(above)
+        if self._clients is not None:
+            trusted = context.get_cert_store()
+            for authority in _read(self._clients, _chain, "tls_client_ca"):
+                if trusted is not None:
+                    trusted.add_cert(crypto.X509.from_cryptography(authority))
+            context.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT)
+        return context
+
+
+class TlsLayers:
+    """Makes the layer that turns a connection's bytes into what they mean, and back."""
+
+    def __init__(self, reactor: Any, certificates: Certificates) -> None:
+        # Its interfaces cannot be checked without a plugin; it makes nothing, as layers are made around what there is.
+        untyped: Any = certificates
+        nothing: Any = Factory.forProtocol(Protocol)
+        self._factory = TLSMemoryBIOFactory(untyped, False, nothing, clock=reactor)
+
+    def layer(self, peer: str, received: Callable[[bytes], None]) -> TLSMemoryBIOProtocol:
+        """A layer that is the transport of what is inside, and a protocol to what is outside.
+
+        :param received: what to do with the bytes inside.
+        """
+        return self._factory.protocol(self._factory, _Inside(peer, received))
+
+
+class _Inside(Protocol):
+    """The end of a TLS layer that the gateway is on."""
+
+    log = Logger()
+
+    def __init__(self, peer: str, received: Callable[[bytes], None]) -> None:
+        self._peer = peer
+        self._received = received
+
+    def dataReceived(self, data: bytes) -> None:
+        self._received(data)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        if isinstance(reason.value, SSL.Error):
+            failure = _reason(reason.value)
+            self.log.info("TLS with {peer} failed: {reason}", peer=self._peer, reason=failure)
+
+
+def _state(file: Path) -> tuple[int, int, int] | None:
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _read(file: Path, parse: Callable[[bytes], _Parsed], setting: str) -> _Parsed:
+    """What a file holds."""
+    try:
+        return parse(file.read_bytes())
+    except OSError as error:
+        raise TlsError(f"cannot read {setting} = {file}: {error.strerror}") from error
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise TlsError(f"{setting} = {file} cannot be used: {reason}") from error
+
+
+def _chain(data: bytes) -> list[x509.Certificate]:
+    """The certificates of a PEM file, in their order."""
+    return x509.load_pem_x509_certificates(data)
+
+
+def _private_key(data: bytes) -> _Key:
+    """The key of a PEM file."""
+    key = load_pem_private_key(data, password=None)
+    if not isinstance(key, _Key):
+        raise ValueError("it is no key for TLS; RSA, elliptic curve and Edwards curve keys are")
+    return key
+
+
+def _self_signed() -> tuple[list[x509.Certificate], _Key]:
+    """A certificate that nobody vouches for, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tidegate")])
+    now = datetime.now(UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCKS_APART)
+        .not_valid_after(now + timedelta(days=SELF_SIGNED_DAYS))
+    )
+    return [builder.sign(key, hashes.SHA256())], key
+
+
+def _reason(error: SSL.Error) -> str:
+    """What OpenSSL says, without its library and function names."""
+    entries = error.args[0] if error.args else ()
+    if isinstance(entries, list | tuple) and entries:
+        return str(entries[-1][-1])
+    return type(error).__name__

@@ -1,0 +1,128 @@
+"""How a connection begins: perhaps with a PROXY header, and then with TLS or with frames.
+
+A load balancer puts a PROXY header before what its client sends, to tell who that is (HAProxy's PROXY protocol):
+
+    version 1   PROXY TCP4 192.0.2.1 192.0.2.7 51000 9876 CR LF          at most 107 bytes
+                PROXY UNKNOWN ... CR LF
+    version 2   signature 12 | version and command 1 | family 1 | length 2 | addresses, more
+                command 0x20: the balancer itself, 0x21: for a client
+                family 0x11: IPv4 4, IPv4 4, port 2, port 2; 0x21: IPv6 16, 16, port 2, port 2
+
+TLS begins with the byte 0x16. A frame begins with its length, which would be more than 200 MB to be taken for either.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Final
+
+_SIGNATURE_V1: Final = b"PROXY"
+_SIGNATURE_V2: Final = b"\r\n\r\n\0\r\nQUIT\n"
+_LONGEST_V1: Final = 107
+_HEAD_V2: Final = 16
+_FOR_ITSELF: Final = 0x20
+_FOR_A_CLIENT: Final = 0x21
+_ADDRESS_SIZES: Final = {0x11: 4, 0x21: 16}
+"""Bytes of an address, by the family of version 2."""
+
+_TLS_HANDSHAKE: Final = 0x16
+
+
+class OpeningError(ValueError):
+    """A PROXY header that is none; the connection is to be closed."""
+
+
+class Opening:
+    """Takes what a connection begins with, until it is known what follows.
+
+    `source` is the client's address as a balancer gave it, `1.2.3.4:5` or `[::1]:5`; None if none did. `rest` is what
+    has arrived of what follows: TLS if `is_tls`, else frames.
+    """
+
+    def __init__(self) -> None:
+        self.source: str | None = None
+        self.is_tls = False
+        self.rest = b""
+        self._is_announced = False
+
+    def feed(self, data: bytes) -> bool:
+        """Take more bytes; whether it is known now what follows.
+
+        :raises OpeningError: for a malformed PROXY header.
+        """
+        data = self.rest + data
+        if not self._is_announced:
+            size = self._header(data)
+            if size is None:
+                self.rest = data
+                return False
+            data = data[size:]
+        self.rest = data
+        if not data:
+            return False
+        self.is_tls = data[0] == _TLS_HANDSHAKE
+        return True
+
+    def _header(self, data: bytes) -> int | None:
+        """Bytes of the PROXY header: 0 if there is none, None if it is not there whole."""
+        if _may_become(data, _SIGNATURE_V1):
+            return self._version_1(data)
+        if _may_become(data, _SIGNATURE_V2):
+            return self._version_2(data)
+        return 0
+
+    def _version_1(self, data: bytes) -> int | None:
+        end = data.find(b"\r\n", 0, _LONGEST_V1)
+        if end < 0:
+            if len(data) >= _LONGEST_V1:
+                raise OpeningError("the PROXY header does not end")
+            return None
+        words = data[:end].decode("latin-1").split(" ")
+        self._is_announced = True
+        if words[:2] == ["PROXY", "UNKNOWN"]:
+            return end + 2
+        if len(words) != 6 or words[0] != "PROXY" or words[1] not in ("TCP4", "TCP6"):
+            raise OpeningError(f"no PROXY header: {' '.join(words)!r}")
+        try:
+            address = ipaddress.ip_address(words[2])
+            ipaddress.ip_address(words[3])
+        except ValueError as error:
+            raise OpeningError(f"a PROXY header without addresses: {error}") from error
+        for port in words[4:]:
+            if not (port.isascii() and port.isdigit() and int(port[:6]) <= 65_535):
+                raise OpeningError(f"a PROXY header with the port {port!r}")
+        if address.version != int(words[1][3]):
+            raise OpeningError(f"a PROXY header with {words[1]} and {address}")
+        self.source = show_address(str(address), int(words[4]))
+        return end + 2
+
+    def _version_2(self, data: bytes) -> int | None:
+        if len(data) < _HEAD_V2:
+            return None
+        command, family = data[12], data[13]
+        size = _HEAD_V2 + int.from_bytes(data[14:16], "big")
+        if command not in (_FOR_ITSELF, _FOR_A_CLIENT):
+            raise OpeningError(f"a PROXY header with the command {command:#x}")
+        if len(data) < size:
+            return None
+        self._is_announced = True
+        width = _ADDRESS_SIZES.get(family)
+        if command == _FOR_A_CLIENT and width is not None:
+            if size < _HEAD_V2 + 2 * width + 4:
+                raise OpeningError("a PROXY header too short for its addresses")
+            address = ipaddress.ip_address(data[_HEAD_V2 : _HEAD_V2 + width])
+            port_at = _HEAD_V2 + 2 * width
+            port = int.from_bytes(data[port_at : port_at + 2], "big")
+            self.source = show_address(str(address), port)
+        return size
+
+
+def show_address(host: str, port: int) -> str:
+    """`1.2.3.4:5`, or `[::1]:5`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _may_become(data: bytes, signature: bytes) -> bool:
+    """Whether data begins with a signature, as far as it goes."""
+    size = min(len(data), len(signature))
+    return data[:size] == signature[:size]

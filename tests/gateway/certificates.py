@@ -1,0 +1,76 @@
+"""Makes certificates for tests."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
+from cryptography.x509.oid import NameOID
+
+PEM = (Encoding.PEM, PrivateFormat.PKCS8)
+
+
+class Authority:
+    """A certificate that vouches for others."""
+
+    def __init__(self, name: str = "authority", above: Authority | None = None) -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = _name(name)
+        self.certificate = self._sign(self._name, self._key, above or self, is_authority=True)
+        self.pem = self.certificate.public_bytes(Encoding.PEM)
+
+    def issue(self, folder: Path, name: str, *, password: bytes | None = None) -> Issued:
+        """A certificate for this machine, as two files."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = self._sign(_name(name), key, self, is_authority=False)
+        lock = BestAvailableEncryption(password) if password else NoEncryption()
+        issued = Issued(folder / f"{name}.crt", folder / f"{name}.key")
+        issued.certificate.write_bytes(certificate.public_bytes(Encoding.PEM))
+        issued.key.write_bytes(key.private_bytes(*PEM, lock))
+        return issued
+
+    @staticmethod
+    def _sign(
+        name: x509.Name, key: ec.EllipticCurvePrivateKey, by: Authority, *, is_authority: bool
+    ) -> x509.Certificate:
+        now = datetime.now(UTC)
+        names = [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]
+        return (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(by._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=1))
+            .not_valid_after(now + timedelta(days=1))
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .add_extension(x509.BasicConstraints(is_authority, None), critical=True)
+            .sign(by._key, hashes.SHA256())
+        )
+
+
+class Issued:
+    """A certificate and its key, as PEM files."""
+
+    def __init__(self, certificate: Path, key: Path) -> None:
+        self.certificate = certificate
+        self.key = key
+
+    def replace(self, other: Issued) -> None:
+        """Become another certificate, in the same files."""
+        other.certificate.replace(self.certificate)
+        other.key.replace(self.key)
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])

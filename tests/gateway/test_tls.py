@@ -1,0 +1,334 @@
+"""TLS and PROXY headers on the port that frames come to."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.config import Config
+from gateway.service import Gateway, StartError
+from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.commands import Command, decode_command, encode_command
+from tests.gateway.certificates import Authority, Issued
+from tests.gateway.conftest import MakeGateway
+from tests.gateway.memory import MemoryClient, MemoryGateway, TurnReactor, bodies
+
+PROXY = b"PROXY TCP4 192.0.2.1 192.0.2.7 51000 9876\r\n"
+
+
+class TlsClient(MemoryClient):
+    """A connection with TLS, by Python's own TLS."""
+
+    def __init__(self, gateway: MemoryGateway, context: ssl.SSLContext, begin: bytes = b"") -> None:
+        super().__init__(gateway)
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname="localhost")
+        self._begin = begin
+        self._shake_hands()
+
+    def raw(self, data: bytes) -> None:
+        self.tls.write(data)
+        self._exchange()
+
+    def take(self) -> list[Command]:
+        self._exchange()
+        arrived = []
+        try:
+            while data := self.tls.read(1 << 16):
+                arrived += [decode_command(frame) for frame in self._frames.feed(data)]
+        except ssl.SSLWantReadError:
+            pass
+        self.received += arrived
+        return arrived
+
+    def _shake_hands(self) -> None:
+        for _ in range(10):
+            try:
+                self.tls.do_handshake()
+            except ssl.SSLWantReadError:
+                self._exchange()
+            else:
+                self._exchange()
+                return
+        raise AssertionError("the handshake does not end")
+
+    def _exchange(self) -> None:
+        """Carry the bytes both ways."""
+        for _ in range(4):
+            sent = self._begin + self._outgoing.read()
+            self._begin = b""
+            if sent and self.transport.connected:
+                self.protocol.dataReceived(sent)
+            self._gateway.settle()
+            self._incoming.write(self.transport.value())
+            self.transport.clear()
+            self.transport.drained()
+
+
+def trusting(authority: Authority) -> ssl.SSLContext:
+    """A client that believes this authority alone."""
+    return ssl.create_default_context(cadata=authority.pem.decode())
+
+
+def careless() -> ssl.SSLContext:
+    """A client that believes anybody, as RocketMQ's do unless told otherwise."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    """Vouches for certificates."""
+    return Authority()
+
+
+@pytest.fixture
+def issued(authority: Authority, tmp_path: Path) -> Issued:
+    """The gateway's certificate."""
+    return authority.issue(tmp_path, "gateway")
+
+
+def tls_settings(issued: Issued, **more: Any) -> dict[str, Any]:
+    return {"tls_certificate": issued.certificate, "tls_key": issued.key, **more}
+
+
+def name_of(client: TlsClient) -> str:
+    """The name in the gateway's certificate."""
+    certificate: Any = client.tls.getpeercert()
+    return str(dict(part[0] for part in certificate["subject"])["commonName"])
+
+
+def test_messages_over_tls(make_gateway: MakeGateway, issued: Issued, authority: Authority) -> None:
+    gateway = make_gateway(**tls_settings(issued))
+    client = TlsClient(gateway, trusting(authority))
+    assert client.tls.version() in ("TLSv1.2", "TLSv1.3")
+    body = "x" * 100_000
+    assert client.send_message(body=body).code == ResponseCode.SUCCESS
+    assert bodies(client.pull()) == [body]
+    assert bodies(gateway.connect().pull()) == [body]
+
+
+def test_a_waiting_pull_is_answered_over_tls(make_gateway: MakeGateway) -> None:
+    gateway = make_gateway()
+    client, other = TlsClient(gateway, careless()), gateway.connect()
+    other.send_message(body="first")
+    opaque = client.park(offset=1)
+    other.send_message(body="second")
+    answer = client.answer(opaque)
+    assert answer is not None
+    assert answer.code == ResponseCode.SUCCESS
+
+
+def test_a_client_over_tls_that_does_not_read_is_not_read_from(make_gateway: MakeGateway) -> None:
+    gateway = make_gateway()
+    gateway.connect().send_message(body=b"x" * 200_000)
+    client = TlsClient(gateway, careless())
+    client.stop_reading()
+    fields = client.pull_request()
+    for number in range(3):
+        frame = encode_command(RequestCode.PULL_MESSAGE, 100 + number, ext=fields)
+        client.tls.write(frame)
+        client.protocol.dataReceived(client._outgoing.read())
+        gateway.settle()
+    assert client.transport.producerState == "paused"
+    client.transport.reads = True
+    answers = client.take()
+    assert [answer.code for answer in answers] == [0, 0, 0]
+    assert client.transport.producerState == "producing"
+
+
+def test_a_certificate_of_its_own_for_those_who_do_not_look(gateway: MemoryGateway) -> None:
+    assert TlsClient(gateway, careless()).send_message().code == ResponseCode.SUCCESS
+    with pytest.raises(ssl.SSLCertVerificationError):
+        TlsClient(gateway, ssl.create_default_context())
+
+
+def test_closing_says_goodbye(gateway: MemoryGateway) -> None:
+    client = TlsClient(gateway, careless())
+    client.protocol.close()
+    client._exchange()
+    assert client.tls.read(1) == b""  # the end, said by TLS itself
+    assert not client.closed
+    client.tls.unwrap()
+    client._exchange()
+    assert client.closed
+
+
+def test_a_client_over_tls_that_leaves_is_forgotten(gateway: MemoryGateway) -> None:
+    client = TlsClient(gateway, careless())
+    client.heartbeat("one")
+    client.disconnect()
+    gateway.settle()
+    assert gateway.service.broker.clients.consumer_group("consumers") is None
+
+
+def test_disabled(make_gateway: MakeGateway) -> None:
+    gateway = make_gateway(tls="disabled")
+    with pytest.raises(AssertionError, match="does not end"):
+        TlsClient(gateway, careless())
+    client = gateway.connect()
+    client.raw(b"\x16\x03\x01")
+    assert client.closed
+    assert gateway.connect().send_message().code == ResponseCode.SUCCESS
+
+
+def test_enforcing(make_gateway: MakeGateway) -> None:
+    gateway = make_gateway(tls="enforcing")
+    client = gateway.connect()
+    client.send(RequestCode.HEART_BEAT)
+    assert client.closed
+    assert TlsClient(gateway, careless()).send_message().code == ResponseCode.SUCCESS
+
+
+def test_what_only_looks_like_tls(gateway: MemoryGateway) -> None:
+    client = gateway.connect()
+    client.raw(b"\x16\x03\x01\x00\x05hello")
+    assert client.closed
+
+
+def test_old_tls_is_refused(gateway: MemoryGateway) -> None:
+    context = careless()
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    with pytest.warns(DeprecationWarning, match="TLSv1"):
+        context.minimum_version = ssl.TLSVersion.TLSv1
+    with pytest.warns(DeprecationWarning, match="TLSv1"):
+        context.maximum_version = ssl.TLSVersion.TLSv1_1
+    with pytest.raises(ssl.SSLError):
+        TlsClient(gateway, context)
+
+
+def test_a_new_certificate_without_a_restart(
+    make_gateway: MakeGateway, authority: Authority, issued: Issued, tmp_path: Path
+) -> None:
+    gateway = make_gateway(**tls_settings(issued))
+    first = TlsClient(gateway, trusting(authority))
+    assert name_of(first) == "gateway"
+    issued.replace(authority.issue(tmp_path, "renewed"))
+    gateway.advance(2_000)
+    assert name_of(TlsClient(gateway, trusting(authority))) == "renewed"
+    assert first.send_message().code == ResponseCode.SUCCESS
+
+
+def test_half_a_renewal_leaves_the_old_certificate(
+    make_gateway: MakeGateway, authority: Authority, issued: Issued, tmp_path: Path
+) -> None:
+    gateway = make_gateway(**tls_settings(issued))
+    renewed = authority.issue(tmp_path, "renewed")
+    renewed.certificate.replace(issued.certificate)
+    gateway.advance(2_000)
+    assert name_of(TlsClient(gateway, trusting(authority))) == "gateway"
+    renewed.key.replace(issued.key)
+    gateway.advance(2_000)
+    assert name_of(TlsClient(gateway, trusting(authority))) == "renewed"
+
+
+def test_a_chain_and_a_key_in_one_file(make_gateway: MakeGateway, tmp_path: Path) -> None:
+    root = Authority("root")
+    below = Authority("below", above=root)
+    issued = below.issue(tmp_path, "gateway")
+    both = tmp_path / "both.pem"
+    parts = (issued.key.read_bytes(), issued.certificate.read_bytes(), below.pem)
+    both.write_bytes(b"".join(parts))
+    gateway = make_gateway(tls_certificate=both)
+    assert name_of(TlsClient(gateway, trusting(root))) == "gateway"
+
+
+def test_clients_need_a_certificate_when_told_so(
+    make_gateway: MakeGateway, authority: Authority, issued: Issued, tmp_path: Path
+) -> None:
+    trusted = tmp_path / "authority.crt"
+    trusted.write_bytes(authority.pem)
+    gateway = make_gateway(**tls_settings(issued, tls_client_ca=trusted))
+    context = trusting(authority)
+    known = authority.issue(tmp_path, "client")
+    context.load_cert_chain(known.certificate, known.key)
+    assert TlsClient(gateway, context).send_message().code == ResponseCode.SUCCESS
+    stranger = Authority("other").issue(tmp_path, "stranger")
+    for certificate in (None, stranger):
+        context = trusting(authority)
+        if certificate is not None:
+            context.load_cert_chain(certificate.certificate, certificate.key)
+        with pytest.raises((ssl.SSLError, AssertionError)):
+            TlsClient(gateway, context).send_message()
+
+
+@pytest.mark.parametrize("setting", ["tls_certificate", "tls_key", "tls_client_ca"])
+def test_files_that_keep_a_gateway_from_starting(
+    issued: Issued, tmp_path: Path, setting: str
+) -> None:
+    wrong = tmp_path / "wrong.pem"
+    settings: dict[str, Any] = {**tls_settings(issued), setting: wrong}
+    config = Config(data=tmp_path / "data", **settings)
+    for reason in ("No such file", "cannot be used"):
+        with pytest.raises(StartError, match=reason) as error:
+            Gateway(config, TurnReactor()).start()  # type: ignore[no-untyped-call]
+        assert f"{setting} = {wrong}" in str(error.value)
+        wrong.write_text("nothing")
+
+
+def test_keys_that_do_not_fit(authority: Authority, issued: Issued, tmp_path: Path) -> None:
+    other = authority.issue(tmp_path, "other")
+    locked = authority.issue(tmp_path, "locked", password=b"secret")
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"tls_certificate": issued.certificate, "tls_key": other.key}, "not that of"),
+        (tls_settings(locked), "not given|no password"),
+        ({"tls_certificate": issued.certificate}, "tls_key = "),
+    ]
+    for settings, reason in cases:
+        config = Config(data=tmp_path / "data", **settings)
+        with pytest.raises(StartError, match=reason):
+            Gateway(config, TurnReactor()).start()  # type: ignore[no-untyped-call]
+    with pytest.raises(ValueError, match="set tls_certificate too"):
+        Config(data=tmp_path / "data", tls_key=other.key)
+
+
+def test_a_balancer_tells_who_the_client_is(gateway: MemoryGateway) -> None:
+    client = gateway.connect("203.0.113.9")
+    client.raw(PROXY)
+    assert client.send_message().code == ResponseCode.SUCCESS
+    assert client.protocol.address == "192.0.2.1:51000"
+    (message,) = client.pull()
+    assert message.born_host[:4] == bytes((203, 0, 113, 9))
+
+
+def test_a_balancer_before_tls(gateway: MemoryGateway) -> None:
+    client = TlsClient(gateway, careless(), begin=PROXY)
+    assert client.send_message().code == ResponseCode.SUCCESS
+    assert client.protocol.address == "192.0.2.1:51000"
+
+
+def test_a_broken_header_closes_the_connection(gateway: MemoryGateway) -> None:
+    client = gateway.connect()
+    client.raw(b"PROXY nonsense\r\n")
+    assert client.closed
+
+
+def test_beginnings_count_as_unfinished(make_gateway: MakeGateway) -> None:
+    gateway = make_gateway(max_unfinished_bytes=1 << 20)
+    head = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\xff\xff"
+    clients = [gateway.connect() for _ in range(20)]
+    for client in clients:
+        client.raw(head + bytes(60_000))
+    assert any(client.closed for client in clients)
+    assert gateway.connect().send_message().code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("host", "shown", "born"),
+    [
+        ("192.0.2.1", "192.0.2.1:", bytes((192, 0, 2, 1))),
+        ("::ffff:192.0.2.1", "192.0.2.1:", bytes((192, 0, 2, 1))),
+        ("2001:db8::1", "[2001:db8::1]:", bytes((127, 0, 0, 1))),
+    ],
+)
+def test_addresses_of_clients(gateway: MemoryGateway, host: str, shown: str, born: bytes) -> None:
+    client = gateway.connect(host)
+    client.send_message()
+    assert client.protocol.address.startswith(shown)
+    (message,) = client.pull()
+    assert message.born_host[:4] == born

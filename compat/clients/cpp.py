@@ -15,6 +15,7 @@ import msgspec
 from compat.clients.driver import (
     CALL_LIMIT_S,
     ClientFailure,
+    Decision,
     Driver,
     DriverError,
     Outgoing,
@@ -106,6 +107,10 @@ class CppClient:
         """Send without an answer."""
         self._send(messages, "oneway", CALL_LIMIT_S)
 
+    def transactor(self, group: str) -> CppTransactor:
+        """Start a producer of transactions."""
+        return CppTransactor(self._driver, self._start("transactor", group=group))
+
     def consume(
         self,
         topic: str,
@@ -156,6 +161,26 @@ class CppClient:
     def _close(self, name: str) -> None:
         self._open.remove(name)
         self._driver.call("close", name=name, timeout=_CLOSE_LIMIT_S)
+
+
+class CppTransactor:
+    """A running TransactionMQProducer."""
+
+    def __init__(self, driver: Driver, name: str) -> None:
+        self._driver = driver
+        self._name = name
+        self._inbox = driver.inbox(name)
+
+    def send(self, topic: str, body: bytes, *decisions: Decision, **wanted: Any) -> Sent:
+        """Send a message in a transaction. The first of `decisions` is made at once, the next ones
+        when the server asks; the last one is repeated. `wanted` are fields of Outgoing."""
+        properties = {"decisions": ",".join(decisions), **wanted.pop("properties", {})}
+        message = Outgoing(topic=topic, body=body, properties=properties, **wanted).as_json()
+        return msgspec.convert(self._driver.call("transact", name=self._name, **message), Sent)
+
+    def checks(self, count: int, timeout: float = 30) -> list[Received]:
+        """The messages that the server has asked about, once it asked so often."""
+        return self._inbox.wait_until(lambda messages: len(messages) >= count, timeout)
 
 
 class CppConsumer:

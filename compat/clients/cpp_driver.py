@@ -23,6 +23,8 @@ from rocketmq.client import (
     PushConsumer,
     ReceivedMessage,
     SendStatus,
+    TransactionMQProducer,
+    TransactionStatus,
 )
 from rocketmq.ffi import MessageModel, dll
 
@@ -45,6 +47,7 @@ _PROPERTIES_TOLD: Final = (
     "TIMER_DELAY_SEC",
     "TIMER_DELIVER_MS",
     "TIMER_OUT_MS",
+    "TRANSACTION_CHECK_TIMES",
     "UNIQ_KEY",
     "WAIT",
     "color",
@@ -101,9 +104,28 @@ class Driver:
             except Exception as failure:  # noqa: BLE001  it is this message's result
                 results.append({"error": _error(failure)})
                 continue
-            status = SendStatus(result.status).name
-            results.append({"status": status, "msgId": result.msg_id, "queueOffset": result.offset})
+            results.append(_sent(result))
         return results
+
+    def do_transactor(self, request: dict[str, Any]) -> bool:
+        name = request["name"]
+
+        def check(message: ReceivedMessage) -> int:
+            self.tell({"consumer": name, "message": _received(message)})
+            return _decision(message, int(message.get_property("TRANSACTION_CHECK_TIMES")))
+
+        producer = TransactionMQProducer(request["group"], check)
+        producer.set_name_server_address(request["namesrv"])
+        producer.start()
+        self._producers[name] = producer
+        return True
+
+    def do_transact(self, request: dict[str, Any]) -> dict[str, Any]:
+        producer = self._producers[request["name"]]
+        result = producer.send_message_in_transaction(
+            _message(request), lambda message, _: _decision(message, 0)
+        )
+        return _sent(result)
 
     def do_consume(self, request: dict[str, Any]) -> bool:
         name = request["name"]
@@ -157,6 +179,18 @@ def _message(wanted: dict[str, Any]) -> Message:
     for name, value in wanted.get("properties", {}).items():
         message.set_property(name, value)
     return message
+
+
+def _decision(message: ReceivedMessage, check: int) -> int:
+    """What its property "decisions" says to this check; to the first question it is number 0."""
+    decisions = message.get_property("decisions").decode().split(",")
+    status: int = TransactionStatus[decisions[min(check, len(decisions) - 1)].upper()]
+    return status
+
+
+def _sent(result: Any) -> dict[str, Any]:
+    status = SendStatus(result.status).name
+    return {"status": status, "msgId": result.msg_id, "queueOffset": result.offset}
 
 
 def _received(message: ReceivedMessage) -> dict[str, Any]:

@@ -17,11 +17,14 @@ from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 import msgspec
 
 from compat import children
+
+Decision = Literal["commit", "rollback", "unknown"]
+"""What a producer says of its transaction."""
 
 _START_LIMIT_S: Final = 60
 CALL_LIMIT_S: Final = 60.0

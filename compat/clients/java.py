@@ -17,6 +17,7 @@ import msgspec
 from compat.clients.driver import (
     CALL_LIMIT_S,
     ClientFailure,
+    Decision,
     Driver,
     DriverError,
     Inbox,
@@ -56,6 +57,13 @@ class Pulled(msgspec.Struct, rename="camel", kw_only=True):
     messages: list[Received]
 
 
+class Reply(msgspec.Struct):
+    """What a request was answered with."""
+
+    body: bytes
+    properties: dict[str, str]
+
+
 def java_driver(version: Version = "5.5.0", heap: str = "512m") -> Driver:
     """A JVM with one generation of the client, not started yet; any number of clients share it."""
 
@@ -63,6 +71,7 @@ def java_driver(version: Version = "5.5.0", heap: str = "512m") -> Driver:
         libraries = classpath(f"client-{version}")
         sources = [
             _SOURCES / "Driver.java",
+            _SOURCES / "Decisions.java",
             _SOURCES / "Generation.java",
             _SOURCES / _GENERATIONS[version] / "ClientGeneration.java",
         ]
@@ -168,6 +177,25 @@ class JavaClient:
         )
         return message_id
 
+    def transactor(self, group: str) -> JavaTransactor:
+        """Start a TransactionMQProducer."""
+        name = self._start(
+            "transactor",
+            group=group,
+            timeoutMs=self._send_timeout_ms,
+            maxMessageSize=8 * 1024 * 1024,
+            retries=self._retries,
+        )
+        return JavaTransactor(self._driver, name, lambda: self._close(name))
+
+    def request(self, topic: str, body: bytes, timeout: float = 10, **wanted: Any) -> Reply:
+        """Send a message and wait for the message that answers it. Raises ClientFailure."""
+        message = Outgoing(topic=topic, body=body, **wanted).as_json()
+        answer = self._driver.call(
+            "request", name=self._sender(), timeoutMs=int(timeout * 1000), **message
+        )
+        return msgspec.convert(answer, Reply)
+
     # --- topics and look-up ---
 
     def create_topic(self, topic: str, queues: int = 4) -> None:
@@ -211,14 +239,17 @@ class JavaClient:
         retry_level: int = 0,
         max_reconsume_times: int = -1,
         broadcast: bool = False,
+        reply: bytes | None = None,
         wait: bool = True,
     ) -> JavaConsumer:
         """Start a push consumer.
 
         It refuses each message `fail_first` times; `retry_level` is the delay level that it asks
-        for then, 0 for the server's choice. With `wait`, returns once it has queues of the topic
+        for then, 0 for the server's choice. With `reply` it refuses none, and answers each message
+        with that, as those expect that JavaClient.request sends. With `wait`, returns once it has queues of the topic
         and knows where its group's retry topic is.
         """
+        replying = {} if reply is None else {"reply": msgspec.to_builtins(reply)}
         name = self._start(
             "consume",
             group=group,
@@ -228,7 +259,7 @@ class JavaClient:
             retryLevel=retry_level,
             maxReconsumeTimes=max_reconsume_times,
             broadcast=broadcast,
-            **{"from": _FROM[start]},
+            **{"from": _FROM[start], **replying},
         )
         consumer = JavaConsumer(self._driver, name, lambda: self._close(name))
         if wait:
@@ -315,6 +346,28 @@ class JavaConsumer:
         """Whether it has routes of all these topics, after it has looked for changes at once."""
         state = self._driver.call("assigned", name=self._name)
         return topics <= set(state["topics"])
+
+
+class JavaTransactor:
+    """A running TransactionMQProducer."""
+
+    def __init__(self, driver: Driver, name: str, close: Callable[[], None]) -> None:
+        self._driver = driver
+        self._name = name
+        self._inbox: Inbox = driver.inbox(name)
+        self.close = close
+        """Shut it down, as one that leaves its group in good order."""
+
+    def send(self, topic: str, body: bytes, *decisions: Decision, **wanted: Any) -> Sent:
+        """Send a message in a transaction. The first of `decisions` is made at once, the next ones
+        when the server asks; the last one is repeated. `wanted` are fields of Outgoing."""
+        properties = {"decisions": ",".join(decisions), **wanted.pop("properties", {})}
+        message = Outgoing(topic=topic, body=body, properties=properties, **wanted).as_json()
+        return msgspec.convert(self._driver.call("transact", name=self._name, **message), Sent)
+
+    def checks(self, count: int, timeout: float = 30) -> list[Received]:
+        """The messages that the server has asked about, once it asked so often."""
+        return self._inbox.wait_until(lambda messages: len(messages) >= count, timeout)
 
 
 class JavaPuller:

@@ -35,6 +35,8 @@ import org.apache.rocketmq.client.impl.consumer.RebalanceImpl;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageAccessor;
@@ -103,6 +105,14 @@ public final class Driver {
                 return startProducer(request);
             case "send":
                 return send(request);
+            case "transactor":
+                return startTransactor(request);
+            case "transact":
+                return transact(request);
+            case "request":
+                return describeReply(
+                        producer(request)
+                                .request(message(request), request.getLongValue("timeoutMs")));
             case "recall":
                 return GENERATION.recall(
                         producer(request), request.getString("topic"), request.getString("handle"));
@@ -169,7 +179,21 @@ public final class Driver {
     // --- producers ---
 
     private Object startProducer(JSONObject request) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer(request.getString("group"));
+        return start(new DefaultMQProducer(request.getString("group")), request);
+    }
+
+    /** Starts a producer of transactions; each check that it gets is told as if it were consumed. */
+    private Object startTransactor(JSONObject request) throws Exception {
+        String name = request.getString("name");
+        TransactionMQProducer producer = new TransactionMQProducer(request.getString("group"));
+        producer.setTransactionListener(new Decisions(message ->
+                tell(new JSONObject()
+                        .fluentPut("consumer", name)
+                        .fluentPut("message", describe(message)))));
+        return start(producer, request);
+    }
+
+    private Object start(DefaultMQProducer producer, JSONObject request) throws Exception {
         configure(producer, request);
         producer.setSendMsgTimeout(request.getIntValue("timeoutMs"));
         producer.setMaxMessageSize(request.getIntValue("maxMessageSize"));
@@ -261,6 +285,17 @@ public final class Driver {
         return all;
     }
 
+    private Object transact(JSONObject request) throws Exception {
+        TransactionMQProducer producer = (TransactionMQProducer) producer(request);
+        return describe(producer.sendMessageInTransaction(message(request), null));
+    }
+
+    private static JSONObject describeReply(Message reply) {
+        return new JSONObject()
+                .fluentPut("body", Base64.getEncoder().encodeToString(reply.getBody()))
+                .fluentPut("properties", new JSONObject(new HashMap<>(reply.getProperties())));
+    }
+
     private static Message message(JSONObject wanted) {
         Message message =
                 new Message(wanted.getString("topic"), wanted.getString("tags"), body(wanted));
@@ -328,6 +363,10 @@ public final class Driver {
                 throw new IllegalArgumentException(failure);
             }
         });
+        if (request.containsKey("reply")) {
+            startReplying(consumer, request);
+            return true;
+        }
         int failFirst = request.getIntValue("failFirst");
         int retryLevel = request.getIntValue("retryLevel");
         if (request.getBooleanValue("orderly")) {
@@ -346,6 +385,29 @@ public final class Driver {
         consumer.start();
         consumers.put(name, consumer);
         return true;
+    }
+
+    /** Starts a consumer that answers each message with the same "reply". */
+    private void startReplying(DefaultMQPushConsumer consumer, JSONObject request) throws Exception {
+        String name = request.getString("name");
+        byte[] reply = Base64.getDecoder().decode(request.getString("reply"));
+        DefaultMQProducer producer = new DefaultMQProducer(request.getString("group"));
+        configure(producer, request);
+        producer.start();
+        producers.put(name, producer);
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            receive(name, messages, 0);
+            try {
+                for (MessageExt message : messages) {
+                    producer.send(MessageUtil.createReplyMessage(message, reply));
+                }
+            } catch (Exception failure) {
+                throw new IllegalStateException(failure);
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        consumers.put(name, consumer);
     }
 
     /** Tells what came in; whether all of it is accepted, as it is from its "failFirst"th retry. */

@@ -7,9 +7,10 @@ from itertools import islice
 from gateway.broker import Broker
 from gateway.router import Call, RequestError
 from gateway.topics import SCHEDULE_TOPIC, TIMER_TOPIC
+from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import QueryMessage, ViewMessage
-from gateway.wire.messages import decode_message, stamp
+from gateway.wire.messages import add_properties, decode_message, stamp
 from storage import Found, State, find_by_id, find_by_key, find_by_sequence, find_half
 
 MAX_FOUND = 64
@@ -30,7 +31,8 @@ class Queries:
         self._topics = broker.topics
 
     def query(self, call: Call) -> None:
-        """Messages of a topic with a key, or with a client's id; those that have not fired are found as well."""
+        """Messages of a topic with a key, or with a client's id, also those that have not fired or never will; the
+        properties of a timed one say which."""
         fields: QueryMessage = call.fields
         limit = max(1, min(fields.max_num, MAX_FOUND))
         matching = (one for one in self._candidates(fields) if self._matches(fields, one))
@@ -69,8 +71,6 @@ class Queries:
 
     @staticmethod
     def _matches(fields: QueryMessage, found: Found) -> bool:
-        if found.state is State.ABORTED:
-            return False
         message = decode_message(found.record)
         # Tools know when a message was born, or look where it was delivered: both times are its own.
         times = (message.store_ms, found.moved_ms or message.store_ms)
@@ -81,7 +81,11 @@ class Queries:
 
 
 def _at_its_place(found: Found) -> bytes:
-    """The record with its place in its queue, once it has one."""
-    if found.offset < 0:
-        return found.record
-    return stamp(found.record, found.offset, found.moved_ms)
+    """The record with its place in its queue, once it has one, and with what has become of it if it was timed."""
+    record = found.record
+    if found.offset >= 0:
+        record = stamp(record, found.offset, found.moved_ms)
+    if found.due_ms:
+        state = f"{names.STATE}\x01{found.state.value}\x02{names.DUE_MS}\x01{found.due_ms}\x02"
+        record = add_properties(record, state)
+    return record

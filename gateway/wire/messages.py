@@ -156,6 +156,18 @@ def stamp(record: bytes, queue_offset: int, store_ms: int) -> bytes:
     )
 
 
+def add_properties(record: bytes, properties: str) -> bytes:
+    """The record with more properties behind its own; as it is, where it has no room for them."""
+    added = properties.encode()
+    own_size = len(decode_message(record).properties.encode())
+    size = own_size + len(added)
+    if size > MAX_PROPERTIES:
+        return record
+    at = len(record) - own_size - 2
+    parts = (record[4:at], size.to_bytes(2, "big"), record[at + 2 :], added)
+    return b"".join(((len(record) + len(added)).to_bytes(4, "big"), *parts))
+
+
 def decode_message(record: bytes) -> Message:
     """Decode one whole record.
 

@@ -96,6 +96,12 @@ INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
 TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
 """Properties whose names begin so are not stored."""
 
+# Added by Tidegate to what a query finds, so that any tool shows them.
+STATE: Final = "TIDEGATE_STATE"
+"""What has become of a timed message: pending, fired or aborted."""
+DUE_MS: Final = "TIDEGATE_DUE_MS"
+"""When a timed message is to be delivered, or was, epoch ms."""
+
 # Set by a consumer's client on what it pulled.
 MIN_OFFSET: Final = "MIN_OFFSET"
 MAX_OFFSET: Final = "MAX_OFFSET"

@@ -7,6 +7,7 @@ import pytest
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
 from gateway.wire.messages import decode_message, decode_messages, parse_offset_msg_id
+from gateway.wire.properties import parse
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies
 
 HOUR_MS = 3_600_000
@@ -92,8 +93,6 @@ class TestByKey:
     ) -> None:
         client.send_message("orders", "old", KEYS="k")
         gateway.advance(1_000)
-        handle = client.send_message(KEYS="k", TIMER_DELAY_MS="500").ext()["recallHandle"]
-        client.recall("orders", handle)
         client.send_message("orders", "new", KEYS="k")
         assert found(client, "k", most=1, end=START_MS + 500) == ["old"]
         assert found(client, "k", most=2) == ["new", "old"]
@@ -138,8 +137,25 @@ class TestById:
     def test_aborted(self, client: MemoryClient) -> None:
         client.send_message("orders", UNIQ_KEY="ID1", KEYS="k", TIMER_DELAY_MS="500")
         client.abort(id="ID1")
-        assert found(client, "ID1", indexType="U") == []
-        assert found(client, "k") == []
+        assert found(client, "ID1", indexType="U") == ["hello"]
+        assert found(client, "k") == ["hello"]
+
+
+class TestState:
+    def test_is_told_in_the_properties(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        due = gateway.now_ms + 500
+        for key in ("fired", "aborted"):
+            client.send_message(KEYS=key, UNIQ_KEY=key, TIMER_DELAY_MS="500")
+        client.send_message(KEYS="pending", DELAY="1")
+        client.send_message(KEYS="untimed")
+        client.abort(id="aborted")
+        gateway.advance(500)
+        for key in ("pending", "fired", "aborted"):
+            (message,) = decode_messages(query(client, key).body)
+            properties = parse(message.properties)
+            assert properties["TIDEGATE_STATE"] == key
+            assert properties["TIDEGATE_DUE_MS"] == str(due + (500 if key == "pending" else 0))
+        assert "TIDEGATE" not in decode_messages(query(client, "untimed").body)[0].properties
 
 
 class TestTimes:

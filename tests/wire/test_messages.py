@@ -17,6 +17,7 @@ from gateway.wire.messages import (
     BatchItem,
     Message,
     MessageError,
+    add_properties,
     decode_message,
     decode_messages,
     encode_batch,
@@ -300,3 +301,16 @@ def test_uniq_keys_differ_and_tell_the_time_of_the_month() -> None:
     month = time.localtime(born_ms // 1000)[:2]
     began = time.mktime((*month, 1, 0, 0, 0, 0, 0, -1))
     assert int(keys[0][20:28], 16) == born_ms - began * 1000
+
+
+@given(st.binary(max_size=50), st.integers(0, 2**31), st.integers(0, 2**40))
+def test_more_properties_behind_its_own(body: bytes, queue_offset: int, store_ms: int) -> None:
+    record = stamp(message(body=body, properties=b"a\x01b\x02"), queue_offset, store_ms)
+    found = decode_message(add_properties(record, "c\x01d\x02"))
+    assert found.properties == "a\x01b\x02c\x01d\x02"
+    assert (found.body, found.queue_offset, found.store_ms) == (body, queue_offset, store_ms)
+
+
+def test_no_room_for_more_properties() -> None:
+    record = message(properties=b"a\x01" + b"b" * (MAX_PROPERTIES - 3) + b"\x02")
+    assert add_properties(record, "c\x01d\x02") == record

@@ -1,0 +1,82 @@
+"""What the README tells a stranger to run: the examples and the commands, against a real gateway process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from compat.clients.driver import until
+from compat.toolchain import PROJECT, has_cpp_client
+from tests.live.process import GatewayProcess
+from tests.live.test_crash import send
+
+pytestmark = pytest.mark.live
+
+RUN = [sys.executable, "-m", "compat.toolchain"]
+
+
+def output_of(*command: str, status: int = 0) -> str:
+    """What a command prints; it must end with this status."""
+    done = subprocess.run(
+        [*command], cwd=PROJECT, capture_output=True, text=True, timeout=90, check=False
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout
+
+
+def tidegate(gateway: GatewayProcess, *arguments: str, status: int = 0) -> str:
+    """What `tidegate` prints."""
+    command = [sys.executable, "-m", "gateway.cli", *arguments, "--server", gateway.address]
+    return output_of(*command, status=status)
+
+
+def test_the_java_example(own_gateway: GatewayProcess) -> None:
+    said = output_of(*RUN, "run-java", "examples/OrderTimeout.java", own_gateway.address)
+    assert "order-2 is paid: its close is taken back" in said
+    assert "closing order-1" in said
+    assert "closing order-2" not in said
+
+
+@pytest.mark.skipif(not has_cpp_client(), reason="no C++ client library for this kind of machine")
+def test_the_python_example(own_gateway: GatewayProcess) -> None:
+    said = output_of(*RUN, "run-python", "examples/order_timeout.py", own_gateway.address)
+    assert "order-2 is paid: its close is taken back" in said
+    assert "closing order-1" in said
+    assert "closing order-2" not in said
+
+
+def test_pending_and_abort(own_gateway: GatewayProcess) -> None:
+    due_ms = time.time_ns() // 1_000_000 + 1_500
+    with own_gateway.client() as client:
+        for number in range(25):
+            assert send(client, f"ID{number:02}", due_ms + 600_000 * (number % 2))
+    listed = tidegate(own_gateway, "pending", "--topic", "ledger", "--from", "now", "--to", "+1h")
+    assert "ID00" in listed
+    pages = tidegate(own_gateway, "pending", "--topic", "ledger", "--json", "--all")
+    messages = [json.loads(line) for line in pages.splitlines()]
+    assert {message["msgId"] for message in messages} == {f"ID{number:02}" for number in range(25)}
+    shown = {"state", "dueMs", "topic", "queueId", "keys", "tags", "bornHost", "bodySize"}
+    assert shown <= messages[0].keys()
+    one = ("--id", "ID01", "--json")
+    assert json.loads(tidegate(own_gateway, "abort", *one))["outcome"] == "aborted"
+    again = tidegate(own_gateway, "abort", *one, status=3)
+    assert json.loads(again)["outcome"] == "already aborted"
+    offset_id = messages[0]["offsetMsgId"]
+    found = tidegate(own_gateway, "pending", "--id", offset_id, "--state", "any", "--json")
+    assert json.loads(found)["msgId"] == messages[0]["msgId"]
+    until(lambda: state_of(own_gateway, "ID00") == "fired", "ID00 to fire", 30)
+    fired = tidegate(own_gateway, "abort", "--id", "ID00", "--json", status=3)
+    assert json.loads(fired)["outcome"] == "already fired"
+    unknown = tidegate(own_gateway, "abort", "--id", "nothing", "--json", status=3)
+    assert json.loads(unknown)["outcome"] == "unknown"
+
+
+def state_of(gateway: GatewayProcess, message_id: str) -> str:
+    """What has become of a message."""
+    found = tidegate(gateway, "pending", "--id", message_id, "--state", "any", "--json")
+    state: str = json.loads(found)["state"]
+    return state

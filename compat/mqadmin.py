@@ -84,12 +84,12 @@ class Mqadmin:
         assert process.stdin is not None
         assert process.stdout is not None
         line = "\t".join((command, "-n", self._namesrv, *arguments))
+        printed: list[str] = []
         watchdog = threading.Timer(COMMAND_LIMIT_S, process.kill)
         watchdog.start()
         try:
             process.stdin.write(line.encode() + b"\n")
             process.stdin.flush()
-            printed = []
             for raw in process.stdout:
                 text = raw.decode(errors="replace").rstrip("\r\n")
                 if text == _END:

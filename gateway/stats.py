@@ -24,6 +24,12 @@ SAMPLES_TO_DAILY = 360
 MINUTE_SAMPLES, HOUR_SAMPLES, DAY_SAMPLES = 7, 7, 25
 """Samples that span each of the three: one more than their steps."""
 
+GROUP_COUNTERS = ("GROUP_GET_NUMS", "GROUP_GET_SIZE", "SNDBCK_PUT_NUMS")
+"""Counters of a group and a topic, with keys `topic@group`."""
+
+IDLE_BY = "GROUP_GET_NUMS"
+"""Groups come and go under random names: those whose counter of this name is idle are forgotten. Topics stay."""
+
 TOTALS = ("put", "got", "found", "missed", "pulls", "fired")
 """What is counted of the broker as a whole: messages accepted and handed out, pulls that found some, that found none,
 and both, messages fired."""
@@ -243,12 +249,14 @@ class Statistics:
         for total, history in self._totals.items():
             history.add(self._total(total, now_ms), self._samples)
         idle = [
-            (name, key)
+            key
             for name, key, sample in self._counters(now_ms)
-            if not self._history(name, key).add(sample, self._samples)
+            if not self._history(name, key).add(sample, self._samples) and name == IDLE_BY
         ]
         self._sampled_ms = now_ms
-        self._drop(idle)
+        for key in idle:
+            topic, _, group = key.partition("@")
+            self._forget(topic, group)
         today = _day_of(now_ms)
         if today != self._date:
             self._date = today
@@ -257,21 +265,19 @@ class Statistics:
 
     def forget_topic(self, topic: str) -> None:
         """Drop what is known of a topic that is deleted."""
-        self._drop([counter for counter in self._histories if counter[1].startswith(f"{topic}@")])
+        for place in [place for place in (*self._reads, *self._sent_back) if place[0] == topic]:
+            self._forget(*place)
 
     def forget_group(self, group: str) -> None:
         """Drop what is known of a group that is deleted."""
-        self._drop([counter for counter in self._histories if counter[1].endswith(f"@{group}")])
+        for place in [place for place in (*self._reads, *self._sent_back) if place[1] == group]:
+            self._forget(*place)
 
-    def _drop(self, counters: list[tuple[str, str]]) -> None:
-        """Forget counters of groups, which come and go under random names; those of topics are few and stay."""
-        for name, key in counters:
-            topic, at, group = key.partition("@")
-            if not at:
-                continue
-            del self._histories[name, key]
-            place = (topic, group)
-            (self._sent_back if name == "SNDBCK_PUT_NUMS" else self._reads).pop(place, None)
+    def _forget(self, topic: str, group: str) -> None:
+        self._reads.pop((topic, group), None)
+        self._sent_back.pop((topic, group), None)
+        for name in GROUP_COUNTERS:
+            self._histories.pop((name, f"{topic}@{group}"), None)
 
     def _history(self, name: str, key: str) -> History:
         history = self._histories.get((name, key))

@@ -1,0 +1,110 @@
+"""Consumer groups as tools see and change them: 200, 225, 201, 352, 207."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gateway.wire.codes import ResponseCode
+from tests.gateway.conftest import MakeGateway
+from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway
+from tests.gateway.tools import commit_offset, create_topic, offset_of, ok, put_group, read
+
+
+def groups_of(client: MemoryClient) -> dict[str, dict[str, object]]:
+    table: dict[str, dict[str, object]] = read(client.ask(201))["subscriptionGroupTable"]
+    return table
+
+
+def test_create_and_read(client: MemoryClient) -> None:
+    ok(put_group(client, "G", retryMaxTimes=3))
+    settings = read(client.ask(352, {"group": "G"}))
+    assert settings == {
+        "attributes": {},
+        "brokerId": 0,
+        "consumeBroadcastEnable": True,
+        "consumeEnable": True,
+        "consumeFromMinEnable": True,
+        "consumeMessageOrderly": False,
+        "consumeTimeoutMinute": 15,
+        "groupName": "G",
+        "groupRetryPolicy": {"type": "CUSTOMIZED"},
+        "groupSysFlag": 0,
+        "notifyConsumerIdsChangedEnable": True,
+        "retryMaxTimes": 3,
+        "retryQueueNums": 1,
+        "whichBrokerWhenConsumeSlowly": 1,
+    }
+    assert groups_of(client)["G"] == settings
+
+
+def test_a_change_takes_effect_and_survives_a_restart(gateway: MemoryGateway) -> None:
+    client = gateway.connect()
+    create_topic(client, "T")
+    put_group(client, "G")
+    put_group(client, "G", consumeEnable=False)
+    assert client.ask_pull("T", group="G").code == ResponseCode.NO_PERMISSION
+    gateway.restart()
+    assert groups_of(gateway.connect())["G"]["consumeEnable"] is False
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("G!", "G!, contains illegal characters"), (" ", "blank")]
+)
+def test_names_that_cannot_be(client: MemoryClient, name: str, says: str) -> None:
+    answer = put_group(client, name)
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert answer.remark is not None
+    assert says in answer.remark
+
+
+def test_many_are_all_or_none(client: MemoryClient) -> None:
+    def put(*names: str) -> int:
+        groups = [{"groupName": name} for name in names]
+        return client.ask(225, None, json.dumps({"groupConfigList": groups}).encode()).code
+
+    assert put("A", "B!") == ResponseCode.INVALID_PARAMETER
+    assert "A" not in groups_of(client)
+    assert put("A", "B") == ResponseCode.SUCCESS
+    assert {"A", "B"} <= set(groups_of(client))
+
+
+def test_pages_and_version(gateway: MemoryGateway, client: MemoryClient) -> None:
+    gateway.advance(30)
+    for name in ("A", "B", "C"):
+        put_group(client, name)
+    answer = client.ask(201)
+    everything = list(read(answer)["subscriptionGroupTable"])
+    assert answer.ext() == {"totalGroupNum": str(len(everything))}
+    assert read(answer)["dataVersion"] == {
+        "counter": 3,
+        "timestamp": START_MS + 30,
+        "stateVersion": 0,
+    }
+    page = client.ask(201, {"groupSeq": "1", "maxGroupNum": "2"})
+    assert list(read(page)["subscriptionGroupTable"]) == everything[1:3]
+
+
+def test_groups_of_tools_are_there_unasked(make_gateway: MakeGateway) -> None:
+    client = make_gateway(auto_create_group=False).connect()
+    assert "TOOLS_CONSUMER" in groups_of(client)
+    create_topic(client, "T")
+    client.send_message("T")
+    assert len(client.pull("T", group="TOOLS_CONSUMER")) == 1
+    assert client.ask_pull("T", group="other").code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+class TestDelete:
+    def test_progress_stays_unless_it_is_to_go(self, client: MemoryClient) -> None:
+        create_topic(client, "T")
+        put_group(client, "G")
+        ok(commit_offset(client, "T", 0, 5, "G"))
+        ok(client.ask(207, {"groupName": "G"}))
+        assert "G" not in groups_of(client)
+        assert offset_of(client, "T", 0, "G") == 5
+        ok(client.ask(207, {"groupName": "G", "cleanOffset": "true"}))
+        assert offset_of(client, "T", 0, "G") == 0
+
+    def test_a_group_that_never_was(self, client: MemoryClient) -> None:
+        ok(client.ask(207, {"groupName": "G"}))

@@ -1,0 +1,88 @@
+"""What tools ask of the name server: 100-102, 219, 304, 311-313, 205, 327, 318, 319."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.wire.codes import ResponseCode
+from tests.gateway.memory import MemoryClient, MemoryGateway
+from tests.gateway.tools import create_topic, ok, read
+
+
+def put(client: MemoryClient, namespace: str, key: str, value: str) -> int:
+    return client.ask(100, {"namespace": namespace, "key": key, "value": value}).code
+
+
+class TestValues:
+    def test_kept_over_a_restart(self, gateway: MemoryGateway) -> None:
+        client = gateway.connect()
+        assert put(client, "N", "K", "V=1;ä") == 0
+        assert put(client, "N", "L", "W") == 0
+        gateway.crash()
+        client = gateway.connect()
+        assert ok(client.ask(101, {"namespace": "N", "key": "K"})).ext() == {"value": "V=1;ä"}
+        assert read(client.ask(219, {"namespace": "N"})) == {"table": {"K": "V=1;ä", "L": "W"}}
+
+    def test_changed_and_deleted(self, client: MemoryClient) -> None:
+        put(client, "N", "K", "1")
+        put(client, "N", "K", "2")
+        assert client.ask(101, {"namespace": "N", "key": "K"}).ext()["value"] == "2"
+        ok(client.ask(102, {"namespace": "N", "key": "K"}))
+        ok(client.ask(102, {"namespace": "N", "key": "K"}))
+        answer = client.ask(101, {"namespace": "N", "key": "K"})
+        assert answer.code == ResponseCode.QUERY_NOT_FOUND
+        assert answer.remark == "No config item, Namespace: N Key: K"
+        assert read(client.ask(219, {"namespace": "N"})) == {"table": {}}
+
+    def test_an_unknown_namespace(self, client: MemoryClient) -> None:
+        answer = client.ask(219, {"namespace": "NN"})
+        assert (answer.code, answer.remark) == (22, "No config item, Namespace: NN")
+
+    @pytest.mark.parametrize(("namespace", "key"), [("N", "k" * 500), ("a\0b", "k"), ("N", "\0")])
+    def test_names_that_cannot_be_stored(
+        self, client: MemoryClient, namespace: str, key: str
+    ) -> None:
+        assert put(client, namespace, key, "v") == ResponseCode.INVALID_PARAMETER
+        assert client.ask(219, {"namespace": namespace}).code == ResponseCode.QUERY_NOT_FOUND
+
+
+def test_names_of_broker_and_cluster(client: MemoryClient) -> None:
+    assert read(client.ask(304)) == {
+        "brokerAddr": "127.0.0.1:9876",
+        "topicList": ["broker-a", "DefaultCluster"],
+    }
+
+
+@pytest.mark.parametrize("code", [311, 312, 313])
+def test_topics_by_unit(client: MemoryClient, code: int) -> None:
+    assert read(client.ask(code)) == {"topicList": []}
+
+
+class TestWritePermission:
+    def perm(self, client: MemoryClient) -> int:
+        [data] = read(client.ask(105, {"topic": "T"}))["queueDatas"]
+        perm: int = data["perm"]
+        return perm
+
+    def test_wiped_and_given_back(self, client: MemoryClient) -> None:
+        create_topic(client, "T")
+        topics = len(read(client.ask(206))["topicList"])
+        wiped = ok(client.ask(205, {"brokerName": "broker-a"})).ext()
+        assert wiped == {"wipeTopicCount": str(topics)}
+        assert self.perm(client) == 4
+        assert read(client.ask(351, {"topic": "T"}))["perm"] == 6
+        added = ok(client.ask(327, {"brokerName": "broker-a"})).ext()
+        assert added == {"addTopicCount": str(topics)}
+        assert self.perm(client) == 6
+
+    def test_of_another_broker(self, client: MemoryClient) -> None:
+        create_topic(client, "T")
+        assert client.ask(205, {"brokerName": "other"}).ext() == {"wipeTopicCount": "0"}
+        assert self.perm(client) == 6
+
+
+def test_settings(client: MemoryClient) -> None:
+    body = ok(client.ask(319)).body.decode()
+    assert "listenPort=9876\n" in body
+    answer = client.ask(318, None, b"listenPort=1\n")
+    assert answer.code == ResponseCode.NO_PERMISSION

@@ -1,0 +1,228 @@
+"""Progress of groups as tools see and change it: 208, 317, 303, 43, 222, 314."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.wire.codes import RequestCode, ResponseCode
+from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway
+from tests.gateway.tools import (
+    by_queue,
+    commit_offset,
+    create_topic,
+    offset_of,
+    ok,
+    put_group,
+    read,
+)
+
+
+@pytest.fixture
+def client(gateway: MemoryGateway) -> MemoryClient:
+    """A tool's connection. T has queue 0 with four messages, one every second, and an empty queue 1; group G has
+    consumed one of them."""
+    client = gateway.connect()
+    create_topic(client, "T")
+    put_group(client, "G")
+    for _ in range(4):
+        client.send_message("T")
+        gateway.advance(1_000)
+    commit_offset(client, "T", 0, 1, "G")
+    return client
+
+
+def reset(client: MemoryClient, **fields: object) -> dict[tuple[str, int], int]:
+    """Reset G in T (222); the offsets that are answered."""
+    ext = {"topic": "T", "group": "G", "timestamp": "-1", "isForce": "true"}
+    answer = client.ask(222, ext | {name: str(value) for name, value in fields.items()})
+    return by_queue(read(answer)["offsetTable"])
+
+
+class TestShown:
+    def test_a_group(self, client: MemoryClient) -> None:
+        body = read(client.ask(208, {"consumerGroup": "G"}))
+        assert by_queue(body["offsetTable"]) == {
+            ("T", 0): {
+                "brokerOffset": 4,
+                "consumerOffset": 1,
+                "lastTimestamp": START_MS,
+                "pullOffset": 1,
+            },
+            ("T", 1): {"brokerOffset": 0, "consumerOffset": 0, "lastTimestamp": 0, "pullOffset": 0},
+        }
+
+    def test_what_is_under_way_and_its_rate(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        client.pull("T", 0, 1, group="G", most=2)
+        gateway.advance(6_000)
+        body = read(client.ask(208, {"consumerGroup": "G"}))
+        assert by_queue(body["offsetTable"])["T", 0]["pullOffset"] == 3
+        assert body["consumeTps"] == pytest.approx(0.2)
+
+    def test_only_some_topics(self, client: MemoryClient) -> None:
+        create_topic(client, "S", 1)
+        commit_offset(client, "S", 0, 0, "G")
+
+        def asked(**fields: str) -> set[str]:
+            body = read(client.ask(208, {"consumerGroup": "G", **fields}))
+            return {topic for topic, _ in by_queue(body["offsetTable"])}
+
+        assert asked() == {"S", "T"}
+        assert asked(topic="S") == {"S"}
+        assert asked(topicList="T;NONE;") == {"T"}
+        assert asked(topic="NONE") == set()
+
+    def test_a_topic_that_the_members_no_longer_want(self, client: MemoryClient) -> None:
+        client.heartbeat("c1", "G", {"S": "*"})
+        assert read(client.ask(208, {"consumerGroup": "G"}))["offsetTable"] == {}
+
+    def test_all_groups(self, client: MemoryClient) -> None:
+        create_topic(client, "O", 1, order="true")
+        commit_offset(client, "O", 0, 0, "G")
+        body = read(client.ask(317, {"isOrder": "false"}))
+        assert body["brokerAddr"] == "127.0.0.1:9876"
+        assert body["totalDiff"] == 3
+        assert body["totalInflightDiff"] == 0
+        groups = {name: stats for one in body["consumeStatsList"] for name, stats in one.items()}
+        assert groups["TOOLS_CONSUMER"] == []
+        assert {queue for one in groups["G"] for queue in by_queue(one["offsetTable"])} == {
+            ("O", 0),
+            ("T", 0),
+            ("T", 1),
+        }
+        ordered = read(client.ask(317, {"isOrder": "true"}))
+        groups = {name: stats for one in ordered["consumeStatsList"] for name, stats in one.items()}
+        [only] = groups["G"]
+        assert list(by_queue(only["offsetTable"])) == [("O", 0)]
+
+    def test_time_spans(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        found = read(client.ask(303, {"topic": "T", "group": "G"}))["consumeTimeSpanSet"]
+        spans = {one["messageQueue"]["queueId"]: one for one in found}
+        assert spans[0]["minTimeStamp"] == START_MS
+        assert spans[0]["maxTimeStamp"] == START_MS + 3_000
+        assert spans[0]["consumeTimeStamp"] == START_MS
+        assert spans[0]["delayTime"] == 3_000
+        assert spans[0]["maxTimeStampStr"].endswith(":03:000")
+        assert (spans[1]["minTimeStamp"], spans[1]["delayTime"]) == (0, 0)
+        assert client.ask(303, {"topic": "NONE", "group": "G"}).code == 17
+
+    def test_everything(self, client: MemoryClient) -> None:
+        body = read(client.ask(43))
+        assert body["offsetTable"] == {"T@G": {"0": 1}}
+        assert body["groupTopicMap"] == {"G": ["T"]}
+
+
+class TestReset:
+    def test_to_a_time(self, client: MemoryClient) -> None:
+        assert reset(client, timestamp=START_MS + 2_000) == {("T", 0): 2, ("T", 1): 0}
+        assert offset_of(client, "T", 0, "G") == 2
+
+    def test_to_the_begin_and_to_the_end(self, client: MemoryClient) -> None:
+        assert reset(client, timestamp=-1) == {("T", 0): 4, ("T", 1): 0}
+        assert reset(client, timestamp=0) == {("T", 0): 0, ("T", 1): 0}
+
+    def test_one_queue(self, client: MemoryClient) -> None:
+        assert reset(client, queueId=0, offset=3) == {("T", 0): 3}
+        assert reset(client, queueId=0, offset=-1, timestamp=START_MS + 500) == {("T", 0): 1}
+
+    def test_the_next_pull_learns_of_it_and_reports_before_it_are_dropped(
+        self, client: MemoryClient
+    ) -> None:
+        reset(client, timestamp=0)
+        answer = ok(commit_offset(client, "T", 0, 3, "G"))
+        assert answer.remark == "Offset has been previously reset"
+        assert offset_of(client, "T", 0, "G") == 0
+        answer = client.ask_pull("T", 0, 3, group="G", commit=3)
+        assert (answer.code, answer.remark) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET")
+        ext = answer.ext()
+        assert (ext["nextBeginOffset"], ext["minOffset"], ext["maxOffset"]) == ("0", "0", "4")
+        assert offset_of(client, "T", 0, "G") == 0
+        assert len(client.pull("T", 0, 0, group="G")) == 4
+        assert commit_offset(client, "T", 0, 2, "G").remark is None
+        assert offset_of(client, "T", 0, "G") == 2
+
+    def test_a_waiting_pull_is_answered_at_once(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        consumer = gateway.connect()
+        opaque = consumer.park("T", 0, 4, group="G")
+        other = gateway.connect()
+        waits_on = other.park("T", 0, 4, group="another")
+        reset(client, timestamp=0)
+        answer = consumer.answer(opaque)
+        assert answer is not None
+        assert (answer.remark, answer.ext()["nextBeginOffset"]) == ("OFFSET_RESET", "0")
+        assert other.answer(waits_on) is None
+
+    def test_it_is_on_disk(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        reset(client, timestamp=-1)
+        gateway.crash()
+        assert offset_of(gateway.connect(), "T", 0, "G") == 4
+
+    def test_nothing_is_under_way_after_it(self, client: MemoryClient) -> None:
+        client.pull("T", 0, 1, group="G")
+        reset(client, timestamp=0)
+        body = read(client.ask(208, {"consumerGroup": "G"}))
+        assert by_queue(body["offsetTable"])["T", 0]["pullOffset"] == 0
+
+    def test_a_deleted_groups_reset_is_forgotten(self, client: MemoryClient) -> None:
+        reset(client, timestamp=0)
+        ok(client.ask(207, {"groupName": "G", "cleanOffset": "true"}))
+        put_group(client, "G")
+        assert commit_offset(client, "T", 0, 3, "G").remark is None
+
+    @pytest.mark.parametrize(
+        ("fields", "code", "remark"),
+        [
+            ({"topic": "NONE"}, 17, "Topic NONE does not exist"),
+            ({"group": "NONE"}, 26, "Group NONE does not exist"),
+            (
+                {"queueId": "0", "offset": "99"},
+                1,
+                "Target offset 99 not in consume queue range [0-4]",
+            ),
+            ({"queueId": "9"}, 29, "topic T has 2 queues, none of the number 9"),
+        ],
+    )
+    def test_refused(
+        self, client: MemoryClient, fields: dict[str, str], code: int, remark: str
+    ) -> None:
+        ext = {"topic": "T", "group": "G", "timestamp": "-1", "isForce": "true"}
+        answer = client.ask(222, ext | fields)
+        assert (answer.code, answer.remark) == (code, remark)
+        assert offset_of(client, "T", 0, "G") == 1
+        assert commit_offset(client, "T", 0, 2, "G").remark is None
+
+
+class TestClone:
+    def clone(self, client: MemoryClient, **fields: str) -> None:
+        ok(
+            client.ask(
+                RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": "G", "destGroup": "H", **fields}
+            )
+        )
+
+    def test_one_topic(self, client: MemoryClient) -> None:
+        create_topic(client, "S")
+        commit_offset(client, "S", 0, 7, "G")
+        self.clone(client, topic="T")
+        assert offset_of(client, "T", 0, "H") == 1
+        assert offset_of(client, "S", 0, "H") == 0
+
+    def test_all_topics(self, client: MemoryClient) -> None:
+        create_topic(client, "S")
+        commit_offset(client, "S", 1, 7, "G")
+        self.clone(client)
+        assert (offset_of(client, "T", 0, "H"), offset_of(client, "S", 1, "H")) == (1, 7)
+
+    def test_what_the_members_no_longer_want_only_if_asked(self, client: MemoryClient) -> None:
+        client.heartbeat("c1", "G", {"S": "*"})
+        self.clone(client, topic="T")
+        assert offset_of(client, "T", 0, "H") == 0
+        self.clone(client, topic="T", offline="true")
+        assert offset_of(client, "T", 0, "H") == 1
+
+    def test_from_a_group_without_progress(self, client: MemoryClient) -> None:
+        ok(client.ask(RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": "nobody", "destGroup": "H"}))
+        assert read(client.ask(343, {"group": "H"}))["topicList"] == []

@@ -1,0 +1,217 @@
+"""The broker's state and rates as tools see them: 28, 315, 45, 60, 907, 2003, and cleaning up: 306, 316, 329."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from gateway.wire.codes import RequestCode, ResponseCode
+from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway
+from tests.gateway.tools import ok, read
+
+
+def figures(client: MemoryClient) -> dict[str, str]:
+    table: dict[str, str] = read(client.ask(28))["table"]
+    return table
+
+
+def rates(client: MemoryClient, name: str, key: str) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = read(client.ask(315, {"statsName": name, "statsKey": key}))
+    return found
+
+
+class TestFigures:
+    def test_all_are_text_and_numbers_can_be_read(self, client: MemoryClient) -> None:
+        table = figures(client)
+        assert all(isinstance(value, str) for value in table.values())
+        assert 0 <= float(table["commitLogDiskRatio"]) <= 1
+        assert int(table["earliestMessageTimeStamp"]) == -1
+        for name in ("putTps", "getTransferredTps", "getTotalTps", "getFoundTps", "getMissTps"):
+            assert [float(rate) for rate in table[name].split(" ")] == [0, 0, 0]
+
+    def test_what_went_in_and_out(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        gateway.advance(5_000)
+        client.send_message()
+        client.send_message(TIMER_DELAY_SEC="100")
+        client.send_message()
+        client.pull()
+        client.pull("orders", 1)
+        table = figures(client)
+        assert table["msgPutTotalTodayNow"] == "3"
+        assert table["msgGetTotalTodayNow"] == "2"
+        assert table["timerCongestNum"] == "1"
+        assert table["earliestMessageTimeStamp"] == str(START_MS + 5_000)
+        assert table["bootTimestamp"] == str(START_MS)
+        assert table["runtime"] == "[ 0 days, 0 hours, 0 minutes, 5 seconds ]"
+        assert table["putTps"].split() == ["0.60", "0.60", "0.60"]
+        assert table["getTotalTps"].split() == ["0.40", "0.40", "0.40"]
+        gateway.advance(101_000)
+        table = figures(client)
+        assert table["timerCongestNum"] == "0"
+        assert table["putTps"].split() == ["0.00", "0.00", "0.03"]
+
+    def test_totals_of_days(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        client.send_message()
+        gateway.jump(86_400_000)
+        gateway.advance(20_000)
+        client = gateway.connect()
+        client.send_message()
+        table = figures(client)
+        assert table["msgPutTotalTodayMorning"] == "1"
+        assert table["msgPutTotalYesterdayMorning"] == "0"
+        assert table["msgPutTotalTodayNow"] == "2"
+        gateway.jump(86_400_000)
+        gateway.advance(20_000)
+        table = figures(gateway.connect())
+        assert table["msgPutTotalTodayMorning"] == "2"
+        assert table["msgPutTotalYesterdayMorning"] == "1"
+
+
+class TestRates:
+    def test_a_topic_counts_what_enters_its_queues(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        for _ in range(10):
+            client.send_message()
+        client.send_message(TIMER_DELAY_SEC="30")
+        gateway.advance(20_000)
+        found = rates(client, "TOPIC_PUT_NUMS", "orders")
+        assert found["statsMinute"]["sum"] == 10
+        assert found["statsMinute"]["tps"] == pytest.approx(0.5)
+        assert found["statsMinute"] == found["statsHour"] == found["statsDay"]
+        gateway.advance(10_000)
+        assert rates(client, "TOPIC_PUT_NUMS", "orders")["statsMinute"]["sum"] == 11
+        gateway.advance(100_000)
+        found = rates(client, "TOPIC_PUT_NUMS", "orders")
+        assert found["statsMinute"]["sum"] == 0
+        assert found["statsHour"]["sum"] == 11
+
+    def test_sizes(self, client: MemoryClient) -> None:
+        client.send_message()
+        client.send_message(body=b"x" * 1_000)
+        found = rates(client, "TOPIC_PUT_SIZE", "orders")["statsMinute"]
+        size = found["sum"]
+        assert 1_000 < size < 2_000
+        assert found["avgpt"] == size / 2
+        client.pull()
+        found = rates(client, "GROUP_GET_SIZE", "orders@consumers")["statsMinute"]
+        assert (found["sum"], found["avgpt"]) == (size, size)
+
+    def test_a_group_counts_what_it_is_handed(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        for _ in range(6):
+            client.send_message()
+        gateway.advance(600_000)
+        client = gateway.connect()
+        client.pull(most=2)
+        client.pull("orders", 0, 2, most=2)
+        found = rates(client, "GROUP_GET_NUMS", "orders@consumers")["statsMinute"]
+        assert (found["sum"], found["avgpt"]) == (4, 2)
+        gateway.advance(2_000)
+        found = rates(client, "GROUP_GET_NUMS", "orders@consumers")["statsMinute"]
+        assert found["tps"] >= 4 / 12
+
+    def test_what_is_sent_back(self, client: MemoryClient) -> None:
+        client.send_message()
+        [message] = client.pull()
+        ok(
+            client.ask(
+                RequestCode.CONSUMER_SEND_MSG_BACK,
+                {"offset": str(message.physical_offset), "group": "consumers", "delayLevel": "0"},
+            )
+        )
+        assert rates(client, "SNDBCK_PUT_NUMS", "orders@consumers")["statsMinute"]["sum"] == 1
+
+    def test_the_broker_counts_what_it_accepts(self, client: MemoryClient) -> None:
+        client.send_message()
+        client.send_message(TIMER_DELAY_SEC="30")
+        client.pull()
+        assert rates(client, "BROKER_PUT_NUMS", "DefaultCluster")["statsMinute"]["sum"] == 2
+        assert rates(client, "BROKER_GET_NUMS", "DefaultCluster")["statsMinute"]["sum"] == 1
+
+    @pytest.mark.parametrize(
+        ("name", "key"),
+        [
+            ("TOPIC_PUT_NUMS", "NOPE"),
+            ("NOSUCH", "orders"),
+            ("GROUP_GET_NUMS", "orders@nobody"),
+            ("BROKER_PUT_NUMS", "OtherCluster"),
+        ],
+    )
+    def test_what_was_never_counted(self, client: MemoryClient, name: str, key: str) -> None:
+        client.send_message()
+        answer = client.ask(315, {"statsName": name, "statsKey": key})
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert answer.remark == f"The stats <{name}> <{key}> not exist"
+
+    def test_deleted_topics_and_groups_take_their_counts_along(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        def known(topic: str, group: str) -> bool:
+            answer = client.ask(
+                315, {"statsName": "GROUP_GET_NUMS", "statsKey": f"{topic}@{group}"}
+            )
+            return answer.code == ResponseCode.SUCCESS
+
+        for topic, group in (("A", "G"), ("B", "G"), ("B", "H")):
+            client.send_message(topic)
+            client.pull(topic, group=group)
+        gateway.advance(10_000)
+        client.pull("B", group="new")
+        ok(client.ask(215, {"topic": "A"}))
+        assert (known("A", "G"), known("B", "G"), known("B", "H")) == (False, True, True)
+        ok(client.ask(207, {"groupName": "G"}))
+        ok(client.ask(207, {"groupName": "new"}))
+        assert (known("B", "G"), known("B", "H"), known("B", "new")) == (False, True, False)
+
+    def test_counts_of_groups_that_are_long_gone_are_dropped(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        client.send_message()
+        client.pull(group="random-1")
+        stats = gateway.service.broker.stats
+        for _ in range(2_200):
+            stats.sample()
+        assert stats.rates("GROUP_GET_NUMS", "orders@random-1") is None
+        found = stats.rates("TOPIC_PUT_NUMS", "orders")
+        assert found is not None
+
+
+def test_delay_offsets(client: MemoryClient) -> None:
+    client.send_message(DELAY="3")
+    assert read(client.ask(45))["offsetTable"] == {}
+
+
+def test_timer_checkpoint(client: MemoryClient) -> None:
+    body = ok(client.ask(60)).body
+    assert len(body) == 56
+    assert struct.unpack(">7q", body)[0] == START_MS
+
+
+def test_replicas(client: MemoryClient) -> None:
+    client.send_message()
+    body = read(client.ask(907))
+    assert (body["master"], body["inSyncSlaveNums"], body["haConnectionInfo"]) == (True, 0, [])
+    assert body["masterCommitLogMaxOffset"] == 2
+
+
+def test_cold_data(client: MemoryClient) -> None:
+    assert read(client.ask(2003))["runtimeTable"] == {}
+
+
+@pytest.mark.parametrize("code", [306, 316, 329])
+def test_cleaning_up_now(gateway: MemoryGateway, client: MemoryClient, code: int) -> None:
+    client.send_message("gone")
+    client.send_message("kept")
+    ok(client.ask(215, {"topic": "gone"}))
+    assert gateway.store.queue(b"gone", 0).first == 0
+    ok(client.ask(code))
+    assert gateway.store.queue(b"gone", 0).first == 1
+    assert gateway.store.queue(b"kept", 0).first == 0
+
+
+@pytest.mark.parametrize("code", [27, 901])
+def test_what_upstream_does_not_answer_either(client: MemoryClient, code: int) -> None:
+    assert client.ask(code).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED

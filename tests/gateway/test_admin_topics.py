@@ -1,0 +1,256 @@
+"""Topics as tools see and change them: 17, 18, 21, 351, 202, 215, 305, 321."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.messages import java_hash
+from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway
+from tests.gateway.tools import by_queue, commit_offset, create_topic, ok, read
+
+
+def config_of(client: MemoryClient, topic: str) -> dict[str, object]:
+    settings: dict[str, object] = read(
+        client.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": topic, "lo": "true"})
+    )
+    return settings
+
+
+class TestCreate:
+    def test_settings(self, client: MemoryClient) -> None:
+        ok(create_topic(client, "T", 3, perm="4", attributes="+message.type=DELAY"))
+        assert config_of(client, "T") == {
+            "topicName": "T",
+            "readQueueNums": 3,
+            "writeQueueNums": 3,
+            "perm": 4,
+            "order": False,
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": 0,
+            "attributes": {"message.type": "DELAY"},
+        }
+
+    def test_change_keeps_other_attributes(self, client: MemoryClient) -> None:
+        create_topic(client, "T", attributes="+message.type=DELAY,+cleanup.policy=DELETE")
+        ok(create_topic(client, "T", 5, attributes="-cleanup.policy,+reserve.time=7"))
+        settings = config_of(client, "T")
+        assert settings["attributes"] == {"message.type": "DELAY", "reserve.time": "7"}
+        assert settings["writeQueueNums"] == 5
+
+    def test_survives_restart(self, gateway: MemoryGateway) -> None:
+        create_topic(gateway.connect(), "T", 7)
+        gateway.restart()
+        assert config_of(gateway.connect(), "T")["readQueueNums"] == 7
+
+    @pytest.mark.parametrize(
+        ("topic", "fields", "code", "remark"),
+        [
+            ("TBW102", {}, 29, "The topic[TBW102] is conflict with system topic."),
+            ("DefaultCluster", {}, 29, "The topic[DefaultCluster] is conflict with system topic."),
+            (
+                "T!",
+                {},
+                29,
+                (
+                    "The specified topic: T!, contains illegal characters, allowing only "
+                    "^[%|a-zA-Z0-9_-]+$"
+                ),
+            ),
+            ("T", {"attributes": "+nosuch=1"}, 1, "unsupported key: nosuch"),
+            (
+                "T",
+                {"attributes": "+reserve.time=x"},
+                1,
+                "the value of reserve.time is a number, not x",
+            ),
+        ],
+    )
+    def test_refused(
+        self, client: MemoryClient, topic: str, fields: dict[str, str], code: int, remark: str
+    ) -> None:
+        answer = create_topic(client, topic, 2, **fields)
+        assert (answer.code, answer.remark) == (code, remark)
+
+    def test_unknown_message_type(self, client: MemoryClient) -> None:
+        answer = create_topic(client, "T", attributes="+message.type=FOO")
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert answer.remark is not None
+        assert answer.remark.startswith("value is not in set: [UNSPECIFIED, MIXED,")
+        assert client.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": "T"}).code == 17
+
+    def test_many(self, client: MemoryClient) -> None:
+        topics = [
+            {
+                "topicName": name,
+                "readQueueNums": 1,
+                "writeQueueNums": 1,
+                "perm": 6,
+                "attributes": None,
+            }
+            for name in ("A", "B")
+        ]
+        ok(client.ask(18, None, json.dumps({"topicConfigList": topics}).encode()))
+        assert config_of(client, "A")["perm"] == config_of(client, "B")["perm"] == 6
+
+    def test_many_are_all_or_none(self, client: MemoryClient) -> None:
+        topics = [
+            {"topicName": name, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+            for name in ("A", "TBW102")
+        ]
+        answer = client.ask(18, None, json.dumps({"topicConfigList": topics}).encode())
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        assert client.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": "A"}).code == 17
+
+    @pytest.mark.parametrize(
+        "body", [b"", b"{}", b'{"topicConfigList":7}', b'{"topicConfigList":[3]}']
+    )
+    def test_many_with_a_bad_body(self, client: MemoryClient, body: bytes) -> None:
+        assert client.ask(18, None, body).code == ResponseCode.SYSTEM_ERROR
+
+
+class TestList:
+    def test_all(self, client: MemoryClient) -> None:
+        create_topic(client, "T", 3)
+        answer = client.ask(RequestCode.GET_ALL_TOPIC_CONFIG)
+        body = read(answer)
+        table = body["topicConfigTable"]
+        assert table["T"]["readQueueNums"] == 3
+        assert table["SCHEDULE_TOPIC_XXXX"]["readQueueNums"] == 18
+        assert answer.ext() == {"totalTopicNum": str(len(table))}
+        assert body["dataVersion"] == {"counter": 1, "timestamp": START_MS, "stateVersion": 0}
+
+    def test_version_counts_changes(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        create_topic(client, "T", 3)
+        first = read(client.ask(21))["dataVersion"]
+        gateway.advance(50)
+        create_topic(client, "T", 3)
+        assert read(client.ask(21))["dataVersion"] == first
+        create_topic(client, "T", 4)
+        changed = read(client.ask(21))["dataVersion"]
+        assert changed == {"counter": 2, "timestamp": START_MS + 50, "stateVersion": 0}
+
+    def test_pages(self, client: MemoryClient) -> None:
+        create_topic(client, "T")
+        everything = list(read(client.ask(21))["topicConfigTable"])
+        paged: list[str] = []
+        while len(paged) < len(everything):
+            page = client.ask(21, {"topicSeq": str(len(paged)), "maxTopicNum": "4"})
+            assert page.ext()["totalTopicNum"] == str(len(everything))
+            names = list(read(page)["topicConfigTable"])
+            assert len(names) == min(4, len(everything) - len(paged))
+            paged += names
+        assert paged == everything
+
+    def test_system_topics(self, client: MemoryClient) -> None:
+        create_topic(client, "T")
+        names = read(client.ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER))["topicList"]
+        assert {"TBW102", "DefaultCluster", "broker-a", "rmq_sys_wheel_timer"} <= set(names)
+        assert "T" not in names
+
+    def test_cluster_and_broker_are_found_as_topics(self, client: MemoryClient) -> None:
+        for name, queues in (("DefaultCluster", 16), ("broker-a", 1)):
+            [data] = read(client.ask(105, {"topic": name}))["queueDatas"]
+            assert (data["readQueueNums"], data["writeQueueNums"], data["perm"]) == (
+                queues,
+                queues,
+                7,
+            )
+
+
+class TestStats:
+    def test_ends_and_last_time(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        create_topic(client, "T")
+        client.send_message("T", fields={"queue": 1})
+        gateway.advance(1_000)
+        client.send_message("T", fields={"queue": 1})
+        client.send_message("T", DELAY="3")
+        body = read(client.ask(202, {"topic": "T"}))
+        assert by_queue(body["offsetTable"]) == {
+            ("T", 0): {"lastUpdateTimestamp": 0, "maxOffset": 0, "minOffset": 0},
+            ("T", 1): {"lastUpdateTimestamp": START_MS + 1_000, "maxOffset": 2, "minOffset": 0},
+        }
+        gateway.advance(10_000)
+        table = by_queue(read(client.ask(202, {"topic": "T"}))["offsetTable"])
+        assert table["T", 0]["maxOffset"] == 1
+
+    def test_rate(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        create_topic(client, "T")
+        for _ in range(30):
+            client.send_message("T")
+        gateway.advance(20_000)
+        assert read(client.ask(202, {"topic": "T"}))["topicPutTps"] == pytest.approx(1.5)
+
+    def test_unknown(self, client: MemoryClient) -> None:
+        answer = client.ask(202, {"topic": "NONE"})
+        assert (answer.code, answer.remark) == (17, "topic[NONE] not exist")
+
+
+class TestDelete:
+    def test_topic_progress_and_messages_go(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        create_topic(client, "T")
+        client.send_message("T")
+        ok(put := client.ask(200, None, b'{"groupName":"G"}'))
+        assert put.code == 0
+        ok(commit_offset(client, "T", 0, 1, "G"))
+        ok(client.ask(215, {"topic": "T"}))
+        assert client.ask(105, {"topic": "T"}).code == ResponseCode.TOPIC_NOT_EXIST
+        assert (
+            read(client.ask(RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": "G"}))["topicList"]
+            == []
+        )
+        gateway.advance(20_000)
+        assert gateway.store.queue(b"T", 0).first == 1
+
+    def test_the_name_servers_half_alone_deletes_nothing(self, client: MemoryClient) -> None:
+        create_topic(client, "T")
+        ok(client.ask(216, {"topic": "T", "clusterName": "DefaultCluster"}))
+        ok(client.ask(105, {"topic": "T"}))
+
+    @pytest.mark.parametrize(
+        ("topic", "code"), [("TBW102", 29), ("broker-a", 29), ("", 29), ("never made", 0)]
+    )
+    def test_others(self, client: MemoryClient, topic: str, code: int) -> None:
+        assert client.ask(215, {"topic": topic}).code == code
+
+
+class TestRows:
+    def test_rows(self, client: MemoryClient) -> None:
+        create_topic(client, "T")
+        client.send_message("T", TAGS="red")
+        client.send_message("T", body="longer")
+        client.send_message("T")
+        found = client.pull("T")
+        body = read(client.ask(321, {"topic": "T", "queueId": "0", "index": "0", "count": "2"}))
+        assert (body["minQueueIndex"], body["maxQueueIndex"]) == (0, 3)
+        rows = body["queueData"]
+        assert [row["physicOffset"] for row in rows] == [one.physical_offset for one in found[:2]]
+        assert [row["tagsCode"] for row in rows] == [java_hash("red"), 0]
+        assert rows[1]["physicSize"] > 91
+        assert "subscriptionData" not in body
+
+    def test_with_a_group(self, client: MemoryClient) -> None:
+        create_topic(client, "T")
+        client.send_message("T")
+        ask = {"topic": "T", "queueId": "0", "index": "0", "count": "1", "consumerGroup": "G"}
+        assert read(client.ask(321, ask))["filterData"] == "G@T is not online!"
+        client.heartbeat("c1", "G", {"T": "red||blue"})
+        body = read(client.ask(321, ask))
+        assert body["subscriptionData"]["tagsSet"] == ["red", "blue"]
+        assert body["subscriptionData"]["codeSet"] == [java_hash("red"), java_hash("blue")]
+
+    @pytest.mark.parametrize("index", ["-1", "1", "100"])
+    def test_beyond_the_ends(self, client: MemoryClient, index: str) -> None:
+        create_topic(client, "T")
+        client.send_message("T")
+        answer = client.ask(321, {"topic": "T", "queueId": "0", "index": index, "count": "1"})
+        assert (answer.code, answer.body) == (0, b"")
+        assert answer.remark == f"Index {index} of 0@T is not exist!"
+
+    def test_unknown_queue(self, client: MemoryClient) -> None:
+        answer = client.ask(321, {"topic": "T", "queueId": "0", "index": "0", "count": "1"})
+        assert (answer.code, answer.remark) == (1, "0@T is not exist!")

@@ -23,6 +23,7 @@ import java.util.stream.Collectors;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
@@ -476,10 +477,26 @@ public final class Load {
             }
         }
 
-        /** The start of an error's text: enough to tell kinds apart, without the ids that make each one unique. */
+        /** What an error says, without the numbers that make each one unique: enough to tell kinds apart. */
         private String kind(Exception error) {
-            String text = String.valueOf(error.getMessage());
-            return error.getClass().getSimpleName() + ": " + text.substring(0, Math.min(60, text.length()));
+            if (error instanceof MQBrokerException) {
+                MQBrokerException refusal = (MQBrokerException) error;
+                return "code " + refusal.getResponseCode() + ", " + brief(refusal.getErrorMessage());
+            }
+            // The client wraps what the last try met.
+            Throwable cause = error;
+            while (cause.getCause() != null) {
+                cause = cause.getCause();
+            }
+            if (cause != error && cause instanceof Exception) {
+                return kind((Exception) cause);
+            }
+            return error.getClass().getSimpleName() + ", " + brief(error.getMessage());
+        }
+
+        private String brief(String text) {
+            String line = String.valueOf(text).lines().findFirst().orElse("").replaceAll("\\d+", "#");
+            return line.substring(0, Math.min(100, line.length()));
         }
     }
 

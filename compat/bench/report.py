@@ -28,6 +28,8 @@ def show(console: Console, results: Results, earlier: Results | None = None) -> 
         # Not the table's own title, which is folded to the table's width.
         console.print(Text(f"\n{scenario.title}", style="bold"))
         console.print(table(results, scenario, earlier))
+        for line in failures(results, scenario):
+            console.print(line, markup=False)
 
 
 def head(results: Results, earlier: Results | None = None) -> RenderableType:
@@ -99,10 +101,17 @@ def table(results: Results, scenario: Scenario, earlier: Results | None = None) 
             cells.append(goal.text(figure) if goal else "")
             cells.append(_MET[met])
         shown.add_row(*cells)
-    for name in systems:
-        for failure, count in _failures(results, scenario, name).items():
-            shown.caption = f"{shown.caption or ''}{_TITLES[name]}: {count:,} times {failure}\n"
     return shown
+
+
+def failures(results: Results, scenario: Scenario) -> list[str]:
+    """A line of each reason for which sends failed."""
+    found: dict[tuple[str, str], int] = {}
+    for name in _TITLES:
+        for outcome in results.of(scenario.name, name):
+            for text, count in outcome.failures.items():
+                found[name, text] = found.get((name, text), 0) + count
+    return [f"{_TITLES[name]}: {count:,} sends: {text}" for (name, text), count in found.items()]
 
 
 def number(value: float | None, digits: int) -> str:
@@ -124,14 +133,6 @@ def _change(figure: Figure, value: float | None, before: float | None) -> str:
     if value is None or not before:
         return number(before, figure.digits)
     return f"{number(before, figure.digits)} ({(value - before) / before:+.0%})"
-
-
-def _failures(results: Results, scenario: Scenario, system: str) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for outcome in results.of(scenario.name, system):
-        for text, count in outcome.failures.items():
-            found[text] = found.get(text, 0) + count
-    return found
 
 
 def _moment(began: str) -> str:

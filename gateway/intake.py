@@ -132,9 +132,8 @@ class Intake:
             sequence,
             queue_offset=sequence,
         )
-        immunity_ms = own_immunity_ms(properties)
-        if immunity_ms is None:
-            immunity_ms = self._transaction_timeout_ms
+        timeout_ms = self._transaction_timeout_ms
+        immunity_ms = own_immunity_ms(properties, timeout_ms) or timeout_ms
         put_half(self._store, sequence, record, stored_ms + immunity_ms)
         return Accepted(sequence, message_id, sequence, None)
 

@@ -52,10 +52,14 @@ def with_checks(properties: str, checks: int) -> str:
     )
 
 
-def own_immunity_ms(properties: str) -> int | None:
-    """How long a half itself asks not to be checked, in ms; None where it does not ask, or what it
-    asks for is not a time."""
+def own_immunity_ms(properties: str, timeout_ms: int) -> int | None:
+    """How long a half itself asks not to be checked, in ms; None where it does not ask.
+
+    Less than `timeout_ms`, or what is no time, counts as that (TransactionalMessageUtil).
+    """
     text = find(properties, names.CHECK_IMMUNITY_TIME_IN_SECONDS)
-    if text is None or not (text.isascii() and text.isdigit()) or len(text) > 10:
+    if text is None:
         return None
-    return int(text) * 1000
+    if not (text.isascii() and text.isdigit()) or len(text) > 10:
+        return timeout_ms
+    return max(int(text) * 1000, timeout_ms)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from gateway.broker import Broker
 from gateway.clients import Client
 from gateway.handlers.sending import HOSTS_V6, Sending
-from gateway.intake import NewMessage
+from gateway.intake import REGION, NewMessage
 from gateway.router import Call, RequestError
 from gateway.topics import Topic
 from gateway.wire import properties as names
@@ -111,7 +111,14 @@ class Replies:
         if failure is None:
             frame = send_response(call.command.opaque, msg_id, reply.queue_id, offset, None, None)
         else:
-            frame = call.encode(code=ResponseCode.SYSTEM_ERROR, remark=failure)
+            ext = {
+                "msgId": msg_id,
+                "queueId": str(reply.queue_id),
+                "queueOffset": str(offset),
+                "MSG_REGION": REGION,
+                "TRACE_ON": "true",
+            }
+            frame = call.encode(ext, code=ResponseCode.SYSTEM_ERROR, remark=failure)
         self._broker.committer.answer(call, frame)
 
     def _store(self, reply: _Reply) -> tuple[str, int]:

@@ -65,21 +65,21 @@ class Transactions:
     def _check_decision(self, fields: EndTransaction, half: Half, message: Message) -> None:
         """As EndTransactionProcessor does; most producers never see what is answered."""
         properties = message.properties
-        group = find(properties, names.PGROUP)
-        immunity_ms = own_immunity_ms(properties)
+        timeout_ms = self._broker.config.transaction_timeout_ms
+        immunity_ms = own_immunity_ms(properties, timeout_ms)
         age_ms = self._broker.clock.now_ms() - message.store_ms
-        if group != fields.producer_group:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
-        if fields.tran_state_table_offset != half.sequence:
-            raise RequestError(
-                ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong"
-            )
         if not fields.from_transaction_check and immunity_ms is not None and age_ms > immunity_ms:
             # From here on the producer is asked, and only its answer to that counts.
             raise RequestError(
                 ResponseCode.ILLEGAL_OPERATION,
                 f"the transaction of message {find(properties, names.UNIQ_KEY)} was not decided "
                 f"within its {names.CHECK_IMMUNITY_TIME_IN_SECONDS}; wait to be asked",
+            )
+        if find(properties, names.PGROUP) != fields.producer_group:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+        if fields.tran_state_table_offset != half.sequence:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong"
             )
 
     def check_due(self) -> None:

@@ -224,8 +224,10 @@ class TestKeeping:
         assert "PUSH_REPLY_TIME" not in parse(messages[1].properties)
 
     def test_one_that_nobody_took_as_well(self, client: MemoryClient) -> None:
-        answer(client, send(client))
-        assert bodies(client.pull(TOPIC)) == ["pong"]
+        ext = answer(client, send(client)).ext()
+        (message,) = client.pull(TOPIC)
+        assert message.body == b"pong"
+        assert message.physical_offset == parse_offset_msg_id(ext["msgId"])[1]
 
     def test_it_can_be_left_out(self, make_gateway: MakeGateway) -> None:
         gateway = make_gateway(store_replies=False)

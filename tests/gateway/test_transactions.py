@@ -512,13 +512,15 @@ class TestChecks:
         gateway.advance(2 * SECOND)
         assert len(checks(client)) == 1
 
-    @pytest.mark.parametrize("text", ["-1", "soon", "99999999999999999999"])
-    def test_what_is_no_time_is_as_if_not_asked_for(
+    @pytest.mark.parametrize("text", ["-1", "1", "soon", "99999999999999999999"])
+    def test_a_shorter_time_or_none_is_the_usual_one(
         self, gateway: MemoryGateway, client: MemoryClient, text: str
     ) -> None:
         produce(client)
         begin(client, CHECK_IMMUNITY_TIME_IN_SECONDS=text)
-        gateway.advance(7 * SECOND)
+        gateway.advance(5 * SECOND)
+        assert checks(client) == []
+        gateway.advance(2 * SECOND)
         assert len(checks(client)) == 1
 
     def test_past_a_time_of_its_own_only_the_answer_to_a_check_counts(

@@ -99,6 +99,7 @@ class JavaClient:
         *,
         driver: Driver | None = None,
         vip_channel: bool = False,
+        tls: bool = False,
         retries: int = 2,
         send_timeout_ms: int = 10_000,
     ) -> None:
@@ -106,6 +107,7 @@ class JavaClient:
         self.version: Version = version
         self._namesrv = namesrv
         self._vip_channel = vip_channel
+        self._tls = tls
         self._retries = retries
         self._send_timeout_ms = send_timeout_ms
         self._owned: Driver | None = None
@@ -233,6 +235,7 @@ class JavaClient:
         group: str,
         *,
         expression: str = "*",
+        sql: bool = False,
         orderly: bool = False,
         start: From = "first",
         fail_first: int = 0,
@@ -244,9 +247,10 @@ class JavaClient:
     ) -> JavaConsumer:
         """Start a push consumer.
 
-        It refuses each message `fail_first` times; `retry_level` is the delay level that it asks
-        for then, 0 for the server's choice. With `reply` it refuses none, and answers each message
-        with that, as those expect that JavaClient.request sends. With `wait`, returns once it has queues of the topic
+        `sql` says that the expression is SQL92 rather than tags. The consumer refuses each message
+        `fail_first` times; `retry_level` is the delay level that it asks for then, 0 for the
+        server's choice. With `reply` it refuses none, and answers each message with that, as those
+        expect that JavaClient.request sends. With `wait`, returns once it has queues of the topic
         and knows where its group's retry topic is.
         """
         replying = {} if reply is None else {"reply": msgspec.to_builtins(reply)}
@@ -254,6 +258,7 @@ class JavaClient:
             "consume",
             group=group,
             subscriptions={topic: expression},
+            sql=sql,
             orderly=orderly,
             failFirst=fail_first,
             retryLevel=retry_level,
@@ -302,6 +307,7 @@ class JavaClient:
             instance=name,
             namesrv=self._namesrv,
             vipChannel=self._vip_channel,
+            tls=self._tls,
             **fields,
         )
         self._open.append(name)

@@ -23,6 +23,7 @@ import org.apache.rocketmq.client.QueryResult;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
@@ -174,6 +175,7 @@ public final class Driver {
         client.setClientIP("127.0.0.1");
         client.setInstanceName(request.getString("instance"));
         client.setVipChannelEnabled(request.getBooleanValue("vipChannel"));
+        client.setUseTLS(request.getBooleanValue("tls"));
     }
 
     // --- producers ---
@@ -358,7 +360,11 @@ public final class Driver {
         }
         request.getJSONObject("subscriptions").forEach((topic, expression) -> {
             try {
-                consumer.subscribe(topic, (String) expression);
+                if (request.getBooleanValue("sql")) {
+                    consumer.subscribe(topic, MessageSelector.bySql((String) expression));
+                } else {
+                    consumer.subscribe(topic, (String) expression);
+                }
             } catch (MQClientException failure) {
                 throw new IllegalArgumentException(failure);
             }

@@ -1,0 +1,153 @@
+"""What is done now and then: the disk's free space, the clock's steps, and going on after an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from twisted.logger import LogEvent, globalLogPublisher
+
+from gateway.wire.codes import RequestCode, ResponseCode
+from storage.environment import Environment
+from tests.gateway.conftest import MakeGateway
+from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
+
+
+@contextmanager
+def log_lines() -> Iterator[list[str]]:
+    """What is logged meanwhile."""
+    lines: list[str] = []
+
+    def observe(event: LogEvent) -> None:
+        text = event.get("log_format")
+        if text is not None:
+            lines.append(str(text).format(**event))
+
+    observer: Any = observe
+    globalLogPublisher.addObserver(observer)
+    try:
+        yield lines
+    finally:
+        globalLogPublisher.removeObserver(observer)
+
+
+class TestDisk:
+    @pytest.fixture
+    def free(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+        """What the disk has free, to be changed."""
+        free = {"bytes": 1 << 40}
+        monkeypatch.setattr(Environment, "disk_free", lambda _: free["bytes"])
+        return free
+
+    def test_nearly_full_sends_are_refused_until_there_is_room(
+        self, gateway: MemoryGateway, client: MemoryClient, free: dict[str, int]
+    ) -> None:
+        client.send_message("orders", "before")
+        free["bytes"] = (512 << 20) - 1
+        gateway.advance(1_000)
+        for answer in (
+            client.send_message(),
+            client.send_message(TIMER_DELAY_MS="50"),
+            client.send_message("new"),
+            client.send_batch([("x", {})]),
+        ):
+            assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert answer.remark is not None
+            assert "disk_reserve = 536870912" in answer.remark
+        assert gateway.service.broker.topics.get("new") is None
+        free["bytes"] = 512 << 20
+        gateway.advance(1_000)
+        assert client.send_message("orders", "after").code == ResponseCode.SUCCESS
+        assert bodies(client.pull()) == ["before", "after"]
+
+    def test_everything_else_goes_on(
+        self, gateway: MemoryGateway, client: MemoryClient, free: dict[str, int]
+    ) -> None:
+        client.send_message("orders", "due", TIMER_DELAY_MS="5000")
+        handle = client.send_message("orders", "x", TIMER_DELAY_MS="5000").ext()["recallHandle"]
+        free["bytes"] = 0
+        gateway.advance(1_000)
+        assert client.recall("orders", handle).code == ResponseCode.SUCCESS
+        assert client.heartbeat("c1").code == ResponseCode.SUCCESS
+        waiting = client.park()
+        gateway.advance(4_000)
+        assert client.answer(waiting) is not None
+        [message] = client.pull()
+        assert message.body == b"due"
+        ext = {"offset": str(message.physical_offset), "group": "workers", "delayLevel": "1"}
+        assert client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext).code == ResponseCode.SUCCESS
+        gateway.advance(1_000)
+        assert len(client.pull("%RETRY%workers")) == 1
+
+    def test_each_change_is_logged_once(self, gateway: MemoryGateway, free: dict[str, int]) -> None:
+        with log_lines() as lines:
+            free["bytes"] = 0
+            gateway.advance(5_000)
+            free["bytes"] = 1 << 40
+            gateway.advance(5_000)
+        assert [line for line in lines if "sends are" in line] == [
+            "sends are refused: the disk has less than disk_reserve = 536870912 bytes free",
+            "sends are accepted again: the disk has room",
+        ]
+
+    def test_reserve_by_setting(self, make_gateway: MakeGateway, free: dict[str, int]) -> None:
+        gateway = make_gateway(disk_reserve=0)
+        free["bytes"] = 0
+        gateway.advance(1_000)
+        assert gateway.connect().send_message().code == ResponseCode.SUCCESS
+
+
+class TestClockSteps:
+    @pytest.mark.parametrize(
+        ("step_ms", "line"),
+        [
+            (
+                -5_000,
+                "the wall clock was set back by 5000 ms: timed messages wait for it",
+            ),
+            (
+                3_600_000,
+                "the wall clock was set forward by 3600000 ms: what became due fires now",
+            ),
+        ],
+    )
+    def test_are_logged_once(self, gateway: MemoryGateway, step_ms: int, line: str) -> None:
+        gateway.advance(1_000)
+        with log_lines() as lines:
+            gateway.set_clock(step_ms)
+            gateway.advance(5_000)
+        assert [text for text in lines if "wall clock" in text] == [line]
+
+    def test_small_corrections_are_not(self, gateway: MemoryGateway) -> None:
+        with log_lines() as lines:
+            for _ in range(10):
+                gateway.set_clock(900)
+                gateway.advance(1_000)
+        assert [text for text in lines if "wall clock" in text] == []
+
+
+def test_goes_on_after_an_error(
+    gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Environment) -> int:
+        raise OSError("the disk cannot be asked")
+
+    with log_lines() as lines, monkeypatch.context() as broken:
+        broken.setattr(Environment, "disk_free", fail)
+        gateway.advance(3_000)
+    assert "housekeeping failed" in lines
+    client.send_message()
+    ext = {"consumerGroup": "g", "topic": "orders", "queueId": "0", "commitOffset": "1"}
+    client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+    monkeypatch.setattr(Environment, "disk_free", lambda _: 0)
+    gateway.advance(1_000)
+    assert client.send_message().code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert not gateway.store.has_changed_offsets
+
+
+def test_nothing_is_left_to_do_after_a_stop(gateway: MemoryGateway) -> None:
+    gateway.advance(25_000)
+    gateway.stop()
+    assert [call for call in gateway.reactor.calls if call.active()] == []

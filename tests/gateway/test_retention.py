@@ -1,0 +1,224 @@
+"""What has fired, was aborted or was never timed goes after a while; what has not fired stays whatever its age."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway import housekeeping
+from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.messages import parse_offset_msg_id
+from tests.gateway.conftest import MakeGateway
+from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies
+
+HOUR_MS = 3_600_000
+
+
+def offset_of(client: MemoryClient, **properties: str) -> int:
+    """Send a message; its physical offset."""
+    return parse_offset_msg_id(client.send_message(properties=properties).ext()["msgId"])[1]
+
+
+def is_there(gateway: MemoryGateway, offset: int) -> bool:
+    """Whether a message is still held."""
+    answer = gateway.connect().ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(offset)})
+    return answer.code == ResponseCode.SUCCESS
+
+
+def pass_hours(gateway: MemoryGateway, hours: float) -> None:
+    """Let hours go by, and a clean-up come round."""
+    gateway.jump(int(hours * HOUR_MS))
+    gateway.advance(20_000)
+
+
+class TestAge:
+    def test_of_what_is_in_a_queue(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        old = offset_of(client)
+        pass_hours(gateway, 24)
+        young = offset_of(gateway.connect())
+        pass_hours(gateway, 47.9)
+        assert is_there(gateway, old)
+        pass_hours(gateway, 0.2)
+        assert not is_there(gateway, old)
+        assert is_there(gateway, young)
+        client = gateway.connect()
+        [message] = client.pull(offset=1)
+        assert message.queue_offset == 1
+        pass_hours(gateway, 24)
+        assert not is_there(gateway, young)
+
+    def test_counts_from_firing(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        offset = offset_of(client, TIMER_DELAY_MS=str(100 * HOUR_MS))
+        pass_hours(gateway, 100)
+        assert is_there(gateway, offset)
+        pass_hours(gateway, 71.9)
+        assert is_there(gateway, offset)
+        pass_hours(gateway, 0.3)
+        assert not is_there(gateway, offset)
+
+    def test_counts_from_the_abort(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        offset = offset_of(client, UNIQ_KEY="ID1", TIMER_DELAY_MS=str(1_000 * HOUR_MS))
+        pass_hours(gateway, 100)
+        client = gateway.connect()
+        client.abort(id="ID1")
+        pass_hours(gateway, 71.9)
+        assert gateway.connect().look_up(id="ID1", state="aborted") != []
+        pass_hours(gateway, 0.2)
+        assert gateway.connect().look_up(id="ID1", state="any") == []
+        assert not is_there(gateway, offset)
+
+    def test_what_has_not_fired_stays(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        client.send_message("orders", "later", TIMER_DELAY_MS=str(700 * 24 * HOUR_MS))
+        for _ in range(7):
+            pass_hours(gateway, 99 * 24)
+        assert len(gateway.connect().look_up()) == 1
+        pass_hours(gateway, 7 * 24)
+        assert bodies(gateway.connect().pull()) == ["later"]
+
+    @pytest.mark.parametrize("hours", [0.5, 200])
+    def test_by_setting(self, make_gateway: MakeGateway, hours: float) -> None:
+        gateway = make_gateway(retention_hours=hours)
+        offset = offset_of(gateway.connect())
+        pass_hours(gateway, hours - 0.1)
+        assert is_there(gateway, offset)
+        pass_hours(gateway, 0.2)
+        assert not is_there(gateway, offset)
+
+    def test_none_at_all(self, make_gateway: MakeGateway) -> None:
+        gateway = make_gateway(retention_hours=0)
+        client = gateway.connect()
+        offset_of(client)
+        offset_of(client, TIMER_DELAY_MS="30000")
+        gateway.advance(20_000)
+        assert gateway.connect().pull() == []
+        assert len(gateway.connect().look_up()) == 1
+
+
+class TestTraces:
+    def test_every_index_forgets(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        offset_of(client, UNIQ_KEY="ID1", KEYS="k1 k2", TIMER_DELAY_MS="500")
+        gateway.advance(500)
+        pass_hours(gateway, 73)
+        client = gateway.connect()
+        assert client.look_up(id="ID1", state="any") == []
+        assert client.look_up(key="k1", state="any") == []
+        handle_gone = client.abort(id="ID1")
+        assert [result["outcome"] for result in handle_gone] == ["unknown"]
+        gateway.check()
+
+    def test_offsets_count_on(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        for _ in range(3):
+            offset_of(client)
+        pass_hours(gateway, 73)
+        gateway.restart()
+        client = gateway.connect()
+        assert client.send_message("orders", "next").ext()["queueOffset"] == "3"
+        assert bodies(client.pull(offset=3)) == ["next"]
+
+    @pytest.mark.parametrize("crash", [False, True])
+    def test_offset_ids_are_never_used_again(
+        self, gateway: MemoryGateway, client: MemoryClient, crash: bool
+    ) -> None:
+        last = [offset_of(client) for _ in range(5)][-1]
+        pass_hours(gateway, 73)
+        gateway.crash() if crash else gateway.restart()
+        assert offset_of(gateway.connect()) > last
+
+    def test_consumers_are_told_where_to_go_on(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        for _ in range(3):
+            offset_of(client)
+        pass_hours(gateway, 73)
+        answer = gateway.connect().ask_pull(offset=1)
+        assert answer.code == ResponseCode.PULL_OFFSET_MOVED
+        assert answer.ext()["nextBeginOffset"] == "3"
+
+
+class TestSteps:
+    def test_leave_room_for_sends(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(housekeeping, "RETENTION_STEP", 100)
+        for topic in range(3):
+            client.send_batch(((str(n), {}) for n in range(150)), f"topic{topic}")
+        gateway.elapsed_ms += 73 * HOUR_MS
+        gateway.reactor.rightNow = gateway.elapsed_ms / 1000
+        client = gateway.connect()
+        held = gateway.store._lmdb
+        removed = []
+        left = 450
+        for number in range(30):
+            client.send(RequestCode.SEND_MESSAGE_V2, client.send_fields("busy"), b"x")
+            gateway.reactor.turn()
+            gateway.reactor.rightNow += 0.05
+            with held.begin() as txn:
+                now_left = txn.stat(gateway.store.tables.messages)["entries"] - number - 1
+            removed.append(left - now_left)
+            left = now_left
+        assert max(removed) == 100
+        assert left == 0
+        assert len(client.pull_all("busy")) == 30
+
+    def test_go_on_after_a_restart(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(housekeeping, "RETENTION_STEP", 100)
+        client.send_batch((str(n), {}) for n in range(350))
+        gateway.stop()
+        gateway.jump(73 * HOUR_MS)
+        gateway.start()
+        gateway.advance(10_020)
+        gateway.crash()
+        gateway.advance(20_000)
+        answer = gateway.connect().ask_pull()
+        assert answer.ext()["minOffset"] == "350"
+
+
+class TestDeletedTopics:
+    def delete(self, client: MemoryClient, topic: str) -> None:
+        answer = client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+        assert answer.code == ResponseCode.SUCCESS
+
+    def test_their_messages_go_soon(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        client.send_message("bills")
+        offset = offset_of(client)
+        self.delete(client, "orders")
+        gateway.advance(20_000)
+        assert not is_there(gateway, offset)
+        assert len(gateway.connect().pull("bills")) == 1
+
+    def test_what_fires_into_them_goes_too(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        offset = offset_of(client, UNIQ_KEY="ID1", TIMER_DELAY_MS="30000")
+        self.delete(client, "orders")
+        gateway.advance(20_000)
+        assert is_there(gateway, offset)
+        gateway.advance(31_000)
+        assert not is_there(gateway, offset)
+
+    def test_can_be_made_again(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        offset_of(client)
+        self.delete(client, "orders")
+        gateway.advance(20_000)
+        client = gateway.connect()
+        client.send_message("orders", "new")
+        answer = client.ask_pull()
+        assert answer.code == ResponseCode.PULL_OFFSET_MOVED
+        assert bodies(client.pull(offset=int(answer.ext()["nextBeginOffset"]))) == ["new"]
+
+
+def test_a_clock_set_far_forward_and_corrected(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    """Set forward, the clock makes everything old: that cannot be taken back. What comes afterwards is safe."""
+    client.send_message("orders", "before")
+    gateway.set_clock(1_000 * HOUR_MS)
+    gateway.advance(20_000)
+    assert client.pull() == []
+    gateway.set_clock(-1_000 * HOUR_MS)
+    client = gateway.connect()
+    client.send_message("orders", "after")
+    gateway.advance(60_000)
+    assert bodies(gateway.connect().pull(offset=1)) == ["after"]
+    assert gateway.now_ms < START_MS + HOUR_MS

@@ -1,0 +1,171 @@
+"""Who may import whom: the rooms of the program, downwards only.
+
+| room | may import of ours | and not |
+|---|---|---|
+| `gateway/wire/` | nothing | Twisted, LMDB: it knows no I/O |
+| `storage/` | nothing | Twisted |
+| `gateway/` | `gateway`, `storage` | LMDB |
+| `gateway/handlers/` | `gateway`, `storage` | LMDB, and of Twisted anything but its log |
+| `compat/` | `compat`, `gateway.wire`, `gateway.client` (which knows the wire alone) | LMDB |
+| `spark_jobs/` | `spark_jobs`, `gateway.wire` | LMDB, Twisted |
+| `tests/` | all | |
+
+What breaks these rules on purpose stands in `EXCEPTIONS`, each with its reason.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+OURS = ("gateway", "storage", "compat", "spark_jobs", "tests")
+
+
+class Room(NamedTuple):
+    """A folder, the modules of ours that it may import, and what else it may not import."""
+
+    folder: str
+    may: tuple[str, ...]
+    may_not: tuple[str, ...]
+
+
+ROOMS = (
+    Room("gateway/wire", ("gateway.wire",), ("twisted", "lmdb")),
+    Room("storage", ("storage",), ("twisted",)),
+    Room("gateway", ("gateway", "storage"), ("lmdb",)),
+    Room("compat", ("compat", "gateway.wire", "gateway.client"), ("lmdb",)),
+    Room("spark_jobs", ("spark_jobs", "gateway.wire"), ("lmdb", "twisted")),
+)
+
+EXCEPTIONS = {
+    # `tidegate bench` is a command like the others; it loads the benchmark only when it is called.
+    ("gateway/cli.py", "compat.bench.main"),
+}
+"""Files and what they import against the rules."""
+
+WIRE_MAY = {"msgspec"}
+"""What `gateway/wire/` imports beside the standard library."""
+
+
+def imports(file: Path) -> Iterator[tuple[int, str]]:
+    """Line and full name of everything that a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(file.read_text(), str(file))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}:{node.lineno}: a relative import"
+            for alias in node.names:
+                yield node.lineno, f"{node.module}.{alias.name}"
+
+
+def is_under(name: str, modules: tuple[str, ...]) -> bool:
+    """Whether a name is one of these modules or something in one."""
+    return any(name == module or name.startswith(module + ".") for module in modules)
+
+
+def files(folder: str) -> list[Path]:
+    """The Python files of a room."""
+    return sorted((ROOT / folder).rglob("*.py"))
+
+
+def show(file: Path, line: int, name: str) -> str:
+    """One breach, as a reader looks for it."""
+    return f"{file.relative_to(ROOT)}:{line} imports {name}"
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=[room.folder for room in ROOMS])
+def test_imports_go_downwards(room: Room) -> None:
+    assert [
+        show(file, line, name)
+        for file in files(room.folder)
+        for line, name in imports(file)
+        if (is_under(name, OURS) and not is_under(name, room.may)) or is_under(name, room.may_not)
+        if (str(file.relative_to(ROOT)), name) not in EXCEPTIONS
+    ] == []
+
+
+def test_exceptions_are_still_needed() -> None:
+    made = {
+        (str(file.relative_to(ROOT)), name)
+        for room in ROOMS
+        for file in files(room.folder)
+        for _, name in imports(file)
+    }
+    assert made >= EXCEPTIONS
+
+
+def test_the_client_knows_the_wire_alone() -> None:
+    """So `compat` may use it, and sees no more of the gateway than its bytes."""
+    assert {
+        name
+        for _, name in imports(ROOT / "gateway/client.py")
+        if is_under(name, OURS) and not is_under(name, ("gateway.wire",))
+    } == set()
+
+
+def test_the_walk_sees_imports() -> None:
+    """Without this, an empty folder or a blind walk would pass for a tidy house."""
+    seen = {name for file in files("storage") for _, name in imports(file)}
+    assert "lmdb" in seen
+    seen = {name for file in files("gateway/handlers") for _, name in imports(file)}
+    assert any(is_under(name, ("storage",)) for name in seen)
+    assert len(files("gateway/wire")) > 5
+
+
+def test_wire_needs_little() -> None:
+    assert [
+        show(file, line, name)
+        for file in files("gateway/wire")
+        for line, name in imports(file)
+        if name.partition(".")[0] not in sys.stdlib_module_names | WIRE_MAY | {"gateway"}
+    ] == []
+
+
+def test_handlers_touch_no_socket() -> None:
+    allowed = ("twisted.logger",)
+    assert [
+        show(file, line, name)
+        for file in files("gateway/handlers")
+        for line, name in imports(file)
+        if is_under(name, ("twisted", "gateway.connection", "gateway.service"))
+        and not is_under(name, allowed)
+    ] == []
+
+
+def test_only_the_service_knows_everyone() -> None:
+    """Whoever else imports the composition would close a circle; the command line starts it."""
+    assert {
+        str(file.relative_to(ROOT))
+        for file in files("gateway")
+        for _, name in imports(file)
+        if is_under(name, ("gateway.service",))
+    } <= {"gateway/cli.py"}
+
+
+def test_handlers_are_known_to_the_table_and_the_composition_alone() -> None:
+    outside = {
+        str(file.relative_to(ROOT))
+        for file in files("gateway")
+        if "handlers" not in file.parts
+        for _, name in imports(file)
+        if is_under(name, ("gateway.handlers",))
+    }
+    assert outside <= {"gateway/routes.py", "gateway/service.py", "gateway/housekeeping.py"}
+
+
+def test_storage_keeps_lmdb_to_itself() -> None:
+    """No file that imports both, and LMDB nowhere else but in tests."""
+    assert [
+        show(file, line, name)
+        for folder in ("gateway", "compat", "spark_jobs")
+        for file in files(folder)
+        for line, name in imports(file)
+        if is_under(name, ("lmdb",))
+    ] == []

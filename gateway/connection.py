@@ -39,6 +39,7 @@ class RemotingConnection(Protocol):
 
     def __init__(self) -> None:
         self.open = False
+        self.congested = False
         self.host = pack_host(UNKNOWN_HOST, 0)
         self.address = ""
         self.last_heard = 0.0
@@ -151,9 +152,11 @@ class RemotingConnection(Protocol):
         self.transport.abortConnection()
 
     def pauseProducing(self) -> None:
+        self.congested = True
         self.transport.pauseProducing()
 
     def resumeProducing(self) -> None:
+        self.congested = False
         if self.open:
             self.transport.resumeProducing()
 

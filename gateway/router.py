@@ -32,6 +32,8 @@ class Peer(Protocol):
     address: str
     """The same as `1.2.3.4:5678`."""
     open: bool
+    congested: bool
+    """The client does not read what was sent to it; what is sent now only piles up."""
 
     def send(self, frame: bytes) -> None:
         """Queue a whole frame to be written; nothing happens once the connection is lost."""

@@ -104,10 +104,11 @@ class Transactions:
     def _ask(self, half: Half, message: Message) -> None:
         """Send a half to one of the group's producers, each in turn."""
         group = find(message.properties, names.PGROUP) or ""
-        members = list(self._broker.clients.producers(group))
+        members = [one for one in self._broker.clients.producers(group) if not one.peer.congested]
         if not members:
             self.log.warn(
-                "nobody to ask about a transaction: no producer of group {group} is online",
+                "nobody to ask about a transaction: no producer of group {group} is online and "
+                "reads what it is sent",
                 group=group,
             )
             return

@@ -23,6 +23,7 @@ class FakePeer:
         self.host = bytes(8)
         self.address = "1.2.3.4:5"
         self.open = True
+        self.congested = False
         self.sent: list[Command] = []
 
     def send(self, frame: bytes) -> None:

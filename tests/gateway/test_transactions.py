@@ -610,6 +610,21 @@ class TestChecks:
         gateway.advance(5 * SECOND)
         assert 3 <= len(checks(client)) <= 5
 
+    def test_a_producer_that_does_not_read_is_not_sent_more_and_more(
+        self, gateway: MemoryGateway
+    ) -> None:
+        slow, sender = gateway.connect(), gateway.connect()
+        produce(slow)
+        for _ in range(10):
+            begin(sender, "x" * 1_000_000)
+        slow.stop_reading()
+        gateway.advance(60 * SECOND)
+        piled_up = slow.transport.unread
+        assert 1_000_000 < piled_up < 2_000_000
+        assert checks(slow)
+        gateway.advance(30 * SECOND)
+        assert checks(slow), "it reads again, and is asked again"
+
     def test_nobody_can_send_to_the_topics_of_transactions(self, client: MemoryClient) -> None:
         for topic in (HALF_TOPIC, CHECKED_OUT_TOPIC, "RMQ_SYS_TRANS_OP_HALF_TOPIC"):
             assert client.send_message(topic).code == ResponseCode.NO_PERMISSION

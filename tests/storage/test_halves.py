@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from storage import (
     Aborted,
@@ -215,6 +217,61 @@ class TestChecks:
         assert not put_off_check(store, sequence, 5_000, 1)
         store.commit()
         assert halves_to_check(store, 1 << 60, 10, 1 << 20) == []
+
+
+STEP = st.tuples(
+    st.sampled_from(["half", "commit", "later", "take", "put off", "write", "crash", "reopen"]),
+    st.integers(0, 5),
+)
+
+
+@given(st.lists(STEP, max_size=40))
+def test_any_order_of_steps_leaves_each_half_in_one_place(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
+) -> None:
+    """A model of what waits, is queued and is pending, on disk and in the open batch."""
+    folder = Folder(tmp_path_factory.mktemp("model") / "data")
+    store = folder.open()
+    places: dict[int, str] = {}
+    written: dict[int, str] = {}
+    for step, choice in steps:
+        known = sorted(written)
+        sequence = known[choice % len(known)] if known else 1_000
+        waits = places.get(sequence) == "half"
+        name = b"%d" % sequence
+        match step:
+            case "half":
+                sequence = store.new_sequence()
+                put_half(store, sequence, Sample(b"%d" % sequence, HALVES).record(1), 9)
+                places[sequence] = "half"
+            case "commit":
+                assert commit(store, sequence, Sample(name)) == waits
+                places |= {sequence: "queued"} if waits else {}
+            case "later":
+                assert commit(store, sequence, Sample(name), due_ms=7_000) == waits
+                places |= {sequence: "pending"} if waits else {}
+            case "take":
+                assert take_half(store, sequence) == waits
+                places |= {sequence: "gone"} if waits else {}
+            case "put off":
+                assert put_off_check(store, sequence, 50, 3) == waits
+            case "crash":
+                store = folder.reopen_after_crash()
+                places = dict(written)
+            case _:
+                store.commit()
+                store = folder.open() if step == "reopen" else store
+                written = dict(places)
+    store.commit()
+    for sequence, place in places.items():
+        assert (find_half(store, sequence) is not None) == (place == "half")
+    named = {
+        place: sorted(b"%d" % one for one, where in places.items() if where == place)
+        for place in ("queued", "pending")
+    }
+    assert sorted(ids_in(store)) == named["queued"]
+    assert sorted(pending_ids(store)) == named["pending"]
+    folder.check()
 
 
 @pytest.mark.parametrize(

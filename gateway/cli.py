@@ -18,6 +18,7 @@ from click.exceptions import NoArgsIsHelpError
 from rich_click import RichCommand, RichOption
 
 if TYPE_CHECKING:
+    from gateway.client import RemotingClient
     from gateway.config import Loaded
 
 STATES: Final = ("pending", "fired", "aborted", "any")
@@ -174,6 +175,13 @@ def _server_options(command: Callable[..., None]) -> Callable[..., None]:
             help="How long to wait for each answer. Default: 5.",
         ),
         click.option(
+            "--tls-ca",
+            metavar="FILE",
+            type=click.Path(path_type=Path),
+            help="Use TLS, and believe only what this PEM file vouches for.",
+        ),
+        click.option("--tls", is_flag=True, help="Use TLS, and believe any certificate."),
+        click.option(
             "--server",
             envvar="TIDEGATE_SERVER",
             default="127.0.0.1:9876",
@@ -191,6 +199,15 @@ def _server(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str
     if not host or not (port.isascii() and port.isdigit() and 0 < int(port) <= 65_535):
         raise click.BadParameter(f"{value!r} is not HOST:PORT, such as 127.0.0.1:9876")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _client(
+    server: tuple[str, int], timeout: float, tls: bool, tls_ca: Path | None
+) -> RemotingClient:
+    from gateway.client import RemotingClient, tls_context
+
+    context = tls_context(tls_ca) if tls or tls_ca else None
+    return RemotingClient(*server, timeout, context)
 
 
 def _moment(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
@@ -238,6 +255,8 @@ def _now_ms() -> int:
 def pending(
     server: tuple[str, int],
     timeout: float,
+    tls: bool,
+    tls_ca: Path | None,
     as_json: bool,
     cursor: str | None,
     everything: bool,
@@ -259,10 +278,10 @@ def pending(
       tidegate pending --id 7F0000010A2B18B4AAC2... --state any
     """
     from gateway import display
-    from gateway.client import RemotingClient, look_up
+    from gateway.client import look_up
 
     shown = display.MessageLines() if as_json else display.MessageTable(_now_ms())
-    with RemotingClient(*server, timeout) as client:
+    with _client(server, timeout, tls, tls_ca) as client:
         while True:
             page = look_up(client, cursor=cursor, **asked)
             shown.add(page.messages)
@@ -281,6 +300,8 @@ def pending(
 def abort(
     server: tuple[str, int],
     timeout: float,
+    tls: bool,
+    tls_ca: Path | None,
     as_json: bool,
     message_id: str | None,
     topic: str | None,
@@ -304,7 +325,7 @@ def abort(
         raise click.UsageError("--key needs --topic: a key means something only in its topic")
     from gateway import client, display
 
-    with client.RemotingClient(*server, timeout) as connection:
+    with _client(server, timeout, tls, tls_ca) as connection:
         outcomes = client.abort(connection, id=message_id, topic=topic, key=key, handle=handle)
     if as_json:
         display.outcome_lines(outcomes)

@@ -9,14 +9,18 @@ import itertools
 import socket
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import msgspec
 
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command, CommandError, decode_command, encode_command
 from gateway.wire.frames import FrameBuffer, FrameError
+
+if TYPE_CHECKING:
+    import ssl
 
 _Answer = TypeVar("_Answer")
 _CHUNK: Final = 256 * 1024
@@ -31,12 +35,16 @@ class RemotingClient:
     """A connection to the gateway, or to any RocketMQ broker or name server.
 
     It is opened by `with` or by a question that finds it closed, and closed by an error.
-    `timeout` is how long, in seconds, connecting and each whole answer may take.
+    `timeout` is how long, in seconds, connecting and each whole answer may take. `tls` makes it
+    use TLS, see `tls_context`.
     """
 
-    def __init__(self, host: str, port: int, timeout: float = 5.0) -> None:
+    def __init__(
+        self, host: str, port: int, timeout: float = 5.0, tls: ssl.SSLContext | None = None
+    ) -> None:
         self._address = (host, port)
         self._timeout = timeout
+        self._tls = tls
         self._socket: socket.socket | None = None
         self._frames = FrameBuffer()
         self._opaques = itertools.count(1)
@@ -102,7 +110,7 @@ class RemotingClient:
     def _connected(self) -> socket.socket:
         if self._socket is None:
             try:
-                self._socket = socket.create_connection(self._address, self._timeout)
+                self._socket = self._secured(socket.create_connection(self._address, self._timeout))
                 self._frames = FrameBuffer()
             except ConnectionRefusedError:
                 raise ClientError(
@@ -121,10 +129,52 @@ class RemotingClient:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return self._socket
 
+    def _secured(self, connection: socket.socket) -> socket.socket:
+        """The connection after TLS's handshake, if there is to be one."""
+        if self._tls is None:
+            return connection
+        import ssl
+
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return self._tls.wrap_socket(connection, server_hostname=self._address[0])
+        except ssl.SSLCertVerificationError as error:
+            connection.close()
+            raise ClientError(
+                f"the certificate of {self._name} is not believed: {error.verify_message}; "
+                "give the file of who vouches for it with --tls-ca FILE"
+            ) from None
+        except (ssl.SSLError, ConnectionError) as error:
+            connection.close()
+            raise ClientError(
+                f"{self._name} answered no TLS: {error.strerror or error}; "
+                "check that the gateway's setting tls is not disabled"
+            ) from None
+
     @property
     def _name(self) -> str:
         host, port = self._address
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def tls_context(authority: Path | None) -> ssl.SSLContext:
+    """TLS that believes the certificates in a PEM file and those that they vouch for.
+
+    Without a file it believes anybody, as RocketMQ's clients do unless told otherwise.
+    Raises ClientError when the file cannot be used.
+    """
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if authority is None:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        return context
+    try:
+        context.load_verify_locations(authority)
+    except OSError as error:
+        raise ClientError(f"cannot use --tls-ca {authority}: {error.strerror or error}") from None
+    return context
 
 
 class RefusalError(Exception):

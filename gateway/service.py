@@ -24,7 +24,7 @@ from gateway.broker import Broker
 from gateway.clients import Clients
 from gateway.clock import Clock
 from gateway.committer import Committer
-from gateway.config import VIP_CHANNEL_DISTANCE, Config
+from gateway.config import VIP_CHANNEL_DISTANCE, Config, HostPort
 from gateway.connection import RemotingConnection, RemotingFactory
 from gateway.handlers.broker_admin import BrokerAdmin
 from gateway.handlers.clients import ClientRequests
@@ -274,7 +274,7 @@ def run(config: Config) -> int:
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD)
     print(
-        f"listening on {config.listen.host}:{gateway.port}, clients are told {gateway.advertised}, "
+        f"listening on {HostPort(config.listen.host, gateway.port)}, clients are told {gateway.advertised}, "
         f"data in {config.data}",
         flush=True,
     )

@@ -1,0 +1,117 @@
+"""A real gateway process over IPv6, behind a PROXY header, and over TLS from the command line."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from compat import children
+from gateway.client import ClientError, RemotingClient, tls_context
+from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.commands import decode_command, encode_command
+from gateway.wire.frames import FrameBuffer
+from tests.gateway.certificates import Authority
+from tests.live.process import GatewayProcess
+
+pytestmark = pytest.mark.live
+
+CLUSTERS = RequestCode.GET_BROKER_CLUSTER_INFO
+
+
+def has_ipv6() -> bool:
+    """Whether this machine has an IPv6 loopback."""
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+@contextmanager
+def listening(data: Path, listen: str) -> Iterator[int]:
+    """A gateway on an address of its own choice; its port."""
+    command = [
+        *(sys.executable, "-m", "gateway.cli", "serve", "--data", str(data)),
+        *("--listen", listen, "--advertise", "127.0.0.1"),
+    ]
+    process = children.start(command, folder=data.parent, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline().decode()
+        found = re.match(r"listening on \[(::1?)\]:(\d+), clients are told 127\.0\.0\.1:\2,", line)
+        assert found is not None, line
+        yield int(found[2])
+    finally:
+        process.kill()
+        process.wait(20)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6 loopback")
+@pytest.mark.parametrize(("listen", "hosts"), [("::1", ["::1"]), ("::", ["::1", "127.0.0.1"])])
+def test_ipv6(tmp_path: Path, listen: str, hosts: list[str]) -> None:
+    with listening(tmp_path / "data", f"[{listen}]:0") as port:
+        for host in hosts:
+            with RemotingClient(host, port) as client:
+                assert client.ask(CLUSTERS).code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"PROXY TCP4 192.0.2.1 192.0.2.7 51000 9876\r\n",
+        b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c" + bytes((192, 0, 2, 1, 192, 0, 2, 7, 1, 2, 3, 4)),
+    ],
+    ids=["version 1", "version 2"],
+)
+def test_a_proxy_header(gateway: GatewayProcess, header: bytes) -> None:
+    request = header + encode_command(CLUSTERS, 7)
+    frames = FrameBuffer()
+    with socket.create_connection(("127.0.0.1", gateway.port), 10) as connection:
+        for at in range(0, len(request), 9):
+            connection.sendall(request[at : at + 9])
+        while not (arrived := frames.feed(connection.recv(1 << 16))):
+            pass
+    answer = decode_command(arrived[0])
+    assert (answer.opaque, answer.code) == (7, ResponseCode.SUCCESS)
+
+
+def test_the_command_line_over_tls(tmp_path: Path) -> None:
+    authority = Authority()
+    issued = authority.issue(tmp_path, "gateway")
+    trusted, strange = tmp_path / "ca.crt", tmp_path / "strange.crt"
+    trusted.write_bytes(authority.pem)
+    strange.write_bytes(Authority().pem)
+    files = ("--tls-certificate", str(issued.certificate), "--tls-key", str(issued.key))
+    with GatewayProcess(tmp_path / "data", "--tls", "enforcing", *files) as gateway:
+
+        def pending(*flags: str) -> subprocess.CompletedProcess[str]:
+            command = ["-m", "gateway.cli", "pending", "--server", gateway.address, *flags]
+            return subprocess.run(
+                [sys.executable, *command], capture_output=True, text=True, timeout=60, check=False
+            )
+
+        assert pending("--tls").returncode == 0
+        assert pending("--tls-ca", str(trusted)).returncode == 0
+        refused = pending("--tls-ca", str(strange))
+        assert refused.returncode == 1
+        assert "is not believed" in refused.stderr
+        assert "--tls-ca" in pending("--tls-ca", str(tmp_path / "none")).stderr
+        assert "closed the connection" in pending().stderr
+
+
+def test_tls_where_there_is_none(tmp_path: Path) -> None:
+    with (
+        GatewayProcess(tmp_path / "data", "--tls", "disabled") as gateway,
+        pytest.raises(ClientError, match="answered no TLS"),
+        RemotingClient("127.0.0.1", gateway.port, tls=tls_context(None)),
+    ):
+        pass

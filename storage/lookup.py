@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
+from itertools import islice
 from typing import NamedTuple
 
 import lmdb
@@ -11,6 +12,9 @@ import lmdb
 from storage.keys import QUEUE_VALUE, TIMER_VALUE, held_key, key_prefix, pack_u64, term, timer_key
 from storage.queues import find_sequence
 from storage.store import Store, rows_with_prefix
+
+MAX_WITH_KEY_SCANNED = 1_000
+"""Messages with one key that a search among them looks at, some 50 ms."""
 
 MAX_TIMERS_SCANNED = 20_000
 """Timers that one page of a scan looks at, some 10 ms: a page that ends early says where to go on.
@@ -70,17 +74,28 @@ def find_by_sequence(store: Store, sequence: int) -> Found | None:
         return _find(store, txn, pack_u64(sequence))
 
 
-def find_by_key(store: Store, topics: Iterable[bytes], key: bytes, limit: int) -> list[Found]:
-    """Messages of these topics with a key, the newest first within each topic."""
+def find_by_key(
+    store: Store,
+    topics: Iterable[bytes],
+    key: bytes,
+    limit: int,
+    wanted: Callable[[Found], bool] | None = None,
+) -> list[Found]:
+    """Messages of these topics with a key, the newest first within each topic.
+
+    :param wanted: where given, only messages for which it says so, among the newest
+        `MAX_WITH_KEY_SCANNED` of each topic.
+    """
     found: list[Found] = []
     with store.read_transaction() as txn:
         for topic in topics:
             prefix = key_prefix(topic, term(key))
-            for number in _newest_first(txn, store.tables.keys, prefix):
+            numbers = _newest_first(txn, store.tables.keys, prefix)
+            for number in numbers if wanted is None else islice(numbers, MAX_WITH_KEY_SCANNED):
                 if len(found) == limit:
                     return found
                 message = _find(store, txn, number)
-                if message is not None:
+                if message is not None and (wanted is None or wanted(message)):
                     found.append(message)
     return found
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
-
 from gateway.broker import Broker
 from gateway.router import Call, RequestError
 from gateway.topics import SCHEDULE_TOPIC, TIMER_TOPIC
@@ -15,9 +13,6 @@ from storage import Found, State, find_by_id, find_by_key, find_by_sequence, fin
 
 MAX_FOUND = 64
 """Most messages in one answer (MessageStoreConfig.maxMsgsNumBatch)."""
-
-MAX_CONSIDERED = 1_000
-"""Most messages with a key, the newest first, among which those of the asked time are sought."""
 
 PARKING_TOPICS = (TIMER_TOPIC, SCHEDULE_TOPIC)
 """Where tools look for what has not fired; here that is found under its real topic as well."""
@@ -35,8 +30,7 @@ class Queries:
         properties of a timed one say which."""
         fields: QueryMessage = call.fields
         limit = max(1, min(fields.max_num, MAX_FOUND))
-        matching = (one for one in self._candidates(fields) if self._matches(fields, one))
-        records = [_at_its_place(one) for one in islice(matching, limit)]
+        records = [_at_its_place(one) for one in self._find(fields, limit)]
         if not records:
             raise RequestError(
                 ResponseCode.QUERY_NOT_FOUND,
@@ -46,13 +40,20 @@ class Queries:
             {"indexLastUpdateTimestamp": "0", "indexLastUpdatePhyoffset": "0"}, b"".join(records)
         )
 
-    def _candidates(self, fields: QueryMessage) -> list[Found]:
+    def _find(self, fields: QueryMessage, limit: int) -> list[Found]:
         key = fields.key.encode()
         if fields.unique_key_query or fields.index_type == "U":
-            return find_by_id(self._store, key)
+            found = find_by_id(self._store, key)
+            return [one for one in found if self._matches(fields, one)][:limit]
         parked = fields.topic in PARKING_TOPICS
         topics = self._topics.names() if parked else [fields.topic]
-        return find_by_key(self._store, [topic.encode() for topic in topics], key, MAX_CONSIDERED)
+        return find_by_key(
+            self._store,
+            [topic.encode() for topic in topics],
+            key,
+            limit,
+            lambda one: self._matches(fields, one),
+        )
 
     def view(self, call: Call) -> None:
         """The message with an offset id; an undecided half of a transaction has one too."""

@@ -16,12 +16,14 @@ class RequestError(Exception):
 
     :param code: a `ResponseCode`.
     :param remark: what a client's developer reads.
+    :param ext: what a client's program reads.
     """
 
-    def __init__(self, code: int, remark: str) -> None:
+    def __init__(self, code: int, remark: str, ext: Mapping[str, str] | None = None) -> None:
         super().__init__(remark)
         self.code = code
         self.remark = remark
+        self.ext = ext
 
 
 class Peer(Protocol):
@@ -114,7 +116,7 @@ class Router:
         except FieldError as error:
             call.fail(ResponseCode.SYSTEM_ERROR, str(error))
         except RequestError as error:
-            call.fail(error.code, error.remark)
+            call.answer(error.ext, code=error.code, remark=error.remark)
         except Exception as error:  # noqa: BLE001 - no request may harm another
             self.log.failure(
                 "request {code} from {peer} failed", code=command.code, peer=peer.address

@@ -17,6 +17,9 @@ from storage import Queue
 LONGEST_SUSPENSION = 25.0
 """Seconds a pull may wait at most: Java's clients give up after 30 s."""
 
+_GROUP_FORBIDDEN, _TOPIC_FORBIDDEN, _BROADCASTING_FORBIDDEN = 2, 3, 4
+"""What it is that forbids a pull (ForbiddenType)."""
+
 _NO_FILTER_ASKED_FOR = (
     ResponseCode.SUBSCRIPTION_PARSE_FAILED,
     "parse the consumer's subscription failed",
@@ -198,9 +201,8 @@ class Pulling:
                 f"subscription group [{fields.consumer_group}] does not exist, {NOT_FOUND_HELP}",
             )
         if not group.consume_enable:
-            raise RequestError(
-                ResponseCode.NO_PERMISSION,
-                f"subscription group no permission, {fields.consumer_group}",
+            raise _forbidden(
+                _GROUP_FORBIDDEN, f"subscription group no permission, {fields.consumer_group}"
             )
         topic = self._broker.topics.get(fields.topic)
         if topic is None:
@@ -209,9 +211,8 @@ class Pulling:
                 f"topic[{fields.topic}] not exist, apply first please! {NOT_FOUND_HELP}",
             )
         if not topic.settings.perm & PERM_READ:
-            raise RequestError(
-                ResponseCode.NO_PERMISSION,
-                f"the topic[{fields.topic}] pulling message is forbidden",
+            raise _forbidden(
+                _TOPIC_FORBIDDEN, f"the topic[{fields.topic}] pulling message is forbidden"
             )
         if not 0 <= fields.queue_id < topic.settings.read_queue_nums:
             raise RequestError(
@@ -224,7 +225,9 @@ class Pulling:
             expression, expression_type = fields.subscription or "", fields.expression_type or TAG
             code, remark = _NO_FILTER_ASKED_FOR
         else:
-            expression, expression_type = self._subscription(fields)
+            expression, expression_type = self._subscription(
+                fields, may_broadcast=group.consume_broadcast_enable
+            )
             code, remark = _NO_FILTER_KNOWN
         try:
             wanted = filter_of(expression, expression_type)
@@ -237,13 +240,18 @@ class Pulling:
             )
         return wanted
 
-    def _subscription(self, fields: PullMessage) -> tuple[str, str]:
+    def _subscription(self, fields: PullMessage, *, may_broadcast: bool) -> tuple[str, str]:
         """What the group's heartbeats say that it subscribes to."""
         group = self._broker.clients.consumer_group(fields.consumer_group)
         if group is None:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
                 f"the consumer's group info not exist {NOT_FOUND_HELP}",
+            )
+        if group.data.is_broadcasting and not may_broadcast:
+            raise _forbidden(
+                _BROADCASTING_FORBIDDEN,
+                f"the consumer group[{fields.consumer_group}] can not consume by broadcast way",
             )
         subscription = group.subscriptions.get(fields.topic)
         if subscription is None:
@@ -258,3 +266,7 @@ class Pulling:
         if subscription.class_filter_mode:
             return ALL_TAGS, TAG
         return subscription.sub_string, subscription.expression_type or TAG
+
+
+def _forbidden(by: int, remark: str) -> RequestError:
+    return RequestError(ResponseCode.NO_PERMISSION, remark, {"forbiddenType": str(by)})

@@ -1,0 +1,52 @@
+"""Pulls that settings of the group or the topic forbid; the answer's fields tell which."""
+
+from __future__ import annotations
+
+import json
+
+from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.commands import Command
+from tests.gateway.memory import MemoryClient, bodies
+
+
+def set_group(client: MemoryClient, **settings: object) -> None:
+    body = json.dumps({"groupName": "consumers", **settings}).encode()
+    answer = client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body)
+    assert answer.code == ResponseCode.SUCCESS
+
+
+def forbidden_by(answer: Command) -> str:
+    assert answer.code == ResponseCode.NO_PERMISSION
+    return answer.ext()["forbiddenType"]
+
+
+def test_a_group_that_may_not_consume(client: MemoryClient) -> None:
+    client.send_message()
+    set_group(client, consumeEnable=False)
+    assert forbidden_by(client.ask_pull()) == "2"
+
+
+def test_a_topic_that_may_not_be_read(client: MemoryClient) -> None:
+    topic = {
+        "topic": "orders",
+        "defaultTopic": "TBW102",
+        "readQueueNums": "1",
+        "writeQueueNums": "1",
+        "perm": "2",
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0",
+        "order": "false",
+    }
+    created = client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic)
+    assert created.code == ResponseCode.SUCCESS
+    assert forbidden_by(client.ask_pull()) == "3"
+
+
+def test_a_group_that_may_not_broadcast(client: MemoryClient) -> None:
+    client.send_message()
+    client.heartbeat("one", model="BROADCASTING")
+    assert bodies(client.pull(tags=None)) == ["hello"]
+    set_group(client, consumeBroadcastEnable=False)
+    assert forbidden_by(client.ask_pull(tags=None)) == "4"
+    client.heartbeat("one", model="CLUSTERING")
+    assert bodies(client.pull(tags=None)) == ["hello"]

@@ -606,6 +606,7 @@ class Config(BaseModel):
         "Whether replies to requests are kept in the topic that they were sent to, beside being "
         "handed to whoever asked.",
         upstream="storeReplyMessageEnable",
+        live=True,
     )
 
     max_message_size: Size = setting(

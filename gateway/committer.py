@@ -28,6 +28,12 @@ LONGEST_SLEEP_MS = 1_000
 RETRY_AFTER = 1.0
 """Seconds until firing is tried again after a commit failed, for example on a full disk."""
 
+FORGETTING = 0.7
+"""What is left, after a commit with fewer, of the number of senders that are expected."""
+
+MOST_EXPECTED = 256
+"""Senders that are waited for at most: with so many the cost of a commit does not count any more."""
+
 MAX_BATCH_BYTES = 8 << 20
 """A batch larger than this is committed in the middle of a turn, so that memory stays bounded."""
 
@@ -52,12 +58,20 @@ class Committer:
 
     :param waker: answers the pulls that wait for a queue.
     :param copies: told when a batch was refused.
+    :param wait: seconds that a commit may wait for the senders that the commit before it answered. Those that send one
+        message after the other all come back, and a commit costs the same for one of them as for all.
     """
 
     log = Logger()
 
     def __init__(
-        self, reactor: Reactor, clock: Clock, store: Store, waker: Waker, copies: Iterable[Copy]
+        self,
+        reactor: Reactor,
+        clock: Clock,
+        store: Store,
+        waker: Waker,
+        copies: Iterable[Copy],
+        wait: float,
     ) -> None:
         self._reactor = reactor
         self._clock = clock
@@ -65,6 +79,8 @@ class Committer:
         self._waker = waker
         self._copies = tuple(copies)
         self._answers: list[tuple[Call, bytes]] = []
+        self._wait = wait
+        self._expected = 1.0
         self._turn_end: DelayedCall | None = None
         self._next_due: int | None = store.next_due()
         self._alarm: DelayedCall | None = None
@@ -88,12 +104,16 @@ class Committer:
     def answer(self, call: Call, frame: bytes) -> None:
         """Send an answer once the changes made so far are on disk."""
         self._answers.append((call, frame))
-        self.change()
+        if self._turn_end is None:
+            gathers = len(self._answers) < self._expected
+            self._turn_end = self._reactor.callLater(self._wait if gathers else 0, self._end_turn)
+        elif len(self._answers) == int(self._expected):
+            self._turn_end.reset(0)
         if self._store.batch_bytes > MAX_BATCH_BYTES:
             self.commit()
 
     def change(self) -> None:
-        """Commit at the end of the turn, with nobody waiting for it."""
+        """Commit at the end of the turn, or when the senders are there that are waited for."""
         if self._turn_end is None:
             self._turn_end = self._reactor.callLater(0, self._end_turn)
 
@@ -110,6 +130,8 @@ class Committer:
             self._turn_end = None
         store = self._store
         answers, self._answers = self._answers, []
+        if answers:
+            self._expected = min(max(len(answers), self._expected * FORGETTING), MOST_EXPECTED)
         fired = NOTHING_FIRED
         try:
             if self._next_due is not None and not self._stopped:

@@ -467,6 +467,16 @@ class Config(BaseModel):
             upstream="flushDiskType",
         )
     )
+    commit_wait: Duration = setting(
+        timedelta(milliseconds=1),
+        _STORAGE,
+        "How long a commit may wait for the senders that the one before it answered: they are "
+        "likely to send again, and one commit for all of them is cheaper. A single sender never "
+        "waits.",
+        unit="duration",
+        least=timedelta(0),
+        most=timedelta(seconds=1),
+    )
     retention_hours: Hours = setting(
         72.0,
         _STORAGE,
@@ -709,6 +719,11 @@ class Config(BaseModel):
     def transaction_check_interval_ms(self) -> int:
         """`transaction_check_interval` in ms."""
         return self.transaction_check_interval // timedelta(milliseconds=1)
+
+    @cached_property
+    def commit_wait_ms(self) -> int:
+        """`commit_wait` in ms."""
+        return self.commit_wait // timedelta(milliseconds=1)
 
     @cached_property
     def retention_ms(self) -> int:

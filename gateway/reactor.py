@@ -11,6 +11,9 @@ class DelayedCall(Protocol):
 
     def cancel(self) -> None: ...
 
+    def reset(self, seconds: float) -> None:
+        """Have it made in so many seconds from now instead."""
+
 
 class Reactor(Protocol):
     """Twisted's IReactorTime; its interfaces cannot be checked statically without a plugin."""

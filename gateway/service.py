@@ -170,7 +170,9 @@ class Gateway:
         parked = ParkingLot()
         topics, groups = Topics(store, config), Groups(store, config)
         kv = KvConfig(store)
-        committer = Committer(reactor, clock, store, parked, (topics, groups, kv))
+        committer = Committer(
+            reactor, clock, store, parked, (topics, groups, kv), config.commit_wait_ms / 1000
+        )
         self.broker = broker = Broker(
             config=config,
             clock=clock,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -428,9 +429,10 @@ class MemoryGateway:
     def start(self) -> None:
         """Open the data folder and serve."""
         self.clock = ReactorClock(self.reactor, self.offset_ms)
-        config = Config(
-            data=self.data, listen=HostPort("127.0.0.1", 9876), vip_channel=False, **self.settings
-        )
+        # Commits wait for nobody unless a test says so: then an answer is there when its turn ends.
+        settings: dict[str, Any] = {"vip_channel": False, "commit_wait": timedelta(0)}
+        settings |= self.settings
+        config = Config(data=self.data, listen=HostPort("127.0.0.1", 9876), **settings)
         self.service = Gateway(config, self.reactor, self.clock)
         self.service.start()
         self.running = True

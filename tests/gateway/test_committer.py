@@ -1,0 +1,75 @@
+"""How a commit gathers the senders that are likely to send again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from gateway.wire.codes import RequestCode
+from tests.gateway.memory import MemoryClient, MemoryGateway
+
+WAIT_MS = 5
+SENDERS = 8
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[MemoryGateway]:
+    """A gateway whose commits wait."""
+    gateway = MemoryGateway(tmp_path / "data", commit_wait=timedelta(milliseconds=WAIT_MS))
+    yield gateway
+    gateway.close()
+
+
+def send(client: MemoryClient) -> int:
+    """Send a message without waiting; the request's number."""
+    ext = {"a": "g", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
+    return client.send(RequestCode.SEND_MESSAGE_V2, ext, b"body")
+
+
+def answered(client: MemoryClient, requests: list[int]) -> int:
+    """How many of the requests have their answer."""
+    return sum(client.answer(request) is not None for request in requests)
+
+
+def test_a_single_sender_never_waits(client: MemoryClient) -> None:
+    for _ in range(3):
+        assert answered(client, [send(client)]) == 1
+
+
+def test_a_commit_waits_for_those_that_were_answered_together(client: MemoryClient) -> None:
+    assert answered(client, [send(client) for _ in range(SENDERS)]) == SENDERS
+    back = [send(client) for _ in range(SENDERS - 1)]
+    assert answered(client, back) == 0
+    back.append(send(client))
+    assert answered(client, back) == SENDERS
+
+
+def test_but_not_for_long(gateway: MemoryGateway, client: MemoryClient) -> None:
+    assert answered(client, [send(client) for _ in range(SENDERS)]) == SENDERS
+    back = [send(client) for _ in range(2)]
+    gateway.advance(WAIT_MS - 1)
+    assert answered(client, back) == 0
+    gateway.advance(1)
+    assert answered(client, back) == 2
+
+
+def test_those_that_stay_away_are_forgotten(gateway: MemoryGateway, client: MemoryClient) -> None:
+    assert answered(client, [send(client) for _ in range(SENDERS)]) == SENDERS
+    for _ in range(SENDERS):
+        send(client)
+        gateway.advance(WAIT_MS)
+    assert answered(client, [send(client)]) == 1
+
+
+def test_what_is_due_does_not_wait(gateway: MemoryGateway, client: MemoryClient) -> None:
+    client.send_message(TIMER_DELAY_MS="100")
+    assert answered(client, [send(client) for _ in range(SENDERS)]) == SENDERS
+    gateway.advance(98)
+    late = send(client)
+    assert answered(client, [late]) == 0
+    gateway.advance(2)
+    assert answered(client, [late]) == 1
+    assert len(client.pull()) == SENDERS + 2

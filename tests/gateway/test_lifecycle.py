@@ -1,0 +1,145 @@
+"""Starting and stopping: what is refused, what is finished, what a client is told meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.internet.error import CannotListenError
+
+from gateway.config import Config, HostPort
+from gateway.service import Gateway, StartError
+from gateway.wire.codes import RequestCode, ResponseCode
+from tests.gateway.conftest import MakeGateway
+from tests.gateway.memory import MemoryClient, MemoryGateway, TurnReactor, bodies
+
+
+class BusyReactor(TurnReactor):
+    """A reactor some of whose ports are taken."""
+
+    def __init__(self, taken: set[int]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.taken = taken
+
+    def listenTCP(self, port: int, *args: Any, **options: Any) -> Any:
+        if port in self.taken:
+            reason = OSError(98, "already in use")
+            raise CannotListenError("", port, reason)  # type: ignore[no-untyped-call]
+        return super().listenTCP(port, *args, **options)  # type: ignore[no-untyped-call]
+
+
+class TestStart:
+    def listening(self, gateway: Gateway) -> list[int]:
+        reactor: Any = gateway._reactor
+        return [server[0] for server in reactor.tcpServers]
+
+    def start(self, data: Path, taken: set[int], **settings: Any) -> Gateway:
+        reactor = BusyReactor(taken)
+        config = Config(data=data, listen=HostPort("127.0.0.1", 9876), **settings)
+        gateway = Gateway(config, reactor)
+        try:
+            gateway.start()
+        finally:
+            self.reactor = reactor
+        return gateway
+
+    def stop(self, gateway: Gateway) -> None:
+        stopped = gateway.stop()
+        while self.reactor.turn():
+            pass
+        assert stopped.called
+
+    def test_on_the_vip_channel_too(self, scratch: Path) -> None:
+        gateway = self.start(scratch / "data", set())
+        assert self.listening(gateway) == [9876, 9874]
+        self.stop(gateway)
+
+    def test_goes_on_without_the_vip_channel(self, scratch: Path) -> None:
+        gateway = self.start(scratch / "data", {9874})
+        assert self.listening(gateway) == [9876]
+        self.stop(gateway)
+
+    def test_unless_it_was_asked_for(self, scratch: Path) -> None:
+        with pytest.raises(StartError, match="cannot listen"):
+            self.start(scratch / "data", {9874}, vip_channel=True)
+        # Nothing is held, so the next start succeeds.
+        self.stop(self.start(scratch / "data", set()))
+
+    def test_a_port_in_use(self, scratch: Path) -> None:
+        with pytest.raises(StartError) as caught:
+            self.start(scratch / "data", {9876})
+        assert str(caught.value).startswith("cannot listen on 127.0.0.1:9876: ")
+        assert "\n" not in str(caught.value)
+        self.stop(self.start(scratch / "data", set()))
+
+    def test_a_folder_in_use(self, gateway: MemoryGateway) -> None:
+        with pytest.raises(StartError, match="in use by process"):
+            self.start(gateway.data, set())
+
+    def test_a_folder_that_is_a_file(self, scratch: Path) -> None:
+        (scratch / "data").write_text("mine")
+        with pytest.raises(StartError) as caught:
+            self.start(scratch / "data", set())
+        assert "\n" not in str(caught.value)
+        assert (scratch / "data").read_text() == "mine"
+
+
+class TestStop:
+    def test_what_was_accepted_is_answered(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        opaque = client.send(RequestCode.SEND_MESSAGE_V2, client.send_fields(), b"last")
+        stopped = gateway.service.stop()
+        answer = client.answer(opaque)
+        assert answer is not None
+        assert answer.code == ResponseCode.SUCCESS
+        assert client.closed
+        assert stopped.called
+        gateway.start()
+        assert bodies(gateway.connect().pull()) == ["last"]
+
+    def test_with_no_client_connected(self, gateway: MemoryGateway) -> None:
+        gateway.restart()
+        assert gateway.connect().send_message().code == ResponseCode.SUCCESS
+
+    @pytest.mark.parametrize(("version", "told"), [(513, True), (476, True), (475, False)])
+    def test_what_still_arrives_is_sent_elsewhere(
+        self, gateway: MemoryGateway, client: MemoryClient, version: int, told: bool
+    ) -> None:
+        client.send_message(body=bytes(200_000))
+        client.stop_reading()
+        client.send(RequestCode.PULL_MESSAGE, client.pull_request())
+        gateway.settle()
+        stopped = gateway.service.stop()
+        assert not stopped.called
+        late = client.send(
+            RequestCode.SEND_MESSAGE_V2, client.send_fields(), b"late", version=version
+        )
+        answers = {answer.opaque: answer.code for answer in client.take()}
+        assert answers.get(late) == (ResponseCode.GO_AWAY if told else None)
+        gateway.settle()
+        assert stopped.called
+        gateway.start()
+        assert len(gateway.connect().pull_all()) == 1
+
+    def test_nothing_fires_any_more(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        client.send_message("orders", "later", TIMER_DELAY_MS="2000")
+        client.send_message(body=bytes(200_000), fields={"queue": 1})
+        client.stop_reading()
+        client.send(RequestCode.PULL_MESSAGE, client.pull_request(queue=1))
+        gateway.settle()
+        stopped = gateway.service.stop()
+        gateway.advance(2_500)
+        assert not stopped.called
+        gateway.advance(1_000)
+        assert stopped.called
+        gateway.start()
+        assert bodies(gateway.connect().pull()) == ["later"]
+
+    def test_twice_in_a_row(self, make_gateway: MakeGateway) -> None:
+        gateway = make_gateway()
+        for number in range(5):
+            gateway.connect().send_message("orders", str(number))
+            gateway.restart()
+        assert bodies(gateway.connect().pull()) == ["0", "1", "2", "3", "4"]

@@ -7,7 +7,7 @@
 | `gateway/` | `gateway`, `storage` | LMDB |
 | `gateway/handlers/` | `gateway`, `storage` | LMDB, and of Twisted anything but its log |
 | `compat/` | `compat`, `gateway.wire`, `gateway.client` (which knows the wire alone) | LMDB |
-| `spark_jobs/` | `spark_jobs`, `gateway.wire` | LMDB, Twisted |
+| `spark_jobs/` | `spark_jobs`, `gateway.wire`, `compat.toolchain` (which finds a Java runtime) | LMDB, Twisted |
 | `tests/` | all | |
 
 What breaks these rules on purpose stands in `EXCEPTIONS`, each with its reason.
@@ -40,7 +40,7 @@ ROOMS = (
     Room("storage", ("storage",), ("twisted",)),
     Room("gateway", ("gateway", "storage"), ("lmdb",)),
     Room("compat", ("compat", "gateway.wire", "gateway.client"), ("lmdb",)),
-    Room("spark_jobs", ("spark_jobs", "gateway.wire"), ("lmdb", "twisted")),
+    Room("spark_jobs", ("spark_jobs", "gateway.wire", "compat.toolchain"), ("lmdb", "twisted")),
 )
 
 EXCEPTIONS = {

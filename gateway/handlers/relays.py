@@ -59,6 +59,12 @@ class Relays:
         client = self._find(fields.consumer_group, fields.client_id or "")
         record = self._record(fields.msg_id or "")
         ext = {**_passed_on(call), "brokerName": self._broker.config.broker_name}
+        topic = self._broker.topics.get(ext.get("topic", ""))
+        if topic is not None:
+            ext["topicSysFlag"] = str(topic.settings.topic_sys_flag)
+        group = self._broker.groups.find(fields.consumer_group)
+        if group is not None:
+            ext["groupSysFlag"] = str(group.group_sys_flag)
         self._relay(call, fields.consumer_group, client, ext, record)
 
     def consumer_status(self, call: Call) -> None:
@@ -94,7 +100,7 @@ class Relays:
                         error=str(error),
                     )
             if not silent:
-                call.answer(body=msgspec.json.encode({"consumerTable": tables}))
+                call.answer(body=_status(tables))
 
         ext = {"topic": fields.topic, "group": fields.group}
         for client in clients:
@@ -107,7 +113,7 @@ class Relays:
                 partial(answered, client),
             )
         if not clients:
-            call.answer(body=b'{"consumerTable":{}}')
+            call.answer(body=_status(tables))
 
     def _find(self, group_name: str, client_id: str) -> Client:
         """A client that can be asked (AdminBrokerProcessor.callConsumer)."""
@@ -167,6 +173,11 @@ def _passed_on(call: Call) -> dict[str, str]:
     return {
         name: value for name, value in call.command.ext().items() if name not in SIGNATURE_FIELDS
     }
+
+
+def _status(tables: dict[str, msgspec.Raw]) -> bytes:
+    """The answer to 223. GetConsumerStatusBody has the other table for the answer to 221."""
+    return msgspec.json.encode({"consumerTable": tables, "messageQueueTable": {}})
 
 
 def _queue_table(body: bytes) -> msgspec.Raw:

@@ -132,7 +132,7 @@ def printed(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     lists = lines_of(scene)
     with ExitStack() as stack, ThreadPoolExecutor(len(lists)) as pool:
         tools = [stack.enter_context(Mqadmin(scene.address)) for _ in lists]
-        results = {}
+        results: dict[str, str] = {}
         for part in pool.map(run, tools, lists):
             results |= part
     results["metadata.json"] = Path(folder, "metadata.json").read_text()

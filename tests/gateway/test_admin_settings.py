@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import timedelta
 from pathlib import Path
 
@@ -181,3 +182,13 @@ def test_durations_in_upstreams_units(tmp_path: Path) -> None:
     assert changed.transaction_timeout == timedelta(seconds=1.5)
     assert changed.max_delay == timedelta(seconds=60)
     assert shown(changed, HostPort("127.0.0.1", 1))["transactionTimeOut"] == "1500"
+
+
+def test_the_documentation_lists_them_all() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "admin.md").read_text()
+    listed = re.findall(r"^\| `([\w.]+)` \| `(\w+)` \| (yes|no) \|$", text, re.MULTILINE)
+    assert listed == [
+        (entry.about.upstream or entry.name, entry.name, "yes" if entry.about.live else "no")
+        for entry in descriptions().values()
+        if entry.about.upstream or entry.about.live
+    ]

@@ -468,7 +468,7 @@ class Config(BaseModel):
         )
     )
     commit_wait: Duration = setting(
-        timedelta(milliseconds=1),
+        timedelta(milliseconds=2),
         _STORAGE,
         "How long a commit may wait for the senders that the one before it answered: they are "
         "likely to send again, and one commit for all of them is cheaper. A single sender never "

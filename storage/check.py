@@ -11,6 +11,7 @@ import lmdb
 from storage.keys import (
     ENDS_VALUE,
     HALF_VALUE,
+    HELD_SPAN_MS,
     QUEUE_VALUE,
     TIMER_VALUE,
     key_prefix,
@@ -52,7 +53,7 @@ def _check_timers(store: Store, txn: lmdb.Transaction, faults: list[str]) -> dic
         if sequence in pending:
             faults.append(f"message {sequence} is timed twice")
         pending[sequence] = _Place(topic, queue, due_ms)
-        held[topic, due_ms // 1000] += 1
+        held[topic, due_ms // HELD_SPAN_MS] += 1
         record = txn.get(pack_u64(sequence), db=store.tables.messages)
         if record is None:
             faults.append(f"timer of message {sequence}: the message is missing")

@@ -9,7 +9,7 @@ All integers are big-endian, so that the order of bytes is the order of meaning.
     keys      topic | 0 | key | 0 | sequence 8        (empty)
     queues    topic | 0 | queue 4 | offset 8          sequence 8 | tag hash 4 | size 4 | stored ms 8
     ends      topic | 0 | queue 4                     first offset 8 | next offset 8
-    held      topic | 0 | due second 8                messages held 8
+    held      topic | 0 | due span 8                  messages held 8
     aborted   aborted ms 8 | sequence 8               (empty)
     halves    sequence 8                              next check ms 8 | checks made 4
     checks    next check ms 8 | sequence 8            (empty)
@@ -43,6 +43,11 @@ MAX_TOPIC = 255
 
 MAX_OFFSET_NAMES = 511 - 6
 """Longest group and topic together, in bytes, for which an offset can be kept."""
+
+HELD_SPAN_MS = 10_000
+"""Length of the spans of time in which `held` counts. Shorter ones let a listing of one topic leap more exactly over
+the others', longer ones let the messages of a commit share their rows: with spans of a second and delays of an hour
+or two, nearly each message dirtied a page for its count alone."""
 
 U32 = Struct(">I")
 U64 = Struct(">Q")
@@ -98,9 +103,9 @@ def key_prefix(topic: bytes, key: bytes) -> bytes:
     return topic + b"\0" + key + b"\0"
 
 
-def held_key(topic: bytes, second: int) -> bytes:
-    """Key of the number of messages of a topic that are due in one second."""
-    return topic + b"\0" + pack_u64(second)
+def held_key(topic: bytes, span: int) -> bytes:
+    """Key of the number of messages of a topic that are due in one span of time: due ms divided by `HELD_SPAN_MS`."""
+    return topic + b"\0" + pack_u64(span)
 
 
 def offset_key(group: bytes, topic: bytes, queue: int) -> bytes:

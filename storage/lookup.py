@@ -9,7 +9,16 @@ from typing import NamedTuple
 
 import lmdb
 
-from storage.keys import QUEUE_VALUE, TIMER_VALUE, held_key, key_prefix, pack_u64, term, timer_key
+from storage.keys import (
+    HELD_SPAN_MS,
+    QUEUE_VALUE,
+    TIMER_VALUE,
+    held_key,
+    key_prefix,
+    pack_u64,
+    term,
+    timer_key,
+)
 from storage.queues import find_sequence
 from storage.store import Store, rows_with_prefix
 
@@ -181,21 +190,21 @@ def _timers_of(
 ) -> Iterator[tuple[bytes, bytes]]:
     """A topic's timers, leaping over the other topics'.
 
-    `held` tells in which seconds the topic has any; within such a second every millisecond is
+    `held` tells in which spans of time the topic has any; within such a span every millisecond is
     sought directly.
     """
     name = topic + b"\0"
     held = txn.cursor(db=store.tables.held)
     timers = txn.cursor(db=store.tables.timers)
     end = pack_u64(end_ms)
-    if not held.set_range(held_key(topic, int.from_bytes(start[:8]) // 1000)):
+    if not held.set_range(held_key(topic, int.from_bytes(start[:8]) // HELD_SPAN_MS)):
         return
     for held_row in held.iternext(keys=True, values=False):
         if held_row[:-8] != name:
             return
-        second = int.from_bytes(held_row[-8:])
-        last = min(end, pack_u64((second + 1) * 1000))
-        key = max(start, pack_u64(second * 1000) + name)
+        span = int.from_bytes(held_row[-8:])
+        last = min(end, pack_u64((span + 1) * HELD_SPAN_MS))
+        key = max(start, pack_u64(span * HELD_SPAN_MS) + name)
         alive = timers.set_range(key)
         while alive:
             key = timers.key()

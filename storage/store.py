@@ -19,6 +19,7 @@ import lmdb
 from storage.environment import Environment, Tables
 from storage.errors import StorageError, StorageFullError
 from storage.keys import (
+    HELD_SPAN_MS,
     MAX_OFFSET_NAMES,
     QUEUE_COLUMNS,
     TIMER_VALUE,
@@ -207,8 +208,8 @@ class Store:
         timer = TIMER_VALUE.pack(queue, tag_hash, len(record))
         message_id = self._add_record(sequence, number, topic, record, message_id, keys, due)
         self._timers.append((b"%b%b\0%b%b" % (due, topic, number, message_id), timer))
-        second = (topic, due_ms // 1000)
-        self._held[second] = self._held.get(second, 0) + 1
+        span = (topic, due_ms // HELD_SPAN_MS)
+        self._held[span] = self._held.get(span, 0) + 1
 
     def _add_record(
         self,
@@ -272,8 +273,8 @@ class Store:
         aborted = pack_u64(now_ms)
         txn.put(key, value + aborted, db=self.tables.ids)
         txn.put(aborted + number, b"", db=self.tables.aborted)
-        second = (terms.topic, due_ms // 1000)
-        self._held[second] = self._held.get(second, 0) - 1
+        span = (terms.topic, due_ms // HELD_SPAN_MS)
+        self._held[span] = self._held.get(span, 0) - 1
         return AbortResult(Aborted.ABORTED, due_ms)
 
     def fire_due(self, now_ms: int, stored_ms: int, limit: int) -> Fired:
@@ -318,8 +319,8 @@ class Store:
                     key[end + 1 : end + 9] + QUEUE_COLUMNS.pack(tag_hash, size, stored_ms),
                 )
             )
-            second = (topic, int.from_bytes(key[:8]) // 1000)
-            self._held[second] = self._held.get(second, 0) - 1
+            span = (topic, int.from_bytes(key[:8]) // HELD_SPAN_MS)
+            self._held[span] = self._held.get(span, 0) - 1
             count += 1
             cursor.delete()
             alive = cursor.key() != b""
@@ -502,10 +503,10 @@ class Store:
 
     def _put_held(self, txn: lmdb.Transaction) -> None:
         table = self.tables.held
-        for (topic, second), change in self._held.items():
+        for (topic, span), change in self._held.items():
             if not change:
                 continue
-            key = held_key(topic, second)
+            key = held_key(topic, span)
             old = txn.get(key, db=table)
             count = change + (U64.unpack(old)[0] if old is not None else 0)
             if count:

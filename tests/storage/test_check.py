@@ -12,6 +12,7 @@ from storage import Store, find_faults, remove_expired
 from storage.environment import Tables
 from storage.keys import (
     ENDS_VALUE,
+    HELD_SPAN_MS,
     QUEUE_VALUE,
     TIMER_VALUE,
     held_key,
@@ -83,11 +84,13 @@ FAULTS: dict[str, tuple[Plant, str]] = {
         "message 1 is in 2 states",
     ),
     "held counted wrong": (
-        lambda txn, tables: txn.put(held_key(TOPIC, 2), pack_u64(5), db=tables.held),
+        lambda txn, tables: txn.put(
+            held_key(TOPIC, 2_000 // HELD_SPAN_MS), pack_u64(5), db=tables.held
+        ),
         "5 noted, 1 counted",
     ),
     "held not counted": (
-        lambda txn, tables: txn.delete(held_key(TOPIC, 2), db=tables.held),
+        lambda txn, tables: txn.delete(held_key(TOPIC, 2_000 // HELD_SPAN_MS), db=tables.held),
         "0 noted, 1 counted",
     ),
     "held left over": (

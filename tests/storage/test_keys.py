@@ -81,10 +81,10 @@ def test_no_row_of_a_queue_stands_behind_the_bound_used_to_leap_to_the_next(plac
 
 
 @given(NAMES, U64, NAMES, U64)
-def test_held_seconds_stand_in_the_order_of_topic_then_time(
-    a: bytes, a_second: int, b: bytes, b_second: int
+def test_held_spans_stand_in_the_order_of_topic_then_time(
+    a: bytes, a_span: int, b: bytes, b_span: int
 ) -> None:
-    assert (held_key(a, a_second) < held_key(b, b_second)) == ((a, a_second) < (b, b_second))
+    assert (held_key(a, a_span) < held_key(b, b_span)) == ((a, a_span) < (b, b_span))
 
 
 @given(NAMES, NAMES, U32)

@@ -136,6 +136,7 @@ def routes(to: Handlers) -> Mapping[int, Route]:
             headers.GetAllGroups, to.group_admin.all_groups
         ),
         Code.DELETE_SUBSCRIPTIONGROUP: Route(headers.DeleteGroup, to.group_admin.delete_group),
+        Code.SET_MESSAGE_REQUEST_MODE: Route(None, to.group_admin.set_consume_mode),
         # who is there
         Code.GET_CONSUMER_CONNECTION_LIST: Route(
             headers.GetConsumerConnections, to.connections.consumers

@@ -99,6 +99,25 @@ class QueueRow(msgspec.Struct, rename="camel"):
     """Whether the group's filter lets it pass."""
 
 
+class ConsumeMode(msgspec.Struct, rename="camel"):
+    """How a group is to get a topic's messages, `PULL` or `POP` (SetMessageRequestModeRequestBody)."""
+
+    topic: str
+    consumer_group: str
+    mode: str = "PULL"
+
+
+def parse_consume_mode(body: bytes) -> ConsumeMode:
+    """Read the body of request 401.
+
+    :raises BodyError: when it is none.
+    """
+    try:
+        return msgspec.json.decode(to_json(body), type=ConsumeMode)
+    except (DialectError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BodyError(f"the body cannot be read: {error}") from error
+
+
 def parse_topic_settings_list(body: bytes) -> list[TopicSettings]:
     """Read the body of request 18 (CreateTopicListRequestBody).
 

@@ -50,7 +50,8 @@ def test_a_change_takes_effect_and_survives_a_restart(gateway: MemoryGateway) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "says"), [("G!", "G!, contains illegal characters"), (" ", "blank")]
+    ("name", "says"),
+    [("G!", "G!, contains illegal characters"), (" ", "blank"), ("g" * 256, "max length: 255")],
 )
 def test_names_that_cannot_be(client: MemoryClient, name: str, says: str) -> None:
     answer = put_group(client, name)
@@ -93,6 +94,18 @@ def test_groups_of_tools_are_there_unasked(make_gateway: MakeGateway) -> None:
     client.send_message("T")
     assert len(client.pull("T", group="TOOLS_CONSUMER")) == 1
     assert client.ask_pull("T", group="other").code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+@pytest.mark.parametrize(
+    ("topic", "mode", "code"), [("T", "PULL", 0), ("T", "POP", 3), ("%RETRY%G", "PULL", 16)]
+)
+def test_consume_mode(client: MemoryClient, topic: str, mode: str, code: int) -> None:
+    body = {"topic": topic, "consumerGroup": "G", "mode": mode, "popShareQueueNum": 0}
+    assert client.ask(401, None, json.dumps(body).encode()).code == code
+
+
+def test_consume_mode_with_a_bad_body(client: MemoryClient) -> None:
+    assert client.ask(401, None, b"{").code == ResponseCode.SYSTEM_ERROR
 
 
 class TestDelete:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.wire.codes import ResponseCode
+from tests.gateway.faults import commits_fail
 from tests.gateway.memory import MemoryClient, MemoryGateway
 from tests.gateway.tools import create_topic, ok, read
 
@@ -33,6 +34,15 @@ class TestValues:
         assert answer.code == ResponseCode.QUERY_NOT_FOUND
         assert answer.remark == "No config item, Namespace: N Key: K"
         assert read(client.ask(219, {"namespace": "N"})) == {"table": {}}
+
+    def test_what_could_not_be_stored_is_not_there(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        put(client, "N", "K", "1")
+        with commits_fail(gateway):
+            assert put(client, "N", "K", "2") == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert client.ask(102, {"namespace": "N", "key": "K"}).code != 0
+        assert client.ask(101, {"namespace": "N", "key": "K"}).ext() == {"value": "1"}
 
     def test_an_unknown_namespace(self, client: MemoryClient) -> None:
         answer = client.ask(219, {"namespace": "NN"})

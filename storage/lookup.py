@@ -21,6 +21,7 @@ from storage.keys import (
 )
 from storage.queues import find_sequence
 from storage.store import Store, rows_with_prefix
+from storage.timers import seek_topic
 
 MAX_WITH_KEY_SCANNED = 1_000
 """Messages with one key that a search among them looks at, some 50 ms."""
@@ -206,17 +207,9 @@ def _timers_of(
         last = min(end, pack_u64((span + 1) * HELD_SPAN_MS))
         key = max(start, pack_u64(span * HELD_SPAN_MS) + name)
         alive = timers.set_range(key)
-        while alive:
-            key = timers.key()
-            if key >= last:
-                break
-            if key[8:].startswith(name):
-                yield key, timers.value()
-                alive = timers.next()
-            elif key[8:] < name:
-                alive = timers.set_range(key[:8] + name)
-            else:
-                alive = timers.set_range(pack_u64(int.from_bytes(key[:8]) + 1) + name)
+        while alive and seek_topic(timers, name, last):
+            yield timers.key(), timers.value()
+            alive = timers.next()
 
 
 def _newest_first(txn: lmdb.Transaction, table: lmdb._Database, prefix: bytes) -> Iterator[bytes]:

@@ -33,6 +33,7 @@ from storage.keys import (
     timer_key,
 )
 from storage.queues import Page, Queue, offset_at, open_queue, read_page, row_at
+from storage.timers import seek_topic
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -296,36 +297,81 @@ class Store:
         bound = pack_u64(now_ms + 1)
         cursor = txn.cursor(db=self.tables.timers)
         count = 0
-        more = False
         alive = cursor.first()
-        while alive:
-            key = cursor.key()
-            if key >= bound:
-                break
+        while alive and cursor.key() < bound:
             if count == limit:
-                more = True
-                break
-            end = key.index(0, 8)
-            topic = key[8:end]
-            number, tag_hash, size = TIMER_VALUE.unpack(cursor.value())
-            queue = self.queue(topic, number)
-            offset = queue.next
-            queue.next = offset + 1
-            queue.added_bytes += size
-            self._grown.add(queue)
-            self._rows.append(
-                (
-                    queue.prefix + pack_u64(offset),
-                    key[end + 1 : end + 9] + QUEUE_COLUMNS.pack(tag_hash, size, stored_ms),
-                )
-            )
-            span = (topic, int.from_bytes(key[:8]) // HELD_SPAN_MS)
-            self._held[span] = self._held.get(span, 0) - 1
+                return Fired(count, more=True)
+            self._fire_at(cursor, stored_ms)
             count += 1
-            cursor.delete()
             alive = cursor.key() != b""
-        self._bytes += 200 * count
-        return Fired(count, more)
+        return Fired(count, more=False)
+
+    def fire_crowded_out(self, now_ms: int, stored_ms: int, limit: int) -> int:
+        """While more is due than one step can fire: move messages of the topics that are not at
+        the front, at most `limit` of each, so that no topic waits behind another's storm.
+
+        :returns: how many messages left.
+        :raises StorageError: as from `fire_due`.
+        """
+        try:
+            return self._fire_crowded_out(now_ms, stored_ms, limit)
+        except StorageError:
+            self.abandon()
+            raise
+
+    @in_batch
+    def _fire_crowded_out(self, now_ms: int, stored_ms: int, limit: int) -> int:
+        txn = self.batch_transaction()
+        cursor = txn.cursor(db=self.tables.timers)
+        if not cursor.first():
+            return 0
+        earliest = cursor.key()
+        bound = pack_u64(now_ms + 1)
+        count = 0
+        for topic in self._topics_due(txn, now_ms):
+            name = topic + b"\0"
+            if earliest[8:].startswith(name):
+                continue
+            left = limit
+            alive = cursor.set_range(earliest)
+            while alive and left and seek_topic(cursor, name, bound):
+                self._fire_at(cursor, stored_ms)
+                left -= 1
+                alive = cursor.key() != b""
+            count += limit - left
+        return count
+
+    def _topics_due(self, txn: lmdb.Transaction, now_ms: int) -> Iterator[bytes]:
+        """The topics that may have something due."""
+        held = txn.cursor(db=self.tables.held)
+        alive = held.first()
+        while alive:
+            key = held.key()
+            if int.from_bytes(key[-8:]) * HELD_SPAN_MS <= now_ms:
+                yield key[:-9]
+            alive = held.set_range(key[:-8] + b"\xff" * 9)
+
+    def _fire_at(self, cursor: lmdb.Cursor, stored_ms: int) -> None:
+        """Move the message whose timer the cursor stands on; the cursor goes on to the next."""
+        key = cursor.key()
+        end = key.index(0, 8)
+        topic = key[8:end]
+        number, tag_hash, size = TIMER_VALUE.unpack(cursor.value())
+        queue = self.queue(topic, number)
+        offset = queue.next
+        queue.next = offset + 1
+        queue.added_bytes += size
+        self._grown.add(queue)
+        self._rows.append(
+            (
+                queue.prefix + pack_u64(offset),
+                key[end + 1 : end + 9] + QUEUE_COLUMNS.pack(tag_hash, size, stored_ms),
+            )
+        )
+        span = (topic, int.from_bytes(key[:8]) // HELD_SPAN_MS)
+        self._held[span] = self._held.get(span, 0) - 1
+        self._bytes += 200
+        cursor.delete()
 
     def count_bytes(self, count: int) -> None:
         """Note that a change in another file of this room makes the batch larger, so that the map

@@ -273,3 +273,28 @@ def test_any_time_may_be_asked_for(store: Store, due_ms: int) -> None:
     assert fire(store, due_ms) == 1
     (found,) = find_by_id(store, b"a")
     assert (id_of(found.record), found.due_ms, found.moved_ms) == (b"a", due_ms, due_ms)
+
+
+class TestCrowdedOut:
+    def test_topics_behind_a_storm_get_their_turn(self, store: Store) -> None:
+        hold_all(store, numbered(20), 1_000, b"storm")
+        for due_ms in (1_001, 1_002, 1_003, 2_000):
+            hold_all(store, [b"b%d" % due_ms], due_ms, b"behind")
+        hold_all(store, [b"z"], 1_002, b"zebra")
+        store.commit()
+        assert store.fire_due(1_500, 1_500, 5) == Fired(5, more=True)
+        assert store.fire_crowded_out(1_500, 1_500, 2) == 3
+        store.commit()
+        assert ids_in(store, b"behind") == [b"b1001", b"b1002"]
+        assert ids_in(store, b"zebra") == [b"z"]
+        assert ids_in(store, b"storm") == numbered(5)
+        assert store.fire_crowded_out(1_500, 1_500, 2) == 1
+        assert store.fire_crowded_out(1_500, 1_500, 2) == 0
+        store.commit()
+
+    def test_nobody_else_is_there(self, store: Store) -> None:
+        assert store.fire_crowded_out(1_500, 1_500, 2) == 0
+        hold_all(store, [b"s"], 1_000, b"storm")
+        store.commit()
+        assert store.fire_crowded_out(1_500, 1_500, 2) == 0
+        store.commit()

@@ -46,6 +46,11 @@ ROOMS = (
 EXCEPTIONS = {
     # `tidegate bench` is a command like the others; it loads the benchmark only when it is called.
     ("gateway/cli.py", "compat.bench.main"),
+    # Spark runs on Java, which the toolchain finds or gets.
+    ("spark_jobs/session.py", "compat.toolchain.ToolchainError"),
+    ("spark_jobs/session.py", "compat.toolchain.java"),
+    ("spark_jobs/session.py", "compat.toolchain.java_version"),
+    ("spark_jobs/session.py", "compat.toolchain.make_folder"),
 }
 """Files and what they import against the rules."""
 

@@ -1,0 +1,286 @@
+"""What happened to messages, read out of pairs and commit logs: one row for each event."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+from gateway.wire import properties as names
+from gateway.wire.codes import RequestCode, ResponseCode, SysFlag
+from gateway.wire.messages import Message, MessageError, decode_messages, split_batch
+from gateway.wire.properties import find
+from gateway.wire.recall import RecallHandle, RecallHandleError
+
+MESSAGES: Final = pa.schema(
+    [
+        ("event", pa.string()),
+        ("file", pa.string()),
+        ("position", pa.int64()),
+        ("connection", pa.string()),
+        ("time_ns", pa.int64()),
+        ("group", pa.string()),
+        ("topic", pa.string()),
+        ("queue_id", pa.int32()),
+        ("queue_offset", pa.int64()),
+        ("message_id", pa.string()),
+        ("tags", pa.string()),
+        ("keys", pa.string()),
+        ("asked", pa.string()),
+        ("asked_value", pa.int64()),
+        ("due_ms", pa.int64()),
+        ("born_ms", pa.int64()),
+        ("store_ms", pa.int64()),
+        ("reconsume_times", pa.int32()),
+        ("answer_code", pa.int32()),
+        ("body_size", pa.int32()),
+        ("body_crc", pa.int64()),
+        ("reason", pa.string()),
+    ]
+)
+
+DDL: Final = (
+    "event string, file string, position bigint, connection string, time_ns bigint, `group` string,"
+    " topic string, queue_id int, queue_offset bigint, message_id string, tags string, keys string,"
+    " asked string, asked_value bigint, due_ms bigint, born_ms bigint, store_ms bigint,"
+    " reconsume_times int, answer_code int, body_size int, body_crc bigint, reason string"
+)
+
+SENT: Final = "sent"
+"""A producer sent it; `answer_code` is null where no answer was seen."""
+DELIVERED: Final = "delivered"
+"""A consumer of `group` was given it, by a pull."""
+PARKED: Final = "parked"
+"""A broker stored it for later (commit log)."""
+STORED: Final = "stored"
+"""A broker stored it in its topic (commit log)."""
+RECALLED: Final = "recalled"
+"""A producer took it back, with success."""
+UNREADABLE: Final = "unreadable"
+"""A body that should have messages and has something else; `reason` tells what."""
+
+SENDS: Final = frozenset(
+    {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
+)
+PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+CODES: Final = tuple(sorted(int(code) for code in SENDS | PULLS | {RequestCode.RECALL_MESSAGE}))
+"""Requests that `messages_of_pair` reads something from."""
+
+DEFAULT_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+"""MessageStoreConfig.messageDelayLevel."""
+
+_LETTERS: Final = {
+    "group": "a",
+    "topic": "b",
+    "queue": "e",
+    "born": "g",
+    "properties": "i",
+    "reconsumed": "j",
+    "batch": "m",
+}
+_WORDS: Final = {
+    "group": "producerGroup",
+    "topic": "topic",
+    "queue": "queueId",
+    "born": "bornTimestamp",
+    "properties": "properties",
+    "reconsumed": "reconsumeTimes",
+    "batch": "batch",
+}
+_PARKING: Final = {"SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"}
+_UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_LONG: Final = 1 << 63
+
+
+def parse_levels(text: str) -> tuple[int, ...]:
+    """Delays in ms, level 1 first, of a broker's `messageDelayLevel`.
+
+    :raises ValueError: for what is no such text.
+    """
+    try:
+        return tuple(int(part[:-1]) * _UNITS_MS[part[-1]] for part in text.split(" "))
+    except (KeyError, IndexError, ValueError):
+        raise ValueError(f"{text!r} is no list of delay levels such as '1s 5s 10s'") from None
+
+
+def asked_time(
+    properties: str, now_ms: int, levels: tuple[int, ...]
+) -> tuple[str | None, int | None, int | None]:
+    """How a message asks for a later delivery, the value it gives, and when that is, epoch ms.
+
+    The precedence is that of HookUtils.handleScheduleMessage. Relative times count from `now_ms`.
+    """
+    if "DEL" not in properties:
+        return None, None, None
+    level = _number(find(properties, names.DELAY))
+    if level is not None and level > 0 and levels:
+        return "level", level, now_ms + levels[min(level, len(levels)) - 1]
+    for name, asked, unit in (
+        (names.TIMER_DELAY_SEC, "seconds", 1000),
+        (names.TIMER_DELAY_MS, "milliseconds", 1),
+    ):
+        value = _number(find(properties, name))
+        if value is not None:
+            return asked, value, now_ms + value * unit
+    for name in (names.TIMER_DELIVER_MS, names.START_DELIVER_TIME):
+        value = _number(find(properties, name))
+        if value is not None:
+            return "time", value, value
+    return None, None, None
+
+
+def _number(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        value = int(text)
+    except ValueError:
+        return None
+    return value if -_LONG <= value < _LONG // 1000 else None
+
+
+def messages_of_pair(pair: Mapping[str, Any], levels: tuple[int, ...]) -> Iterator[dict[str, Any]]:
+    """The events in one request and its answer, as rows of `MESSAGES`.
+
+    :param pair: the columns of `exchanges.ROWS`; maps as lists of pairs.
+    """
+    code = pair["code"]
+    ext = dict(pair["ext"] or ())
+    place = {name: pair[name] for name in ("file", "position", "connection", "answer_code")}
+    try:
+        if code in SENDS:
+            yield from _sent(pair, ext, place, levels)
+        elif code in PULLS:
+            yield from _delivered(pair, ext, place, levels)
+        elif pair["answer_code"] == ResponseCode.SUCCESS:
+            handle = RecallHandle.parse(ext.get("recallHandle", ""))
+            yield place | {
+                "event": RECALLED,
+                "time_ns": pair["answered_ns"],
+                "group": ext.get("producerGroup"),
+                "topic": handle.topic,
+                "message_id": handle.message_id,
+                "due_ms": handle.due_ms,
+            }
+    except (MessageError, RecallHandleError, ValueError) as error:
+        yield place | {
+            "event": UNREADABLE,
+            "time_ns": pair["asked_ns"],
+            "topic": ext.get("topic", ext.get("b")),
+            "reason": f"request code {code}: {error}",
+        }
+
+
+def _sent(
+    pair: Mapping[str, Any],
+    ext: dict[str, str],
+    place: dict[str, Any],
+    levels: tuple[int, ...],
+) -> Iterator[dict[str, Any]]:
+    fields = _WORDS if pair["code"] == RequestCode.SEND_MESSAGE else _LETTERS
+    properties = ext.get(fields["properties"], "")
+    answer = dict(pair["answer_ext"] or ())
+    asked_ms = pair["asked_ns"] // 1_000_000
+    common = place | {
+        "event": SENT,
+        "time_ns": pair["asked_ns"],
+        "group": ext.get(fields["group"]),
+        "topic": ext.get(fields["topic"]),
+        "queue_id": int(answer.get("queueId", ext.get(fields["queue"], "-1"))),
+        "born_ms": int(ext.get(fields["born"], "0")),
+        "reconsume_times": int(ext.get(fields["reconsumed"], "0")),
+    }
+    if ext.get(fields["batch"]) in ("true", "1"):
+        parts = [(item.body, item.properties) for item in split_batch(pair["body"])]
+    else:
+        parts = [(pair["body"], properties)]
+    for body, own in parts:
+        asked, value, due_ms = asked_time(own, asked_ms, levels)
+        message_id = find(own, names.UNIQ_KEY)
+        if message_id is None and len(parts) == 1:
+            message_id = answer.get("transactionId")
+        yield common | {
+            "message_id": message_id,
+            "tags": find(own, names.TAGS),
+            "keys": find(own, names.KEYS),
+            "asked": asked,
+            "asked_value": value,
+            "due_ms": due_ms,
+            "body_size": len(body),
+            "body_crc": zlib.crc32(body) & 0x7FFFFFFF,
+        }
+
+
+def _delivered(
+    pair: Mapping[str, Any],
+    ext: dict[str, str],
+    place: dict[str, Any],
+    levels: tuple[int, ...],
+) -> Iterator[dict[str, Any]]:
+    if pair["answer_code"] != ResponseCode.SUCCESS:
+        return
+    for message in decode_messages(pair["answer_body"]):
+        yield (
+            place
+            | _of_record(message, levels)
+            | {"event": DELIVERED, "time_ns": pair["answered_ns"], "group": ext["consumerGroup"]}
+        )
+
+
+def message_of_log(message: Message, levels: tuple[int, ...]) -> dict[str, Any]:
+    """The event that a record of a commit log tells of."""
+    found = _of_record(message, levels)
+    parked = message.topic in _PARKING
+    if parked:
+        found["topic"] = find(message.properties, names.REAL_TOPIC)
+        if find(message.properties, names.TIMER_DEL_UNIQKEY) is not None:
+            target = find(message.properties, names.TIMER_DEL_UNIQKEY) or ""
+            return found | {"event": RECALLED, "message_id": target.rpartition("+")[2]}
+    return found | {"event": PARKED if parked else STORED, "time_ns": message.store_ms * 1_000_000}
+
+
+def _of_record(message: Message, levels: tuple[int, ...]) -> dict[str, Any]:
+    properties = message.properties
+    asked, value, due_ms = asked_time(properties, message.store_ms, levels)
+    if asked != "time":
+        due_ms = None  # a relative time counted from when it was sent, not from this record
+    if message.sys_flag & SysFlag.TRANSACTION_MASK == SysFlag.TRANSACTION_PREPARED:
+        asked = value = due_ms = None
+    return {
+        "topic": message.topic,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "message_id": find(properties, names.UNIQ_KEY),
+        "tags": find(properties, names.TAGS),
+        "keys": find(properties, names.KEYS),
+        "asked": asked,
+        "asked_value": value,
+        "due_ms": due_ms,
+        "born_ms": message.born_ms,
+        "store_ms": message.store_ms,
+        "reconsume_times": message.reconsume_times,
+        "body_size": len(message.body),
+        "body_crc": message.body_crc,
+    }
+
+
+def message_batch(rows: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
+    """Rows as a batch of `MESSAGES`; what a row does not have is null."""
+    rows = list(rows)
+    arrays = [pa.array([row.get(name) for row in rows], field.type) for name, field in _FIELDS]
+    return pa.RecordBatch.from_arrays(arrays, schema=MESSAGES)
+
+
+_FIELDS: Final = [(field.name, field) for field in MESSAGES]
+
+
+def messages_of_pairs(
+    batches: Iterable[pa.RecordBatch], levels: tuple[int, ...]
+) -> Iterator[pa.RecordBatch]:
+    """The events in pairs, batch by batch; for `DataFrame.mapInArrow`."""
+    for batch in batches:
+        yield message_batch(
+            event for pair in batch.to_pylist() for event in messages_of_pair(pair, levels)
+        )

@@ -1,0 +1,104 @@
+"""A Spark session: on this machine unless a master is named."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from spark_jobs.errors import JobError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_OLDEST_JAVA: Final = 17
+_VECTOR_MODULE: Final = "jdk.incubator.vector"
+_WRAPPER_STAMP: Final = "1"
+_LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+
+
+def open_session(
+    master: str = "local[*]", *, memory: str = "2g", progress: bool = False
+) -> SparkSession:
+    """A session with our data sources; one that runs already is returned as it is.
+
+    :param memory: of the driver, as a JVM size; in local mode it is all that Spark takes.
+    :raises JobError: when there is no Java runtime for it.
+    """
+    os.environ["JAVA_HOME"] = str(_java_home())
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    from pyspark.sql import SparkSession
+
+    from spark_jobs.sources import CaptureSource, CommitLogSource, PacketSource
+
+    builder = (
+        SparkSession.builder.master(master)
+        .appName("tidegate")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", str(progress).lower())
+        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOG_SETTINGS}")
+        .config("spark.driver.memory", memory)
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "4096")
+        # A task that is run twice would send twice.
+        .config("spark.speculation", "false")
+    )
+    if master.startswith("local"):
+        builder = (
+            builder.config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.sql.shuffle.partitions", str(2 * (os.cpu_count() or 1)))
+        )
+    session = builder.getOrCreate()
+    for source in (CaptureSource, PacketSource, CommitLogSource):
+        session.dataSource.register(source)
+    return session
+
+
+def _java_home() -> Path:
+    from compat.toolchain import ToolchainError, java, java_version
+
+    try:
+        executable = java().resolve()
+    except ToolchainError as error:
+        raise JobError(str(error)) from error
+    version = java_version(executable)
+    if version is None or version < _OLDEST_JAVA:
+        raise JobError(
+            f"Spark needs Java {_OLDEST_JAVA} or newer, and {executable} is {version}: "
+            "set JAVA_HOME to another"
+        )
+    listed = subprocess.run(  # noqa: S603  the runtime that was found
+        [str(executable), "--list-modules"], capture_output=True, text=True, check=True
+    )
+    if _VECTOR_MODULE in listed.stdout:
+        return executable.parent.parent
+    return _without_vector_module(executable)
+
+
+def _without_vector_module(executable: Path) -> Path:
+    """A JAVA_HOME whose `java` drops the flag for a module that the runtime does not have.
+
+    Spark's launcher always asks for the module, and runs as well without it.
+    """
+    from compat.toolchain import make_folder
+
+    def make(folder: Path) -> None:
+        (folder / "bin").mkdir()
+        wrapper = folder / "bin" / "java"
+        wrapper.write_text(
+            "#!/bin/sh\n"
+            "for argument do\n"
+            "    shift\n"
+            f'    [ "$argument" = --add-modules={_VECTOR_MODULE} ] || set -- "$@" "$argument"\n'
+            "done\n"
+            f'exec {shlex.quote(str(executable))} "$@"\n'
+        )
+        wrapper.chmod(0o755)
+
+    return make_folder("java-for-spark", f"{_WRAPPER_STAMP} {executable}", make)

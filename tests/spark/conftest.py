@@ -1,0 +1,23 @@
+"""One Spark session for all tests, on one core."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jobs.session import open_session
+
+RECORDED = Path(__file__).parent.parent / "wire" / "recorded"
+"""Captures of real clients and a real broker."""
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A session; whoever uses one starts it."""
+    session = open_session("local[1]", memory="1g")
+    session.conf.set("spark.sql.shuffle.partitions", "1")
+    yield session
+    session.stop()

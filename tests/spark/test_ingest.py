@@ -1,0 +1,97 @@
+"""Recordings to tables: complete, once, and again after a kill."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jobs.errors import JobError
+from spark_jobs.ingest import batches, find_sources, ingest, read_table, totals
+from spark_jobs.messages import DEFAULT_LEVELS
+from tests.spark.conftest import RECORDED
+from tests.spark.making import log_bytes
+
+
+@pytest.fixture(scope="module")
+def folder(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tables of the captures of real clients."""
+    folder = tmp_path_factory.mktemp("tables")
+    ingest(spark, [RECORDED], folder, levels=DEFAULT_LEVELS)
+    return folder
+
+
+def test_every_frame_is_in_a_table(spark: SparkSession, folder: Path) -> None:
+    counts = totals(folder)
+    pairs = read_table(spark, folder, "pair")
+    both = pairs.where("asked_ns is not null and answered_ns is not null").count()
+    assert counts["files"] == 4
+    assert both == counts["paired"]
+    assert 2 * both + (pairs.count() - both) + counts["aside"] == counts["frames"]
+
+
+def test_messages_of_real_clients_are_found(spark: SparkSession, folder: Path) -> None:
+    messages = read_table(spark, folder, "messages")
+    asked = {
+        (row["asked"], row["topic"])
+        for row in messages.where("event = 'sent' and asked is not null").collect()
+    }
+    for topic in ("recorded-550", "recorded-498", "recorded-cpp"):
+        assert {(how, topic) for how in ("level", "seconds", "milliseconds", "time")} <= asked
+    assert messages.where("event = 'recalled'").count() == 1
+    assert messages.where("event = 'unreadable'").count() == 0
+    sent = messages.where("event = 'sent' and answer_code = 0").select("message_id", "topic")
+    got = messages.where("event = 'delivered'").select("message_id", "topic")
+    assert sent.join(got, ["message_id", "topic"]).select("message_id").distinct().count() > 20
+
+
+def test_files_are_read_once_and_what_a_kill_left_is_not_read(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    recordings = tmp_path / "recordings"
+    recordings.mkdir()
+    folder = tmp_path / "tables"
+    shutil.copy(RECORDED / "mqadmin.capture", recordings)
+    assert ingest(spark, [recordings], folder, levels=DEFAULT_LEVELS).files == 1
+    (folder / ".unfinished-batch=00002" / "rows").mkdir(parents=True)
+    (folder / ".unfinished-batch=00002" / "rows" / "rubbish.parquet").write_bytes(b"half of it")
+    shutil.copy(RECORDED / "cpp.capture", recordings)
+    done = ingest(spark, [recordings], folder, levels=DEFAULT_LEVELS)
+    assert (done.files, done.known) == (1, 1)
+    assert len(batches(folder)) == 2
+    files = read_table(spark, folder, "file").select("file").collect()
+    assert sorted(Path(row["file"]).name for row in files) == ["cpp.capture", "mqadmin.capture"]
+    assert ingest(spark, [recordings], folder, levels=DEFAULT_LEVELS).files == 0
+    with (recordings / "cpp.capture").open("ab") as file:
+        file.write(b"more")
+    with pytest.raises(JobError, match="has changed"):
+        ingest(spark, [recordings], folder, levels=DEFAULT_LEVELS)
+
+
+def test_a_commit_log_becomes_messages_and_damage_is_told(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log = tmp_path / "store" / "commitlog"
+    log.mkdir(parents=True)
+    data = bytearray(log_bytes([("orders", b"x" * 100, f"UNIQ_KEY\x01{n}\x02") for n in range(50)]))
+    data[3] ^= 1
+    (log / f"{0:020}").write_bytes(data + bytes(100_000))
+    done = ingest(spark, [tmp_path / "store"], tmp_path / "tables", levels=DEFAULT_LEVELS)
+    assert done.counts == {"messages stored": 49, "messages unreadable": 1}
+    messages = read_table(spark, tmp_path / "tables", "messages")
+    [damage] = messages.where("event = 'unreadable'").collect()
+    assert damage["position"] == 0
+    assert "the lengths in the record" in damage["reason"]
+
+
+def test_what_cannot_be_read_is_refused_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("no recording")
+    with pytest.raises(JobError, match=r"notes\.txt is no capture"):
+        find_sources([tmp_path / "notes.txt"])
+    with pytest.raises(JobError, match="does not exist"):
+        find_sources([tmp_path / "nowhere"])
+    assert find_sources([tmp_path]) == []
+    with pytest.raises(JobError, match="run 'tidegate ingest'"):
+        read_table(spark, tmp_path, "pair")

@@ -1,0 +1,264 @@
+"""Captures, packet captures and commit logs, whole and damaged: nothing is dropped in silence."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import dpkt
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gateway.wire.commands import encode_command, encode_response
+from spark_jobs.capture import MAGIC, Record, read_records
+from spark_jobs.commitlog import Found, read_log
+from spark_jobs.errors import Damage, JobError
+from spark_jobs.messages import DEFAULT_LEVELS, asked_time, parse_levels
+from spark_jobs.packets import read_packets
+from spark_jobs.sources import read_capture, read_commit_log
+from tests.spark.conftest import RECORDED
+from tests.spark.making import as_records, capture_bytes, log_bytes, packet, pcap_bytes
+
+LEVELS = parse_levels(DEFAULT_LEVELS)
+NOW_NS = 1_700_000_000_000_000_000
+ONE_FILE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def rows_of(batches: Any) -> list[dict[str, Any]]:
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def counts_of(rows: list[dict[str, Any]]) -> dict[str, int]:
+    return dict(rows[-1]["counts"])
+
+
+def frames_in(rows: list[dict[str, Any]]) -> int:
+    """Frames that are in rows: two in a pair, one in a request without an answer or an aside."""
+    pairs = [row for row in rows if row["kind"] == "pair"]
+    ends = [(row["asked_ns"] is not None) + (row["answered_ns"] is not None) for row in pairs]
+    asides = [row for row in rows if row["kind"] == "aside" and row["body"] is not None]
+    return sum(ends) + len(asides)
+
+
+def exchange(number: int) -> list[bytes]:
+    return [encode_command(34, number, body=b"{}"), encode_response(number, 0)]
+
+
+def a_capture(count: int = 6) -> bytes:
+    records = [(NOW_NS, 1, 0, b"broker")]
+    for number in range(count):
+        asked, answered = exchange(number)
+        records.append((NOW_NS + 10 * number, 1, 1, asked))
+        records.append((NOW_NS + 10 * number + 5, 1, 2, answered))
+    return capture_bytes(records)
+
+
+@pytest.mark.parametrize("file", sorted(RECORDED.glob("*.capture")), ids=lambda file: file.stem)
+def test_all_frames_of_real_clients_are_in_pairs(file: Path) -> None:
+    rows = rows_of(read_capture(file))
+    assert counts_of(rows)["frames"] == frames_in(rows) == len(as_records(file))
+    assert counts_of(rows)["aside"] == 0
+    for row in rows[:-1]:
+        assert row["answered_ns"] is None or row["answered_ns"] >= row["asked_ns"]
+    assert sum(row["answer_code"] == 0 for row in rows) > len(rows) / 3
+
+
+def test_a_number_that_is_used_again_is_paired_in_order(tmp_path: Path) -> None:
+    asked, answered = exchange(7)
+    late = encode_response(7, 1)
+    file = tmp_path / "again.capture"
+    kinds = [(1, asked), (1, asked), (2, answered), (1, asked), (2, late), (2, late)]
+    file.write_bytes(
+        capture_bytes((NOW_NS + at, 1, kind, data) for at, (kind, data) in enumerate(kinds))
+    )
+    rows = rows_of(read_capture(file))
+    seen = [(row["asked_ns"], row["answered_ns"]) for row in rows[:-1]]
+    assert sorted(seen, key=str) == sorted(
+        [
+            (NOW_NS, None),
+            (NOW_NS + 1, NOW_NS + 2),
+            (NOW_NS + 3, NOW_NS + 4),
+            (None, NOW_NS + 5),
+        ],
+        key=str,
+    )
+    counts = counts_of(rows)
+    assert (counts["paired"], counts["unanswered"], counts["unasked"]) == (2, 1, 1)
+
+
+def test_a_clock_that_goes_back_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "back.capture"
+    asked, answered = exchange(1)
+    file.write_bytes(capture_bytes([(NOW_NS, 1, 1, asked), (NOW_NS - 10**9, 1, 2, answered)]))
+    rows = rows_of(read_capture(file))
+    assert counts_of(rows)["clock went back"] == 1
+    assert counts_of(rows)["paired"] == 1
+
+
+@given(cut=st.integers(len(MAGIC), len(a_capture())))
+@ONE_FILE
+def test_a_cut_capture_loses_only_its_last_record(tmp_path: Path, cut: int) -> None:
+    file = tmp_path / "cut.capture"
+    file.write_bytes(a_capture()[:cut])
+    found = list(read_records(file))
+    whole = [one for one in found if isinstance(one, Record)]
+    damage = [one for one in found if isinstance(one, Damage)]
+    sizes = sum(17 + len(record.data) for record in whole) + sum(one.size for one in damage)
+    assert len(MAGIC) + sizes == cut
+    assert len(damage) <= 1
+    assert all("ends within a record" in one.reason for one in damage)
+
+
+@given(at=st.integers(len(MAGIC), len(a_capture()) - 1), bit=st.integers(0, 7))
+@ONE_FILE
+def test_a_flipped_bit_costs_little_and_is_told(tmp_path: Path, at: int, bit: int) -> None:
+    data = bytearray(a_capture())
+    data[at] ^= 1 << bit
+    file = tmp_path / "flipped.capture"
+    file.write_bytes(data)
+    found = list(read_records(file))
+    sizes = [17 + len(one.data) if isinstance(one, Record) else one.size for one in found]
+    assert len(MAGIC) + sum(sizes) == len(data)
+    rows = rows_of(read_capture(file))
+    assert counts_of(rows)["frames"] == frames_in(rows)
+    assert counts_of(rows)["frames"] >= 12 - 2
+
+
+def test_what_is_no_capture_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "no.capture"
+    file.write_bytes(b"something else entirely")
+    with pytest.raises(JobError, match="is not a capture"):
+        list(read_records(file))
+
+
+def packets_of(exchanges: int, *, opened: bool = True) -> list[bytes]:
+    """A connection's packets; each exchange is two."""
+    packets = []
+    at = [100, 500]
+    if opened:
+        packets.append(packet(99, b"", flags=dpkt.tcp.TH_SYN))
+        flags = dpkt.tcp.TH_SYN | dpkt.tcp.TH_ACK
+        packets.append(packet(499, b"", from_client=False, flags=flags))
+    for number in range(exchanges):
+        for side, data in enumerate(exchange(number)):
+            packets.append(packet(at[side], data, from_client=side == 0))
+            at[side] += len(data)
+    return packets
+
+
+def read_pcap(folder: Path, packets: list[bytes], cut: int | None = None) -> list[dict[str, Any]]:
+    file = folder / "a.pcap"
+    timed = ((1_700_000_000 + at, data) for at, data in enumerate(packets))
+    file.write_bytes(pcap_bytes(timed)[:cut])
+    return rows_of(read_packets(file, frozenset()))
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_packets_give_pairs(tmp_path: Path, opened: bool) -> None:
+    rows = read_pcap(tmp_path, packets_of(3, opened=opened))
+    assert [row["opaque"] for row in rows[:-1]] == [0, 1, 2]
+    assert {row["server"] for row in rows[:-1]} == {"127.0.0.1:10911"}
+    assert all(row["from_client"] and row["answer_code"] == 0 for row in rows[:-1])
+    assert counts_of(rows)["paired"] == 3
+    begun = counts_of(rows).get("directions begun before the recording", 0)
+    assert begun == (0 if opened else 2)
+
+
+def test_a_lost_packet_costs_its_frame_alone(tmp_path: Path) -> None:
+    packets = packets_of(4)
+    lost = packets.pop(4)  # the request of the second exchange
+    rows = read_pcap(tmp_path, packets)
+    counts = counts_of(rows)
+    assert counts["frames"] == 7
+    assert counts["bytes that were not recorded"] == len(lost) - 14 - 40
+    # The frames behind the gap are told when the file ends, and their answers have gone by then.
+    assert counts["paired"] + counts["unasked"] == 4
+
+
+def test_a_cut_packet_file_is_told(tmp_path: Path) -> None:
+    packets = packets_of(3)
+    rows = read_pcap(tmp_path, packets, cut=-10)
+    assert counts_of(rows)["frames"] == 5
+    assert [row["reason"] for row in rows if row["kind"] == "aside"] == [
+        "the recording ends within a frame"
+    ]
+
+
+def test_a_cut_head_of_a_packet_is_told(tmp_path: Path) -> None:
+    packets = packets_of(1)
+    rows = read_pcap(tmp_path, packets, cut=-len(packets[-1]) - 6)
+    assert counts_of(rows)["frames"] == 1
+    [reason] = [row["reason"] for row in rows if row["kind"] == "aside"]
+    assert "the file ends within a packet" in reason
+
+
+MESSAGES = [
+    ("orders", b"one", "UNIQ_KEY\x01A\x02"),
+    ("SCHEDULE_TOPIC_XXXX", b"two", "UNIQ_KEY\x01B\x02DELAY\x013\x02REAL_TOPIC\x01orders\x02"),
+    ("orders", b"two", "UNIQ_KEY\x01B\x02DELAY\x013\x02REAL_TOPIC\x01orders\x02"),
+    ("orders", b"x" * 500, "UNIQ_KEY\x01C\x02"),
+]
+
+
+def log_file(folder: Path, data: bytes, base: int = 0) -> Path:
+    file = folder / f"{base:020}"
+    file.write_bytes(data)
+    return file
+
+
+def test_a_log_tells_what_was_parked_and_fired(tmp_path: Path) -> None:
+    base = 1 << 30
+    file = log_file(tmp_path, log_bytes(MESSAGES, base) + bytes(5000), base)
+    rows = rows_of(read_commit_log(file, 0, 1 << 40, LEVELS))
+    assert [(row["event"], row["topic"], row["message_id"]) for row in rows] == [
+        ("stored", "orders", "A"),
+        ("parked", "orders", "B"),
+        ("stored", "orders", "B"),
+        ("stored", "orders", "C"),
+    ]
+    assert [(row["asked"], row["asked_value"]) for row in rows][1] == ("level", 3)
+
+
+@given(cuts=st.lists(st.integers(1, 1200), max_size=5), damaged=st.integers(0, 1300))
+@ONE_FILE
+def test_ranges_of_a_log_give_each_record_once(
+    tmp_path: Path, cuts: list[int], damaged: int
+) -> None:
+    whole = bytearray(log_bytes(MESSAGES * 3))
+    whole[min(damaged, len(whole) - 1)] ^= 0x55
+    file = log_file(tmp_path, bytes(whole) + bytes(1000))
+    at_once = list(read_log(file, 0, 1 << 40))
+    sizes = [one.size for one in at_once if isinstance(one, Damage)]
+    assert sum(isinstance(one, Found) for one in at_once) >= 11
+    assert len(sizes) <= 1
+    edges = [0, *sorted(set(cuts)), 1 << 40]
+    in_parts = [one for start, end in pairwise(edges) for one in read_log(file, start, end)]
+    assert in_parts == at_once
+
+
+def test_a_cut_log_is_told(tmp_path: Path) -> None:
+    file = log_file(tmp_path, log_bytes(MESSAGES)[:-30])
+    *records, damage = read_log(file, 0, 1 << 40)
+    assert len(records) == 3
+    assert isinstance(damage, Damage)
+    assert "none follows" in damage.reason
+
+
+@pytest.mark.parametrize(
+    ("properties", "expected"),
+    [
+        ("DELAY\x012\x02TIMER_DELAY_MS\x019\x02", ("level", 2, 6_000)),
+        ("DELAY\x0199\x02", ("level", 99, 7_201_000)),
+        ("DELAY\x010\x02TIMER_DELAY_MS\x019\x02", ("milliseconds", 9, 1_009)),
+        ("TIMER_DELAY_SEC\x012\x02TIMER_DELIVER_MS\x019\x02", ("seconds", 2, 3_000)),
+        ("TIMER_DELIVER_MS\x019000\x02", ("time", 9_000, 9_000)),
+        ("__STARTDELIVERTIME\x019000\x02", ("time", 9_000, 9_000)),
+        ("TIMER_DELIVER_MS\x01soon\x02", (None, None, None)),
+    ],
+)
+def test_when_a_message_is_asked_for(
+    properties: str, expected: tuple[str | None, int | None, int | None]
+) -> None:
+    assert asked_time(properties, 1_000, LEVELS) == expected

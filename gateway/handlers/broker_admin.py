@@ -18,7 +18,6 @@ from gateway.wire.admin_bodies import (
     DataVersion,
     encode_changes,
     encode_cold_data_info,
-    encode_delay_offsets,
     encode_ha_status,
     encode_rates,
     encode_table,
@@ -29,6 +28,9 @@ from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import VERSION
 from gateway.wire.headers import ViewBrokerStats
 from gateway.wire.messages import decode_message
+from gateway.wire.progress_bodies import (
+    encode_delay_offsets,
+)
 from storage import remove_expired
 
 VERSION_SHOWN = "V5_5_0"

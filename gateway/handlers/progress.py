@@ -9,13 +9,6 @@ from gateway.router import Call, RequestError
 from gateway.topics import Topic
 from gateway.wire.admin_bodies import (
     DataVersion,
-    Progress,
-    TimeSpan,
-    encode_all_offsets,
-    encode_broker_consume_stats,
-    encode_consume_stats,
-    encode_offsets_by_queue,
-    encode_time_spans,
 )
 from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import (
@@ -24,6 +17,15 @@ from gateway.wire.headers import (
     GetConsumeStats,
     QueryConsumeTimeSpan,
     ResetOffset,
+)
+from gateway.wire.progress_bodies import (
+    Progress,
+    TimeSpan,
+    encode_all_offsets,
+    encode_broker_consume_stats,
+    encode_consume_stats,
+    encode_offsets_by_queue,
+    encode_time_spans,
 )
 from storage import Queue
 

@@ -10,10 +10,6 @@ from gateway.topics import Topic, check_topic_name
 from gateway.versions import TableVersion
 from gateway.wire import properties as names
 from gateway.wire.admin_bodies import (
-    QueueEnds,
-    QueueRow,
-    encode_queue_rows,
-    encode_topic_stats,
     encode_topics,
     parse_topic_settings_list,
 )
@@ -33,6 +29,12 @@ from gateway.wire.headers import (
     QueryConsumeQueue,
 )
 from gateway.wire.messages import decode_message, java_hash
+from gateway.wire.progress_bodies import (
+    QueueEnds,
+    QueueRow,
+    encode_queue_rows,
+    encode_topic_stats,
+)
 from gateway.wire.properties import find
 
 ATTRIBUTES: Mapping[str, tuple[str, ...] | None] = {

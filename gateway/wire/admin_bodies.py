@@ -1,13 +1,9 @@
-"""JSON bodies of tools: statistics, connections, progress, lists of topics and groups, broker settings.
-
-Maps keyed by queues are written as Java reads them, which is no JSON (see `dialect`).
-"""
+"""JSON bodies of tools: connections, lists of topics and groups, settings, rates and state of the broker."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -15,11 +11,10 @@ from gateway.wire.bodies import (
     BodyError,
     ConsumerData,
     GroupSettings,
-    MessageQueue,
     Subscription,
     TopicSettings,
 )
-from gateway.wire.dialect import DialectError, map_by_objects, to_json
+from gateway.wire.dialect import DialectError, to_json
 from gateway.wire.messages import java_hash
 
 _Item = TypeVar("_Item")
@@ -34,40 +29,6 @@ class DataVersion(msgspec.Struct, rename="camel"):
     counter: int
     timestamp: int
     state_version: int = 0
-
-
-class QueueEnds(NamedTuple):
-    """A queue's ends, and when its last message entered it, in ms; 0 when it holds none (TopicOffset)."""
-
-    queue: MessageQueue
-    min_offset: int
-    max_offset: int
-    last_update_ms: int
-
-
-class Progress(NamedTuple):
-    """How far a group is in a queue (OffsetWrapper).
-
-    `pull_offset` is behind the last message handed out, `last_ms` when the last consumed one entered the queue.
-    """
-
-    queue: MessageQueue
-    broker_offset: int
-    consumer_offset: int
-    pull_offset: int
-    last_ms: int
-
-
-class TimeSpan(NamedTuple):
-    """When a queue's messages entered it, in ms (QueueTimeSpan): the oldest, the newest, and the last
-    one that the group has consumed. `delay_ms` is how long the next one has waited.
-    """
-
-    queue: MessageQueue
-    min_ms: int
-    max_ms: int
-    consumed_ms: int
-    delay_ms: int
 
 
 class Connection(msgspec.Struct, rename="camel"):
@@ -87,16 +48,6 @@ class ProducerInfo(msgspec.Struct, rename="camel"):
     last_update_timestamp: int
     remote_ip: str = msgspec.field(name="remoteIP")
     version: int = 0
-
-
-class QueueRow(msgspec.Struct, rename="camel"):
-    """A message's entry in its queue (ConsumeQueueData)."""
-
-    physic_offset: int
-    physic_size: int
-    tags_code: int
-    eval: bool = False
-    """Whether the group's filter lets it pass."""
 
 
 class ConsumeMode(msgspec.Struct, rename="camel"):
@@ -197,22 +148,6 @@ def encode_table(values: Mapping[str, str]) -> bytes:
     return _encode({"table": dict(values)})
 
 
-def encode_topic_stats(queues: Iterable[QueueEnds], put_per_second: float) -> bytes:
-    """The answer to 202 (TopicStatsTable)."""
-    table = map_by_objects(
-        (
-            ends.queue,
-            {
-                "lastUpdateTimestamp": ends.last_update_ms,
-                "maxOffset": ends.max_offset,
-                "minOffset": ends.min_offset,
-            },
-        )
-        for ends in queues
-    )
-    return _encode({"offsetTable": table, "topicPutTps": put_per_second})
-
-
 def encode_consumer_connections(
     data: ConsumerData,
     connections: Sequence[Connection],
@@ -240,70 +175,6 @@ def encode_producers(producers: Mapping[str, Sequence[ProducerInfo]]) -> bytes:
     return _encode({"data": producers})
 
 
-def encode_consume_stats(progress: Iterable[Progress], per_second: float) -> bytes:
-    """The answer to 208 (ConsumeStats)."""
-    return _encode(_consume_stats(progress, per_second))
-
-
-def encode_broker_consume_stats(
-    broker_address: str,
-    groups: Sequence[tuple[str, Sequence[tuple[Sequence[Progress], float]]]],
-) -> bytes:
-    """The answer to 317 (ConsumeStatsList).
-
-    :param groups: of each group, its progress and its messages a second in each of its topics.
-    """
-    all_progress = [one for _, topics in groups for progress, _ in topics for one in progress]
-    return _encode(
-        {
-            "brokerAddr": broker_address,
-            "consumeStatsList": [
-                {group: [_consume_stats(progress, rate) for progress, rate in topics]}
-                for group, topics in groups
-            ],
-            "totalDiff": sum(one.broker_offset - one.consumer_offset for one in all_progress),
-            "totalInflightDiff": sum(one.pull_offset - one.consumer_offset for one in all_progress),
-        }
-    )
-
-
-def _consume_stats(progress: Iterable[Progress], per_second: float) -> dict[str, Any]:
-    table = map_by_objects(
-        (
-            one.queue,
-            {
-                "brokerOffset": one.broker_offset,
-                "consumerOffset": one.consumer_offset,
-                "lastTimestamp": one.last_ms,
-                "pullOffset": one.pull_offset,
-            },
-        )
-        for one in progress
-    )
-    return {"consumeTps": per_second, "offsetTable": table}
-
-
-def encode_time_spans(spans: Iterable[TimeSpan]) -> bytes:
-    """The answer to 303 (QueryConsumeTimeSpanBody)."""
-    return _encode(
-        {
-            "consumeTimeSpanSet": [
-                {
-                    "consumeTimeStamp": span.consumed_ms,
-                    "consumeTimeStampStr": _moment(span.consumed_ms),
-                    "delayTime": span.delay_ms,
-                    "maxTimeStamp": span.max_ms,
-                    "maxTimeStampStr": _moment(span.max_ms),
-                    "messageQueue": span.queue,
-                    "minTimeStamp": span.min_ms,
-                    "minTimeStampStr": _moment(span.min_ms),
-                }
-                for span in spans
-            ]
-        }
-    )
-
-
 def encode_group_list(groups: Iterable[str]) -> bytes:
     """The answer to 300 (GroupList)."""
     return _encode({"groupList": list(groups)})
@@ -315,45 +186,6 @@ def encode_subscription(group: str, topic: str, subscription: Subscription | Non
     if subscription is not None:
         body["subscriptionData"] = subscription_data(subscription)
     return _encode({**body, "topic": topic})
-
-
-def encode_offsets_by_queue(offsets: Iterable[tuple[MessageQueue, int]]) -> bytes:
-    """The answer to 222 (ResetOffsetBody)."""
-    return _encode({"offsetTable": map_by_objects(offsets)})
-
-
-def encode_all_offsets(
-    version: DataVersion,
-    topics_of_groups: Mapping[str, Sequence[str]],
-    offsets: Mapping[str, Mapping[int, int]],
-) -> bytes:
-    """The answer to 43 (ConsumerOffsetSerializeWrapper).
-
-    :param offsets: by `topic@group`, the offset of each queue.
-    """
-    return _encode(
-        {"dataVersion": version, "groupTopicMap": topics_of_groups, "offsetTable": offsets}
-    )
-
-
-def encode_delay_offsets(version: DataVersion, offsets: Mapping[int, int]) -> bytes:
-    """The answer to 45 (DelayOffsetSerializeWrapper): how far each delay level is."""
-    return _encode({"dataVersion": version, "offsetTable": offsets})
-
-
-def encode_queue_rows(
-    min_offset: int,
-    max_offset: int,
-    rows: Sequence[QueueRow],
-    subscription: Subscription | None = None,
-    filter_data: str | None = None,
-) -> bytes:
-    """The answer to 321 (QueryConsumeQueueResponseBody)."""
-    body: dict[str, Any] = {"filterData": filter_data} if filter_data is not None else {}
-    body |= {"maxQueueIndex": max_offset, "minQueueIndex": min_offset, "queueData": rows}
-    if subscription is not None:
-        body["subscriptionData"] = subscription_data(subscription)
-    return _encode(body)
 
 
 def encode_rates(spans: Mapping[str, tuple[int, float, float]]) -> bytes:
@@ -426,9 +258,3 @@ def _parse_list(body: bytes, name: str, kind: type[_Item]) -> list[_Item]:
         raise BodyError(f"the body cannot be read: {error}") from error
     except (TypeError, KeyError, AttributeError) as error:
         raise BodyError(f"the body has no {name}, a list of objects") from error
-
-
-def _moment(ms: int) -> str:
-    """A time as UtilAll.timeMillisToHumanString2 writes it, in the machine's own time zone."""
-    moment = datetime.fromtimestamp(ms // 1000).astimezone()
-    return f"{moment:%Y-%m-%d#%H:%M:%S}:{ms % 1000:03}"

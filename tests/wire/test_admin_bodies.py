@@ -13,17 +13,8 @@ from hypothesis import strategies as st
 
 from gateway.wire.admin_bodies import (
     DataVersion,
-    Progress,
-    QueueEnds,
-    TimeSpan,
-    encode_all_offsets,
-    encode_broker_consume_stats,
     encode_changes,
-    encode_consume_stats,
-    encode_offsets_by_queue,
     encode_subscription,
-    encode_time_spans,
-    encode_topic_stats,
     encode_version,
     parse_changes,
     parse_group_settings_list,
@@ -31,6 +22,17 @@ from gateway.wire.admin_bodies import (
     subscription_data,
 )
 from gateway.wire.bodies import BodyError, MessageQueue, Subscription
+from gateway.wire.progress_bodies import (
+    Progress,
+    QueueEnds,
+    TimeSpan,
+    encode_all_offsets,
+    encode_broker_consume_stats,
+    encode_consume_stats,
+    encode_offsets_by_queue,
+    encode_time_spans,
+    encode_topic_stats,
+)
 
 QUEUE = MessageQueue("T", "broker-a", 1)
 KEY = b'{"topic":"T","brokerName":"broker-a","queueId":1}'

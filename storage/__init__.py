@@ -5,6 +5,7 @@ or Twisted.
 """
 
 from storage.check import find_faults
+from storage.copies import Pending, back_up, read_pending, restore
 from storage.errors import DataFolderError, StorageError, StorageFullError
 from storage.halves import (
     Half,
@@ -38,6 +39,7 @@ __all__ = [
     "FoundPage",
     "Half",
     "Page",
+    "Pending",
     "Queue",
     "State",
     "StorageError",
@@ -45,6 +47,7 @@ __all__ = [
     "Store",
     "StoredMessage",
     "Terms",
+    "back_up",
     "find_by_id",
     "find_by_key",
     "find_by_sequence",
@@ -55,7 +58,9 @@ __all__ = [
     "newest_stored_ms",
     "put_half",
     "put_off_check",
+    "read_pending",
     "remove_expired",
+    "restore",
     "scan_pending",
     "take_half",
 ]

@@ -1,9 +1,10 @@
-"""Holds every table against every other. Tests do so after each test; `tidegate` may offer it to
+"""Holds every table against every other. Tests do so after each test; `tidegate fsck` does it for
 operators."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
 import lmdb
@@ -20,7 +21,10 @@ from storage.keys import (
     split_timer_key,
     term,
 )
-from storage.store import Store
+from storage.store import Store, Terms
+
+Progress = Callable[[str, int], None]
+"""Told of each step of a check as it begins: what is looked at, and how many rows that is."""
 
 
 class _Place(NamedTuple):
@@ -31,17 +35,43 @@ class _Place(NamedTuple):
     due_ms: int | None
 
 
-def find_faults(store: Store) -> list[str]:
-    """Each contradiction between two tables, as a sentence; none in a sound database."""
+def find_faults(store: Store, progress: Progress | None = None) -> list[str]:
+    """Each contradiction between two tables, as a sentence; none in a sound database.
+
+    What LMDB itself cannot read ends the check, and is the last sentence.
+    """
     faults: list[str] = []
-    with store.read_transaction() as txn:
-        pending = _check_timers(store, txn, faults)
-        queued = _check_queues(store, txn, faults)
-        aborted = _check_aborted(store, txn, faults)
-        halves = _check_halves(store, txn, faults)
-        _check_messages(store, txn, faults, pending, queued, aborted, halves)
-        _check_indexes(store, txn, faults)
+    tables = store.tables
+    try:
+        with store.read_transaction() as txn:
+
+            def begin(name: str, *looked_at: lmdb._Database) -> None:
+                if progress is not None:
+                    progress(name, sum(txn.stat(table)["entries"] for table in looked_at))
+
+            begin("timers", tables.timers)
+            pending = _check_timers(store, txn, faults)
+            begin("queues", tables.queues)
+            queued = _check_queues(store, txn, faults)
+            begin("aborted messages", tables.aborted)
+            aborted = _check_aborted(store, txn, faults)
+            begin("halves of transactions", tables.halves)
+            halves = _check_halves(store, txn, faults)
+            begin("messages", tables.messages)
+            _check_messages(store, txn, faults, pending, queued, aborted, halves)
+            begin("ids and keys", tables.ids, tables.keys)
+            _check_indexes(store, txn, faults)
+    except lmdb.Error as error:
+        faults.append(f"LMDB cannot read its file: {error}")
     return faults
+
+
+def _terms_of(store: Store, record: bytes) -> Terms | None:
+    """A record's terms; None where the record itself is damaged."""
+    try:
+        return store.terms_of(record)
+    except ValueError:
+        return None
 
 
 def _check_timers(store: Store, txn: lmdb.Transaction, faults: list[str]) -> dict[int, _Place]:
@@ -59,7 +89,7 @@ def _check_timers(store: Store, txn: lmdb.Transaction, faults: list[str]) -> dic
             faults.append(f"timer of message {sequence}: the message is missing")
         elif size != len(record):
             faults.append(f"timer of message {sequence}: its size is wrong")
-        elif message_id != term(store.terms_of(record).message_id):
+        elif (terms := _terms_of(store, record)) and message_id != term(terms.message_id):
             faults.append(f"timer of message {sequence}: its id is wrong")
     for key, value in txn.cursor(db=store.tables.held):
         counted = held.pop((key[:-9], int.from_bytes(key[-8:])), 0)
@@ -128,8 +158,9 @@ def _check_halves(store: Store, txn: lmdb.Transaction, faults: list[str]) -> set
         if record is None:
             faults.append(f"half {sequence}: the message is missing")
             continue
-        message_id = term(store.terms_of(record).message_id)
-        if txn.get(message_id + b"\0" + number, db=store.tables.ids) is not None:
+        terms = _terms_of(store, record)
+        row = term(terms.message_id) + b"\0" + number if terms is not None else None
+        if row is not None and txn.get(row, db=store.tables.ids) is not None:
             faults.append(f"half {sequence} is in the ids")
     faults += [f"check of half {int.from_bytes(number)}: no such half" for number in due]
     return halves
@@ -151,9 +182,11 @@ def _check_messages(
         states = sum(sequence in state for state in (pending, queued, aborted, halves))
         if states != 1:
             faults.append(f"message {sequence} is in {states} states")
-        if sequence in halves:
+        terms = _terms_of(store, record)
+        if terms is None:
+            faults.append(f"message {sequence}: its record cannot be read")
+        if terms is None or sequence in halves:
             continue
-        terms = store.terms_of(record)
         place = pending.get(sequence) or queued.get(sequence)
         if place is not None and place[:2] != (terms.topic, terms.queue):
             faults.append(f"message {sequence} is in {place.topic!r} queue {place.queue}")
@@ -177,13 +210,13 @@ def _check_indexes(store: Store, txn: lmdb.Transaction, faults: list[str]) -> No
         record = txn.get(key[-8:], db=store.tables.messages)
         if record is None:
             faults.append(f"ids {key!r}: the message is missing")
-        elif key[:-9] != term(store.terms_of(record).message_id):
+        elif (terms := _terms_of(store, record)) and key[:-9] != term(terms.message_id):
             faults.append(f"ids {key!r}: the message has another id")
     for key in txn.cursor(db=store.tables.keys).iternext(values=False):
         record = txn.get(key[-8:], db=store.tables.messages)
         if record is None:
             faults.append(f"keys {key!r}: the message is missing")
             continue
-        terms = store.terms_of(record)
-        if key[:-8] not in {key_prefix(terms.topic, term(one)) for one in terms.keys}:
+        terms = _terms_of(store, record)
+        if terms and key[:-8] not in {key_prefix(terms.topic, term(one)) for one in terms.keys}:
             faults.append(f"keys {key!r}: the message has another key")

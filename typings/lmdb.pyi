@@ -87,4 +87,5 @@ def open(
     sync: bool = ...,
     metasync: bool = ...,
     readahead: bool = ...,
+    readonly: bool = ...,
 ) -> Environment: ...

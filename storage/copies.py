@@ -1,0 +1,146 @@
+"""Copies of a data folder, made while a gateway serves from it, and what a copy is read for.
+
+LMDB lets other processes read the file that one process writes: each of the functions here works
+on the state that the last commit before it left, all tables at one moment. While such a reader is
+at work, pages that are freed cannot be used again, so the file of a busy gateway grows meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import lmdb
+
+from storage.environment import FORMAT_VERSION
+from storage.errors import DataFolderError, StorageError
+from storage.keys import split_timer_key
+
+DATA_FILE = "data.mdb"
+
+_GROWTH = 1 << 32
+"""How much larger than the file the map of a reader is: a writer may grow the file meanwhile."""
+
+
+class Pending(NamedTuple):
+    """A message that has not fired, as a copy or a snapshot has it."""
+
+    due_ms: int
+    sequence: int
+    record: bytes
+
+
+def back_up(data: Path, target: Path) -> int:
+    """Copy a data folder to a new one, without its free pages; a gateway may serve from it meanwhile.
+
+    The copy appears under its name only when the disk holds all of it.
+
+    :returns: its size, in bytes.
+    :raises DataFolderError: when there is nothing to copy, or when the target exists and is not an
+        empty folder.
+    :raises StorageError: when the copy could not be written.
+    """
+    with _reading(data) as environment, _new_folder(target) as unfinished:
+        environment.copy(str(unfinished), compact=True)
+        _sync(unfinished / DATA_FILE)
+        return (unfinished / DATA_FILE).stat().st_size
+
+
+def restore(backup: Path, data: Path) -> int:
+    """Make a data folder of a backup; the backup stays as it is.
+
+    :returns: its size, in bytes.
+    :raises StorageError: as from `back_up`.
+    """
+    with _reading(backup):
+        pass
+    with _new_folder(data) as unfinished:
+        shutil.copyfile(backup / DATA_FILE, unfinished / DATA_FILE)
+        _sync(unfinished / DATA_FILE)
+        return (unfinished / DATA_FILE).stat().st_size
+
+
+def read_pending(data: Path) -> Iterator[Pending]:
+    """Everything in a data folder that has not fired, in the order of due times, as of one moment.
+
+    :raises DataFolderError: when the folder is not one that this program can read.
+    """
+    with _reading(data) as environment:
+        timers = environment.open_db(b"timers", create=False)
+        messages = environment.open_db(b"messages", create=False)
+        with environment.begin() as txn:
+            for key in txn.cursor(db=timers).iternext(values=False):
+                due_ms, _, sequence, _ = split_timer_key(key)
+                record = txn.get(sequence.to_bytes(8), db=messages)
+                if record is None:
+                    raise StorageError(
+                        f"message {sequence} is missing: 'tidegate fsck' tells what else is wrong"
+                    )
+                yield Pending(due_ms, sequence, record)
+
+
+@contextmanager
+def _reading(data: Path) -> Iterator[lmdb.Environment]:
+    """Open a data folder beside the process that may be writing to it."""
+    file = data / DATA_FILE
+    if not file.is_file():
+        raise DataFolderError(f"{data} is not a data folder: it has no {DATA_FILE}")
+    try:
+        environment = lmdb.open(
+            str(data),
+            map_size=file.stat().st_size + _GROWTH,
+            max_dbs=16,
+            readonly=True,
+            readahead=False,
+        )
+    except (OSError, lmdb.Error) as error:
+        raise DataFolderError(f"cannot read the data folder {data}: {error}") from error
+    with environment:
+        try:
+            meta = environment.open_db(b"meta", create=False)
+            with environment.begin() as txn:
+                found = txn.get(b"format", db=meta)
+        except lmdb.Error as error:
+            raise DataFolderError(f"{file} was not written by Tidegate: {error}") from error
+        if found != b"%d" % FORMAT_VERSION:
+            raise DataFolderError(
+                f"{data} has format {(found or b'?').decode()}, "
+                f"this program reads format {FORMAT_VERSION}"
+            )
+        try:
+            yield environment
+        except lmdb.Error as error:
+            raise StorageError(f"{data} could not be copied: {error}") from error
+
+
+@contextmanager
+def _new_folder(target: Path) -> Iterator[Path]:
+    """A folder to fill, which gets its name when all is well, and else is gone."""
+    try:
+        if target.exists() and any(target.iterdir()):
+            raise DataFolderError(f"{target} is not empty: choose a folder that does not exist yet")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = target.with_name(f".{target.name}.{os.getpid()}")
+        unfinished.mkdir()
+    except OSError as error:
+        raise DataFolderError(f"cannot write to {target}: {error.strerror}") from error
+    try:
+        yield unfinished
+        unfinished.rename(target)
+        _sync(target.parent)
+    except OSError as error:
+        raise StorageError(f"{target} could not be written: {error.strerror}") from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,147 @@
+"""Backups taken while a gateway writes, restored, and read for what has not fired."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from storage import (
+    DataFolderError,
+    Store,
+    StorageError,
+    back_up,
+    find_faults,
+    read_pending,
+    restore,
+)
+from tests.storage.folder import Folder
+from tests.storage.sample import Sample, fire, hold, hold_all, id_of, numbered, pending_ids
+
+BACK_UP = """
+import sys
+from pathlib import Path
+from storage import back_up
+print(back_up(Path(sys.argv[1]), Path(sys.argv[2])))
+"""
+
+
+def back_up_beside(data: Path, target: Path) -> int:
+    """Back up in another process, as LMDB forbids one process to open a file twice."""
+    done = subprocess.run(
+        [sys.executable, "-c", BACK_UP, data, target], check=True, capture_output=True, text=True
+    )
+    return int(done.stdout)
+
+
+def test_backup_of_an_open_store_has_its_last_commit(folder: Folder, tmp_path: Path) -> None:
+    store = folder.open()
+    hold_all(store, numbered(500), 2_000)
+    hold(store, Sample(b"not committed"), 3_000)
+    size = back_up_beside(folder.path, tmp_path / "backup")
+    store.commit()
+    assert (tmp_path / "backup" / "data.mdb").stat().st_size == size
+    copy = Folder(tmp_path / "backup")
+    assert pending_ids(copy.open()) == numbered(500)
+    copy.check()
+
+
+def test_store_goes_on_after_a_backup(folder: Folder, tmp_path: Path) -> None:
+    store = folder.open()
+    hold_all(store, numbered(50), 2_000)
+    back_up_beside(folder.path, tmp_path / "backup")
+    assert fire(store, 2_000) == 50
+    assert [find_faults(store), pending_ids(store)] == [[], []]
+
+
+def test_backup_leaves_free_pages_behind(folder: Folder, tmp_path: Path) -> None:
+    store = folder.open()
+    hold_all(store, numbered(3_000), 2_000)
+    for message_id in numbered(2_990):
+        store.abort(message_id, 1)
+    store.commit()
+    folder.close()
+    before = (folder.path / "data.mdb").stat().st_size
+    assert 0 < back_up(folder.path, tmp_path / "backup") <= before
+
+
+def test_restored_folder_is_the_one_backed_up(folder: Folder, tmp_path: Path) -> None:
+    hold_all(folder.open(), numbered(20), 2_000)
+    folder.close()
+    back_up(folder.path, tmp_path / "backup")
+    restore(tmp_path / "backup", tmp_path / "again")
+    copy = Folder(tmp_path / "again")
+    assert pending_ids(copy.open()) == numbered(20)
+    copy.check()
+    assert (tmp_path / "backup" / "data.mdb").exists()
+
+
+def test_an_empty_folder_may_be_the_target(folder: Folder, tmp_path: Path) -> None:
+    folder.open()
+    folder.close()
+    (tmp_path / "backup").mkdir()
+    assert back_up(folder.path, tmp_path / "backup") > 0
+
+
+def test_nothing_is_overwritten(folder: Folder, tmp_path: Path) -> None:
+    folder.open()
+    folder.close()
+    target = tmp_path / "backup"
+    target.mkdir()
+    (target / "precious").write_text("mine")
+    with pytest.raises(DataFolderError, match="is not empty"):
+        back_up(folder.path, target)
+    with pytest.raises(DataFolderError, match="is not empty"):
+        restore(folder.path, target)
+    assert [entry.name for entry in target.iterdir()] == ["precious"]
+
+
+def test_a_failed_copy_leaves_nothing(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.open()
+    folder.close()
+
+    def fail(path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("storage.copies._sync", fail)
+    (tmp_path / "place").mkdir()
+    with pytest.raises(StorageError, match="No space left"):
+        back_up(folder.path, tmp_path / "place" / "backup")
+    assert list((tmp_path / "place").iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty", "no database", "not ours", "newer"])
+def test_what_is_no_data_folder_is_refused(tmp_path: Path, kind: str) -> None:
+    data = tmp_path / "data"
+    if kind != "missing":
+        data.mkdir()
+    if kind == "no database":
+        (data / "data.mdb").write_bytes(b"nothing of LMDB's" * 1000)
+    elif kind in ("not ours", "newer"):
+        with lmdb.open(str(data), max_dbs=1) as environment, environment.begin(write=True) as txn:
+            name = b"meta" if kind == "newer" else b"theirs"
+            txn.put(b"format", b"999", db=environment.open_db(name, txn=txn))
+    with pytest.raises(DataFolderError):
+        restore(data, tmp_path / "again")
+    with pytest.raises(DataFolderError):
+        back_up(data, tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
+def test_pending_are_read_in_the_order_of_their_times(folder: Folder) -> None:
+    store: Store = folder.open()
+    for due_ms, message_id in ((3_000, b"third"), (1_000, b"fired"), (2_000, b"second")):
+        hold(store, Sample(message_id), due_ms)
+    store.commit()
+    fire(store, 1_000)
+    folder.close()
+    found = list(read_pending(folder.path))
+    assert [(one.due_ms, id_of(one.record)) for one in found] == [
+        (2_000, b"second"),
+        (3_000, b"third"),
+    ]

@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest
 # Any of these that is new enough; PYTHON=... chooses.
 PYTHONS := $(or $(PYTHON),python3.13 python3.12 python3.11 python3.14 python3 python)
 
-.PHONY: help setup setup-test run test test-fast lint bench example-java example-python clean
+.PHONY: help setup setup-clients setup-test run test test-fast lint bench example-java example-python clean
 
 help:
 	@echo "make setup           virtual environment in $(VENV), with the command $(BIN)/tidegate"
@@ -25,6 +25,7 @@ help:
 	@echo "make clean           remove $(VENV) and .tools"
 
 setup: $(VENV)/installed
+setup-clients: $(VENV)/installed-clients
 setup-test: $(VENV)/installed-test
 
 $(BIN)/python:
@@ -41,6 +42,11 @@ $(BIN)/python:
 $(VENV)/installed: $(BIN)/python pyproject.toml
 	@echo "Installing the gateway and what it needs"
 	@$(PIP) install --editable .
+	@touch $@
+
+$(VENV)/installed-clients: $(VENV)/installed
+	@echo "Installing what the examples need"
+	@$(PIP) install --editable '.[clients]'
 	@touch $@
 
 $(VENV)/installed-test: $(VENV)/installed
@@ -63,13 +69,13 @@ lint: setup-test
 	$(BIN)/ruff check
 	$(BIN)/mypy
 
-bench: setup-test
+bench: setup-clients
 	$(BIN)/python -m compat.bench
 
-example-java: setup-test
+example-java: setup-clients
 	$(BIN)/python -m compat.toolchain run-java examples/OrderTimeout.java
 
-example-python: setup-test
+example-python: setup-clients
 	$(BIN)/python -m compat.toolchain run-python examples/order_timeout.py
 
 clean:

@@ -11,8 +11,8 @@ import pytest
 
 from storage import (
     DataFolderError,
-    Store,
     StorageError,
+    Store,
     back_up,
     find_faults,
     read_pending,

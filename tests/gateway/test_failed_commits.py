@@ -85,6 +85,20 @@ def test_after_a_failure_the_next_is_on_time_again(
     assert bodies(client.pull()) == ["soon"]
 
 
+def test_between_a_failure_and_the_next_try_others_are_on_time(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    client.send_message("orders", "due", TIMER_DELAY_MS="100")
+    with commits_fail(gateway):
+        gateway.advance(100)
+    client.send_message("orders", "next", TIMER_DELAY_MS="300")
+    assert bodies(client.pull()) == ["due"]
+    gateway.advance(299)
+    assert bodies(client.pull()) == ["due"]
+    gateway.advance(1)
+    assert bodies(client.pull()) == ["due", "next"]
+
+
 def test_a_timed_message_that_was_refused_never_fires(
     gateway: MemoryGateway, client: MemoryClient
 ) -> None:

@@ -131,6 +131,18 @@ class TestOutcomes:
         gateway.advance(500)
         assert bodies(client.pull()) == ["again"]
 
+    def test_and_taken_back_again(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        """Of several with one id, what matters is whether one was still pending."""
+        for _ in range(3):
+            handle = handle_of(client, UNIQ_KEY="ID1", TIMER_DELAY_MS="500")
+            assert client.recall("orders", handle).code == ResponseCode.SUCCESS
+        client.send_message("orders", "fires", UNIQ_KEY="ID1", TIMER_DELAY_MS="100")
+        gateway.advance(100)
+        handle = handle_of(client, UNIQ_KEY="ID1", TIMER_DELAY_MS="500")
+        assert client.recall("orders", handle).code == ResponseCode.SUCCESS
+        gateway.advance(1_000)
+        assert bodies(client.pull()) == ["fires"]
+
 
 class TestRefusals:
     """In the order of RecallMessageProcessor: of two faults the first one is named."""

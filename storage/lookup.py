@@ -20,8 +20,11 @@ from storage.keys import (
     timer_key,
 )
 from storage.queues import find_sequence
-from storage.store import Store, rows_with_prefix
+from storage.store import Store
 from storage.timers import seek_topic
+
+MAX_WITH_ID = 1_000
+"""Messages with one id that are found: a sender that repeats itself leaves a few."""
 
 MAX_WITH_KEY_SCANNED = 1_000
 """Messages with one key that a search among them looks at, some 50 ms."""
@@ -64,15 +67,11 @@ class FoundPage(NamedTuple):
 
 
 def find_by_id(store: Store, message_id: bytes) -> list[Found]:
-    """All messages with an id, the newest first."""
+    """The messages with an id, the newest first, at most `MAX_WITH_ID`."""
     prefix = term(message_id) + b"\0"
     with store.read_transaction() as txn:
-        rows = [
-            row
-            for row in rows_with_prefix(txn, store.tables.ids, prefix)
-            if len(row[0]) == len(prefix) + 8
-        ]
-        found = (_describe(store, txn, key[-8:], value) for key, value in reversed(rows))
+        numbers = islice(_newest_first(txn, store.tables.ids, prefix), MAX_WITH_ID)
+        found = (_find(store, txn, number) for number in numbers)
         return [message for message in found if message is not None]
 
 

@@ -14,12 +14,13 @@ import pytest
 from compat.clients.driver import Driver, Sent, until
 from compat.clients.java import JavaClient, Version
 from compat.mqadmin import Mqadmin
-from gateway.wire.codes import RequestCode
+from gateway.wire.codes import RequestCode, ResponseCode
 from tests.live.process import GatewayProcess
 
 pytestmark = pytest.mark.live
 
 CLUSTER = "DefaultCluster"
+PRODUCERS = RequestCode.GET_PRODUCER_CONNECTION_LIST
 
 
 @dataclass(frozen=True)
@@ -45,16 +46,23 @@ def scene(
         JavaClient(gateway.address, driver=driver) as client,
     ):
         client.create_topic("orders", 2)
-        consumer = client.consume("orders", "readers")
         sent = client.send("orders", b"hello", tags="red", keys="key-1", queue=1)
         waiting = client.send("orders", b"later", keys="key-2", delay_time_sec=3600)
-        consumer.wait_for(1)
+        client.consume("orders", "readers").wait_for(1)
         asked = {"consumerGroup": "readers", "topic": "orders", "queueId": "1"}
         with gateway.client() as tool:
             until(
                 lambda: tool.ask(RequestCode.QUERY_CONSUMER_OFFSET, asked).ext()["offset"] == "1",
                 "the report of the consumer's progress",
                 30,
+            )
+            # A producer that knows no broker when it starts says again that it is there 30 s later.
+            until(
+                lambda: (
+                    tool.ask(PRODUCERS, {"producerGroup": "senders"}).code == ResponseCode.SUCCESS
+                ),
+                "the producer's heartbeat",
+                60,
             )
         yield Scene(gateway.address, sent, waiting)
 

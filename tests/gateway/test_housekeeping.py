@@ -139,8 +139,10 @@ def test_goes_on_after_an_error(
         gateway.advance(3_000)
     assert "housekeeping failed" in lines
     client.send_message()
+    client.pull(group="g")
     ext = {"consumerGroup": "g", "topic": "orders", "queueId": "0", "commitOffset": "1"}
     client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+    assert gateway.store.has_changed_offsets
     monkeypatch.setattr(Environment, "disk_free", lambda _: 0)
     gateway.advance(1_000)
     assert client.send_message().code == ResponseCode.SERVICE_NOT_AVAILABLE

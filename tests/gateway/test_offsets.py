@@ -19,9 +19,15 @@ def place(topic: str = "orders", queue: int = 0, group: str | None = "consumers"
 
 
 def commit(client: MemoryClient, offset: int, **where: str | int) -> Command:
-    """Note progress."""
+    """Note progress, of a group that has been heard of."""
     ext = place(**where) | {"commitOffset": str(offset)}  # type: ignore[arg-type]
+    make_group(client, ext["consumerGroup"])
     return client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+
+
+def make_group(client: MemoryClient, group: str = "consumers") -> None:
+    """Have a group known, where groups may come to be by themselves."""
+    client.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": group})
 
 
 def progress(client: MemoryClient, **where: str | int) -> int:
@@ -40,6 +46,7 @@ class TestProgress:
     def test_oneway(self, client: MemoryClient) -> None:
         client.send_message()
         ext = place() | {"commitOffset": "3"}
+        make_group(client)
         client.send(RequestCode.UPDATE_CONSUMER_OFFSET, ext, oneway=True)
         assert client.take() == []
         assert progress(client) == 3

@@ -1,7 +1,8 @@
 """The command `tidegate`: serves, shows its settings, and asks a running gateway what it holds.
 
 Exit status: 0 done; 1 the server could not be reached or refused; 2 a wrong flag or setting;
-3 a message that was to be aborted was not.
+3 a message that was to be aborted was not; 4 a data folder has faults, or not everything could be
+imported.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 import rich_click as click
 from click.exceptions import NoArgsIsHelpError
 from rich_click import RichCommand, RichOption
+
+from gateway import care
 
 if TYPE_CHECKING:
     from gateway.client import RemotingClient
@@ -82,6 +85,7 @@ def _settle(file: Path | None, flags: dict[str, object]) -> Loaded:
 )
 @click.command_panel("A gateway of your own", commands=["serve", "config", "version"])
 @click.command_panel("What a running gateway holds", commands=["pending", "abort"])
+@click.command_panel("Care of data", commands=[command.name or "" for command in care.COMMANDS])
 @click.command_panel("Beside a real broker", commands=["bench"])
 @click.version_option(package_name="tidegate", message="%(prog)s %(version)s")
 def cli() -> None:
@@ -345,6 +349,10 @@ def bench(arguments: tuple[str, ...]) -> None:
     measure(arguments)
 
 
+for command in care.COMMANDS:
+    cli.add_command(command)
+
+
 def main() -> None:
     """Runs the command. Whatever goes wrong for a known reason is one line on standard error."""
     try:
@@ -365,8 +373,9 @@ def main() -> None:
         sys.exit(_FAILED)
     except Exception as error:
         from gateway.client import ClientError, RefusalError
+        from storage import StorageError
 
-        if not isinstance(error, ClientError | RefusalError):
+        if not isinstance(error, ClientError | RefusalError | StorageError):
             raise
         _complain(str(error), "tidegate")
         sys.exit(_FAILED)

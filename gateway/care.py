@@ -1,0 +1,215 @@
+"""The commands that look after a data folder: `fsck`, `backup`, `restore`, `export` and `import`.
+
+Exit status beside those of `gateway.cli`: 4 faults were found, or messages could not be imported.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import IO, Any, Final
+
+import rich_click as click
+
+_FAULTY: Final = 4
+_TELL_EVERY_S: Final = 1.0
+"""How often a long piece of work says on standard error how far it is."""
+
+MOST_FAULTS_SHOWN: Final = 100
+"""Faults that are printed one by one; with a damaged file there can be millions."""
+
+_FOLDER = click.Path(path_type=Path, file_okay=False)
+
+_data = click.option(
+    "--data",
+    required=True,
+    envvar="TIDEGATE_DATA",
+    type=_FOLDER,
+    metavar="DIR",
+    help="The gateway's data folder. Variable: TIDEGATE_DATA.",
+)
+
+
+def _tell(text: str) -> None:
+    click.echo(text, err=True)
+
+
+@click.command()
+@_data
+def fsck(data: Path) -> None:
+    """Check a data folder: every table against every other. No gateway may be serving from it.
+
+    Nothing is changed. Each fault is a line on standard output, progress is told on standard error.
+    The status is 0 when the folder is sound and 4 when it is not. To check a gateway that serves,
+    take a backup and check that.
+
+    \b
+    Examples:
+      tidegate fsck --data ./data
+      tidegate backup --data ./data --to /tmp/copy && tidegate fsck --data /tmp/copy
+    """
+    from gateway.display import printable
+    from gateway.intake import terms_of
+    from storage import Store, find_faults
+
+    _must_exist(data)
+    store = Store(data, terms_of)
+    try:
+        faults = find_faults(store, lambda name, rows: _tell(f"checking {rows:,} {name}"))
+    finally:
+        store.close()
+    for fault in faults[:MOST_FAULTS_SHOWN]:
+        click.echo(printable(fault))
+    if len(faults) > MOST_FAULTS_SHOWN:
+        click.echo(f"and {len(faults) - MOST_FAULTS_SHOWN:,} more")
+    if faults:
+        _tell(f"{len(faults):,} faults: restore a backup, see docs/disaster-recovery.md")
+        sys.exit(_FAULTY)
+    _tell("no faults")
+
+
+def _must_exist(data: Path) -> None:
+    from storage import DataFolderError
+
+    if not (data / "data.mdb").is_file():
+        raise DataFolderError(f"{data} is not a data folder: it has no data.mdb")
+
+
+@click.command()
+@_data
+@click.option(
+    "--to", "target", required=True, type=_FOLDER, metavar="DIR", help="A folder to be made."
+)
+def backup(data: Path, target: Path) -> None:
+    """Copy a data folder while a gateway serves from it, as it is at one moment.
+
+    Every message that was acknowledged before the command began is in the copy. Free pages are left
+    out. The copy is itself a data folder: it can be checked, exported from and served from.
+
+    \b
+    Example:
+      tidegate backup --data ./data --to /backups/$(date +%F)
+    """
+    from gateway.config import show_size
+    from storage import back_up
+
+    size = back_up(data, target)
+    _tell(f"{target}: {show_size(size)}")
+
+
+@click.command()
+@click.option(
+    "--from", "source", required=True, type=_FOLDER, metavar="DIR", help="What `backup` made."
+)
+@_data
+def restore(source: Path, data: Path) -> None:
+    """Make a new data folder of a backup. One that holds anything is not touched.
+
+    Messages that fired after the backup was taken fire again when a gateway serves from the folder.
+
+    \b
+    Example:
+      tidegate restore --from /backups/2030-01-31 --data ./data
+    """
+    from gateway.config import show_size
+    from storage import restore as put_back
+
+    size = put_back(source, data)
+    _tell(f"{data}: {show_size(size)}; now 'tidegate fsck --data {data}' and start the gateway")
+
+
+@click.command()
+@_data
+@click.option(
+    "--to", "target", type=click.File("wb"), default="-", metavar="FILE", help="Default: -."
+)
+def export(data: Path, target: IO[bytes]) -> None:
+    """Write every message that has not fired as a line of JSON, the next due first.
+
+    A gateway may serve from the folder meanwhile. Bodies are in base64, times are epoch ms.
+
+    \b
+    Examples:
+      tidegate export --data ./data --to held.jsonl
+      tidegate export --data ./data | jq -r '[.dueMs, .topic, .msgId] | @tsv'
+    """
+    from gateway.transfer import export_lines
+
+    count = 0
+    for line in export_lines(data):
+        target.write(line)
+        count += 1
+    target.flush()
+    _tell(f"{count:,} messages")
+
+
+def _address(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, int]:
+    host, _, port = value.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit() and 0 < int(port) <= 65_535):
+        raise click.BadParameter(f"{value!r} is not HOST:PORT, such as 127.0.0.1:9876")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+@click.command("import")
+@click.argument("source", type=click.File("rb"), default="-", metavar="FILE")
+@click.option(
+    "--to",
+    "server",
+    required=True,
+    callback=_address,
+    metavar="HOST:PORT",
+    help="The gateway, or the name server of a RocketMQ cluster.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0.1, 3600),
+    default=5.0,
+    metavar="SECONDS",
+    help="How long to wait for each answer. Default: 5.",
+)
+def import_(source: IO[bytes], server: tuple[str, int], timeout: float) -> None:
+    """Send exported messages to a gateway, or to a RocketMQ cluster, with their times.
+
+    Ids, keys, tags, bodies and retry counts stay; what is overdue is delivered at once. A gateway is
+    asked first whether it has a message, so an import that was cut short can be repeated; a
+    RocketMQ broker cannot be asked, and holds what it is sent twice.
+
+    Each message that is refused, such as one that is due later than a broker's 3 days, is a line on
+    standard output, and the status is 4 then.
+
+    \b
+    Examples:
+      tidegate import held.jsonl --to 127.0.0.1:9876
+      tidegate export --data ./data | tidegate import --to namesrv.example:9876
+    """
+    from gateway.client import RefusalError
+    from gateway.display import printable
+    from gateway.transfer import LineError, Sender, parse_lines
+
+    sent = known = refused = 0
+    told = time.monotonic()
+    with Sender(server, timeout) as sender:
+        try:
+            for line in parse_lines(source):
+                try:
+                    if sender.send(line):
+                        sent += 1
+                    else:
+                        known += 1
+                except RefusalError as error:
+                    refused += 1
+                    click.echo(printable(f"{line.topic} {line.msg_id} due {line.due_ms}: {error}"))
+                if time.monotonic() - told > _TELL_EVERY_S:
+                    told = time.monotonic()
+                    _tell(f"{sent:,} sent")
+        except LineError as error:
+            raise click.ClickException(str(error)) from None
+        finally:
+            _tell(f"{sent:,} sent, {known:,} were there already, {refused:,} refused")
+    if refused:
+        sys.exit(_FAULTY)
+
+
+COMMANDS: Final[tuple[Any, ...]] = (fsck, backup, restore, export, import_)
+"""All of them, for the command line to take up."""

@@ -1,0 +1,232 @@
+"""Messages that have not fired, taken out of a data folder and sent to a gateway or a RocketMQ broker.
+
+Each is a line of JSON, so that what is taken along can be read, filtered and kept by other programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from gateway.client import ClientError, RefusalError, RemotingClient
+from gateway.wire import properties as names
+from gateway.wire.codes import RequestCode, ResponseCode, SysFlag
+from gateway.wire.messages import decode_message, unpack_host
+from gateway.wire.properties import join, parse
+from storage import read_pending
+
+_DEFAULT_TOPIC: Final = "TBW102"
+"""The topic whose brokers make other topics when something is sent to them (TopicValidator)."""
+
+_MADE_QUEUES: Final = 4
+"""Queues of a topic that a send makes (DefaultMQProducer.defaultTopicQueueNums)."""
+
+_BY_SERVER: Final = (
+    *(names.DELAY, names.TIMER_DELIVER_MS, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS),
+    *(names.START_DELIVER_TIME, names.TIMER_OUT_MS, names.TIMER_ENQUEUE_MS),
+    *(names.TIMER_DEQUEUE_MS, names.TIMER_ROLL_TIMES, names.TIMER_DELAY_LEVEL),
+    *(names.REAL_TOPIC, names.REAL_QID, names.MSG_REGION, names.TRACE_ON, names.CLUSTER),
+)
+"""Properties that say when, or that a server adds: the next one adds its own."""
+
+_KEPT_FLAGS: Final = SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK | SysFlag.MULTI_TAGS
+"""Bits of sysFlag that tell of the body and the tags, and hold wherever the message is."""
+
+_Answer = TypeVar("_Answer")
+
+
+class HeldLine(
+    msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True
+):
+    """One line of an export: a message that has not fired. Times are epoch ms; JSON has the body in base64."""
+
+    topic: str
+    queue_id: int
+    due_ms: int
+    msg_id: str
+    properties: dict[str, str]
+    body: bytes
+    flag: int = 0
+    sys_flag: int = 0
+    reconsume_times: int = 0
+    born_ms: int = 0
+    born_host: str = ""
+    store_ms: int = 0
+
+
+class LineError(ValueError):
+    """A line is not one of an export. The text says which, and why."""
+
+
+def export_lines(data: Path) -> Iterator[bytes]:
+    """The messages of a data folder that have not fired, each as a line of JSON, the next due first.
+
+    :raises storage.StorageError: when the folder cannot be read.
+    """
+    for due_ms, _, record in read_pending(data):
+        message = decode_message(record)
+        properties = parse(message.properties)
+        line = HeldLine(
+            topic=message.topic,
+            queue_id=message.queue_id,
+            due_ms=due_ms,
+            msg_id=properties.get(names.UNIQ_KEY, ""),
+            properties=properties,
+            body=message.body,
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            reconsume_times=message.reconsume_times,
+            born_ms=message.born_ms,
+            born_host="{}:{}".format(*unpack_host(message.born_host)),
+            store_ms=message.store_ms,
+        )
+        yield msgspec.json.encode(line) + b"\n"
+
+
+def parse_lines(lines: Iterable[bytes]) -> Iterator[HeldLine]:
+    """Read what `export_lines` wrote.
+
+    :raises LineError: at the first line that is something else.
+    """
+    decoder = msgspec.json.Decoder(HeldLine)
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                yield decoder.decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise LineError(f"line {number} is not of an export: {error}") from None
+
+
+class Place(NamedTuple):
+    """Where a topic's messages are sent: a broker's address and its number of queues."""
+
+    host: str
+    port: int
+    queues: int
+
+
+class _QueueData(msgspec.Struct):
+    broker_name: str = msgspec.field(name="brokerName")
+    write_queues: int = msgspec.field(name="writeQueueNums")
+
+
+class _BrokerData(msgspec.Struct):
+    name: str = msgspec.field(name="brokerName")
+    addresses: dict[str, str] = msgspec.field(name="brokerAddrs")
+
+
+class _Route(msgspec.Struct):
+    queues: list[_QueueData] = msgspec.field(name="queueDatas")
+    brokers: list[_BrokerData] = msgspec.field(name="brokerDatas")
+
+
+class _Known(msgspec.Struct):
+    messages: list[msgspec.Raw]
+
+
+class Sender:
+    """Sends messages to where a name server says their topics are; `with` closes its connections.
+
+    A Tidegate gateway is asked first whether it has a message already, so what was cut short can be done again.
+    Another server cannot be asked that.
+
+    :param name_server: host and port; a gateway is its own.
+    :param timeout: seconds for each answer.
+    """
+
+    def __init__(self, name_server: tuple[str, int], timeout: float) -> None:
+        self._timeout = timeout
+        self._name_server = RemotingClient(*name_server, timeout)
+        self._places: dict[str, Place] = {}
+        self._brokers: dict[tuple[str, int], RemotingClient] = {}
+        self._cannot_tell: set[tuple[str, int]] = set()
+
+    def __enter__(self) -> Sender:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._name_server.close()
+        for broker in self._brokers.values():
+            broker.close()
+
+    def send(self, line: HeldLine) -> bool:
+        """Have a message held until its time; what is overdue is delivered at once.
+
+        :returns: False when the server has it already.
+        :raises ClientError: when a server cannot be reached.
+        :raises RefusalError: when it refuses this message.
+        """
+        place = self._place_of(line.topic)
+        address = (place.host, place.port)
+        broker = self._brokers.setdefault(address, RemotingClient(*address, self._timeout))
+        if address not in self._cannot_tell and self._is_known(broker, address, line):
+            return False
+        properties = {
+            name: value for name, value in line.properties.items() if name not in _BY_SERVER
+        }
+        properties[names.TIMER_DELIVER_MS] = str(line.due_ms)
+        ext = {
+            "a": "tidegate-import",
+            "b": line.topic,
+            "c": _DEFAULT_TOPIC,
+            "d": str(_MADE_QUEUES),
+            "e": str(line.queue_id if line.queue_id < place.queues else 0),
+            "f": str(line.sys_flag & _KEPT_FLAGS),
+            "g": str(line.born_ms),
+            "h": str(line.flag),
+            "i": join(properties),
+            "j": str(line.reconsume_times),
+            "k": "false",
+            "m": "false",
+        }
+        answer = broker.ask(RequestCode.SEND_MESSAGE_V2, ext, line.body)
+        if answer.code != ResponseCode.SUCCESS:
+            remark = " ".join((answer.remark or "no reason given").split())
+            raise RefusalError(f"refused (code {answer.code}): {remark}")
+        return True
+
+    def _is_known(self, broker: RemotingClient, address: tuple[str, int], line: HeldLine) -> bool:
+        asked = {"id": line.msg_id, "topic": line.topic, "state": "any", "limit": "1"}
+        answer = broker.ask(RequestCode.LOOK_UP_TIMERS, asked)
+        if answer.code != ResponseCode.SUCCESS:
+            self._cannot_tell.add(address)
+            return False
+        return bool(_read(answer.body, _Known).messages)
+
+    def _place_of(self, topic: str) -> Place:
+        place = self._places.get(topic)
+        if place is None:
+            place = self._ask_route(topic)
+            if place is None:
+                place = self._ask_route(_DEFAULT_TOPIC)
+                place = place._replace(queues=_MADE_QUEUES) if place is not None else None
+            if place is None:
+                raise RefusalError(f"no broker has topic {topic}, and none makes topics: create it")
+            self._places[topic] = place
+        return place
+
+    def _ask_route(self, topic: str) -> Place | None:
+        ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
+        answer = self._name_server.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        if answer.code != ResponseCode.SUCCESS:
+            raise RefusalError(f"the name server refused (code {answer.code}): {answer.remark}")
+        route = _read(answer.body, _Route)
+        queues = {one.broker_name: one.write_queues for one in route.queues}
+        for broker in route.brokers:
+            master = broker.addresses.get("0")
+            if master is not None and queues.get(broker.name):
+                host, _, port = master.rpartition(":")
+                return Place(host, int(port), queues[broker.name])
+        return None
+
+
+def _read(body: bytes, kind: type[_Answer]) -> _Answer:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ClientError(f"a server's answer is not understood: {error}") from None

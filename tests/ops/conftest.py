@@ -1,0 +1,29 @@
+"""Gateways in memory for what operators do, and the command line in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.gateway.conftest import make_gateway, scratch
+
+__all__ = ["make_gateway", "scratch"]
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def tidegate(tmp_path: Path) -> Command:
+    """Runs `tidegate` with arguments, beside whatever holds a data folder in this process."""
+
+    def run(*arguments: object, text: str | None = None) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "gateway.cli", *map(str, arguments)]
+        return subprocess.run(
+            command, input=text, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    return run

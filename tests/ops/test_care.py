@@ -1,0 +1,175 @@
+"""`tidegate fsck`, `backup`, `restore` and `export` on the folder of a gateway that serves or has stopped."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+
+from gateway.transfer import LineError, export_lines, parse_lines
+from tests.gateway.conftest import MakeGateway
+from tests.gateway.memory import START_MS, MemoryGateway, bodies
+from tests.ops.conftest import Command
+
+DUE_MS = START_MS + 3_600_000
+
+
+@pytest.fixture
+def gateway(make_gateway: MakeGateway) -> MemoryGateway:
+    """A gateway that holds three messages: two due in an hour, one later."""
+    gateway = make_gateway()
+    client = gateway.connect()
+    for number, due_ms in enumerate((DUE_MS, DUE_MS, DUE_MS + 5_000)):
+        properties = {
+            "TIMER_DELIVER_MS": str(due_ms),
+            "KEYS": f"order-{number} all",
+            "TAGS": "close",
+            "UNIQ_KEY": f"ID{number}",
+            "colour": "grün",
+        }
+        assert client.send_message(body=f"body {number}", properties=properties).code == 0
+    return gateway
+
+
+def damage(data: Path, table: bytes) -> None:
+    """Take the first row of a table away, behind everybody's back."""
+    with lmdb.open(str(data), max_dbs=16, map_size=1 << 30) as environment:
+        db = environment.open_db(table)
+        with environment.begin(write=True) as txn:
+            cursor = txn.cursor(db=db)
+            assert cursor.first()
+            cursor.delete()
+
+
+def test_fsck_of_a_sound_folder(gateway: MemoryGateway, tidegate: Command) -> None:
+    gateway.stop()
+    done = tidegate("fsck", "--data", gateway.data)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "checking 3 timers" in done.stderr
+    assert done.stderr.endswith("no faults\n")
+
+
+@pytest.mark.parametrize("table", [b"timers", b"messages", b"ids", b"keys", b"held"])
+def test_fsck_names_faults(gateway: MemoryGateway, tidegate: Command, table: bytes) -> None:
+    gateway.stop()
+    damage(gateway.data, table)
+    done = tidegate("fsck", "--data", gateway.data)
+    assert done.returncode == 4
+    assert done.stdout.count("\n") >= 1
+    assert "restore a backup" in done.stderr
+
+
+def test_fsck_names_a_record_that_cannot_be_read(gateway: MemoryGateway, tidegate: Command) -> None:
+    gateway.stop()
+    with lmdb.open(str(gateway.data), max_dbs=16, map_size=1 << 30) as environment:
+        messages = environment.open_db(b"messages")
+        with environment.begin(write=True) as txn:
+            cursor = txn.cursor(db=messages)
+            assert cursor.first()
+            txn.put(cursor.key(), b"\0" * len(cursor.value()), db=messages)
+    done = tidegate("fsck", "--data", gateway.data)
+    assert done.returncode == 4
+    assert "its record cannot be read" in done.stdout
+
+
+def test_fsck_leaves_a_serving_gateway_alone(gateway: MemoryGateway, tidegate: Command) -> None:
+    done = tidegate("fsck", "--data", gateway.data)
+    assert done.returncode == 1
+    assert "in use by process" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["fsck", "export", "backup", "restore"])
+def test_what_is_no_data_folder_stays_as_it_is(
+    tmp_path: Path, tidegate: Command, command: str
+) -> None:
+    target = tmp_path / "target"
+    arguments: dict[str, tuple[object, ...]] = {
+        "fsck": ("--data", tmp_path / "none"),
+        "export": ("--data", tmp_path / "none"),
+        "backup": ("--data", tmp_path / "none", "--to", target),
+        "restore": ("--from", tmp_path / "none", "--data", target),
+    }
+    done = tidegate(command, *arguments[command])
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "is not a data folder" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_drill_a_lost_disk(
+    gateway: MemoryGateway, make_gateway: MakeGateway, tidegate: Command, tmp_path: Path
+) -> None:
+    """Backup while serving, the folder is lost, restore, check, serve: nothing that was held is missing."""
+    backup, again = tmp_path / "backup", tmp_path / "again"
+    assert tidegate("backup", "--data", gateway.data, "--to", backup).returncode == 0
+    gateway.close()
+    assert tidegate("restore", "--from", backup, "--data", again).returncode == 0
+    assert tidegate("fsck", "--data", again).returncode == 0
+    restored = MemoryGateway(again)
+    try:
+        client = restored.connect()
+        assert [one["msgId"] for one in client.look_up(topic="orders")] == ["ID0", "ID1", "ID2"]
+        restored.jump(3_600_000)
+        assert bodies(restored.connect().pull_all()) == ["body 0", "body 1"]
+    finally:
+        restored.close()
+
+
+def test_backup_does_not_hold_up_the_gateway(
+    gateway: MemoryGateway, tidegate: Command, tmp_path: Path
+) -> None:
+    assert tidegate("backup", "--data", gateway.data, "--to", tmp_path / "backup").returncode == 0
+    assert gateway.connect().abort(id="ID0")[0]["outcome"] == "aborted"
+    gateway.jump(3_600_000)
+    assert bodies(gateway.connect().pull_all()) == ["body 1"]
+
+
+def test_restore_overwrites_nothing(
+    gateway: MemoryGateway, tidegate: Command, tmp_path: Path
+) -> None:
+    tidegate("backup", "--data", gateway.data, "--to", tmp_path / "backup")
+    done = tidegate("restore", "--from", tmp_path / "backup", "--data", gateway.data)
+    assert done.returncode == 1
+    assert "is not empty" in done.stderr
+
+
+def test_export_has_all_of_a_message(gateway: MemoryGateway, tidegate: Command) -> None:
+    done = tidegate("export", "--data", gateway.data)
+    lines: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(line["msgId"], line["dueMs"]) for line in lines] == [
+        ("ID0", DUE_MS),
+        ("ID1", DUE_MS),
+        ("ID2", DUE_MS + 5_000),
+    ]
+    first = lines[0]
+    assert base64.b64decode(first["body"]) == b"body 0"
+    assert (first["topic"], first["queueId"]) == ("orders", 0)
+    assert first["properties"]["KEYS"] == "order-0 all"
+    assert first["properties"]["colour"] == "grün"
+    assert first["bornHost"].startswith("127.0.0.1:")
+    assert done.stderr == "3 messages\n"
+
+
+def test_export_leaves_out_what_fired_or_was_aborted(
+    gateway: MemoryGateway, tidegate: Command
+) -> None:
+    gateway.connect().abort(id="ID0")
+    gateway.jump(3_600_000)
+    done = tidegate("export", "--data", gateway.data)
+    assert [json.loads(line)["msgId"] for line in done.stdout.splitlines()] == ["ID2"]
+
+
+def test_lines_are_read_back(gateway: MemoryGateway) -> None:
+    gateway.stop()
+    lines = list(export_lines(gateway.data))
+    assert [line.body for line in parse_lines(lines)] == [b"body 0", b"body 1", b"body 2"]
+
+
+@pytest.mark.parametrize("line", [b"nonsense", b"{}", b'{"topic": 1}', b"\xff"])
+def test_a_line_that_is_none_is_named(line: bytes) -> None:
+    with pytest.raises(LineError, match="line 2"):
+        list(parse_lines([b"\n", line + b"\n"]))

@@ -1,0 +1,148 @@
+"""Exported messages go to another gateway, and to a real RocketMQ broker, with their times."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compat.real_broker import RealBroker
+from gateway.client import RemotingClient, abort, look_up
+from gateway.wire.codes import RequestCode
+from gateway.wire.messages import Message, decode_messages
+from gateway.wire.properties import join, parse
+from tests.live.process import GatewayProcess
+from tests.ops.conftest import Command
+
+pytestmark = pytest.mark.live
+
+TOPIC = "transfer"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[GatewayProcess]:
+    """The gateway that messages are taken out of."""
+    with GatewayProcess(tmp_path / "source") as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Iterator[GatewayProcess]:
+    """The one that they are sent to."""
+    with GatewayProcess(tmp_path / "target") as gateway:
+        yield gateway
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def send(gateway: GatewayProcess, message_id: str, due_ms: int, **properties: str) -> None:
+    """Have a message held."""
+    text = join({"TIMER_DELIVER_MS": str(due_ms), "UNIQ_KEY": message_id, **properties})
+    ext = {"a": "p", "b": TOPIC, "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "7", "h": "9"}
+    ext |= {"i": text, "j": "0", "k": "false", "m": "false"}
+    with gateway.client() as client:
+        assert client.ask(RequestCode.SEND_MESSAGE_V2, ext, message_id.encode()).code == 0
+
+
+def export(gateway: GatewayProcess, tidegate: Command) -> str:
+    """What a serving gateway holds, as lines."""
+    done = tidegate("export", "--data", gateway.data)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_import_into_another_gateway(
+    source: GatewayProcess, target: GatewayProcess, tidegate: Command
+) -> None:
+    due_ms = now_ms() + 3_600_000
+    send(source, "FIRST", due_ms, KEYS="k1 k2", TAGS="close")
+    send(source, "YEARS", due_ms + 31_536_000_000)
+    done = tidegate("import", "--to", target.address, text=export(source, tidegate))
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.endswith("2 sent, 0 were there already, 0 refused\n")
+    with target.client() as client:
+        first, years = look_up(client).messages
+        assert (first.msg_id, first.due_ms, first.queue_id) == ("FIRST", due_ms, 1)
+        assert (first.keys, first.tags, first.born_ms) == ("k1 k2", "close", 7)
+        assert years.due_ms == due_ms + 31_536_000_000
+        assert abort(client, topic=TOPIC, key="k2")[0].outcome == "aborted"
+
+
+def test_an_import_can_be_repeated(
+    source: GatewayProcess, target: GatewayProcess, tidegate: Command
+) -> None:
+    for number in range(3):
+        send(source, f"ID{number}", now_ms() + 3_600_000)
+    lines = export(source, tidegate)
+    first_two = "".join(lines.splitlines(keepends=True)[:2])
+    assert tidegate("import", "--to", target.address, text=first_two).returncode == 0
+    done = tidegate("import", "--to", target.address, text=lines)
+    assert done.stderr.endswith("1 sent, 2 were there already, 0 refused\n")
+    with target.client() as client:
+        assert len(look_up(client).messages) == 3
+
+
+def test_refused_messages_are_named(
+    source: GatewayProcess, tmp_path: Path, tidegate: Command
+) -> None:
+    send(source, "NEAR", now_ms() + 60_000)
+    send(source, "FAR", now_ms() + 7_200_000)
+    with GatewayProcess(tmp_path / "narrow", "--max-delay", "1h") as narrow:
+        done = tidegate("import", "--to", narrow.address, text=export(source, tidegate))
+    assert done.returncode == 4
+    assert done.stdout.startswith(f"{TOPIC} FAR due ")
+    assert done.stderr.endswith("1 sent, 0 were there already, 1 refused\n")
+
+
+def test_nobody_there(source: GatewayProcess, tidegate: Command) -> None:
+    send(source, "ID", now_ms() + 60_000)
+    lines = export(source, tidegate)
+    source.kill()
+    done = tidegate("import", "--to", source.address, text=lines)
+    assert done.returncode == 1
+    assert "nothing listens on" in done.stderr
+
+
+def pull(client: RemotingClient, queue: int) -> list[Message]:
+    """What a queue of a broker has."""
+    ext = {"consumerGroup": "g", "topic": TOPIC, "queueId": str(queue), "queueOffset": "0"}
+    ext |= {"maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0"}
+    ext |= {"subVersion": "0", "subscription": "*"}
+    answer = client.ask(RequestCode.PULL_MESSAGE, ext)
+    return decode_messages(answer.body) if answer.code == 0 else []
+
+
+@pytest.mark.oracle
+def test_a_real_broker_takes_over(
+    source: GatewayProcess, real_broker: RealBroker, tidegate: Command
+) -> None:
+    """Nobody is locked in: what is due within RocketMQ's 3 days goes, and the rest is named."""
+    due_ms = now_ms() + 8_000
+    send(source, "SOON", due_ms, KEYS="k1", TAGS="close", colour="blue")
+    send(source, "FAR", now_ms() + 30 * 86_400_000)
+    lines = export(source, tidegate)
+    done = tidegate("import", "--to", real_broker.namesrv_address, text=lines)
+    assert done.returncode == 4
+    assert done.stdout.startswith(f"{TOPIC} FAR due ")
+    host, _, port = real_broker.address.rpartition(":")
+    taken: list[Message] = []
+    with RemotingClient(host, int(port)) as client:
+        while not taken and now_ms() < due_ms + 60_000:
+            time.sleep(0.2)
+            taken = pull(client, queue=1)
+    (message,) = taken
+    properties: dict[str, Any] = parse(message.properties)
+    assert message.body == b"SOON"
+    assert {
+        "UNIQ_KEY": "SOON",
+        "KEYS": "k1",
+        "TAGS": "close",
+        "colour": "blue",
+    }.items() <= properties.items()
+    assert json.loads(lines.splitlines()[0])["dueMs"] == due_ms

@@ -9,6 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from gateway.wire import properties as names
+from gateway.wire.bodies import BodyError, parse_heartbeat
 from gateway.wire.codes import RequestCode, ResponseCode, SysFlag
 from gateway.wire.messages import Message, MessageError, decode_messages, split_batch
 from gateway.wire.properties import find
@@ -56,6 +57,10 @@ PARKED: Final = "parked"
 """A broker stored it for later (commit log)."""
 STORED: Final = "stored"
 """A broker stored it in its topic (commit log)."""
+DRAINED: Final = "drained"
+"""A consumer of `group` was told that there is no more in a queue."""
+SUBSCRIBED: Final = "subscribed"
+"""A consumer of `group` said in a heartbeat that it takes `tags` of a topic; `*` is all."""
 RECALLED: Final = "recalled"
 """A producer took it back, with success."""
 UNREADABLE: Final = "unreadable"
@@ -65,7 +70,11 @@ SENDS: Final = frozenset(
     {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
 )
 PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
-CODES: Final = tuple(sorted(int(code) for code in SENDS | PULLS | {RequestCode.RECALL_MESSAGE}))
+CODES: Final = tuple(
+    sorted(
+        int(code) for code in SENDS | PULLS | {RequestCode.RECALL_MESSAGE, RequestCode.HEART_BEAT}
+    )
+)
 """Requests that `messages_of_pair` reads something from."""
 
 DEFAULT_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -154,6 +163,8 @@ def messages_of_pair(pair: Mapping[str, Any], levels: tuple[int, ...]) -> Iterat
             yield from _sent(pair, ext, place, levels)
         elif code in PULLS:
             yield from _delivered(pair, ext, place, levels)
+        elif code == RequestCode.HEART_BEAT:
+            yield from _subscribed(pair, place)
         elif pair["answer_code"] == ResponseCode.SUCCESS:
             handle = RecallHandle.parse(ext.get("recallHandle", ""))
             yield place | {
@@ -164,7 +175,7 @@ def messages_of_pair(pair: Mapping[str, Any], levels: tuple[int, ...]) -> Iterat
                 "message_id": handle.message_id,
                 "due_ms": handle.due_ms,
             }
-    except (MessageError, RecallHandleError, ValueError) as error:
+    except (BodyError, MessageError, RecallHandleError, KeyError, ValueError) as error:
         yield place | {
             "event": UNREADABLE,
             "time_ns": pair["asked_ns"],
@@ -219,6 +230,14 @@ def _delivered(
     place: dict[str, Any],
     levels: tuple[int, ...],
 ) -> Iterator[dict[str, Any]]:
+    if pair["answer_code"] == ResponseCode.PULL_NOT_FOUND:
+        yield place | {
+            "event": DRAINED,
+            "time_ns": pair["answered_ns"],
+            "group": ext["consumerGroup"],
+            "topic": ext["topic"],
+            "queue_id": int(ext["queueId"]),
+        }
     if pair["answer_code"] != ResponseCode.SUCCESS:
         return
     for message in decode_messages(pair["answer_body"]):
@@ -229,16 +248,30 @@ def _delivered(
         )
 
 
+def _subscribed(pair: Mapping[str, Any], place: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for consumer in parse_heartbeat(pair["body"]).consumer_data_set:
+        for subscription in consumer.subscription_data_set:
+            yield place | {
+                "event": SUBSCRIBED,
+                "time_ns": pair["asked_ns"],
+                "group": consumer.group_name,
+                "topic": subscription.topic,
+                "tags": subscription.sub_string or "*",
+            }
+
+
 def message_of_log(message: Message, levels: tuple[int, ...]) -> dict[str, Any]:
     """The event that a record of a commit log tells of."""
-    found = _of_record(message, levels)
-    parked = message.topic in _PARKING
-    if parked:
-        found["topic"] = find(message.properties, names.REAL_TOPIC)
-        if find(message.properties, names.TIMER_DEL_UNIQKEY) is not None:
-            target = find(message.properties, names.TIMER_DEL_UNIQKEY) or ""
-            return found | {"event": RECALLED, "message_id": target.rpartition("+")[2]}
-    return found | {"event": PARKED if parked else STORED, "time_ns": message.store_ms * 1_000_000}
+    found = _of_record(message, levels) | {"event": STORED, "time_ns": message.store_ms * 1_000_000}
+    if message.topic in _PARKING:
+        found |= {"event": PARKED, "topic": find(message.properties, names.REAL_TOPIC)}
+        found["queue_id"] = _number(find(message.properties, names.REAL_QID))
+        target = find(message.properties, names.TIMER_DEL_UNIQKEY)
+        if target is not None:
+            found |= {"event": RECALLED, "message_id": target.rpartition("+")[2]}
+        elif found["asked"] in ("level", "seconds", "milliseconds"):
+            found["due_ms"] = asked_time(message.properties, message.store_ms, levels)[2]
+    return found
 
 
 def _of_record(message: Message, levels: tuple[int, ...]) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_jobs.ingest import ingest
+from spark_jobs.messages import DEFAULT_LEVELS
 from spark_jobs.session import open_session
 
 RECORDED = Path(__file__).parent.parent / "wire" / "recorded"
@@ -21,3 +23,11 @@ def spark() -> Iterator[SparkSession]:
     session.conf.set("spark.sql.shuffle.partitions", "1")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tables of the captures of real clients."""
+    folder = tmp_path_factory.mktemp("tables")
+    ingest(spark, [RECORDED], folder, levels=DEFAULT_LEVELS)
+    return folder

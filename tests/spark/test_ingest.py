@@ -15,25 +15,17 @@ from tests.spark.conftest import RECORDED
 from tests.spark.making import log_bytes
 
 
-@pytest.fixture(scope="module")
-def folder(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tables of the captures of real clients."""
-    folder = tmp_path_factory.mktemp("tables")
-    ingest(spark, [RECORDED], folder, levels=DEFAULT_LEVELS)
-    return folder
-
-
-def test_every_frame_is_in_a_table(spark: SparkSession, folder: Path) -> None:
-    counts = totals(folder)
-    pairs = read_table(spark, folder, "pair")
+def test_every_frame_is_in_a_table(spark: SparkSession, tables: Path) -> None:
+    counts = totals(tables)
+    pairs = read_table(spark, tables, "pair")
     both = pairs.where("asked_ns is not null and answered_ns is not null").count()
     assert counts["files"] == 4
     assert both == counts["paired"]
     assert 2 * both + (pairs.count() - both) + counts["aside"] == counts["frames"]
 
 
-def test_messages_of_real_clients_are_found(spark: SparkSession, folder: Path) -> None:
-    messages = read_table(spark, folder, "messages")
+def test_messages_of_real_clients_are_found(spark: SparkSession, tables: Path) -> None:
+    messages = read_table(spark, tables, "messages")
     asked = {
         (row["asked"], row["topic"])
         for row in messages.where("event = 'sent' and asked is not null").collect()

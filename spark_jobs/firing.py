@@ -1,0 +1,269 @@
+"""`verify`: whether each delayed message was fired once, and when, against what was asked for.
+
+A message is known by topic and UNIQ_KEY. It is fired when it has a place in its topic's queue:
+deliveries at one place are one firing that a consumer got more than once, two places are two
+firings. The error of a firing is its time less the time that was asked for, in ms; its time is when
+a consumer first got it, which has the consumer's own delay in it, or when the broker stored it in
+the queue, by the broker's clock.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+PERCENTILES: Final = (0.5, 0.9, 0.99, 0.999)
+
+RANGES: Final = (
+    (10_000, "under 10 s"),
+    (60_000, "10 s to 1 min"),
+    (600_000, "1 to 10 min"),
+    (3_600_000, "10 min to 1 h"),
+    (86_400_000, "1 h to 1 day"),
+    (3 * 86_400_000, "1 to 3 days"),
+)
+"""Upper bounds of delays in ms, and how the ranges are called; above is `over 3 days`."""
+
+_STORED_CODES: Final = (0, 10, 11, 12)
+"""Answers to a send that say that the message was stored (SendStatus)."""
+
+_NS_PER_MS: Final = 1_000_000
+
+
+class Errors(msgspec.Struct, kw_only=True):
+    """How late the firings of a group of messages were, in ms; negative is early."""
+
+    by: str
+    """What the group is by: all, topic, asked or delay."""
+    name: str
+    messages: int
+    fired: int
+    lost: int
+    doubled: int
+    early: int
+    p50: float | None = None
+    p90: float | None = None
+    p99: float | None = None
+    p999: float | None = None
+    max: float | None = None
+    """These five are of the times when consumers got them."""
+    stored_p50: float | None = None
+    stored_p99: float | None = None
+    stored_max: float | None = None
+    """These three are of the times when the broker stored them."""
+
+
+class Verdict(msgspec.Struct, kw_only=True):
+    """What became of the delayed messages of a recording."""
+
+    messages: int
+    fired: int
+    lost: int
+    """Due, and not there when its queue had been seen up to a later time."""
+    doubled: int
+    early: int
+    recalled: int
+    fired_though_recalled: int
+    not_due: int
+    """Due after the recording's end, or too shortly before it."""
+    not_watched: int
+    """Due, but nobody who takes all of its queue was seen to come so far; so nothing is known."""
+    without_id: int
+    """Sent without an id; nothing can be told of them."""
+    groups: list[Errors]
+    samples: list[dict[str, Any]]
+    """Some of the messages that were lost, doubled or early."""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing was lost, doubled, early or fired though it was recalled."""
+        return not (self.lost or self.doubled or self.early or self.fired_though_recalled)
+
+
+def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
+    """One row for each delayed message with what became of it.
+
+    :param messages: rows of `messages.MESSAGES`.
+    :param grace_ms: what was due so shortly before its queue was last seen is not called lost.
+    """
+    from pyspark.sql import functions as f
+
+    sent = messages.where(
+        f.col("event").isin("sent", "parked")
+        & f.col("due_ms").isNotNull()
+        & (f.col("answer_code").isNull() | f.col("answer_code").isin(*_STORED_CODES))
+        & ~f.col("topic").startswith("%RETRY%")
+    )
+    # A client that got no answer sends the message again with its id: that is one message still.
+    asked = sent.groupBy("topic", "message_id").agg(
+        f.min("due_ms").alias("due_ms"),
+        f.min("time_ns").alias("time_ns"),
+        f.min("asked").alias("asked"),
+        f.min("asked_value").alias("asked_value"),
+        f.count("*").alias("sends"),
+        f.max("queue_id").alias("queue_id"),
+        f.max(f.struct("file", "position")).alias("place"),
+    )
+    seen = messages.where(f.col("event").isin("delivered", "stored"))
+    at_first = seen.where("reconsume_times = 0")
+    fired = at_first.groupBy("topic", "message_id").agg(
+        f.min("time_ns").alias("fired_ns"),
+        f.min("store_ms").alias("store_ms"),
+        f.countDistinct("queue_id", "queue_offset").alias("places"),
+    )
+    recalled = (
+        messages.where("event = 'recalled'")
+        .groupBy("message_id")
+        .agg(f.min("time_ns").alias("recalled_ns"))
+    )
+    # A queue was watched until the newest time that someone who takes all of it has seen of it.
+    filtered = (
+        messages.where("event = 'subscribed' and trim(tags) <> '*'")
+        .select("group", "topic")
+        .distinct()
+    )
+    is_watching = f.col("event").isin("delivered", "drained")
+    reached = f.when(f.col("event") == "drained", f.floor(f.col("time_ns") / _NS_PER_MS)).otherwise(
+        f.col("store_ms")
+    )
+    watched = (
+        messages.where(is_watching)
+        .join(filtered, ["group", "topic"], "left_anti")
+        .groupBy("topic", "queue_id")
+        .agg(f.max(reached).alias("watched_ms"))
+    )
+    whole = messages.agg(
+        f.max("time_ns"), f.max(f.when(f.col("event").isin("stored", "parked"), f.col("store_ms")))
+    ).collect()[0]
+    end_ms = f.lit((whole[0] or 0) // _NS_PER_MS)
+    logged_ms = f.lit(whole[1]).cast("long")  # a commit log has everything up to its end
+    delay = f.col("due_ms") - f.col("time_ns") / _NS_PER_MS
+    ranges = f.lit("over 3 days")
+    for bound, name in reversed(RANGES):
+        ranges = f.when(delay < bound, name).otherwise(ranges)
+    table = (
+        asked.join(fired, ["topic", "message_id"], "left")
+        .join(recalled, ["message_id"], "left")
+        .join(watched, ["topic", "queue_id"], "left")
+    )
+    # What was due already when it was sent can only be fired then.
+    possible_ms = f.greatest(f.col("due_ms"), f.floor(f.col("time_ns") / _NS_PER_MS))
+    is_fired = f.col("places").isNotNull()
+    outcome = (
+        f.when(f.col("message_id").isNull(), "without id")
+        .when(f.col("recalled_ns").isNotNull() & is_fired, "fired though recalled")
+        .when(f.col("recalled_ns").isNotNull(), "recalled")
+        .when(is_fired & (f.coalesce("store_ms", "fired_ms") < f.col("due_ms")), "early")
+        .when(is_fired & (f.col("places") > f.col("sends")), "doubled")
+        .when(is_fired, "fired")
+        .when(f.col("due_ms") > end_ms - grace_ms, "not due")
+        .when(f.greatest("watched_ms", logged_ms) >= f.col("due_ms") + grace_ms, "lost")
+        .otherwise("not watched")
+    )
+    return (
+        table.withColumn("fired_ms", f.floor(f.col("fired_ns") / _NS_PER_MS))
+        .withColumn("outcome", outcome)
+        .withColumn("error_ms", f.col("fired_ms") - possible_ms)
+        .withColumn("stored_error_ms", f.col("store_ms") - possible_ms)
+        .withColumn("delay", f.when(delay <= 0, "already due").otherwise(ranges))
+    )
+
+
+def verify(messages: DataFrame, *, grace_ms: int = 5_000, samples: int = 20) -> Verdict:
+    """What became of the delayed messages, with the errors by topic, way of asking and delay."""
+    from pyspark.sql import functions as f
+
+    table = outcomes(messages, grace_ms=grace_ms).cache()
+    try:
+        by_outcome = {
+            row["outcome"]: row["count"] for row in table.groupBy("outcome").count().collect()
+        }
+        groups = []
+        level = f.concat(f.lit("level "), f.col("asked_value").cast("string"))
+        asked = f.when(f.col("asked") == "level", level).otherwise(f.col("asked"))
+        for by, column in (
+            ("all", f.lit("all")),
+            ("topic", f.col("topic")),
+            ("asked", asked),
+            ("delay", f.col("delay")),
+        ):
+            groups += _errors(table, by, column)
+        bad = table.where(
+            f.col("outcome").isin("lost", "doubled", "early", "fired though recalled")
+        )
+        columns = ("outcome", "topic", "message_id", "due_ms", "fired_ms", "places", "place")
+        shown = [
+            row.asDict(recursive=True) for row in bad.select(*columns).limit(samples).collect()
+        ]
+    finally:
+        table.unpersist()
+    fired = ("fired", "doubled", "early")
+    return Verdict(
+        messages=sum(by_outcome.values()),
+        fired=sum(by_outcome.get(name, 0) for name in fired),
+        lost=by_outcome.get("lost", 0),
+        doubled=by_outcome.get("doubled", 0),
+        early=by_outcome.get("early", 0),
+        recalled=by_outcome.get("recalled", 0),
+        fired_though_recalled=by_outcome.get("fired though recalled", 0),
+        not_due=by_outcome.get("not due", 0),
+        not_watched=by_outcome.get("not watched", 0),
+        without_id=by_outcome.get("without id", 0),
+        groups=groups,
+        samples=shown,
+    )
+
+
+def _errors(table: DataFrame, by: str, column: Any) -> list[Errors]:
+    from pyspark.sql import functions as f
+
+    is_fired = f.col("outcome").isin("fired", "doubled", "early")
+    error = f.when(is_fired, f.col("error_ms"))
+    stored = f.when(is_fired, f.col("stored_error_ms"))
+
+    def number(outcome: str) -> Any:
+        return f.sum((f.col("outcome") == outcome).cast("int"))
+
+    rows = (
+        table.groupBy(column.alias("name"))
+        .agg(
+            f.count("*").alias("messages"),
+            f.sum(is_fired.cast("int")).alias("fired"),
+            number("lost").alias("lost"),
+            number("doubled").alias("doubled"),
+            number("early").alias("early"),
+            f.percentile(error, f.array(*(f.lit(share) for share in PERCENTILES))).alias("shares"),
+            f.max(error).alias("max"),
+            f.percentile(stored, f.array(f.lit(0.5), f.lit(0.99))).alias("stored"),
+            f.max(stored).alias("stored_max"),
+        )
+        .orderBy("name")
+        .collect()
+    )
+    found = []
+    for row in rows:
+        shares = row["shares"] or (None,) * len(PERCENTILES)
+        found.append(
+            Errors(
+                by=by,
+                name=row["name"] or "",
+                messages=row["messages"],
+                fired=row["fired"],
+                lost=row["lost"],
+                doubled=row["doubled"],
+                early=row["early"],
+                p50=shares[0],
+                p90=shares[1],
+                p99=shares[2],
+                p999=shares[3],
+                max=row["max"],
+                stored_p50=(row["stored"] or (None,))[0],
+                stored_p99=(row["stored"] or (None,))[-1],
+                stored_max=row["stored_max"],
+            )
+        )
+    return found

@@ -1,0 +1,236 @@
+"""`profile`: what recorded traffic is, and what capacity it needs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from gateway.wire.codes import RequestCode
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_NAMES: Final = {int(code): code.name for code in RequestCode}
+_TOPICS: Final = 100
+_SECONDS: Final = 10
+_NS: Final = 1_000_000_000
+
+
+class CodeFigures(msgspec.Struct, kw_only=True):
+    """The requests of one code from one side."""
+
+    code: int
+    name: str
+    from_client: bool
+    requests: int
+    share: float
+    """Of all requests."""
+    unanswered: int
+    refused: int
+    """Answered with a code other than 0; for pulls that includes that there was nothing."""
+    bytes: int
+    """Of the bodies of requests and answers."""
+    p50_ms: float | None
+    p99_ms: float | None
+    """From the request to its answer; a pull may wait on purpose."""
+
+
+class TopicFigures(msgspec.Struct, kw_only=True):
+    """The messages sent to one topic and delivered from it."""
+
+    topic: str
+    sent: int
+    delivered: int
+    delayed: int
+    bytes: int
+    largest: int
+    groups: int
+    """Consumer groups that got messages of it."""
+
+
+class DelayFigures(msgspec.Struct, kw_only=True):
+    """Messages that asked for a later delivery in one way."""
+
+    asked: str
+    delay: str
+    messages: int
+
+
+class Profile(msgspec.Struct, kw_only=True):
+    """What recorded traffic is. Rates are per second of the recording."""
+
+    seconds: float
+    connections: int
+    requests: int
+    request_rate: float
+    sent: int
+    send_rate: float
+    delayed: int
+    peak_requests: int
+    """In the busiest second, as `peak_sent` and `peak_due`."""
+    peak_sent: int
+    peak_due: int
+    pending_at_most: int
+    """Most delayed messages that were waiting at one time."""
+    stored_bytes_a_day: float
+    """Of message bodies, at the recording's mean rate."""
+    languages: dict[str, int]
+    codes: list[CodeFigures]
+    topics: list[TopicFigures]
+    delays: list[DelayFigures]
+    hot_seconds: list[dict[str, int]]
+    """The busiest seconds, as epoch s, with their requests."""
+
+
+def profile(pairs: DataFrame, messages: DataFrame) -> Profile:
+    """The figures of a recording.
+
+    :param pairs: rows of `exchanges.ROWS`.
+    :param messages: rows of `messages.MESSAGES`.
+    """
+    from pyspark.sql import functions as f
+
+    from spark_jobs.firing import outcomes
+
+    asked = pairs.where("asked_ns is not null")
+    whole = asked.agg(
+        f.count("*"), f.min("asked_ns"), f.max("asked_ns"), f.countDistinct("connection")
+    ).collect()[0]
+    events = messages.agg(f.min("time_ns"), f.max("time_ns")).collect()[0]
+    starts = [at for at in (whole[1], events[0]) if at is not None]
+    ends = [at for at in (whole[2], events[1]) if at is not None]
+    seconds = max((max(ends) - min(starts)) / _NS, 1e-9) if starts else 0.0
+    requests = int(whole[0])
+    # A commit log has no sends but what they became.
+    has_sends = messages.where("event = 'sent'").limit(1).count() > 0
+    is_sent = f.col("event") == "sent"
+    if not has_sends:
+        is_parked = f.col("event") == "parked"
+        is_sent = is_parked | ((f.col("event") == "stored") & f.col("asked").isNull())
+    sent = messages.where(is_sent & f.coalesce(f.col("answer_code"), f.lit(0)).isin(0, 10, 11, 12))
+    sums = sent.agg(f.count("*"), f.sum("body_size"), f.count("asked")).collect()[0]
+    hot = _by_second(asked, "asked_ns").orderBy(f.desc("count")).limit(_SECONDS).collect()
+    due = sent.where("due_ms is not null").withColumn("due_ns", f.col("due_ms") * 1_000_000)
+    delays = (
+        outcomes(messages, grace_ms=0)
+        .groupBy("asked", "delay")
+        .count()
+        .orderBy("asked", "delay")
+        .collect()
+    )
+    return Profile(
+        seconds=seconds,
+        connections=int(whole[3]),
+        requests=requests,
+        request_rate=requests / seconds if seconds else 0.0,
+        sent=int(sums[0]),
+        send_rate=int(sums[0]) / seconds if seconds else 0.0,
+        delayed=int(sums[2]),
+        peak_requests=int(hot[0]["count"]) if hot else 0,
+        peak_sent=_peak(_by_second(sent, "time_ns")),
+        peak_due=_peak(_by_second(due, "due_ns")),
+        pending_at_most=_pending_at_most(due),
+        stored_bytes_a_day=(sums[1] or 0) / seconds * 86_400 if seconds else 0.0,
+        languages={
+            row["language"]: row["count"] for row in asked.groupBy("language").count().collect()
+        },
+        codes=_codes(asked, requests),
+        topics=_topics(messages, sent),
+        delays=[
+            DelayFigures(asked=row["asked"], delay=row["delay"], messages=row["count"])
+            for row in delays
+        ],
+        hot_seconds=[{"second": row["second"], "requests": row["count"]} for row in hot],
+    )
+
+
+def _by_second(table: DataFrame, column: str) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    second = f.floor(f.col(column) / _NS).alias("second")
+    return table.where(f.col(column).isNotNull()).groupBy(second).count()
+
+
+def _peak(by_second: DataFrame) -> int:
+    from pyspark.sql import functions as f
+
+    return int(by_second.agg(f.max("count")).collect()[0][0] or 0)
+
+
+def _pending_at_most(due: DataFrame) -> int:
+    """Messages add one when they are sent and take one away when they are due; by seconds."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.window import Window
+
+    changes = (
+        due.select(f.floor(f.col("time_ns") / _NS).alias("second"), f.lit(1).alias("change"))
+        .union(due.select(f.floor(f.col("due_ns") / _NS).alias("second"), f.lit(-1)))
+        .groupBy("second")
+        .agg(f.sum("change").alias("change"))
+    )
+    # One partition: a row a second of a recording is few.
+    running = f.sum("change").over(Window.orderBy("second"))
+    return int(changes.select(running.alias("n")).agg(f.max("n")).collect()[0][0] or 0)
+
+
+def _codes(asked: DataFrame, requests: int) -> list[CodeFigures]:
+    from pyspark.sql import functions as f
+
+    took = (f.col("answered_ns") - f.col("asked_ns")) / 1_000_000
+    size = f.coalesce(f.length("body"), f.lit(0)) + f.coalesce(f.length("answer_body"), f.lit(0))
+    rows = (
+        asked.groupBy("code", "from_client")
+        .agg(
+            f.count("*").alias("requests"),
+            f.sum(f.col("answered_ns").isNull().cast("int")).alias("unanswered"),
+            f.sum((f.col("answer_code") > 0).cast("int")).alias("refused"),
+            f.sum(size).alias("bytes"),
+            f.percentile_approx(took, [0.5, 0.99]).alias("took"),
+        )
+        .orderBy(f.desc("requests"), "code")
+        .collect()
+    )
+    return [
+        CodeFigures(
+            code=row["code"],
+            name=_NAMES.get(row["code"], "unknown"),
+            from_client=row["from_client"],
+            requests=row["requests"],
+            share=row["requests"] / requests,
+            unanswered=row["unanswered"],
+            refused=row["refused"] or 0,
+            bytes=row["bytes"],
+            p50_ms=row["took"][0] if row["took"] else None,
+            p99_ms=row["took"][1] if row["took"] else None,
+        )
+        for row in rows
+    ]
+
+
+def _topics(messages: DataFrame, sent: DataFrame) -> list[TopicFigures]:
+    from pyspark.sql import functions as f
+
+    out = sent.groupBy("topic").agg(
+        f.count("*").alias("sent"),
+        f.count("asked").alias("delayed"),
+        f.sum("body_size").alias("bytes"),
+        f.max("body_size").alias("largest"),
+    )
+    got = (
+        messages.where("event = 'delivered'")
+        .groupBy("topic")
+        .agg(f.count("*").alias("delivered"), f.countDistinct("group").alias("groups"))
+    )
+    rows: list[Any] = (
+        out.join(got, ["topic"], "full")
+        .fillna(0)
+        .orderBy(f.desc("sent"), f.desc("delivered"))
+        .limit(_TOPICS)
+        .collect()
+    )
+    return [
+        TopicFigures(**{name: row[name] for name in TopicFigures.__struct_fields__})
+        for row in rows
+        if row["topic"] is not None
+    ]

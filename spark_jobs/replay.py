@@ -1,0 +1,204 @@
+"""`replay`: sends recorded requests to another server, from Spark's tasks, at their times."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Collection, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import pyarrow as pa
+
+from gateway.wire.codes import RequestCode
+from gateway.wire.commands import CommandError, decode_command, encode_command
+from gateway.wire.dialect import to_json
+from gateway.wire.frames import FrameBuffer, FrameError
+from spark_jobs.errors import JobError
+from spark_jobs.replaying import DDL, Journal, Pacing, Player, Target
+from spark_jobs.rewriting import DESTRUCTIVE, Rules
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_ASK_TIMEOUT_S: Final = 10.0
+_COLUMNS: Final = (
+    *("file", "position", "connection", "asked_ns", "code", "flag", "version", "language"),
+    *("ext", "body", "answer_code", "answer_ext", "answer_body"),
+)
+
+
+class Plan(msgspec.Struct, kw_only=True):
+    """What a replay would send, or has sent."""
+
+    requests: int
+    connections: int
+    seconds: float
+    """Of the recording."""
+    by_code: dict[int, int]
+    left_out: dict[int, int]
+    """Requests that are not sent, by code."""
+    from_servers: int
+    """Recorded requests of servers to clients; the target sends its own."""
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    """What became of a replay."""
+
+    outcomes: dict[str, int]
+    unmapped: dict[str, int]
+    """Requests that still had recorded values, by the names of the fields."""
+    pacing_p50_ms: float | None
+    pacing_p99_ms: float | None
+    """How late requests left."""
+    rate: float
+    """Requests sent per second, from the first to the last."""
+
+
+def choose(
+    pairs: DataFrame, codes: Collection[int] | None, without: Collection[int] = ()
+) -> tuple[DataFrame, Plan]:
+    """The requests that are to be sent, and what they are.
+
+    :param codes: only these; None is all but those of `rewriting.DESTRUCTIVE`.
+    """
+    from pyspark.sql import functions as f
+
+    asked = pairs.where("asked_ns is not null")
+    wanted = f.col("from_client") & ~f.col("code").isin(*without)
+    if codes is None:
+        wanted &= ~f.col("code").isin(*(int(code) for code in DESTRUCTIVE))
+    else:
+        wanted &= f.col("code").isin(*codes)
+    chosen = asked.where(wanted)
+    whole = chosen.agg(
+        f.count("*"),
+        f.countDistinct("connection"),
+        f.max("asked_ns") - f.min("asked_ns"),
+    ).collect()[0]
+    by_code = {row["code"]: row["count"] for row in chosen.groupBy("code").count().collect()}
+    left_out = asked.where(f.col("from_client") & ~wanted).groupBy("code").count().collect()
+    return chosen, Plan(
+        requests=whole[0],
+        connections=whole[1],
+        seconds=(whole[2] or 0) / 1e9,
+        by_code=by_code,
+        left_out={row["code"]: row["count"] for row in left_out},
+        from_servers=asked.where("not from_client").count(),
+    )
+
+
+def replay(
+    spark: SparkSession,
+    chosen: DataFrame,
+    target: Target,
+    folder: Path,
+    *,
+    rules: Rules,
+    speed: float = 1.0,
+    rate: float = 0.0,
+    lead_s: float = 10.0,
+    patience_s: float = 30.0,
+) -> Outcome:
+    """Send the requests and write what became of them to `folder/results`.
+
+    All tasks run at once, as many as there are cores; a connection is in one of them. `lead_s` is
+    the time that these have to start. A folder with an interrupted run is gone on with: what that
+    has sent is not sent again.
+
+    :raises JobError: when there is nothing to send, or the folder has a finished run.
+    """
+    from pyspark.sql import functions as f
+
+    results = folder / "results"
+    if results.exists() and (results / "_SUCCESS").exists():
+        raise JobError(f"{folder} has a finished replay: use another folder")
+    first_ns = chosen.agg(f.min("asked_ns")).collect()[0][0]
+    if first_ns is None:
+        raise JobError("there is no request to send")
+    tasks = max(1, spark.sparkContext.defaultParallelism)
+    pacing = Pacing(
+        start_ns=time.time_ns() + round(lead_s * 1e9),
+        first_ns=first_ns,
+        speed=speed,
+        rate=rate / tasks,
+        patience_s=patience_s,
+    )
+    # Adaptive execution would join small partitions, and their tasks would wait for one another.
+    parts = chosen.select(*_COLUMNS).repartition(tasks, "connection")
+    ordered = parts.sortWithinPartitions("asked_ns", "file", "position")
+    play = partial(
+        _play, target=target, pacing=pacing, rules=rules, journal=str(folder / "journal")
+    )
+    ordered.mapInArrow(play, DDL).write.mode("overwrite").parquet(str(results))
+    return outcome(spark.read.schema(DDL).parquet(str(results)))
+
+
+def _play(
+    batches: Iterable[pa.RecordBatch],
+    *,
+    target: Target,
+    pacing: Pacing,
+    rules: Rules,
+    journal: str,
+) -> Iterator[pa.RecordBatch]:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    name = f"part-{context.partitionId() if context else 0}"
+    with Journal(Path(journal), name) as sent:
+        yield from Player(target, pacing, rules, sent).play(batches)
+
+
+def outcome(results: DataFrame) -> Outcome:
+    """What became of a replay, of its rows `replaying.RESULTS`."""
+    from pyspark.sql import functions as f
+
+    outcomes = {
+        row["outcome"]: row["count"] for row in results.groupBy("outcome").count().collect()
+    }
+    fields = results.select(f.explode(f.split("unmapped", ",")).alias("field"))
+    late = (f.col("sent_ns") - f.col("due_ns")) / 1_000_000
+    sums = results.agg(
+        f.percentile_approx(late, [0.5, 0.99]),
+        f.count("sent_ns"),
+        f.max("sent_ns") - f.min("sent_ns"),
+    ).collect()[0]
+    return Outcome(
+        outcomes=outcomes,
+        unmapped={row["field"]: row["count"] for row in fields.groupBy("field").count().collect()},
+        pacing_p50_ms=sums[0][0] if sums[0] else None,
+        pacing_p99_ms=sums[0][1] if sums[0] else None,
+        rate=sums[1] / (sums[2] / 1e9) if sums[2] else 0.0,
+    )
+
+
+def find_target(name_server: tuple[str, int]) -> Target:
+    """Asks a name server, or a gateway, for its first broker.
+
+    :raises JobError: when it does not answer, or has no broker.
+    """
+    shown = f"{name_server[0]}:{name_server[1]}"
+    try:
+        body = _ask(name_server, encode_command(RequestCode.GET_BROKER_CLUSTER_INFO, 1))
+    except (OSError, FrameError, CommandError) as error:
+        raise JobError(f"{shown} cannot be asked for its brokers: {error}") from error
+    table = json.loads(to_json(body) if body else b"{}").get("brokerAddrTable") or {}
+    for broker in table.values():
+        for address in broker.get("brokerAddrs", {}).values():
+            host, _, port = address.rpartition(":")
+            return Target(name_server, (host, int(port)))
+    raise JobError(f"{shown} knows no broker")
+
+
+def _ask(address: tuple[str, int], request: bytes) -> bytes:
+    frames = FrameBuffer()
+    with socket.create_connection(address, _ASK_TIMEOUT_S) as connection:
+        connection.sendall(request)
+        while data := connection.recv(65_536):
+            for frame in frames.feed(data):
+                return decode_command(frame).body
+    raise OSError("it closed the connection")

@@ -1,0 +1,375 @@
+"""Sends recorded requests again, each at its time, and keeps what is answered. Knows no Spark.
+
+One `Player` plays many connections in one event loop. Requests leave by time, in the order of their
+connection, whether or not earlier ones have been answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+import pyarrow as pa
+
+from gateway.wire.codes import CommandFlag, RequestCode
+from gateway.wire.commands import Command, CommandError, decode_command, encode_command
+from gateway.wire.frames import FrameBuffer, FrameError
+from spark_jobs.exchanges import TEXTS
+from spark_jobs.rewriting import Rewriter, Rules
+
+RESULTS: Final = pa.schema(
+    [
+        ("file", pa.string()),
+        ("position", pa.int64()),
+        ("connection", pa.string()),
+        ("code", pa.int32()),
+        ("outcome", pa.string()),
+        ("due_ns", pa.int64()),
+        ("sent_ns", pa.int64()),
+        ("answered_ns", pa.int64()),
+        ("answer_code", pa.int32()),
+        ("answer_remark", pa.string()),
+        ("answer_ext", TEXTS),
+        ("answer_body", pa.binary()),
+        ("unmapped", pa.string()),
+    ]
+)
+"""What became of each request; docs/replay.md says what each column means."""
+
+DDL: Final = (
+    "file string, position bigint, connection string, code int, outcome string, due_ns bigint, "
+    "sent_ns bigint, answered_ns bigint, answer_code int, answer_remark string, "
+    "answer_ext map<string,string>, answer_body binary, unmapped string"
+)
+
+ANSWERED: Final = "answered"
+ONEWAY: Final = "oneway"
+UNANSWERED: Final = "no answer"
+CLOSED: Final = "closed"
+"""The target closed the connection before it answered."""
+REFUSED: Final = "not connected"
+SENT_BEFORE: Final = "sent before"
+"""An earlier, interrupted run of the same replay has sent it."""
+
+NAME_SERVER_CODES: Final = frozenset(
+    {
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        RequestCode.GET_BROKER_CLUSTER_INFO,
+        RequestCode.PUT_KV_CONFIG,
+        RequestCode.GET_KV_CONFIG,
+        RequestCode.DELETE_KV_CONFIG,
+        RequestCode.GET_KVLIST_BY_NAMESPACE,
+        RequestCode.GET_ALL_TOPIC_LIST,
+        RequestCode.GET_TOPICS_BY_CLUSTER,
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
+        RequestCode.DELETE_TOPIC_IN_NAMESRV,
+        RequestCode.GET_NAMESRV_CONFIG,
+    }
+)
+"""Requests that a name server answers; all others are a broker's."""
+
+_RETRY_CONNECT_S: Final = 1.0
+_SPIN_S: Final = 0.0005
+
+
+class Pacing(NamedTuple):
+    """When requests leave.
+
+    :param start_ns: epoch ns at which the recording's first moment is played.
+    :param first_ns: the recording's first moment.
+    :param speed: how much faster than recorded; 0 is as fast as possible.
+    :param rate: most requests per second of this player; 0 is no limit.
+    :param outstanding: most requests that wait for their answers; then no more are sent.
+    :param patience_s: an answer is waited for so long.
+    """
+
+    start_ns: int
+    first_ns: int
+    speed: float = 1.0
+    rate: float = 0.0
+    outstanding: int = 4096
+    patience_s: float = 30.0
+
+
+class Target(NamedTuple):
+    """Where to send: name server and broker may be one address."""
+
+    name_server: tuple[str, int]
+    broker: tuple[str, int]
+
+
+class Journal:
+    """What a player has sent, on disk before it is sent, so that nobody sends it again.
+
+    8 bytes for each request: a hash of its file and position.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._sent: set[bytes] = set()
+        for file in folder.glob("*.sent"):
+            data = file.read_bytes()
+            self._sent.update(data[at : at + 8] for at in range(0, len(data) - 7, 8))
+        self._file = os.open(
+            folder / f"{name}-{os.getpid()}-{time.time_ns()}.sent",
+            os.O_WRONLY | os.O_CREAT | os.O_APPEND,
+            0o644,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        os.close(self._file)
+
+    def claim(self, file: str, position: int) -> bool:
+        """Note that a request is about to be sent; False when it was noted before."""
+        place = f"{file}\0{position}".encode()
+        mark = hashlib.blake2b(place, digest_size=8).digest()
+        if mark in self._sent:
+            return False
+        os.write(self._file, mark)
+        self._sent.add(mark)
+        return True
+
+
+class _Line(asyncio.Protocol):
+    """A connection to the target."""
+
+    def __init__(self, player: Player) -> None:
+        self._player = player
+        self._frames = FrameBuffer()
+        self._transport: asyncio.Transport | None = None
+        self.waiting: dict[int, _Sent] = {}
+        self.next_opaque = 1
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        for sent in self.waiting.values():
+            self._player.finish(sent, CLOSED)
+        self.waiting.clear()
+
+    def data_received(self, data: bytes) -> None:
+        assert self._transport is not None
+        try:
+            frames = self._frames.feed(data)
+            for frame in frames:
+                command = decode_command(frame)
+                if command.is_response and (sent := self.waiting.pop(command.opaque, None)):
+                    self._player.answer(sent, command)
+        except (FrameError, CommandError):
+            self._transport.abort()
+
+    def send(self, data: bytes) -> None:
+        assert self._transport is not None
+        self._transport.write(data)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class _Sent(NamedTuple):
+    row: Mapping[str, Any]
+    result: dict[str, Any]
+    rewriter: Rewriter
+    line: _Line
+    opaque: int
+
+
+class Player:
+    """Plays rows of `exchanges.ROWS` that are requests, in the order of their times."""
+
+    def __init__(self, target: Target, pacing: Pacing, rules: Rules, journal: Journal) -> None:
+        self._target = target
+        self._pacing = pacing
+        self._rules = rules
+        self._journal = journal
+        self._lines: dict[tuple[str, tuple[str, int]], _Line] = {}
+        self._failed: dict[tuple[str, int], tuple[float, str]] = {}
+        self._rewriters: dict[str, Rewriter] = {}
+        self._finished: list[dict[str, Any]] = []
+        self._outstanding: dict[int, _Sent] = {}
+        self._last_send_ns = 0
+        self._room = asyncio.Event()
+
+    def play(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Play all of it; what became of the requests, as batches of `RESULTS`."""
+        loop = asyncio.new_event_loop()
+        try:
+            for batch in batches:
+                loop.run_until_complete(self._play_rows(batch.to_pylist()))
+                if self._finished:
+                    yield self._results()
+            loop.run_until_complete(self._wait_for_answers())
+            for sent in list(self._outstanding.values()):
+                self.finish(sent, UNANSWERED)
+            for line in self._lines.values():
+                line.waiting.clear()
+                line.close()
+            loop.run_until_complete(asyncio.sleep(0))
+            yield self._results()
+        finally:
+            loop.close()
+
+    def finish(self, sent: _Sent, outcome: str) -> None:
+        """A request has come to its end."""
+        self._outstanding.pop(id(sent.result), None)
+        sent.result["outcome"] = outcome
+        self._finished.append(sent.result)
+        self._room.set()
+
+    def answer(self, sent: _Sent, command: Command) -> None:
+        """The target has answered a request."""
+        ext = command.ext()
+        sent.result.update(
+            answered_ns=time.time_ns(),
+            answer_code=command.code,
+            answer_remark=command.remark,
+            answer_ext=list(ext.items()),
+            answer_body=command.body,
+        )
+        row = sent.row
+        if row["answer_code"] is not None:
+            sent.rewriter.answer(
+                row["code"],
+                dict(row["ext"] or ()),
+                (dict(row["answer_ext"] or ()), row["answer_body"] or b""),
+                (ext, command.body),
+            )
+        self.finish(sent, ANSWERED)
+
+    def _due_ns(self, recorded_ns: int) -> int:
+        pacing = self._pacing
+        due_ns = pacing.start_ns
+        if pacing.speed:
+            due_ns += round((recorded_ns - pacing.first_ns) / pacing.speed)
+        if pacing.rate:
+            due_ns = max(due_ns, self._last_send_ns + round(1e9 / pacing.rate))
+        return due_ns
+
+    async def _play_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        for row in rows:
+            await self._play_row(row)
+
+    async def _play_row(self, row: Mapping[str, Any]) -> None:
+        due_ns = self._due_ns(row["asked_ns"])
+        await _sleep_until(due_ns)
+        self._last_send_ns = due_ns if self._pacing.rate else 0
+        await self._make_room()
+        result: dict[str, Any] = {
+            **{name: row[name] for name in ("file", "position", "connection", "code")},
+            "due_ns": due_ns,
+        }
+        address = self._target.broker
+        if row["code"] in NAME_SERVER_CODES:
+            address = self._target.name_server
+        line = await self._line(row["connection"], address)
+        if line is None:
+            self._finished.append(
+                result | {"outcome": REFUSED, "answer_remark": self._failed[address][1]}
+            )
+            return
+        if not self._journal.claim(row["file"], row["position"]):
+            self._finished.append(result | {"outcome": SENT_BEFORE})
+            return
+        rewriter = self._rewriters.get(row["connection"])
+        if rewriter is None:
+            rewriter = self._rewriters[row["connection"]] = Rewriter(self._rules)
+        changed = rewriter.request(
+            row["code"],
+            dict(row["ext"] or ()),
+            row["body"] or b"",
+            row["asked_ns"] // 1_000_000,
+            time.time_ns() // 1_000_000,
+        )
+        opaque = line.next_opaque
+        line.next_opaque += 1
+        result |= {"sent_ns": time.time_ns(), "unmapped": ",".join(changed.unmapped) or None}
+        line.send(
+            encode_command(
+                row["code"],
+                opaque,
+                flag=row["flag"],
+                ext=changed.ext,
+                body=changed.body,
+                language=row["language"] or "JAVA",
+                version=row["version"],
+            )
+        )
+        if row["flag"] & CommandFlag.ONEWAY:
+            self._finished.append(result | {"outcome": ONEWAY})
+            return
+        sent = _Sent(row, result, rewriter, line, opaque)
+        line.waiting[opaque] = sent
+        self._outstanding[id(result)] = sent
+
+    async def _make_room(self) -> None:
+        """Wait while too many answers are outstanding; give up those that are due for long."""
+        while len(self._outstanding) >= self._pacing.outstanding:
+            self._room.clear()
+            oldest = next(iter(self._outstanding.values()))
+            age_s = (time.time_ns() - oldest.result["sent_ns"]) / 1e9
+            if age_s >= self._pacing.patience_s:
+                oldest.line.waiting.pop(oldest.opaque, None)
+                self.finish(oldest, UNANSWERED)
+                continue
+            try:
+                await asyncio.wait_for(self._room.wait(), self._pacing.patience_s - age_s)
+            except TimeoutError:
+                continue
+
+    async def _wait_for_answers(self) -> None:
+        deadline = time.monotonic() + self._pacing.patience_s
+        while self._outstanding and (left_s := deadline - time.monotonic()) > 0:
+            self._room.clear()
+            try:
+                await asyncio.wait_for(self._room.wait(), left_s)
+            except TimeoutError:
+                return
+
+    async def _line(self, connection: str, address: tuple[str, int]) -> _Line | None:
+        line = self._lines.get((connection, address))
+        if line is not None and line.is_open:
+            return line
+        failed_at, _ = self._failed.get(address, (float("-inf"), ""))
+        if time.monotonic() - failed_at < _RETRY_CONNECT_S:
+            return None
+        loop = asyncio.get_running_loop()
+        try:
+            _, line = await loop.create_connection(lambda: _Line(self), *address)
+        except OSError as error:
+            self._failed[address] = (time.monotonic(), f"{address[0]}:{address[1]}: {error}")
+            return None
+        self._lines[connection, address] = line
+        return line
+
+    def _results(self) -> pa.RecordBatch:
+        rows, self._finished = self._finished, []
+        arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in RESULTS]
+        return pa.RecordBatch.from_arrays(arrays, schema=RESULTS)
+
+
+async def _sleep_until(moment_ns: int) -> None:
+    """Answers are taken meanwhile, also when the moment has passed."""
+    left_s = (moment_ns - time.time_ns()) / 1e9
+    await asyncio.sleep(max(left_s - _SPIN_S, 0) if left_s > _SPIN_S else 0)

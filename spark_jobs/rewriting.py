@@ -1,0 +1,301 @@
+"""What a recorded request is in another run: its time, ids and offsets fitted to that run.
+
+Pure: a `Rewriter` is told the requests of one connection and the answers to them, in the order of
+the replay, and keeps what it learned from these.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple
+
+from gateway.wire import properties as names
+from gateway.wire.codes import RequestCode
+from gateway.wire.messages import (
+    BatchItem,
+    MessageError,
+    decode_messages,
+    encode_batch,
+    split_batch,
+)
+from gateway.wire.properties import join, parse
+from spark_jobs.messages import PULLS, SENDS
+
+Delays = Literal["keep", "scale"]
+
+DESTRUCTIVE: Final = frozenset(
+    {
+        RequestCode.UPDATE_BROKER_CONFIG,
+        RequestCode.TRIGGER_DELETE_FILES,
+        RequestCode.DELETE_KV_CONFIG,
+        RequestCode.PUT_KV_CONFIG,
+        RequestCode.REGISTER_BROKER,
+        RequestCode.UNREGISTER_BROKER,
+        RequestCode.WIPE_WRITE_PERM_OF_BROKER,
+        RequestCode.ADD_WRITE_PERM_OF_BROKER,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.DELETE_TOPIC_IN_NAMESRV,
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
+        RequestCode.CLEAN_UNUSED_TOPIC,
+        RequestCode.CLONE_GROUP_OFFSET,
+        RequestCode.UPDATE_NAMESRV_CONFIG,
+        RequestCode.DELETE_EXPIRED_COMMITLOG,
+        RequestCode.SWITCH_TIMER_ENGINE,
+        RequestCode.SET_MESSAGE_REQUEST_MODE,
+        RequestCode.ABORT_TIMERS,
+    }
+)
+"""Requests that take something away from others than the sender; sent only when they are named."""
+
+_TOPIC_FIELDS: Final = ("topic", "b", "originTopic")
+_GROUP_FIELDS: Final = ("consumerGroup", "group", "producerGroup", "a", "groupName")
+_QUEUE_OFFSET_FIELDS: Final = {
+    RequestCode.PULL_MESSAGE: ("queueOffset", "commitOffset"),
+    RequestCode.LITE_PULL_MESSAGE: ("queueOffset", "commitOffset"),
+    RequestCode.UPDATE_CONSUMER_OFFSET: ("commitOffset",),
+}
+_NAMED_IN_BODY: Final = {
+    RequestCode.HEART_BEAT,
+    RequestCode.LOCK_BATCH_MQ,
+    RequestCode.UNLOCK_BATCH_MQ,
+    RequestCode.CHECK_CLIENT_CONFIG,
+}
+"""Requests that name topics and groups in a JSON body."""
+
+
+class Rules(NamedTuple):
+    """How requests are to be changed. `run` tells this run's ids from those of others."""
+
+    run: str
+    speed: float = 1.0
+    delays: Delays = "keep"
+    topics: Mapping[str, str] = {}
+    groups: Mapping[str, str] = {}
+
+
+class Rewritten(NamedTuple):
+    """A request as it is to be sent. `unmapped` names fields that still have recorded values."""
+
+    ext: dict[str, str]
+    body: bytes
+    unmapped: tuple[str, ...]
+
+
+class Rewriter:
+    """Rewrites the requests of one connection."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._offsets: dict[tuple[str, str, int], int] = {}
+        self._physical: dict[int, int] = {}
+        self._handles: dict[str, str] = {}
+        self._ids: dict[str, str] = {}
+        self._transactions: dict[str, dict[str, str]] = {}
+
+    def request(
+        self, code: int, ext: Mapping[str, str], body: bytes, recorded_ms: int, now_ms: int
+    ) -> Rewritten:
+        """The request as it is to be sent at `now_ms`; it was recorded at `recorded_ms`."""
+        changed = dict(ext)
+        for fields, renamed in (
+            (_TOPIC_FIELDS, self._rules.topics),
+            (_GROUP_FIELDS, self._rules.groups),
+        ):
+            for name in fields:
+                if name in changed and changed[name] in renamed:
+                    changed[name] = renamed[changed[name]]
+        unmapped: list[str] = []
+        if code in SENDS:
+            body = self._send(code, changed, body, recorded_ms, now_ms)
+        elif code in _NAMED_IN_BODY:
+            body = self._rename_in(body)
+        elif code in _QUEUE_OFFSET_FIELDS:
+            place = (ext.get("topic", ""), ext.get("queueId", ""))
+            for name in _QUEUE_OFFSET_FIELDS[RequestCode(code)]:
+                self._map_offset(changed, name, place, unmapped)
+        elif code == RequestCode.RECALL_MESSAGE:
+            self._map(changed, "recallHandle", self._handles, unmapped)
+        elif code == RequestCode.CONSUMER_SEND_MSG_BACK:
+            self._map_physical(changed, "offset", unmapped)
+            self._map(changed, "originMsgId", self._ids, unmapped)
+        elif code == RequestCode.VIEW_MESSAGE_BY_ID:
+            self._map_physical(changed, "offset", unmapped)
+        elif code == RequestCode.END_TRANSACTION:
+            known = self._transactions.get(ext.get("msgId", "") or ext.get("transactionId", ""))
+            if known is None:
+                unmapped.append("transactionId")
+            else:
+                changed |= known
+        elif code == RequestCode.QUERY_MESSAGE:
+            changed["key"] = self._ids.get(changed.get("key", ""), changed.get("key", ""))
+        elif code == RequestCode.SEARCH_OFFSET_BY_TIMESTAMP and "timestamp" in changed:
+            changed["timestamp"] = str(self._moved(int(changed["timestamp"]), recorded_ms, now_ms))
+        return Rewritten(changed, body, tuple(unmapped))
+
+    def answer(
+        self,
+        code: int,
+        ext: Mapping[str, str],
+        recorded: tuple[Mapping[str, str], bytes],
+        replayed: tuple[Mapping[str, str], bytes],
+    ) -> None:
+        """Learn from an answer what the recorded one's ids and offsets are in this run.
+
+        :param ext: the fields of the recorded request.
+        :param recorded: fields and body of the recorded answer; likewise `replayed`.
+        """
+        (old, old_body), (new, new_body) = recorded, replayed
+        if code in SENDS:
+            for name, table in (("recallHandle", self._handles), ("msgId", self._ids)):
+                if name in old and name in new:
+                    table[old[name]] = new[name]
+            if "transactionId" in old and "transactionId" in new and "msgId" in new:
+                found = {"transactionId": new["transactionId"], "msgId": new["transactionId"]}
+                found["tranStateTableOffset"] = new.get("queueOffset", "0")
+                found["commitLogOffset"] = str(_physical_of(new["msgId"]))
+                self._transactions[old["transactionId"]] = found
+        elif code in PULLS:
+            place = (ext.get("topic", ""), ext.get("queueId", ""))
+            self._learn_offset(place, old, new, "nextBeginOffset")
+            try:
+                before = decode_messages(old_body)
+                by_id = {
+                    _id_of(message.properties): message for message in decode_messages(new_body)
+                }
+            except MessageError:
+                return
+            for message in before:
+                now = by_id.get(self._ids.get(_id_of(message.properties), ""))
+                if now is not None:
+                    self._physical[message.physical_offset] = now.physical_offset
+                    self._offsets[(*place, message.queue_offset)] = now.queue_offset
+        elif code in (RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.GET_MAX_OFFSET):
+            self._learn_offset((ext.get("topic", ""), ext.get("queueId", "")), old, new, "offset")
+
+    def _rename_in(self, body: bytes) -> bytes:
+        for fields, renamed in (
+            ((b"topic",), self._rules.topics),
+            ((b"groupName", b"consumerGroup"), self._rules.groups),
+        ):
+            for old, new in renamed.items():
+                for field in fields:
+                    body = body.replace(
+                        b'"%b":"%b"' % (field, old.encode()), b'"%b":"%b"' % (field, new.encode())
+                    )
+        return body
+
+    def _learn_offset(
+        self, place: tuple[str, str], old: Mapping[str, str], new: Mapping[str, str], name: str
+    ) -> None:
+        if name in old and name in new:
+            self._offsets[(*place, int(old[name]))] = int(new[name])
+
+    def _map_offset(
+        self, ext: dict[str, str], name: str, place: tuple[str, str], unmapped: list[str]
+    ) -> None:
+        if name not in ext:
+            return
+        recorded = int(ext[name])
+        if recorded == 0:
+            return  # the beginning, in any run
+        known = self._offsets.get((*place, recorded))
+        if known is None:
+            unmapped.append(name)
+        else:
+            ext[name] = str(known)
+
+    def _map_physical(self, ext: dict[str, str], name: str, unmapped: list[str]) -> None:
+        known = self._physical.get(int(ext.get(name, "-1")))
+        if known is None:
+            unmapped.append(name)
+        else:
+            ext[name] = str(known)
+
+    def _map(
+        self, ext: dict[str, str], name: str, table: Mapping[str, str], unmapped: list[str]
+    ) -> None:
+        if name not in ext:
+            return
+        if ext[name] in table:
+            ext[name] = table[ext[name]]
+        else:
+            unmapped.append(name)
+
+    def _send(
+        self, code: int, ext: dict[str, str], body: bytes, recorded_ms: int, now_ms: int
+    ) -> bytes:
+        is_long = code == RequestCode.SEND_MESSAGE
+        properties, born, batch = (
+            ("properties", "bornTimestamp", "batch") if is_long else ("i", "g", "m")
+        )
+        if born in ext:
+            ext[born] = str(now_ms)
+        if ext.get(batch) in ("true", "1"):
+            try:
+                items = split_batch(body)
+            except MessageError:
+                return body  # as broken as it was recorded
+            return encode_batch(
+                BatchItem(flag, content, self._properties(text, recorded_ms, now_ms))
+                for flag, content, text in items
+            )
+        if properties in ext:
+            ext[properties] = self._properties(ext[properties], recorded_ms, now_ms)
+        return body
+
+    def _properties(self, text: str, recorded_ms: int, now_ms: int) -> str:
+        found = parse(text)
+        if names.UNIQ_KEY in found:
+            found[names.UNIQ_KEY] = self._new_id(found[names.UNIQ_KEY])
+        for name in (names.TIMER_DELIVER_MS, names.START_DELIVER_TIME):
+            if found.get(name, "").lstrip("-").isdecimal():
+                found[name] = str(self._moved(int(found[name]), recorded_ms, now_ms))
+        if self._rules.delays == "scale":
+            self._scale(found)
+        try:
+            return join(found)
+        except ValueError:
+            return text  # as broken as it was recorded
+
+    def _moved(self, moment_ms: int, recorded_ms: int, now_ms: int) -> int:
+        """As far from now as the moment was from its request, or as the speed makes of that."""
+        ahead = moment_ms - recorded_ms
+        if self._rules.delays == "scale":
+            ahead = round(ahead / self._rules.speed)
+        return now_ms + ahead
+
+    def _scale(self, properties: dict[str, str]) -> None:
+        """Relative delays, shorter by the speed. Levels are the server's, and stay."""
+        seconds = properties.get(names.TIMER_DELAY_SEC, "")
+        if seconds.isdecimal():
+            del properties[names.TIMER_DELAY_SEC]
+            properties[names.TIMER_DELAY_MS] = str(round(int(seconds) * 1000 / self._rules.speed))
+        elif properties.get(names.TIMER_DELAY_MS, "").isdecimal():
+            delay = int(properties[names.TIMER_DELAY_MS])
+            properties[names.TIMER_DELAY_MS] = str(round(delay / self._rules.speed))
+
+    def _new_id(self, recorded: str) -> str:
+        """An id of the same length for this run; the same one whenever it is asked for."""
+        new = new_id(recorded, self._rules.run)
+        self._ids[recorded] = new
+        return new
+
+
+def new_id(recorded: str, run: str) -> str:
+    """The id that a recorded message has in a run: as long as it was, upper-case hex."""
+    digest = hashlib.blake2b(f"{run}\0{recorded}".encode(), digest_size=32).hexdigest().upper()
+    return (digest * (len(recorded) // len(digest) + 1))[: max(len(recorded), 16)]
+
+
+def _id_of(properties: str) -> str:
+    return parse(properties).get(names.UNIQ_KEY, "")
+
+
+def _physical_of(message_id: str) -> int:
+    try:
+        return int(message_id[-16:], 16)
+    except ValueError:
+        return 0

@@ -1,0 +1,226 @@
+"""Replaying without Spark: against a server of our own that answers, dawdles or hangs up."""
+
+from __future__ import annotations
+
+import socketserver
+import threading
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from gateway.wire.codes import RequestCode
+from gateway.wire.commands import Command, decode_command, encode_response
+from gateway.wire.frames import FrameBuffer
+from gateway.wire.properties import parse
+from spark_jobs.exchanges import ROWS
+from spark_jobs.replaying import Journal, Pacing, Player, Target
+from spark_jobs.rewriting import Rewriter, Rules, new_id
+
+NOW_NS = 1_700_000_000_000_000_000
+SEND = int(RequestCode.SEND_MESSAGE_V2)
+RECALL = int(RequestCode.RECALL_MESSAGE)
+
+
+class Server:
+    """Answers each request with the next of its answers, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Command] = []
+        self.is_silent = False
+        self.hang_up_after: int | None = None
+        outer = self
+
+        class Handler(socketserver.BaseRequestHandler):
+            def handle(self) -> None:
+                frames = FrameBuffer()
+                while data := self.request.recv(65_536):
+                    for frame in frames.feed(data):
+                        command = decode_command(frame)
+                        outer.asked.append(command)
+                        if len(outer.asked) == outer.hang_up_after:
+                            return
+                        if not outer.is_silent and not command.is_oneway:
+                            self.request.sendall(outer.answer(command))
+
+        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.address: tuple[str, int] = ("127.0.0.1", self._server.server_address[1])
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+
+    def answer(self, command: Command) -> bytes:
+        ext = command.ext()
+        if command.code == SEND:
+            key = parse(ext["i"])["UNIQ_KEY"]
+            return encode_response(
+                command.opaque, 0, ext={"recallHandle": f"new-{key}", "transactionId": key}
+            )
+        return encode_response(command.opaque, 0)
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+def asked(position: int, code: int, ext: dict[str, str], **more: Any) -> dict[str, Any]:
+    return {
+        "kind": "pair",
+        "file": "a.capture",
+        "position": position,
+        "connection": "a#1",
+        "from_client": True,
+        "asked_ns": NOW_NS + position * 1_000_000,
+        "opaque": position,
+        "code": code,
+        "flag": 0,
+        "version": 513,
+        "language": "JAVA",
+        "ext": list(ext.items()),
+        "body": b"",
+        **more,
+    }
+
+
+def sent(position: int, key: str, **more: Any) -> dict[str, Any]:
+    answer = [("recallHandle", f"old-{key}"), ("transactionId", key)]
+    ext = {"b": "orders", "g": "1", "i": f"UNIQ_KEY\x01{key}\x02TIMER_DELAY_SEC\x0130\x02"}
+    return asked(position, SEND, ext, answer_code=0, answer_ext=answer, **more)
+
+
+def batches(rows: list[dict[str, Any]]) -> list[pa.RecordBatch]:
+    columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in ROWS]
+    return [pa.RecordBatch.from_arrays(columns, schema=ROWS)]
+
+
+def play(
+    address: tuple[str, int],
+    folder: Path,
+    rows: list[dict[str, Any]],
+    *,
+    rules: Rules | None = None,
+    **pacing: Any,
+) -> list[dict[str, Any]]:
+    pace = Pacing(time.time_ns(), NOW_NS, **{"patience_s": 5.0, **pacing})
+    with Journal(folder / "journal", "part") as journal:
+        player = Player(Target(address, address), pace, rules or Rules("run"), journal)
+        return [row for batch in player.play(batches(rows)) for row in batch.to_pylist()]
+
+
+def test_requests_leave_in_order_with_ids_of_this_run(server: Server, tmp_path: Path) -> None:
+    keys = [f"{number:032X}" for number in range(20)]
+    rows = [sent(number, key) for number, key in enumerate(keys)]
+    results = play(server.address, tmp_path, rows)
+    got = [parse(command.ext()["i"])["UNIQ_KEY"] for command in server.asked]
+    assert got == [new_id(key, "run") for key in keys]
+    assert len({*got, *keys}) == 40
+    assert [len(key) for key in got] == [32] * 20
+    assert [row["outcome"] for row in results] == ["answered"] * 20
+    assert all(row["answered_ns"] >= row["sent_ns"] for row in results)
+
+
+def test_times_between_requests_are_kept_or_scaled(server: Server, tmp_path: Path) -> None:
+    rows = [sent(at, f"{at:032X}") for at in (0, 100, 400)]
+    slow = play(server.address, tmp_path / "1", rows)
+    fast = play(server.address, tmp_path / "4", rows, speed=4.0)
+    at_once = play(server.address, tmp_path / "0", rows, speed=0.0)
+    for results, gaps in ((slow, [100, 300]), (fast, [25, 75]), (at_once, [0, 0])):
+        due = sorted(row["due_ns"] for row in results)
+        assert [(later - sooner) / 1e6 for sooner, later in pairwise(due)] == gaps
+        assert all(row["sent_ns"] >= row["due_ns"] - 1_000_000 for row in results)
+
+
+def test_a_rate_is_not_exceeded(server: Server, tmp_path: Path) -> None:
+    rows = [sent(at, f"{at:032X}") for at in range(10)]
+    results = play(server.address, tmp_path, rows, speed=0.0, rate=100.0)
+    due = sorted(row["due_ns"] for row in results)
+    assert due[-1] - due[0] >= 9 * 10_000_000
+
+
+def test_a_handle_of_an_earlier_answer_is_mapped(server: Server, tmp_path: Path) -> None:
+    rows = [
+        sent(0, "A" * 32),
+        asked(200, RECALL, {"topic": "orders", "recallHandle": "old-" + "A" * 32}),
+    ]
+    rows.append(asked(250, RECALL, {"topic": "orders", "recallHandle": "never seen"}))
+    results = play(server.address, tmp_path, rows)
+    assert server.asked[1].ext()["recallHandle"] == f"new-{new_id('A' * 32, 'run')}"
+    assert [row["unmapped"] for row in sorted(results, key=lambda row: row["position"])] == [
+        None,
+        None,
+        "recallHandle",
+    ]
+
+
+def test_what_was_sent_is_not_sent_again(server: Server, tmp_path: Path) -> None:
+    rows = [sent(at, f"{at:032X}") for at in range(6)]
+    play(server.address, tmp_path, rows[:4])
+    results = play(server.address, tmp_path, rows)
+    assert len(server.asked) == 6
+    assert [row["outcome"] for row in results].count("sent before") == 4
+
+
+def test_a_target_that_is_down_is_told(tmp_path: Path) -> None:
+    server = Server()
+    server.close()
+    results = play(server.address, tmp_path, [sent(at, f"{at:032X}") for at in range(3)])
+    assert [row["outcome"] for row in results] == ["not connected"] * 3
+    assert str(server.address[1]) in results[0]["answer_remark"]
+
+
+def test_a_target_that_is_silent_holds_up_nobody_for_ever(server: Server, tmp_path: Path) -> None:
+    server.is_silent = True
+    rows = [sent(at, f"{at:032X}") for at in range(4)]
+    results = play(server.address, tmp_path, rows, patience_s=0.2, outstanding=2)
+    assert [row["outcome"] for row in results] == ["no answer"] * 4
+    assert len(server.asked) == 4
+
+
+def test_a_connection_that_is_closed_is_made_again(server: Server, tmp_path: Path) -> None:
+    server.hang_up_after = 2
+    rows = [sent(at * 100, f"{at:032X}") for at in range(4)]
+    results = sorted(play(server.address, tmp_path, rows), key=lambda row: row["position"])
+    assert [row["outcome"] for row in results] == ["answered", "closed", "answered", "answered"]
+
+
+def test_delays_are_scaled_and_topics_renamed_when_that_is_asked() -> None:
+    rules = Rules("run", speed=10.0, delays="scale", topics={"orders": "copy"}, groups={"g": "h"})
+    rewriter = Rewriter(rules)
+    properties = "TIMER_DELIVER_MS\x0161000\x02TIMER_DELAY_SEC\x0130\x02"
+    changed = rewriter.request(
+        SEND, {"a": "g", "b": "orders", "i": properties}, b"", recorded_ms=1_000, now_ms=500_000
+    )
+    assert (changed.ext["a"], changed.ext["b"]) == ("h", "copy")
+    assert parse(changed.ext["i"]) == {"TIMER_DELIVER_MS": "506000", "TIMER_DELAY_MS": "3000"}
+    kept = Rewriter(Rules("run")).request(SEND, {"i": properties}, b"", 1_000, 500_000)
+    assert parse(kept.ext["i"]) == {"TIMER_DELIVER_MS": "560000", "TIMER_DELAY_SEC": "30"}
+    body = b'{"consumerDataSet":[{"groupName":"g","subscriptionDataSet":[{"topic":"orders"}]}]}'
+    assert rewriter.request(34, {}, body, 0, 0).body == body.replace(b'"g"', b'"h"').replace(
+        b"orders", b"copy"
+    )
+
+
+def test_offsets_follow_the_answers_of_this_run() -> None:
+    rewriter = Rewriter(Rules("run"))
+    place = {"topic": "orders", "queueId": "0"}
+    pull = int(RequestCode.PULL_MESSAGE)
+    first = rewriter.request(pull, {**place, "queueOffset": "0"}, b"", 0, 0)
+    assert (first.ext["queueOffset"], first.unmapped) == ("0", ())
+    rewriter.answer(pull, place, ({"nextBeginOffset": "107"}, b""), ({"nextBeginOffset": "7"}, b""))
+    assert (
+        rewriter.request(pull, {**place, "queueOffset": "107"}, b"", 0, 0).ext["queueOffset"] == "7"
+    )
+    unknown = rewriter.request(pull, {**place, "queueOffset": "200"}, b"", 0, 0)
+    assert unknown.unmapped == ("queueOffset",)

@@ -26,9 +26,10 @@ from storage.lookup import (
     newest_stored_ms,
     scan_pending,
 )
+from storage.pops import Pop, PopDue, next_pop_due, put_pops, take_due_pops, take_pop
 from storage.queues import Page, Queue, StoredMessage
 from storage.retention import remove_expired
-from storage.store import Aborted, AbortResult, Fired, Store, Terms
+from storage.store import Aborted, AbortResult, Fired, Store, Terms, Usage
 
 __all__ = [
     "AbortResult",
@@ -40,6 +41,8 @@ __all__ = [
     "Half",
     "Page",
     "Pending",
+    "Pop",
+    "PopDue",
     "Queue",
     "State",
     "StorageError",
@@ -47,6 +50,7 @@ __all__ = [
     "Store",
     "StoredMessage",
     "Terms",
+    "Usage",
     "back_up",
     "find_by_id",
     "find_by_key",
@@ -56,11 +60,15 @@ __all__ = [
     "halves_to_check",
     "held_by_topic",
     "newest_stored_ms",
+    "next_pop_due",
     "put_half",
     "put_off_check",
+    "put_pops",
     "read_pending",
     "remove_expired",
     "restore",
     "scan_pending",
+    "take_due_pops",
     "take_half",
+    "take_pop",
 ]

@@ -17,10 +17,12 @@ from storage.keys import (
     TIMER_VALUE,
     key_prefix,
     pack_u64,
+    split_pop_key,
     split_queue_key,
     split_timer_key,
     term,
 )
+from storage.queues import open_queue
 from storage.store import Store, Terms
 
 Progress = Callable[[str, int], None]
@@ -57,6 +59,8 @@ def find_faults(store: Store, progress: Progress | None = None) -> list[str]:
             aborted = _check_aborted(store, txn, faults)
             begin("halves of transactions", tables.halves)
             halves = _check_halves(store, txn, faults)
+            begin("popped messages", tables.pops)
+            _check_pops(store, txn, faults)
             begin("messages", tables.messages)
             _check_messages(store, txn, faults, pending, queued, aborted, halves)
             begin("ids and keys", tables.ids, tables.keys)
@@ -164,6 +168,17 @@ def _check_halves(store: Store, txn: lmdb.Transaction, faults: list[str]) -> set
             faults.append(f"half {sequence} is in the ids")
     faults += [f"check of half {int.from_bytes(number)}: no such half" for number in due]
     return halves
+
+
+def _check_pops(store: Store, txn: lmdb.Transaction, faults: list[str]) -> None:
+    """Every popped message has been in its queue, and its group's progress is behind it. It may
+    have been removed meanwhile, and progress may have been set back."""
+    for key, value in txn.cursor(db=store.tables.pops):
+        back_ms, _, topic, queue, offset = split_pop_key(key)
+        if int.from_bytes(value) > back_ms:
+            faults.append(f"popped {key!r}: it comes back before it was popped")
+        if offset >= open_queue(txn, store.tables, topic, queue).next:
+            faults.append(f"popped {key!r}: its queue has no such message")
 
 
 def _check_messages(

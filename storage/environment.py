@@ -43,6 +43,7 @@ class Tables(NamedTuple):
     aborted: lmdb._Database
     halves: lmdb._Database
     checks: lmdb._Database
+    pops: lmdb._Database
     offsets: lmdb._Database
     topics: lmdb._Database
     groups: lmdb._Database

@@ -13,6 +13,8 @@ All integers are big-endian, so that the order of bytes is the order of meaning.
     aborted   aborted ms 8 | sequence 8               (empty)
     halves    sequence 8                              next check ms 8 | checks made 4
     checks    next check ms 8 | sequence 8            (empty)
+    pops      back ms 8 | group | 0 | topic | 0 | queue 4 | offset 8
+                                                      popped ms 8
     offsets   group | 0 | topic | 0 | queue 4         offset 8
     topics    topic                                   settings, opaque to this room
     groups    group                                   settings, opaque to this room
@@ -23,6 +25,9 @@ the timers fire in that order, because the sequence stands before the id.
 
 A message in `halves` is the first half of a transaction: it waits in `messages` and in no index
 until it is committed, and then takes its place like any other, under the sequence that it has.
+
+A row of `pops` is a message that a consumer popped and has not acknowledged; at `back ms` it is
+moved to the group's retry topic. The group's progress is behind it already.
 
 `ends` is written when retention shortens a queue; without a row, a queue begins at 0 and ends
 behind its last row.
@@ -43,6 +48,9 @@ MAX_TOPIC = 255
 
 MAX_OFFSET_NAMES = 511 - 6
 """Longest group and topic together, in bytes, for which an offset can be kept."""
+
+MAX_POP_NAMES = 511 - 22
+"""Longest group and topic together, in bytes, for which a popped message can be noted."""
 
 HELD_SPAN_MS = 10_000
 """Length of the spans of time in which `held` counts. Shorter ones let a listing of one topic leap more exactly over
@@ -117,3 +125,20 @@ def split_offset_key(key: bytes) -> tuple[bytes, bytes, int]:
     """Group, topic, queue."""
     group, topic = key[:-5].split(b"\0")
     return group, topic, int.from_bytes(key[-4:])
+
+
+def pop_key(back_ms: int, group: bytes, topic: bytes, queue: int, offset: int) -> bytes:
+    """Key of a message that was popped and comes back."""
+    return b"%b%b\0%b\0%b%b" % (pack_u64(back_ms), group, topic, U32.pack(queue), pack_u64(offset))
+
+
+def split_pop_key(key: bytes) -> tuple[int, bytes, bytes, int, int]:
+    """Back ms, group, topic, queue, offset."""
+    group, topic = key[8:-13].split(b"\0")
+    return (
+        int.from_bytes(key[:8]),
+        group,
+        topic,
+        int.from_bytes(key[-12:-8]),
+        int.from_bytes(key[-8:]),
+    )

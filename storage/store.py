@@ -7,7 +7,7 @@ nothing of it. One thread calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from enum import Enum
 from functools import wraps
@@ -53,6 +53,9 @@ NEXT_SEQUENCE = b"next sequence"
 """Name in `meta`: the sequence that follows the last one given out, noted whenever messages are
 removed."""
 
+META_PAGES = 2
+"""Pages at the beginning of the file that LMDB keeps for itself."""
+
 NOTE = b"note "
 """Names in `meta` that begin so are the caller's own, from `put_note`."""
 
@@ -75,6 +78,21 @@ class AbortResult(NamedTuple):
 
     outcome: Aborted
     due_ms: int
+
+
+class Usage(NamedTuple):
+    """What a data folder takes up: bytes, and numbers of rows.
+
+    `free` is what holds no row: pages that can be used again, and the list of them.
+    """
+
+    size: int
+    used: int
+    free: int
+    map_size: int
+    disk_free: int
+    messages: int
+    halves: int
 
 
 class Fired(NamedTuple):
@@ -128,6 +146,9 @@ class Store:
         self._queues: dict[tuple[bytes, int], Queue] = {}
         self._offsets: dict[tuple[bytes, bytes, int], int] = {}
         self._changed_offsets: set[tuple[bytes, bytes, int]] = set()
+        self._held_totals: dict[bytes, int] | None = None
+        self.timed = 0
+        """Messages taken in for later since the store was opened."""
         with self._lmdb.begin() as txn:
             self._next_sequence = self._committed_sequence = _first_free_sequence(txn, self.tables)
             for key, value in txn.cursor(db=self.tables.offsets):
@@ -145,8 +166,10 @@ class Store:
         self._keys: list[tuple[bytes, bytes]] = []
         self._rows: list[tuple[bytes, bytes]] = []
         self._held: dict[tuple[bytes, int], int] = {}
+        self._timed = 0
         self._grown: set[Queue] = set()
         self._shortened: dict[Queue, int] = {}
+        self._advanced: dict[tuple[bytes, bytes, int], int | None] = {}
 
     # -- what is written: every call joins the batch
 
@@ -399,6 +422,17 @@ class Store:
             self._offsets[place] = offset
             self._changed_offsets.add(place)
 
+    def advance(self, group: bytes, topic: bytes, queue: int, offset: int) -> None:
+        """Note a group's progress as a part of the batch: unlike that of `set_offset` it is taken
+        back when the batch is refused, with what would have told of the messages before it.
+
+        :raises ValueError: as from `set_offset`.
+        """
+        place = (group, topic, queue)
+        before = self._offsets.get(place)
+        self.set_offset(group, topic, queue, offset)
+        self._advanced.setdefault(place, before)
+
     def forget_offsets(self, group: bytes) -> None:
         """Drop a consumer group's progress in all topics."""
         for place in [place for place in self._offsets if place[0] == group]:
@@ -479,6 +513,9 @@ class Store:
                 raise
             raise failure from error
         self._changed_offsets.clear()
+        self.timed += self._timed
+        if self._held_totals is not None:
+            self._add_held(self._held_totals)
         self._committed_sequence = self._next_sequence
         for queue in grown:
             queue.visible = queue.next
@@ -509,6 +546,11 @@ class Store:
             self._txn.abort()
         for queue in self._grown:
             queue.next = queue.visible
+        for place, before in self._advanced.items():
+            if before is None:
+                self._offsets.pop(place, None)
+            else:
+                self._offsets[place] = before
         self._next_sequence = self._committed_sequence
         self._new_batch()
 
@@ -524,6 +566,7 @@ class Store:
         if self._messages or self._replaced:
             self._put_rows(txn, self.tables.messages, self._messages, append=True)
             self._put_rows(txn, self.tables.messages, self._replaced)
+            self._timed += len(self._timers)
             self._put_rows(txn, self.tables.timers, self._timers)
             self._put_rows(txn, self.tables.ids, self._ids)
             self._put_rows(txn, self.tables.keys, self._keys)
@@ -559,6 +602,14 @@ class Store:
                 txn.put(key, pack_u64(count), db=table)
             else:
                 txn.delete(key, db=table)
+
+    def _add_held(self, totals: dict[bytes, int]) -> None:
+        for (topic, _), change in self._held.items():
+            count = totals.get(topic, 0) + change
+            if count:
+                totals[topic] = count
+            else:
+                totals.pop(topic, None)
 
     def _put_offsets(self, txn: lmdb.Transaction) -> None:
         for place in self._changed_offsets:
@@ -635,6 +686,37 @@ class Store:
         with self._lmdb.begin() as txn:
             rows = rows_with_prefix(txn, self.tables.meta, NOTE)
             return [(name[len(NOTE) :], value) for name, value in rows]
+
+    def held_totals(self) -> Mapping[bytes, int]:
+        """How many messages of each topic have not fired, without those that have none.
+
+        They are counted once, when this is first asked for, and kept from then on.
+        """
+        if self._held_totals is None:
+            totals: dict[bytes, int] = {}
+            with self._lmdb.begin() as txn:
+                for key, value in txn.cursor(db=self.tables.held):
+                    topic = key[:-9]
+                    totals[topic] = totals.get(topic, 0) + int.from_bytes(value)
+            self._held_totals = totals
+        return self._held_totals
+
+    def usage(self) -> Usage:
+        """What the data folder takes up; it costs no reading of rows."""
+        info = self._lmdb.info()
+        with self._lmdb.begin() as txn:
+            stats = [txn.stat(), *(txn.stat(table) for table in self.tables)]
+            messages = txn.stat(self.tables.messages)["entries"]
+            halves = txn.stat(self.tables.halves)["entries"]
+        pages = sum(
+            stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats
+        )
+        page_size = stats[0]["psize"]
+        size = (info["last_pgno"] + 1) * page_size
+        used = (META_PAGES + pages) * page_size
+        free = max(0, size - used)
+        disk_free = self.environment.disk_free()
+        return Usage(size, used, free, info["map_size"], disk_free, messages, halves)
 
     def open_queues(self) -> Iterable[Queue]:
         """The queues that this process has seen so far."""

@@ -1,0 +1,74 @@
+"""Messages that were popped and not acknowledged: each comes back at its time, unless it is
+acknowledged before."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from storage.keys import MAX_POP_NAMES, U64, pack_u64, pop_key, split_pop_key
+from storage.store import Store, in_batch
+
+
+class Pop(NamedTuple):
+    """A popped message: who has it, its place, and when it comes back, in epoch ms."""
+
+    back_ms: int
+    group: bytes
+    topic: bytes
+    queue: int
+    offset: int
+
+
+class PopDue(NamedTuple):
+    """A popped message whose time is over, and when it was popped, in epoch ms."""
+
+    pop: Pop
+    popped_ms: int
+
+
+@in_batch
+def put_pops(store: Store, pops: list[Pop], popped_ms: int) -> None:
+    """Note that messages were popped.
+
+    :raises ValueError: when a group and a topic are too long together to be noted.
+    """
+    txn = store.batch_transaction()
+    value = pack_u64(popped_ms)
+    for pop in pops:
+        if len(pop.group) + len(pop.topic) > MAX_POP_NAMES:
+            raise ValueError(f"group {pop.group!r} and topic {pop.topic!r} are too long")
+        txn.put(pop_key(*pop), value, db=store.tables.pops)
+        store.count_bytes(200)
+
+
+@in_batch
+def take_pop(store: Store, pop: Pop) -> bool:
+    """Forget a popped message, because it was acknowledged, or is to come back at another time.
+
+    :returns: False when it is not known, or no longer.
+    """
+    store.count_bytes(200)
+    return bool(store.batch_transaction().delete(pop_key(*pop), db=store.tables.pops))
+
+
+@in_batch
+def take_due_pops(store: Store, now_ms: int, limit: int) -> list[PopDue]:
+    """Forget the messages that are due to come back, the earliest first, at most `limit`; the
+    caller puts them where they are found again, in the same batch."""
+    bound = pack_u64(now_ms + 1)
+    due: list[PopDue] = []
+    cursor = store.batch_transaction().cursor(db=store.tables.pops)
+    alive = cursor.first()
+    while alive and cursor.key() < bound and len(due) < limit:
+        due.append(PopDue(Pop(*split_pop_key(cursor.key())), U64.unpack(cursor.value())[0]))
+        store.count_bytes(200)
+        cursor.delete()
+        alive = cursor.key() != b""
+    return due
+
+
+def next_pop_due(store: Store) -> int | None:
+    """When the first popped message comes back, in epoch ms, as it was committed last."""
+    with store.read_transaction() as txn:
+        cursor = txn.cursor(db=store.tables.pops)
+        return int.from_bytes(cursor.key()[:8]) if cursor.first() else None

@@ -9,11 +9,13 @@ earliest of them.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from time import perf_counter
 from typing import Protocol
 
 from twisted.logger import Logger
 
 from gateway.clock import Clock
+from gateway.meter import Meter
 from gateway.reactor import DelayedCall, Reactor
 from gateway.router import Call
 from gateway.wire.codes import ResponseCode
@@ -92,6 +94,12 @@ class Committer:
         self.failing = False
         self.fired = 0
         """Messages fired since the start."""
+        self.meter = Meter()
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When the earliest message is due, or was until it was aborted; None when none is held."""
+        return self._next_due
 
     def start(self) -> None:
         """Fire what came due while the gateway was down, and go on from there."""
@@ -136,6 +144,7 @@ class Committer:
         if answers:
             self._expected = min(max(len(answers), self._expected * FORGETTING), MOST_EXPECTED)
         fired = NOTHING_FIRED
+        earliest_ms = self._next_due
         try:
             if self._next_due is not None and not self._stopped:
                 now_ms = self._clock.now_ms()
@@ -146,11 +155,16 @@ class Committer:
                         others = store.fire_crowded_out(now_ms, stored_ms, MAX_CROWDED_OUT)
                         fired = Fired(fired.messages + others, more=True)
             changed = store.has_changes or store.has_changed_offsets
+            begun = perf_counter()
             grown = store.commit() if changed else set()
         except StorageError as error:
             self._refuse(answers, error)
             return
         self.failing = False
+        if changed:
+            self.meter.committed(len(answers), perf_counter() - begun)
+        if fired.messages and earliest_ms is not None:
+            self.meter.fired(fired.messages, self._clock.now_ms() - earliest_ms)
         for call, frame in answers:
             call.send(frame)
         for queue in grown:
@@ -167,6 +181,7 @@ class Committer:
         if not self.failing:
             self.log.error("a batch could not be stored: {error}", error=str(error))
         self.failing = True
+        self.meter.refused += 1
         for copy in self._copies:
             copy.reload()
         full = isinstance(error, StorageFullError)

@@ -155,6 +155,10 @@ def _advertised(value: object) -> HostPort | None:
     return address
 
 
+def _optional_address(value: object) -> HostPort | None:
+    return None if value is None or value == "" else parse_host_port(value)
+
+
 def parse_delay_levels(text: str) -> tuple[int, ...]:
     """The delay of each level in ms, level 1 first, from text such as `1s 5s 2h`.
 
@@ -285,6 +289,11 @@ AdvertisedAddress = Annotated[
     PlainValidator(_advertised),
     Kind("an IPv4 address with or without a port, such as 192.0.2.7:9876", metavar="HOST[:PORT]"),
 ]
+OptionalAddress = Annotated[
+    HostPort | None,
+    PlainValidator(_optional_address),
+    Kind("HOST:PORT with an IP address, such as 127.0.0.1:9877", metavar="HOST:PORT"),
+]
 Levels = Annotated[
     str,
     BeforeValidator(_delay_levels),
@@ -399,6 +408,13 @@ class Config(BaseModel):
         "Also answer on the listening port minus 2, where old clients with their VIP channel on "
         "send. When that port is taken, serving goes on without it and says so, unless this was "
         "set to true by hand.",
+    )
+    http: OptionalAddress = setting(
+        None,
+        _NETWORK,
+        "Address that metrics for Prometheus (/metrics) and health checks (/health, /ready) are answered on. "
+        "When left out: none. Whoever can reach it learns the names of topics and groups. Port 0 "
+        "picks a free one, printed at start.",
     )
     max_connections: Count = setting(
         10_000,

@@ -43,8 +43,10 @@ from gateway.handlers.timers import Timers
 from gateway.handlers.topic_admin import TopicAdmin
 from gateway.handlers.transactions import Transactions
 from gateway.housekeeping import Housekeeping
+from gateway.http import make_site
 from gateway.intake import Intake, terms_of
 from gateway.kv_config import KvConfig
+from gateway.metrics import Metrics
 from gateway.outgoing import Outgoing
 from gateway.parked import ParkingLot
 from gateway.resets import Resets
@@ -87,6 +89,7 @@ class Gateway:
         self._ports: list[Any] = []
         self._stopping = False
         self.port = 0
+        self.http_port = 0
 
     def start(self) -> None:
         """Open the data folder and listen.
@@ -125,6 +128,7 @@ class Gateway:
                 f"cannot listen on {config.listen}: {reason}; stop what uses it, or set listen to another address"
             ) from failure
         self._compose(store)
+        self._start_http()
 
     def _tls(self) -> TlsLayers | None:
         """What clients' TLS needs, unless that is disabled."""
@@ -162,6 +166,33 @@ class Gateway:
                 port=vip_port,
             )
 
+    def _start_http(self) -> None:
+        """Answer those who run the gateway, if they asked for it."""
+        address = self.config.http
+        if address is None:
+            return
+        metrics = Metrics(self.broker, lambda: len(self.factory.connections))
+        site: Any = make_site(metrics.text, self._not_ready)
+        try:
+            port = self._reactor.listenTCP(address.port, site, interface=address.host)
+        except error.CannotListenError as failure:
+            self.stop()
+            reason = getattr(failure.socketError, "strerror", None) or failure.socketError
+            raise StartError(
+                f"cannot listen on {address}: {reason}; stop what uses it, or set http to another address"
+            ) from failure
+        self._ports.append(port)
+        self.http_port = port.getHost().port
+
+    def _not_ready(self) -> list[str]:
+        """Why no traffic should come to this gateway."""
+        reasons = {
+            "stopping": self._stopping,
+            "the last batch could not be stored": self.broker.committer.failing,
+            "the disk has less than disk_reserve free: sends are refused": self._sending.disk_full,
+        }
+        return [reason for reason, is_so in reasons.items() if is_so]
+
     def _compose(self, store: Store) -> None:
         config, clock, reactor = self.config, self._clock, self._reactor
         clock.continue_from(newest_stored_ms(store))
@@ -192,7 +223,7 @@ class Gateway:
         )
         for part in (topics, groups, broker.intake, self.factory):
             broker.follow(part.configure)
-        sending = Sending(broker)
+        self._sending = sending = Sending(broker)
         transactions = Transactions(broker)
         handlers = Handlers(
             routing=Routing(broker),
@@ -280,6 +311,10 @@ def run(config: Config) -> int:
         f"data in {config.data}",
         flush=True,
     )
+    if config.http is not None:
+        print(
+            f"metrics on http://{HostPort(config.http.host, gateway.http_port)}/metrics", flush=True
+        )
     reactor.addSystemEventTrigger("before", "shutdown", gateway.stop)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: reactor.callFromThread(reactor.stop))

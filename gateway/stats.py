@@ -242,6 +242,11 @@ class Statistics:
             now.value / life,
         )
 
+    def counters(self) -> Iterator[tuple[str, str, int]]:
+        """What was counted since the start: upstream's name of the counter, its key, the count."""
+        for name, key, sample in self._counters(self._now_ms()):
+            yield name, key, sample.value
+
     def sample(self) -> None:
         """Take note of all counters, and of a new day."""
         now_ms = self._now_ms()

@@ -1,0 +1,58 @@
+"""What the heartbeat counts for operators: a few additions a commit, none a message."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+
+class Distribution:
+    """How often a value fell between which bounds, as a Prometheus histogram has it.
+
+    :param bounds: the upper bounds of the classes, in order; what is above the last is counted too.
+    """
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float, times: int = 1) -> None:
+        """Count a value."""
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.total += value * times
+
+    def cumulative(self) -> list[tuple[str, int]]:
+        """Each bound as text, the last as `+Inf`, with how many values are not above it."""
+        rows = []
+        count = 0
+        for bound, more in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
+            count += more
+            rows.append((bound, count))
+        return rows
+
+
+class Meter:
+    """What the committer did since the start. Times are seconds."""
+
+    def __init__(self) -> None:
+        self.commit_seconds = Distribution(
+            (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+        )
+        self.batch_answers = Distribution((0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024))
+        self.firing_error = Distribution(
+            (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 60.0, 3600.0)
+        )
+        self.refused = 0
+        """Batches that could not be stored."""
+
+    def committed(self, answers: int, seconds: float) -> None:
+        """A batch is on disk; so many requests waited for it."""
+        self.batch_answers.add(answers)
+        self.commit_seconds.add(seconds)
+
+    def fired(self, messages: int, late_ms: int) -> None:
+        """Messages of one step entered their queues, the earliest of them so late: none of them was later."""
+        self.firing_error.add(late_ms / 1000, messages)

@@ -1,0 +1,183 @@
+"""The figures that Prometheus reads are true, and the dashboard asks for none that there is not."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.meter import Distribution
+from gateway.metrics import Metrics
+from gateway.wire.codes import ResponseCode
+from tests.gateway.conftest import MakeGateway
+from tests.gateway.faults import commits_fail
+from tests.gateway.memory import MemoryGateway
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+class Scrape:
+    """What one scrape of a gateway says."""
+
+    def __init__(self, gateway: MemoryGateway) -> None:
+        broker = gateway.service.broker
+        text = Metrics(broker, lambda: len(gateway.service.factory.connections)).text().decode()
+        self.samples = [
+            sample for family in text_string_to_metric_families(text) for sample in family.samples
+        ]
+
+    def __getitem__(self, name: str) -> float:
+        """The one sample with a name."""
+        (value,) = [sample.value for sample in self.samples if sample.name == name]
+        return value
+
+    def by(self, name: str, *labels: str) -> dict[str, float]:
+        """The samples with a name, by some of their labels."""
+        return {
+            "@".join(sample.labels[label] for label in labels): sample.value
+            for sample in self.samples
+            if sample.name == name
+        }
+
+
+def hold(gateway: MemoryGateway, delay_ms: int, topic: str = "orders", **properties: str) -> None:
+    answer = gateway.connect().send_message(
+        topic, properties={"TIMER_DELIVER_MS": str(gateway.now_ms + delay_ms), **properties}
+    )
+    assert answer.code == 0
+
+
+def test_held_messages_by_topic(gateway: MemoryGateway) -> None:
+    hold(gateway, 60_000)
+    assert Scrape(gateway).by("rocketmq_timing_messages", "topic") == {"orders": 1}
+    # From here on the counts are kept, not counted.
+    hold(gateway, 60_000, UNIQ_KEY="A")
+    hold(gateway, 9_000_000, "later")
+    scrape = Scrape(gateway)
+    assert scrape.by("rocketmq_timing_messages", "topic") == {"orders": 2, "later": 1}
+    assert scrape["rocketmq_timer_enqueue_total"] == 3
+    gateway.connect().abort(id="A")
+    assert Scrape(gateway).by("rocketmq_timing_messages", "topic") == {"orders": 1, "later": 1}
+    gateway.advance(60_000)
+    scrape = Scrape(gateway)
+    assert scrape.by("rocketmq_timing_messages", "topic") == {"later": 1}
+    assert scrape["rocketmq_timer_dequeue_total"] == 1
+
+
+def test_refused_batches_count_for_nothing_else(gateway: MemoryGateway) -> None:
+    hold(gateway, 60_000)
+    assert Scrape(gateway).by("rocketmq_timing_messages", "topic") == {"orders": 1}
+    with commits_fail(gateway):
+        answer = gateway.connect().send_message(TIMER_DELAY_SEC="60")
+        assert answer.code != ResponseCode.SUCCESS
+    scrape = Scrape(gateway)
+    assert scrape.by("rocketmq_timing_messages", "topic") == {"orders": 1}
+    assert (scrape["tidegate_refused_batches_total"], scrape["rocketmq_timer_enqueue_total"]) == (
+        1,
+        1,
+    )
+
+
+def test_traffic_by_topic_and_group(gateway: MemoryGateway) -> None:
+    client = gateway.connect()
+    for _ in range(3):
+        client.send_message("orders", "hello")
+    client.pull("orders", group="one")
+    client.pull("orders", group="two", most=2)
+    scrape = Scrape(gateway)
+    assert scrape.by("rocketmq_messages_in_total", "topic") == {"orders": 3}
+    assert scrape.by("rocketmq_messages_out_total", "topic", "consumer_group") == {
+        "orders@one": 3,
+        "orders@two": 2,
+    }
+    assert scrape.by("rocketmq_throughput_in_total", "topic")["orders"] > 3 * len("hello")
+    assert scrape["tidegate_accepted_total"] == 3
+    assert scrape["tidegate_connections"] == 1
+
+
+def test_firing_error_counts_messages(gateway: MemoryGateway) -> None:
+    for delay_ms in (60_000, 60_000, 60_030):
+        hold(gateway, delay_ms)
+    gateway.jump(60_040)
+    buckets = Scrape(gateway).by("tidegate_firing_error_seconds_bucket", "le")
+    assert (buckets["0.02"], buckets["0.05"], buckets["+Inf"]) == (0, 3, 3)
+
+
+def test_overdue_is_told_while_nothing_can_be_fired(gateway: MemoryGateway) -> None:
+    hold(gateway, 1_000)
+    with commits_fail(gateway):
+        gateway.jump(3_000)
+        assert Scrape(gateway)["rocketmq_timer_dequeue_latency"] == 2_000
+    gateway.advance(2_000)
+    assert Scrape(gateway)["rocketmq_timer_dequeue_latency"] == 0
+
+
+def test_commits_are_measured(gateway: MemoryGateway) -> None:
+    before = Scrape(gateway)["tidegate_commit_seconds_count"]
+    gateway.connect().send_message()
+    scrape = Scrape(gateway)
+    assert scrape["tidegate_commit_seconds_count"] == before + 1
+    assert scrape["tidegate_batch_requests_sum"] >= 1
+
+
+def test_storage_is_measured(gateway: MemoryGateway) -> None:
+    hold(gateway, 60_000)
+    scrape = Scrape(gateway)
+    assert scrape["tidegate_stored_messages"] == 1
+    parts = scrape["tidegate_lmdb_used_bytes"] + scrape["tidegate_lmdb_free_bytes"]
+    assert 0 < scrape["tidegate_lmdb_used_bytes"] <= parts == scrape["tidegate_lmdb_size_bytes"]
+    file = gateway.data / "data.mdb"
+    assert scrape["tidegate_lmdb_size_bytes"] <= file.stat().st_size + 16 * 4096
+    assert scrape["process_resident_memory_bytes"] > 1 << 20
+
+
+def test_labels_are_upstreams(make_gateway: MakeGateway) -> None:
+    gateway = make_gateway(broker_name="gate-1", cluster_name="harbour")
+    hold(gateway, 60_000)
+    (sample,) = [one for one in Scrape(gateway).samples if one.name == "rocketmq_timing_messages"]
+    assert sample.labels == {
+        "cluster": "harbour",
+        "node_type": "broker",
+        "node_id": "gate-1",
+        "topic": "orders",
+    }
+
+
+def test_a_distribution_counts_up_to_its_bounds() -> None:
+    values = Distribution((1, 2))
+    for value in (0.5, 1, 1.5, 3):
+        values.add(value)
+    values.add(2, times=10)
+    assert values.cumulative() == [("1", 2), ("2", 13), ("+Inf", 14)]
+    assert values.total == 26
+
+
+def test_dashboard_names_real_series(gateway: MemoryGateway) -> None:
+    client = gateway.connect()
+    client.send_message()
+    client.pull()
+    hold(gateway, 1_000)
+    gateway.advance(1_000)
+    hold(gateway, 60_000)
+    there = {sample.name for sample in Scrape(gateway).samples}
+    dashboard = json.loads((ROOT / "docs/grafana-dashboard.json").read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    named = {
+        name for expr in asked for name in re.findall(r"\b(?:rocketmq|tidegate|process)_\w+", expr)
+    }
+    assert named - there == set()
+    assert len(named) > 15
+    labels = {label for sample in Scrape(gateway).samples for label in sample.labels}
+    assert {"cluster", "node_id", "topic", "le"} <= labels
+
+
+def test_every_series_is_explained() -> None:
+    """docs/operations.md has a row for each, and no row too many."""
+    text = (ROOT / "docs/operations.md").read_text()
+    names = re.findall(r"^\| `((?:rocketmq|tidegate)_\w+)", text, re.MULTILINE)
+    explained = {name.removesuffix("_total") for name in names}
+    source = (ROOT / "gateway/metrics.py").read_text()
+    made = set(re.findall(r'"((?:rocketmq|tidegate)_\w+)"', source))
+    assert explained == made

@@ -19,8 +19,13 @@ RECORDED = Path(__file__).parent.parent / "wire" / "recorded"
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """A session; whoever uses one starts it."""
-    session = open_session("local[1]", memory="1g")
+    # For small tables compiling takes longer than running.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        session = open_session("local[1]", memory="1g")
     session.conf.set("spark.sql.shuffle.partitions", "1")
+    session.conf.set("spark.sql.codegen.wholeStage", "false")
+    session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     yield session
     session.stop()
 

@@ -1,0 +1,100 @@
+"""Answers of two runs: what differs, and what differs anyway."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from gateway.wire.codes import RequestCode
+from spark_jobs import replaying
+from spark_jobs.comparing import body_facts, compare, exceeds
+from spark_jobs.ingest import read_table
+from tests.spark.making import log_bytes
+
+SEND = int(RequestCode.SEND_MESSAGE_V2)
+
+
+def answers(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
+    names = replaying.RESULTS.names
+    return spark.createDataFrame(
+        [tuple(row.get(name) for name in names) for row in rows], replaying.DDL
+    )
+
+
+def run(name: str, *, broken: bool = False) -> list[dict[str, Any]]:
+    """200 sends; each run has ids of its own, and a broken one a few other answers."""
+    rows: list[dict[str, Any]] = []
+    for at in range(200):
+        ext = {"msgId": f"{name}{at}", "queueId": "3", "MSG_REGION": "DefaultRegion"}
+        row = {"file": "a", "position": at, "code": SEND, "answer_code": 0, "answer_ext": ext}
+        if broken and at == 7:
+            row["answer_code"] = 1
+            row["answer_remark"] = "no"
+        if broken and at == 9:
+            del ext["MSG_REGION"]
+        rows.append(row)
+    return rows
+
+
+def test_what_two_runs_of_one_server_differ_in_is_noise(spark: SparkSession) -> None:
+    baseline, again = answers(spark, run("a")), answers(spark, run("b"))
+    good = compare(baseline, answers(spark, run("c")), again)
+    assert good.is_same
+    assert good.compared == 200
+    assert [(one.field, one.differ, one.noise, one.verdict) for one in good.differences] == [
+        ("ext.msgId", 200, 200, "noise")
+    ]
+    bad = compare(baseline, answers(spark, run("c", broken=True)[:-1]), again)
+    assert not bad.is_same
+    assert (bad.compared, bad.only_in_baseline) == (199, 1)
+    found = {one.field: one for one in bad.differences if one.verdict == "differs"}
+    assert set(found) == {"code", "remark", "ext.MSG_REGION"}
+    assert (found["code"].expected, found["code"].found, found["code"].position) == ("0", "1", 7)
+    assert (found["ext.MSG_REGION"].kind, found["remark"].kind) == ("missing", "added")
+    assert [code.verdict for code in bad.codes] == ["differs"]
+    ignored = compare(
+        baseline,
+        answers(spark, run("c", broken=True)),
+        again,
+        ignored=["code", f"{SEND}:remark", "ext.MSG_REGION"],
+    )
+    assert ignored.is_same
+
+
+def test_a_recording_is_the_same_as_itself(spark: SparkSession, tables: Path) -> None:
+    pairs = read_table(spark, tables, "pair").where("asked_ns is not null and from_client")
+    found = compare(pairs, pairs)
+    assert found.is_same
+    assert found.differences == []
+    assert found.compared == pairs.count()
+
+
+@pytest.mark.parametrize(
+    ("differ", "noise", "of", "expected"),
+    [
+        (1, 0, 1000, True),
+        (0, 0, 1000, False),
+        (1000, 1000, 1000, False),
+        (510, 500, 1000, False),
+        (700, 500, 1000, True),
+        (400, 500, 1000, False),
+    ],
+)
+def test_differences_must_exceed_the_noise(
+    differ: int, noise: int, of: int, expected: bool
+) -> None:
+    assert exceeds(differ, noise, of) is expected
+
+
+def test_bodies_are_compared_by_what_they_mean() -> None:
+    records = log_bytes([("t", b"one", "TAGS\x01red\x02"), ("t", b"two", "")])
+    moved = log_bytes([("t", b"one", "TAGS\x01red\x02"), ("t", b"two", "")], base=1 << 20)
+    pull = int(RequestCode.PULL_MESSAGE)
+    assert body_facts(pull, records) == body_facts(pull, moved)
+    assert body_facts(pull, records)["body.tags"] == "red,"
+    assert "body.unreadable" in body_facts(pull, records[:-1])
+    assert body_facts(105, b'{"b":{0:"x"},"a":1}') == {"body.b": '{"0": "x"}', "body.a": "1"}
+    assert body_facts(26, b"\xff\x00") == {"body.bytes": "ff00"}

@@ -1,6 +1,7 @@
-"""The commands that look after a data folder: `fsck`, `backup`, `restore`, `export` and `import`.
+"""The commands that look after a data folder: `fsck`, `backup`, `restore`, `export`,
+`import` and `drain`.
 
-Exit status beside those of `gateway.cli`: 4 faults were found, or messages could not be imported.
+Exit status beside those of `gateway.cli`: 4 faults were found, or not every message could be sent.
 """
 
 from __future__ import annotations
@@ -151,9 +152,7 @@ def _address(ctx: click.Context, param: click.Parameter, value: str) -> tuple[st
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-@click.command("import")
-@click.argument("source", type=click.File("rb"), default="-", metavar="FILE")
-@click.option(
+_to_server = click.option(
     "--to",
     "server",
     required=True,
@@ -161,13 +160,19 @@ def _address(ctx: click.Context, param: click.Parameter, value: str) -> tuple[st
     metavar="HOST:PORT",
     help="The gateway, or the name server of a RocketMQ cluster.",
 )
-@click.option(
+_timeout = click.option(
     "--timeout",
     type=click.FloatRange(0.1, 3600),
     default=5.0,
     metavar="SECONDS",
     help="How long to wait for each answer. Default: 5.",
 )
+
+
+@click.command("import")
+@click.argument("source", type=click.File("rb"), default="-", metavar="FILE")
+@_to_server
+@_timeout
 def import_(source: IO[bytes], server: tuple[str, int], timeout: float) -> None:
     """Send exported messages to a gateway, or to a RocketMQ cluster, with their times.
 
@@ -211,5 +216,48 @@ def import_(source: IO[bytes], server: tuple[str, int], timeout: float) -> None:
         sys.exit(_FAULTY)
 
 
-COMMANDS: Final[tuple[Any, ...]] = (fsck, backup, restore, export, import_)
+@click.command()
+@_data
+@_to_server
+@_timeout
+def drain(data: Path, server: tuple[str, int], timeout: float) -> None:
+    """Hand everything that has not fired to another gateway, or to a RocketMQ cluster, and end it here.
+
+    No gateway may be serving from the folder. What the other side has acknowledged is aborted in the
+    folder, so that it is delivered by one of the two; what it refuses stays, and is a line on
+    standard output. The status is 4 when anything stays. A drain that was cut short can be repeated;
+    a RocketMQ broker then gets the last few messages twice.
+
+    \b
+    Example:
+      tidegate drain --data ./data --to namesrv.example:9876
+    """
+    from gateway.display import printable
+    from gateway.draining import drain as hand_over
+    from gateway.intake import terms_of
+    from gateway.transfer import Sender
+    from storage import Store
+
+    _must_exist(data)
+    store = Store(data, terms_of)
+    sent = stay = 0
+    try:
+        with Sender(server, timeout) as sender:
+            for handed in hand_over(store, sender.send, lambda: time.time_ns() // 1_000_000):
+                if handed.refusal is None:
+                    sent += 1
+                    continue
+                stay += 1
+                line = handed.line
+                click.echo(
+                    printable(f"{line.topic} {line.msg_id} due {line.due_ms}: {handed.refusal}")
+                )
+    finally:
+        store.close()
+        _tell(f"{sent:,} handed over, {stay:,} refused")
+    if stay:
+        sys.exit(_FAULTY)
+
+
+COMMANDS: Final[tuple[Any, ...]] = (fsck, backup, restore, export, import_, drain)
 """All of them, for the command line to take up."""

@@ -67,23 +67,27 @@ def export_lines(data: Path) -> Iterator[bytes]:
     :raises storage.StorageError: when the folder cannot be read.
     """
     for due_ms, _, record in read_pending(data):
-        message = decode_message(record)
-        properties = parse(message.properties)
-        line = HeldLine(
-            topic=message.topic,
-            queue_id=message.queue_id,
-            due_ms=due_ms,
-            msg_id=properties.get(names.UNIQ_KEY, ""),
-            properties=properties,
-            body=message.body,
-            flag=message.flag,
-            sys_flag=message.sys_flag,
-            reconsume_times=message.reconsume_times,
-            born_ms=message.born_ms,
-            born_host="{}:{}".format(*unpack_host(message.born_host)),
-            store_ms=message.store_ms,
-        )
-        yield msgspec.json.encode(line) + b"\n"
+        yield msgspec.json.encode(line_of(record, due_ms)) + b"\n"
+
+
+def line_of(record: bytes, due_ms: int) -> HeldLine:
+    """A message as a line, from its record and its due time."""
+    message = decode_message(record)
+    properties = parse(message.properties)
+    return HeldLine(
+        topic=message.topic,
+        queue_id=message.queue_id,
+        due_ms=due_ms,
+        msg_id=properties.get(names.UNIQ_KEY, ""),
+        properties=properties,
+        body=message.body,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        reconsume_times=message.reconsume_times,
+        born_ms=message.born_ms,
+        born_host="{}:{}".format(*unpack_host(message.born_host)),
+        store_ms=message.store_ms,
+    )
 
 
 def parse_lines(lines: Iterable[bytes]) -> Iterator[HeldLine]:

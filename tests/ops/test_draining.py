@@ -1,0 +1,116 @@
+"""What is drained is at the other side and no longer here; what is refused stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.client import ClientError, RefusalError, look_up
+from gateway.draining import PAGE, Handed, drain
+from gateway.transfer import HeldLine
+from tests.gateway.conftest import MakeGateway
+from tests.gateway.memory import START_MS, MemoryGateway
+from tests.live.process import GatewayProcess
+from tests.ops.conftest import Command
+from tests.ops.test_transfer import now_ms, send
+
+
+def hold(gateway: MemoryGateway, *ids: str) -> None:
+    client = gateway.connect()
+    for number, message_id in enumerate(ids):
+        properties = {"TIMER_DELIVER_MS": str(START_MS + 60_000 + number), "UNIQ_KEY": message_id}
+        assert client.send_message(properties=properties).code == 0
+
+
+def pending(gateway: MemoryGateway) -> list[str]:
+    return [message["msgId"] for message in gateway.connect().look_up(limit=1000)]
+
+
+class Target:
+    """Another server: takes all but what it is told to refuse, and breaks off after so many."""
+
+    def __init__(self, *refused: str, breaks_after: int = 1_000_000) -> None:
+        self.refused = refused
+        self.left = breaks_after
+        self.taken: list[str] = []
+
+    def send(self, line: HeldLine) -> bool:
+        if line.msg_id in self.refused:
+            raise RefusalError("too late")
+        if not self.left:
+            raise ClientError("gone")
+        self.left -= 1
+        self.taken.append(line.msg_id)
+        return True
+
+
+def run(gateway: MemoryGateway, target: Target) -> list[Handed]:
+    return list(drain(gateway.store, target.send, lambda: gateway.now_ms))
+
+
+def test_all_is_handed_over_and_ended_here(gateway: MemoryGateway) -> None:
+    ids = [f"ID{number:04}" for number in range(PAGE + 10)]
+    hold(gateway, *ids)
+    target = Target()
+    assert [handed.line.msg_id for handed in run(gateway, target)] == ids
+    assert target.taken == ids
+    assert pending(gateway) == []
+    assert gateway.connect().look_up(id=ids[0], state="any")[0]["state"] == "aborted"
+
+
+def test_what_is_refused_stays(gateway: MemoryGateway) -> None:
+    hold(gateway, "A", "B", "C")
+    handed = run(gateway, Target("B"))
+    assert [(one.line.msg_id, one.refusal) for one in handed] == [
+        ("A", None),
+        ("B", "too late"),
+        ("C", None),
+    ]
+    assert pending(gateway) == ["B"]
+
+
+def test_messages_with_one_id_all_go(gateway: MemoryGateway) -> None:
+    hold(gateway, "A", *(f"ID{number:04}" for number in range(PAGE)), "A")
+    target = Target()
+    run(gateway, target)
+    assert target.taken.count("A") == 2
+    assert len(target.taken) == PAGE + 2
+    assert pending(gateway) == []
+
+
+def test_a_drain_that_is_cut_short_goes_on(gateway: MemoryGateway) -> None:
+    hold(gateway, "A", "B", "C")
+    with pytest.raises(ClientError):
+        run(gateway, Target(breaks_after=2))
+    assert pending(gateway) == ["C"]
+    target = Target()
+    run(gateway, target)
+    assert target.taken == ["C"]
+
+
+def test_a_serving_gateway_is_not_drained(make_gateway: MakeGateway, tidegate: Command) -> None:
+    gateway = make_gateway()
+    hold(gateway, "A")
+    done = tidegate("drain", "--data", gateway.data, "--to", "127.0.0.1:1")
+    assert done.returncode == 1
+    assert "in use by process" in done.stderr
+    assert pending(gateway) == ["A"]
+
+
+@pytest.mark.live
+def test_drain_from_one_gateway_to_another(tmp_path: Path, tidegate: Command) -> None:
+    due_ms = now_ms() + 3_600_000
+    with GatewayProcess(tmp_path / "source") as source:
+        send(source, "NEAR", now_ms() + 60_000)
+        send(source, "FAR", due_ms)
+        assert source.terminate() == 0
+    with GatewayProcess(tmp_path / "target", "--max-delay", "30m") as target:
+        arguments = ("drain", "--data", tmp_path / "source", "--to", target.address)
+        done = tidegate(*arguments)
+        assert done.returncode == 4
+        assert done.stdout.startswith("transfer FAR due ")
+        assert done.stderr == "1 handed over, 1 refused\n"
+        with target.client() as client:
+            assert [message.msg_id for message in look_up(client).messages] == ["NEAR"]
+    assert tidegate("fsck", "--data", tmp_path / "source").returncode == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from gateway.broker import Broker
 from gateway.router import Call, RequestError
-from gateway.topics import NOT_FOUND_HELP
 from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import (
     GetEarliestStoreTime,
@@ -50,13 +49,14 @@ class Offsets:
     def update(self, call: Call) -> None:
         """Note a group's progress; it reaches the disk within a second (upstream: five)."""
         fields: UpdateConsumerOffset = call.fields
-        if self._broker.topics.get(fields.topic) is None:
-            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {fields.topic} not exist!")
-        if self._broker.groups.find(fields.consumer_group) is None:
+        if self._broker.groups.get(fields.consumer_group) is None:
+            # Unlike a pull, this makes no group (ConsumerManageProcessor.updateConsumerOffset).
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"Group {fields.consumer_group} not exist! {NOT_FOUND_HELP}",
+                f"Group {fields.consumer_group} not exist!",
             )
+        if self._broker.topics.get(fields.topic) is None:
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {fields.topic} not exist!")
         resets = self._broker.resets
         if resets.offsets and resets.waits(fields.consumer_group, fields.topic, fields.queue_id):
             call.answer(remark="Offset has been previously reset")

@@ -151,7 +151,8 @@ class Pulling:
 
     def answer_nothing(self, pull: Pull) -> None:
         """Answer that nothing came."""
-        self._answer(pull, ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE")
+        remark = "OFFSET_OVERFLOW_ONE" if pull.queue.visible else "NO_MESSAGE_IN_QUEUE"
+        self._answer(pull, ResponseCode.PULL_NOT_FOUND, remark)
 
     def _answer(
         self, pull: Pull, code: int, remark: str, records: list[bytes] | None = None
@@ -208,7 +209,7 @@ class Pulling:
         if topic is None:
             raise RequestError(
                 ResponseCode.TOPIC_NOT_EXIST,
-                f"topic[{fields.topic}] not exist, apply first please! {NOT_FOUND_HELP}",
+                f"topic[{fields.topic}] not exist, apply first please! \n{NOT_FOUND_HELP}",
             )
         if not topic.settings.perm & PERM_READ:
             raise _forbidden(
@@ -246,7 +247,7 @@ class Pulling:
         if group is None:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                f"the consumer's group info not exist {NOT_FOUND_HELP}",
+                f"the consumer's group info not exist\n{NOT_FOUND_HELP}",
             )
         if group.data.is_broadcasting and not may_broadcast:
             raise _forbidden(

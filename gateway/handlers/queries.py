@@ -12,6 +12,9 @@ from gateway.wire.messages import add_properties, decode_message, stamp
 from storage import Found, State, find_by_id, find_by_key, find_by_sequence, find_half
 
 MAX_FOUND = 64
+INDEX_FIGURES = {"indexLastUpdateTimestamp": "0", "indexLastUpdatePhyoffset": "0"}
+"""In every answer to a query. No client reads them, and the index here is never behind."""
+
 """Most messages in one answer (MessageStoreConfig.maxMsgsNumBatch)."""
 
 PARKING_TOPICS = (TIMER_TOPIC, SCHEDULE_TOPIC)
@@ -35,10 +38,9 @@ class Queries:
             raise RequestError(
                 ResponseCode.QUERY_NOT_FOUND,
                 "can not find message, maybe time range not correct",
+                INDEX_FIGURES,
             )
-        call.answer(
-            {"indexLastUpdateTimestamp": "0", "indexLastUpdatePhyoffset": "0"}, b"".join(records)
-        )
+        call.answer(INDEX_FIGURES, b"".join(records))
 
     def _find(self, fields: QueryMessage, limit: int) -> list[Found]:
         key = fields.key.encode()

@@ -8,7 +8,7 @@ from gateway.abort import abort_remark, best_outcome
 from gateway.broker import Broker
 from gateway.config import Config
 from gateway.delays import REQUESTS, TIMER_PROPERTIES
-from gateway.intake import Accepted, NewMessage
+from gateway.intake import REGION, Accepted, NewMessage
 from gateway.router import Call, RequestError
 from gateway.topics import (
     DLQ_PREFIX,
@@ -61,6 +61,9 @@ REWRITTEN_ON_RETRY = (
 )
 """Properties of a retried message that are set anew; the times it was first sent for must not delay it again."""
 
+IN_EVERY_ANSWER = {names.MSG_REGION: REGION, names.TRACE_ON: "true"}
+"""Upstream's answers to sends have these also when they refuse (SendMessageProcessor.preSend)."""
+
 NO_SPACE = (
     "service not available now, maybe disk full: less than disk_reserve = {reserve} bytes are free"
 )
@@ -83,6 +86,14 @@ class Sending:
 
     def send(self, call: Call) -> None:
         """Store a message; it is answered once it is on disk."""
+        try:
+            self._send(call)
+        except RequestError as error:
+            if error.code != ResponseCode.SYSTEM_ERROR:  # what is an exception there has none
+                error.ext = IN_EVERY_ANSWER
+            raise
+
+    def _send(self, call: Call) -> None:
         fields: SendMessage = call.fields
         topic = self.topic_of(fields)
         queue_id = self.queue_of(topic, fields.queue_id, call)
@@ -222,7 +233,12 @@ class Sending:
 
     def _send_batch(self, call: Call, topic: Topic, queue_id: int) -> None:
         fields: SendMessage = call.fields
-        if len(topic.name) > MAX_NAME or topic.name.startswith(RETRY_PREFIX):
+        if topic.name.startswith(RETRY_PREFIX):
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"batch request does not support retry group {topic.name}",
+            )
+        if len(topic.name) > MAX_NAME:
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL, f"a batch cannot be sent to topic {topic.name}"
             )

@@ -8,7 +8,7 @@ import msgspec
 
 from gateway.abort import abort_remark, best_outcome
 from gateway.broker import Broker
-from gateway.intake import terms_of
+from gateway.intake import REGION, terms_of
 from gateway.router import Call, RequestError
 from gateway.topics import DLQ_PREFIX, RETRY_PREFIX
 from gateway.wire import properties as names
@@ -56,6 +56,13 @@ class Timers:
 
     def recall(self, call: Call) -> None:
         """Abort by the handle that the send was answered with. Success means: it was pending, and never fires."""
+        try:
+            self._recall(call)
+        except RequestError as error:
+            error.ext = {names.MSG_REGION: REGION}
+            raise
+
+    def _recall(self, call: Call) -> None:
         fields: RecallMessage = call.fields
         topic = self._broker.topics.get(fields.topic)
         self._check_enabled()
@@ -68,7 +75,11 @@ class Timers:
         results = self._store.abort(handle.message_id.encode(), now_ms, topic.stored_name)
         outcome = best_outcome(results)
         aborted = outcome is Aborted.ABORTED
-        ext = {"msgId": handle.message_id, "outcome": outcome.value}
+        ext = {
+            "msgId": handle.message_id,
+            "outcome": outcome.value,
+            names.MSG_REGION: REGION,
+        }
         frame = call.encode(
             ext,
             code=ResponseCode.SUCCESS if aborted else ResponseCode.ILLEGAL_OPERATION,

@@ -176,6 +176,12 @@ class TestStats:
         table = by_queue(read(client.ask(202, {"topic": "T"}))["offsetTable"])
         assert table["T", 0]["maxOffset"] == 1
 
+    def test_queues_that_are_only_read(self, client: MemoryClient) -> None:
+        create_topic(client, "T", 2, readQueueNums="3")
+        assert set(by_queue(read(client.ask(202, {"topic": "T"}))["offsetTable"])) == {
+            ("T", number) for number in range(3)
+        }
+
     def test_rate(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         create_topic(client, "T")
         for _ in range(30):

@@ -215,7 +215,7 @@ class TestChecks:
         answer = client.ask_pull("none")
         assert answer.code == ResponseCode.TOPIC_NOT_EXIST
         assert answer.remark is not None
-        assert answer.remark.startswith("topic[none] not exist, apply first please! See ")
+        assert answer.remark.startswith("topic[none] not exist, apply first please! \nSee ")
 
     def test_topic_not_readable(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         client.send_message()

@@ -42,6 +42,7 @@ def found(client: MemoryClient, key: str, topic: str = "orders", **options: obje
             ResponseCode.QUERY_NOT_FOUND,
             "can not find message, maybe time range not correct",
         )
+        assert answer.ext().keys() == {"indexLastUpdateTimestamp", "indexLastUpdatePhyoffset"}
         return []
     return bodies(decode_messages(answer.body))
 

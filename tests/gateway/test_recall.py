@@ -76,7 +76,11 @@ class TestOutcomes:
         answer = client.recall("orders", handle)
         assert answer.code == ResponseCode.ILLEGAL_OPERATION
         assert answer.remark == f"recall failed, {remark}: ID1"
-        assert answer.ext() == {"msgId": "ID1", "outcome": outcome}
+        assert answer.ext() == {
+            "msgId": "ID1",
+            "outcome": outcome,
+            "MSG_REGION": "DefaultRegion",
+        }
 
     def test_already_fired(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         handle = handle_of(client, UNIQ_KEY="ID1", TIMER_DELAY_MS="500")

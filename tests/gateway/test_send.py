@@ -159,6 +159,7 @@ class TestQueue:
         assert answer.remark is not None
         assert answer.remark.startswith(f"request queueId[{queue}] is illegal, TopicConfig [")
         assert f"Producer: {client.protocol.address}" in answer.remark
+        assert answer.ext() == {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
     @pytest.mark.parametrize("queue", [-1, -(2**31)])
     def test_below_zero_is_the_gateways_choice(self, client: MemoryClient, queue: int) -> None:

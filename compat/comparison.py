@@ -1,0 +1,174 @@
+"""Compares what two servers did in one scenario: first what the client saw, then the answers.
+
+Clients poll and retry as their clocks have it, so answers are not compared by their position. Those
+to one request code are taken together: for each field the set of its values, made comparable by
+`normal`, must be the same on both sides. Where a race decides which of two right answers comes
+(`RACING`), only answer codes that both gave about the same topic are compared. Of raw requests every
+answer is one of the things seen instead, so those are compared answer by answer, each in its step.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from compat import normal
+from compat.exchanges import Exchange
+from gateway.wire.codes import RequestCode as Code
+from gateway.wire.commands import Command
+
+ABSENT: Final = "(absent)"
+RAW: Final = "OTHER"
+"""The language that raw requests say they are of."""
+
+RACING: Final = frozenset(
+    {
+        Code.PULL_MESSAGE,
+        Code.LITE_PULL_MESSAGE,
+        Code.QUERY_CONSUMER_OFFSET,
+        Code.UPDATE_CONSUMER_OFFSET,
+        Code.HEART_BEAT,
+        Code.GET_CONSUMER_LIST_BY_GROUP,
+        Code.GET_ROUTEINFO_BY_TOPIC,
+        Code.GET_MAX_OFFSET,
+        Code.LOCK_BATCH_MQ,
+        Code.UNLOCK_BATCH_MQ,
+        Code.NOTIFY_CONSUMER_IDS_CHANGED,
+        Code.CHECK_TRANSACTION_STATE,
+        Code.END_TRANSACTION,
+        Code.CONSUMER_SEND_MSG_BACK,
+        Code.GET_CONSUMER_CONNECTION_LIST,
+        Code.GET_PRODUCER_CONNECTION_LIST,
+        Code.UNREGISTER_CLIENT,
+    }
+)
+"""Requests that clients and servers make by their own clocks."""
+
+_FIGURES: Final = frozenset({"ext.maxOffset", "ext.nextBeginOffset", "ext.offset", "remark"})
+"""What tells how far things were by then."""
+
+_NOT_ALWAYS: Final = "TRANSACTION_CHECK_TIMES"
+"""A property that a message has when a check came before the decision."""
+
+Values = dict[str, set[str]]
+"""What each field was, as text."""
+
+
+class Finding(NamedTuple):
+    """One field that the servers do not agree on."""
+
+    request: int | None
+    """The request code; None for what a client saw."""
+    place: str
+    """`seen/STEP.PATH`, or `REQUEST/ANSWER CODE/FIELD`."""
+    left: str
+    right: str
+
+
+class Spoken(NamedTuple):
+    """What one server said to one client in a scenario."""
+
+    seen: Mapping[str, Any]
+    codes: Mapping[str, int]
+    """The request code of the steps that are answers."""
+    answers: Mapping[int, Mapping[str, Values]]
+    """By request code and answer code; `-` for a request without an answer."""
+
+
+def spoken(
+    seen: Mapping[str, Any], codes: Mapping[str, int], exchanges: Iterable[Exchange]
+) -> Spoken:
+    """Gather what is compared."""
+    answers: dict[int, dict[str, Values]] = defaultdict(lambda: defaultdict(dict))
+    for exchange in exchanges:
+        if exchange.request.language == RAW and not exchange.is_from_server:
+            continue
+        request = exchange.request.code
+        said: Command | None = exchange.answer
+        answer = "-" if said is None else str(said.code)
+        if exchange.is_from_server:
+            said = exchange.request  # what the client answers is not the server's
+        if request in RACING and (about := _subject(exchange.request)):
+            answer = f"{answer} {about}"
+        values = answers[request][answer]
+        if said is not None:
+            for path, value in normal.facts(_of_clients(exchange, said)):
+                if request in RACING and path.endswith(_NOT_ALWAYS):
+                    continue
+                is_figure = request in RACING and path in _FIGURES
+                values.setdefault(path, set()).add("<offset>" if is_figure else _text(value))
+    return Spoken(seen, codes, answers)
+
+
+def _subject(request: Command) -> str:
+    """What a racing request is about: routes of different topics are not to be mixed up."""
+    ext = request.ext()
+    return ext.get("topic") or ext.get("b") or ext.get("consumerGroup") or ""
+
+
+def _of_clients(exchange: Exchange, said: Command) -> dict[str, Any]:
+    known = normal.command(exchange.request.code, said)
+    known.pop("code", None)
+    asked = exchange.request.ext()
+    if known["ext"].get("queueId") in (asked.get("e"), asked.get("queueId")):
+        known["ext"].pop("queueId", None)  # the client's own choice, given back
+    return known
+
+
+def compare(left: Spoken, right: Spoken) -> list[Finding]:
+    """All on which they do not agree."""
+    codes = {**left.codes, **right.codes}
+    seen = _compare_seen(left.seen, right.seen, codes)
+    return [*seen, *_compare_answers(left.answers, right.answers)]
+
+
+def _compare_seen(
+    left: Mapping[str, Any], right: Mapping[str, Any], codes: Mapping[str, int]
+) -> Iterable[Finding]:
+    for step in dict.fromkeys((*left, *right)):
+        answers = (left.get(step, ABSENT), right.get(step, ABSENT))
+        if step in codes and (found := _codes_differ(codes[step], step, *answers)):
+            yield found
+            continue
+        ours, theirs = (dict(normal.flat(each)) for each in answers)
+        for path in sorted(ours.keys() | theirs.keys()):
+            one, other = ours.get(path, ABSENT), theirs.get(path, ABSENT)
+            if one != other:
+                place = f"seen/{step}/{path}"
+                yield Finding(codes.get(step), place, _text(one), _text(other))
+
+
+def _codes_differ(request: int, step: str, left: Any, right: Any) -> Finding | None:
+    """The one finding that matters when answers have different codes: the rest follows from that."""
+    if isinstance(left, Mapping) and isinstance(right, Mapping) and left["code"] != right["code"]:
+        one, other = (f"{each['code']} {each.get('remark', '')}".strip() for each in (left, right))
+        return Finding(request, f"seen/{step}/code", one, other)
+    return None
+
+
+def _compare_answers(
+    left: Mapping[int, Mapping[str, Values]], right: Mapping[int, Mapping[str, Values]]
+) -> Iterable[Finding]:
+    for request in sorted(left.keys() | right.keys()):
+        ours, theirs = left.get(request, {}), right.get(request, {})
+        codes = ours.keys() | theirs.keys()
+        if request in RACING:
+            codes = ours.keys() & theirs.keys()
+        elif ours.keys() != theirs.keys():
+            yield Finding(request, f"{request}/codes", _listed(ours), _listed(theirs))
+            codes = ours.keys() & theirs.keys()
+        for code in sorted(codes):
+            for field in sorted(ours[code].keys() | theirs[code].keys()):
+                one, other = ours[code].get(field, {ABSENT}), theirs[code].get(field, {ABSENT})
+                if one != other:
+                    place = f"{request}/{code}/{field}"
+                    yield Finding(request, place, _listed(one), _listed(other))
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else repr(value)
+
+
+def _listed(values: Iterable[str]) -> str:
+    return " | ".join(sorted(values)) or "(none)"

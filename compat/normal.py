@@ -1,0 +1,161 @@
+"""Makes what two servers said comparable: what differs from run to run becomes a word for its kind.
+
+Ids, offsets, times, addresses and numbers of requests do; anything else is kept as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from gateway.wire import messages, properties
+from gateway.wire.codes import RequestCode
+from gateway.wire.commands import Command
+from gateway.wire.dialect import DialectError, to_json
+
+_KINDS: Final[dict[str, tuple[str, ...]]] = {
+    "id": (
+        *("msgId", "msg_id", "offset_msg_id", "offsetMsgId", "transactionId", "transaction_id"),
+        *("UNIQ_KEY", "ORIGIN_MESSAGE_ID", "__transactionId__", "DLQ_ORIGIN_MESSAGE_ID"),
+        *("TIMER_DEL_UNIQKEY", "CORRELATION_ID", "REPLY_TO_CLIENT", "clientId", "consumerIdList"),
+    ),
+    "handle": ("recallHandle", "recall_handle"),
+    "place": (
+        *("physicOffset", "physicSize", "commitLogOffset", "commit_log_offset", "store_size"),
+        *("tranStateTableOffset", "TRAN_PREPARED_QUEUE_OFFSET", "prepared_offset"),
+        *("indexLastUpdatePhyoffset", "masterCommitLogMaxOffset", "masterFlushOffset", "offset_id"),
+    ),
+    "time": (
+        *("bornTimestamp", "storeTimestamp", "born_ms", "stored_ms", "received_ms", "store_ms"),
+        *("lastUpdateTimestamp", "timestamp", "timeStamp", "lastTimestamp", "TIMER_OUT_MS"),
+        *("TIMER_DELIVER_MS", "CONSUME_START_TIME", "ARRIVE_TIME", "PUSH_REPLY_TIME", "bootTime"),
+        *("consumeTimeStamp", "consumeTimeStampStr", "maxTimeStamp", "maxTimeStampStr"),
+        *("minTimeStamp", "minTimeStampStr", "delayTime", "indexLastUpdateTimestamp"),
+        *("TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "spentTimeMills"),
+    ),
+    "group": ("PGROUP", "producerGroup"),
+    "version": ("subVersion",),
+    "count": ("counter", "stateVersion", "tps", "topicPutTps", "consumeTps", "avgpt"),
+    "opaque": ("opaque",),
+    "address": ("born_host", "store_host", "bornHost", "storeHost"),
+}
+_KIND_OF: Final = {name: kind for kind, names in _KINDS.items() for name in names}
+
+_TEXTS: Final = tuple(
+    (re.compile(pattern), word)
+    for pattern, word in (
+        (r"\b127\.0\.0\.\d+(?::\d+)?@[\w.#-]+", "<client>"),
+        (r"/?\b127\.0\.0\.\d+:\d+\b", "<address>"),
+        (r"\b127\.0\.0\.\d+\b", "<host>"),
+        (r"\b(?:[0-9A-F]{32}|[0-9A-F]{56})\b", "<id>"),
+        (r"<id>@\d+\b", "<place>"),
+        (r"\b1[78]\d{11}\b", "<time>"),
+        (r"\b(?:puller|consume|poller|producer|transactor)-\d+-\d+\b", "<instance>"),
+    )
+)
+_RECORDS: Final = frozenset(
+    {
+        RequestCode.PULL_MESSAGE,
+        RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.QUERY_MESSAGE,
+        RequestCode.VIEW_MESSAGE_BY_ID,
+        RequestCode.CHECK_TRANSACTION_STATE,
+    }
+)
+"""Requests whose bodies, or those of their answers, are records of messages."""
+
+
+def text(value: str) -> str:
+    """A text with what is of this run alone replaced."""
+    for pattern, word in _TEXTS:
+        value = pattern.sub(word, value)
+    return value
+
+
+def normal(value: Any, name: str = "") -> Any:
+    """A value of a field of that name, made of what JSON knows."""
+    if isinstance(value, Mapping):
+        return {_key(str(key)): normal(each, str(key)) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [normal(each, name) for each in value]
+    kind = _KIND_OF.get(name)
+    if kind is not None and value not in (None, "", -1, "-1"):
+        return f"<{kind}>"
+    return text(value) if isinstance(value, str) else value
+
+
+def _key(name: str) -> str:
+    """A name in a map; one that is an object itself has its fields in order, whatever theirs was."""
+    if name.startswith("{"):
+        name = msgspec.json.encode(msgspec.json.decode(name), order="sorted").decode()
+    return text(name)
+
+
+def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of a normal value with the path of each; items of a list by their number."""
+    if isinstance(value, Mapping) and value:
+        for key, each in value.items():
+            yield from flat(each, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list) and value:
+        for number, each in enumerate(value):
+            yield from flat(each, f"{path}.{number}" if path else str(number))
+    else:
+        yield path, value
+
+
+def facts(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Like `flat`, with the items of each list taken together: there is no telling their order."""
+    if isinstance(value, Mapping) and value:
+        for key, each in value.items():
+            yield from facts(each, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list) and value:
+        for each in value:
+            yield from facts(each, f"{path}.each")
+    else:
+        yield path, value
+
+
+def command(request: int, answer: Command) -> dict[str, Any]:
+    """An answer, or a request of the server's, as the fields that are compared.
+
+    A remark counts only beside an error: of a success no client reads it.
+    """
+    known: dict[str, Any] = {"ext": normal(answer.ext())}
+    if answer.is_response:
+        known["code"] = answer.code
+        if answer.code != 0:
+            known["remark"] = text(answer.remark or "")
+    if answer.body:
+        known["body"] = body(request, answer.body)
+    if props := known["ext"].get("properties"):
+        known["ext"]["properties"] = normal(properties.parse(props))
+    return known
+
+
+def body(request: int, data: bytes) -> Any:
+    """A body as records of messages, as JSON, or as text: whichever the request is known for."""
+    if request in _RECORDS:
+        return [record(message) for message in messages.decode_messages(data)]
+    if data[:1] in (b"{", b"["):
+        try:
+            return normal(msgspec.json.decode(to_json(data)))
+        except (DialectError, msgspec.DecodeError):
+            pass
+    return text(data.decode(errors="replace"))
+
+
+def record(message: messages.Message) -> dict[str, Any]:
+    """A record of a message, its properties taken apart."""
+    return {
+        "topic": message.topic,
+        "queue": message.queue_id,
+        "flag": message.flag,
+        "sysFlag": message.sys_flag,
+        "reconsumeTimes": message.reconsume_times,
+        "body": message.body[:64].decode(errors="replace"),
+        "bodyCrc": message.body_crc,
+        "properties": normal(properties.parse(message.properties)),
+    }

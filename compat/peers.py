@@ -1,0 +1,132 @@
+"""The two servers of a comparison, each behind a recorder unless it is somebody else's."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from compat import children
+from compat.real_broker import RealBroker
+from compat.recorder import Recorder, Route
+from gateway.client import RemotingClient
+from gateway.wire.codes import RequestCode
+from gateway.wire.dialect import to_json
+
+TOLD_HOST: Final = "127.0.0.2"
+"""Where clients are told that the servers are, and where the recorders are instead."""
+
+_HOST: Final = "127.0.0.1"
+_STOP_LIMIT_S: Final = 20
+_LISTENING: Final = re.compile(r"listening on 127\.0\.0\.1:(\d+)")
+
+Address = tuple[str, int]
+
+
+class PeerError(Exception):
+    """A server did not start, or is not one; the text is one line."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A name server with a broker. A scenario does not know whose they are."""
+
+    name: str
+    namesrv: Address
+    broker: Address
+    direct: Address
+    """The broker past the recorder, which passes on nothing but whole frames."""
+    capture: Path | None = None
+    """Where what is said to it is recorded."""
+
+    @property
+    def namesrv_text(self) -> str:
+        """What a client is configured with."""
+        return f"{self.namesrv[0]}:{self.namesrv[1]}"
+
+    @property
+    def broker_text(self) -> str:
+        """What a tool is told to ask."""
+        return f"{self.broker[0]}:{self.broker[1]}"
+
+
+@contextmanager
+def rocketmq(folder: Path) -> Iterator[Peer]:
+    """A real RocketMQ, with what is optional there and on by default in the gateway switched on."""
+    capture = folder / "rocketmq.capture"
+    settings = {"transactionTimeOut": "3000", "transactionCheckInterval": "1000"}
+    with RealBroker(advertised_host=TOLD_HOST, settings=settings) as broker:
+        routes = [
+            Route(name, (TOLD_HOST, port), (_HOST, port))
+            for name, port in (("namesrv", broker.namesrv_port), ("broker", broker.port))
+        ]
+        with Recorder(capture, routes):
+            yield Peer(
+                "RocketMQ 5.5.0",
+                (TOLD_HOST, broker.namesrv_port),
+                (TOLD_HOST, broker.port),
+                (_HOST, broker.port),
+                capture,
+            )
+
+
+@contextmanager
+def tidegate(folder: Path, data: Path) -> Iterator[Peer]:
+    """A gateway in a process of its own, with the same settings."""
+    capture = folder / "tidegate.capture"
+    log = data / "tidegate.log"
+    with log.open("wb") as output:
+        process = children.start(
+            [
+                *(sys.executable, "-m", "gateway.cli", "serve", "--data", data / "data"),
+                *("--listen", f"{_HOST}:0", "--advertise", TOLD_HOST),
+                *("--transaction-timeout", "3s", "--transaction-check-interval", "1s"),
+            ],
+            folder=data,
+            stdout=subprocess.PIPE,
+            stderr=output,
+        )
+    assert process.stdout is not None
+    try:
+        listening = _LISTENING.match(process.stdout.readline().decode())
+        if listening is None:
+            said = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
+            raise PeerError(f"the gateway did not start: {said[-1]}")
+        port = int(listening[1])
+        with Recorder(capture, [Route("gateway", (TOLD_HOST, port), (_HOST, port))]):
+            told = (TOLD_HOST, port)
+            yield Peer("Tidegate", told, told, (_HOST, port), capture)
+    finally:
+        children.stop(process, _STOP_LIMIT_S)
+        process.stdout.close()
+
+
+def running(name: str, namesrv: Address) -> Peer:
+    """Somebody's name server with the first broker that it knows; nothing is recorded."""
+    with RemotingClient(*namesrv) as client:
+        answer = client.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
+    try:
+        table = msgspec.json.decode(to_json(answer.body))["brokerAddrTable"]
+        host, _, port = next(iter(table.values()))["brokerAddrs"]["0"].rpartition(":")
+    except (ValueError, LookupError, StopIteration, AttributeError) as error:
+        raise PeerError(f"{namesrv[0]}:{namesrv[1]} knows no broker") from error
+    broker = (host, int(port))
+    return Peer(name, namesrv, broker, broker)
+
+
+@contextmanager
+def built_in_pair(folder: Path, data: Path) -> Iterator[tuple[Peer, Peer]]:
+    """The real broker and the gateway, fresh, with their captures in the one folder.
+
+    `data` is a scratch folder that somebody else removes.
+    """
+    with ExitStack() as stack:
+        gateway = stack.enter_context(tidegate(folder, data))
+        yield stack.enter_context(rocketmq(folder)), gateway

@@ -1,0 +1,234 @@
+"""What tools ask for: mqadmin's commands, and the requests behind them."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from compat.clients.driver import until
+from compat.scenarios.stage import MQADMIN, RAW, Stage, scenario
+from gateway.wire.codes import RequestCode
+
+_CLUSTER = "DefaultCluster"
+
+_READ_BY_TOOLS = (
+    *("brokerVersionDesc", "putTps", "getTransferredTps", "getTotalTps"),
+    *("getFoundTps", "getMissTps", "sendThreadPoolQueueSize", "pullThreadPoolQueueSize"),
+    *("ackThreadPoolQueueSize", "sendThreadPoolQueueHeadWaitTimeMills"),
+    *("pullThreadPoolQueueHeadWaitTimeMills", "ackThreadPoolQueueHeadWaitTimeMills"),
+    *("queryThreadPoolQueueSize", "queryThreadPoolQueueHeadWaitTimeMills"),
+    *("pageCacheLockTimeMills", "earliestMessageTimeStamp", "commitLogDiskRatio"),
+    *("consumeQueueDiskRatio", "timerReadBehind", "timerOffsetBehind", "timerCongestNum"),
+    *("timerEnqueueTps", "timerDequeueTps", "msgPutTotalTodayNow", "msgPutTotalTodayMorning"),
+    *("msgPutTotalYesterdayMorning", "msgGetTotalTodayNow", "msgGetTotalTodayMorning"),
+    *("msgGetTotalYesterdayMorning", "bootTimestamp", "runtime", "brokerActive"),
+)
+"""The figures that mqadmin and the dashboard show."""
+
+
+@scenario(*RAW)
+def topics(stage: Stage) -> None:
+    """Topics are made, looked at, changed and deleted."""
+    topic = stage.topic()
+    raw, names = stage.raw(), stage.raw_namesrv()
+    create = {
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "readQueueNums": "3",
+        "writeQueueNums": "2",
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0",
+        "order": "false",
+    }
+    of_it = {"topic": topic}
+    stage.ask("create", raw, RequestCode.UPDATE_AND_CREATE_TOPIC, create)
+    stage.ask("config", raw, RequestCode.GET_TOPIC_CONFIG, of_it)
+    stage.ask("route", names, RequestCode.GET_ROUTEINFO_BY_TOPIC, of_it)
+    stage.ask("stats", raw, RequestCode.GET_TOPIC_STATS_INFO, of_it)
+    reserved = {**create, "topic": "TBW102"}
+    stage.ask("a system topic", raw, RequestCode.UPDATE_AND_CREATE_TOPIC, reserved)
+    wrong = {**create, "attributes": "+no.such=1"}
+    stage.ask("wrong attribute", raw, RequestCode.UPDATE_AND_CREATE_TOPIC, wrong)
+    stage.ask("bad name", raw, RequestCode.UPDATE_AND_CREATE_TOPIC, {**create, "topic": "a b"})
+    stage.ask("delete", raw, RequestCode.DELETE_TOPIC_IN_BROKER, of_it)
+    names.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, of_it)
+    stage.ask("config: gone", raw, RequestCode.GET_TOPIC_CONFIG, of_it)
+    stage.ask("route: gone", names, RequestCode.GET_ROUTEINFO_BY_TOPIC, of_it)
+    stage.ask("stats: gone", raw, RequestCode.GET_TOPIC_STATS_INFO, of_it)
+    stage.ask("delete a system topic", raw, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "TBW102"})
+
+
+@scenario(*RAW)
+def groups(stage: Stage) -> None:
+    """Groups are made, looked at and deleted."""
+    group = stage.topic("g")
+    raw = stage.raw()
+    of_it = {"group": group}
+    body = json.dumps({"groupName": group, "retryMaxTimes": 3, "retryQueueNums": 2}).encode()
+    stage.ask("create", raw, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+    stage.ask("config", raw, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, of_it)
+    deleted = {"groupName": group, "cleanOffset": "true"}
+    stage.ask("delete", raw, RequestCode.DELETE_SUBSCRIPTIONGROUP, deleted)
+    made = {"group": stage.topic("made")}
+    stage.ask("made by asking", raw, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, made)
+
+
+@scenario(*RAW)
+def progress(stage: Stage) -> None:
+    """How far a group is can be asked, and set back and forth."""
+    topic, group = stage.topic(), stage.topic("g")
+    raw = stage.raw()
+    for number in range(3):
+        raw.send(topic, b"%d" % number)
+    raw.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": group})  # which makes it
+    place = {"topic": topic, "queueId": "0", "consumerGroup": group, "commitOffset": "1"}
+    raw.ask(RequestCode.UPDATE_CONSUMER_OFFSET, place)
+    of_it = {"consumerGroup": group, "topic": topic}
+    stage.ask("progress", raw, RequestCode.GET_CONSUME_STATS, of_it)
+    spans = {"topic": topic, "group": group}
+    stage.ask("time spans", raw, RequestCode.QUERY_CONSUME_TIME_SPAN, spans)
+    reset = {"topic": topic, "group": group, "timestamp": "-1", "isForce": "true"}
+    stage.ask("to the end", raw, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)
+    pull = raw.pull_fields(topic, 1, consumerGroup=group)
+    stage.ask("the next pull", raw, RequestCode.PULL_MESSAGE, pull)
+    stage.ask("progress after", raw, RequestCode.GET_CONSUME_STATS, of_it)
+    clone = {"srcGroup": group, "destGroup": stage.topic("h"), "topic": topic}
+    stage.ask("clone", raw, RequestCode.CLONE_GROUP_OFFSET, clone)
+    rows = {"topic": topic, "queueId": "0", "index": "0", "count": "2"}
+    stage.ask("rows of the queue", raw, RequestCode.QUERY_CONSUME_QUEUE, rows)
+
+
+@scenario(*RAW)
+def of_the_name_server(stage: Stage) -> None:
+    """The cluster, its topics, and values kept for others."""
+    names = stage.raw_namesrv()
+    space = stage.topic()
+    stage.ask("cluster", names, RequestCode.GET_BROKER_CLUSTER_INFO)
+    stage.ask("no route", names, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": space})
+    stage.ask("no fields", names, RequestCode.GET_ROUTEINFO_BY_TOPIC)
+    route = {"topic": "TBW102", "acceptStandardJsonOnly": "true"}
+    stage.ask("route", names, RequestCode.GET_ROUTEINFO_BY_TOPIC, route)
+    old = names.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"}, version=333)
+    stage.note("route for an old client", RequestCode.GET_ROUTEINFO_BY_TOPIC, old)
+    value = {"namespace": space, "key": "k"}
+    stage.ask("no value", names, RequestCode.GET_KV_CONFIG, value)
+    stage.ask("put", names, RequestCode.PUT_KV_CONFIG, {**value, "value": "v"})
+    stage.ask("get", names, RequestCode.GET_KV_CONFIG, value)
+    stage.ask("all", names, RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": space})
+    stage.ask("delete", names, RequestCode.DELETE_KV_CONFIG, value)
+    stage.ask("system topics", names, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
+    stage.ask("unit topics", names, RequestCode.GET_UNIT_TOPIC_LIST)
+
+
+@scenario(*RAW, alone=True)
+def of_the_broker(stage: Stage) -> None:
+    """The broker's state and settings, by their names."""
+    raw = stage.raw()
+    stage.send("topic", raw, stage.topic())
+    table = json.loads(raw.ask(RequestCode.GET_BROKER_RUNTIME_INFO).body)["table"]
+    stage.see("state", {name: name in table for name in _READ_BY_TOOLS})
+    settings = raw.ask(RequestCode.GET_BROKER_CONFIG).body.decode()
+    shown = dict(line.split("=", 1) for line in settings.splitlines() if "=" in line)
+    stage.see(
+        "settings",
+        {
+            name: shown.get(name)
+            for name in (
+                *("brokerName", "brokerClusterName", "brokerId", "autoCreateTopicEnable"),
+                *("autoCreateSubscriptionGroup", "messageDelayLevel", "maxMessageSize"),
+                *("fileReservedTime", "recallMessageEnable", "transactionCheckMax"),
+                *("maxTransferCountOnMessageInMemory", "enablePropertyFilter"),
+                *("rejectTransactionMessage", "defaultTopicQueueNums", "storeReplyMessageEnable"),
+            )
+        },
+    )
+    stage.ask("high availability", raw, RequestCode.GET_BROKER_HA_STATUS)
+    stage.ask("cold data", raw, RequestCode.GET_COLD_DATA_FLOW_CTR_INFO)
+    stage.ask("clean queues", raw, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
+    stage.ask("clean topics", raw, RequestCode.CLEAN_UNUSED_TOPIC)
+    no_stats = {"statsName": "TOPIC_PUT_NUMS", "statsKey": stage.topic("none")}
+    stage.ask("no such figure", raw, RequestCode.VIEW_BROKER_STATS_DATA, no_stats)
+
+
+@scenario(*RAW)
+def newer_ways_of_consuming(stage: Stage) -> None:
+    """POP, assignments by the broker, and switching timer engines."""
+    topic, group = stage.topic(), stage.topic("g")
+    raw = stage.raw()
+    raw.send(topic)
+    pop = {
+        "consumerGroup": group,
+        "topic": topic,
+        "queueId": "0",
+        "maxMsgNums": "1",
+        "invisibleTime": "10000",
+        "pollTime": "0",
+        "bornTime": "0",
+        "initMode": "0",
+    }
+    stage.ask("pop", raw, RequestCode.POP_MESSAGE, pop)
+    asked = {"topic": topic, "consumerGroup": group, "clientId": "one", "strategyName": "AVG"}
+    body = json.dumps({**asked, "messageModel": "CLUSTERING"}).encode()
+    stage.ask("assignment", raw, RequestCode.QUERY_ASSIGNMENT, body=body)
+    mode = {"topic": topic, "consumerGroup": group, "mode": "PULL", "popShareQueueNum": 0}
+    body = json.dumps(mode).encode()
+    stage.ask("mode", raw, RequestCode.SET_MESSAGE_REQUEST_MODE, body=body)
+
+
+@scenario(*MQADMIN, alone=True)
+def commands(stage: Stage) -> None:
+    """RocketMQ's own tool does its work, and prints the same."""
+    topic, group = stage.topic(), stage.topic("g")
+    java = stage.java()
+    java.create_topic(topic, 2)
+    consumer = java.consume(topic, group)
+    sent = java.send(topic, b"hello", tags="red", keys=f"{topic}k", queue=1)
+    consumer.wait_for(1)
+    raw = stage.raw()
+    place = {"consumerGroup": group, "topic": topic, "queueId": "1"}
+
+    def is_committed() -> bool:
+        return raw.ask(RequestCode.QUERY_CONSUMER_OFFSET, place).ext().get("offset") == "1"
+
+    until(is_committed, "the consumer's commit", 30)
+    tool = stage.mqadmin()
+    broker = stage.peer.broker_text
+    for command in (
+        f"topicStatus -t {topic}",
+        f"topicRoute -t {topic}",
+        f"topicClusterList -t {topic}",
+        f"consumerProgress -g {group}",
+        f"consumerConnection -g {group}",
+        f"producerConnection -g senders -t {topic}",
+        f"queryMsgByKey -t {topic} -k {topic}k",
+        f"queryMsgById -t {topic} -i {sent.offset_msg_id}",
+        f"queryMsgByUniqueKey -t {topic} -i {sent.msg_id}",
+        f"queryMsgByOffset -t {topic} -b broker-a -i 1 -o 0",
+        f"queryCq -t {topic} -q 1 -i 0 -c 1 -b {broker}",
+        f"updateTopic -c {_CLUSTER} -t {topic}made -r 3 -w 3",
+        f"updateTopicPerm -b {broker} -t {topic}made -p 4",
+        f"updateSubGroup -c {_CLUSTER} -g {topic}late -r 4",
+        f"resetOffsetByTime -g {topic}late -t {topic} -s 0",
+        f"deleteSubGroup -c {_CLUSTER} -g {topic}late -r true",
+        f"deleteTopic -c {_CLUSTER} -t {topic}made",
+        f"haStatus -b {broker}",
+    ):
+        printed = tool.run(*command.split())
+        lines = [_printed(line) for line in printed.splitlines() if line.strip()]
+        stage.see(
+            command.split()[0], lines if command[:16] != "consumerProgress" else sorted(lines)
+        )
+
+
+def _printed(line: str) -> str:
+    """A printed line without what its columns are padded with, and without times, rates and places."""
+    line = re.sub(r"\d{4}-\d\d-\d\d[ #]\d\d:\d\d:\d\d[,:\d]*", "<time>", line)
+    line = re.sub(
+        r"(Consume TPS:|OffsetID:|CommitLog Offset:|#MasterCommitLogMaxOffset)\s+\S+",
+        r"\1 <n>",
+        line,
+    )
+    line = re.sub(r"\b(\w*(?:[Tt]imestamp|Size|Cost)\w*)([\"=: ]+)\d+", r"\1\2<n>", line)
+    line = re.sub(r"(physicOffset[\"=: ]+)\d+", r"\1<n>", line)
+    return " ".join(line.split())

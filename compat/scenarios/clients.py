@@ -1,0 +1,158 @@
+"""Heartbeats, who is told of whom, what no server knows, and frames that are none."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+from compat.scenarios.raw import RawClient
+from compat.scenarios.stage import RAW, Stage, scenario
+from gateway.wire.codes import RequestCode
+from gateway.wire.commands import encode_command
+
+
+def heartbeat(client: str, group: str, topic: str, expression: str = "*") -> bytes:
+    """The body of a consumer's heartbeat."""
+    subscription = {"topic": topic, "subString": expression, "subVersion": 1}
+    consumer = {
+        "groupName": group,
+        "consumeType": "CONSUME_PASSIVELY",
+        "messageModel": "CLUSTERING",
+        "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+        "subscriptionDataSet": [subscription],
+    }
+    return json.dumps({"clientID": client, "consumerDataSet": [consumer]}).encode()
+
+
+def named(raw: RawClient, stage: Stage, step: str, code: int, **ext: str) -> None:
+    """Ask with fields by name."""
+    stage.ask(step, raw, code, ext)
+
+
+@scenario(*RAW)
+def members_of_a_group(stage: Stage) -> None:
+    """A heartbeat makes a member; all members are told, and asking gives the list."""
+    topic, group = stage.topic(), stage.topic("g")
+    one, two = stage.raw(), stage.raw()
+    one.send(topic)
+    named(one, stage, "nobody", RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=group)
+    stage.ask("first", one, RequestCode.HEART_BEAT, body=heartbeat("one", group, topic))
+    stage.ask("second", two, RequestCode.HEART_BEAT, body=heartbeat("two", group, topic))
+    told = one.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED)
+    stage.see("told", told.ext())
+    named(one, stage, "both", RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=group)
+    leave = {"clientID": "two", "consumerGroup": group}
+    stage.ask("leave", two, RequestCode.UNREGISTER_CLIENT, leave)
+    named(one, stage, "one left", RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=group)
+
+
+@scenario(*RAW)
+def what_a_member_asked_for(stage: Stage) -> None:
+    """A broker tells tools who is in a group, and what for."""
+    topic, group = stage.topic(), stage.topic("g")
+    raw = stage.raw()
+    raw.send(topic)
+    raw.ask(RequestCode.HEART_BEAT, body=heartbeat("one", group, topic, "red || blue"))
+    named(raw, stage, "connections", RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup=group)
+    named(raw, stage, "of topic", RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic=topic)
+    named(raw, stage, "topics", RequestCode.QUERY_TOPICS_BY_CONSUMER, group=group)
+    asked = {"group": group, "topic": topic}
+    stage.ask("subscription", raw, RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, asked)
+    none = {"consumerGroup": f"{group}-none"}
+    stage.ask("nobody", raw, RequestCode.GET_CONSUMER_CONNECTION_LIST, none)
+    nobody = {"producerGroup": f"{group}-none"}
+    stage.ask("no producer", raw, RequestCode.GET_PRODUCER_CONNECTION_LIST, nobody)
+    absent = {"consumerGroup": group, "clientId": "nobody"}
+    stage.ask("no such client", raw, RequestCode.GET_CONSUMER_RUNNING_INFO, absent)
+
+
+@scenario(*RAW)
+def checks_of_subscriptions(stage: Stage) -> None:
+    """An SQL92 expression can be checked before it is used."""
+    topic, group = stage.topic(), stage.topic("g")
+    raw = stage.raw()
+    for step, kind, expression in (
+        ("tags", "TAG", "red || blue"),
+        ("good", "SQL92", "a > 5 AND b IS NOT NULL"),
+        ("bad", "SQL92", "a > > 5"),
+        ("other kind", "REGEX", "a.*"),
+    ):
+        body = {
+            "clientId": "one",
+            "group": group,
+            "subscriptionData": {
+                "topic": topic,
+                "subString": expression,
+                "expressionType": kind,
+                "subVersion": 1,
+            },
+        }
+        stage.ask(step, raw, RequestCode.CHECK_CLIENT_CONFIG, body=json.dumps(body).encode())
+
+
+@scenario(*RAW)
+def codes_that_nobody_knows(stage: Stage) -> None:
+    """An unknown request code is answered as not supported, and the connection goes on."""
+    raw = stage.raw()
+    stage.ask("unknown", raw, 29_999)
+    stage.ask("a code of name servers only", stage.raw_namesrv(), 29_998)
+    stage.send("goes on", raw, stage.topic())
+
+
+@scenario(*RAW)
+def oneway(stage: Stage) -> None:
+    """A oneway request is never answered, not even a wrong one."""
+    topic = stage.topic()
+    raw = stage.raw()
+    raw.tell(29_999, oneway=True)
+    raw.tell(RequestCode.SEND_MESSAGE_V2, {}, oneway=True)
+    raw.tell(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"}, oneway=True)
+    answer = raw.ask(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"})
+    stage.see("first answer", answer.opaque == 4)
+
+
+@scenario(*RAW)
+def frames_that_are_none(stage: Stage) -> None:
+    """What is no frame closes the connection without a word."""
+    good = encode_command(RequestCode.GET_MAX_OFFSET, 1, ext={"topic": stage.topic()})
+    for step, data in (
+        ("length 0", struct.pack(">I", 0)),
+        ("length 3", struct.pack(">I", 3) + b"abc"),
+        ("negative length", b"\xff" * 8),
+        ("too long", struct.pack(">I", 17 * 1024 * 1024)),
+        ("header longer than the frame", struct.pack(">II", 8, 100) + b"{}{}"),
+        ("no JSON", struct.pack(">II", 8, 4) + b"{{{{"),
+        ("JSON, but an array", struct.pack(">II", 6, 2) + b"[]"),
+        ("JSON, but null", struct.pack(">II", 8, 4) + b"null"),
+        ("unknown type", struct.pack(">II", 6, (9 << 24) | 2) + b"{}"),
+        ("half a binary header", struct.pack(">II", 6, (1 << 24) | 2) + b"{}"),
+        ("HTTP", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
+    ):
+        raw = stage.raw_direct()
+        # RocketMQ looks at nothing before it has the 12 bytes that a PROXY header begins with.
+        raw.write(data.ljust(12, b" "))
+        stage.see(step, raw.is_closed())
+    raw = stage.raw_direct()
+    raw.write(good[:10])
+    stage.see("a part only waits", raw.is_closed(0.5))
+
+
+@scenario(*RAW)
+def headers_of_all_kinds(stage: Stage) -> None:
+    """Headers may lack fields, have strange ones, and numbers where others write text."""
+    topic = stage.topic()
+    raw = stage.raw()
+    raw.send(topic)
+
+    def header(step: str, text: str) -> None:
+        data = text.encode()
+        raw.write(struct.pack(">II", 4 + len(data), len(data)) + data)
+        opaque = json.loads(text).get("opaque", 0)
+        stage.note(step, RequestCode.GET_MAX_OFFSET, raw.answer(opaque))
+
+    fields = f'"extFields":{{"topic":"{topic}","queueId":0}}'
+    header("numbers", f'{{"code":30,"opaque":901,{fields}}}')
+    header("unknown language", f'{{"code":30,"opaque":902,"language":"KLINGON",{fields}}}')
+    header("unknown fields", f'{{"x":[1],"code":30,"opaque":903,{fields}}}')
+    header("no code", '{"opaque":904}')
+    header("no fields", '{"code":30,"opaque":905}')

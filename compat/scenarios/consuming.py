@@ -1,0 +1,246 @@
+"""Consumers that push and pull, their offsets, and messages that they refuse."""
+
+from __future__ import annotations
+
+from compat.clients.driver import Received, until
+from compat.clients.java import JavaClient
+from compat.scenarios.later import arrived
+from compat.scenarios.stage import JAVA, JAVA5, OFFICIAL, RAW, Stage, scenario
+from gateway.wire.codes import PullSysFlag, RequestCode
+
+
+@scenario(*OFFICIAL)
+def push(stage: Stage) -> None:
+    """A push consumer gets what is there and what comes."""
+    topic = stage.topic()
+    stage.java().create_topic(topic, 1)
+    client = stage.official()
+    client.send(topic, b"before", tags="red", keys="k1 k2", properties={"colour": "blue"})
+    consumer = client.consume(topic, stage.topic("g"))
+    consumer.wait_for(1)
+    client.send(topic, b"while")
+    stage.see("arrived", arrived(consumer.wait_for(2)))
+
+
+@scenario(*OFFICIAL)
+def tags(stage: Stage) -> None:
+    """A consumer gets the tags that it asked for."""
+    topic = stage.topic()
+    stage.java().create_topic(topic, 1)
+    client = stage.official()
+    for tag in ("red", "green", "blue", "red"):
+        client.send(topic, tag.encode(), tags=tag)
+    client.send(topic, b"none")
+    consumer = client.consume(topic, stage.topic("g"), expression="red || blue")
+    stage.see("arrived", arrived(consumer.wait_for(3)))
+
+
+@scenario(*JAVA)
+def from_the_end(stage: Stage) -> None:
+    """A new group that is to begin at the end begins at the start while the queue has all it ever had."""
+    topic = stage.topic()
+    client = stage.java()
+    client.create_topic(topic, 1)
+    client.send(topic, b"old")
+    consumer = client.consume(topic, stage.topic("g"), start="last")
+    client.send(topic, b"new")
+    stage.see("arrived", arrived(consumer.wait_for(2)))
+
+
+@scenario(*JAVA)
+def pull_results(stage: Stage) -> None:
+    """A pull is answered with messages, with none yet, or with where to go on."""
+    topic = stage.topic()
+    client = stage.java()
+    client.create_topic(topic, 1)
+    puller = client.puller(stage.topic("g"))
+    stage.see("empty queue", puller.pull(topic, 0, 0))
+    stage.see("beyond an empty queue", puller.pull(topic, 0, 5))
+    for number in range(5):
+        client.send(topic, b"%d" % number, tags="red" if number % 2 else "blue")
+    stage.see("two", puller.pull(topic, 0, 0, limit=2))
+    stage.see("one tag", puller.pull(topic, 0, 0, expression="red"))
+    stage.see("no such tag", puller.pull(topic, 0, 0, expression="green"))
+    stage.see("at the end", puller.pull(topic, 0, 5))
+    stage.see("beyond the end", puller.pull(topic, 0, 9))
+
+
+@scenario(*JAVA)
+def figures_of_a_queue(stage: Stage) -> None:
+    """Offsets can be asked for: first, last, by time, and the group's own."""
+    topic = stage.topic()
+    client = stage.java()
+    client.create_topic(topic, 1)
+    puller = client.puller(stage.topic("g"))
+    stage.see("queues", puller.queues(topic))
+    stage.see("empty", [puller.offset(topic, 0, which) for which in ("min", "max", "committed")])
+    first = client.send(topic, b"1")
+    client.send(topic, b"2")
+    stage.see("filled", [puller.offset(topic, 0, which) for which in ("min", "max", "committed")])
+    stored = client.view(topic, first.offset_msg_id or "").stored_ms
+    stage.see("at the first", puller.offset_at(topic, 0, stored))
+    stage.see("long ago", puller.offset_at(topic, 0, stored - 100_000))
+    stage.see("in the future", puller.offset_at(topic, 0, stored + 100_000))
+    puller.pull(topic, 0, 0)  # which makes the group
+    puller.commit(topic, 0, 1)
+    until(lambda: puller.offset(topic, 0, "committed") == 1, "the commit", 10)
+
+
+@scenario(*JAVA)
+def a_poller(stage: Stage) -> None:
+    """The lite pull consumer of newer clients gets everything."""
+    topic = stage.topic()
+    client = stage.java()
+    client.create_topic(topic, 1)
+    client.send(topic, b"one", tags="red")
+    poller = client.poller(topic, stage.topic("g"))
+    messages: list[Received] = []
+    while not messages:
+        messages = poller.poll()
+    stage.see("arrived", arrived(messages))
+
+
+@scenario(*JAVA)
+def refused_once(stage: Stage) -> None:
+    """A message that a consumer refuses comes again after the retry's delay."""
+    topic = stage.topic()
+    client = stage.java()
+    client.create_topic(topic, 1)
+    consumer = client.consume(topic, stage.topic("g"), fail_first=1, retry_level=1)
+    client.send(topic, b"again", tags="red", keys="k")
+    stage.see("arrived", arrived(consumer.wait_for(2)))
+
+
+@scenario(*JAVA)
+def refused_for_good(stage: Stage) -> None:
+    """A message that is refused too often ends in the group's dead letter topic."""
+    topic = stage.topic()
+    group = stage.topic("g")
+    client = stage.java()
+    client.create_topic(topic, 1)
+    consumer = client.consume(topic, group, fail_first=9, retry_level=1, max_reconsume_times=1)
+    client.send(topic, b"poison", keys="k")
+    consumer.wait_for(2)
+    stage.see("buried", buried(stage, client, group))
+
+
+def buried(stage: Stage, client: JavaClient, group: str) -> object:
+    """What is in a group's dead letter topic once something is."""
+    raw = stage.raw()
+    dead = f"%DLQ%{group}"
+    until(lambda: raw.max_offset(dead) == 1, "a dead letter", 20)
+    return arrived(client.puller(stage.topic("p")).pull(dead, 0, 0).messages)
+
+
+@scenario(*JAVA)
+def broadcasting(stage: Stage) -> None:
+    """Each consumer of a broadcasting group gets every message."""
+    topic = stage.topic()
+    client = stage.java()
+    client.create_topic(topic, 1)
+    consumers = [client.consume(topic, stage.topic("g"), broadcast=True) for _ in range(2)]
+    client.send(topic, b"to all")
+    for number, consumer in enumerate(consumers):
+        stage.see(f"consumer {number}", arrived(consumer.wait_for(1)))
+
+
+@scenario(*JAVA5)
+def two_share_the_queues(stage: Stage) -> None:
+    """Of two consumers of a group each gets half of the queues, and the one all when the other goes."""
+    topic, group = stage.topic(), stage.topic("g")
+    client = stage.java()
+    client.create_topic(topic, 4)
+    first, second = client.consume(topic, group), client.consume(topic, group)
+    until(lambda: len(first.assigned(topic)) == len(second.assigned(topic)) == 2, "halves", 30)
+    second.close()
+    until(lambda: len(first.assigned(topic)) == 4, "all queues", 30)
+    stage.see("queues", len(first.assigned(topic)))
+
+
+@scenario(*RAW)
+def pulls(stage: Stage) -> None:
+    """A pull finds, finds nothing yet, skips, or is told to go on elsewhere: codes 0, 19, 20, 21."""
+    topic = stage.topic()
+    raw = stage.raw()
+    for number in range(3):
+        raw.send(topic, b"%d" % number, properties="TAGS\x01red\x02")
+
+    def pull(step: str, offset: int = 0, **ext: str) -> None:
+        stage.ask(step, raw, RequestCode.PULL_MESSAGE, raw.pull_fields(topic, offset, **ext))
+
+    pull("found")
+    pull("two of three", maxMsgNums="2")
+    pull("other tag", subscription="green")
+    pull("at the end", 3)
+    pull("beyond", 9)
+    pull("before the first", -5)
+    pull("queue too high", queueId="5")
+    pull("no messages wanted", maxMsgNums="0")
+    pull("no subscription", sysFlag="0")
+    pull("unknown kind of filter", expressionType="other")
+    pull("wrong SQL", expressionType="SQL92", subscription="a >")
+    pull("class filter", sysFlag=str(PullSysFlag.SUBSCRIPTION | PullSysFlag.CLASS_FILTER))
+    unknown = raw.pull_fields(f"{topic}-none")
+    stage.ask("unknown topic", raw, RequestCode.PULL_MESSAGE, unknown)
+    stage.ask("lite", raw, RequestCode.LITE_PULL_MESSAGE, raw.pull_fields(topic))
+    stage.ask("no fields", raw, RequestCode.PULL_MESSAGE)
+
+
+@scenario(*RAW)
+def a_pull_that_waits(stage: Stage) -> None:
+    """A pull at the end waits for the next message, or for as long as it said."""
+    topic = stage.topic()
+    raw, sender = stage.raw(), stage.raw()
+    sender.send(topic, b"first")
+    flags = str(PullSysFlag.SUBSCRIPTION | PullSysFlag.SUSPEND)
+    fields = raw.pull_fields(topic, 1, sysFlag=flags, suspendTimeoutMillis="10000")
+    opaque = raw.tell(RequestCode.PULL_MESSAGE, fields)
+    sender.send(topic, b"second")
+    stage.note("woken", RequestCode.PULL_MESSAGE, raw.answer(opaque))
+
+
+@scenario(*RAW)
+def offsets(stage: Stage) -> None:
+    """Offsets of queues and of groups, known and unknown."""
+    topic, group = stage.topic(), stage.topic("g")
+    raw = stage.raw()
+    raw.send(topic)
+    raw.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": group})  # which makes it
+    queue = {"topic": topic, "queueId": "0"}
+    of_group = {**queue, "consumerGroup": group}
+    nowhere = {"topic": f"{topic}-none", "queueId": "0"}
+    for step, fields in (("queue", queue), ("unknown topic", nowhere)):
+        stage.ask(f"{step}: max", raw, RequestCode.GET_MAX_OFFSET, fields)
+        stage.ask(f"{step}: min", raw, RequestCode.GET_MIN_OFFSET, fields)
+        stage.ask(f"{step}: earliest", raw, RequestCode.GET_EARLIEST_MSG_STORETIME, fields)
+        at = {**fields, "timestamp": "1000"}
+        stage.ask(f"{step}: at a time", raw, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, at)
+    upper = {**queue, "timestamp": "1000", "boundaryType": "upper"}
+    stage.ask("upper boundary", raw, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, upper)
+    stage.ask("group: before", raw, RequestCode.QUERY_CONSUMER_OFFSET, of_group)
+    not_zero = {**of_group, "setZeroIfNotFound": "false"}
+    stage.ask("group: not zero", raw, RequestCode.QUERY_CONSUMER_OFFSET, not_zero)
+    commit = {**of_group, "commitOffset": "1"}
+    stage.ask("group: commit", raw, RequestCode.UPDATE_CONSUMER_OFFSET, commit)
+    stage.ask("group: after", raw, RequestCode.QUERY_CONSUMER_OFFSET, of_group)
+    elsewhere = {**commit, "topic": f"{topic}-none"}
+    unknown = {**commit, "consumerGroup": f"{group}-none"}
+    stage.ask("commit: unknown group", raw, RequestCode.UPDATE_CONSUMER_OFFSET, unknown)
+    stage.ask("commit: unknown topic", raw, RequestCode.UPDATE_CONSUMER_OFFSET, elsewhere)
+    stage.ask("no fields", raw, RequestCode.GET_MAX_OFFSET)
+
+
+@scenario(*RAW)
+def sent_back(stage: Stage) -> None:
+    """What a consumer may send back, and what not."""
+    topic, group = stage.topic(), stage.topic("g")
+    raw = stage.raw()
+    raw.send(topic)
+    raw.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": group})  # which makes it
+
+    def back(step: str, **ext: str) -> None:
+        fields = {"offset": "1", "group": group, "delayLevel": "1", "originTopic": topic, **ext}
+        stage.ask(step, raw, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+
+    back("no such record", offset="99999999999")
+    stage.ask("no fields", raw, RequestCode.CONSUMER_SEND_MSG_BACK)

@@ -1,0 +1,93 @@
+"""Messages chosen by their properties, in SQL92."""
+
+from __future__ import annotations
+
+import json
+
+from compat.scenarios.later import arrived
+from compat.scenarios.stage import JAVA, RAW, Stage, scenario
+from gateway.wire.codes import RequestCode
+
+PROPERTIES = (
+    "a\x011\x02",
+    "a\x015\x02b\x01x\x02",
+    "a\x0110\x02b\x01y\x02",
+    "a\x015.5\x02",
+    "a\x01text\x02b\x01x'y\x02",
+    "b\x01true\x02TAGS\x01red\x02",
+    "",
+)
+EXPRESSIONS = (
+    "a > 5",
+    "a >= 5 AND b = 'x'",
+    "a BETWEEN 5 AND 6",
+    "a NOT BETWEEN 5 AND 6",
+    "b IN ('x', 'y')",
+    "b NOT IN ('x')",
+    "a IS NULL",
+    "a IS NOT NULL AND NOT (a = 5)",
+    "b = TRUE",
+    "b <> 'x'",
+    "b = 'x''y'",
+    "a = 5 OR b = 'y'",
+    "TAGS = 'red'",
+    "a = '5'",
+    "b CONTAINS 'x'",
+    "b STARTSWITH 'x' OR b ENDSWITH 'y'",
+    "a",
+    "TRUE",
+    "1 = 1",
+    "a LIKE 'x%'",
+    "a > 'x'",
+    "a ==",
+    "",
+)
+
+
+@scenario(*JAVA)
+def of_a_push_consumer(stage: Stage) -> None:
+    """A consumer gets the messages whose properties are as it said."""
+    topic = stage.topic()
+    client = stage.java()
+    client.create_topic(topic, 1)
+    consumer = client.consume(
+        topic, stage.topic("g"), expression="size BETWEEN 2 AND 3 AND TAGS = 'red'", sql=True
+    )
+    for size in range(5):
+        client.send(topic, b"%d" % size, tags="red", properties={"size": str(size)})
+    client.send(topic, b"blue", tags="blue", properties={"size": "2"})
+    stage.see("arrived", arrived(consumer.wait_for(2)))
+
+
+@scenario(*RAW)
+def what_each_expression_finds(stage: Stage) -> None:
+    """Operators, types and missing properties mean what they mean to RocketMQ."""
+    topic = stage.topic()
+    raw = stage.raw()
+    for number, properties in enumerate(PROPERTIES):
+        raw.send(topic, b"%d" % number, properties=properties)
+    for number, expression in enumerate(EXPRESSIONS):
+        group = stage.topic(f"g{number}")
+        subscription = {
+            "topic": topic,
+            "subString": expression,
+            "expressionType": "SQL92",
+            "subVersion": number + 1,
+        }
+        consumer = {
+            "groupName": group,
+            "consumeType": "CONSUME_PASSIVELY",
+            "messageModel": "CLUSTERING",
+            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+            "subscriptionDataSet": [subscription],
+        }
+        beat = json.dumps({"clientID": group, "consumerDataSet": [consumer]}).encode()
+        raw.ask(RequestCode.HEART_BEAT, body=beat)
+        fields = raw.pull_fields(
+            topic,
+            consumerGroup=group,
+            subscription=expression,
+            expressionType="SQL92",
+            subVersion=str(number + 1),
+        )
+        stage.ask(f"{number} {expression}", raw, RequestCode.PULL_MESSAGE, fields)

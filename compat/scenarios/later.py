@@ -1,0 +1,125 @@
+"""Messages for later: what is asked for, what is answered, and what arrives."""
+
+from __future__ import annotations
+
+import time
+
+from compat.clients.driver import Received
+from compat.scenarios.stage import JAVA, JAVA5, OFFICIAL, RAW, Stage, scenario
+
+TOO_FAR_S = 3 * 365 * 24 * 60 * 60
+DAY_S = 24 * 60 * 60
+
+
+def arrived(messages: list[Received]) -> list[dict[str, object]]:
+    """What the user of a consumer sees of each, by body: they may come in any order."""
+    return [
+        {
+            "body": message.body,
+            "tags": message.tags,
+            "keys": message.keys,
+            "properties": {
+                name: value
+                for name, value in message.properties.items()
+                if name not in ("MIN_OFFSET", "MAX_OFFSET")  # how far the queue was by then
+            },
+            "reconsume times": message.reconsume_times,
+            "sys flag": message.sys_flag,
+        }
+        for message in sorted(messages, key=lambda each: each.body or b"")
+    ]
+
+
+@scenario(*OFFICIAL)
+def levels(stage: Stage) -> None:
+    """A message with a delay level comes after its delay, with the level still on it."""
+    topic = stage.topic()
+    stage.java().create_topic(topic, 1)
+    client = stage.official()
+    begin = time.monotonic()
+    stage.see("status", client.send(topic, b"level 1", tags="t", keys="k", level=1).status)
+    stage.see("highest", client.send(topic, b"level 18", level=18).status)
+    stage.see("beyond", client.send(topic, b"level 99", level=99).status)
+    messages = client.consume(topic, stage.topic("g")).wait_for(1)
+    stage.see("too early", time.monotonic() - begin < 0.95)
+    stage.see("arrived", arrived(messages))
+
+
+@scenario(*OFFICIAL)
+def times(stage: Stage) -> None:
+    """A message for a time comes at it, whichever way the time was asked for."""
+    topic = stage.topic()
+    stage.java().create_topic(topic, 1)
+    client = stage.official()
+    due = time.time_ns() // 1_000_000 + 1_500
+    for step, asked in (
+        ("seconds", {"delay_time_sec": 1}),
+        ("milliseconds", {"delay_time_ms": 1_200}),
+        ("an instant", {"deliver_time_ms": due}),
+    ):
+        sent = client.send(topic, step.encode(), **asked)
+        stage.see(step, sent.status)
+    messages = client.consume(topic, stage.topic("g")).wait_for(3)
+    stage.see("too early", any(message.stored_ms < due - 1_000 for message in messages))
+    stage.see("arrived", arrived(messages))
+
+
+@scenario(*JAVA)
+def the_past(stage: Stage) -> None:
+    """What was due before it was sent comes at once, and cannot be taken back."""
+    topic = stage.topic()
+    client = stage.java()
+    client.create_topic(topic, 1)
+    stage.see("sent", client.send(topic, b"past", deliver_time_ms=1_000))
+    stage.see("level 0", client.send(topic, b"zero", level=0))
+    stage.see("stored", client.puller(stage.topic("g")).pull(topic, 0, 0))
+
+
+@scenario(*OFFICIAL)
+def too_far(stage: Stage) -> None:
+    """What is due after the longest delay is refused."""
+    topic = stage.topic()
+    stage.java().create_topic(topic, 1)
+    client = stage.official()
+    stage.attempt("three years", lambda: client.send(topic, delay_time_sec=TOO_FAR_S))
+    stage.attempt("two days", lambda: client.send(topic, delay_time_sec=2 * DAY_S).status)
+
+
+@scenario(*RAW)
+def answers_to_delayed_sends(stage: Stage) -> None:
+    """The answer names the real queue; only times have a handle."""
+    topic = stage.topic()
+    raw = stage.raw()
+    for step, properties in (
+        ("level", "DELAY\x015\x02"),
+        ("level 0", "DELAY\x010\x02"),
+        ("negative level", "DELAY\x01-1\x02"),
+        ("empty level", "DELAY\x01\x02"),
+        ("seconds", "TIMER_DELAY_SEC\x0160\x02"),
+        ("negative seconds", "TIMER_DELAY_SEC\x01-5\x02"),
+        ("seconds before an instant", "TIMER_DELIVER_MS\x011\x02TIMER_DELAY_SEC\x0160\x02"),
+        ("milliseconds before an instant", "TIMER_DELIVER_MS\x011\x02TIMER_DELAY_MS\x0160000\x02"),
+        ("a level before a time", "TIMER_DELAY_SEC\x0160\x02DELAY\x014\x02"),
+    ):
+        stage.send(step, raw, topic, properties=properties)
+
+
+@scenario(*RAW)
+def times_that_are_none(stage: Stage) -> None:
+    """Levels and times that are no numbers are refused, each with its code."""
+    topic = stage.topic()
+    raw = stage.raw()
+    for name in ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"):
+        stage.send(name, raw, topic, properties=f"{name}\x01soon\x02")
+
+
+@scenario(*JAVA5)
+def an_order_of_times(stage: Stage) -> None:
+    """Messages for different times come in the order of their times."""
+    topic = stage.topic()
+    client = stage.java()
+    client.create_topic(topic, 1)
+    for seconds in (3, 1, 2):
+        client.send(topic, b"%d" % seconds, delay_time_sec=seconds)
+    messages = client.consume(topic, stage.topic("g")).wait_for(3)
+    stage.see("order", [message.body for message in messages])

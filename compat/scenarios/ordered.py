@@ -1,0 +1,72 @@
+"""Messages in order, and the locks that keep it."""
+
+from __future__ import annotations
+
+import json
+
+from compat.clients.driver import until
+from compat.scenarios.stage import JAVA, OFFICIAL, RAW, Stage, scenario
+from gateway.wire.codes import RequestCode
+
+
+@scenario(*OFFICIAL)
+def one_after_the_other(stage: Stage) -> None:
+    """An orderly consumer gets the messages of a queue in their order."""
+    topic = stage.topic()
+    java = stage.java()
+    java.create_topic(topic, 1)
+    for number in range(10):
+        java.send(topic, b"%d" % number, queue=0)
+    consumer = stage.official().consume(topic, stage.topic("g"), orderly=True)
+    stage.see("order", [message.body for message in consumer.wait_for(10)])
+
+
+@scenario(*JAVA)
+def a_refused_one_holds_the_rest(stage: Stage) -> None:
+    """What an orderly consumer refuses comes again before what follows it."""
+    topic = stage.topic()
+    client = stage.java()
+    client.create_topic(topic, 1)
+    consumer = client.consume(topic, stage.topic("g"), orderly=True, fail_first=1)
+    for number in range(3):
+        client.send(topic, b"%d" % number, queue=0)
+    messages = consumer.wait_until(
+        lambda all_: sum(one.reconsume_times > 0 for one in all_) >= 3, timeout=30
+    )
+    stage.see("order", [one.body for one in messages if one.reconsume_times])
+
+
+@scenario(*JAVA)
+def the_next_takes_over(stage: Stage) -> None:
+    """When an orderly consumer ends, its locks go to the next one."""
+    topic, group = stage.topic(), stage.topic("g")
+    client = stage.java()
+    client.create_topic(topic, 1)
+    first = client.consume(topic, group, orderly=True)
+    client.send(topic, b"1", queue=0)
+    first.wait_for(1)
+    first.close()
+    second = client.consume(topic, group, orderly=True)
+    client.send(topic, b"2", queue=0)
+    stage.see("arrived", second.wait_for(1)[-1].body)
+    until(lambda: second.assigned(topic) == {0}, "the queue", 20)
+
+
+@scenario(*RAW)
+def locks(stage: Stage) -> None:
+    """A queue is locked for one client of a group at a time."""
+    topic, group = stage.topic(), stage.topic("g")
+    raw = stage.raw()
+    raw.send(topic)
+    queue = {"brokerName": "broker-a", "queueId": 0, "topic": topic}
+
+    def wish(client: str) -> bytes:
+        return json.dumps({"consumerGroup": group, "clientId": client, "mqSet": [queue]}).encode()
+
+    stage.ask("first", raw, RequestCode.LOCK_BATCH_MQ, body=wish("one"))
+    stage.ask("again", raw, RequestCode.LOCK_BATCH_MQ, body=wish("one"))
+    stage.ask("another", raw, RequestCode.LOCK_BATCH_MQ, body=wish("two"))
+    stage.ask("unlock by another", raw, RequestCode.UNLOCK_BATCH_MQ, body=wish("two"))
+    stage.ask("still locked", raw, RequestCode.LOCK_BATCH_MQ, body=wish("two"))
+    stage.ask("unlock", raw, RequestCode.UNLOCK_BATCH_MQ, body=wish("one"))
+    stage.ask("free", raw, RequestCode.LOCK_BATCH_MQ, body=wish("two"))

@@ -1,0 +1,170 @@
+"""A connection on which a scenario says what no client would."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Final, Self
+
+from compat.comparison import RAW
+from gateway.wire.codes import CommandFlag, PullSysFlag, RequestCode
+from gateway.wire.commands import Command, decode_command, encode_command
+from gateway.wire.frames import FrameBuffer
+
+_LIMIT_S: Final = 15.0
+
+SEND_LETTERS: Final = {
+    "producerGroup": "a",
+    "topic": "b",
+    "defaultTopic": "c",
+    "defaultTopicQueueNums": "d",
+    "queueId": "e",
+    "sysFlag": "f",
+    "bornTimestamp": "g",
+    "flag": "h",
+    "properties": "i",
+    "reconsumeTimes": "j",
+    "unitMode": "k",
+    "maxReconsumeTimes": "l",
+    "batch": "m",
+}
+
+
+class RawClient:
+    """A TCP connection; opened by `with`."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self._address = address
+        self._opaques = itertools.count(1)
+        self._frames = FrameBuffer()
+        self._came: list[Command] = []
+        self._socket: socket.socket | None = None
+
+    def __enter__(self) -> Self:
+        self._socket = socket.create_connection(self._address, _LIMIT_S)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._socket is not None
+        self._socket.close()
+
+    def write(self, data: bytes) -> None:
+        """Send any bytes."""
+        assert self._socket is not None
+        self._socket.sendall(data)
+
+    def tell(
+        self,
+        code: int,
+        ext: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        oneway: bool = False,
+        version: int = 513,
+        language: str = RAW,
+    ) -> int:
+        """Send a request; its number."""
+        opaque = next(self._opaques)
+        flag = CommandFlag.ONEWAY if oneway else 0
+        self.write(
+            encode_command(
+                code, opaque, flag=flag, ext=ext, body=body, version=version, language=language
+            )
+        )
+        return opaque
+
+    def ask(
+        self,
+        code: int,
+        ext: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        version: int = 513,
+        language: str = RAW,
+    ) -> Command:
+        """Send a request and wait for its answer. Raises TimeoutError or ConnectionError."""
+        return self.answer(self.tell(code, ext, body, version=version, language=language))
+
+    def answer(self, opaque: int, limit_s: float = _LIMIT_S) -> Command:
+        """The answer to the request of that number."""
+        return self._wait(lambda command: command.is_response and command.opaque == opaque, limit_s)
+
+    def request(self, code: int, limit_s: float = _LIMIT_S) -> Command:
+        """What the server asks of its own accord, of that code."""
+        return self._wait(lambda command: not command.is_response and command.code == code, limit_s)
+
+    def send(
+        self, topic: str, body: bytes = b"-", *, code: int = RequestCode.SEND_MESSAGE_V2, **ext: str
+    ) -> Command:
+        """Send a message, with fields under their long names in place of the usual ones."""
+        fields = {
+            "producerGroup": "raw-senders",
+            "topic": topic,
+            "defaultTopic": "TBW102",
+            "defaultTopicQueueNums": "1",
+            "queueId": "0",
+            "sysFlag": "0",
+            "bornTimestamp": str(time.time_ns() // 1_000_000),
+            "flag": "0",
+            "properties": "",
+            **ext,
+        }
+        if code != RequestCode.SEND_MESSAGE:
+            fields = {SEND_LETTERS[name]: value for name, value in fields.items()}
+        return self.ask(code, fields, body)
+
+    def pull_fields(self, topic: str, offset: int = 0, **ext: str) -> dict[str, str]:
+        """The fields of a pull that does not wait, with others in place of the usual ones."""
+        return {
+            "consumerGroup": f"{topic}-g",
+            "topic": topic,
+            "queueId": "0",
+            "queueOffset": str(offset),
+            "maxMsgNums": "32",
+            "sysFlag": str(PullSysFlag.SUBSCRIPTION),
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "0",
+            "subscription": "*",
+            "subVersion": "0",
+            **ext,
+        }
+
+    def max_offset(self, topic: str, queue: int = 0) -> int:
+        """The next offset of a queue."""
+        ext = {"topic": topic, "queueId": str(queue)}
+        return int(self.ask(RequestCode.GET_MAX_OFFSET, ext).ext()["offset"])
+
+    def is_closed(self, limit_s: float = 3.0) -> bool:
+        """Whether the server closes the connection, saying nothing before."""
+        assert self._socket is not None
+        self._socket.settimeout(limit_s)
+        try:
+            return not self._socket.recv(1)
+        except TimeoutError:
+            return False
+        except OSError:
+            return True
+
+    def _wait(self, is_it: Callable[[Command], bool], limit_s: float) -> Command:
+        assert self._socket is not None
+        deadline = time.monotonic() + limit_s
+        while True:
+            for place, command in enumerate(self._came):
+                if is_it(command):
+                    return self._came.pop(place)
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise TimeoutError(f"no answer in {limit_s:g} s")
+            self._socket.settimeout(remaining)
+            data = self._socket.recv(256 * 1024)
+            if not data:
+                raise ConnectionError("the server closed the connection")
+            self._came += [decode_command(frame) for frame in self._frames.feed(data)]

@@ -1,0 +1,159 @@
+"""Messages for now: how they are taken, and how they are refused."""
+
+from __future__ import annotations
+
+from compat.clients.driver import Outgoing, until
+from compat.scenarios.stage import JAVA, OFFICIAL, RAW, Stage, scenario
+from gateway.wire.codes import RequestCode
+from gateway.wire.messages import BatchItem, encode_batch
+
+
+@scenario(*OFFICIAL)
+def one_message(stage: Stage) -> None:
+    """A message is stored in the queue asked for, and its answer tells where."""
+    topic = stage.topic()
+    stage.java().create_topic(topic, 1)
+    sent = stage.official().send(topic, b"hello", tags="red", keys="k1 k2", properties={"a": "b"})
+    stage.see("status", sent.status)
+    stage.see("queue offset", sent.queue_offset)
+
+
+@scenario(*JAVA)
+def all_at_once(stage: Stage) -> None:
+    """Asynchronous sends are each answered."""
+    topic = stage.topic()
+    client = stage.java()
+    client.create_topic(topic, 1)
+    messages = [Outgoing(topic=topic, body=b"%d" % n) for n in range(5)]
+    results = client.send_all(messages, "async")
+    stage.see("count", len(results))
+
+
+@scenario(*OFFICIAL)
+def without_an_answer(stage: Stage) -> None:
+    """A oneway send is stored, and nothing is answered."""
+    topic = stage.topic()
+    client = stage.official()
+    stage.java().create_topic(topic, 1)
+    client.send_oneway(Outgoing(topic=topic, body=b"-"))
+    raw = stage.raw()
+    until(lambda: raw.max_offset(topic) == 1, "the message in its queue", 10)
+
+
+@scenario(*JAVA)
+def several_as_one(stage: Stage) -> None:
+    """A batch goes to one queue, with an id for each of its messages."""
+    topic = stage.topic()
+    client = stage.java()
+    client.create_topic(topic, 1)
+    sent = client.send_batch([Outgoing(topic=topic, body=b"%d" % n, tags="t") for n in range(3)])
+    stage.see("sent", sent)
+    stage.see("stored", client.puller(stage.topic("g")).pull(topic, 0, 0))
+
+
+@scenario(*JAVA)
+def a_large_body(stage: Stage) -> None:
+    """What is compressed by the client arrives whole."""
+    topic = stage.topic()
+    client = stage.java()
+    client.create_topic(topic, 1)
+    stage.see("sent", client.send(topic, b"compressed " * 2_000))
+    stage.see("stored", client.puller(stage.topic("g")).pull(topic, 0, 0))
+
+
+@scenario(*OFFICIAL)
+def a_new_topic(stage: Stage) -> None:
+    """The first message to a topic makes it, and clients find it afterwards."""
+    topic = stage.topic()
+    stage.official().send(topic, b"first")
+    stage.ask("route", stage.raw_namesrv(), RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+
+
+@scenario(*RAW)
+def refusals(stage: Stage) -> None:
+    """Every way in which a message can be wrong has its own answer."""
+    topic = stage.topic()
+    raw = stage.raw()
+    stage.send("sent", raw, topic)
+    for step, name in (
+        ("blank topic", ""),
+        ("illegal letters", f"{topic} $"),
+        ("long topic", topic + "x" * 128),
+        ("schedule topic", "SCHEDULE_TOPIC_XXXX"),
+        ("half topic", "RMQ_SYS_TRANS_HALF_TOPIC"),
+        ("self test topic", "SELF_TEST_TOPIC"),
+        ("no such retry group", f"%RETRY%{topic}-none"),
+    ):
+        stage.send(step, raw, name)
+    stage.send("no such default topic", raw, f"{topic}-none", defaultTopic=f"{topic}-default")
+    stage.send("no queues", raw, f"{topic}-zero", defaultTopicQueueNums="0")
+    stage.send("queue too high", raw, topic, queueId="7")
+    stage.send("any queue", raw, topic, queueId="-1")
+
+
+@scenario(*RAW)
+def sizes(stage: Stage) -> None:
+    """The largest body and the longest properties are taken, larger ones refused."""
+    topic = stage.topic()
+    raw = stage.raw()
+    stage.send("empty body", raw, topic, b"")
+    stage.send("largest body", raw, topic, b"x" * 4_194_304)
+    stage.send("too large body", raw, topic, b"x" * 4_194_305)
+    for step, length in (("long properties", 32_000), ("too long properties", 33_000)):
+        stage.send(step, raw, topic, properties=f"p\x01{'v' * length}\x02")
+
+
+@scenario(*RAW)
+def the_old_request(stage: Stage) -> None:
+    """Request 10 with the long names does what 310 does with letters."""
+    stage.send("sent", stage.raw(), stage.topic(), code=RequestCode.SEND_MESSAGE)
+
+
+@scenario(*RAW)
+def a_batch_by_its_flag(stage: Stage) -> None:
+    """The flag makes a batch, not the request code."""
+    topic = stage.topic()
+    raw = stage.raw()
+    body = encode_batch([BatchItem(0, b"%d" % n, "TAGS\x01t\x02") for n in range(3)])
+    for step, code, flag in (
+        ("310 with the flag", RequestCode.SEND_MESSAGE_V2, "true"),
+        ("320 with the flag", RequestCode.SEND_BATCH_MESSAGE, "true"),
+        ("320 without", RequestCode.SEND_BATCH_MESSAGE, "false"),
+    ):
+        answer = stage.send(step, raw, topic, body, code, batch=flag)
+        stage.see(f"{step}: ids", answer.ext()["msgId"].count(",") + 1)
+    stage.ask("stored", raw, RequestCode.PULL_MESSAGE, raw.pull_fields(topic))
+
+
+@scenario(*RAW)
+def wrong_batches(stage: Stage) -> None:
+    """A batch that is none, or for a retry topic, is refused."""
+    topic = stage.topic()
+    raw = stage.raw()
+    raw.send(topic)
+    good = encode_batch([BatchItem(0, b"-", "")])
+    stage.send("retry topic", raw, f"%RETRY%{topic}", good, batch="true")
+    stage.send("cut off", raw, topic, good[:-3], batch="true")
+
+
+@scenario(*RAW)
+def missing_and_wrong_fields(stage: Stage) -> None:
+    """A send that lacks a field, or has a wrong one, is answered with an error."""
+    topic = stage.topic()
+    raw = stage.raw()
+    raw.send(topic)
+    stage.ask("no fields", raw, RequestCode.SEND_MESSAGE_V2)
+    stage.send("queueId no number", raw, topic, queueId="x")
+    stage.send("sysFlag empty", raw, topic, sysFlag="")
+    stage.send("bornTimestamp a fraction", raw, topic, bornTimestamp="1.5")
+
+
+@scenario(*RAW)
+def what_the_server_adds(stage: Stage) -> None:
+    """Records have the server's properties, and no longer those that are for a moment only."""
+    topic = stage.topic()
+    raw = stage.raw()
+    properties = "TAGS\x01red\x02POP_CK\x01x\x02empty\x01\x02WAIT\x01false\x02UNIQ_KEY\x01me\x02"
+    stage.send("sent", raw, topic, properties=properties, flag="7", sysFlag="1")
+    stage.send("without a final mark", raw, topic, properties="a\x01b")
+    stage.ask("stored", raw, RequestCode.PULL_MESSAGE, raw.pull_fields(topic))

@@ -1,0 +1,177 @@
+"""What a scenario works with: clients of one server, names of its own, and a place to note what it sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from compat import normal
+from compat.clients.cpp import CppClient
+from compat.clients.driver import ClientFailure, Driver
+from compat.clients.java import VERSIONS, JavaClient, Version
+from compat.mqadmin import Mqadmin
+from compat.peers import Peer
+from compat.scenarios.raw import RawClient
+from gateway.wire.codes import RequestCode
+from gateway.wire.commands import Command
+
+JAVA5: Final = ("java-5.5.0",)
+JAVA: Final = tuple(f"java-{version}" for version in VERSIONS)
+CPP: Final = ("cpp",)
+OFFICIAL: Final = (*JAVA, *CPP)
+RAW: Final = ("raw",)
+MQADMIN: Final = ("mqadmin",)
+
+
+class Scenario(NamedTuple):
+    """One promise: what a client does and sees."""
+
+    name: str
+    """Its file and its function, such as `sending.one-message`."""
+    promise: str
+    clients: tuple[str, ...]
+    act: Callable[[Stage], None]
+    is_alone: bool
+    """Whether it changes what others see, and therefore runs while no other does."""
+
+
+SCENARIOS: Final[dict[str, Scenario]] = {}
+
+
+def scenario(
+    *clients: str, alone: bool = False
+) -> Callable[[Callable[[Stage], None]], Callable[[Stage], None]]:
+    """Registers a function, for each of the clients; its docstring is the promise."""
+
+    def register(act: Callable[[Stage], None]) -> Callable[[Stage], None]:
+        file = act.__module__.rpartition(".")[2]
+        name = f"{file}.{act.__name__.replace('_', '-')}"
+        promise = " ".join((act.__doc__ or "").split())
+        SCENARIOS[name] = Scenario(name, promise, clients, act, alone)
+        return act
+
+    return register
+
+
+@dataclass
+class Stage:
+    """A scenario's view of one server."""
+
+    peer: Peer
+    side: int
+    """Which of the two servers it is, 0 or 1."""
+    client: str
+    tag: str
+    drivers: Mapping[str, Driver]
+    seen: dict[str, Any] = field(default_factory=dict)
+    """What was seen, by step, made comparable."""
+    codes: dict[str, int] = field(default_factory=dict)
+    """The request code of the steps that are answers to raw requests."""
+    _open: ExitStack = field(default_factory=ExitStack)
+
+    def topic(self, name: str = "") -> str:
+        """A topic of this scenario's own, or a group."""
+        return f"{self.tag}{name}"
+
+    def close(self) -> None:
+        """Shut down the clients that were asked for."""
+        self._open.close()
+
+    # --- clients
+
+    def official(self) -> JavaClient | CppClient:
+        """The client that this run is for, for what all of them do."""
+        if self.client == "cpp":
+            cpp = CppClient(self.peer.namesrv_text, driver=self.drivers[f"cpp-{self.side}"])
+            return self._open.enter_context(cpp)
+        return self.java()
+
+    def java(self, **options: Any) -> JavaClient:
+        """A Java client, of this run's version or of the current one."""
+        version: Version = "4.9.8" if self.client == "java-4.9.8" else "5.5.0"
+        client = JavaClient(
+            self.peer.namesrv_text, version, driver=self.drivers[f"java-{version}"], **options
+        )
+        return self._open.enter_context(client)
+
+    def raw(self) -> RawClient:
+        """A connection to the broker."""
+        return self._open.enter_context(RawClient(self.peer.broker))
+
+    def raw_namesrv(self) -> RawClient:
+        """A connection to the name server."""
+        return self._open.enter_context(RawClient(self.peer.namesrv))
+
+    def raw_direct(self) -> RawClient:
+        """A connection to the broker that is not recorded, for what is no frame."""
+        return self._open.enter_context(RawClient(self.peer.direct))
+
+    def mqadmin(self) -> Mqadmin:
+        """RocketMQ's own tool."""
+        return self._open.enter_context(Mqadmin(self.peer.namesrv_text))
+
+    # --- what is seen
+
+    def see(self, step: str, value: Any) -> None:
+        """Note what was seen: a structure of the drivers', an answer's fields, or any plain value."""
+        assert step not in self.seen, f"step {step} is there already"
+        self.seen[step] = normal.normal(_plain(value))
+
+    def ask(
+        self,
+        step: str,
+        client: RawClient,
+        code: int,
+        ext: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        version: int = 513,
+    ) -> Command:
+        """Ask in raw frames, and note the whole answer."""
+        return self.note(step, code, client.ask(code, ext, body, version=version))
+
+    def send(
+        self,
+        step: str,
+        client: RawClient,
+        topic: str,
+        body: bytes = b"-",
+        code: int = RequestCode.SEND_MESSAGE_V2,
+        **ext: str,
+    ) -> Command:
+        """Send a message in raw frames, and note the whole answer."""
+        return self.note(step, code, client.send(topic, body, code=code, **ext))
+
+    def note(self, step: str, code: int, answer: Command) -> Command:
+        """Note an answer to a request of that code."""
+        assert step not in self.seen, f"step {step} is there already"
+        self.seen[step] = normal.command(code, answer)
+        self.codes[step] = code
+        return answer
+
+    def attempt(self, step: str, action: Callable[[], object]) -> None:
+        """Note what an action gives, or how its client refuses."""
+        try:
+            self.see(step, action())
+        except ClientFailure as failure:
+            self.see(step, failure)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, ClientFailure):
+        # The text is the client's own, with the server's remark in it; that is compared elsewhere.
+        return {"refused": value.code if value.code is not None else value.kind}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, set | frozenset):
+        return sorted(_plain(each) for each in value)
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, msgspec.Struct):
+        return {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
+    return value

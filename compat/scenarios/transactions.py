@@ -1,0 +1,68 @@
+"""Transactions, and requests with replies."""
+
+from __future__ import annotations
+
+from compat.scenarios.later import arrived
+from compat.scenarios.stage import JAVA, JAVA5, OFFICIAL, RAW, Stage, scenario
+from gateway.wire.codes import RequestCode
+
+
+@scenario(*OFFICIAL)
+def decided_at_once(stage: Stage) -> None:
+    """What is committed arrives, what is rolled back does not."""
+    topic = stage.topic()
+    stage.java().create_topic(topic, 1)
+    client = stage.official()
+    sender = client.transactor(stage.topic("p"))
+    sender.send(topic, b"rolled back", "rollback")
+    sender.send(topic, b"committed", "commit", tags="red", keys="k")
+    messages = client.consume(topic, stage.topic("g")).wait_for(1)
+    stage.see("arrived", arrived(messages))
+
+
+@scenario(*JAVA)
+def decided_when_asked(stage: Stage) -> None:
+    """Of what was not decided the server asks, and goes by the answer."""
+    topic = stage.topic()
+    stage.java().create_topic(topic, 1)
+    client = stage.official()
+    sender = client.transactor(stage.topic("p"))
+    sender.send(topic, b"asked", "unknown", "commit")
+    stage.see("checked", [message.body for message in sender.checks(1, timeout=40)])
+    messages = client.consume(topic, stage.topic("g")).wait_for(1)
+    stage.see("arrived", arrived(messages))
+
+
+@scenario(*JAVA5)
+def with_a_delay(stage: Stage) -> None:
+    """The newer client refuses to send a transaction for later."""
+    topic = stage.topic()
+    client = stage.java()
+    client.create_topic(topic, 1)
+    sender = client.transactor(stage.topic("p"))
+    stage.attempt("sent", lambda: sender.send(topic, b"x", "commit", level=1))
+
+
+@scenario(*JAVA)
+def request_and_reply(stage: Stage) -> None:
+    """A request is answered by the consumer that gets it."""
+    topic = stage.topic()
+    client = stage.java()
+    client.create_topic(topic, 1)
+    client.consume(topic, stage.topic("g"), reply=b"the answer")
+    reply = client.request(topic, b"the question", timeout=15)
+    stage.see("reply", reply.body)
+
+
+@scenario(*RAW)
+def replies_to_nobody(stage: Stage) -> None:
+    """A reply that cannot be brought to its asker says so to its sender."""
+    raw = stage.raw()
+    raw.send(stage.topic())
+    name = "DefaultCluster_REPLY_TOPIC"
+    for step, properties in (
+        ("asker unknown", "MSG_TYPE\x01reply\x02CORRELATION_ID\x01c\x02REPLY_TO_CLIENT\x01x\x02"),
+        ("asker missing", "MSG_TYPE\x01reply\x02CORRELATION_ID\x01c\x02"),
+    ):
+        code = RequestCode.SEND_REPLY_MESSAGE_V2
+        stage.send(step, raw, name, code=code, properties=properties)

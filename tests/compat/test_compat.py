@@ -1,0 +1,210 @@
+"""`tidegate compat`: its parts, and a whole run against a real broker."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from compat import normal, runner
+from compat.comparison import Finding, compare, spoken
+from compat.differences import DIFFERENCES, number_of
+from compat.exchanges import Exchange, exchanges, tag
+from compat.peers import built_in_pair
+from compat.recorder import Kind
+from compat.report import write
+from compat.report_docs import tables
+from compat.scenarios import SCENARIOS
+from gateway.wire.codes import RequestCode
+from gateway.wire.commands import Command, decode_command, encode_command, encode_response
+from gateway.wire.frames import FrameBuffer
+
+PROJECT = Path(__file__).parent.parent.parent
+
+
+def command(frame: bytes) -> Command:
+    """The command in a frame."""
+    (parts,) = FrameBuffer().feed(frame)
+    return decode_command(parts)
+
+
+def answered(request: int, answer: bytes, **ext: str) -> Exchange:
+    """A client's request with its answer."""
+    return Exchange("cmp001x", False, command(encode_command(request, 7, ext=ext)), command(answer))
+
+
+def findings(left: Exchange, right: Exchange) -> list[str]:
+    """The places where two exchanges differ."""
+    found = compare(spoken({}, {}, [left]), spoken({}, {}, [right]))
+    return [finding.place for finding in found]
+
+
+class TestNormal:
+    def test_what_differs_from_run_to_run_becomes_a_word(self) -> None:
+        value = {"msgId": "7F00", "store_ms": 5, "remark": "from 127.0.0.1:5678", "n": 5}
+        assert normal.normal(value) == {
+            "msgId": "<id>",
+            "store_ms": "<time>",
+            "remark": "from <address>",
+            "n": 5,
+        }
+
+    def test_what_is_missing_stays_missing(self) -> None:
+        assert normal.normal({"recall_handle": None, "timestamp": -1}) == {
+            "recall_handle": None,
+            "timestamp": -1,
+        }
+
+    def test_fields_of_keys_are_put_in_order(self) -> None:
+        assert normal.normal({'{"b":1,"a":2}': 3}) == {'{"a":2,"b":1}': 3}
+
+    def test_lists_in_order_and_without(self) -> None:
+        value = {"a": [{"b": 1}, {"b": 2}]}
+        assert list(normal.flat(value)) == [("a.0.b", 1), ("a.1.b", 2)]
+        assert list(normal.facts(value)) == [("a.each.b", 1), ("a.each.b", 2)]
+
+
+class TestComparison:
+    def test_ids_and_times_may_differ(self) -> None:
+        left = answered(310, encode_response(7, 0, ext={"msgId": "A", "queueOffset": "1"}))
+        right = answered(310, encode_response(7, 0, ext={"msgId": "B", "queueOffset": "1"}))
+        assert findings(left, right) == []
+
+    def test_a_field_that_is_missing_or_different(self) -> None:
+        left = answered(310, encode_response(7, 0, ext={"a": "1", "b": "1"}))
+        right = answered(310, encode_response(7, 0, ext={"a": "2"}))
+        assert findings(left, right) == ["310/0/ext.a", "310/0/ext.b"]
+
+    def test_another_code(self) -> None:
+        left, right = (answered(310, encode_response(7, code)) for code in (0, 1))
+        assert findings(left, right) == ["310/codes"]
+
+    def test_a_race_may_decide_the_code_but_not_the_fields(self) -> None:
+        left = answered(11, encode_response(7, 19, ext={"x": "1"}), topic="t")
+        right = answered(11, encode_response(7, 0), topic="t")
+        assert findings(left, right) == []
+        right = answered(11, encode_response(7, 19, ext={"x": "2"}), topic="t")
+        assert findings(left, right) == ["11/19 t/ext.x"]
+
+    def test_a_remark_beside_success_is_nobodys_business(self) -> None:
+        left, right = (
+            answered(310, encode_response(7, 0, remark=remark)) for remark in ("a", None)
+        )
+        assert findings(left, right) == []
+        left, right = (answered(310, encode_response(7, 1, remark=remark)) for remark in ("a", "b"))
+        assert findings(left, right) == ["310/1/remark"]
+
+    def test_bodies_by_their_fields(self) -> None:
+        left = answered(202, encode_response(7, 0, body=b'{"t":{{"q":0}:{"max":1}}}'))
+        right = answered(202, encode_response(7, 0, body=b'{"t":{{"q":0}:{"max":2}}}'))
+        assert findings(left, right) == ['202/0/body.t.{"q":0}.max']
+
+    def test_of_answers_with_different_codes_only_the_code_is_told(self) -> None:
+        seen = [
+            {"step": {"code": 0, "ext": {"a": "1"}}},
+            {"step": {"code": 1, "ext": {}, "remark": "no"}},
+        ]
+        left, right = (spoken(each, {"step": 310}, []) for each in seen)
+        assert compare(left, right) == [Finding(310, "seen/step/code", "0", "1 no")]
+
+
+class TestExchanges:
+    def test_answers_are_paired_by_connection_and_number(self, tmp_path: Path) -> None:
+        file = tmp_path / "capture"
+        name = tag(3)
+        frames = [
+            (1, Kind.FROM_CLIENT, encode_command(30, 1, ext={"topic": name})),
+            (2, Kind.FROM_CLIENT, encode_command(31, 1, ext={"topic": name})),
+            (2, Kind.FROM_SERVER, encode_response(1, 17)),
+            (1, Kind.FROM_SERVER, encode_command(40, 9, flag=2, ext={"consumerGroup": name})),
+            (1, Kind.FROM_SERVER, encode_response(1, 0)),
+            (3, Kind.FROM_CLIENT, encode_command(32, 1, ext={"topic": "nobody's"})),
+            (1, Kind.FROM_CLIENT, struct.pack(">II", 5, 1) + b"{"),
+        ]
+        records = b"".join(
+            struct.pack(">QIBI", time, connection, kind, len(data)) + data
+            for time, (connection, kind, data) in enumerate(frames)
+        )
+        file.write_bytes(b"tidegate capture 1\n" + records)
+        found = [
+            (one.tag, one.is_from_server, one.request.code, one.answer and one.answer.code)
+            for one in exchanges(file)
+        ]
+        assert found == [
+            (name, True, 40, None),
+            (name, False, 30, 0),
+            (name, False, 31, 17),
+        ]
+
+
+class TestDifferences:
+    def test_nothing_is_excused_by_chance(self) -> None:
+        for place in ("310/0/ext.msgId", "11/0 t/body.each.body", "seen/sent/code"):
+            assert number_of("sending.one-message [cpp]", Finding(310, place, "a", "b")) is None
+
+    def test_each_has_a_reason_and_places(self) -> None:
+        for one in DIFFERENCES:
+            assert one.what.endswith((".", ")."))
+            assert one.reason.endswith(".")
+            assert one.places
+        assert len({one.what for one in DIFFERENCES}) == len(DIFFERENCES)
+
+
+class TestPlan:
+    def test_by_scenario_and_by_group(self) -> None:
+        assert {run.scenario.name for run in runner.plan(["sending.sizes"])} == {"sending.sizes"}
+        names = {run.scenario.name for run in runner.plan(["recall", "sending.sizes"])}
+        assert names == {"sending.sizes", *(name for name in SCENARIOS if name[:7] == "recall.")}
+
+    def test_an_unknown_name(self) -> None:
+        with pytest.raises(KeyError, match="nonsense"):
+            runner.plan(["nonsense"])
+
+    def test_every_scenario_says_what_it_promises(self) -> None:
+        assert all(one.promise.endswith(".") and one.clients for one in SCENARIOS.values())
+
+
+class TestCommand:
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "gateway.cli", "compat", *arguments]
+        return subprocess.run(
+            command, cwd=PROJECT, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    def test_lists_the_scenarios(self) -> None:
+        done = self.run("--list")
+        assert done.returncode == 0, done.stderr
+        assert "sending.one-message" in done.stdout
+
+    def test_an_unknown_scenario_is_one_line(self) -> None:
+        done = self.run("nonsense")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "no scenario 'nonsense'" in done.stderr
+
+
+@pytest.mark.live
+@pytest.mark.oracle
+@pytest.mark.timeout(420)
+def test_the_gateway_does_what_rocketmq_does(tmp_path: Path) -> None:
+    runs = runner.plan()
+    data = tmp_path / "data"
+    data.mkdir()
+    with runner.drivers(runs) as processes:
+        with built_in_pair(tmp_path, data) as peers:
+            stages = runner.perform(runs, peers, processes, lambda run, is_done: None)
+        outcomes = runner.judge(runs, stages, peers)
+    write(tmp_path, outcomes, ("RocketMQ", "Tidegate"))
+    report = (tmp_path / "report.md").read_text()
+    undeclared = [
+        f"{outcome.run.name}: {finding}"
+        for outcome in outcomes
+        for finding, number in outcome.findings
+        if number is None
+    ]
+    assert undeclared == []
+    assert "DIFFERENT" not in tables(outcomes)
+    assert f"{RequestCode.SEND_MESSAGE_V2}" in tables(outcomes)
+    assert "Deliberate differences" in report

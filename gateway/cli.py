@@ -25,6 +25,14 @@ if TYPE_CHECKING:
     from gateway.config import Loaded
 
 STATES: Final = ("pending", "fired", "aborted", "any")
+_JOBS: Final = {
+    "ingest": "Read recordings, packet captures and commit logs into tables.",
+    "profile": "Say what recorded traffic is.",
+    "replay": "Send recorded requests again, to a gateway or a broker.",
+    "compare": "Say what was answered differently.",
+    "verify": "Say whether delayed messages fired once and when.",
+    "report": "Make one page of what these found.",
+}
 _FAILED: Final = 1
 _NOT_ABORTED: Final = 3
 
@@ -86,7 +94,8 @@ def _settle(file: Path | None, flags: dict[str, object]) -> Loaded:
 @click.command_panel("A gateway of your own", commands=["serve", "config", "version"])
 @click.command_panel("What a running gateway holds", commands=["pending", "abort"])
 @click.command_panel("Care of data", commands=[command.name or "" for command in care.COMMANDS])
-@click.command_panel("Beside a real broker", commands=["bench"])
+@click.command_panel("Beside a real broker", commands=["bench", "compat"])
+@click.command_panel("Recorded traffic", commands=list(_JOBS))
 @click.version_option(package_name="tidegate", message="%(prog)s %(version)s")
 def cli() -> None:
     """A gateway for RocketMQ clients that keeps messages for later.
@@ -349,8 +358,36 @@ def bench(arguments: tuple[str, ...]) -> None:
     measure(arguments)
 
 
+@cli.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def compat(arguments: tuple[str, ...]) -> None:
+    """Compare the gateway with a real RocketMQ broker; `tidegate compat --help` says more."""
+    from compat.command import compat as compare
+
+    compare.main(args=arguments, prog_name="tidegate compat")
+
+
 for command in care.COMMANDS:
     cli.add_command(command)
+
+
+def _add_job(name: str, meaning: str) -> None:
+    @cli.command(
+        name,
+        help=f"{meaning} `tidegate {name} --help` says more.",
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True},
+    )
+    @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+    def job(arguments: tuple[str, ...]) -> None:
+        # Needs the extra `spark`, so it is imported only by those who use it.
+        from spark_jobs.command import main as run
+
+        run([name, *arguments])
+
+
+for _name, _meaning in _JOBS.items():
+    _add_job(_name, _meaning)
 
 
 def main() -> None:

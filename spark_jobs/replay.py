@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import socket
 import time
 from collections.abc import Collection, Iterable, Iterator
@@ -135,6 +136,26 @@ def replay(
     )
     ordered.mapInArrow(play, DDL).write.mode("overwrite").parquet(str(results))
     return outcome(spark.read.schema(DDL).parquet(str(results)))
+
+
+def run_name(folder: Path) -> str:
+    """The name of a folder's run, from which its ids come; the same when it is gone on with."""
+    file = folder / "run"
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        file.write_text(secrets.token_hex(8))
+    return file.read_text()
+
+
+def read_results(spark: SparkSession, folder: Path) -> DataFrame:
+    """What became of the requests of a finished replay, as rows of `replaying.RESULTS`.
+
+    :raises JobError: when there is none.
+    """
+    results = folder / "results"
+    if not (results / "_SUCCESS").exists():
+        raise JobError(f"{folder} has no finished replay")
+    return spark.read.schema(DDL).parquet(str(results))
 
 
 def _play(

@@ -69,6 +69,16 @@ class Findings(NamedTuple):
     firing: Verdict | None = None
 
 
+def findings_of(found: msgspec.Struct) -> Findings:
+    """What one job found, alone."""
+    return Findings(
+        found if isinstance(found, Profile) else None,
+        found if isinstance(found, Outcome) else None,
+        found if isinstance(found, Comparison) else None,
+        found if isinstance(found, Verdict) else None,
+    )
+
+
 def sections(findings: Findings) -> list[Section]:
     """The report's parts, the judged ones first."""
     makers: list[tuple[Any, Callable[[Any], Section]]] = [

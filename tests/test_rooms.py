@@ -46,6 +46,10 @@ ROOMS = (
 EXCEPTIONS = {
     # `tidegate bench` is a command like the others; it loads the benchmark only when it is called.
     ("gateway/cli.py", "compat.bench.main"),
+    # And so is `tidegate compat`.
+    ("gateway/cli.py", "compat.command.compat"),
+    # So are the jobs on recorded traffic, which need an extra.
+    ("gateway/cli.py", "spark_jobs.command.main"),
     # Spark runs on Java, which the toolchain finds or gets.
     ("spark_jobs/session.py", "compat.toolchain.ToolchainError"),
     ("spark_jobs/session.py", "compat.toolchain.java"),

@@ -1,0 +1,341 @@
+"""The commands of the pipeline; each reads its arguments and calls one function.
+
+Exit status: 0 done, and nothing found wrong; 1 it could not be done; 2 a wrong flag; 3 answers
+differ, or messages were not fired as they should.
+"""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+import rich_click as click
+
+from spark_jobs.errors import JobError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_FOUND_WRONG: Final = 3
+_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+_FOLDER: Final = click.Path(path_type=Path, file_okay=False)
+_FILE: Final = click.Path(path_type=Path, dir_okay=False)
+_Kind = TypeVar("_Kind")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def cli() -> None:
+    """Recorded traffic: what it was, and whether another server answers it in the same way."""
+
+
+def _spark_options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option("--master", default="local[*]", help="Spark master. Default: local[*]."),
+        click.option("--memory", default="2g", help="Of Spark's driver, a JVM size. Default: 2g."),
+        click.option("--progress", is_flag=True, help="Show Spark's progress."),
+        click.option("--json", "json_file", type=_FILE, help="Also write what was found here."),
+    ):
+        command = option(command)
+    return command
+
+
+def _session(options: dict[str, Any]) -> SparkSession:
+    from spark_jobs.session import open_session
+
+    return open_session(options["master"], memory=options["memory"], progress=options["progress"])
+
+
+def _tell(found: msgspec.Struct, json_file: Path | None) -> None:
+    """Print a report's Markdown of what was found, and write the JSON that `report` reads."""
+    from spark_jobs import reporting
+
+    if json_file is not None:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_bytes(msgspec.json.format(msgspec.json.encode(found)))
+    for section in reporting.sections(reporting.findings_of(found)):
+        click.echo(f"{section.title}: {section.verdict}")
+
+
+def _address(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, int]:
+    host, _, port = value.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit() and 0 < int(port) <= 65_535):
+        raise click.BadParameter(f"{value!r} is not HOST:PORT, such as 127.0.0.1:9876")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _renames(ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for text in value:
+        old, _, new = text.partition("=")
+        if not old or not new:
+            raise click.BadParameter(f"{text!r} is not OLD=NEW")
+        found[old] = new
+    return found
+
+
+@cli.command()
+@click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--out", required=True, type=_FOLDER, help="The folder of tables.")
+@click.option("--port", "ports", multiple=True, type=int, help="Servers' ports in pcap files.")
+@click.option("--levels", default=_LEVELS, help="The broker's messageDelayLevel.")
+@_spark_options
+def ingest(
+    sources: tuple[Path, ...], out: Path, ports: tuple[int, ...], levels: str, **options: Any
+) -> None:
+    """Read recordings, packet captures (pcap, pcapng) and commit logs into a folder of tables.
+
+    SOURCES are files, or folders to be searched. What was read before is not read again.
+
+    \b
+    Examples:
+      tidegate ingest monday.capture --out tables
+      tidegate ingest broker.pcap --port 10911 --port 9876 --out tables
+      tidegate ingest /data/rocketmq/store/commitlog --out tables
+    """
+    from spark_jobs.ingest import ingest as run
+    from spark_jobs.messages import parse_levels
+
+    try:
+        parse_levels(levels)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--levels") from None
+    done = run(_session(options), sources, out, ports=ports, levels=levels)
+    click.echo(f"{done.files} files read, {done.known} known before")
+    for name, number in sorted(done.counts.items()):
+        click.echo(f"  {number:,} {name}")
+    if options["json_file"] is not None:
+        options["json_file"].write_bytes(msgspec.json.encode(done._asdict()))
+
+
+@cli.command()
+@click.argument("tables", type=_FOLDER)
+@_spark_options
+def profile(tables: Path, **options: Any) -> None:
+    """Say what recorded traffic is: rates, sizes, delays, hot seconds, by code and topic."""
+    from spark_jobs.ingest import read_table
+    from spark_jobs.profiling import profile as run
+
+    spark = _session(options)
+    found = run(read_table(spark, tables, "pair"), read_table(spark, tables, "messages"))
+    _tell(found, options["json_file"])
+
+
+@cli.command()
+@click.argument("tables", type=_FOLDER)
+@click.option(
+    "--grace",
+    default=5.0,
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="What was due so shortly before its queue was last seen is not lost. Default: 5.",
+)
+@_spark_options
+def verify(tables: Path, grace: float, **options: Any) -> None:
+    """Say whether each delayed message fired once and when, against what was asked for."""
+    from spark_jobs.firing import verify as run
+    from spark_jobs.ingest import read_table
+
+    found = run(read_table(_session(options), tables, "messages"), grace_ms=round(grace * 1000))
+    _tell(found, options["json_file"])
+    for one in found.samples:
+        click.echo(f"  {one['outcome']}: {one['topic']} {one['message_id']}")
+    if not found.is_good:
+        sys.exit(_FOUND_WRONG)
+
+
+@cli.command()
+@click.argument("tables", type=_FOLDER)
+@click.option(
+    "--to", "target", required=True, callback=_address, metavar="HOST:PORT", help="Name server."
+)
+@click.option("--out", required=True, type=_FOLDER, help="The folder of what is answered.")
+@click.option("--speed", default=1.0, type=click.FloatRange(0), help="0: as fast as possible.")
+@click.option("--rate", default=0.0, type=click.FloatRange(0), help="Most requests per second.")
+@click.option("--code", "codes", multiple=True, type=int, help="Only these request codes.")
+@click.option("--without", multiple=True, type=int, help="Not these request codes.")
+@click.option("--delays", type=click.Choice(["keep", "scale"]), default="keep")
+@click.option("--topic", "topics", multiple=True, callback=_renames, metavar="OLD=NEW")
+@click.option("--group", "groups", multiple=True, callback=_renames, metavar="OLD=NEW")
+@click.option("--lead", default=10.0, type=click.FloatRange(0), help="Seconds for tasks to start.")
+@click.option("--patience", default=30.0, type=click.FloatRange(0), help="Seconds for an answer.")
+@click.option("--dry-run", is_flag=True, help="Say what would be sent, and send nothing.")
+@_spark_options
+def replay(
+    tables: Path,
+    target: tuple[str, int],
+    out: Path,
+    speed: float,
+    rate: float,
+    codes: tuple[int, ...],
+    without: tuple[int, ...],
+    delays: Any,
+    topics: dict[str, str],
+    groups: dict[str, str],
+    lead: float,
+    patience: float,
+    dry_run: bool,
+    **options: Any,
+) -> None:
+    """Send recorded requests again, to a gateway or a broker, at their times.
+
+    Destructive requests, such as the deletion of a topic, are sent only when --code names them. The
+    same --out goes on with a run that was interrupted, and sends nothing twice.
+
+    \b
+    Examples:
+      tidegate replay tables --to 127.0.0.1:9876 --out gateway --speed 10 --dry-run
+      tidegate replay tables --to 127.0.0.1:9876 --out gateway --speed 10 --delays scale
+      tidegate replay tables --to 127.0.0.1:9876 --out sends --speed 0 --rate 1000 --code 310
+    """
+    from spark_jobs import replay as job
+    from spark_jobs.ingest import read_table
+    from spark_jobs.rewriting import Rules
+
+    spark = _session(options)
+    chosen, plan = job.choose(read_table(spark, tables, "pair"), codes or None, without)
+    click.echo(
+        f"{plan.requests:,} requests on {plan.connections:,} connections, recorded in "
+        f"{plan.seconds:,.1f} s; {sum(plan.left_out.values()):,} left out"
+    )
+    for code, number in sorted(plan.left_out.items()):
+        click.echo(f"  left out: {number:,} of code {code}")
+    if dry_run:
+        for code, number in sorted(plan.by_code.items()):
+            click.echo(f"  {number:,} of code {code}")
+        return
+    rules = Rules(job.run_name(out), speed or 1.0, delays, topics, groups)
+    found = job.replay(
+        spark,
+        chosen,
+        job.find_target(target),
+        out,
+        rules=rules,
+        speed=speed,
+        rate=rate,
+        lead_s=lead,
+        patience_s=patience,
+    )
+    _tell(found, options["json_file"])
+
+
+@cli.command()
+@click.argument("candidate", type=_FOLDER)
+@click.option("--recorded", type=_FOLDER, help="Tables: the recorded answers are the baseline.")
+@click.option("--baseline", type=_FOLDER, help="Or a replay of them is, such as to a real broker.")
+@click.option("--noise", type=_FOLDER, help="A second replay to the baseline's server.")
+@click.option("--ignore", multiple=True, metavar="[CODE:]FIELD", help="This does not count.")
+@_spark_options
+def compare(
+    candidate: Path,
+    recorded: Path | None,
+    baseline: Path | None,
+    noise: Path | None,
+    ignore: tuple[str, ...],
+    **options: Any,
+) -> None:
+    """Say what a replay was answered differently from the recording or from another replay.
+
+    With --noise, what also differs between two runs of the baseline's server is no difference.
+
+    \b
+    Examples:
+      tidegate compare gateway --recorded tables
+      tidegate compare gateway --baseline broker --noise broker-again --json compare.json
+    """
+    from spark_jobs.comparing import compare as run
+    from spark_jobs.ingest import read_table
+    from spark_jobs.replay import read_results
+
+    if (recorded is None) == (baseline is None):
+        raise click.UsageError("name what to compare with by one of --recorded and --baseline")
+    spark = _session(options)
+    results = read_results(spark, candidate)
+    if recorded is not None:
+        asked = read_table(spark, recorded, "pair").where("asked_ns is not null")
+        expected = asked.join(results.select("file", "position"), ["file", "position"], "semi")
+    else:
+        assert baseline is not None
+        expected = read_results(spark, baseline)
+    again = None if noise is None else read_results(spark, noise)
+    found = run(expected, results, again, ignored=ignore)
+    _tell(found, options["json_file"])
+    for one in found.differences:
+        if one.verdict == "differs":
+            click.echo(
+                f"  {one.code} {one.field}: {one.differ} of {one.answers}, such as "
+                f"{one.expected!r} and now {one.found!r} ({one.file} at {one.position})"
+            )
+    if not found.is_same:
+        sys.exit(_FOUND_WRONG)
+
+
+@cli.command()
+@click.option("--profile", "profile_file", type=_FILE, help="What profile wrote with --json.")
+@click.option("--replay", "replay_file", type=_FILE)
+@click.option("--compare", "compare_file", type=_FILE)
+@click.option("--verify", "verify_file", type=_FILE)
+@click.option("--title", default="Replay of recorded traffic")
+@click.option("--out", required=True, type=_FOLDER, help="Gets report.html and report.md.")
+def report(
+    profile_file: Path | None,
+    replay_file: Path | None,
+    compare_file: Path | None,
+    verify_file: Path | None,
+    title: str,
+    out: Path,
+) -> None:
+    """Make one page, and Markdown, of what the other commands wrote with --json."""
+    from spark_jobs import reporting
+    from spark_jobs.comparing import Comparison
+    from spark_jobs.firing import Verdict
+    from spark_jobs.profiling import Profile
+    from spark_jobs.replay import Outcome
+
+    findings = reporting.Findings(
+        _load(profile_file, Profile),
+        _load(replay_file, Outcome),
+        _load(compare_file, Comparison),
+        _load(verify_file, Verdict),
+    )
+    parts = reporting.sections(findings)
+    if not parts:
+        raise click.UsageError("name what to report by --profile, --replay, --compare or --verify")
+    now = datetime.datetime.now(datetime.UTC)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "report.html").write_text(reporting.html(title, now, parts), encoding="utf-8")
+    (out / "report.md").write_text(reporting.markdown(title, now, parts), encoding="utf-8")
+    click.echo(f"{out / 'report.html'} and {out / 'report.md'}")
+
+
+def _load(file: Path | None, kind: type[_Kind]) -> _Kind | None:
+    if file is None:
+        return None
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError) as error:
+        raise JobError(f"{file}: {error}") from error
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Runs one of the commands and exits. What goes wrong for a known reason is one line."""
+    try:
+        cli.main(list(arguments), prog_name="tidegate", standalone_mode=False)
+    except JobError as error:
+        _complain(str(error), 1)
+    except ModuleNotFoundError as error:
+        if error.name not in ("pyspark", "pyarrow", "pandas", "dpkt"):
+            raise
+        _complain(f"{error.name} is missing: pip install 'tidegate[spark]'", 1)
+    except click.ClickException as error:
+        _complain(error.format_message(), error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+
+
+def _complain(message: str, status: int) -> None:
+    click.echo(f"tidegate: {' '.join(message.split())}", err=True)
+    sys.exit(status)

@@ -370,6 +370,7 @@ def setting(
 
 _NETWORK = "Network"
 _TLS = "TLS"
+_ACCESS = "Access"
 _STORAGE = "Storage"
 _LATER = "Messages for later"
 _BROKER = "Broker"
@@ -464,6 +465,27 @@ class Config(BaseModel):
         "PEM file with the authorities for clients' certificates. When given, every client that uses "
         "TLS needs a certificate from one of them.",
         upstream="tls.server.trustCertPath",
+    )
+
+    authentication: Switch = setting(
+        False,
+        _ACCESS,
+        "Whether every request must be signed by a user. Users are kept in the data folder and "
+        "managed with mqadmin (createUser and its like).",
+        upstream="authenticationEnabled",
+    )
+    authorization: Switch = setting(
+        False,
+        _ACCESS,
+        "Whether users may do only what their policies permit (mqadmin createAcl and its like). "
+        "Super users may do everything. It needs authentication.",
+        upstream="authorizationEnabled",
+    )
+    initial_user_file: OptionalFile = setting(
+        None,
+        _ACCESS,
+        'JSON file with the super user to begin with, {"username": "...", "password": "..."}. It is '
+        "made at start unless there is a user of that name.",
     )
 
     data: FilePath = setting(
@@ -702,6 +724,10 @@ class Config(BaseModel):
         if self.tls_key is not None and self.tls_certificate is None:
             raise ValueError(
                 f"tls_key = {self.tls_key} is the key of no certificate; set tls_certificate too"
+            )
+        if self.authorization and not self.authentication:
+            raise ValueError(
+                "authorization = true needs to know who asks; set authentication to true too"
             )
         if self.max_frame_size < self.max_message_size + FRAME_ALLOWANCE:
             raise ValueError(

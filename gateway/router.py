@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from twisted.logger import Logger
 
+from gateway.access import Action
 from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import Command, FieldError, encode_response
 
@@ -41,15 +42,34 @@ class Peer(Protocol):
         """Queue a whole frame to be written; nothing happens once the connection is lost."""
 
 
-class Call:
-    """One request, to be answered exactly once, now or later. A oneway request swallows its answer."""
+class Caller(Protocol):
+    """Whose request it is, as far as handlers know it."""
 
-    __slots__ = ("command", "fields", "peer")
+    @property
+    def is_super(self) -> bool:
+        """Whether they may do everything."""
+
+    def may(self, actions: frozenset[Action], topic: str) -> bool:
+        """Whether they may do one of these to a topic."""
+
+
+class Call:
+    """One request, to be answered exactly once, now or later. A oneway request swallows its answer.
+
+    `caller` is None where nobody is asked for a name.
+    """
+
+    __slots__ = ("caller", "command", "fields", "peer")
 
     def __init__(self, command: Command, fields: Any, peer: Peer) -> None:
         self.command = command
         self.fields = fields
         self.peer = peer
+        self.caller: Caller | None = None
+
+    def may(self, actions: frozenset[Action], topic: str) -> bool:
+        """Whether the sender may do one of these to a topic."""
+        return self.caller is None or self.caller.may(actions, topic)
 
     def send(self, frame: bytes) -> None:
         """Answer with a frame made beforehand."""
@@ -90,13 +110,27 @@ class Route(NamedTuple):
     handler: Callable[[Call], None]
 
 
+class Gate(Protocol):
+    """What requests must pass before their handlers. Both methods raise RequestError."""
+
+    def authenticate(self, call: Call) -> None:
+        """Set whose request it is; its fields are not read yet."""
+
+    def authorize(self, call: Call) -> None:
+        """Hold the request against what its sender may do."""
+
+
 class Router:
-    """Dispatches commands by the table of `routes`."""
+    """Dispatches commands by the table of `routes`.
+
+    :param gate: what they must pass; None lets everybody do everything.
+    """
 
     log = Logger()
 
-    def __init__(self, table: Mapping[int, Route]) -> None:
+    def __init__(self, table: Mapping[int, Route], gate: Gate | None = None) -> None:
         self._table = table
+        self._gate = gate
 
     def dispatch(self, command: Command, peer: Peer) -> None:
         """Handle one request. Whatever goes wrong harms only this request."""
@@ -109,9 +143,14 @@ class Router:
                 f" request type {command.code} not supported",
             )
             return
+        gate = self._gate
         try:
+            if gate is not None:
+                gate.authenticate(call)
             if route.fields is not None:
                 call.fields = command.fields(route.fields)
+            if gate is not None:
+                gate.authorize(call)
             route.handler(call)
         except FieldError as error:
             call.fail(ResponseCode.SYSTEM_ERROR, str(error))

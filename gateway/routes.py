@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from gateway.handlers.access_admin import AccessAdmin
 from gateway.handlers.broker_admin import BrokerAdmin
 from gateway.handlers.clients import ClientRequests
 from gateway.handlers.connections import Connections
@@ -45,6 +46,7 @@ class Handlers(NamedTuple):
     connections: Connections
     progress: GroupProgress
     broker_admin: BrokerAdmin
+    access: AccessAdmin
 
 
 def routes(to: Handlers) -> Mapping[int, Route]:
@@ -175,4 +177,15 @@ def routes(to: Handlers) -> Mapping[int, Route]:
         Code.CLEAN_EXPIRED_CONSUMEQUEUE: Route(None, to.broker_admin.clean_up),
         Code.CLEAN_UNUSED_TOPIC: Route(None, to.broker_admin.clean_up),
         Code.DELETE_EXPIRED_COMMITLOG: Route(None, to.broker_admin.clean_up),
+        # users
+        Code.AUTH_CREATE_USER: Route(headers.NamedUser, to.access.create_user),
+        Code.AUTH_UPDATE_USER: Route(headers.NamedUser, to.access.update_user),
+        Code.AUTH_DELETE_USER: Route(headers.NamedUser, to.access.delete_user),
+        Code.AUTH_GET_USER: Route(headers.NamedUser, to.access.user),
+        Code.AUTH_LIST_USER: Route(headers.ListUsers, to.access.users),
+        Code.AUTH_CREATE_ACL: Route(headers.NamedSubject, to.access.put_acl),
+        Code.AUTH_UPDATE_ACL: Route(headers.NamedSubject, to.access.put_acl),
+        Code.AUTH_DELETE_ACL: Route(headers.DeleteAcl, to.access.delete_acl),
+        Code.AUTH_GET_ACL: Route(headers.NamedSubject, to.access.acl),
+        Code.AUTH_LIST_ACL: Route(headers.ListAcls, to.access.acls),
     }

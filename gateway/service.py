@@ -26,6 +26,8 @@ from gateway.clock import Clock
 from gateway.committer import Committer
 from gateway.config import VIP_CHANNEL_DISTANCE, Config, HostPort
 from gateway.connection import RemotingConnection, RemotingFactory
+from gateway.guard import Guard
+from gateway.handlers.access_admin import AccessAdmin
 from gateway.handlers.broker_admin import BrokerAdmin
 from gateway.handlers.clients import ClientRequests
 from gateway.handlers.connections import Connections
@@ -50,11 +52,14 @@ from gateway.metrics import Metrics
 from gateway.outgoing import Outgoing
 from gateway.parked import ParkingLot
 from gateway.resets import Resets
-from gateway.router import Router
+from gateway.router import RequestError, Router
 from gateway.routes import Handlers, routes
 from gateway.stats import Statistics
 from gateway.tls import Certificates, TlsError, TlsLayers
 from gateway.topics import Groups, Topics
+from gateway.users import SUPER, Users
+from gateway.wire.access_bodies import UserInfo, parse_user
+from gateway.wire.bodies import BodyError
 from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import Command, encode_response
 from gateway.wire.messages import pack_host
@@ -97,7 +102,7 @@ class Gateway:
         :raises StartError: when one of the two fails.
         """
         config = self.config
-        tls = self._tls()
+        tls, initial = self._tls(), self._initial_user()
         try:
             store = Store(
                 config.data,
@@ -108,6 +113,20 @@ class Gateway:
         except DataFolderError as failure:
             raise StartError(str(failure)) from failure
         self._store = store
+        users = Users(store)
+        if initial is not None and users.get(initial.username or "") is None:
+            try:
+                users.create(initial)
+            except RequestError as failure:
+                store.close()
+                raise StartError(
+                    f"initial_user_file = {config.initial_user_file}: {failure.remark}"
+                ) from failure
+        elif config.authentication and not users:
+            store.close()
+            raise StartError(
+                "authentication = true, but there is no user; set initial_user_file to a file with one"
+            )
         self.factory = RemotingFactory(
             self._reactor,
             self._on_command,
@@ -127,7 +146,7 @@ class Gateway:
             raise StartError(
                 f"cannot listen on {config.listen}: {reason}; stop what uses it, or set listen to another address"
             ) from failure
-        self._compose(store)
+        self._compose(store, users)
         self._start_http()
 
     def _tls(self) -> TlsLayers | None:
@@ -142,6 +161,26 @@ class Gateway:
         except TlsError as failure:
             raise StartError(str(failure)) from failure
         return TlsLayers(self._reactor, certificates)
+
+    def _initial_user(self) -> UserInfo | None:
+        """The super user to begin with, if one is named."""
+        file = self.config.initial_user_file
+        if file is None:
+            return None
+        try:
+            user = parse_user(file.read_bytes())
+        except OSError as failure:
+            raise StartError(
+                f"cannot read initial_user_file = {file}: {failure.strerror}; check the path"
+            ) from failure
+        except BodyError:
+            user = UserInfo()
+        if not (user.username and user.username.strip() and user.password):
+            raise StartError(
+                f'initial_user_file = {file} names no user; write {{"username": "...", "password": "..."}}'
+            )
+        user.user_type = SUPER
+        return user
 
     def _listen(self) -> None:
         """Listen, and on the VIP channel too. The advertised address may depend on the port that is really bound."""
@@ -193,7 +232,7 @@ class Gateway:
         }
         return [reason for reason, is_so in reasons.items() if is_so]
 
-    def _compose(self, store: Store) -> None:
+    def _compose(self, store: Store, users: Users) -> None:
         config, clock, reactor = self.config, self._clock, self._reactor
         clock.continue_from(newest_stored_ms(store))
         host = pack_host(*self.advertised)
@@ -202,7 +241,7 @@ class Gateway:
         topics, groups = Topics(store, config), Groups(store, config)
         kv = KvConfig(store)
         committer = Committer(
-            reactor, clock, store, parked, (topics, groups, kv), config.commit_wait_ms / 1000
+            reactor, clock, store, parked, (topics, groups, kv, users), config.commit_wait_ms / 1000
         )
         self.broker = broker = Broker(
             config=config,
@@ -242,11 +281,15 @@ class Gateway:
             connections=Connections(broker, reactor),
             progress=GroupProgress(broker),
             broker_admin=BrokerAdmin(broker),
+            access=AccessAdmin(broker, users),
         )
-        self._router = Router(routes(handlers))
+        gate = Guard(broker, users) if config.authentication else None
+        self._router = Router(routes(handlers), gate)
         self._housekeeping = Housekeeping(reactor, broker, self.factory, sending, transactions)
         self._housekeeping.start()
         committer.start()
+        if store.has_changes:
+            committer.change()
 
     def stop(self) -> Deferred[None]:
         """Finish what is under way: what was accepted is committed and answered, waiting pulls are answered, and what

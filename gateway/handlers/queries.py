@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gateway.access import READ
 from gateway.broker import Broker
 from gateway.router import Call, RequestError
 from gateway.topics import SCHEDULE_TOPIC, TIMER_TOPIC
@@ -33,7 +34,7 @@ class Queries:
         properties of a timed one say which."""
         fields: QueryMessage = call.fields
         limit = max(1, min(fields.max_num, MAX_FOUND))
-        records = [_at_its_place(one) for one in self._find(fields, limit)]
+        records = [_at_its_place(one) for one in self._find(call, limit)]
         if not records:
             raise RequestError(
                 ResponseCode.QUERY_NOT_FOUND,
@@ -42,13 +43,16 @@ class Queries:
             )
         call.answer(INDEX_FIGURES, b"".join(records))
 
-    def _find(self, fields: QueryMessage, limit: int) -> list[Found]:
+    def _find(self, call: Call, limit: int) -> list[Found]:
+        fields: QueryMessage = call.fields
         key = fields.key.encode()
         if fields.unique_key_query or fields.index_type == "U":
             found = find_by_id(self._store, key)
-            return [one for one in found if self._matches(fields, one)][:limit]
+            matching = [one for one in found if self._matches(fields, one)]
+            return [one for one in matching if call.may(READ, _topic_of(one))][:limit]
         parked = fields.topic in PARKING_TOPICS
         topics = self._topics.names() if parked else [fields.topic]
+        topics = [topic for topic in topics if call.may(READ, topic)]
         return find_by_key(
             self._store,
             [topic.encode() for topic in topics],
@@ -81,6 +85,10 @@ class Queries:
             return False
         parked = fields.topic in PARKING_TOPICS and found.state is State.PENDING
         return parked or message.topic == fields.topic
+
+
+def _topic_of(found: Found) -> str:
+    return decode_message(found.record).topic
 
 
 def _at_its_place(found: Found) -> bytes:

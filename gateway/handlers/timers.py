@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from gateway.abort import abort_remark, best_outcome
+from gateway.access import PUB, READ
 from gateway.broker import Broker
 from gateway.intake import REGION, terms_of
 from gateway.router import Call, RequestError
@@ -95,7 +96,8 @@ class Timers:
             handle = self._handle(fields.handle)
             results = self._abort_ids({(handle.message_id, handle.topic)})
         elif fields.id:
-            results = self._abort_ids(self._places_of(fields.id, fields.topic))
+            places = self._places_of(fields.id, fields.topic)
+            results = self._abort_ids(self._permitted(call, places))
             results = results or [_result(fields.id, fields.topic or "", 0, Aborted.UNKNOWN)]
         elif fields.key and fields.topic:
             found = find_by_key(
@@ -135,6 +137,7 @@ class Timers:
                 "only pending messages can be listed by topic or time: name an id or a key",
             )
         messages = [self._describe(one) for one in page.found]
+        messages = [message for message in messages if call.may(READ, message["topic"])]
         if fields.tag:
             # The scan compares hashes, and two tags can share one.
             messages = [message for message in messages if message["tags"] == fields.tag]
@@ -220,6 +223,21 @@ class Timers:
     def _place(found: Found) -> tuple[str, str]:
         terms = terms_of(found.record)
         return terms.message_id.decode(), terms.topic.decode()
+
+    @staticmethod
+    def _permitted(call: Call, places: set[tuple[str, str]]) -> set[tuple[str, str]]:
+        """The places that the sender may abort at. Of a message that they may not even read, they learn nothing.
+
+        :raises RequestError: when they may read one that they may not abort.
+        """
+        permitted = {place for place in places if call.may(PUB, place[1])}
+        for _, topic in places - permitted:
+            if call.may(READ, topic):
+                raise RequestError(
+                    ResponseCode.NO_PERMISSION,
+                    f"a message of topic {topic} has this id, and you have no permission to send to it",
+                )
+        return permitted
 
     def _abort_ids(self, places: set[tuple[str, str]]) -> list[dict[str, str | int]]:
         now_ms = self._broker.clock.now_ms()

@@ -266,3 +266,38 @@ class SwitchTimerEngine(Fields):
     """5001. `R` is the RocksDB engine, `F` the one of files."""
 
     engine: str = field(name="E_T")
+
+
+class NamedUser(Fields):
+    """3001 to 3004, CreateUserRequestHeader and its like."""
+
+    username: str = ""
+
+
+class ListUsers(Fields):
+    """3005, ListUsersRequestHeader."""
+
+    filter: str | None = None
+
+
+class NamedSubject(Fields):
+    """3006, 3007 and 3009, CreateAclRequestHeader and its like."""
+
+    subject: str | None = None
+    """`User:` and a user's name."""
+
+
+class DeleteAcl(Fields):
+    """3008, DeleteAclRequestHeader."""
+
+    subject: str | None = None
+    policy_type: str | None = None
+    resource: str | None = None
+    """Without one, all of the subject's policies are meant."""
+
+
+class ListAcls(Fields):
+    """3010, ListAclsRequestHeader."""
+
+    subject_filter: str | None = None
+    resource_filter: str | None = None

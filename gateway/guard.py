@@ -1,0 +1,88 @@
+"""Lets requests through, or not: whose they are, and whether that user may ask for it."""
+
+from __future__ import annotations
+
+from gateway.access import Action, Need
+from gateway.broker import Broker
+from gateway.permissions import PERMISSIONS, topic_need
+from gateway.router import Call
+from gateway.signatures import ACCESS_KEY, is_signed
+from gateway.users import SUBJECT, User, Users, refused
+
+
+class Caller:
+    """Whose request it is; see `router.Caller`."""
+
+    __slots__ = ("_is_free", "_source", "_user", "_users")
+
+    def __init__(self, users: Users, user: User, source: str, *, is_free: bool) -> None:
+        """:param is_free: every user may do everything."""
+        self._users = users
+        self._user = user
+        self._source = source
+        self._is_free = is_free or user.is_super
+
+    @property
+    def is_super(self) -> bool:
+        return self._user.is_super
+
+    def may(self, actions: frozenset[Action], topic: str) -> bool:
+        return self.objection(topic_need(topic, actions)) is None
+
+    def objection(self, need: Need) -> str | None:
+        """Why something is not permitted; None when it is."""
+        if self._is_free:
+            return None
+        rules = self._users.rules(self._user.name)
+        why = rules.objection(need, self._source) if rules else "no matched policies."
+        if why is None:
+            return None
+        name = self._user.name
+        return f"{SUBJECT}{name} has no permission to access {need.resource} from {self._source}, {why}"
+
+
+class Guard:
+    """Asks of each request who sent it, and if so set, whether they may. Refusals have upstream's words
+    (DefaultAuthenticationHandler, AclAuthorizationHandler)."""
+
+    def __init__(self, broker: Broker, users: Users) -> None:
+        self._broker = broker
+        self._users = users
+        self._by_policies = broker.config.authorization
+
+    def authenticate(self, call: Call) -> None:
+        """Find out whose request it is.
+
+        :raises RequestError: when it is nobody's.
+        """
+        command = call.command
+        ext = command.ext()
+        name = ext.get(ACCESS_KEY)
+        if not name:
+            raise refused("username cannot be null.")
+        user = self._users.get(name)
+        if user is None:
+            raise refused(f"User:{name} is not found.")
+        if user.is_disabled:
+            raise refused(f"User:{name} is disabled.")
+        if not is_signed(ext, command.body, command.version, user.key):
+            raise refused("check signature failed.")
+        source = call.peer.address.rpartition(":")[0].strip("[]")
+        call.caller = Caller(self._users, user, source, is_free=not self._by_policies)
+
+    def authorize(self, call: Call) -> None:
+        """Hold a request, whose fields are read, against what its sender may do.
+
+        :raises RequestError: when that is not permitted.
+        """
+        caller = call.caller
+        assert isinstance(caller, Caller)
+        if caller.is_super or not self._by_policies:
+            return
+        requirement = PERMISSIONS.get(call.command.code)
+        if requirement is None:
+            raise refused(f"request {call.command.code} is for super users only")
+        for need in requirement(call, self._broker):
+            objection = caller.objection(need)
+            if objection is not None:
+                raise refused(objection)

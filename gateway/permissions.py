@@ -1,0 +1,305 @@
+"""THE TABLE: request code -> what its sender must be permitted to do. A code that is not here is for super users only.
+
+Where a row names several actions, one of them is enough. The rows are those of upstream
+(DefaultAuthorizationContextBuilder, the RocketMQAction of request headers), except that
+
+- what upstream lets anybody do who has a user, such as changing settings, needs the cluster's permission;
+- a request that names a message by its number needs permission for that message's topic;
+- reading a topic's offsets needs no more than consuming from it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+from gateway.access import PUB, READ, Action, Need, Resource
+from gateway.broker import Broker
+from gateway.router import Call
+from gateway.topics import DEFAULT_TOPIC, RETRY_PREFIX
+from gateway.transactions import place_of
+from gateway.wire.admin_bodies import (
+    parse_consume_mode,
+    parse_group_settings_list,
+    parse_topic_settings_list,
+)
+from gateway.wire.bodies import parse_group_settings, parse_heartbeat, parse_lock_request
+from gateway.wire.codes import RequestCode as Code
+from gateway.wire.messages import MessageError, decode_message, parse_offset_msg_id
+from gateway.wire.recall import RecallHandle, RecallHandleError
+from storage import find_by_sequence, find_half
+
+Requirement = Callable[[Call, Broker], Iterable[Need]]
+"""What one request needs. Bodies that cannot be read raise as they do in the handlers."""
+
+SUB: Final = frozenset({Action.SUB})
+CREATE: Final = frozenset({Action.CREATE})
+UPDATE: Final = frozenset({Action.UPDATE})
+DELETE: Final = frozenset({Action.DELETE})
+GET: Final = frozenset({Action.GET})
+SHOW: Final = GET | frozenset({Action.LIST})
+
+
+def topic_need(name: str, actions: frozenset[Action]) -> Need:
+    """What doing something to a topic needs: a retry topic belongs to its group."""
+    if name.startswith(RETRY_PREFIX):
+        return group_need(name.removeprefix(RETRY_PREFIX), actions)
+    return Need(Resource("Topic", name), actions)
+
+
+def group_need(name: str, actions: frozenset[Action]) -> Need:
+    """What doing something to a consumer group needs; a retry topic may stand for it."""
+    return Need(Resource("Group", name.removeprefix(RETRY_PREFIX)), actions)
+
+
+def topic(actions: frozenset[Action], field: str = "topic") -> Requirement:
+    """Actions on the topic that a field names, if it does."""
+
+    def needs(call: Call, broker: Broker) -> Iterator[Need]:
+        if name := getattr(call.fields, field):
+            yield topic_need(name, actions)
+
+    return needs
+
+
+def group(actions: frozenset[Action], field: str = "consumer_group") -> Requirement:
+    """Actions on the consumer group that a field names, if it does."""
+
+    def needs(call: Call, broker: Broker) -> Iterator[Need]:
+        if name := getattr(call.fields, field):
+            yield group_need(name, actions)
+
+    return needs
+
+
+def cluster(actions: frozenset[Action]) -> Requirement:
+    """Actions on the cluster."""
+
+    def needs(call: Call, broker: Broker) -> Iterator[Need]:
+        yield Need(Resource("Cluster", broker.config.cluster_name), actions)
+
+    return needs
+
+
+def both(*requirements: Requirement) -> Requirement:
+    """All of several requirements."""
+
+    def needs(call: Call, broker: Broker) -> Iterator[Need]:
+        for requirement in requirements:
+            yield from requirement(call, broker)
+
+    return needs
+
+
+def _route(call: Call, broker: Broker) -> Iterator[Need]:
+    # Before the first send to a new topic, clients ask for the route of its template.
+    if call.fields.topic != DEFAULT_TOPIC:
+        actions = READ if call.fields.topic.startswith(RETRY_PREFIX) else PUB | READ
+        yield topic_need(call.fields.topic, actions)
+
+
+def _send(call: Call, broker: Broker) -> Iterator[Need]:
+    name = call.fields.topic
+    yield topic_need(name, SUB if name.startswith(RETRY_PREFIX) else PUB)
+
+
+def _stored(offset: int, actions: frozenset[Action], broker: Broker) -> Iterator[Need]:
+    """Actions on the topic of the message, or of the undecided half, with a number; nothing if there is none."""
+    found = find_by_sequence(broker.store, max(0, offset))
+    if found is not None:
+        yield topic_need(decode_message(found.record).topic, actions)
+        return
+    half = find_half(broker.store, max(0, offset))
+    if half is not None:
+        yield topic_need(place_of(decode_message(half.record).properties)[0], actions)
+
+
+def _end_transaction(call: Call, broker: Broker) -> Iterator[Need]:
+    if call.fields.topic:
+        yield topic_need(call.fields.topic, PUB)
+    yield from _stored(call.fields.commit_log_offset, PUB, broker)
+
+
+def _send_back(call: Call, broker: Broker) -> Iterator[Need]:
+    yield group_need(call.fields.group, SUB)
+    # The copy goes to the group: nobody is to read by it what they may not consume.
+    yield from _stored(call.fields.offset, SUB, broker)
+
+
+def _view(call: Call, broker: Broker) -> Iterator[Need]:
+    yield from _stored(call.fields.offset, READ, broker)
+
+
+def _consume_directly(call: Call, broker: Broker) -> Iterator[Need]:
+    yield group_need(call.fields.consumer_group, SUB)
+    try:
+        _, offset = parse_offset_msg_id(call.fields.msg_id or "")
+    except MessageError:
+        return
+    yield from _stored(offset, SUB, broker)
+
+
+def _abort(call: Call, broker: Broker) -> Iterator[Need]:
+    if call.fields.handle:
+        try:
+            yield topic_need(RecallHandle.parse(call.fields.handle).topic, PUB)
+        except RecallHandleError:
+            return
+    elif call.fields.topic:
+        yield topic_need(call.fields.topic, PUB)
+
+
+def _heartbeat(call: Call, broker: Broker) -> Iterator[Need]:
+    for consumer in parse_heartbeat(call.command.body).consumer_data_set:
+        yield group_need(consumer.group_name, SUB)
+        for subscription in consumer.subscription_data_set:
+            if not subscription.topic.startswith(RETRY_PREFIX):
+                yield topic_need(subscription.topic, SUB)
+
+
+def _lock(call: Call, broker: Broker) -> Iterator[Need]:
+    request = parse_lock_request(call.command.body)
+    yield group_need(request.consumer_group, SUB)
+    for name in {queue.topic for queue in request.mq_set}:
+        yield topic_need(name, SUB)
+
+
+def _consume_stats(call: Call, broker: Broker) -> Iterator[Need]:
+    yield group_need(call.fields.consumer_group, GET)
+    for name in {call.fields.topic or "", *(call.fields.topic_list or "").split(";")} - {""}:
+        yield topic_need(name, GET)
+
+
+def _topics(call: Call, broker: Broker) -> Iterator[Need]:
+    for settings in parse_topic_settings_list(call.command.body):
+        yield topic_need(settings.topic_name, CREATE)
+
+
+def _group(call: Call, broker: Broker) -> Iterator[Need]:
+    yield group_need(parse_group_settings(call.command.body).group_name, CREATE | UPDATE)
+
+
+def _groups(call: Call, broker: Broker) -> Iterator[Need]:
+    for settings in parse_group_settings_list(call.command.body):
+        yield group_need(settings.group_name, CREATE | UPDATE)
+
+
+def _consume_mode(call: Call, broker: Broker) -> Iterator[Need]:
+    yield group_need(parse_consume_mode(call.command.body).consumer_group, UPDATE)
+
+
+def nothing(call: Call, broker: Broker) -> Iterable[Need]:
+    """No more than being a user."""
+    return ()
+
+
+PERMISSIONS: Final[Mapping[int, Requirement]] = {
+    # name server
+    Code.GET_ROUTEINFO_BY_TOPIC: _route,
+    Code.GET_BROKER_CLUSTER_INFO: cluster(GET),
+    Code.GET_ALL_TOPIC_LIST: cluster(SHOW),
+    Code.GET_TOPICS_BY_CLUSTER: cluster(SHOW),
+    Code.WIPE_WRITE_PERM_OF_BROKER: cluster(UPDATE),
+    Code.ADD_WRITE_PERM_OF_BROKER: cluster(UPDATE),
+    Code.GET_SYSTEM_TOPIC_LIST_FROM_NS: cluster(SHOW),
+    Code.GET_UNIT_TOPIC_LIST: cluster(SHOW),
+    Code.GET_HAS_UNIT_SUB_TOPIC_LIST: cluster(SHOW),
+    Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: cluster(SHOW),
+    Code.DELETE_TOPIC_IN_NAMESRV: topic(DELETE),
+    Code.PUT_KV_CONFIG: cluster(UPDATE),
+    Code.GET_KV_CONFIG: cluster(GET),
+    Code.DELETE_KV_CONFIG: cluster(UPDATE),
+    Code.GET_KVLIST_BY_NAMESPACE: cluster(GET),
+    Code.GET_NAMESRV_CONFIG: cluster(GET),
+    Code.UPDATE_NAMESRV_CONFIG: cluster(UPDATE),
+    # clients
+    Code.HEART_BEAT: _heartbeat,
+    Code.UNREGISTER_CLIENT: group(SUB),
+    Code.GET_CONSUMER_LIST_BY_GROUP: group(READ),
+    Code.CHECK_CLIENT_CONFIG: nothing,
+    Code.LOCK_BATCH_MQ: _lock,
+    Code.UNLOCK_BATCH_MQ: _lock,
+    # sending
+    Code.SEND_MESSAGE: _send,
+    Code.SEND_MESSAGE_V2: _send,
+    Code.SEND_BATCH_MESSAGE: _send,
+    Code.CONSUMER_SEND_MSG_BACK: _send_back,
+    Code.SEND_REPLY_MESSAGE: _send,
+    Code.SEND_REPLY_MESSAGE_V2: _send,
+    Code.END_TRANSACTION: _end_transaction,
+    # pulling
+    Code.PULL_MESSAGE: both(topic(SUB), group(SUB)),
+    Code.LITE_PULL_MESSAGE: both(topic(SUB), group(SUB)),
+    # offsets
+    Code.QUERY_CONSUMER_OFFSET: both(topic(READ), group(READ)),
+    Code.UPDATE_CONSUMER_OFFSET: both(topic(SUB | UPDATE), group(SUB | UPDATE)),
+    Code.SEARCH_OFFSET_BY_TIMESTAMP: topic(READ),
+    Code.GET_MAX_OFFSET: topic(READ),
+    Code.GET_MIN_OFFSET: topic(READ),
+    Code.GET_EARLIEST_MSG_STORETIME: topic(READ),
+    # messages that have not fired; a look-up shows what the user may read, an abort takes what the user may send
+    Code.RECALL_MESSAGE: topic(PUB),
+    Code.LOOK_UP_TIMERS: topic(READ),
+    Code.ABORT_TIMERS: _abort,
+    Code.GET_TIMER_METRICS: cluster(GET),
+    # finding messages
+    Code.QUERY_MESSAGE: topic(READ),
+    Code.VIEW_MESSAGE_BY_ID: _view,
+    # what only a consumer's client knows
+    Code.GET_CONSUMER_RUNNING_INFO: group(GET),
+    Code.CONSUME_MESSAGE_DIRECTLY: _consume_directly,
+    Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: both(topic(GET), group(GET, "group")),
+    # topics
+    Code.UPDATE_AND_CREATE_TOPIC: topic(CREATE),
+    Code.UPDATE_AND_CREATE_TOPIC_LIST: _topics,
+    Code.GET_TOPIC_CONFIG: topic(GET),
+    Code.GET_ALL_TOPIC_CONFIG: cluster(SHOW),
+    Code.GET_TOPIC_STATS_INFO: topic(GET),
+    Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: cluster(SHOW),
+    Code.QUERY_CONSUME_QUEUE: both(topic(GET), group(GET)),
+    Code.DELETE_TOPIC_IN_BROKER: topic(DELETE),
+    # groups
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _group,
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _groups,
+    Code.GET_SUBSCRIPTIONGROUP_CONFIG: group(GET, "group"),
+    Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: cluster(SHOW),
+    Code.DELETE_SUBSCRIPTIONGROUP: group(DELETE, "group_name"),
+    Code.SET_MESSAGE_REQUEST_MODE: _consume_mode,
+    # who is there
+    Code.GET_CONSUMER_CONNECTION_LIST: group(GET),
+    Code.GET_PRODUCER_CONNECTION_LIST: cluster(GET),
+    Code.GET_ALL_PRODUCER_INFO: cluster(GET),
+    Code.QUERY_TOPIC_CONSUME_BY_WHO: topic(GET),
+    Code.QUERY_TOPICS_BY_CONSUMER: group(GET, "group"),
+    Code.QUERY_SUBSCRIPTION_BY_CONSUMER: both(topic(GET), group(GET, "group")),
+    # how far groups are
+    Code.GET_CONSUME_STATS: _consume_stats,
+    Code.GET_BROKER_CONSUME_STATS: cluster(GET),
+    Code.QUERY_CONSUME_TIME_SPAN: both(topic(GET), group(GET, "group")),
+    Code.GET_ALL_CONSUMER_OFFSET: cluster(GET),
+    Code.INVOKE_BROKER_TO_RESET_OFFSET: both(topic(UPDATE), group(UPDATE, "group")),
+    Code.CLONE_GROUP_OFFSET: both(group(READ, "src_group"), group(UPDATE, "dest_group")),
+    # the broker as a whole
+    Code.GET_BROKER_CONFIG: cluster(GET),
+    Code.UPDATE_BROKER_CONFIG: cluster(UPDATE),
+    Code.GET_BROKER_RUNTIME_INFO: cluster(GET),
+    Code.VIEW_BROKER_STATS_DATA: cluster(GET),
+    Code.GET_ALL_DELAY_OFFSET: cluster(GET),
+    Code.GET_TIMER_CHECK_POINT: cluster(GET),
+    Code.GET_BROKER_HA_STATUS: cluster(GET),
+    Code.GET_COLD_DATA_FLOW_CTR_INFO: cluster(GET),
+    Code.CLEAN_EXPIRED_CONSUMEQUEUE: cluster(UPDATE),
+    Code.CLEAN_UNUSED_TOPIC: cluster(UPDATE),
+    Code.DELETE_EXPIRED_COMMITLOG: cluster(UPDATE),
+    # users
+    Code.AUTH_CREATE_USER: cluster(UPDATE),
+    Code.AUTH_UPDATE_USER: cluster(UPDATE),
+    Code.AUTH_DELETE_USER: cluster(UPDATE),
+    Code.AUTH_GET_USER: cluster(GET),
+    Code.AUTH_LIST_USER: cluster(GET),
+    Code.AUTH_CREATE_ACL: cluster(UPDATE),
+    Code.AUTH_UPDATE_ACL: cluster(UPDATE),
+    Code.AUTH_DELETE_ACL: cluster(UPDATE),
+    Code.AUTH_GET_ACL: cluster(GET),
+    Code.AUTH_LIST_ACL: cluster(GET),
+}

@@ -1,0 +1,44 @@
+"""The signature of a request (AclClientRPCHook, AclUtils, DefaultAuthenticationContextBuilder).
+
+It is Base64 of HMAC-SHA1 with the user's secret key over the values of all extFields but the signature itself, in the
+order of their names and with nothing between them, and the body behind them.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+from collections.abc import Mapping
+from typing import Final
+
+ACCESS_KEY: Final = "AccessKey"
+SIGNATURE: Final = "Signature"
+SECURITY_TOKEN: Final = "SecurityToken"  # noqa: S105  the name of a field
+
+UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
+LAST_WITHOUT_UNIQUE_KEY_QUERY: Final = 399
+"""Clients up to this version (MQVersion V4_9_3) add that field after they have signed."""
+
+
+def sign(ext: Mapping[str, str], body: bytes, key: bytes) -> str:
+    """The signature of a request with these fields. Names are ordered as Java does; they are all ASCII."""
+    values = "".join(ext[name] for name in sorted(ext) if name != SIGNATURE)
+    content = values.encode(errors="replace") + body
+    return base64.b64encode(hmac.digest(key, content, "sha1")).decode()
+
+
+def is_signed(ext: Mapping[str, str], body: bytes, version: int, key: bytes) -> bool:
+    """Whether the request's signature is that of the key's owner.
+
+    :param version: the client's MQVersion.
+    """
+    signature = ext.get(SIGNATURE, "").encode(errors="replace")
+    if version <= LAST_WITHOUT_UNIQUE_KEY_QUERY and UNIQUE_KEY_QUERY in ext:
+        ext = {name: value for name, value in ext.items() if name != UNIQUE_KEY_QUERY}
+    if hmac.compare_digest(sign(ext, body, key).encode(), signature):
+        return True
+    if SECURITY_TOKEN not in ext:
+        return False
+    # The Go client adds the token after it has signed.
+    ext = {name: value for name, value in ext.items() if name != SECURITY_TOKEN}
+    return hmac.compare_digest(sign(ext, body, key).encode(), signature)

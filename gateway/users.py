@@ -1,0 +1,246 @@
+"""Users and what they may do, which are stored (AuthenticationMetadataManager, AuthorizationMetadataManager)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gateway.access import POLICY_TYPES, Action, Pattern, PolicyError, Rules, parse_actions
+from gateway.router import RequestError
+from gateway.wire.access_bodies import AclEntry, AclInfo, AclPolicy, UserInfo
+from gateway.wire.codes import ResponseCode
+from storage import Store
+
+MAX_NAME = 400
+"""Longest name of a user, in bytes: it is a key of the store."""
+
+SUPER, NORMAL = "Super", "Normal"
+"""Types of users (UserType). A super user may do everything."""
+
+ENABLED, DISABLED = "enable", "disable"
+"""States of users (UserStatus). Requests of a disabled one are refused."""
+
+SUBJECT = "User:"
+
+_USER, _ACL = b"user\0", b"acl\0"
+
+
+class User:
+    """A user, ready to be asked."""
+
+    __slots__ = ("info", "is_disabled", "is_super", "key", "name")
+
+    def __init__(self, info: UserInfo) -> None:
+        self.info = info
+        self.name = info.username or ""
+        self.key = (info.password or "").encode()
+        self.is_super = info.user_type == SUPER
+        self.is_disabled = info.user_status == DISABLED
+
+
+class Users:
+    """All users, and their policies."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._users: dict[str, User] = {}
+        self._acls: dict[str, AclInfo] = {}
+        self._rules: dict[str, Rules] = {}
+        self.reload()
+
+    def reload(self) -> None:
+        """Take over what is stored."""
+        self._users.clear()
+        self._acls.clear()
+        self._rules.clear()
+        for place, value in self._store.notes():
+            if place.startswith(_USER):
+                user = User(msgspec.json.decode(value, type=UserInfo))
+                self._users[user.name] = user
+            elif place.startswith(_ACL):
+                name = place.removeprefix(_ACL).decode()
+                self._take(name, msgspec.json.decode(value, type=AclInfo))
+
+    def __bool__(self) -> bool:
+        return bool(self._users)
+
+    def get(self, name: str) -> User | None:
+        """A user, if there is one."""
+        return self._users.get(name)
+
+    def matching(self, text: str | None) -> list[User]:
+        """The users whose name has a text in it, by name; without one, all."""
+        return [self._users[name] for name in sorted(self._users) if (text or "") in name]
+
+    def create(self, info: UserInfo) -> None:
+        """Add a user. The change joins the store's batch.
+
+        :raises RequestError: when there cannot be such a user, or is one already.
+        """
+        name = info.username or ""
+        if not name.strip():
+            raise refused("username can not be blank")
+        if len(name.encode()) > MAX_NAME or "\0" in name:
+            raise refused(f"username has at most {MAX_NAME} bytes, none of them 0")
+        if not (info.password or "").strip():
+            raise refused("password can not be blank")
+        if name in self._users:
+            raise refused("The user is existed")
+        self._put(_merged(UserInfo(username=name, user_type=NORMAL, user_status=ENABLED), info))
+
+    def update(self, info: UserInfo) -> None:
+        """Change what is given of a user. The change joins the store's batch.
+
+        :raises RequestError: when there is none.
+        """
+        user = self._users.get(info.username or "")
+        if user is None:
+            raise refused("The user is not exist")
+        self._put(_merged(user.info, info))
+
+    def delete(self, name: str) -> None:
+        """Forget a user and the policies. The change joins the store's batch."""
+        if self._users.pop(name, None) is not None:
+            self._store.delete_note(_USER + name.encode())
+        self._forget_acl(name)
+
+    def rules(self, name: str) -> Rules | None:
+        """A user's policies, ready to be asked."""
+        return self._rules.get(name)
+
+    def acl(self, name: str) -> AclInfo | None:
+        """A user's policies as tools write them.
+
+        :raises RequestError: when there is no such user.
+        """
+        if name not in self._users:
+            raise refused("The subject is not exist.")
+        return self._acls.get(name)
+
+    def acls(self, subject: str | None, resource: str | None) -> list[AclInfo]:
+        """Policies by user; with texts given, of subjects and about resources that have them in their names."""
+        found = []
+        for name in sorted(self._acls):
+            if (subject or "") not in SUBJECT + name:
+                continue
+            policies = [
+                AclPolicy(policy_type=policy.policy_type, entries=entries)
+                for policy in self._acls[name].policies
+                if (entries := [one for one in policy.entries if (resource or "") in _key(one)])
+            ]
+            if policies:
+                found.append(AclInfo(subject=SUBJECT + name, policies=policies))
+        return found
+
+    def put_policies(self, name: str, policies: list[AclPolicy]) -> None:
+        """Add entries to a user's policies; what there was about the same resource is replaced. The change joins the
+        store's batch.
+
+        :raises RequestError: when there is no such user, or a policy is not one.
+        """
+        if name not in self._users:
+            raise refused(f"The subject of {SUBJECT}{name} is not exist.")
+        by_type = self._by_type(name)
+        try:
+            for policy in policies:
+                entries = by_type[_policy_type(policy.policy_type)]
+                if not policy.entries:
+                    raise PolicyError("The policy entries is empty.")
+                entries |= {_key(entry): _tidy(entry) for entry in policy.entries}
+            acl = _acl(name, by_type)
+            self._take(name, acl)
+        except PolicyError as error:
+            raise refused(str(error)) from error
+        self._store.put_note(_ACL + name.encode(), msgspec.json.encode(acl))
+
+    def delete_policies(self, name: str, policy_type: str | None, resource: str | None) -> None:
+        """Forget the entry about a resource, or all of a user's policies. The change joins the store's batch.
+
+        :raises RequestError: when there is no such user, or no policy.
+        """
+        if name not in self._users:
+            raise refused("The subject is not exist.")
+        if name not in self._acls:
+            raise refused("The acl is not exist.")
+        if not resource:
+            self._forget_acl(name)
+            return
+        by_type = self._by_type(name)
+        try:
+            by_type[_policy_type(policy_type)].pop(str(Pattern.parse(resource)), None)
+        except PolicyError as error:
+            raise refused(str(error)) from error
+        if not any(by_type.values()):
+            self._forget_acl(name)
+            return
+        acl = _acl(name, by_type)
+        self._take(name, acl)
+        self._store.put_note(_ACL + name.encode(), msgspec.json.encode(acl))
+
+    def _by_type(self, name: str) -> dict[str, dict[str, AclEntry]]:
+        """A user's entries by policy type and resource."""
+        acl = self._acls.get(name, AclInfo())
+        by_type: dict[str, dict[str, AclEntry]] = {one: {} for one in POLICY_TYPES}
+        for policy in acl.policies:
+            by_type[_policy_type(policy.policy_type)] |= {_key(one): one for one in policy.entries}
+        return by_type
+
+    def _put(self, info: UserInfo) -> None:
+        user = User(info)
+        self._store.put_note(_USER + user.name.encode(), msgspec.json.encode(info))
+        self._users[user.name] = user
+
+    def _take(self, name: str, acl: AclInfo) -> None:
+        self._rules[name] = Rules(acl)
+        self._acls[name] = acl
+
+    def _forget_acl(self, name: str) -> None:
+        if self._acls.pop(name, None) is not None:
+            del self._rules[name]
+            self._store.delete_note(_ACL + name.encode())
+
+
+def refused(remark: str) -> RequestError:
+    """The error that a request about users or policies ends with (AuthenticationException, AuthorizationException)."""
+    return RequestError(ResponseCode.NO_PERMISSION, remark)
+
+
+def _merged(old: UserInfo, new: UserInfo) -> UserInfo:
+    """A user with what is given of another; a type or a state that is none is passed over, as upstream does."""
+    types = {one.lower(): one for one in (SUPER, NORMAL)}
+    return UserInfo(
+        username=old.username,
+        password=new.password if (new.password or "").strip() else old.password,
+        user_type=types.get((new.user_type or "").lower(), old.user_type),
+        user_status=(new.user_status or "").lower()
+        if (new.user_status or "").lower() in (ENABLED, DISABLED)
+        else old.user_status,
+    )
+
+
+def _policy_type(text: str | None) -> str:
+    """A policy's type; what is none is the first one, as upstream has it."""
+    return next((one for one in POLICY_TYPES if one.lower() == (text or "").lower()), "Custom")
+
+
+def _key(entry: AclEntry) -> str:
+    """What an entry is about; two entries about the same cannot be together in a policy."""
+    return str(Pattern.parse(entry.resource or ""))
+
+
+def _tidy(entry: AclEntry) -> AclEntry:
+    """An entry as it is shown from now on."""
+    return AclEntry(
+        resource=_key(entry),
+        actions=[action for action in Action if action in parse_actions(entry.actions)],
+        source_ips=entry.source_ips or None,
+        decision=(entry.decision or "").capitalize() or None,
+    )
+
+
+def _acl(name: str, by_type: dict[str, dict[str, AclEntry]]) -> AclInfo:
+    policies = [
+        AclPolicy(policy_type=policy_type, entries=list(entries.values()))
+        for policy_type, entries in by_type.items()
+        if entries
+    ]
+    return AclInfo(subject=SUBJECT + name, policies=policies)

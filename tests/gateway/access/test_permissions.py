@@ -1,0 +1,383 @@
+"""What each request needs, and what a user sees without permission."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gateway.permissions import PERMISSIONS
+from gateway.router import Router
+from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.commands import Command
+from tests.gateway.access.signed import Login, SignedClient, put_acl
+from tests.gateway.memory import MemoryGateway
+from tests.gateway.tools import create_topic, ok
+
+Grants = list[tuple[str, str]]
+
+PULL = {
+    "consumerGroup": "G",
+    "topic": "T",
+    "queueId": "0",
+    "queueOffset": "0",
+    "maxMsgNums": "1",
+    "sysFlag": "4",
+    "commitOffset": "0",
+    "suspendTimeoutMillis": "0",
+    "subVersion": "0",
+    "subscription": "*",
+}
+SEND = {
+    "a": "P",
+    "b": "T",
+    "c": "TBW102",
+    "d": "1",
+    "e": "0",
+    "f": "0",
+    "g": "1",
+    "h": "0",
+    "i": "",
+}
+LONG_SEND = {
+    "producerGroup": "P",
+    "topic": "T",
+    "defaultTopic": "TBW102",
+    "defaultTopicQueueNums": "1",
+    "queueId": "0",
+    "sysFlag": "0",
+    "bornTimestamp": "1",
+    "flag": "0",
+}
+QUEUE = {"topic": "T", "queueId": "0"}
+CREATE_TOPIC = {
+    "topic": "T",
+    "defaultTopic": "TBW102",
+    "readQueueNums": "1",
+    "writeQueueNums": "1",
+    "perm": "6",
+    "topicFilterType": "SINGLE_TAG",
+}
+RESET = {"topic": "T", "group": "G", "timestamp": "0", "isForce": "true"}
+QUERY = {"topic": "T", "key": "k", "maxNum": "1", "beginTimestamp": "0", "endTimestamp": "1"}
+HEARTBEAT = {
+    "clientID": "c",
+    "producerDataSet": [{"groupName": "P"}],
+    "consumerDataSet": [
+        {
+            "groupName": "G",
+            "subscriptionDataSet": [
+                {"topic": "T", "subString": "*", "subVersion": 1},
+                {"topic": "%RETRY%G", "subString": "*", "subVersion": 1},
+            ],
+        }
+    ],
+}
+LOCK = {
+    "consumerGroup": "G",
+    "clientId": "c",
+    "mqSet": [{"topic": "T", "brokerName": "broker-a", "queueId": 0}],
+}
+HANDLE = {"topic": "T", "recallHandle": "x"}
+TOPIC_LIST = {
+    "topicConfigList": [{"topicName": "T", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}]
+}
+T, G = "Topic:T", "Group:G"
+
+NEEDS: dict[int, tuple[dict[str, str], object, Grants]] = {
+    10: (LONG_SEND, None, [(T, "Pub")]),
+    11: (PULL, None, [(T, "Sub"), (G, "Sub")]),
+    12: (QUERY, None, [(T, "Sub")]),
+    14: ({"consumerGroup": "G", **QUEUE}, None, [(T, "Get"), (G, "Sub")]),
+    15: ({"consumerGroup": "G", "commitOffset": "0", **QUEUE}, None, [(T, "Sub"), (G, "Update")]),
+    17: (CREATE_TOPIC, None, [(T, "Create")]),
+    18: ({}, TOPIC_LIST, [(T, "Create")]),
+    29: ({"timestamp": "0", **QUEUE}, None, [(T, "Sub")]),
+    30: (QUEUE, None, [(T, "Sub")]),
+    31: (QUEUE, None, [(T, "Get")]),
+    32: (QUEUE, None, [(T, "Get")]),
+    34: ({}, HEARTBEAT, [(G, "Sub"), (T, "Sub")]),
+    35: ({"clientID": "c", "consumerGroup": "G"}, None, [(G, "Sub")]),
+    36: ({"offset": "99999", "group": "G", "delayLevel": "0"}, None, [(G, "Sub")]),
+    37: (
+        {
+            "producerGroup": "P",
+            "tranStateTableOffset": "0",
+            "commitLogOffset": "99999",
+            "commitOrRollback": "8",
+            "msgId": "m",
+            "topic": "T",
+        },
+        None,
+        [(T, "Pub")],
+    ),
+    38: ({"consumerGroup": "G"}, None, [(G, "Sub")]),
+    41: ({}, LOCK, [(G, "Sub"), (T, "Sub")]),
+    42: ({}, LOCK, [(G, "Sub"), (T, "Sub")]),
+    105: ({"topic": "T"}, None, [(T, "Pub")]),
+    200: ({}, {"groupName": "G"}, [(G, "Create")]),
+    202: ({"topic": "T"}, None, [(T, "Get")]),
+    203: ({"consumerGroup": "G"}, None, [(G, "Get")]),
+    207: ({"groupName": "G"}, None, [(G, "Delete")]),
+    208: ({"consumerGroup": "G", "topicList": "T;T"}, None, [(G, "Get"), (T, "Get")]),
+    215: ({"topic": "T"}, None, [(T, "Delete")]),
+    216: ({"topic": "T"}, None, [(T, "Delete")]),
+    222: (RESET, None, [(T, "Update"), (G, "Update")]),
+    223: ({"topic": "T", "group": "G"}, None, [(T, "Get"), (G, "Get")]),
+    225: ({}, {"groupConfigList": [{"groupName": "G"}]}, [(G, "Update")]),
+    300: ({"topic": "T"}, None, [(T, "Get")]),
+    303: ({"topic": "T", "group": "G"}, None, [(T, "Get"), (G, "Get")]),
+    307: ({"consumerGroup": "G", "clientId": "c"}, None, [(G, "Get")]),
+    309: ({"consumerGroup": "G", "clientId": "c", "msgId": "m"}, None, [(G, "Sub")]),
+    310: (SEND, None, [(T, "Pub")]),
+    314: ({"srcGroup": "G", "destGroup": "H"}, None, [(G, "Get"), ("Group:H", "Update")]),
+    320: (SEND, None, [(T, "Pub")]),
+    321: ({"index": "0", "count": "1", **QUEUE}, None, [(T, "Get")]),
+    324: (LONG_SEND, None, [(T, "Pub")]),
+    325: (SEND, None, [(T, "Pub")]),
+    343: ({"group": "G"}, None, [(G, "Get")]),
+    345: ({"group": "G", "topic": "T"}, None, [(G, "Get"), (T, "Get")]),
+    351: ({"topic": "T"}, None, [(T, "Get")]),
+    352: ({"group": "G"}, None, [(G, "Get")]),
+    361: (PULL, None, [(T, "Sub"), (G, "Sub")]),
+    370: (HANDLE, None, [(T, "Pub")]),
+    401: ({}, {"topic": "T", "consumerGroup": "G", "mode": "PULL"}, [(G, "Update")]),
+    31001: ({"topic": "T"}, None, [(T, "Get")]),
+    31002: ({"topic": "T", "key": "k"}, None, [(T, "Pub")]),
+}
+"""What requests about topics and groups need: their fields, their body, and permissions that are enough and no more."""
+
+CLUSTER_GET = [26, 28, 43, 45, 60, 61, 101, 106, 201, 204, 206, 219, 224, 304, 305, 311, 312, 313]
+CLUSTER_GET += [315, 317, 319, 328, 907, 2003, 21, 3004, 3005, 3009, 3010]
+CLUSTER_UPDATE = (25, 100, 102, 205, 306, 316, 318, 327, 329, 3001, 3002, 3003, 3006, 3007, 3008)
+CLUSTER_FIELDS = {
+    "namespace": "n",
+    "key": "k",
+    "value": "v",
+    "brokerName": "none",
+    "producerGroup": "P",
+    "cluster": "c",
+    "statsName": "s",
+    "statsKey": "k",
+    "isOrder": "false",
+    "username": "alice",
+    "subject": "User:alice",
+}
+OPEN = (46,)
+BY_MESSAGE = (33,)
+
+
+def ask(client: SignedClient, code: int, ext: dict[str, str], body: object) -> Command:
+    return client.ask(code, ext, b"" if body is None else json.dumps(body).encode())
+
+
+def is_refused(answer: Command) -> bool:
+    """Whether the answer says that the user may not."""
+    remark = answer.remark or ""
+    return answer.code == ResponseCode.NO_PERMISSION and "no permission to access" in remark
+
+
+def test_every_supported_request_is_in_the_table(guarded: MemoryGateway) -> None:
+    router = guarded.service._router
+    assert isinstance(router, Router)
+    assert set(router._table) == set(PERMISSIONS)
+    tested = {*NEEDS, *CLUSTER_GET, *CLUSTER_UPDATE, *OPEN, *BY_MESSAGE}
+    assert tested == {int(code) for code in PERMISSIONS}
+
+
+@pytest.mark.parametrize("code", NEEDS)
+def test_needs_of_topics_and_groups(login: Login, root: SignedClient, code: int) -> None:
+    ext, body, grants = NEEDS[code]
+    client = login()
+    answer = ask(client, code, ext, body)
+    assert is_refused(answer)
+    assert answer.remark in {
+        f"User:alice has no permission to access {resource} from 127.0.0.1, no matched policies."
+        for resource, _ in grants
+    }
+    for number, (resource, action) in enumerate(grants):
+        # Other actions are not enough, and neither is the same on something of another name.
+        others = {"All", "Pub", "Sub", "Create", "Update", "Delete", "Get", "List"}
+        useless = sorted(others - {"All"} - ALTERNATIVES.get((code, resource), {action}))
+        ok(put_acl(root, "alice", resource, useless))
+        ok(put_acl(root, "alice", resource + "2", ["All"]))
+        assert is_refused(ask(client, code, ext, body)), (number, resource)
+        ok(put_acl(root, "alice", resource, [action]))
+    assert not is_refused(ask(client, code, ext, body))
+
+
+READ, ANY_ROUTE = {"Sub", "Get"}, {"Pub", "Sub", "Get"}
+ALTERNATIVES: dict[tuple[int, str], set[str]] = {
+    (12, T): READ,
+    (14, T): READ,
+    (14, G): READ,
+    (15, T): {"Sub", "Update"},
+    (15, G): {"Sub", "Update"},
+    **dict.fromkeys([(code, T) for code in (29, 30, 31, 32, 31001)], READ),
+    (38, G): READ,
+    (105, T): ANY_ROUTE,
+    (200, G): {"Create", "Update"},
+    (225, G): {"Create", "Update"},
+    (314, G): READ,
+}
+"""Where one of several actions is enough."""
+
+
+@pytest.mark.parametrize(
+    ("code", "action"),
+    [(code, "Get") for code in CLUSTER_GET] + [(code, "Update") for code in CLUSTER_UPDATE],
+)
+def test_needs_of_the_cluster(login: Login, root: SignedClient, code: int, action: str) -> None:
+    client = login(("Topic:*", "All"), ("Group:*", "All"))
+    answer = client.ask(code, CLUSTER_FIELDS)
+    assert is_refused(answer)
+    assert "Cluster:DefaultCluster" in (answer.remark or "")
+    ok(put_acl(root, "alice", "Cluster:DefaultCluster", [action]))
+    assert not is_refused(client.ask(code, CLUSTER_FIELDS))
+
+
+def test_a_check_of_a_subscription_needs_a_name_only(login: Login) -> None:
+    assert not is_refused(login().ask(46, None, b"{}"))
+
+
+def test_the_template_of_new_topics_has_a_route_for_everybody(login: Login) -> None:
+    ok(login().ask(105, {"topic": "TBW102"}))
+
+
+def test_a_retry_topic_is_its_group(login: Login) -> None:
+    client = login(("Group:G", "Sub"))
+    retry = {"topic": "%RETRY%G"}
+    assert not is_refused(client.ask(105, retry))
+    assert not is_refused(client.ask(11, PULL | retry))
+    assert not is_refused(client.ask(310, SEND | {"b": "%RETRY%G", "a": "CLIENT_INNER_PRODUCER"}))
+    # Being in one group gives nobody another one's failed messages.
+    assert is_refused(client.ask(11, PULL | {"topic": "%RETRY%H"}))
+    assert is_refused(client.ask(310, SEND | {"b": "%RETRY%H", "a": "G"}))
+
+
+def test_messages_by_number_are_those_of_their_topic(login: Login, root: SignedClient) -> None:
+    sent = ok(root.send_message("secret", TIMER_DELAY_SEC="9")).ext()["msgId"]
+    number = str(int(sent[16:], 16))
+    client = login(("Topic:T", "All"), ("Group:G", "All"))
+    back = {"offset": number, "group": "G", "delayLevel": "0", "originTopic": "T"}
+    assert is_refused(client.ask(33, {"offset": number, "topic": "T"}))
+    assert is_refused(client.ask(36, back))
+    directly = {"consumerGroup": "G", "clientId": "c", "msgId": sent}
+    assert is_refused(client.ask(309, directly))
+    ok(put_acl(root, "alice", "Topic:secret", ["Sub"]))
+    ok(client.ask(33, {"offset": number}))
+    assert not is_refused(client.ask(36, back))
+    assert not is_refused(client.ask(309, directly))
+
+
+def test_a_transaction_is_decided_by_those_who_may_send_to_its_topic(
+    login: Login, root: SignedClient
+) -> None:
+    half = ok(root.send_message("secret", fields={"sys_flag": 4}, TRAN_MSG="true", PGROUP="P"))
+    end = {
+        "producerGroup": "P",
+        "tranStateTableOffset": half.ext()["queueOffset"],
+        "commitLogOffset": str(int(half.ext()["msgId"][16:], 16)),
+        "commitOrRollback": "8",
+        "msgId": "m",
+    }
+    client = login(("Topic:T", "Pub"))
+    assert is_refused(client.ask(37, end | {"topic": "T"}))
+    assert is_refused(client.ask(37, end))
+    ok(put_acl(root, "alice", "Topic:secret", ["Pub"]))
+    assert not is_refused(client.ask(37, end))
+
+
+def test_look_ups_show_what_the_user_may_read(login: Login, root: SignedClient) -> None:
+    for topic in ("T", "secret"):
+        ok(root.send_message(topic, TIMER_DELAY_SEC="60", KEYS="k", UNIQ_KEY=f"id-{topic}"))
+    client = login(("Topic:T", "Sub"))
+    assert {one["topic"] for one in root.look_up()} == {"T", "secret"}
+    assert [one["topic"] for one in client.look_up()] == ["T"]
+    assert [one["topic"] for one in client.look_up(key="k")] == ["T"]
+    assert client.look_up(id="id-secret") == []
+    query = QUERY | {"topic": "rmq_sys_wheel_timer", "endTimestamp": str(1 << 62), "maxNum": "9"}
+    ok(put_acl(root, "alice", "Topic:rmq_sys_wheel_timer", ["Sub"]))
+    found = ok(client.ask(12, query))
+    assert b"id-T" in found.body
+    assert b"id-secret" not in found.body
+    by_id = query | {"key": "id-secret", "_UNIQUE_KEY_QUERY": "true"}
+    assert client.ask(12, by_id).code == ResponseCode.QUERY_NOT_FOUND
+
+
+def test_aborts_take_what_the_user_may_send(login: Login, root: SignedClient) -> None:
+    handles = {}
+    for topic in ("mine", "seen", "secret"):
+        sent = root.send_message(topic, TIMER_DELAY_SEC="60", KEYS="k", UNIQ_KEY=f"id-{topic}")
+        handles[topic] = ok(sent).ext()["recallHandle"]
+    client = login(("Topic:mine", "Pub"), ("Topic:seen", "Get"))
+    assert client.abort(id="id-secret")[0]["outcome"] == "unknown"
+    refused = client.ask(RequestCode.ABORT_TIMERS, {"id": "id-seen"})
+    assert refused.code == ResponseCode.NO_PERMISSION
+    assert is_refused(client.ask(RequestCode.ABORT_TIMERS, {"handle": handles["seen"]}))
+    assert is_refused(client.ask(RequestCode.ABORT_TIMERS, {"topic": "secret", "key": "k"}))
+    assert is_refused(client.recall("secret", handles["secret"]))
+    assert len(root.look_up()) == 3
+    assert client.abort(id="id-mine")[0]["outcome"] == "aborted"
+    assert {one["topic"] for one in root.look_up()} == {"seen", "secret"}
+
+
+def test_which_policy_counts(login: Login, root: SignedClient) -> None:
+    client = login()
+    create_topic(root, "pay-in")
+
+    def may() -> bool:
+        answer = client.ask(351, {"topic": "pay-in"})
+        if is_refused(answer):
+            assert (answer.remark or "").endswith(("is deny.", "no matched policies."))
+            return False
+        return True
+
+    ok(put_acl(root, "alice", "Topic:pay-in", ["Get"], policy_type="Default"))
+    assert may()
+    ok(put_acl(root, "alice", "*", ["All"], "Deny"))  # what is set by hand counts before it
+    assert not may()
+    ok(put_acl(root, "alice", "topic:*", ["all"], "allow"))
+    assert may()
+    ok(put_acl(root, "alice", "Topic:p*", ["Get"], "Deny"))
+    assert not may()
+    ok(put_acl(root, "alice", "Topic:pay*", ["Get"], "Allow"))
+    assert may()
+    ok(put_acl(root, "alice", "Topic:pay-in", ["Get"], "Deny"))
+    assert not may()
+    ok(put_acl(root, "alice", "Topic:pay-in", ["Sub"], "Deny"))  # replaces it, and is about others
+    assert may()
+
+
+@pytest.mark.parametrize(
+    ("host", "may"),
+    [("192.0.2.7", True), ("192.0.3.7", False), ("10.0.0.1", True), ("2001:db8::1", True)],
+)
+def test_source_addresses(login: Login, root: SignedClient, host: str, may: bool) -> None:
+    client = login(host=host)
+    ips = ["192.0.2.0/24", "10.0.0.1", "2001:db8::/32"]
+    ok(put_acl(root, "alice", "Topic:T", ["Get"], ips=ips))
+    answer = client.ask(351, {"topic": "T"})
+    assert is_refused(answer) is not may
+    if not may:
+        assert f"from {host}, no matched policies." in (answer.remark or "")
+
+
+def test_without_authorization_a_name_is_enough(guarded: MemoryGateway, login: Login) -> None:
+    login()
+    guarded.stop()
+    guarded.settings["authorization"] = False
+    guarded.start()
+    client = SignedClient(guarded, "alice", "secret")
+    ok(client.send_message("T", TIMER_DELAY_SEC="60"))
+    assert len(client.look_up()) == 1
+
+
+def test_a_request_that_the_table_has_not_is_for_super_users(
+    monkeypatch: pytest.MonkeyPatch, login: Login, root: SignedClient
+) -> None:
+    monkeypatch.setattr("gateway.guard.PERMISSIONS", {})
+    answer = login(("*", "All")).ask(26)
+    assert answer.code == ResponseCode.NO_PERMISSION
+    assert answer.remark == "request 26 is for super users only"
+    ok(root.ask(26))

@@ -1,0 +1,173 @@
+"""Users and policies as tools manage them: 3001 to 3010."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gateway.wire.codes import ResponseCode
+from tests.gateway.access.signed import ROOT, ROOT_KEY, Login, SignedClient, create_user, put_acl
+from tests.gateway.memory import MemoryClient, MemoryGateway
+from tests.gateway.tools import ok, read
+
+
+def test_users_are_kept_and_shown(guarded: MemoryGateway, root: SignedClient) -> None:
+    assert ok(root.ask(3004, {"username": "alice"})).body == b""
+    ok(create_user(root, "alice", userType="normal"))
+    alice = {
+        "password": "secret",
+        "userStatus": "enable",
+        "userType": "Normal",
+        "username": "alice",
+    }
+    guarded.restart()
+    root = SignedClient(guarded, ROOT, ROOT_KEY)
+    assert read(root.ask(3004, {"username": "alice"})) == alice
+    assert [one["username"] for one in read(root.ask(3005))] == ["alice", ROOT]
+    assert read(root.ask(3005, {"filter": "lic"})) == [alice]
+    assert ok(root.ask(3005, {"filter": "nobody"})).body == b""
+    ok(root.ask(3002, {"username": "alice"}, b'{"userStatus":"disable","userType":"bad"}'))
+    assert read(root.ask(3004, {"username": "alice"})) == alice | {"userStatus": "disable"}
+    ok(root.ask(3003, {"username": "alice"}))
+    ok(root.ask(3003, {"username": "alice"}))
+    assert ok(root.ask(3004, {"username": "alice"})).body == b""
+
+
+def test_policies_are_kept_and_shown(guarded: MemoryGateway, root: SignedClient) -> None:
+    ok(create_user(root, "alice"))
+    assert ok(root.ask(3009, {"subject": "User:alice"})).body == b""
+    ok(put_acl(root, "alice", "Topic:T*", ["PUB", "sub", "nonsense"], ips=["192.0.2.0/24"]))
+    ok(put_acl(root, "alice", "Group:G", ["Sub"], code=3007))
+    ok(put_acl(root, "alice", "Group:G", ["Get"], "deny", code=3007))
+    entries = [
+        {
+            "actions": ["Pub", "Sub"],
+            "decision": "Allow",
+            "resource": "Topic:T*",
+            "sourceIps": ["192.0.2.0/24"],
+        },
+        {"actions": ["Get"], "decision": "Deny", "resource": "Group:G"},
+    ]
+    acl = {
+        "subject": "User:alice",
+        "policies": [{"policyType": "Custom", "entries": entries}],
+    }
+    guarded.restart()
+    root = SignedClient(guarded, ROOT, ROOT_KEY)
+    assert read(root.ask(3009, {"subject": "User:alice"})) == acl
+    assert read(root.ask(3010)) == [acl]
+    assert read(root.ask(3010, {"subjectFilter": "lic", "resourceFilter": "Topic:"})) == [
+        acl | {"policies": [{"policyType": "Custom", "entries": entries[:1]}]}
+    ]
+    assert ok(root.ask(3010, {"subjectFilter": "bob"})).body == b""
+    ok(root.ask(3008, {"subject": "User:alice", "resource": "Topic:T*"}))
+    assert read(root.ask(3010))[0]["policies"][0]["entries"] == entries[1:]
+    ok(root.ask(3008, {"subject": "User:alice", "resource": "Group:G"}))
+    assert ok(root.ask(3010)).body == b""
+
+
+def test_policies_go_with_their_user(root: SignedClient) -> None:
+    ok(create_user(root, "alice"))
+    ok(put_acl(root, "alice", "Topic:T", ["Pub"]))
+    ok(root.ask(3003, {"username": "alice"}))
+    ok(create_user(root, "alice"))
+    assert ok(root.ask(3009, {"subject": "User:alice"})).body == b""
+
+
+@pytest.mark.parametrize(
+    ("code", "ext", "body", "remark"),
+    [
+        (3001, {"username": "bob"}, {}, "password can not be blank"),
+        (3001, {"username": " "}, {"password": "p"}, "username can not be blank"),
+        (3001, {"username": "x" * 401}, {"password": "p"}, "username has at most 400 bytes"),
+        (3001, {"username": "alice"}, {"password": "p"}, "The user is existed"),
+        (3002, {"username": "bob"}, {"password": "p"}, "The user is not exist"),
+        (3008, {"subject": "User:alice"}, None, "The acl is not exist."),
+        (3008, {"subject": "User:bob"}, None, "The subject is not exist."),
+        (3008, {"subject": "alice"}, None, "The subject is null."),
+        (3009, {"subject": "User:bob"}, None, "The subject is not exist."),
+    ],
+)
+def test_refusals(
+    root: SignedClient, code: int, ext: dict[str, str], body: object, remark: str
+) -> None:
+    ok(create_user(root, "alice"))
+    answer = root.ask(code, ext, b"" if body is None else json.dumps(body).encode())
+    assert answer.code == ResponseCode.NO_PERMISSION
+    assert (answer.remark or "").startswith(remark)
+
+
+@pytest.mark.parametrize(
+    ("resource", "actions", "decision", "ips", "remark"),
+    [
+        ("", ["Pub"], "Allow", [], "The resource is null."),
+        ("Topic", ["Pub"], "Allow", [], "The resource is null."),
+        ("Planet:x", ["Pub"], "Allow", [], "The resource is null."),
+        ("Topic:T", [], "Allow", [], "The actions is empty."),
+        ("Topic:T", ["Dance"], "Allow", [], "The actions is empty."),
+        ("Topic:T", ["Any"], "Allow", [], "The actions can not be Any."),
+        ("Topic:T", ["Pub"], "Perhaps", [], "The decision is null or illegal."),
+        ("Topic:T", ["Pub"], "Allow", [" "], "The source ip is empty."),
+        ("Topic:T", ["Pub"], "Allow", ["here"], "The source ip is invalid."),
+    ],
+)
+def test_policies_that_are_none(
+    root: SignedClient,
+    resource: str,
+    actions: list[str],
+    decision: str,
+    ips: list[str],
+    remark: str,
+) -> None:
+    ok(create_user(root, "alice"))
+    answer = put_acl(root, "alice", resource, actions, decision, ips=ips)
+    assert (answer.code, answer.remark) == (ResponseCode.NO_PERMISSION, remark)
+    assert ok(root.ask(3009, {"subject": "User:alice"})).body == b""
+
+
+def test_policies_of_nobody_and_of_nothing(root: SignedClient) -> None:
+    answer = put_acl(root, "bob", "Topic:T", ["Pub"])
+    assert answer.remark == "The subject of User:bob is not exist."
+    for body in (b"", b'{"subject":"User:bob"}'):
+        empty = root.ask(3006, {"subject": "User:bob"}, body)
+        assert (empty.code, empty.remark) == (
+            ResponseCode.SYSTEM_ERROR,
+            "The body of acl is null",
+        )
+    blank = root.ask(3001, None, b"{}")
+    assert (blank.code, blank.remark) == (ResponseCode.INVALID_PARAMETER, "The username is blank")
+    assert root.ask(3001, {"username": "x"}, b"?").code == ResponseCode.SYSTEM_ERROR
+
+
+def test_only_super_users_make_and_change_super_users(login: Login, root: SignedClient) -> None:
+    client = login(("Cluster:*", "All"))
+    made = create_user(client, "mallory", userType="SUPER")
+    assert made.code == ResponseCode.SYSTEM_ERROR
+    assert made.remark == "The super user can only be create by super user"
+    risen = client.ask(3002, {"username": "alice"}, b'{"userType":"Super"}')
+    assert risen.remark == "The super user can only be update by super user"
+    for code, body in ((3002, b'{"password":"mine now"}'), (3003, b"")):
+        answer = client.ask(code, {"username": ROOT}, body)
+        assert answer.code == ResponseCode.NO_PERMISSION
+        assert answer.remark == "The super user can only be update by super user"
+    ok(create_user(client, "bob"))
+    ok(create_user(root, "second", userType="Super"))
+    ok(SignedClient(client._gateway, "second", "secret").ask(25, None, b""))
+
+
+def test_keys_are_shown_to_super_users_only(
+    login: Login, root: SignedClient, client: MemoryClient
+) -> None:
+    reader = login(("Cluster:*", "Get"))
+    assert "password" not in read(reader.ask(3004, {"username": ROOT}))
+    assert all("password" not in one for one in read(reader.ask(3005)))
+    assert all("password" in one for one in read(root.ask(3005)))
+    ok(create_user(client, "early"))  # before anybody is asked for a name
+    assert "password" not in read(client.ask(3004, {"username": "early"}))
+
+
+def test_a_key_changes_at_once(login: Login, root: SignedClient) -> None:
+    client = login(("Topic:T", "Get"))
+    ok(root.ask(3002, {"username": "alice"}, b'{"password":"other"}'))
+    assert client.ask(351, {"topic": "T"}).remark == "check signature failed."

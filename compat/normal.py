@@ -31,7 +31,15 @@ _KINDS: Final[dict[str, tuple[str, ...]]] = {
     "time": (
         *("bornTimestamp", "storeTimestamp", "born_ms", "stored_ms", "received_ms", "store_ms"),
         *("lastUpdateTimestamp", "timestamp", "timeStamp", "lastTimestamp", "TIMER_OUT_MS"),
-        *("TIMER_DELIVER_MS", "CONSUME_START_TIME", "ARRIVE_TIME", "PUSH_REPLY_TIME", "bootTime"),
+        *(
+            "TIMER_DELIVER_MS",
+            "CONSUME_START_TIME",
+            "popTime",
+            "1ST_POP_TIME",
+            "ARRIVE_TIME",
+            "PUSH_REPLY_TIME",
+            "bootTime",
+        ),
         *("consumeTimeStamp", "consumeTimeStampStr", "maxTimeStamp", "maxTimeStampStr"),
         *("minTimeStamp", "minTimeStampStr", "delayTime", "indexLastUpdateTimestamp"),
         *("TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "spentTimeMills"),
@@ -63,6 +71,8 @@ _RECORDS: Final = frozenset(
         RequestCode.QUERY_MESSAGE,
         RequestCode.VIEW_MESSAGE_BY_ID,
         RequestCode.CHECK_TRANSACTION_STATE,
+        RequestCode.POP_MESSAGE,
+        RequestCode.PEEK_MESSAGE,
     }
 )
 """Requests whose bodies, or those of their answers, are records of messages."""

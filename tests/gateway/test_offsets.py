@@ -99,6 +99,15 @@ class TestProgress:
             "Topic none not exist!",
         )
 
+    def test_makes_no_group(self, client: MemoryClient) -> None:
+        client.send_message()
+        ext = place() | {"consumerGroup": "none", "commitOffset": "1"}
+        answer = client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+        assert (answer.code, answer.remark) == (
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            "Group none not exist!",
+        )
+
     def test_group_unknown(self, make_gateway: MakeGateway) -> None:
         client = make_gateway(auto_create_group=False).connect()
         client.send_message()

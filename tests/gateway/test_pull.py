@@ -41,6 +41,7 @@ class TestCodes:
         send(client, *["a"] * sent) if sent else None
         answer = client.ask_pull(offset=sent)
         assert answer.code == ResponseCode.PULL_NOT_FOUND
+        assert answer.remark == ("OFFSET_OVERFLOW_ONE" if sent else "NO_MESSAGE_IN_QUEUE")
         assert offsets(answer) == (sent, 0, sent)
         assert answer.body == b""
 

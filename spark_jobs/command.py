@@ -160,7 +160,12 @@ def verify(tables: Path, grace: float, **options: Any) -> None:
 @click.option("--delays", type=click.Choice(["keep", "scale"]), default="keep")
 @click.option("--topic", "topics", multiple=True, callback=_renames, metavar="OLD=NEW")
 @click.option("--group", "groups", multiple=True, callback=_renames, metavar="OLD=NEW")
-@click.option("--lead", default=10.0, type=click.FloatRange(0), help="Seconds for tasks to start.")
+@click.option(
+    "--lead",
+    default=10.0,
+    type=click.FloatRange(0),
+    help="Most seconds that tasks wait for one another.",
+)
 @click.option("--patience", default=30.0, type=click.FloatRange(0), help="Seconds for an answer.")
 @click.option("--dry-run", is_flag=True, help="Say what would be sent, and send nothing.")
 @_spark_options

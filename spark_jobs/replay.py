@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import secrets
 import socket
 import time
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _ASK_TIMEOUT_S: Final = 10.0
+_GATE_POLL_S: Final = 0.02
+_HEAD_START_NS: Final = 200_000_000
+"""Between the agreement on a start and the start, so that every task hears of it in time."""
 _COLUMNS: Final = (
     *("file", "position", "connection", "asked_ns", "code", "flag", "version", "language"),
     *("ext", "body", "answer_code", "answer_ext", "answer_body"),
@@ -57,6 +62,31 @@ class Outcome(msgspec.Struct, kw_only=True):
     """How late requests left."""
     rate: float
     """Requests sent per second, from the first to the last."""
+
+
+class Gate(NamedTuple):
+    """Where tasks wait for one another: a folder that all of them see."""
+
+    folder: str
+    tasks: int
+    patience_s: float
+
+    def wait(self, name: str) -> int:
+        """Say that this task is ready; the moment at which all begin, epoch ns."""
+        folder = Path(self.folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.ready").touch()
+        deadline = time.monotonic() + self.patience_s
+        start = folder / "start"
+        while not start.exists():
+            ready = len(list(folder.glob("*.ready")))
+            if ready >= self.tasks or time.monotonic() > deadline:
+                proposal = folder / f"{name}.proposal"
+                proposal.write_text(str(time.time_ns() + _HEAD_START_NS))
+                with suppress(FileExistsError):
+                    start.hardlink_to(proposal)  # whole, and by the first one only
+            time.sleep(_GATE_POLL_S)
+        return int(start.read_text())
 
 
 def choose(
@@ -106,9 +136,9 @@ def replay(
 ) -> Outcome:
     """Send the requests and write what became of them to `folder/results`.
 
-    All tasks run at once, as many as there are cores; a connection is in one of them. `lead_s` is
-    the time that these have to start. A folder with an interrupted run is gone on with: what that
-    has sent is not sent again.
+    All tasks run at once, as many as there are cores; a connection is in one of them. They begin
+    together, when all are ready, or `lead_s` after the first one is. A folder with an interrupted
+    run is gone on with: what that has sent is not sent again.
 
     :raises JobError: when there is nothing to send, or the folder has a finished run.
     """
@@ -122,7 +152,7 @@ def replay(
         raise JobError("there is no request to send")
     tasks = max(1, spark.sparkContext.defaultParallelism)
     pacing = Pacing(
-        start_ns=time.time_ns() + round(lead_s * 1e9),
+        start_ns=0,  # the tasks agree on it
         first_ns=first_ns,
         speed=speed,
         rate=rate / tasks,
@@ -132,7 +162,12 @@ def replay(
     parts = chosen.select(*_COLUMNS).repartition(tasks, "connection")
     ordered = parts.sortWithinPartitions("asked_ns", "file", "position")
     play = partial(
-        _play, target=target, pacing=pacing, rules=rules, journal=str(folder / "journal")
+        _play,
+        target=target,
+        pacing=pacing,
+        rules=rules,
+        journal=str(folder / "journal"),
+        gate=Gate(str(folder / f"start-{secrets.token_hex(4)}"), tasks, lead_s),
     )
     ordered.mapInArrow(play, DDL).write.mode("overwrite").parquet(str(results))
     return outcome(spark.read.schema(DDL).parquet(str(results)))
@@ -165,13 +200,19 @@ def _play(
     pacing: Pacing,
     rules: Rules,
     journal: str,
+    gate: Gate,
 ) -> Iterator[pa.RecordBatch]:
     from pyspark import TaskContext
 
     context = TaskContext.get()
     name = f"part-{context.partitionId() if context else 0}"
     with Journal(Path(journal), name) as sent:
-        yield from Player(target, pacing, rules, sent).play(batches)
+        batches = iter(batches)
+        first = next(batches, None)  # once it is there, everything has been sorted
+        start_ns = gate.wait(name)
+        if first is not None:
+            player = Player(target, pacing._replace(start_ns=start_ns), rules, sent)
+            yield from player.play(itertools.chain([first], batches))
 
 
 def outcome(results: DataFrame) -> Outcome:

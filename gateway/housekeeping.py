@@ -13,6 +13,7 @@ from twisted.python.failure import Failure
 
 from gateway.broker import Broker
 from gateway.connection import RemotingFactory
+from gateway.handlers.pop_acks import PopAcks
 from gateway.handlers.sending import Sending
 from gateway.handlers.transactions import Transactions
 from gateway.reactor import Reactor
@@ -30,6 +31,9 @@ EXPIRY_SECONDS = 10.0
 
 CHECK_SECONDS = 0.5
 """How often undecided transactions are looked for whose producer is to be asked."""
+
+REVIVE_SECONDS = 0.2
+"""How often popped messages are looked for whose time is over."""
 
 RETENTION_SECONDS = 10.0
 """How often a clean-up begins; while there is more to remove it goes on every `RETENTION_PAUSE`."""
@@ -54,12 +58,14 @@ class Housekeeping:
         factory: RemotingFactory,
         sending: Sending,
         transactions: Transactions,
+        pop_acks: PopAcks,
     ) -> None:
         self._reactor = reactor
         self._broker = broker
         self._factory = factory
         self._sending = sending
         self._transactions = transactions
+        self._pop_acks = pop_acks
         self._loops: list[LoopingCall] = []
         self._stopped = False
         self._syncing = DeferredLock()
@@ -70,6 +76,7 @@ class Housekeeping:
         self._every(TIDY_SECONDS, self._tidy)
         self._every(EXPIRY_SECONDS, self._expire)
         self._every(CHECK_SECONDS, self._transactions.check_due)
+        self._every(REVIVE_SECONDS, self._pop_acks.revive_due)
         self._every(RETENTION_SECONDS, self._remove_expired)
         self._every(SAMPLE_SECONDS, self._broker.stats.sample)
         if self._broker.config.flush == "async":

@@ -6,12 +6,16 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from gateway.handlers.access_admin import AccessAdmin
+from gateway.handlers.assignments import Assignments
 from gateway.handlers.broker_admin import BrokerAdmin
 from gateway.handlers.clients import ClientRequests
 from gateway.handlers.connections import Connections
 from gateway.handlers.group_admin import GroupAdmin
 from gateway.handlers.name_server import NameServer
 from gateway.handlers.offsets import Offsets
+from gateway.handlers.pop_acks import PopAcks
+from gateway.handlers.pop_views import PopViews
+from gateway.handlers.popping import Popping
 from gateway.handlers.progress import GroupProgress
 from gateway.handlers.pulling import Pulling
 from gateway.handlers.queries import Queries
@@ -34,6 +38,10 @@ class Handlers(NamedTuple):
     clients: ClientRequests
     sending: Sending
     pulling: Pulling
+    popping: Popping
+    pop_acks: PopAcks
+    pop_views: PopViews
+    assignments: Assignments
     offsets: Offsets
     timers: Timers
     transactions: Transactions
@@ -92,6 +100,19 @@ def routes(to: Handlers) -> Mapping[int, Route]:
         # pulling
         Code.PULL_MESSAGE: Route(headers.PullMessage, to.pulling.pull),
         Code.LITE_PULL_MESSAGE: Route(headers.PullMessage, to.pulling.pull),
+        # popping
+        Code.POP_MESSAGE: Route(headers.PopMessage, to.popping.pop),
+        Code.ACK_MESSAGE: Route(headers.AckMessage, to.pop_acks.ack),
+        Code.BATCH_ACK_MESSAGE: Route(None, to.pop_acks.ack_batch),
+        Code.CHANGE_MESSAGE_INVISIBLETIME: Route(
+            headers.ChangeInvisibleTime, to.pop_acks.change_invisible_time
+        ),
+        Code.PEEK_MESSAGE: Route(headers.PeekMessage, to.pop_views.peek),
+        Code.NOTIFICATION: Route(headers.Notification, to.pop_views.notification),
+        Code.POLLING_INFO: Route(headers.PollingInfo, to.pop_views.polling_info),
+        # who gets which queues, and how
+        Code.QUERY_ASSIGNMENT: Route(None, to.assignments.query),
+        Code.SET_MESSAGE_REQUEST_MODE: Route(None, to.assignments.set_mode),
         # offsets
         Code.QUERY_CONSUMER_OFFSET: Route(headers.QueryConsumerOffset, to.offsets.query),
         Code.UPDATE_CONSUMER_OFFSET: Route(headers.UpdateConsumerOffset, to.offsets.update),
@@ -138,7 +159,6 @@ def routes(to: Handlers) -> Mapping[int, Route]:
             headers.GetAllGroups, to.group_admin.all_groups
         ),
         Code.DELETE_SUBSCRIPTIONGROUP: Route(headers.DeleteGroup, to.group_admin.delete_group),
-        Code.SET_MESSAGE_REQUEST_MODE: Route(None, to.group_admin.set_consume_mode),
         # who is there
         Code.GET_CONSUMER_CONNECTION_LIST: Route(
             headers.GetConsumerConnections, to.connections.consumers

@@ -26,14 +26,19 @@ from gateway.clock import Clock
 from gateway.committer import Committer
 from gateway.config import VIP_CHANNEL_DISTANCE, Config, HostPort
 from gateway.connection import RemotingConnection, RemotingFactory
+from gateway.consume_modes import ConsumeModes
 from gateway.guard import Guard
 from gateway.handlers.access_admin import AccessAdmin
+from gateway.handlers.assignments import Assignments
 from gateway.handlers.broker_admin import BrokerAdmin
 from gateway.handlers.clients import ClientRequests
 from gateway.handlers.connections import Connections
 from gateway.handlers.group_admin import GroupAdmin
 from gateway.handlers.name_server import NameServer
 from gateway.handlers.offsets import Offsets
+from gateway.handlers.pop_acks import PopAcks
+from gateway.handlers.pop_views import PopViews
+from gateway.handlers.popping import Popping
 from gateway.handlers.progress import GroupProgress
 from gateway.handlers.pulling import Pulling
 from gateway.handlers.queries import Queries
@@ -51,6 +56,8 @@ from gateway.kv_config import KvConfig
 from gateway.metrics import Metrics
 from gateway.outgoing import Outgoing
 from gateway.parked import ParkingLot
+from gateway.pop_queues import PopQueues
+from gateway.pop_waits import PopWaits
 from gateway.resets import Resets
 from gateway.router import RequestError, Router
 from gateway.routes import Handlers, routes
@@ -239,9 +246,14 @@ class Gateway:
         outgoing = Outgoing(reactor)
         parked = ParkingLot()
         topics, groups = Topics(store, config), Groups(store, config)
-        kv = KvConfig(store)
+        kv, modes = KvConfig(store), ConsumeModes(store)
         committer = Committer(
-            reactor, clock, store, parked, (topics, groups, kv, users), config.commit_wait_ms / 1000
+            reactor,
+            clock,
+            store,
+            parked,
+            (topics, groups, kv, users, modes),
+            config.commit_wait_ms / 1000,
         )
         self.broker = broker = Broker(
             config=config,
@@ -264,11 +276,17 @@ class Gateway:
             broker.follow(part.configure)
         self._sending = sending = Sending(broker)
         transactions = Transactions(broker)
+        pop_queues, pop_waits = PopQueues(broker), PopWaits(parked, reactor)
+        pop_acks = PopAcks(broker)
         handlers = Handlers(
             routing=Routing(broker),
             clients=ClientRequests(broker, reactor),
             sending=sending,
             pulling=Pulling(broker, reactor),
+            popping=Popping(broker, pop_queues, pop_waits),
+            pop_acks=pop_acks,
+            pop_views=PopViews(broker, pop_queues, pop_waits),
+            assignments=Assignments(broker, modes),
             offsets=Offsets(broker),
             timers=Timers(broker),
             transactions=transactions,
@@ -285,7 +303,9 @@ class Gateway:
         )
         gate = Guard(broker, users) if config.authentication else None
         self._router = Router(routes(handlers), gate)
-        self._housekeeping = Housekeeping(reactor, broker, self.factory, sending, transactions)
+        self._housekeeping = Housekeeping(
+            reactor, broker, self.factory, sending, transactions, pop_acks
+        )
         self._housekeeping.start()
         committer.start()
         if store.has_changes:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from gateway.broker import Broker
 from gateway.router import Call, RequestError
-from gateway.topics import NOT_FOUND_HELP, RETRY_PREFIX, is_group_name
+from gateway.topics import NOT_FOUND_HELP, is_group_name
 from gateway.versions import TableVersion
 from gateway.wire.admin_bodies import (
     encode_groups,
-    parse_consume_mode,
     parse_group_settings_list,
 )
 from gateway.wire.bodies import GroupSettings, encode_group_settings, parse_group_settings
@@ -74,18 +73,6 @@ class GroupAdmin:
             self._broker.resets.forget(fields.group_name)
             self._broker.store.forget_offsets(fields.group_name.encode())
         self._answer_on_disk(call)
-
-    def set_consume_mode(self, call: Call) -> None:
-        """Choose how a group's members get a topic's messages (401): they pull, as long as there is no POP here."""
-        asked = parse_consume_mode(call.command.body)
-        if asked.topic.startswith(RETRY_PREFIX):
-            raise RequestError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
-        if asked.mode != "PULL":
-            raise RequestError(
-                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                f"{asked.mode} consumption is not supported: groups pull",
-            )
-        call.answer()
 
     def _put(self, settings: GroupSettings) -> None:
         if self._groups.get(settings.group_name) != settings:

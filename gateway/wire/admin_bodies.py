@@ -56,6 +56,8 @@ class ConsumeMode(msgspec.Struct, rename="camel"):
     topic: str
     consumer_group: str
     mode: str = "PULL"
+    pop_share_queue_num: int = 0
+    """How many other members' queues a member pops too; 0: each pops all (POP only)."""
 
 
 def parse_consume_mode(body: bytes) -> ConsumeMode:

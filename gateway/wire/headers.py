@@ -53,10 +53,20 @@ from gateway.wire.admin_headers import (
 )
 from gateway.wire.codes import RequestCode
 from gateway.wire.fields import FieldError, Fields, Int32, Int64, to_ext
+from gateway.wire.pop_headers import (
+    AckMessage,
+    ChangeInvisibleTime,
+    Notification,
+    PeekMessage,
+    PollingInfo,
+    PopMessage,
+)
 
 __all__ = [
     "FIELDS_OF_REQUESTS",
     "AbortTimers",
+    "AckMessage",
+    "ChangeInvisibleTime",
     "CloneGroupOffset",
     "ConsumeMessageDirectly",
     "ConsumerSendMsgBack",
@@ -93,6 +103,10 @@ __all__ = [
     "NameServerBroker",
     "NamedSubject",
     "NamedUser",
+    "Notification",
+    "PeekMessage",
+    "PollingInfo",
+    "PopMessage",
     "PullMessage",
     "PutKvConfig",
     "QueryConsumeQueue",
@@ -404,6 +418,12 @@ FIELDS_OF_REQUESTS: Final[Mapping[int, type[Fields]]] = {
     RequestCode.AUTH_GET_ACL: NamedSubject,
     RequestCode.AUTH_LIST_ACL: ListAcls,
     RequestCode.SWITCH_TIMER_ENGINE: SwitchTimerEngine,
+    RequestCode.POP_MESSAGE: PopMessage,
+    RequestCode.ACK_MESSAGE: AckMessage,
+    RequestCode.PEEK_MESSAGE: PeekMessage,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: ChangeInvisibleTime,
+    RequestCode.NOTIFICATION: Notification,
+    RequestCode.POLLING_INFO: PollingInfo,
     RequestCode.LOOK_UP_TIMERS: LookUpTimers,
     RequestCode.ABORT_TIMERS: AbortTimers,
 }

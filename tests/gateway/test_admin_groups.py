@@ -97,7 +97,8 @@ def test_groups_of_tools_are_there_unasked(make_gateway: MakeGateway) -> None:
 
 
 @pytest.mark.parametrize(
-    ("topic", "mode", "code"), [("T", "PULL", 0), ("T", "POP", 3), ("%RETRY%G", "PULL", 16)]
+    ("topic", "mode", "code"),
+    [("T", "PULL", 0), ("T", "POP", 0), ("T", "PUSH", 29), ("%RETRY%G", "PULL", 16)],
 )
 def test_consume_mode(client: MemoryClient, topic: str, mode: str, code: int) -> None:
     body = {"topic": topic, "consumerGroup": "G", "mode": mode, "popShareQueueNum": 0}

@@ -1,0 +1,57 @@
+"""How a group gets a topic's messages, by pulls or by pops: what operators choose, which is stored
+(MessageRequestModeManager)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from gateway.router import RequestError
+from gateway.wire.admin_bodies import ConsumeMode
+from gateway.wire.codes import ResponseCode
+from storage import Store
+
+PULL: Final = "PULL"
+POP: Final = "POP"
+
+MAX_PLACE = 400
+"""Longest topic and group together, in bytes: they are a key of the store."""
+
+_NOTE = b"mode\0"
+
+
+class ConsumeModes:
+    """The choices by topic and group; a group pulls where nothing was chosen."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._modes: dict[tuple[str, str], ConsumeMode] = {}
+        self._decode = msgspec.json.Decoder(ConsumeMode).decode
+        self.reload()
+
+    def reload(self) -> None:
+        """Take over what is stored."""
+        self._modes.clear()
+        for name, value in self._store.notes():
+            if name.startswith(_NOTE):
+                mode = self._decode(value)
+                self._modes[mode.topic, mode.consumer_group] = mode
+
+    def get(self, topic: str, group: str) -> ConsumeMode:
+        """What was chosen."""
+        return self._modes.get((topic, group)) or ConsumeMode(topic, group)
+
+    def put(self, mode: ConsumeMode) -> None:
+        """Choose. The change joins the store's batch.
+
+        :raises RequestError: when topic and group cannot be noted.
+        """
+        place = f"{mode.topic}\0{mode.consumer_group}".encode()
+        if place.count(0) != 1 or len(place) > MAX_PLACE:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"topic and group have at most {MAX_PLACE - 1} bytes together, none of them 0",
+            )
+        self._store.put_note(_NOTE + place, msgspec.json.encode(mode))
+        self._modes[mode.topic, mode.consumer_group] = mode

@@ -1,0 +1,199 @@
+"""What becomes of popped messages: acknowledged (200051, 200151), put off (200053), or come back."""
+
+from __future__ import annotations
+
+from twisted.logger import Logger
+
+from gateway.broker import Broker
+from gateway.delays import REQUESTS
+from gateway.intake import NewMessage
+from gateway.router import Call, RequestError
+from gateway.topics import DLQ_PREFIX, NOT_FOUND_HELP, RETRY_PREFIX, Topic
+from gateway.wire import properties as names
+from gateway.wire.codes import ResponseCode
+from gateway.wire.headers import AckMessage, ChangeInvisibleTime
+from gateway.wire.messages import decode_message
+from gateway.wire.pops import (
+    NORMAL,
+    BatchAck,
+    parse_batch_acks,
+    parse_handle,
+    retry_topic,
+)
+from gateway.wire.properties import find, remove
+from storage import Pop, PopDue, next_pop_due, put_pops, take_due_pops, take_pop
+
+MAX_REVIVED = 200
+"""Messages that come back in one commit, so that no send waits long for it."""
+
+REWRITTEN = (
+    *REQUESTS,
+    names.TIMER_OUT_MS,
+    names.REAL_TOPIC,
+    names.REAL_QID,
+    names.MSG_REGION,
+    names.TRACE_ON,
+    names.CLUSTER,
+    names.ORIGIN_GROUP,
+)
+"""Properties of a message that comes back which are set anew, or asked for a delay it has had."""
+
+
+class PopAcks:
+    """Keeps account of popped messages."""
+
+    log = Logger()
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._store = broker.store
+
+    def ack(self, call: Call) -> None:
+        """A message was consumed (200051). One that is not waited for any more is as good."""
+        fields: AckMessage = call.fields
+        take_pop(self._store, self._pop_of(call, fields))
+        self._broker.committer.answer(call, call.encode())
+
+    def ack_batch(self, call: Call) -> None:
+        """Messages were consumed (200151)."""
+        acks = parse_batch_acks(call.command.body)
+        if not acks:
+            call.answer(code=ResponseCode.NO_MESSAGE)
+            return
+        for ack in acks:
+            self._ack_one(ack)
+        self._broker.committer.answer(call, call.encode())
+
+    def _ack_one(self, ack: BatchAck) -> None:
+        name = ack.topic if str(ack.retried) == NORMAL else retry_topic(ack.topic, ack.group)
+        topic = self._broker.topics.get(name)
+        if topic is None or not 0 <= ack.queue < topic.settings.read_queue_nums:
+            return
+        queue = self._store.queue(topic.stored_name, ack.queue)
+        back_ms = ack.pop_time + ack.invisible_time
+        if ack.start_offset < 0 or not 0 <= back_ms < 1 << 63:
+            return
+        for offset in ack.offsets(queue.visible):
+            take_pop(
+                self._store,
+                Pop(back_ms, ack.group.encode(), topic.stored_name, ack.queue, offset),
+            )
+
+    def change_invisible_time(self, call: Call) -> None:
+        """A message is to come back at another time (200053)."""
+        fields: ChangeInvisibleTime = call.fields
+        try:
+            pop = self._pop_of(call, fields)
+        except RequestError as error:
+            error.ext = {"popTime": "0", "invisibleTime": "0", "reviveQid": "0"}
+            raise
+        now_ms = self._broker.clock.now_ms()
+        invisible_ms = max(0, min(fields.invisible_time, 1 << 42))
+        if take_pop(self._store, pop):
+            put_pops(self._store, [pop._replace(back_ms=now_ms + invisible_ms)], now_ms)
+        frame = call.encode(
+            {
+                "popTime": str(now_ms),
+                "invisibleTime": str(invisible_ms),
+                "reviveQid": str(parse_handle(fields.extra_info).revive_queue),
+            }
+        )
+        self._broker.committer.answer(call, frame)
+
+    def _pop_of(self, call: Call, fields: AckMessage) -> Pop:
+        """Which popped message a request is about.
+
+        :raises RequestError: when there cannot be such a message (AckMessageProcessor).
+        """
+        topic = self._broker.topics.get(fields.topic)
+        if topic is None:
+            raise RequestError(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{fields.topic}] not exist, apply first please! {NOT_FOUND_HELP}",
+            )
+        count = topic.settings.read_queue_nums
+        if not 0 <= fields.queue_id < count:
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"queueId[{fields.queue_id}] is illegal, topic:[{fields.topic}] "
+                f"topicConfig.readQueueNums:[{count}] consumer:[/{call.peer.address}]",
+            )
+        queue = self._store.queue(topic.stored_name, fields.queue_id)
+        if not queue.first <= fields.offset <= queue.visible:
+            raise RequestError(
+                ResponseCode.NO_MESSAGE,
+                f"offset is illegal, key:{fields.topic}@{fields.queue_id}, commit:{fields.offset}, "
+                f"store:{queue.first}~{queue.visible}",
+            )
+        handle = parse_handle(fields.extra_info)
+        back_ms = handle.pop_time + handle.invisible_time
+        if not 0 <= back_ms < 1 << 63:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "the handle has times that cannot be")
+        return Pop(
+            back_ms,
+            fields.consumer_group.encode(),
+            topic.stored_name,
+            fields.queue_id,
+            fields.offset,
+        )
+
+    def revive_due(self) -> None:
+        """Have those come back whose time is over. Called now and then."""
+        if self._broker.committer.failing:
+            return
+        now_ms = self._broker.clock.now_ms()
+        next_ms = next_pop_due(self._store)
+        if next_ms is None or next_ms > now_ms:
+            return
+        for due in take_due_pops(self._store, now_ms, MAX_REVIVED):
+            self._revive(due)
+        self._broker.committer.change()
+
+    def _revive(self, due: PopDue) -> None:
+        pop = due.pop
+        group = self._broker.groups.get(pop.group.decode())
+        name = pop.topic.decode()
+        queue = self._store.queue(pop.topic, pop.queue)
+        page = self._store.read(queue, pop.offset, 1, 1)
+        if group is None or self._broker.topics.get(name) is None or not page.messages:
+            return  # deleted since, or too old: nobody could pop it
+        if page.messages[0].offset != pop.offset:
+            return
+        message = decode_message(page.messages[0].record)
+        retried = name.startswith(RETRY_PREFIX)
+        back_in = name if retried else retry_topic(name, group.group_name)
+        origin = name.removeprefix(retry_topic("", group.group_name))
+        dead = message.reconsume_times >= group.retry_max_times
+        properties = remove(message.properties, REWRITTEN)
+        if find(properties, names.FIRST_POP_TIME) is None:
+            properties += f"{names.FIRST_POP_TIME}\x01{due.popped_ms}\x02"
+        properties += f"{names.ORIGIN_GROUP}\x01{group.group_name}\x02"
+        topic: Topic = self._broker.topics.ensure(
+            DLQ_PREFIX + group.group_name if dead else back_in
+        )
+        if dead:
+            properties = remove(properties, [names.RETRY_TOPIC])
+            properties += f"{names.RETRY_TOPIC}\x01{origin}\x02"
+        try:
+            self._broker.intake.accept(
+                topic,
+                NewMessage(
+                    0,
+                    message.flag,
+                    message.sys_flag,
+                    message.born_ms,
+                    message.born_host,
+                    message.reconsume_times + 1,
+                    message.body,
+                    properties,
+                ),
+            )
+        except RequestError as error:
+            self.log.error(
+                "a message of {topic} that group {group} did not acknowledge cannot come back: "
+                "{error}",
+                topic=name,
+                group=group.group_name,
+                error=error.remark,
+            )
+        self._broker.stats.sent_back(origin, group.group_name)

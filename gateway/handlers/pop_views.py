@@ -1,0 +1,94 @@
+"""Looking at what could be popped, without taking it: 200052, 200054, 200055."""
+
+from __future__ import annotations
+
+from gateway.broker import Broker
+from gateway.filters import Filter
+from gateway.pop_queues import MAX_MESSAGES, PopQueue, PopQueues
+from gateway.pop_waits import PopWaits, Waited
+from gateway.router import Call, RequestError
+from gateway.wire.codes import ResponseCode
+from gateway.wire.headers import Notification, PeekMessage, PollingInfo
+from gateway.wire.messages import stamp
+
+
+class PopViews:
+    """Answers whether there is something to pop, and what."""
+
+    def __init__(self, broker: Broker, queues: PopQueues, waits: PopWaits) -> None:
+        self._broker = broker
+        self._store = broker.store
+        self._queues = queues
+        self._waits = waits
+
+    def peek(self, call: Call) -> None:
+        """The messages that a pop would find; they stay where they are (200052)."""
+        fields: PeekMessage = call.fields
+        if fields.max_msg_nums > MAX_MESSAGES:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"the broker[{self._broker.advertised.host}] peek message's num is greater than "
+                f"{MAX_MESSAGES}",
+            )
+        queues = self._queues.find(call, fields.consumer_group, fields.topic, fields.queue_id)
+        left, left_bytes = max(1, fields.max_msg_nums), self._broker.config.max_pull_bytes
+        records: list[bytes] = []
+        rest = 0
+        for one in queues:
+            begin = self._queues.progress(fields.consumer_group, one, 0, take_reset=False)
+            rest += max(0, one.queue.visible - begin)
+            if left > 0 and left_bytes > 0:
+                page = self._store.read(one.queue, begin, left, left_bytes)
+                found = [stamp(each.record, each.offset, each.stored_ms) for each in page.messages]
+                records += found
+                left -= len(found)
+                left_bytes -= sum(map(len, found))
+        # Upstream counts those that it answers with as left, too: they are.
+        ext = {"popTime": "0", "invisibleTime": "0", "reviveQid": "0", "restNum": str(rest)}
+        if records:
+            call.answer(ext, b"".join(records), remark="FOUND")
+        else:
+            call.answer(ext, code=ResponseCode.PULL_NOT_FOUND, remark="NO_MESSAGE_IN_QUEUE")
+
+    def notification(self, call: Call) -> None:
+        """Whether there is something to pop, as soon as there is (200054)."""
+        fields: Notification = call.fields
+        queues = self._queues.find(call, fields.consumer_group, fields.topic, fields.queue_id)
+        wanted = self._queues.filter(fields.exp, fields.exp_type)
+        if self._notify(call, queues, wanted):
+            return
+        now_ms = self._broker.clock.now_ms()
+        left_ms = min((fields.born_time or now_ms) + fields.poll_time - now_ms, fields.poll_time)
+        if left_ms <= 0:
+            _tell(call, has_message=False)
+        elif not self._waits.wait(
+            call.peer,
+            Waited(fields.consumer_group, fields.topic, fields.queue_id),
+            [one.queue for one in queues],
+            left_ms / 1000,
+            lambda: self._notify(call, queues, wanted),
+            lambda: _tell(call, has_message=False),
+        ):
+            _tell(call, has_message=False, full=True)
+
+    def _notify(self, call: Call, queues: list[PopQueue], wanted: Filter) -> bool:
+        fields: Notification = call.fields
+        for one in queues:
+            begin = self._queues.progress(fields.consumer_group, one, 0, take_reset=False)
+            chosen = Filter() if one is queues[0] else wanted
+            page = self._store.read(one.queue, begin, 1, 1, chosen.tag_hashes, chosen.matches)
+            if page.messages or page.next_offset < one.queue.visible:
+                _tell(call, has_message=True)
+                return True
+        return False
+
+    def polling_info(self, call: Call) -> None:
+        """How many requests wait for messages (200055)."""
+        fields: PollingInfo = call.fields
+        self._queues.find(call, fields.consumer_group, fields.topic, fields.queue_id)
+        waited = Waited(fields.consumer_group, fields.topic, fields.queue_id)
+        call.answer({"pollingNum": str(self._waits.count(waited))})
+
+
+def _tell(call: Call, *, has_message: bool, full: bool = False) -> None:
+    call.answer({"hasMsg": str(has_message).lower(), "pollingFull": str(full).lower()})

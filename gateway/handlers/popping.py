@@ -1,0 +1,240 @@
+"""Pops (200050): messages from any queue of a topic, each for one consumer for some time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from gateway.broker import Broker
+from gateway.config import Config
+from gateway.filters import Filter
+from gateway.pop_queues import MAX_MESSAGES, PopQueue, PopQueues
+from gateway.pop_waits import PopWaits, Waited
+from gateway.router import Call, RequestError
+from gateway.wire import properties as names
+from gateway.wire.codes import ResponseCode
+from gateway.wire.headers import PopMessage
+from gateway.wire.messages import decode_message, encode_message, stamp
+from gateway.wire.pops import NORMAL, Handle, Popped, message_offset_info, start_offset_info
+from gateway.wire.properties import remove
+from storage import Page, Pop, put_pops
+
+LATE_MS: Final = 500
+"""A pop is refused that comes so long after its own end (PopMessageRequestHeader.isTimeoutTooMuch)."""
+
+LONGEST_INVISIBLE_MS: Final = 1 << 42
+
+RETRIES_FIRST: Final = 5
+"""One in so many pops looks for messages that came back before it looks for new ones; the others
+after (popFromRetryProbability)."""
+
+REVIVE_QUEUE: Final = 0
+"""Upstream spreads what it notes of pops over queues, and clients show the number again; here it
+means nothing."""
+
+REFUSED: Final = {"popTime": "0", "invisibleTime": "0", "reviveQid": "0", "restNum": "0"}
+"""What upstream's answers have that refuse a pop."""
+
+
+class Found(NamedTuple):
+    """What a pop took: the records, where they were, and how many more there are."""
+
+    records: list[bytes]
+    places: list[Popped]
+    rest: int
+
+
+class Popping:
+    """Hands messages out, each to one consumer at a time."""
+
+    def __init__(self, broker: Broker, queues: PopQueues, waits: PopWaits) -> None:
+        self._broker = broker
+        self._store = broker.store
+        self._queues = queues
+        self._waits = waits
+        broker.follow(self._configure)
+
+    def _configure(self, config: Config) -> None:
+        self._max_bytes = config.max_pull_bytes
+        self._broker_name = config.broker_name
+
+    def pop(self, call: Call) -> None:
+        """Answer with messages that nobody else has; when there are none, wait for one if the client lets us."""
+        fields: PopMessage = call.fields
+        now_ms = self._broker.clock.now_ms()
+        left_ms = (fields.born_time or now_ms) + fields.poll_time - now_ms
+        try:
+            self._check(fields, left_ms)
+            queues = self._queues.find(call, fields.consumer_group, fields.topic, fields.queue_id)
+            wanted = self._queues.filter(fields.exp, fields.exp_type)
+        except RequestError as error:
+            error.ext = REFUSED
+            raise
+        if self._deliver(call, queues, wanted):
+            return
+        left_ms = min(left_ms, fields.poll_time)
+        if left_ms <= 0:
+            self._answer_nothing(call)
+        elif not self._waits.wait(
+            call.peer,
+            Waited(fields.consumer_group, fields.topic, fields.queue_id),
+            [one.queue for one in queues],
+            left_ms / 1000,
+            lambda: self._deliver(call, queues, wanted),
+            lambda: self._answer_nothing(call),
+        ):
+            self._answer_nothing(call, code=ResponseCode.POLLING_FULL)
+
+    def _check(self, fields: PopMessage, left_ms: int) -> None:
+        host = self._broker.advertised.host
+        if left_ms < -LATE_MS:
+            raise RequestError(
+                ResponseCode.POLLING_TIMEOUT, f"the broker[{host}] pop message is timeout too much"
+            )
+        if fields.max_msg_nums > MAX_MESSAGES:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"the broker[{host}] pop message's num is greater than {MAX_MESSAGES}",
+            )
+        if fields.order:
+            raise RequestError(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "pops in order are not supported"
+            )
+        if not 0 <= fields.invisible_time < LONGEST_INVISIBLE_MS:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"a message cannot be invisible for {fields.invisible_time} ms",
+            )
+
+    def _deliver(self, call: Call, queues: list[PopQueue], wanted: Filter) -> bool:
+        """Answer with what there is; False when there is nothing."""
+        now_ms = self._broker.clock.now_ms()
+        found = self._take(call.fields, queues, wanted, now_ms)
+        if found.records:
+            ext = _places(call.fields, now_ms, found)
+            self._broker.committer.answer(
+                call, call.encode(ext, b"".join(found.records), remark="FOUND")
+            )
+        elif found.rest:
+            # The filter skipped as much as one pop may look at: the client comes back for the rest.
+            self._answer_nothing(call, rest=found.rest)
+        else:
+            return False
+        return True
+
+    def _answer_nothing(
+        self, call: Call, *, rest: int = 0, code: int = ResponseCode.POLLING_TIMEOUT
+    ) -> None:
+        self._broker.stats.missed += 1
+        ext = _places(call.fields, self._broker.clock.now_ms(), Found([], [], rest))
+        call.answer(ext, code=code, remark="NO_MESSAGE_IN_QUEUE")
+
+    def _take(
+        self, fields: PopMessage, queues: list[PopQueue], wanted: Filter, now_ms: int
+    ) -> Found:
+        """Take messages: they are invisible from now on, and the group's progress is behind them."""
+        back, *normal = queues
+        random.shuffle(normal)
+        first = random.randrange(RETRIES_FIRST) == 0
+        left, left_bytes = max(1, fields.max_msg_nums), self._max_bytes
+        records: list[bytes] = []
+        places: list[Popped] = []
+        rest = 0
+        for one in [back, *normal] if first else [*normal, back]:
+            queue = one.queue
+            begin = offset = self._queues.progress(
+                fields.consumer_group, one, fields.init_mode, take_reset=True
+            )
+            if left > 0 and left_bytes > 0:
+                chosen = wanted if one.kind == NORMAL else Filter()
+                page = self._store.read(
+                    queue, begin, left, left_bytes, chosen.tag_hashes, chosen.matches
+                )
+                offset = page.next_offset
+                if page.messages:
+                    taken = self._note(fields, one, page, begin, now_ms)
+                    records += taken
+                    places.append(
+                        Popped(
+                            one.kind, queue.number, begin, [each.offset for each in page.messages]
+                        )
+                    )
+                    left -= len(taken)
+                    left_bytes -= sum(map(len, taken))
+                if offset != begin:
+                    group = fields.consumer_group.encode()
+                    self._store.advance(group, queue.topic, queue.number, offset)
+            rest += max(0, queue.visible - offset)
+        return Found(records, places, rest)
+
+    def _note(
+        self, fields: PopMessage, one: PopQueue, page: Page, begin: int, now_ms: int
+    ) -> list[bytes]:
+        """Note who has the messages; give their records."""
+        queue, group = one.queue, fields.consumer_group
+        back_ms = now_ms + fields.invisible_time
+        pops = [
+            Pop(back_ms, group.encode(), queue.topic, queue.number, each.offset)
+            for each in page.messages
+        ]
+        put_pops(self._store, pops, now_ms)
+        size = sum(len(each.record) for each in page.messages)
+        self._broker.stats.handed_out(
+            queue.topic.decode(), group, queue.number, page.next_offset, len(pops), size
+        )
+        if one.kind == NORMAL:
+            return [stamp(each.record, each.offset, each.stored_ms) for each in page.messages]
+        return [
+            self._as_asked_for(
+                fields,
+                each.record,
+                each.stored_ms,
+                Handle(
+                    begin,
+                    now_ms,
+                    fields.invisible_time,
+                    REVIVE_QUEUE,
+                    one.kind,
+                    self._broker_name,
+                    queue.number,
+                    each.offset,
+                ),
+            )
+            for each in page.messages
+        ]
+
+    @staticmethod
+    def _as_asked_for(fields: PopMessage, record: bytes, stored_ms: int, handle: Handle) -> bytes:
+        """A message that came back under the topic that was asked for. It brings its handle with it;
+        for the others the client makes it."""
+        message = decode_message(record)
+        properties = remove(message.properties, [names.POP_CK])
+        return encode_message(
+            topic=fields.topic.encode(),
+            queue_id=message.queue_id,
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            born_ms=message.born_ms,
+            born_host=message.born_host,
+            store_ms=stored_ms,
+            store_host=message.store_host,
+            reconsume_times=message.reconsume_times,
+            prepared_offset=message.prepared_offset,
+            physical_offset=message.physical_offset,
+            queue_offset=handle.offset,
+            body=message.body,
+            properties=f"{properties}{names.POP_CK}\x01{handle.encode()}\x02".encode(),
+        )
+
+
+def _places(fields: PopMessage, now_ms: int, found: Found) -> Mapping[str, str]:
+    """What an answer says of a pop beside its messages; clients make the messages' handles of it."""
+    return {
+        "popTime": str(now_ms),
+        "invisibleTime": str(fields.invisible_time),
+        "reviveQid": str(REVIVE_QUEUE),
+        "restNum": str(found.rest),
+        "startOffsetInfo": start_offset_info(found.places),
+        "msgOffsetInfo": message_offset_info(found.places),
+    }

@@ -1,0 +1,115 @@
+"""The queues that a group pops from, how far it is in them, and what it may not do."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from gateway.broker import Broker
+from gateway.filters import ALL_TAGS, TAG, Filter, FilterError, filter_of, is_tag_type
+from gateway.router import Call, RequestError
+from gateway.topics import MAX_PREFIXED_NAME, NOT_FOUND_HELP, PERM_READ
+from gateway.wire.codes import ResponseCode
+from gateway.wire.pops import NORMAL, RETRIED, retry_topic
+from storage import Queue
+
+MAX_MESSAGES: Final = 32
+"""Messages that one pop takes at most."""
+
+FROM_NEWEST: Final = 1
+"""The initMode of groups that begin at a queue's end (ConsumeInitMode.MAX)."""
+
+NO_FILTER: Final = "parse the consumer's subscription failed"
+
+
+class PopQueue(NamedTuple):
+    """A queue, and whether it is one of the topic asked for, or of those that came back."""
+
+    kind: str
+    queue: Queue
+
+
+class PopQueues:
+    """Finds the queues of pops, and refuses what may not be popped (PopMessageProcessor)."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._store = broker.store
+
+    def find(self, call: Call, group: str, topic: str, queue_id: int) -> list[PopQueue]:
+        """The queues of a request: where messages come back first, then those of the topic. A
+        queue of -1 asks for all.
+
+        :raises RequestError: when the group may not pop from them.
+        """
+        known = self._broker.topics.get(topic)
+        if known is None:
+            raise RequestError(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{topic}] not exist, apply first please! {NOT_FOUND_HELP}",
+            )
+        if not known.settings.perm & PERM_READ:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION, f"the topic[{topic}] peeking message is forbidden"
+            )
+        count = known.settings.read_queue_nums
+        if queue_id >= count:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{queue_id}] is illegal, topic:[{topic}] "
+                f"topicConfig.readQueueNums:[{count}] consumer:[/{call.peer.address}]",
+            )
+        self._check_group(group)
+        back_in = retry_topic(topic, group)
+        if len(back_in.encode()) > MAX_PREFIXED_NAME:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"{back_in}, where messages would come back, is longer than {MAX_PREFIXED_NAME}",
+            )
+        numbers = [queue_id] if queue_id >= 0 else range(count)
+        return [
+            PopQueue(RETRIED, self._store.queue(back_in.encode(), 0)),
+            *(PopQueue(NORMAL, self._store.queue(known.stored_name, one)) for one in numbers),
+        ]
+
+    def _check_group(self, name: str) -> None:
+        group = self._broker.groups.find(name)
+        if group is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{name}] does not exist, {NOT_FOUND_HELP}",
+            )
+        if not group.consume_enable:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION, f"subscription group no permission, {name}"
+            )
+
+    def filter(self, expression: str | None, expression_type: str | None) -> Filter:
+        """What a request selects; everything when it does not say.
+
+        :raises RequestError: when that cannot be read.
+        """
+        if not self._broker.config.property_filter and not is_tag_type(expression_type):
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"The broker does not support consumer to filter message by {expression_type}",
+            )
+        try:
+            return filter_of(expression or ALL_TAGS, expression_type if expression else TAG)
+        except FilterError as error:
+            raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, NO_FILTER) from error
+
+    def progress(self, group: str, one: PopQueue, init_mode: int, *, take_reset: bool) -> int:
+        """Where a group goes on in a queue. One that is new there begins at the oldest message, or,
+        if it asks for that and the queue is not young, at the newest, as one that pulls.
+
+        :param take_reset: whether an operator's reset counts as picked up.
+        """
+        queue = one.queue
+        name = queue.topic.decode()
+        if take_reset:
+            self._broker.resets.take(group, name, queue.number)
+        offset = self._store.offset(group.encode(), queue.topic, queue.number)
+        if offset is None:
+            newest = init_mode == FROM_NEWEST and one.kind == NORMAL and queue.first > 0
+            return max(queue.first, queue.visible - 1) if newest else queue.first
+        return max(queue.first, min(offset, queue.visible))

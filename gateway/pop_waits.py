@@ -1,0 +1,122 @@
+"""Requests that wait for a message in any of several queues: pops and notifications."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from gateway.parked import ParkingLot
+from gateway.reactor import Reactor
+from gateway.router import Peer
+from storage import Queue
+
+MAX_WAITING: Final = 1024
+"""Requests that may wait for the same group, topic and queue (popPollingSize)."""
+
+LONGEST_WAIT: Final = 30.0
+"""Seconds that a request may wait, whatever it asks for."""
+
+
+class Waited(NamedTuple):
+    """What is waited for: by which group, in which topic and queue of it; -1 is any."""
+
+    group: str
+    topic: str
+    queue: int
+
+
+class _Wait:
+    """A request that waits until one of its queues has something for it."""
+
+    def __init__(
+        self,
+        peer: Peer,
+        retry: Callable[[], bool],
+        over: Callable[[], None],
+        end: Callable[[], None],
+    ) -> None:
+        self.peer = peer
+        self._retry = retry
+        self._over = over
+        self._end = end
+        self.done = False
+
+    def retry(self) -> bool:
+        if not self.done and self._retry():
+            self._finish()
+        return self.done
+
+    def give_up(self) -> None:
+        if not self.done:
+            self._finish()
+            if self.peer.open:
+                self._over()
+
+    def _finish(self) -> None:
+        self.done = True
+        self._end()
+
+
+class _WaitAt:
+    """The same at one of its queues, as `ParkingLot` keeps it."""
+
+    __slots__ = ("_wait", "deadline", "queue")
+
+    def __init__(self, wait: _Wait, queue: Queue, deadline: float) -> None:
+        self._wait = wait
+        self.queue = queue
+        self.deadline = deadline
+
+    @property
+    def alive(self) -> bool:
+        return not self._wait.done and self._wait.peer.open
+
+    def retry(self) -> bool:
+        return self._wait.retry()
+
+    def give_up(self) -> None:
+        self._wait.give_up()
+
+
+class PopWaits:
+    """Lets requests wait, and counts them."""
+
+    def __init__(self, parked: ParkingLot, reactor: Reactor) -> None:
+        self._parked = parked
+        self._reactor = reactor
+        self._counts: dict[Waited, int] = {}
+
+    def count(self, waited: Waited) -> int:
+        """How many requests wait for this."""
+        return self._counts.get(waited, 0)
+
+    def wait(
+        self,
+        peer: Peer,
+        waited: Waited,
+        queues: Iterable[Queue],
+        seconds: float,
+        retry: Callable[[], bool],
+        over: Callable[[], None],
+    ) -> bool:
+        """Let a request wait.
+
+        :param retry: answers if there is something to answer with; True when it was answered.
+        :param over: answers that there is nothing.
+        :returns: False when too many wait already.
+        """
+        if self.count(waited) >= MAX_WAITING:
+            return False
+        self._counts[waited] = self.count(waited) + 1
+        wait = _Wait(peer, retry, over, lambda: self._forget(waited))
+        deadline = self._reactor.seconds() + min(seconds, LONGEST_WAIT)
+        for queue in queues:
+            self._parked.park(_WaitAt(wait, queue, deadline))
+        return True
+
+    def _forget(self, waited: Waited) -> None:
+        left = self._counts[waited] - 1
+        if left:
+            self._counts[waited] = left
+        else:
+            del self._counts[waited]

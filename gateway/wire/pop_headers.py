@@ -1,0 +1,73 @@
+"""The fields of the requests of POP consumption; `headers` offers them together with all others."""
+
+from __future__ import annotations
+
+from gateway.wire.fields import Fields, Int32, Int64
+
+
+class PopMessage(Fields):
+    """200050, PopMessageRequestHeader."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    """-1: any."""
+    max_msg_nums: Int32
+    invisible_time: Int64
+    """Milliseconds after which a message that is not acknowledged comes back."""
+    poll_time: Int64
+    """Milliseconds to wait for a message."""
+    born_time: Int64
+    """When the client asked, epoch ms; 0: now."""
+    init_mode: Int32
+    """Where a group without progress begins: 0 at the oldest message, 1 at the newest."""
+    exp_type: str | None = None
+    exp: str | None = None
+    order: bool | None = False
+
+
+class AckMessage(Fields):
+    """200051, AckMessageRequestHeader."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    extra_info: str
+    """The message's handle, see `pops`."""
+    offset: Int64
+
+
+class ChangeInvisibleTime(AckMessage, kw_only=True):
+    """200053, ChangeInvisibleTimeRequestHeader."""
+
+    invisible_time: Int64
+    """Milliseconds from now."""
+
+
+class PeekMessage(Fields):
+    """200052, PeekMessageRequestHeader."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    max_msg_nums: Int32
+
+
+class Notification(Fields):
+    """200054, NotificationRequestHeader."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    poll_time: Int64
+    born_time: Int64
+    exp_type: str | None = None
+    exp: str | None = None
+
+
+class PollingInfo(Fields):
+    """200055, PollingInfoRequestHeader."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32

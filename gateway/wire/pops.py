@@ -1,0 +1,167 @@
+"""What POP consumption writes beside its fields: handles, places in an answer, and JSON bodies."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from gateway.wire.bodies import BodyError, MessageQueue
+from gateway.wire.dialect import DialectError, to_json
+from gateway.wire.fields import FieldError, Int32, Int64
+
+RETRY_PREFIX: Final = "%RETRY%"
+NORMAL, RETRIED, RETRIED_V2 = "0", "1", "2"
+"""What a place's topic is: the one asked for, or where its un-acknowledged messages come back. The
+last kind is upstream's enableRetryTopicV2, which is off there too (ExtraInfoUtil)."""
+
+_Body = TypeVar("_Body")
+_encode = msgspec.json.Encoder().encode
+
+
+class Handle(NamedTuple):
+    """What a client shows to acknowledge a message (ExtraInfoUtil.buildExtraInfo), as text eight
+    parts with blanks between them, in this order. Times are epoch ms and ms."""
+
+    start_offset: int
+    pop_time: int
+    invisible_time: int
+    revive_queue: int
+    retried: str
+    broker_name: str
+    queue: int
+    offset: int
+
+    def encode(self) -> str:
+        """As text."""
+        return " ".join(map(str, self))
+
+
+def parse_handle(text: str) -> Handle:
+    """Read a handle; clients of some kinds leave the last part out, whose value is 0 then.
+
+    :raises FieldError: when it is none.
+    """
+    parts = text.split(" ")
+    if len(parts) == len(Handle._fields) - 1:
+        parts.append("0")
+    try:
+        start, popped, invisible, revive, retried, broker, queue, offset = parts
+        handle = Handle(
+            int(start),
+            int(popped),
+            int(invisible),
+            int(revive),
+            retried,
+            broker,
+            int(queue),
+            int(offset),
+        )
+    except ValueError as error:
+        raise FieldError(f"the field extraInfo is no handle: {text[:200]!r}") from error
+    return handle
+
+
+def retry_topic(topic: str, group: str) -> str:
+    """Where a group's un-acknowledged messages of a topic come back (KeyBuilder)."""
+    return f"{RETRY_PREFIX}{group}_{topic}"
+
+
+class Popped(NamedTuple):
+    """What a pop took from one queue: of which kind its topic is, from where on, and which."""
+
+    retried: str
+    queue: int
+    start_offset: int
+    offsets: list[int]
+
+
+def start_offset_info(pops: Iterable[Popped]) -> str:
+    """The field startOffsetInfo: `kind queue start` of each queue, joined by semicolons."""
+    return ";".join(f"{pop.retried} {pop.queue} {pop.start_offset}" for pop in pops)
+
+
+def message_offset_info(pops: Iterable[Popped]) -> str:
+    """The field msgOffsetInfo: `kind queue offset,offset,…` of each queue, joined by semicolons."""
+    return ";".join(
+        f"{pop.retried} {pop.queue} {','.join(map(str, pop.offsets))}"
+        for pop in pops
+        if pop.offsets
+    )
+
+
+class BatchAck(msgspec.Struct):
+    """The messages of one pop and queue that are acknowledged together (BatchAck)."""
+
+    group: str = msgspec.field(name="c")
+    topic: str = msgspec.field(name="t")
+    queue: Int32 = msgspec.field(name="q")
+    start_offset: Int64 = msgspec.field(name="so")
+    pop_time: Int64 = msgspec.field(name="pt")
+    invisible_time: Int64 = msgspec.field(name="it")
+    retried: str | int = msgspec.field(name="r", default=NORMAL)
+    revive_queue: Int32 = msgspec.field(name="rq", default=0)
+    bits: str = msgspec.field(name="b", default="")
+    """Base64 of a little-endian set of bits: bit n is the offset n behind the first."""
+
+    def offsets(self, end: int) -> Iterator[int]:
+        """The offsets that are acknowledged, as far as they are before `end`.
+
+        :raises BodyError: when the set of bits cannot be read.
+        """
+        try:
+            bits = base64.b64decode(self.bits, validate=True)
+        except binascii.Error as error:
+            raise BodyError(f"the bits of a batch are not base64: {error}") from error
+        for place in range(min(len(bits) * 8, end - self.start_offset)):
+            if bits[place >> 3] >> (place & 7) & 1:
+                yield self.start_offset + place
+
+
+class _BatchAcks(msgspec.Struct):
+    acks: list[BatchAck] | None = None
+
+
+class AssignmentRequest(msgspec.Struct, rename="camel"):
+    """Who asks for queues of which topic (QueryAssignmentRequestBody)."""
+
+    topic: str
+    consumer_group: str
+    client_id: str
+    strategy_name: str | None = None
+    message_model: str = "CLUSTERING"
+
+
+def parse_batch_acks(body: bytes) -> list[BatchAck]:
+    """Read the body of request 200151 (BatchAckMessageRequestBody).
+
+    :raises BodyError: when it is none.
+    """
+    return (_parse(body, _BatchAcks) if body else _BatchAcks()).acks or []
+
+
+def parse_assignment_request(body: bytes) -> AssignmentRequest:
+    """Read the body of request 400.
+
+    :raises BodyError: when it is none.
+    """
+    return _parse(body, AssignmentRequest)
+
+
+def encode_assignments(queues: Iterable[MessageQueue] | None, mode: str) -> bytes:
+    """The answer to 400 (QueryAssignmentResponseBody): the queues to pull or to pop; None tells the
+    client to go on with those that it has."""
+    if queues is None:
+        return b"{}"
+    assignments = [{"messageQueue": queue, "mode": mode} for queue in queues]
+    return _encode({"messageQueueAssignments": assignments})
+
+
+def _parse(body: bytes, kind: type[_Body]) -> _Body:
+    try:
+        return msgspec.json.decode(to_json(body), type=kind, strict=False)
+    except (DialectError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BodyError(f"the body is no {kind.__name__.strip('_')}: {error}") from error

@@ -1,0 +1,473 @@
+"""Pops: each message for one consumer for some time; acknowledged, put off, or back again."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.handlers.assignments import part_of
+from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.commands import Command
+from gateway.wire.fields import FieldError
+from gateway.wire.messages import Message, decode_messages
+from gateway.wire.pops import Handle, parse_handle
+from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies, properties_of
+
+INVISIBLE_MS = 10_000
+
+
+def pop_fields(gateway: MemoryGateway, **fields: object) -> dict[str, str]:
+    """The fields of a pop as Java writes them."""
+    wanted: dict[str, object] = {
+        "consumerGroup": "consumers",
+        "topic": "orders",
+        "queueId": -1,
+        "maxMsgNums": 32,
+        "invisibleTime": INVISIBLE_MS,
+        "pollTime": 0,
+        "bornTime": gateway.now_ms,
+        "initMode": 0,
+        "expType": "TAG",
+        "exp": "*",
+        "order": "false",
+    }
+    return {name: str(value) for name, value in {**wanted, **fields}.items() if value is not None}
+
+
+def ask_pop(gateway: MemoryGateway, client: MemoryClient, **fields: object) -> Command:
+    return client.ask(RequestCode.POP_MESSAGE, pop_fields(gateway, **fields))
+
+
+def pop(gateway: MemoryGateway, client: MemoryClient, **fields: object) -> list[Message]:
+    answer = ask_pop(gateway, client, **fields)
+    return decode_messages(answer.body) if answer.code == ResponseCode.SUCCESS else []
+
+
+def send(client: MemoryClient, *texts: str, queue: int = 0, **properties: str) -> None:
+    for text in texts:
+        client.send_message(body=text, properties=properties, fields={"queue": queue})
+
+
+def handles(answer: Command) -> list[str]:
+    """What the Java client makes of an answer: a handle for each message, in order."""
+    ext = answer.ext()
+    starts = dict(part.rsplit(" ", 1) for part in ext["startOffsetInfo"].split(";"))
+    return [
+        f"{starts[place]} {ext['popTime']} {ext['invisibleTime']} {ext['reviveQid']} "
+        f"{place.split()[0]} broker-a {place.split()[1]} {offset}"
+        for place, offsets in (part.rsplit(" ", 1) for part in ext["msgOffsetInfo"].split(";"))
+        for offset in offsets.split(",")
+    ]
+
+
+def handle_fields(text: str, group: str = "consumers", topic: str = "orders") -> dict[str, str]:
+    handle = parse_handle(text)
+    return {
+        "consumerGroup": group,
+        "topic": topic if handle.retried == "0" else f"%RETRY%{group}_{topic}",
+        "queueId": str(handle.queue),
+        "extraInfo": text,
+        "offset": str(handle.offset),
+    }
+
+
+def ack(client: MemoryClient, text: str) -> Command:
+    return client.ask(RequestCode.ACK_MESSAGE, handle_fields(text))
+
+
+class TestPop:
+    def test_a_message_is_one_consumers(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        send(client, "a", "b")
+        assert bodies(pop(gateway, client, maxMsgNums=1)) == ["a"]
+        assert bodies(pop(gateway, gateway.connect())) == ["b"]
+        assert pop(gateway, client) == []
+
+    def test_all_queues_or_one(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        for queue in range(4):
+            send(client, str(queue), queue=queue)
+        assert bodies(pop(gateway, client, queueId=2)) == ["2"]
+        assert sorted(bodies(pop(gateway, client))) == ["0", "1", "3"]
+
+    def test_the_answer(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        send(client, "a", "b", "c")
+        answer = ask_pop(gateway, client, maxMsgNums=2)
+        assert answer.remark == "FOUND"
+        assert answer.ext() == {
+            "popTime": str(gateway.now_ms),
+            "invisibleTime": "10000",
+            "reviveQid": "0",
+            "restNum": "1",
+            "startOffsetInfo": "0 0 0",
+            "msgOffsetInfo": "0 0 0,1",
+        }
+
+    def test_nothing_there(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        send(client, "a")
+        pop(gateway, client)
+        answer = ask_pop(gateway, client)
+        assert (answer.code, answer.remark) == (210, "NO_MESSAGE_IN_QUEUE")
+        assert answer.ext() == {
+            "popTime": str(gateway.now_ms),
+            "invisibleTime": "10000",
+            "reviveQid": "0",
+            "restNum": "0",
+            "startOffsetInfo": "",
+            "msgOffsetInfo": "",
+        }
+
+    def test_filters(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        send(client, "x", TAGS="X")
+        send(client, "y", TAGS="Y", size="3")
+        assert bodies(pop(gateway, client, exp="Y")) == ["y"]
+        # What was passed over is passed for good.
+        assert pop(gateway, client) == []
+        sql = {"consumerGroup": "other", "expType": "SQL92", "exp": "size > 2"}
+        assert bodies(pop(gateway, client, **sql)) == ["y"]
+
+    @pytest.mark.parametrize(
+        ("fields", "code"),
+        [
+            ({"topic": "nope"}, 17),
+            ({"queueId": 9}, 29),
+            ({"maxMsgNums": 33}, 29),
+            ({"expType": "SQL92", "exp": "a >"}, 23),
+            ({"expType": "XX", "exp": "a"}, 23),
+            ({"bornTime": START_MS - 5_000, "pollTime": 1_000}, 210),
+            ({"order": "true"}, 3),
+            ({"invisibleTime": -1}, 29),
+            ({"consumerGroup": "g" * 246}, 29),
+        ],
+    )
+    def test_refused(
+        self,
+        gateway: MemoryGateway,
+        client: MemoryClient,
+        fields: dict[str, object],
+        code: int,
+    ) -> None:
+        send(client, "a")
+        answer = ask_pop(gateway, client, **fields)
+        assert answer.code == code
+        assert answer.ext()["restNum"] == "0"
+
+    def test_a_new_group_that_begins_at_the_newest(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send(client, "a", "b")
+        # The queue still has its first message, so it is young: nobody misses anything.
+        assert bodies(pop(gateway, client, initMode=1)) == ["a", "b"]
+
+    def test_a_refused_commit_takes_progress_back(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        send(client, "a")
+        with monkeypatch.context() as broken:
+
+            def fail(*_: object) -> None:
+                raise OSError("no")
+
+            broken.setattr(gateway.store, "_put_held", fail)
+            assert ask_pop(gateway, client).code == ResponseCode.SYSTEM_ERROR
+        assert bodies(pop(gateway, client)) == ["a"]
+
+
+class TestWaiting:
+    def park(self, gateway: MemoryGateway, client: MemoryClient, **fields: object) -> int:
+        opaque = client.send(
+            RequestCode.POP_MESSAGE, pop_fields(gateway, pollTime=15_000, **fields)
+        )
+        assert client.answer(opaque) is None
+        return opaque
+
+    def test_until_a_message_comes(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        send(client, "a")
+        pop(gateway, client)
+        first, second = gateway.connect(), gateway.connect()
+        opaque, other = self.park(gateway, first), self.park(gateway, second)
+        send(client, "b", queue=3)
+        answer = first.answer(opaque)
+        assert answer is not None
+        assert bodies(decode_messages(answer.body)) == ["b"]
+        assert second.answer(other) is None
+
+    def test_until_the_end(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        send(client, "a")
+        pop(gateway, client)
+        opaque = self.park(gateway, client)
+        gateway.advance(9_000)
+        assert client.answer(opaque) is None
+        gateway.advance(7_000)  # the message came back before that
+        answer = client.answer(opaque)
+        assert answer is not None
+
+    def test_how_many_wait(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        send(client, "a")
+        pop(gateway, client)
+        self.park(gateway, gateway.connect())
+        where = {"consumerGroup": "consumers", "topic": "orders", "queueId": "-1"}
+        assert client.ask(RequestCode.POLLING_INFO, where).ext() == {"pollingNum": "1"}
+        send(client, "b")
+        assert client.ask(RequestCode.POLLING_INFO, where).ext() == {"pollingNum": "0"}
+
+    def test_a_client_that_left_takes_nothing(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send(client, "a")
+        pop(gateway, client)
+        leaving = gateway.connect()
+        self.park(gateway, leaving)
+        leaving.disconnect()
+        send(client, "b")
+        assert bodies(pop(gateway, client)) == ["b"]
+        gateway.advance(1_000)
+        where = {"consumerGroup": "consumers", "topic": "orders", "queueId": "-1"}
+        assert client.ask(RequestCode.POLLING_INFO, where).ext() == {"pollingNum": "0"}
+
+
+class TestBack:
+    def test_what_is_not_acknowledged_comes_back(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send(client, "a", "b", TAGS="X")
+        answer = ask_pop(gateway, client)
+        popped_ms = gateway.now_ms
+        assert ack(client, handles(answer)[0]).code == ResponseCode.SUCCESS
+        gateway.advance(INVISIBLE_MS - 100)
+        assert pop(gateway, client) == []
+        gateway.advance(1_000)
+        answer = ask_pop(gateway, client)
+        (message,) = decode_messages(answer.body)
+        assert (message.topic, message.body, message.reconsume_times) == ("orders", b"b", 1)
+        properties = properties_of(message)
+        assert properties["1ST_POP_TIME"] == str(popped_ms)
+        assert properties["ORIGIN_GROUP"] == "consumers"
+        assert properties["TAGS"] == "X"
+        # It brings its handle with it, since the client cannot make it of another topic's name.
+        assert [properties["POP_CK"]] == handles(answer)
+        assert answer.ext()["startOffsetInfo"] == "1 0 0"
+        assert ack(client, properties["POP_CK"]).code == ResponseCode.SUCCESS
+        gateway.advance(2 * INVISIBLE_MS)
+        assert pop(gateway, client) == []
+
+    def test_over_a_crash(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        send(client, "a", "b")
+        acked, _ = handles(ask_pop(gateway, client))
+        ack(client, acked)
+        gateway.crash()
+        client = gateway.connect()
+        assert pop(gateway, client) == []
+        gateway.advance(INVISIBLE_MS + 500)
+        assert bodies(pop(gateway, client)) == ["b"]
+
+    def test_as_often_as_the_group_may_and_then_dead(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        settings = {"groupName": "consumers", "retryMaxTimes": 2}
+        client.ask(
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, json.dumps(settings).encode()
+        )
+        send(client, "a")
+        times = []
+        for _ in range(5):
+            times += [message.reconsume_times for message in pop(gateway, client)]
+            gateway.advance(INVISIBLE_MS + 500)
+        assert times == [0, 1, 2]
+        (dead,) = client.pull_all("%DLQ%consumers")
+        assert dead.body == b"a"
+        assert properties_of(dead)["RETRY_TOPIC"] == "orders"
+
+    def test_a_delayed_message_is_not_delayed_again(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send(client, "a", TIMER_DELAY_MS="5000")
+        gateway.advance(6_000)
+        assert bodies(pop(gateway, client)) == ["a"]
+        gateway.advance(INVISIBLE_MS + 500)
+        assert bodies(pop(gateway, client)) == ["a"]
+
+    def test_wakes_who_waits(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        send(client, "a")
+        pop(gateway, client, invisibleTime=3_000)
+        opaque = client.send(RequestCode.POP_MESSAGE, pop_fields(gateway, pollTime=15_000))
+        gateway.advance(3_500)
+        answer = client.answer(opaque)
+        assert answer is not None
+        assert bodies(decode_messages(answer.body)) == ["a"]
+
+
+class TestPutOff:
+    def change(self, client: MemoryClient, text: str, ms: int) -> Command:
+        fields = {**handle_fields(text), "invisibleTime": str(ms)}
+        return client.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields)
+
+    def test_until_later(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        send(client, "a")
+        (handle,) = handles(ask_pop(gateway, client))
+        gateway.advance(1_000)
+        answer = self.change(client, handle, 60_000)
+        changed_ms = gateway.now_ms
+        assert answer.ext() == {
+            "popTime": str(changed_ms),
+            "invisibleTime": "60000",
+            "reviveQid": "0",
+        }
+        gateway.advance(INVISIBLE_MS)
+        assert pop(gateway, client) == []
+        parsed = parse_handle(handle)
+        new = parsed._replace(pop_time=changed_ms, invisible_time=60_000).encode()
+        ack(client, new)
+        gateway.advance(120_000)
+        assert pop(gateway, client) == []
+
+    def test_what_was_acknowledged_stays_so(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send(client, "a")
+        (handle,) = handles(ask_pop(gateway, client))
+        ack(client, handle)
+        assert self.change(client, handle, 100).code == ResponseCode.SUCCESS
+        gateway.advance(1_000)
+        assert pop(gateway, client) == []
+
+
+class TestAck:
+    @pytest.mark.parametrize(
+        ("fields", "code"),
+        [
+            ({"topic": "nope"}, 17),
+            ({"queueId": "9"}, 13),
+            ({"offset": "99"}, 208),
+            ({"extraInfo": "1 2"}, 1),
+        ],
+    )
+    def test_refused(
+        self, gateway: MemoryGateway, client: MemoryClient, fields: dict[str, str], code: int
+    ) -> None:
+        send(client, "a")
+        (handle,) = handles(ask_pop(gateway, client))
+        request = {**handle_fields(handle), **fields}
+        assert client.ask(RequestCode.ACK_MESSAGE, request).code == code
+
+    def test_many(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        send(client, *"abcdefghij")
+        answer = ask_pop(gateway, client)
+        ext = answer.ext()
+        bits = base64.b64encode((0b11_1111_0110).to_bytes(2, "little")).decode()
+        acks: list[dict[str, Any]] = [
+            {
+                "c": "consumers",
+                "t": "orders",
+                "r": "0",
+                "so": 0,
+                "q": 0,
+                "rq": 0,
+                "pt": int(ext["popTime"]),
+                "it": INVISIBLE_MS,
+                "b": bits,
+            }
+        ]
+        body = json.dumps({"brokerName": "tidegate", "acks": acks}).encode()
+        assert client.ask(RequestCode.BATCH_ACK_MESSAGE, None, body).code == 0
+        gateway.advance(INVISIBLE_MS + 500)
+        assert bodies(pop(gateway, client)) == ["a", "d"]
+
+    @pytest.mark.parametrize("body", [b"", b'{"acks":[]}'])
+    def test_none(self, client: MemoryClient, body: bytes) -> None:
+        assert client.ask(RequestCode.BATCH_ACK_MESSAGE, None, body).code == 208
+
+
+def test_peeking_takes_nothing(gateway: MemoryGateway, client: MemoryClient) -> None:
+    send(client, "a", "b")
+    where = {"consumerGroup": "consumers", "topic": "orders", "queueId": "-1", "maxMsgNums": "9"}
+    answer = client.ask(RequestCode.PEEK_MESSAGE, where)
+    assert bodies(decode_messages(answer.body)) == ["a", "b"]
+    assert answer.ext()["restNum"] == "2"
+    assert bodies(pop(gateway, client)) == ["a", "b"]
+    assert client.ask(RequestCode.PEEK_MESSAGE, where).code == ResponseCode.PULL_NOT_FOUND
+
+
+def test_notifications(gateway: MemoryGateway, client: MemoryClient) -> None:
+    send(client, "a")
+    pop(gateway, client)
+    where = pop_fields(gateway, pollTime=0)
+    nothing = {"hasMsg": "false", "pollingFull": "false"}
+    assert client.ask(RequestCode.NOTIFICATION, where).ext() == nothing
+    opaque = client.send(RequestCode.NOTIFICATION, {**where, "pollTime": "5000"})
+    assert client.answer(opaque) is None
+    send(client, "b")
+    answer = client.answer(opaque)
+    assert answer is not None
+    assert answer.ext() == {"hasMsg": "true", "pollingFull": "false"}
+    assert bodies(pop(gateway, client)) == ["b"]
+
+
+class TestAssignments:
+    def ask(self, client: MemoryClient, client_id: str, **fields: str) -> object:
+        body = {"topic": "orders", "consumerGroup": "consumers", "clientId": client_id}
+        body |= {"strategyName": "AVG", "messageModel": "CLUSTERING", **fields}
+        answer = client.ask(RequestCode.QUERY_ASSIGNMENT, None, json.dumps(body).encode())
+        assert answer.code == ResponseCode.SUCCESS
+        queues = json.loads(answer.body).get("messageQueueAssignments")
+        if queues is None:
+            return None
+        return [(one["mode"], one["messageQueue"]["queueId"]) for one in queues]
+
+    def choose(self, client: MemoryClient, mode: str = "POP", share: int = 0) -> None:
+        body = {
+            "topic": "orders",
+            "consumerGroup": "consumers",
+            "mode": mode,
+            "popShareQueueNum": share,
+        }
+        answer = client.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, None, json.dumps(body).encode())
+        assert answer.code == ResponseCode.SUCCESS
+
+    def test_pulled_queues_are_shared_out(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send(client, "a")
+        assert self.ask(client, "one") is None
+        for name in ("one", "two", "three"):
+            gateway.connect().heartbeat(name)
+        assert self.ask(client, "one") == [("PULL", 0), ("PULL", 1)]
+        assert self.ask(client, "three") == [("PULL", 2)]
+        assert self.ask(client, "two", strategyName="AVG_BY_CIRCLE") == [("PULL", 2)]
+        assert self.ask(client, "four") == []
+        assert self.ask(client, "one", strategyName="XX") is None
+        assert self.ask(client, "one", topic="nope") is None
+
+    def test_popped_queues(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        send(client, "a")
+        for name in ("a", "b", "c", "d"):
+            gateway.connect().heartbeat(name)
+        self.choose(client)
+        assert self.ask(client, "a") == [("POP", -1)]
+        self.choose(client, share=1)
+        assert self.ask(client, "a") == [("POP", 0), ("POP", 1)]
+        assert self.ask(client, "d") == [("POP", 0), ("POP", 3)]
+        gateway.restart()
+        client = gateway.connect()
+        client.heartbeat("a")
+        assert self.ask(client, "a") == [("POP", -1)]
+        self.choose(client, "PULL")
+        assert self.ask(client, "a") == [("PULL", queue) for queue in range(4)]
+
+
+@given(st.integers(0, 20), st.integers(1, 8), st.booleans())
+def test_every_queue_is_one_members(queues: int, count: int, in_turn: bool) -> None:
+    numbers = list(range(queues))
+    parts = [part_of(numbers, place, count, in_turn=in_turn) for place in range(count)]
+    assert sorted(queue for part in parts for queue in part) == numbers
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_handles_are_read_back() -> None:
+    handle = Handle(3, 1_700, 60_000, 0, "1", "tidegate", 2, 5)
+    assert parse_handle(handle.encode()) == handle
+    with pytest.raises(FieldError):
+        parse_handle("1 2 3 4 5 6 7 x")

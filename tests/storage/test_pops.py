@@ -1,0 +1,101 @@
+"""Popped messages: noted, acknowledged, due; and progress that goes with them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage import (
+    Pop,
+    StorageError,
+    Store,
+    find_faults,
+    next_pop_due,
+    put_pops,
+    take_due_pops,
+    take_pop,
+)
+from storage.keys import MAX_POP_NAMES, pack_u64, pop_key, split_pop_key
+from tests.storage.folder import Folder
+from tests.storage.sample import TOPIC, Sample, send
+
+NAMES = st.binary(min_size=1, max_size=40).filter(lambda name: b"\0" not in name)
+
+
+@given(
+    st.integers(0, 1 << 62), NAMES, NAMES, st.integers(0, (1 << 32) - 1), st.integers(0, 1 << 62)
+)
+def test_keys_are_read_back(
+    back_ms: int, group: bytes, topic: bytes, queue: int, offset: int
+) -> None:
+    pop = (back_ms, group, topic, queue, offset)
+    assert split_pop_key(pop_key(*pop)) == pop
+
+
+def test_the_longest_names_are_a_key_of_lmdb() -> None:
+    assert len(pop_key(0, b"g" * 200, b"t" * (MAX_POP_NAMES - 200), 0, 0)) == 511
+
+
+def popped(store: Store, offset: int, back_ms: int) -> Pop:
+    """A message that is popped; it is committed."""
+    pop = Pop(back_ms, b"G", TOPIC, 0, offset)
+    put_pops(store, [pop], 5)
+    store.commit()
+    return pop
+
+
+def test_they_are_due_in_order_over_a_restart(folder: Folder) -> None:
+    store = folder.open()
+    for _ in range(3):
+        send(store, Sample(b"m"))
+    store.commit()
+    third, first, second = (popped(store, n, ms) for n, ms in ((0, 30), (1, 10), (2, 20)))
+    store = folder.open()
+    assert next_pop_due(store) == 10
+    assert [due.pop for due in take_due_pops(store, 20, 1)] == [first]
+    assert [due.pop for due in take_due_pops(store, 20, 9)] == [second]
+    store.commit()
+    assert next_pop_due(store) == 30
+    assert [(due.pop, due.popped_ms) for due in take_due_pops(store, 30, 9)] == [(third, 5)]
+
+
+def test_an_acknowledged_one_is_gone(store: Store) -> None:
+    send(store, Sample(b"m"))
+    store.commit()
+    pop = popped(store, 0, 10)
+    assert take_pop(store, pop)
+    assert not take_pop(store, pop)
+    store.commit()
+    assert next_pop_due(store) is None
+
+
+def test_progress_of_a_refused_batch_is_taken_back(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(store, Sample(b"m"))
+    store.commit()
+    store.set_offset(b"G", TOPIC, 1, 7)
+    put_pops(store, [Pop(10, b"G", TOPIC, 0, 0)], 5)
+    store.advance(b"G", TOPIC, 0, 1)
+    store.advance(b"G", TOPIC, 1, 8)
+    store.advance(b"G", TOPIC, 1, 9)
+    with monkeypatch.context() as broken:
+
+        def fail(*_: object) -> None:
+            raise OSError("no")
+
+        broken.setattr(store, "_put_held", fail)
+        with pytest.raises(StorageError):
+            store.commit()
+    assert store.offset(b"G", TOPIC, 0) is None
+    assert store.offset(b"G", TOPIC, 1) == 7
+    assert next_pop_due(store) is None
+
+
+def test_faults_are_found(store: Store) -> None:
+    with store.environment.lmdb.begin(write=True) as txn:
+        txn.put(pop_key(10, b"G", TOPIC, 0, 3), pack_u64(11), db=store.tables.pops)
+    assert len(find_faults(store)) == 2
+    with store.environment.lmdb.begin(write=True) as txn:
+        txn.delete(pop_key(10, b"G", TOPIC, 0, 3), db=store.tables.pops)

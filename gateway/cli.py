@@ -188,6 +188,18 @@ def _server_options(command: Callable[..., None]) -> Callable[..., None]:
             help="How long to wait for each answer. Default: 5.",
         ),
         click.option(
+            "--secret-key",
+            envvar="TIDEGATE_SECRET_KEY",
+            metavar="KEY",
+            help="That user's secret key. Better given as the variable TIDEGATE_SECRET_KEY: others see flags.",
+        ),
+        click.option(
+            "--access-key",
+            envvar="TIDEGATE_ACCESS_KEY",
+            metavar="NAME",
+            help="Ask as this user. Variable: TIDEGATE_ACCESS_KEY.",
+        ),
+        click.option(
             "--tls-ca",
             metavar="FILE",
             type=click.Path(path_type=Path),
@@ -215,12 +227,20 @@ def _server(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str
 
 
 def _client(
-    server: tuple[str, int], timeout: float, tls: bool, tls_ca: Path | None
+    server: tuple[str, int],
+    timeout: float,
+    tls: bool,
+    tls_ca: Path | None,
+    access_key: str | None,
+    secret_key: str | None,
 ) -> RemotingClient:
     from gateway.client import RemotingClient, tls_context
 
+    if (access_key is None) != (secret_key is None):
+        raise click.UsageError("give --access-key and --secret-key together")
     context = tls_context(tls_ca) if tls or tls_ca else None
-    return RemotingClient(*server, timeout, context)
+    credentials = (access_key, secret_key) if access_key and secret_key else None
+    return RemotingClient(*server, timeout, context, credentials)
 
 
 def _moment(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
@@ -270,6 +290,8 @@ def pending(
     timeout: float,
     tls: bool,
     tls_ca: Path | None,
+    access_key: str | None,
+    secret_key: str | None,
     as_json: bool,
     cursor: str | None,
     everything: bool,
@@ -294,7 +316,7 @@ def pending(
     from gateway.client import look_up
 
     shown = display.MessageLines() if as_json else display.MessageTable(_now_ms())
-    with _client(server, timeout, tls, tls_ca) as client:
+    with _client(server, timeout, tls, tls_ca, access_key, secret_key) as client:
         while True:
             page = look_up(client, cursor=cursor, **asked)
             shown.add(page.messages)
@@ -315,6 +337,8 @@ def abort(
     timeout: float,
     tls: bool,
     tls_ca: Path | None,
+    access_key: str | None,
+    secret_key: str | None,
     as_json: bool,
     message_id: str | None,
     topic: str | None,
@@ -338,7 +362,7 @@ def abort(
         raise click.UsageError("--key needs --topic: a key means something only in its topic")
     from gateway import client, display
 
-    with _client(server, timeout, tls, tls_ca) as connection:
+    with _client(server, timeout, tls, tls_ca, access_key, secret_key) as connection:
         outcomes = client.abort(connection, id=message_id, topic=topic, key=key, handle=handle)
     if as_json:
         display.outcome_lines(outcomes)

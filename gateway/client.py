@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import msgspec
 
+from gateway.signatures import ACCESS_KEY, SIGNATURE, sign
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command, CommandError, decode_command, encode_command
 from gateway.wire.frames import FrameBuffer, FrameError
@@ -36,15 +37,22 @@ class RemotingClient:
 
     It is opened by `with` or by a question that finds it closed, and closed by an error.
     `timeout` is how long, in seconds, connecting and each whole answer may take. `tls` makes it
-    use TLS, see `tls_context`.
+    use TLS, see `tls_context`. With `credentials`, a user's access key and secret key, questions
+    are signed.
     """
 
     def __init__(
-        self, host: str, port: int, timeout: float = 5.0, tls: ssl.SSLContext | None = None
+        self,
+        host: str,
+        port: int,
+        timeout: float = 5.0,
+        tls: ssl.SSLContext | None = None,
+        credentials: tuple[str, str] | None = None,
     ) -> None:
         self._address = (host, port)
         self._timeout = timeout
         self._tls = tls
+        self._credentials = credentials
         self._socket: socket.socket | None = None
         self._frames = FrameBuffer()
         self._opaques = itertools.count(1)
@@ -76,6 +84,10 @@ class RemotingClient:
         opaque = next(self._opaques)
         deadline = time.monotonic() + self._timeout
         connection = self._connected()
+        if self._credentials is not None:
+            name, key = self._credentials
+            ext = {**(ext or {}), ACCESS_KEY: name}
+            ext = {**ext, SIGNATURE: sign(ext, body, key.encode())}
         try:
             connection.settimeout(self._timeout)
             connection.sendall(encode_command(code, opaque, ext=ext, body=body, language="PYTHON"))

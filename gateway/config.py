@@ -51,6 +51,14 @@ VIP_CHANNEL_DISTANCE: Final = 2
 DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 """Upstream's MessageStoreConfig.messageDelayLevel."""
 
+CLIENT_VARIABLES: Final = (
+    FILE_VARIABLE,
+    SERVER_VARIABLE,
+    "TIDEGATE_ACCESS_KEY",
+    "TIDEGATE_SECRET_KEY",
+)
+"""Variables that are not settings; the last two are a user's credentials for the client commands."""
+
 # Beside its body a message has a header and up to 32,767 bytes of properties, escaped as JSON text.
 FRAME_ALLOWANCE: Final = 256 * 1024
 
@@ -947,7 +955,7 @@ def _read_environment(
         if name in Config.model_fields:
             values[name] = value
             origins[name] = variable
-        elif variable not in (FILE_VARIABLE, SERVER_VARIABLE) and not _INJECTED.fullmatch(variable):
+        elif variable not in CLIENT_VARIABLES and not _INJECTED.fullmatch(variable):
             raise ConfigError(_unknown(name, f"the environment ({variable})"))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.client import ClientError, RefusalError, RemotingClient, abort, look_up
+from gateway.signatures import is_signed
 from gateway.wire.commands import encode_command, encode_response
 from tests.cli.fake import FakeGateway, success
 
@@ -25,6 +26,17 @@ MESSAGE: dict[str, Any] = {
     "bodySize": 2048,
     "recallHandle": "djE",
 }
+
+
+def test_questions_of_a_user_are_signed() -> None:
+    with (
+        FakeGateway(lambda command: encode_response(command.opaque, 0)) as gateway,
+        RemotingClient(*gateway.address, credentials=("alice", "secret")) as client,
+    ):
+        client.ask(105, {"topic": "t"}, b"body")
+    [asked] = gateway.asked
+    assert asked.ext()["AccessKey"] == "alice"
+    assert is_signed(asked.ext(), asked.body, asked.version, b"secret")
 
 
 def test_asks_several_questions_on_one_connection() -> None:

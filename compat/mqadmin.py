@@ -33,10 +33,12 @@ class Mqadmin:
     """A JVM that runs commands of `mqadmin`; `with` starts and ends it.
 
     :param namesrv: `ip:port` of the name server that the commands ask.
+    :param credentials: access key and secret key of the user that it asks as.
     """
 
-    def __init__(self, namesrv: str) -> None:
+    def __init__(self, namesrv: str, credentials: tuple[str, str] | None = None) -> None:
         self._namesrv = namesrv
+        self._credentials = credentials
         self._folder = Path(tempfile.mkdtemp(prefix="tidegate-mqadmin-"))
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -44,6 +46,11 @@ class Mqadmin:
         libraries = classpath(SERVER)
         classes = compile_java([_SOURCE], libraries, "mqadmin")
         (self._folder / "rmq.logback-test.xml").write_text(_QUIET_LOG)
+        if self._credentials is not None:
+            (self._folder / "conf").mkdir()
+            name, key = self._credentials
+            tools = f"accessKey: {name}\nsecretKey: {key}\n"
+            (self._folder / "conf" / "tools.yml").write_text(tools)
         paths = [str(self._folder), str(classes), *(str(path) for path in libraries)]
         self._process = children.start(
             [

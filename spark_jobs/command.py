@@ -332,9 +332,10 @@ def main(arguments: Sequence[str]) -> None:
     except JobError as error:
         _complain(str(error), 1)
     except ModuleNotFoundError as error:
-        if error.name not in ("pyspark", "pyarrow", "pandas", "dpkt"):
+        package = (error.name or "").partition(".")[0]
+        if package not in ("pyspark", "pyarrow", "pandas", "dpkt"):
             raise
-        _complain(f"{error.name} is missing: pip install 'tidegate[spark]'", 1)
+        _complain(f"{package} is missing: pip install 'tidegate[spark]'", 1)
     except click.ClickException as error:
         _complain(error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):

@@ -28,14 +28,14 @@ def open_session(
     :param memory: of the driver, as a JVM size; in local mode it is all that Spark takes.
     :raises JobError: when there is no Java runtime for it.
     """
-    os.environ["JAVA_HOME"] = str(_java_home())
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if master.startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.sql import SparkSession
 
     from spark_jobs.sources import CaptureSource, CommitLogSource, PacketSource
 
+    os.environ["JAVA_HOME"] = str(_java_home())
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = (
         SparkSession.builder.master(master)
         .appName("tidegate")

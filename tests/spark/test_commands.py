@@ -1,0 +1,120 @@
+"""The commands as users call them, and a replay against a real gateway process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jobs.command import main
+from spark_jobs.comparing import compare
+from spark_jobs.ingest import read_table
+from spark_jobs.replay import Gate, choose, find_target, read_results, replay, run_name
+from spark_jobs.rewriting import DESTRUCTIVE, Rules
+from tests.live.process import GatewayProcess
+
+SENDS = [310, 320]
+
+
+def status_of(*arguments: str) -> int:
+    """The exit status of a command; one that ends by itself is done."""
+    try:
+        main(arguments)
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def test_findings_become_a_report(
+    spark: SparkSession, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verify, profile = str(tmp_path / "verify.json"), str(tmp_path / "profile.json")
+    assert status_of("verify", str(tables), "--json", verify) == 0
+    assert status_of("profile", str(tables), "--json", profile) == 0
+    assert json.loads(Path(verify).read_text())["lost"] == 0
+    made = ("report", "--verify", verify, "--profile", profile, "--out", str(tmp_path / "report"))
+    assert status_of(*made) == 0
+    assert "Firing of delayed messages" in (tmp_path / "report" / "report.html").read_text()
+    assert "SEND_MESSAGE_V2" in (tmp_path / "report" / "report.md").read_text()
+    assert "14 delayed messages" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (("profile", "{empty}"), 1, "run 'tidegate ingest'"),
+        (("ingest", "{empty}/nothing", "--out", "{empty}/t"), 1, "does not exist"),
+        (("ingest", "{empty}", "--out", "{empty}/t", "--levels", "soon"), 2, "no list of delay"),
+        (("replay", "{empty}", "--to", "here", "--out", "{empty}/r"), 2, "is not HOST:PORT"),
+        (("compare", "{empty}"), 2, "--recorded and --baseline"),
+        (("report", "--out", "{empty}/r"), 2, "name what to report"),
+        (("report", "--verify", "{empty}/none.json", "--out", "{empty}/r"), 1, "none.json"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(
+    spark: SparkSession,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    status: int,
+    said: str,
+) -> None:
+    assert status_of(*(part.format(empty=tmp_path) for part in arguments)) == status
+    [line] = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+@pytest.mark.live
+def test_without_the_extra_the_fix_is_told(tmp_path: Path) -> None:
+    program = "import sys; sys.modules['pyspark'] = None; from gateway.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "ingest", str(tmp_path), "--out", str(tmp_path / "t")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr == "tidegate: pyspark is missing: pip install 'tidegate[spark]'\n"
+
+
+def test_destructive_requests_are_sent_only_when_they_are_named(
+    spark: SparkSession, tables: Path
+) -> None:
+    pairs = read_table(spark, tables, "pair")
+    doomed = int(min(DESTRUCTIVE))
+    pairs = pairs.replace(38, doomed, ["code"])
+    _, plan = choose(pairs, None, without=[34])
+    assert set(plan.left_out) == {doomed, 34}
+    assert plan.requests + sum(plan.left_out.values()) + plan.from_servers == 381
+    _, named = choose(pairs, [doomed])
+    assert set(named.by_code) == {doomed}
+
+
+def test_tasks_begin_together(tmp_path: Path) -> None:
+    alone = Gate(str(tmp_path / "late"), tasks=2, patience_s=0.1)
+    first = alone.wait("one")
+    assert alone.wait("two") == first, "who comes late begins when the others did"
+
+
+@pytest.mark.live
+def test_a_replay_against_a_gateway(spark: SparkSession, tables: Path, tmp_path: Path) -> None:
+    with GatewayProcess(tmp_path / "data") as gateway:
+        target = find_target(("127.0.0.1", gateway.port))
+        chosen, plan = choose(read_table(spark, tables, "pair"), SENDS)
+        runs = []
+        for name in ("one", "two"):
+            folder = tmp_path / name
+            found = replay(
+                spark, chosen, target, folder, rules=Rules(run_name(folder)), speed=0.0, lead_s=5.0
+            )
+            assert found.outcomes.get("answered", 0) + found.outcomes["oneway"] == plan.requests
+            runs.append(read_results(spark, folder))
+    same = compare(runs[0], runs[1], runs[1])
+    assert same.is_same
+    assert same.compared == plan.requests
+    assert {"ext.msgId", "ext.transactionId"} <= {one.field for one in same.differences}

@@ -243,6 +243,7 @@ class JavaClient:
         max_reconsume_times: int = -1,
         broadcast: bool = False,
         reply: bytes | None = None,
+        pop_invisible_ms: int | None = None,
         wait: bool = True,
     ) -> JavaConsumer:
         """Start a push consumer.
@@ -250,10 +251,12 @@ class JavaClient:
         `sql` says that the expression is SQL92 rather than tags. The consumer refuses each message
         `fail_first` times; `retry_level` is the delay level that it asks for then, 0 for the
         server's choice. With `reply` it refuses none, and answers each message with that, as those
-        expect that JavaClient.request sends. With `wait`, returns once it has queues of the topic
-        and knows where its group's retry topic is.
+        expect that JavaClient.request sends. With `pop_invisible_ms` it leaves its queues to the
+        server (5.x only), and asks for that time if it is to pop; do not `wait` then. With `wait`,
+        returns once it has queues of the topic and knows where its group's retry topic is.
         """
         replying = {} if reply is None else {"reply": msgspec.to_builtins(reply)}
+        popping = {} if pop_invisible_ms is None else {"popInvisibleMs": pop_invisible_ms}
         name = self._start(
             "consume",
             group=group,
@@ -264,7 +267,7 @@ class JavaClient:
             retryLevel=retry_level,
             maxReconsumeTimes=max_reconsume_times,
             broadcast=broadcast,
-            **{"from": _FROM[start], **replying},
+            **{"from": _FROM[start], **replying, **popping},
         )
         consumer = JavaConsumer(self._driver, name, lambda: self._close(name))
         if wait:

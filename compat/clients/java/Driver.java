@@ -358,6 +358,9 @@ public final class Driver {
         if (request.getBooleanValue("broadcast")) {
             GENERATION.broadcast(consumer);
         }
+        if (request.containsKey("popInvisibleMs")) {
+            GENERATION.askForQueues(consumer, request.getLongValue("popInvisibleMs"));
+        }
         request.getJSONObject("subscriptions").forEach((topic, expression) -> {
             try {
                 if (request.getBooleanValue("sql")) {

@@ -20,4 +20,7 @@ interface Generation {
             throws Exception;
 
     void broadcast(DefaultMQPushConsumer consumer);
+
+    /** Leaves it to the server which queues the consumer gets, and whether it pulls or pops. */
+    void askForQueues(DefaultMQPushConsumer consumer, long invisibleMs);
 }

@@ -41,4 +41,9 @@ final class ClientGeneration implements Generation {
     public void broadcast(DefaultMQPushConsumer consumer) {
         consumer.setMessageModel(MessageModel.BROADCASTING);
     }
+
+    @Override
+    public void askForQueues(DefaultMQPushConsumer consumer, long invisibleMs) {
+        throw new UnsupportedOperationException("this client works its queues out itself");
+    }
 }

@@ -42,4 +42,10 @@ final class ClientGeneration implements Generation {
     public void broadcast(DefaultMQPushConsumer consumer) {
         consumer.setMessageModel(MessageModel.BROADCASTING);
     }
+
+    @Override
+    public void askForQueues(DefaultMQPushConsumer consumer, long invisibleMs) {
+        consumer.setClientRebalance(false);
+        consumer.setPopInvisibleTime(invisibleMs);
+    }
 }

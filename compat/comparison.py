@@ -38,6 +38,7 @@ RACING: Final = frozenset(
         Code.CHECK_TRANSACTION_STATE,
         Code.END_TRANSACTION,
         Code.CONSUMER_SEND_MSG_BACK,
+        Code.SEND_REPLY_MESSAGE_V2,
         Code.GET_CONSUMER_CONNECTION_LIST,
         Code.GET_PRODUCER_CONNECTION_LIST,
         Code.UNREGISTER_CLIENT,
@@ -45,7 +46,9 @@ RACING: Final = frozenset(
 )
 """Requests that clients and servers make by their own clocks."""
 
-_FIGURES: Final = frozenset({"ext.maxOffset", "ext.nextBeginOffset", "ext.offset", "remark"})
+_FIGURES: Final = frozenset(
+    {"ext.maxOffset", "ext.nextBeginOffset", "ext.offset", "ext.queueOffset", "remark"}
+)
 """What tells how far things were by then."""
 
 _NOT_ALWAYS: Final = "TRANSACTION_CHECK_TIMES"

@@ -9,6 +9,7 @@ from compat.scenarios import (
     filters,
     later,
     ordered,
+    popping,
     queries,
     recall,
     sending,
@@ -16,7 +17,10 @@ from compat.scenarios import (
 )
 from compat.scenarios.stage import SCENARIOS, Scenario, Stage
 
-FILES = (admin, clients, consuming, filters, later, ordered, queries, recall, sending, transactions)
+FILES = (
+    *(admin, clients, consuming, filters, later, ordered, popping, queries, recall, sending),
+    transactions,
+)
 """The files that registered them; importing these is what fills the table."""
 
 __all__ = ["FILES", "SCENARIOS", "Scenario", "Stage"]

@@ -151,31 +151,6 @@ def of_the_broker(stage: Stage) -> None:
     stage.ask("no such figure", raw, RequestCode.VIEW_BROKER_STATS_DATA, no_stats)
 
 
-@scenario(*RAW)
-def newer_ways_of_consuming(stage: Stage) -> None:
-    """POP, assignments by the broker, and switching timer engines."""
-    topic, group = stage.topic(), stage.topic("g")
-    raw = stage.raw()
-    raw.send(topic)
-    pop = {
-        "consumerGroup": group,
-        "topic": topic,
-        "queueId": "0",
-        "maxMsgNums": "1",
-        "invisibleTime": "10000",
-        "pollTime": "0",
-        "bornTime": "0",
-        "initMode": "0",
-    }
-    stage.ask("pop", raw, RequestCode.POP_MESSAGE, pop)
-    asked = {"topic": topic, "consumerGroup": group, "clientId": "one", "strategyName": "AVG"}
-    body = json.dumps({**asked, "messageModel": "CLUSTERING"}).encode()
-    stage.ask("assignment", raw, RequestCode.QUERY_ASSIGNMENT, body=body)
-    mode = {"topic": topic, "consumerGroup": group, "mode": "PULL", "popShareQueueNum": 0}
-    body = json.dumps(mode).encode()
-    stage.ask("mode", raw, RequestCode.SET_MESSAGE_REQUEST_MODE, body=body)
-
-
 @scenario(*MQADMIN, alone=True)
 def commands(stage: Stage) -> None:
     """RocketMQ's own tool does its work, and prints the same."""

@@ -22,7 +22,7 @@ def by_its_handle(stage: Stage) -> None:
     handle = taken.recall_handle
     stage.attempt("recall", lambda: client.recall(topic, handle) == taken.msg_id)
     stage.attempt("again", lambda: client.recall(topic, handle) == taken.msg_id)
-    messages = client.consume(topic, stage.topic("g")).wait_for(1)
+    messages = client.consume(topic, stage.topic("g")).wait_for(1, timeout=60)
     stage.see("arrived", [message.body for message in messages])
 
 

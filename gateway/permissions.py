@@ -26,6 +26,7 @@ from gateway.wire.admin_bodies import (
 from gateway.wire.bodies import parse_group_settings, parse_heartbeat, parse_lock_request
 from gateway.wire.codes import RequestCode as Code
 from gateway.wire.messages import MessageError, decode_message, parse_offset_msg_id
+from gateway.wire.pops import parse_assignment_request, parse_batch_acks, retry_topic
 from gateway.wire.recall import RecallHandle, RecallHandleError
 from storage import find_by_sequence, find_half
 
@@ -164,6 +165,25 @@ def _lock(call: Call, broker: Broker) -> Iterator[Need]:
         yield topic_need(name, SUB)
 
 
+def _popped(call: Call, broker: Broker) -> Iterator[Need]:
+    # A message that came back is named by the topic in which it did.
+    name = call.fields.consumer_group
+    yield topic_need(call.fields.topic.removeprefix(retry_topic("", name)), SUB)
+    yield group_need(name, SUB)
+
+
+def _batch_ack(call: Call, broker: Broker) -> Iterator[Need]:
+    for name, topic_name in {(ack.group, ack.topic) for ack in parse_batch_acks(call.command.body)}:
+        yield group_need(name, SUB)
+        yield topic_need(topic_name, SUB)
+
+
+def _assignment(call: Call, broker: Broker) -> Iterator[Need]:
+    asked = parse_assignment_request(call.command.body)
+    yield group_need(asked.consumer_group, SUB)
+    yield topic_need(asked.topic, SUB)
+
+
 def _consume_stats(call: Call, broker: Broker) -> Iterator[Need]:
     yield group_need(call.fields.consumer_group, GET)
     for name in {call.fields.topic or "", *(call.fields.topic_list or "").split(";")} - {""}:
@@ -230,6 +250,15 @@ PERMISSIONS: Final[Mapping[int, Requirement]] = {
     # pulling
     Code.PULL_MESSAGE: both(topic(SUB), group(SUB)),
     Code.LITE_PULL_MESSAGE: both(topic(SUB), group(SUB)),
+    # popping
+    Code.POP_MESSAGE: both(topic(SUB), group(SUB)),
+    Code.ACK_MESSAGE: _popped,
+    Code.BATCH_ACK_MESSAGE: _batch_ack,
+    Code.CHANGE_MESSAGE_INVISIBLETIME: _popped,
+    Code.PEEK_MESSAGE: both(topic(SUB), group(SUB)),
+    Code.NOTIFICATION: both(topic(SUB), group(SUB)),
+    Code.POLLING_INFO: both(topic(SUB), group(SUB)),
+    Code.QUERY_ASSIGNMENT: _assignment,
     # offsets
     Code.QUERY_CONSUMER_OFFSET: both(topic(READ), group(READ)),
     Code.UPDATE_CONSUMER_OFFSET: both(topic(SUB | UPDATE), group(SUB | UPDATE)),

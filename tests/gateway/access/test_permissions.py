@@ -50,6 +50,18 @@ LONG_SEND = {
     "flag": "0",
 }
 QUEUE = {"topic": "T", "queueId": "0"}
+POP = {
+    "consumerGroup": "G",
+    "maxMsgNums": "1",
+    "invisibleTime": "1",
+    "pollTime": "0",
+    "bornTime": "0",
+    "initMode": "0",
+    **QUEUE,
+}
+ACK = {"consumerGroup": "G", "offset": "0", "extraInfo": "0 0 0 0 1 b 0 0", "invisibleTime": "1"}
+ACK |= {"topic": "%RETRY%G_T", "queueId": "0"}
+BATCH_ACK = {"acks": [{"c": "G", "t": "T", "q": 0, "so": 0, "pt": 0, "it": 0}]}
 CREATE_TOPIC = {
     "topic": "T",
     "defaultTopic": "TBW102",
@@ -141,7 +153,15 @@ NEEDS: dict[int, tuple[dict[str, str], object, Grants]] = {
     352: ({"group": "G"}, None, [(G, "Get")]),
     361: (PULL, None, [(T, "Sub"), (G, "Sub")]),
     370: (HANDLE, None, [(T, "Pub")]),
+    400: ({}, {"topic": "T", "consumerGroup": "G", "clientId": "c"}, [(G, "Sub"), (T, "Sub")]),
     401: ({}, {"topic": "T", "consumerGroup": "G", "mode": "PULL"}, [(G, "Update")]),
+    200050: (POP, None, [(T, "Sub"), (G, "Sub")]),
+    200051: (ACK, None, [(T, "Sub"), (G, "Sub")]),
+    200052: (POP, None, [(T, "Sub"), (G, "Sub")]),
+    200053: (ACK, None, [(T, "Sub"), (G, "Sub")]),
+    200054: (POP, None, [(T, "Sub"), (G, "Sub")]),
+    200055: (POP, None, [(T, "Sub"), (G, "Sub")]),
+    200151: ({}, BATCH_ACK, [(G, "Sub"), (T, "Sub")]),
     31001: ({"topic": "T"}, None, [(T, "Get")]),
     31002: ({"topic": "T", "key": "k"}, None, [(T, "Pub")]),
 }

@@ -28,9 +28,11 @@ def decided_when_asked(stage: Stage) -> None:
     client = stage.official()
     sender = client.transactor(stage.topic("p"))
     sender.send(topic, b"asked", "unknown", "commit")
-    stage.see("checked", [message.body for message in sender.checks(1, timeout=40)])
+    stage.see("checked", sender.checks(1, timeout=40)[0].body)
     messages = client.consume(topic, stage.topic("g")).wait_for(1)
-    stage.see("arrived", arrived(messages))
+    # RocketMQ may have asked twice before the first answer came, and then delivers it twice.
+    first = arrived(messages[:1])[0]
+    stage.see("arrived", {name: first[name] for name in ("body", "tags", "sys flag")})
 
 
 @scenario(*JAVA5)

@@ -22,6 +22,7 @@ CLOSED: Final = 3
 
 _head = struct.Struct(">QIBI")
 _LONGEST: Final = 16_777_216 + 4
+_LONGEST_NAME: Final = 1024
 _NEAR_NS: Final = 24 * 60 * 60 * 1_000_000_000
 """A record within a day of the one before is believed to be one, where records are looked for."""
 
@@ -75,6 +76,13 @@ def _end_of_record(data: mmap.mmap, position: int, size: int) -> int | None:
     _, connection, kind, length = _head.unpack_from(data, position)
     end = position + _head.size + length
     if kind > CLOSED or length > _LONGEST or end > size or connection == 0:
+        return None
+    if kind in (FROM_CLIENT, FROM_SERVER):
+        # A frame says its own length; when the two differ, one of them is damaged.
+        start = position + _head.size
+        if length < 4 or int.from_bytes(data[start : start + 4], "big") != length - 4:
+            return None
+    elif (kind == CLOSED and length) or (kind == OPENED and length > _LONGEST_NAME):
         return None
     return int(end)
 

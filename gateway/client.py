@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import msgspec
 
-from gateway.signatures import ACCESS_KEY, SIGNATURE, sign
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command, CommandError, decode_command, encode_command
 from gateway.wire.frames import FrameBuffer, FrameError
+from gateway.wire.signatures import ACCESS_KEY, SIGNATURE, sign
 
 if TYPE_CHECKING:
     import ssl

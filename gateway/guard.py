@@ -6,8 +6,8 @@ from gateway.access import Action, Need
 from gateway.broker import Broker
 from gateway.permissions import PERMISSIONS, topic_need
 from gateway.router import Call
-from gateway.signatures import ACCESS_KEY, is_signed
 from gateway.users import SUBJECT, User, Users, refused
+from gateway.wire.signatures import ACCESS_KEY, is_signed
 
 
 class Caller:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.client import ClientError, RefusalError, RemotingClient, abort, look_up
-from gateway.signatures import is_signed
 from gateway.wire.commands import encode_command, encode_response
+from gateway.wire.signatures import is_signed
 from tests.cli.fake import FakeGateway, success
 
 MESSAGE: dict[str, Any] = {

@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from gateway.signatures import ACCESS_KEY, SIGNATURE, sign
 from gateway.wire.commands import Command
+from gateway.wire.signatures import ACCESS_KEY, SIGNATURE, sign
 from tests.gateway.memory import MemoryClient, MemoryGateway
 
 ROOT, ROOT_KEY = "root", "root secret"

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.service import StartError
-from gateway.signatures import is_signed, sign
 from gateway.wire.codes import ResponseCode
+from gateway.wire.signatures import is_signed, sign
 from tests.gateway.access.signed import ROOT, ROOT_KEY, SignedClient, create_user
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import MemoryClient, MemoryGateway

@@ -269,7 +269,7 @@ class SwitchTimerEngine(Fields):
 
 
 class NamedUser(Fields):
-    """3001 to 3004, CreateUserRequestHeader and its like."""
+    """3001, 3002, 3003 and 3004, CreateUserRequestHeader and its like."""
 
     username: str = ""
 

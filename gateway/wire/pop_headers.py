@@ -23,7 +23,7 @@ class PopMessage(Fields):
     """Where a group without progress begins: 0 at the oldest message, 1 at the newest."""
     exp_type: str | None = None
     exp: str | None = None
-    order: bool | None = False
+    order: bool = False
 
 
 class AckMessage(Fields):

@@ -91,7 +91,7 @@ class Pulling:
         pull = Pull(self, call, queue, offset, wanted, 0.0)
         if not self._is_in_range(pull) or self.deliver(pull):
             return
-        if fields.sys_flag & PullSysFlag.SUSPEND and not fields.suspend_timeout_millis <= 0:
+        if fields.sys_flag & PullSysFlag.SUSPEND and fields.suspend_timeout_millis > 0:
             wait = min(fields.suspend_timeout_millis / 1000, LONGEST_SUSPENSION)
             pull.deadline = self._reactor.seconds() + wait
             self._broker.parked.park(pull)

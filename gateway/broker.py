@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from gateway.clients import Clients
 from gateway.clock import Clock
 from gateway.committer import Committer
-from gateway.config import Config, HostPort
+from gateway.config import Config
 from gateway.intake import Intake
 from gateway.kv_config import KvConfig
 from gateway.outgoing import Outgoing
 from gateway.parked import ParkingLot
 from gateway.resets import Resets
+from gateway.setting_values import HostPort
 from gateway.stats import Statistics
 from gateway.topics import Groups, Topics
 from gateway.wire.bodies import MessageQueue

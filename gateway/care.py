@@ -92,7 +92,7 @@ def backup(data: Path, target: Path) -> None:
     Example:
       tidegate backup --data ./data --to /backups/$(date +%F)
     """
-    from gateway.config import show_size
+    from gateway.setting_values import show_size
     from storage import back_up
 
     size = back_up(data, target)
@@ -113,7 +113,7 @@ def restore(source: Path, data: Path) -> None:
     Example:
       tidegate restore --from /backups/2030-01-31 --data ./data
     """
-    from gateway.config import show_size
+    from gateway.setting_values import show_size
     from storage import restore as put_back
 
     size = put_back(source, data)

@@ -14,8 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.client import AbortOutcome, HeldMessage
-from gateway.config import Loaded, descriptions, show_size
+from gateway.config import Loaded, descriptions
 from gateway.moments import show_distance, show_moment
+from gateway.setting_values import show_size
 
 # Wide enough that nothing is folded or cut when the output goes to a file or another program.
 _UNFOLDED = 10_000

@@ -24,7 +24,7 @@ from gateway.broker import Broker
 from gateway.clients import Clients
 from gateway.clock import Clock
 from gateway.committer import Committer
-from gateway.config import VIP_CHANNEL_DISTANCE, Config, HostPort
+from gateway.config import VIP_CHANNEL_DISTANCE, Config
 from gateway.connection import RemotingConnection, RemotingFactory
 from gateway.consume_modes import ConsumeModes
 from gateway.guard import Guard
@@ -61,6 +61,7 @@ from gateway.pop_waits import PopWaits
 from gateway.resets import Resets
 from gateway.router import RequestError, Router
 from gateway.routes import Handlers, routes
+from gateway.setting_values import HostPort
 from gateway.stats import Statistics
 from gateway.tls import Certificates, TlsError, TlsLayers
 from gateway.topics import Groups, Topics

@@ -17,7 +17,8 @@ from rich.console import Console
 
 from gateway import cli, display
 from gateway.client import HeldMessage
-from gateway.config import Config, HostPort, descriptions
+from gateway.config import Config, descriptions
+from gateway.setting_values import HostPort
 from gateway.wire.commands import Command, encode_response
 from tests.cli.fake import FakeGateway, success
 from tests.cli.test_client import MESSAGE

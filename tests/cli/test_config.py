@@ -15,16 +15,18 @@ from gateway.config import (
     DEFAULT_DELAY_LEVELS,
     Config,
     ConfigError,
-    HostPort,
     descriptions,
     load,
+    toml_sample,
+)
+from gateway.setting_values import (
+    HostPort,
     parse_delay_levels,
     parse_duration,
     parse_host_port,
     parse_size,
     show_duration,
     show_size,
-    toml_sample,
 )
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import Config, HostPort, descriptions
+from gateway.config import Config, descriptions
+from gateway.setting_values import HostPort
 from gateway.upstream_settings import after, shown
 from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import Command

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from twisted.internet.error import CannotListenError
 
-from gateway.config import Config, HostPort
+from gateway.config import Config
 from gateway.service import Gateway, StartError
+from gateway.setting_values import HostPort
 from gateway.wire.codes import RequestCode, ResponseCode
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import MemoryClient, MemoryGateway, TurnReactor, bodies

@@ -18,6 +18,7 @@ import msgspec
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command, CommandError, decode_command, encode_command
 from gateway.wire.frames import FrameBuffer, FrameError
+from gateway.wire.pending_bodies import AbortAnswer, AbortOutcome, HeldPage
 from gateway.wire.signatures import ACCESS_KEY, SIGNATURE, sign
 
 if TYPE_CHECKING:
@@ -193,53 +194,6 @@ class RefusalError(Exception):
     """The server answered a question with an error. The text is one line: its code and remark."""
 
 
-class HeldMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A message as look-ups tell of it. Times are epoch ms; `body_size` is bytes.
-
-    `moved_ms` is when it fired or was aborted, and `queue_offset` its place in its queue once it
-    fired.
-    """
-
-    msg_id: str
-    offset_msg_id: str
-    topic: str
-    queue_id: int
-    due_ms: int
-    state: str
-    store_ms: int
-    born_ms: int
-    body_size: int
-    tags: str | None = None
-    keys: str | None = None
-    born_host: str | None = None
-    recall_handle: str | None = None
-    moved_ms: int | None = None
-    queue_offset: int | None = None
-
-
-class HeldPage(msgspec.Struct, frozen=True):
-    """One page of a look-up; `cursor` asks for the next one and is None on the last."""
-
-    messages: list[HeldMessage]
-    cursor: str | None = None
-
-
-class AbortOutcome(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """What became of one message that was to be aborted.
-
-    `outcome` is "aborted", "already fired", "already aborted" or "unknown". `due_ms` is epoch ms.
-    """
-
-    outcome: str
-    msg_id: str | None = None
-    topic: str | None = None
-    due_ms: int | None = None
-
-
-class _AbortAnswer(msgspec.Struct, frozen=True):
-    results: list[AbortOutcome]
-
-
 def look_up(client: RemotingClient, **asked: str | int | None) -> HeldPage:
     """One page of the messages that match all that is asked; None asks nothing.
 
@@ -254,7 +208,7 @@ def abort(client: RemotingClient, **asked: str | int | None) -> list[AbortOutcom
 
     Raises ClientError and RefusalError.
     """
-    return _ask_for(client, RequestCode.ABORT_TIMERS, asked, _AbortAnswer).results
+    return _ask_for(client, RequestCode.ABORT_TIMERS, asked, AbortAnswer).results
 
 
 def _ask_for(

@@ -13,10 +13,10 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from gateway.client import AbortOutcome, HeldMessage
 from gateway.config import Loaded, descriptions
 from gateway.moments import show_distance, show_moment
 from gateway.setting_values import show_size
+from gateway.wire.pending_bodies import AbortOutcome, HeldMessage
 
 # Wide enough that nothing is folded or cut when the output goes to a file or another program.
 _UNFOLDED = 10_000

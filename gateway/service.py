@@ -56,6 +56,7 @@ from gateway.kv_config import KvConfig
 from gateway.metrics import Metrics
 from gateway.outgoing import Outgoing
 from gateway.parked import ParkingLot
+from gateway.pending import PendingMessages
 from gateway.pop_queues import PopQueues
 from gateway.pop_waits import PopWaits
 from gateway.resets import Resets
@@ -279,6 +280,7 @@ class Gateway:
         transactions = Transactions(broker)
         pop_queues, pop_waits = PopQueues(broker), PopWaits(parked, reactor)
         pop_acks = PopAcks(broker)
+        pending = PendingMessages(broker)
         handlers = Handlers(
             routing=Routing(broker),
             clients=ClientRequests(broker, reactor),
@@ -289,7 +291,7 @@ class Gateway:
             pop_views=PopViews(broker, pop_queues, pop_waits),
             assignments=Assignments(broker, modes),
             offsets=Offsets(broker),
-            timers=Timers(broker),
+            timers=Timers(broker, pending),
             transactions=transactions,
             replies=Replies(broker, sending),
             queries=Queries(broker),

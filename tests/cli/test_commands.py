@@ -16,10 +16,10 @@ import pytest
 from rich.console import Console
 
 from gateway import cli, display
-from gateway.client import HeldMessage
 from gateway.config import Config, descriptions
 from gateway.setting_values import HostPort
 from gateway.wire.commands import Command, encode_response
+from gateway.wire.pending_bodies import HeldMessage
 from tests.cli.fake import FakeGateway, success
 from tests.cli.test_client import MESSAGE
 

@@ -1,0 +1,287 @@
+"""Messages that have not fired, for whoever asks: found, described, and taken back.
+
+Handlers of the remoting protocol and the HTTP API bring the same questions here; only how they read a question and
+write an answer is theirs. Changes join the store's batch: an answer may leave once the batch is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from gateway.access import PUB, READ, Action
+from gateway.broker import Broker
+from gateway.intake import terms_of
+from gateway.router import RequestError
+from gateway.topics import DLQ_PREFIX, RETRY_PREFIX
+from gateway.wire import properties as names
+from gateway.wire.codes import ResponseCode
+from gateway.wire.messages import (
+    decode_message,
+    java_hash,
+    offset_msg_id,
+    parse_offset_msg_id,
+    unpack_host,
+)
+from gateway.wire.pending_bodies import AbortOutcome, HeldMessage, HeldPage
+from gateway.wire.properties import find
+from gateway.wire.recall import RecallHandle, RecallHandleError
+from storage import (
+    Aborted,
+    Found,
+    FoundPage,
+    State,
+    find_by_id,
+    find_by_key,
+    find_by_sequence,
+    scan_pending,
+)
+
+MAX_PAGE = 1_000
+"""Most messages in one answer to a look-up."""
+
+MAX_WITH_KEY = 10_000
+"""Most messages with one key that a look-up by key considers, the newest first."""
+
+MAX_ABORTED_BY_KEY = 1_000
+"""Most messages that one abort by key takes on."""
+
+_LATEST_MS = (1 << 63) - 1
+
+May = Callable[[frozenset[Action], str], bool]
+"""Whether the asking side may do one of these actions to a topic; `Call.may` is one."""
+
+
+class Wanted(NamedTuple):
+    """What a look-up asks for. An empty text does not narrow the search.
+
+    `id` is the client's or the offset id. `begin_ms` and `end_ms` are due times, inclusive and exclusive; `state` is
+    a `State`'s value or "any".
+    """
+
+    id: str = ""
+    key: str = ""
+    topic: str = ""
+    tag: str = ""
+    begin_ms: int = 0
+    end_ms: int | None = None
+    state: str = State.PENDING.value
+
+
+class PendingMessages:
+    """Finds, describes and aborts what has not fired. Whatever cannot be done raises `RequestError`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._store = broker.store
+
+    def look_up(self, wanted: Wanted, may: May, *, limit: int = 100, cursor: str = "") -> HeldPage:
+        """A page of messages by id, by key, or by due time, each with its state; the next due first.
+
+        :param limit: most messages of the page; at least 1 and at most `MAX_PAGE` count.
+        :param cursor: of the page before.
+        """
+        limit = max(1, min(limit, MAX_PAGE))
+        behind = _parse_cursor(cursor)
+        if wanted.id or wanted.key:
+            page = _page_of(self._named(wanted), wanted, limit, behind)
+        elif wanted.state == State.PENDING.value:
+            page = scan_pending(
+                self._store,
+                topic=wanted.topic.encode() or None,
+                begin_ms=max(0, wanted.begin_ms),
+                end_ms=_end_of(wanted),
+                tag_hash=java_hash(wanted.tag) if wanted.tag else None,
+                cursor=behind,
+                limit=limit,
+            )
+        else:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                "only pending messages can be listed by topic or time: name an id or a key",
+            )
+        messages = [self.describe(one) for one in page.found]
+        messages = [message for message in messages if may(READ, message.topic)]
+        if wanted.tag:
+            # The scan compares hashes, and two tags can share one.
+            messages = [message for message in messages if message.tags == wanted.tag]
+        return HeldPage(messages, page.cursor.hex() if page.cursor is not None else None)
+
+    def find(self, message_id: str) -> list[Found]:
+        """By the client's id, or else by the offset id: both look the same, so both are tried."""
+        found = find_by_id(self._store, message_id.encode())
+        if found:
+            return found
+        try:
+            _, sequence = parse_offset_msg_id(message_id)
+        except ValueError:
+            return []
+        one = find_by_sequence(self._store, sequence)
+        return [one] if one is not None else []
+
+    def describe(self, found: Found) -> HeldMessage:
+        """What is known of a message, its body and its further properties apart."""
+        message = decode_message(found.record)
+        message_id = find(message.properties, names.UNIQ_KEY) or ""
+        handle = None
+        if found.state is State.PENDING:
+            handle = RecallHandle(
+                message.topic, self._broker.config.broker_name, found.due_ms, message_id
+            ).encode()
+        return HeldMessage(
+            msg_id=message_id,
+            offset_msg_id=offset_msg_id(self._broker.host, found.sequence),
+            topic=message.topic,
+            queue_id=message.queue_id,
+            tags=find(message.properties, names.TAGS) or "",
+            keys=find(message.properties, names.KEYS) or "",
+            due_ms=found.due_ms,
+            state=found.state.value,
+            moved_ms=found.moved_ms,
+            queue_offset=found.offset,
+            store_ms=message.store_ms,
+            born_ms=message.born_ms,
+            born_host="{}:{}".format(*unpack_host(message.born_host)),
+            body_size=len(message.body),
+            recall_handle=handle,
+        )
+
+    def check_enabled(self) -> None:
+        """Refuse unless messages may be taken back."""
+        if not self._broker.config.recall_enabled:
+            raise RequestError(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
+
+    def read_handle(self, text: str, topic: str | None = None) -> RecallHandle:
+        """Read a handle and check it in upstream's order (RecallMessageProcessor).
+
+        :param topic: where given, the handle's must be the same.
+        """
+        try:
+            handle = RecallHandle.parse(text)
+        except RecallHandleError as error:
+            raise RequestError(ResponseCode.ILLEGAL_OPERATION, str(error)) from error
+        if topic not in (None, handle.topic):
+            raise RequestError(ResponseCode.ILLEGAL_OPERATION, "recall failed, topic not match")
+        if handle.broker != self._broker.config.broker_name:
+            raise RequestError(
+                ResponseCode.ILLEGAL_OPERATION, "recall failed, broker service not available"
+            )
+        return handle
+
+    def abort_by_handle(self, text: str, may: May) -> list[AbortOutcome]:
+        """Abort what a send's answer gave this handle for."""
+        self.check_enabled()
+        handle = self.read_handle(text)
+        _check_may_send(may, handle.topic)
+        return self._abort_places({(handle.message_id, handle.topic)})
+
+    def abort_by_id(self, message_id: str, topic: str, may: May) -> list[AbortOutcome]:
+        """Abort the messages with an id, the client's or the offset id.
+
+        :param topic: where not empty, only messages of this topic count.
+        """
+        self.check_enabled()
+        if topic:
+            _check_may_send(may, topic)
+        places = _permitted(may, self._places_of(message_id, topic))
+        return self._abort_places(places) or [_outcome(message_id, topic, 0, Aborted.UNKNOWN)]
+
+    def abort_by_key(self, topic: str, key: str, may: May) -> list[AbortOutcome]:
+        """Abort a topic's messages with a key, at most `MAX_ABORTED_BY_KEY`, those that are pending first."""
+        self.check_enabled()
+        _check_may_send(may, topic)
+        found = find_by_key(self._store, [topic.encode()], key.encode(), MAX_WITH_KEY)
+        # What is pending first, so that a second request gets at what the first one left.
+        found.sort(key=lambda one: one.state is not State.PENDING)
+        places = {_place(message) for message in found[:MAX_ABORTED_BY_KEY]}
+        return self._abort_places(places) or [_outcome("", topic, 0, Aborted.UNKNOWN)]
+
+    def _named(self, wanted: Wanted) -> list[Found]:
+        """The messages with the id or the key that a look-up names."""
+        if wanted.id:
+            return self.find(wanted.id)
+        topics = [wanted.topic] if wanted.topic else self._broker.topics.names()
+        names_of_topics = [name.encode() for name in topics]
+        return find_by_key(self._store, names_of_topics, wanted.key.encode(), MAX_WITH_KEY)
+
+    def _places_of(self, message_id: str, topic: str) -> set[tuple[str, str]]:
+        """Id and topic of the messages with an id. Redeliveries to consumers are not aborted by the way."""
+        places = {_place(found) for found in self.find(message_id)}
+        if topic:
+            return {place for place in places if place[1] == topic}
+        return {place for place in places if not place[1].startswith((RETRY_PREFIX, DLQ_PREFIX))}
+
+    def _abort_places(self, places: set[tuple[str, str]]) -> list[AbortOutcome]:
+        now_ms = self._broker.clock.now_ms()
+        return [
+            _outcome(message_id, topic, result.due_ms, result.outcome)
+            for message_id, topic in sorted(places)
+            for result in self._store.abort(message_id.encode(), now_ms, topic.encode())
+        ]
+
+
+def _outcome(message_id: str, topic: str, due_ms: int, outcome: Aborted) -> AbortOutcome:
+    return AbortOutcome(outcome=outcome.value, msg_id=message_id, topic=topic, due_ms=due_ms)
+
+
+def _check_may_send(may: May, topic: str) -> None:
+    if not may(PUB, topic):
+        raise RequestError(
+            ResponseCode.NO_PERMISSION, f"you have no permission to send to topic {topic}"
+        )
+
+
+def _permitted(may: May, places: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """The places that the asking side may abort at. Of a message that they may not even read, they learn nothing.
+
+    :raises RequestError: when they may read one that they may not abort.
+    """
+    permitted = {place for place in places if may(PUB, place[1])}
+    for _, topic in places - permitted:
+        if may(READ, topic):
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"a message of topic {topic} has this id, and you have no permission to send to it",
+            )
+    return permitted
+
+
+def _place(found: Found) -> tuple[str, str]:
+    """A message's id and topic."""
+    terms = terms_of(found.record)
+    return terms.message_id.decode(), terms.topic.decode()
+
+
+def _page_of(found: list[Found], wanted: Wanted, limit: int, behind: bytes | None) -> FoundPage:
+    """What matches the rest of a look-up, in the order of due times, from a cursor on."""
+    end_ms = _end_of(wanted)
+    matching = []
+    for one in found:
+        spot = one.due_ms.to_bytes(8) + one.sequence.to_bytes(8)
+        if (
+            wanted.state in ("any", one.state.value)
+            and wanted.begin_ms <= one.due_ms < end_ms
+            and wanted.topic in ("", terms_of(one.record).topic.decode())
+            and spot > (behind or b"")
+        ):
+            matching.append((spot, one))
+    matching.sort(key=lambda entry: entry[0])
+    rest = matching[:limit]
+    cursor = rest[-1][0] if len(matching) > limit else None
+    return FoundPage([one for _, one in rest], cursor)
+
+
+def _end_of(wanted: Wanted) -> int:
+    return _LATEST_MS if wanted.end_ms is None else max(0, wanted.end_ms)
+
+
+def _parse_cursor(text: str) -> bytes | None:
+    if not text:
+        return None
+    try:
+        cursor = bytes.fromhex(text)
+    except ValueError:
+        cursor = b""
+    if len(cursor) < 9:
+        raise RequestError(ResponseCode.INVALID_PARAMETER, "the cursor is not one of this gateway")
+    return cursor

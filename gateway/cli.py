@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,9 +18,9 @@ from click.exceptions import NoArgsIsHelpError
 from rich_click import RichCommand, RichOption
 
 from gateway import care
+from gateway.asking import connect, moment, now_ms, server_options
 
 if TYPE_CHECKING:
-    from gateway.client import RemotingClient
     from gateway.config import Loaded
 
 STATES: Final = ("pending", "fired", "aborted", "any")
@@ -177,97 +176,14 @@ def version() -> None:
     click.echo(f"tidegate {version_of('tidegate')} (Python {platform.python_version()}, {parts})")
 
 
-def _server_options(command: Callable[..., None]) -> Callable[..., None]:
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="One JSON object a line."),
-        click.option(
-            "--timeout",
-            type=click.FloatRange(0.1, 3600),
-            default=5.0,
-            metavar="SECONDS",
-            help="How long to wait for each answer. Default: 5.",
-        ),
-        click.option(
-            "--secret-key",
-            envvar="TIDEGATE_SECRET_KEY",
-            metavar="KEY",
-            help="That user's secret key. Better given as the variable TIDEGATE_SECRET_KEY: others see flags.",
-        ),
-        click.option(
-            "--access-key",
-            envvar="TIDEGATE_ACCESS_KEY",
-            metavar="NAME",
-            help="Ask as this user. Variable: TIDEGATE_ACCESS_KEY.",
-        ),
-        click.option(
-            "--tls-ca",
-            metavar="FILE",
-            type=click.Path(path_type=Path),
-            help="Use TLS, and believe only what this PEM file vouches for.",
-        ),
-        click.option("--tls", is_flag=True, help="Use TLS, and believe any certificate."),
-        click.option(
-            "--server",
-            envvar="TIDEGATE_SERVER",
-            default="127.0.0.1:9876",
-            metavar="HOST:PORT",
-            callback=_server,
-            help="The gateway to ask. Default: 127.0.0.1:9876. Variable: TIDEGATE_SERVER.",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-def _server(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, int]:
-    host, _, port = value.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit() and 0 < int(port) <= 65_535):
-        raise click.BadParameter(f"{value!r} is not HOST:PORT, such as 127.0.0.1:9876")
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def _client(
-    server: tuple[str, int],
-    timeout: float,
-    tls: bool,
-    tls_ca: Path | None,
-    access_key: str | None,
-    secret_key: str | None,
-) -> RemotingClient:
-    from gateway.client import RemotingClient, tls_context
-
-    if (access_key is None) != (secret_key is None):
-        raise click.UsageError("give --access-key and --secret-key together")
-    context = tls_context(tls_ca) if tls or tls_ca else None
-    credentials = (access_key, secret_key) if access_key and secret_key else None
-    return RemotingClient(*server, timeout, context, credentials)
-
-
-def _moment(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    from gateway.moments import parse_moment
-
-    if value is None:
-        return None
-    try:
-        return parse_moment(value, _now_ms())
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 @cli.command()
-@_server_options
+@server_options
 @click.option("--id", metavar="ID", help="Message id: the client's or the offset id.")
 @click.option("--key", metavar="KEY", help="Messages with this key.")
 @click.option("--topic", metavar="TOPIC", help="Messages of this topic.")
 @click.option("--tag", metavar="TAG", help="Messages with this tag.")
-@click.option(
-    "--from", "begin", metavar="TIME", callback=_moment, help="Due at this time or later."
-)
-@click.option("--to", "end", metavar="TIME", callback=_moment, help="Due before this time.")
+@click.option("--from", "begin", metavar="TIME", callback=moment, help="Due at this time or later.")
+@click.option("--to", "end", metavar="TIME", callback=moment, help="Due before this time.")
 @click.option(
     "--state",
     type=click.Choice(STATES),
@@ -315,8 +231,8 @@ def pending(
     from gateway import display
     from gateway.client import look_up
 
-    shown = display.MessageLines() if as_json else display.MessageTable(_now_ms())
-    with _client(server, timeout, tls, tls_ca, access_key, secret_key) as client:
+    shown = display.MessageLines() if as_json else display.MessageTable(now_ms())
+    with connect(server, timeout, tls, tls_ca, access_key, secret_key) as client:
         while True:
             page = look_up(client, cursor=cursor, **asked)
             shown.add(page.messages)
@@ -327,7 +243,7 @@ def pending(
 
 
 @cli.command()
-@_server_options
+@server_options
 @click.option("--id", "message_id", metavar="ID", help="The message with this id.")
 @click.option("--topic", metavar="TOPIC", help="The topic of the id or key.")
 @click.option("--key", metavar="KEY", help="All unfired messages with this key; needs --topic.")
@@ -362,12 +278,12 @@ def abort(
         raise click.UsageError("--key needs --topic: a key means something only in its topic")
     from gateway import client, display
 
-    with _client(server, timeout, tls, tls_ca, access_key, secret_key) as connection:
+    with connect(server, timeout, tls, tls_ca, access_key, secret_key) as connection:
         outcomes = client.abort(connection, id=message_id, topic=topic, key=key, handle=handle)
     if as_json:
         display.outcome_lines(outcomes)
     else:
-        display.outcome_table(outcomes, _now_ms())
+        display.outcome_table(outcomes, now_ms())
     if not outcomes or any(outcome.outcome != "aborted" for outcome in outcomes):
         sys.exit(_NOT_ABORTED)
 

@@ -261,7 +261,7 @@ class TestPending:
     def test_the_table_for_people(
         self, tidegate: Tidegate, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(cli, "_now_ms", lambda: 1_896_078_600_000 - 180_000)
+        monkeypatch.setattr(cli, "now_ms", lambda: 1_896_078_600_000 - 180_000)
         strange = MESSAGE | {"tags": None, "keys": "[red]a[/red] \x1b[2J b", "state": "fired"}
         with FakeGateway(page(MESSAGE, strange, cursor="C1")) as gateway:
             run = tidegate("pending", "--server", gateway.server)

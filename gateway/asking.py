@@ -1,0 +1,98 @@
+"""What the commands that ask a running gateway share: its address, TLS, credentials, and how times are written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import rich_click as click
+
+if TYPE_CHECKING:
+    from gateway.client import RemotingClient
+
+
+def server_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the flags of `connect`, and `--json`, to a command."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="One JSON object a line."),
+        click.option(
+            "--timeout",
+            type=click.FloatRange(0.1, 3600),
+            default=5.0,
+            metavar="SECONDS",
+            help="How long to wait for each answer. Default: 5.",
+        ),
+        click.option(
+            "--secret-key",
+            envvar="TIDEGATE_SECRET_KEY",
+            metavar="KEY",
+            help="That user's secret key. Better given as the variable TIDEGATE_SECRET_KEY: others see flags.",
+        ),
+        click.option(
+            "--access-key",
+            envvar="TIDEGATE_ACCESS_KEY",
+            metavar="NAME",
+            help="Ask as this user. Variable: TIDEGATE_ACCESS_KEY.",
+        ),
+        click.option(
+            "--tls-ca",
+            metavar="FILE",
+            type=click.Path(path_type=Path),
+            help="Use TLS, and believe only what this PEM file vouches for.",
+        ),
+        click.option("--tls", is_flag=True, help="Use TLS, and believe any certificate."),
+        click.option(
+            "--server",
+            envvar="TIDEGATE_SERVER",
+            default="127.0.0.1:9876",
+            metavar="HOST:PORT",
+            callback=_server,
+            help="The gateway to ask. Default: 127.0.0.1:9876. Variable: TIDEGATE_SERVER.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def _server(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, int]:
+    host, _, port = value.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit() and 0 < int(port) <= 65_535):
+        raise click.BadParameter(f"{value!r} is not HOST:PORT, such as 127.0.0.1:9876")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def connect(
+    server: tuple[str, int],
+    timeout: float,
+    tls: bool,
+    tls_ca: Path | None,
+    access_key: str | None,
+    secret_key: str | None,
+) -> RemotingClient:
+    """The gateway that `server_options` name; opened by `with`."""
+    from gateway.client import RemotingClient, tls_context
+
+    if (access_key is None) != (secret_key is None):
+        raise click.UsageError("give --access-key and --secret-key together")
+    context = tls_context(tls_ca) if tls or tls_ca else None
+    credentials = (access_key, secret_key) if access_key and secret_key else None
+    return RemotingClient(*server, timeout, context, credentials)
+
+
+def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """A flag's callback: a time as a person writes it, in epoch ms."""
+    from gateway.moments import parse_moment
+
+    if value is None:
+        return None
+    try:
+        return parse_moment(value, now_ms())
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def now_ms() -> int:
+    """The time of this machine, in epoch ms."""
+    return time.time_ns() // 1_000_000

@@ -11,13 +11,18 @@ PYTEST := $(BIN)/python -m pytest
 # Any of these that is new enough; PYTHON=... chooses.
 PYTHONS := $(or $(PYTHON),python3.13 python3.12 python3.11 python3.14 python3 python)
 
-.PHONY: help setup setup-clients setup-test run test test-fast lint bench example-java example-python clean
+# Debian's packages that tests use where they are there: a browser for pages, a recorder of packets.
+SYSTEM_PROGRAMS := chromium chromedriver tcpdump
+SYSTEM_PACKAGES := chromium chromium-driver tcpdump fonts-dejavu-core
+
+.PHONY: help setup setup-clients setup-test setup-system run test test-fast lint bench example-java example-python clean
 
 help:
 	@echo "make setup           virtual environment in $(VENV), with the command $(BIN)/tidegate"
 	@echo "make run             serve on 127.0.0.1:9876, data in the default folder"
 	@echo "make test            every check, with real clients and a real RocketMQ broker"
 	@echo "make test-fast       the checks that start no other processes"
+	@echo "make setup-system    Debian's packages that some tests need, when root: a browser, tcpdump"
 	@echo "make lint            format, style and types alone"
 	@echo "make bench           figures of the gateway and of a real RocketMQ broker"
 	@echo "make example-java    the Java quick start, against a running 'make run'"
@@ -54,10 +59,23 @@ $(VENV)/installed-test: $(VENV)/installed
 	@$(PIP) install --editable '.[test]'
 	@touch $@
 
+# Without the right to install, or on another system, the tests that need them say that they are left out.
+setup-system:
+	@missing=; for program in $(SYSTEM_PROGRAMS); do command -v $$program >/dev/null || missing="$$missing $$program"; done; \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	if ! command -v apt-get >/dev/null || [ "$$(id -u)" != 0 ]; then \
+	    echo "make: tests of$$missing will be left out; as root, on Debian: apt-get install $(SYSTEM_PACKAGES)"; exit 0; \
+	fi; \
+	echo "Installing Debian's $(SYSTEM_PACKAGES)"; \
+	log=$$(mktemp); export DEBIAN_FRONTEND=noninteractive; \
+	{ apt-get update && apt-get install --yes --no-install-recommends $(SYSTEM_PACKAGES); } >$$log 2>&1 || \
+	    { tail -n 3 $$log >&2; echo "make: tests of$$missing will be left out" >&2; }; \
+	rm -f $$log
+
 run: setup
 	$(BIN)/tidegate serve
 
-test: setup-test lint
+test: setup-test setup-system lint
 	$(BIN)/python -m compat.toolchain
 	$(PYTEST)
 

@@ -27,6 +27,7 @@ th, td { padding: .25rem .6rem; border-bottom: 1px solid #e6eaf0; text-align: le
          vertical-align: top; overflow-wrap: anywhere }
 th { background: #f4f6f9 } td.number { text-align: right; font-variant-numeric: tabular-nums }
 .good { color: #0a6b3d } .bad { color: #a8221c } .verdict { font-size: 1.15rem; font-weight: 600 }
+svg { width: 100%; max-width: 860px }
 svg text { font: 12px system-ui, sans-serif; fill: #1c2430 } svg rect { fill: #3d6fb4 }
 @media (prefers-color-scheme: dark) {
   body { background: #14181f; color: #dde3ec } th { background: #1e242e }
@@ -263,7 +264,7 @@ def _svg(plot: Plot) -> str:
         )
     return (
         f'<h3>{escape(plot.title)}</h3><svg role="img" aria-label="{escape(plot.title)}" '
-        f'width="860" height="{height}">{"".join(bars)}</svg>'
+        f'viewBox="0 0 860 {height}">{"".join(bars)}</svg>'
     )
 
 

@@ -1,4 +1,4 @@
-"""Real clients and a real broker, each started once for the whole run, when it is first used."""
+"""Real clients, a real broker and a real browser, each started once for the whole run, when it is first used."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from compat.clients.driver import Driver
 from compat.clients.java import VERSIONS, Version, java_driver
 from compat.real_broker import RealBroker
 from compat.toolchain import has_cpp_client
+from tests.browser import Browser, skip_without_browser
 
 # How long an example takes says only how busy the machine is.
 settings.register_profile("tests", deadline=None)
@@ -42,3 +43,11 @@ def real_broker() -> Iterator[RealBroker]:
     """A real RocketMQ broker that all tests share; each test has topics of its own."""
     with RealBroker() as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """A Chromium without a window; each `open` begins anew."""
+    skip_without_browser()
+    with Browser() as browser:
+        yield browser

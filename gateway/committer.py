@@ -17,7 +17,6 @@ from twisted.logger import Logger
 from gateway.clock import Clock
 from gateway.meter import Meter
 from gateway.reactor import DelayedCall, Reactor
-from gateway.router import Call
 from gateway.wire.codes import ResponseCode
 from storage import Fired, Queue, StorageError, StorageFullError, Store
 
@@ -49,6 +48,16 @@ class Waker(Protocol):
     """Told of the queues that have new messages."""
 
     def wake(self, queue: Queue) -> None: ...
+
+
+class Waiting(Protocol):
+    """Waits until what it changed is on disk; a `Call` is one."""
+
+    def send(self, frame: bytes) -> None:
+        """It is: here is the answer that was left for it."""
+
+    def fail(self, code: int, remark: str) -> None:
+        """It is not, and never will be."""
 
 
 class Copy(Protocol):
@@ -83,7 +92,7 @@ class Committer:
         self._store = store
         self._waker = waker
         self._copies = tuple(copies)
-        self._answers: list[tuple[Call, bytes]] = []
+        self._answers: list[tuple[Waiting, bytes]] = []
         self._wait = wait
         self._expected = 1.0
         self._turn_end: DelayedCall | None = None
@@ -112,7 +121,7 @@ class Committer:
         self._stopped = True
         self._clear_alarm()
 
-    def answer(self, call: Call, frame: bytes) -> None:
+    def answer(self, call: Waiting, frame: bytes) -> None:
         """Send an answer once the changes made so far are on disk."""
         self._answers.append((call, frame))
         if self._turn_end is None:
@@ -176,7 +185,7 @@ class Committer:
             self.change()
         self._set_alarm()
 
-    def _refuse(self, answers: list[tuple[Call, bytes]], error: StorageError) -> None:
+    def _refuse(self, answers: list[tuple[Waiting, bytes]], error: StorageError) -> None:
         """Nothing of the batch is stored: say so to everyone who waits, and fire again later."""
         if not self.failing:
             self.log.error("a batch could not be stored: {error}", error=str(error))

@@ -14,9 +14,11 @@ from storage.keys import (
     HALF_VALUE,
     HELD_SPAN_MS,
     QUEUE_VALUE,
+    RECURRENCE_VALUE,
     TIMER_VALUE,
     key_prefix,
     pack_u64,
+    planned_key,
     split_pop_key,
     split_queue_key,
     split_timer_key,
@@ -61,6 +63,8 @@ def find_faults(store: Store, progress: Progress | None = None) -> list[str]:
             halves = _check_halves(store, txn, faults)
             begin("popped messages", tables.pops)
             _check_pops(store, txn, faults)
+            begin("recurring messages", tables.recurring)
+            _check_recurring(store, txn, faults)
             begin("messages", tables.messages)
             _check_messages(store, txn, faults, pending, queued, aborted, halves)
             begin("ids and keys", tables.ids, tables.keys)
@@ -179,6 +183,24 @@ def _check_pops(store: Store, txn: lmdb.Transaction, faults: list[str]) -> None:
             faults.append(f"popped {key!r}: it comes back before it was popped")
         if offset >= open_queue(txn, store.tables, topic, queue).next:
             faults.append(f"popped {key!r}: its queue has no such message")
+
+
+def _check_recurring(store: Store, txn: lmdb.Transaction, faults: list[str]) -> None:
+    """Every recurring message says when it fires next, and is planned for then unless it is paused."""
+    tables = store.tables
+    expected: set[bytes] = set()
+    for key, value in txn.cursor(db=tables.recurrences):
+        next_ms, _, paused = RECURRENCE_VALUE.unpack(value)
+        if not paused:
+            expected.add(planned_key(next_ms, key))
+        if txn.get(key, db=tables.recurring) is None:
+            faults.append(f"recurring {key!r}: its definition is missing")
+    for key in txn.cursor(db=tables.recurring).iternext(values=False):
+        if txn.get(key, db=tables.recurrences) is None:
+            faults.append(f"recurring {key!r}: nothing says when it fires")
+    planned = set(txn.cursor(db=tables.planned).iternext(values=False))
+    faults += [f"planned {key!r}: no recurring message says so" for key in planned - expected]
+    faults += [f"planned {key!r} is missing" for key in expected - planned]
 
 
 def _check_messages(

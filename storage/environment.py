@@ -44,6 +44,9 @@ class Tables(NamedTuple):
     halves: lmdb._Database
     checks: lmdb._Database
     pops: lmdb._Database
+    recurring: lmdb._Database
+    recurrences: lmdb._Database
+    planned: lmdb._Database
     offsets: lmdb._Database
     topics: lmdb._Database
     groups: lmdb._Database

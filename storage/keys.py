@@ -15,6 +15,10 @@ All integers are big-endian, so that the order of bytes is the order of meaning.
     checks    next check ms 8 | sequence 8            (empty)
     pops      back ms 8 | group | 0 | topic | 0 | queue 4 | offset 8
                                                       popped ms 8
+    recurring topic | 0 | name                        definition, opaque to this room
+    recurrences
+              topic | 0 | name                        next ms 8 | fired 8 | paused 1
+    planned   next ms 8 | topic | 0 | name            (empty)
     offsets   group | 0 | topic | 0 | queue 4         offset 8
     topics    topic                                   settings, opaque to this room
     groups    group                                   settings, opaque to this room
@@ -28,6 +32,9 @@ until it is committed, and then takes its place like any other, under the sequen
 
 A row of `pops` is a message that a consumer popped and has not acknowledged; at `back ms` it is
 moved to the group's retry topic. The group's progress is behind it already.
+
+A recurring message has a row in `recurring`, written when it is set, and one in `recurrences`,
+written with every occurrence. While it is not paused it has one in `planned` as well.
 
 `ends` is written when retention shortens a queue; without a row, a queue begins at 0 and ends
 behind its last row.
@@ -68,6 +75,8 @@ QUEUE_COLUMNS = Struct(">iiQ")
 ENDS_VALUE = Struct(">QQ")
 HALF_VALUE = Struct(">QI")
 """next check ms, checks made"""
+RECURRENCE_VALUE = Struct(">QQ?")
+"""next ms, fired, paused"""
 
 pack_u64 = U64.pack
 
@@ -142,3 +151,24 @@ def split_pop_key(key: bytes) -> tuple[int, bytes, bytes, int, int]:
         int.from_bytes(key[-12:-8]),
         int.from_bytes(key[-8:]),
     )
+
+
+def recurring_key(topic: bytes, name: bytes) -> bytes:
+    """Key of a recurring message; the name has no zero byte."""
+    return topic + b"\0" + name
+
+
+def split_recurring_key(key: bytes) -> tuple[bytes, bytes]:
+    """Topic, name."""
+    topic, name = key.split(b"\0")
+    return topic, name
+
+
+def planned_key(next_ms: int, key: bytes) -> bytes:
+    """Place, in the order of time, of the recurring message with a key."""
+    return pack_u64(next_ms) + key
+
+
+def split_planned_key(key: bytes) -> tuple[int, bytes]:
+    """Next ms, and the key of the recurring message."""
+    return int.from_bytes(key[:8]), key[8:]

@@ -1,0 +1,177 @@
+"""Recurring messages: what recurs, how often it has, and when it does next.
+
+A definition is opaque to this room. It is written once, when it is set; what changes with every
+occurrence is a small row of its own, and one in the order of time. The caller puts the occurrence
+itself into its queue in the same batch.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import lmdb
+
+from storage.keys import (
+    RECURRENCE_VALUE,
+    pack_u64,
+    planned_key,
+    recurring_key,
+    split_planned_key,
+    split_recurring_key,
+)
+from storage.store import Store, in_batch, rows_with_prefix
+
+
+class Recurring(NamedTuple):
+    """A recurring message: whose it is, when it fires next in epoch ms, how often it has fired,
+    and whether it is paused: then it does not fire, and `next_ms` is when it would have."""
+
+    topic: bytes
+    name: bytes
+    next_ms: int
+    fired: int
+    paused: bool
+    definition: bytes
+
+
+class RecurringPage(NamedTuple):
+    """A page of recurring messages; `cursor` leads to the next page, and is None on the last."""
+
+    found: list[Recurring]
+    cursor: bytes | None
+
+
+@in_batch
+def put_recurring(store: Store, recurring: Recurring) -> None:
+    """Store a recurring message in place of the one with its topic and name, if there is one."""
+    txn = store.batch_transaction()
+    key = recurring_key(recurring.topic, recurring.name)
+    store.count_bytes(len(recurring.definition) + 400)
+    txn.put(key, recurring.definition, db=store.tables.recurring)
+    _plan(store, txn, key, recurring.next_ms, recurring.fired, paused=recurring.paused)
+
+
+@in_batch
+def plan_recurring(
+    store: Store, topic: bytes, name: bytes, next_ms: int, fired: int, *, paused: bool
+) -> None:
+    """Set when a recurring message fires next, and how often it has; its definition stays."""
+    store.count_bytes(400)
+    key = recurring_key(topic, name)
+    _plan(store, store.batch_transaction(), key, next_ms, fired, paused=paused)
+
+
+@in_batch
+def delete_recurring(store: Store, topic: bytes, name: bytes) -> bool:
+    """Forget a recurring message.
+
+    :returns: False when there is none of that name.
+    """
+    txn = store.batch_transaction()
+    key = recurring_key(topic, name)
+    store.count_bytes(400)
+    _unplan(store, txn, key)
+    return bool(txn.delete(key, db=store.tables.recurring))
+
+
+@in_batch
+def delete_recurring_of(store: Store, topic: bytes) -> int:
+    """Forget all recurring messages of a topic.
+
+    :returns: how many there were.
+    """
+    txn = store.batch_transaction()
+    keys = [key for key, _ in rows_with_prefix(txn, store.tables.recurring, topic + b"\0")]
+    for key in keys:
+        store.count_bytes(400)
+        _unplan(store, txn, key)
+        txn.delete(key, db=store.tables.recurring)
+    return len(keys)
+
+
+@in_batch
+def find_recurring(store: Store, topic: bytes, name: bytes) -> Recurring | None:
+    """A recurring message, with the changes that the batch has made to it."""
+    return _read(store, store.batch_transaction(), recurring_key(topic, name))
+
+
+@in_batch
+def due_recurring(store: Store, now_ms: int, limit: int, max_bytes: int) -> list[Recurring]:
+    """What is due at `now_ms`, the earliest first: at most `limit`, and no more once their
+    definitions have `max_bytes` together. They stay as they are until `plan_recurring`."""
+    txn = store.batch_transaction()
+    bound = pack_u64(now_ms + 1)
+    due: list[Recurring] = []
+    size = 0
+    for key in txn.cursor(db=store.tables.planned).iternext(values=False):
+        if key >= bound or len(due) == limit or size >= max_bytes:
+            break
+        found = _read(store, txn, key[8:])
+        if found is not None:
+            due.append(found)
+            size += len(found.definition)
+    return due
+
+
+def count_recurring(store: Store) -> int:
+    """How many recurring messages there are, paused ones too, as they were committed last."""
+    with store.read_transaction() as txn:
+        return int(txn.stat(store.tables.recurring)["entries"])
+
+
+def next_recurring_due(store: Store) -> int | None:
+    """When the first recurring message fires, in epoch ms, as it was committed last."""
+    with store.read_transaction() as txn:
+        cursor = txn.cursor(db=store.tables.planned)
+        return split_planned_key(cursor.key())[0] if cursor.first() else None
+
+
+def scan_recurring(
+    store: Store, topic: bytes | None, cursor: bytes | None, limit: int
+) -> RecurringPage:
+    """Recurring messages as they were committed last, by topic and name.
+
+    :param topic: where given, only those of this topic.
+    :param cursor: from the page before.
+    """
+    found: list[Recurring] = []
+    prefix = topic + b"\0" if topic is not None else b""
+    with store.read_transaction() as txn:
+        rows = txn.cursor(db=store.tables.recurring)
+        # A zero byte behind a key is the first key behind it.
+        alive = rows.set_range(max(prefix, cursor + b"\0" if cursor is not None else b""))
+        while alive and rows.key().startswith(prefix):
+            if len(found) == limit:
+                last = found[-1]
+                return RecurringPage(found, recurring_key(last.topic, last.name))
+            one = _read(store, txn, rows.key())
+            if one is not None:
+                found.append(one)
+            alive = rows.next()
+    return RecurringPage(found, None)
+
+
+def _plan(
+    store: Store, txn: lmdb.Transaction, key: bytes, next_ms: int, fired: int, *, paused: bool
+) -> None:
+    _unplan(store, txn, key)
+    txn.put(key, RECURRENCE_VALUE.pack(next_ms, fired, paused), db=store.tables.recurrences)
+    if not paused:
+        txn.put(planned_key(next_ms, key), b"", db=store.tables.planned)
+
+
+def _unplan(store: Store, txn: lmdb.Transaction, key: bytes) -> None:
+    value = txn.pop(key, db=store.tables.recurrences)
+    if value is not None:
+        next_ms, _, _ = RECURRENCE_VALUE.unpack(value)
+        txn.delete(planned_key(next_ms, key), db=store.tables.planned)
+
+
+def _read(store: Store, txn: lmdb.Transaction, key: bytes) -> Recurring | None:
+    definition = txn.get(key, db=store.tables.recurring)
+    value = txn.get(key, db=store.tables.recurrences)
+    if definition is None or value is None:
+        return None
+    topic, name = split_recurring_key(key)
+    next_ms, fired, paused = RECURRENCE_VALUE.unpack(value)
+    return Recurring(topic, name, next_ms, fired, paused, definition)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import msgspec
 
+from gateway.wire.clock_bodies import ClockState
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command, CommandError, decode_command, encode_command
 from gateway.wire.frames import FrameBuffer, FrameError
@@ -209,6 +210,14 @@ def abort(client: RemotingClient, **asked: str | int | None) -> list[AbortOutcom
     Raises ClientError and RefusalError.
     """
     return _ask_for(client, RequestCode.ABORT_TIMERS, asked, AbortAnswer).results
+
+
+def move_clock(client: RemotingClient, **asked: int | None) -> ClockState:
+    """Shows a gateway's clock, after moving it if `advance` (ms) or `to` (epoch ms) says so.
+
+    Raises ClientError and RefusalError.
+    """
+    return _ask_for(client, RequestCode.CLOCK, asked, ClockState)
 
 
 def _ask_for(

@@ -19,6 +19,9 @@ class Clock:
 
     log = Logger()
 
+    moves: bool = True
+    """Whether time goes by of itself."""
+
     def __init__(self) -> None:
         self._distance_ms = self._measure()
         self._last_stored_ms = 0

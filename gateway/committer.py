@@ -110,6 +110,11 @@ class Committer:
         """When the earliest message is due, or was until it was aborted; None when none is held."""
         return self._next_due
 
+    @property
+    def stopped(self) -> bool:
+        """Whether nothing fires any more."""
+        return self._stopped
+
     def start(self) -> None:
         """Fire what came due while the gateway was down, and go on from there."""
         self._set_alarm()
@@ -208,7 +213,7 @@ class Committer:
             return
         now_ms = self._clock.now_ms()
         wake_ms = now_ms + LONGEST_SLEEP_MS
-        if self._next_due is not None:
+        if self._next_due is not None and (self._clock.moves or self._next_due <= now_ms):
             wake_ms = min(wake_ms, max(now_ms, self._next_due))
         if self._alarm is not None:
             if self._alarm_ms <= wake_ms:

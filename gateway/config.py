@@ -319,6 +319,14 @@ class Config(BaseModel):
         least=timedelta(seconds=1),
         most=LONGEST,
     )
+    clock: Annotated[Literal["real", "manual"], Kind("real or manual", metavar="real|manual")] = (
+        setting(
+            "real",
+            _LATER,
+            "manual is for tests of your own programs: time stands still until 'tidegate clock' moves it. "
+            "It needs a data folder of its own.",
+        )
+    )
     recall_enabled: Switch = setting(
         True,
         _LATER,

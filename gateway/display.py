@@ -16,6 +16,7 @@ from rich.text import Text
 from gateway.config import Loaded, descriptions
 from gateway.moments import show_distance, show_moment
 from gateway.setting_values import show_size
+from gateway.wire.clock_bodies import ClockState
 from gateway.wire.pending_bodies import AbortOutcome, HeldMessage
 
 # Wide enough that nothing is folded or cut when the output goes to a file or another program.
@@ -144,6 +145,19 @@ def outcome_table(outcomes: Sequence[AbortOutcome], now_ms: int) -> None:
             Text(printable(outcome.msg_id or "")),
         )
     _console().print(table)
+
+
+def clock(state: ClockState, *, as_json: bool) -> None:
+    """What a gateway's clock shows, and what firing its move did."""
+    if as_json:
+        print(msgspec.json.encode(state).decode())
+        return
+    how = "stands still" if state.clock == "manual" else "the machine's"
+    print(f"{show_moment(state.now_ms)} ({how})")
+    if state.fired:
+        print(f"{state.fired:,} message{'' if state.fired == 1 else 's'} fired")
+    if state.next_due_ms is not None:
+        print(f"next due {show_moment(state.next_due_ms)}")
 
 
 def settings_table(loaded: Loaded) -> None:

@@ -150,6 +150,11 @@ def _abort(call: Call, broker: Broker) -> Iterator[Need]:
         yield topic_need(call.fields.topic, PUB)
 
 
+def _clock(call: Call, broker: Broker) -> Iterable[Need]:
+    shown = call.fields.advance is None and call.fields.to is None
+    return cluster(GET if shown else UPDATE)(call, broker)
+
+
 def _heartbeat(call: Call, broker: Broker) -> Iterator[Need]:
     for consumer in parse_heartbeat(call.command.body).consumer_data_set:
         yield group_need(consumer.group_name, SUB)
@@ -271,6 +276,7 @@ PERMISSIONS: Final[Mapping[int, Requirement]] = {
     Code.LOOK_UP_TIMERS: topic(READ),
     Code.ABORT_TIMERS: _abort,
     Code.GET_TIMER_METRICS: cluster(GET),
+    Code.CLOCK: _clock,
     # finding messages
     Code.QUERY_MESSAGE: topic(READ),
     Code.VIEW_MESSAGE_BY_ID: _view,

@@ -11,6 +11,7 @@ from gateway.handlers.broker_admin import BrokerAdmin
 from gateway.handlers.clients import ClientRequests
 from gateway.handlers.connections import Connections
 from gateway.handlers.group_admin import GroupAdmin
+from gateway.handlers.manual_time import ManualTime
 from gateway.handlers.name_server import NameServer
 from gateway.handlers.offsets import Offsets
 from gateway.handlers.pop_acks import PopAcks
@@ -44,6 +45,7 @@ class Handlers(NamedTuple):
     assignments: Assignments
     offsets: Offsets
     timers: Timers
+    manual_time: ManualTime
     transactions: Transactions
     replies: Replies
     queries: Queries
@@ -127,6 +129,7 @@ def routes(to: Handlers) -> Mapping[int, Route]:
         Code.LOOK_UP_TIMERS: Route(headers.LookUpTimers, to.timers.look_up),
         Code.ABORT_TIMERS: Route(headers.AbortTimers, to.timers.abort),
         Code.GET_TIMER_METRICS: Route(None, to.timers.metrics),
+        Code.CLOCK: Route(headers.MoveClock, to.manual_time.clock),
         # finding messages
         Code.QUERY_MESSAGE: Route(headers.QueryMessage, to.queries.query),
         Code.VIEW_MESSAGE_BY_ID: Route(headers.ViewMessage, to.queries.view),

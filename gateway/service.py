@@ -34,6 +34,7 @@ from gateway.handlers.broker_admin import BrokerAdmin
 from gateway.handlers.clients import ClientRequests
 from gateway.handlers.connections import Connections
 from gateway.handlers.group_admin import GroupAdmin
+from gateway.handlers.manual_time import ManualTime
 from gateway.handlers.name_server import NameServer
 from gateway.handlers.offsets import Offsets
 from gateway.handlers.pop_acks import PopAcks
@@ -53,6 +54,7 @@ from gateway.housekeeping import Housekeeping
 from gateway.http import make_site
 from gateway.intake import Intake, terms_of
 from gateway.kv_config import KvConfig
+from gateway.manual_clock import ClockError, clock_for
 from gateway.metrics import Metrics
 from gateway.outgoing import Outgoing
 from gateway.parked import ParkingLot
@@ -99,7 +101,7 @@ class Gateway:
     def __init__(self, config: Config, reactor: Any, clock: Clock | None = None) -> None:
         self.config = config
         self._reactor = reactor
-        self._clock = clock or Clock()
+        self._machine_clock = clock or Clock()
         self._ports: list[Any] = []
         self._stopping = False
         self.port = 0
@@ -122,6 +124,13 @@ class Gateway:
         except DataFolderError as failure:
             raise StartError(str(failure)) from failure
         self._store = store
+        try:
+            self._clock = clock_for(
+                store, manual=config.clock == "manual", clock=self._machine_clock
+            )
+        except ClockError as failure:
+            store.close()
+            raise StartError(str(failure)) from failure
         users = Users(store)
         if initial is not None and users.get(initial.username or "") is None:
             try:
@@ -292,6 +301,7 @@ class Gateway:
             assignments=Assignments(broker, modes),
             offsets=Offsets(broker),
             timers=Timers(broker, pending),
+            manual_time=ManualTime(broker, reactor),
             transactions=transactions,
             replies=Replies(broker, sending),
             queries=Queries(broker),
@@ -377,6 +387,8 @@ def run(config: Config) -> int:
         f"data in {config.data}",
         flush=True,
     )
+    if config.clock == "manual":
+        print("time stands still until 'tidegate clock advance' or 'set' moves it", flush=True)
     if config.http is not None:
         print(
             f"metrics on http://{HostPort(config.http.host, gateway.http_port)}/metrics", flush=True

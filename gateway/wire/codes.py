@@ -125,7 +125,8 @@ class RequestCode(IntEnum):
 
     LOOK_UP_TIMERS = 31_001
     ABORT_TIMERS = 31_002
-    """The last two are Tidegate's own; upstream uses no code from 31000 to 31999."""
+    CLOCK = 31_020
+    """Those from 31001 on are Tidegate's own; upstream uses no code from 31000 to 31999."""
 
 
 @unique

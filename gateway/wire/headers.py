@@ -100,6 +100,7 @@ __all__ = [
     "ListAcls",
     "ListUsers",
     "LookUpTimers",
+    "MoveClock",
     "NameServerBroker",
     "NamedSubject",
     "NamedUser",
@@ -354,6 +355,15 @@ class AbortTimers(Fields):
     topic: str = ""
 
 
+class MoveClock(Fields):
+    """31020, Tidegate's own: shows the clock of a gateway, after moving it if one of these is there."""
+
+    advance: Int64 | None = None
+    """Milliseconds."""
+    to: Int64 | None = None
+    """Epoch ms."""
+
+
 FIELDS_OF_REQUESTS: Final[Mapping[int, type[Fields]]] = {
     RequestCode.SEND_MESSAGE: SendMessage,
     RequestCode.PULL_MESSAGE: PullMessage,
@@ -426,5 +436,6 @@ FIELDS_OF_REQUESTS: Final[Mapping[int, type[Fields]]] = {
     RequestCode.POLLING_INFO: PollingInfo,
     RequestCode.LOOK_UP_TIMERS: LookUpTimers,
     RequestCode.ABORT_TIMERS: AbortTimers,
+    RequestCode.CLOCK: MoveClock,
 }
 """The fields of every request code that has any."""

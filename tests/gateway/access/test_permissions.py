@@ -168,7 +168,7 @@ NEEDS: dict[int, tuple[dict[str, str], object, Grants]] = {
 """What requests about topics and groups need: their fields, their body, and permissions that are enough and no more."""
 
 CLUSTER_GET = [26, 28, 43, 45, 60, 61, 101, 106, 201, 204, 206, 219, 224, 304, 305, 311, 312, 313]
-CLUSTER_GET += [315, 317, 319, 328, 907, 2003, 21, 3004, 3005, 3009, 3010]
+CLUSTER_GET += [315, 317, 319, 328, 907, 2003, 21, 3004, 3005, 3009, 3010, 31020]
 CLUSTER_UPDATE = (25, 100, 102, 205, 306, 316, 318, 327, 329, 3001, 3002, 3003, 3006, 3007, 3008)
 CLUSTER_FIELDS = {
     "namespace": "n",
@@ -258,6 +258,13 @@ def test_needs_of_the_cluster(login: Login, root: SignedClient, code: int, actio
 
 def test_a_check_of_a_subscription_needs_a_name_only(login: Login) -> None:
     assert not is_refused(login().ask(46, None, b"{}"))
+
+
+def test_whoever_sees_the_clock_may_not_move_it(login: Login) -> None:
+    client = login(("Cluster:*", "Get"))
+    assert not is_refused(client.ask(31020))
+    assert is_refused(client.ask(31020, {"advance": "1"}))
+    assert is_refused(client.ask(31020, {"to": "1"}))
 
 
 def test_the_template_of_new_topics_has_a_route_for_everybody(login: Login) -> None:

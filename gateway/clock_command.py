@@ -1,0 +1,76 @@
+"""`tidegate clock`: shows and moves the clock of a gateway for tests."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import rich_click as click
+
+from gateway.asking import connect, now_ms, server_options
+
+
+@click.command()
+@click.argument("action", type=click.Choice(("advance", "set")), required=False)
+@click.argument("value", required=False, metavar="[DURATION|TIME]")
+@server_options
+def clock(
+    action: str | None,
+    value: str | None,
+    server: tuple[str, int],
+    timeout: float,
+    tls: bool,
+    tls_ca: Path | None,
+    access_key: str | None,
+    secret_key: str | None,
+    as_json: bool,
+) -> None:
+    """Show a gateway's clock, or move that of a gateway for tests.
+
+    A gateway that was started with --clock manual has a clock that stands still until it is moved.
+    What comes due on the way fires at exactly its time, one message after the other, and the command
+    ends when all of it has been stored. --timeout is how long that may take.
+
+    A DURATION is such as 30m, 1h30m or 500ms; a TIME is ISO 8601 (local unless it has a zone) or
+    epoch ms. A clock that is set back fires nothing until it is there again.
+
+    \b
+    Examples:
+      tidegate serve --clock manual --data /tmp/test-data
+      tidegate clock
+      tidegate clock advance 30m
+      tidegate clock set 2030-01-31T09:30:00Z --json
+    """
+    from gateway import display
+    from gateway.client import move_clock
+
+    if action is not None and value is None:
+        raise click.UsageError("say how far: 'tidegate clock advance 30m', or set and a time")
+    asked: dict[str, int | None] = {"advance": None, "to": None}
+    if action == "advance":
+        asked["advance"] = _duration_ms(value or "")
+    elif action == "set":
+        asked["to"] = _time(value or "")
+    with connect(server, timeout, tls, tls_ca, access_key, secret_key) as client:
+        state = move_clock(client, **asked)
+    display.clock(state, as_json=as_json)
+
+
+def _duration_ms(text: str) -> int:
+    from gateway.setting_values import parse_duration
+
+    try:
+        return parse_duration(text) // timedelta(milliseconds=1)
+    except ValueError:
+        raise click.UsageError(
+            f"{text!r} is not a duration; write one such as 30m, 1h30m or 500ms"
+        ) from None
+
+
+def _time(text: str) -> int:
+    from gateway.moments import parse_moment
+
+    try:
+        return parse_moment(text, now_ms())
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None

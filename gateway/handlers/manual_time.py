@@ -1,0 +1,102 @@
+"""The clock of a gateway for tests (Tidegate's own 31020): shown, advanced and set.
+
+What comes due on the way fires at its own time, one due time after the other, as if the time had gone by.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import msgspec
+
+from gateway.broker import Broker
+from gateway.manual_clock import LATEST_MS, ManualClock
+from gateway.reactor import Reactor
+from gateway.router import Call, RequestError
+from gateway.wire.clock_bodies import ClockState
+from gateway.wire.codes import ResponseCode
+from gateway.wire.headers import MoveClock
+
+STEPS = 20
+"""Due times that are fired in one turn of the reactor; then others have theirs."""
+
+
+class _Move(NamedTuple):
+    """A request under way. `target_ms` is the time to show at last, `fired` the count when it came."""
+
+    call: Call
+    target_ms: int
+    fired: int
+
+
+class ManualTime:
+    """Moves the clock, one request after the other."""
+
+    def __init__(self, broker: Broker, reactor: Reactor) -> None:
+        self._broker = broker
+        self._reactor = reactor
+        self._moves: deque[_Move] = deque()
+
+    def clock(self, call: Call) -> None:
+        """Show the clock, after moving it if a time or a distance is named; answered once what came due has fired."""
+        fields: MoveClock = call.fields
+        clock = self._broker.clock
+        if fields.advance is None and fields.to is None:
+            call.answer(body=msgspec.json.encode(self._state(0)))
+            return
+        if not isinstance(clock, ManualClock):
+            raise RequestError(
+                ResponseCode.ILLEGAL_OPERATION,
+                "this gateway goes by the machine's clock; one that is started with clock = manual can be moved",
+            )
+        begin_ms = self._moves[-1].target_ms if self._moves else clock.now_ms()
+        target_ms = fields.to if fields.to is not None else begin_ms + (fields.advance or 0)
+        if not 0 <= target_ms <= LATEST_MS or (fields.advance or 0) < 0:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                "the clock can be advanced, or set to a time from 1970 to 9999",
+            )
+        self._moves.append(_Move(call, target_ms, self._broker.committer.fired))
+        if len(self._moves) == 1:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Work on the first request for a turn."""
+        clock, committer = self._broker.clock, self._broker.committer
+        assert isinstance(clock, ManualClock)
+        move = self._moves[0]
+        if committer.stopped:
+            return
+        for _ in range(STEPS):
+            due_ms = committer.next_due_ms
+            arrived = due_ms is None or due_ms > move.target_ms
+            if arrived or due_ms is None:
+                clock.move_to(move.target_ms)
+            else:
+                clock.move_to(max(due_ms, clock.now_ms()))
+            committer.commit()
+            if committer.failing:
+                move.call.fail(
+                    ResponseCode.SYSTEM_ERROR, "what came due could not be stored; the log says why"
+                )
+                break
+            if arrived:
+                state = self._state(committer.fired - move.fired)
+                move.call.answer(body=msgspec.json.encode(state))
+                break
+        else:
+            self._reactor.callLater(0, self._go_on)
+            return
+        self._moves.popleft()
+        if self._moves:
+            self._reactor.callLater(0, self._go_on)
+
+    def _state(self, fired: int) -> ClockState:
+        manual = isinstance(self._broker.clock, ManualClock)
+        return ClockState(
+            clock="manual" if manual else "real",
+            now_ms=self._broker.clock.now_ms(),
+            next_due_ms=self._broker.committer.next_due_ms,
+            fired=fired,
+        )

@@ -1,0 +1,76 @@
+"""A clock that stands still until it is moved, for tests of programs that send messages for later.
+
+A data folder that is used with it is marked, and is not served by the machine's clock any more; one that
+already holds something is not taken for it. So no test moves the time of real messages.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.clock import Clock
+from storage import Store
+
+_NOTE: Final = b"manual clock"
+"""Name of the folder's note: the time that the clock shows, as text in epoch ms."""
+
+LATEST_MS: Final = 253_402_300_799_999
+"""The clock goes no further: the end of the year 9999, behind which dates cannot be written."""
+
+
+class ClockError(Exception):
+    """The folder and the clock do not go together; the text says why and what to do."""
+
+
+class ManualClock(Clock):
+    """Shows the time that it was set to, also over a restart.
+
+    :param store: the folder whose note keeps the time.
+    """
+
+    moves = False
+
+    def __init__(self, store: Store, now_ms: int) -> None:
+        self._now_ms = now_ms
+        self._store = store
+        super().__init__()
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def move_to(self, now_ms: int) -> None:
+        """Show another time. The change joins the store's batch."""
+        self._now_ms = now_ms
+        self._store.put_note(_NOTE, b"%d" % now_ms)
+
+    def _measure(self) -> int:
+        return 0  # it is never set behind the gateway's back
+
+
+def clock_for(store: Store, *, manual: bool, clock: Clock) -> Clock:
+    """The clock to serve a data folder by.
+
+    :param manual: whether it is to be a manual one; it begins with the present.
+    :param clock: the machine's.
+    :raises ClockError: when the folder is one of the other kind.
+    """
+    shown = dict(store.notes()).get(_NOTE)
+    path = store.environment.path
+    if not manual:
+        if shown is not None:
+            raise ClockError(
+                f"the data folder {path} belongs to tests with clock = manual, and its times are theirs; "
+                "set clock to manual, or data to another folder"
+            )
+        return clock
+    if shown is not None:
+        return ManualClock(store, int(shown))
+    if store.next_sequence > 1 or store.topics() or store.groups() or store.notes():
+        raise ClockError(
+            f"clock = manual is for tests, and the data folder {path} holds real data; "
+            "set data to a folder that does not exist yet"
+        )
+    made = ManualClock(store, clock.now_ms())
+    made.move_to(made.now_ms())
+    store.commit()
+    return made

@@ -1,0 +1,174 @@
+"""A gateway whose time stands still until it is told otherwise."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.service import StartError
+from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.commands import Command
+from tests.gateway.conftest import MakeGateway
+from tests.gateway.faults import commits_fail
+from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies
+
+MINUTE_MS = 60_000
+
+
+@pytest.fixture
+def gateway(make_gateway: MakeGateway) -> MemoryGateway:
+    return make_gateway(clock="manual")
+
+
+def move(client: MemoryClient, **fields: int) -> dict[str, Any]:
+    """Move the clock; what it shows then."""
+    return shown(
+        client.ask(RequestCode.CLOCK, {name: str(value) for name, value in fields.items()})
+    )
+
+
+def shown(answer: Command) -> dict[str, Any]:
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    state: dict[str, Any] = json.loads(answer.body)
+    return state
+
+
+def test_time_stands_still(gateway: MemoryGateway, client: MemoryClient) -> None:
+    client.send_message(TIMER_DELAY_SEC="60")
+    gateway.advance(10 * MINUTE_MS)
+    client = gateway.connect()
+    assert client.pull() == []
+    assert move(client) == {
+        "clock": "manual",
+        "nowMs": START_MS,
+        "nextDueMs": START_MS + MINUTE_MS,
+        "fired": 0,
+    }
+
+
+def test_what_is_due_fires_to_the_millisecond(client: MemoryClient) -> None:
+    client.send_message(TIMER_DELAY_SEC="60")
+    assert move(client, advance=MINUTE_MS - 1)["fired"] == 0
+    assert client.pull() == []
+    assert move(client, advance=1) == {
+        "clock": "manual",
+        "nowMs": START_MS + MINUTE_MS,
+        "nextDueMs": None,
+        "fired": 1,
+    }
+    assert bodies(client.pull()) == ["hello"]
+
+
+def test_a_long_way_is_gone_step_by_step(client: MemoryClient) -> None:
+    """Each message fires at its own time: that is the time it is stored with."""
+    due = [START_MS + minutes * MINUTE_MS for minutes in range(1, 51)]
+    for due_ms in due:
+        client.send_message(body=str(due_ms), TIMER_DELIVER_MS=str(due_ms))
+    assert move(client, advance=60 * MINUTE_MS)["fired"] == 50
+    messages = client.pull_all()
+    assert [int(message.body) for message in messages] == due
+    assert [message.store_ms for message in messages] == due
+
+
+def test_more_than_one_step_fires_is_fired(client: MemoryClient) -> None:
+    properties = {"TIMER_DELIVER_MS": str(START_MS + 1000)}
+    for _ in range(12):
+        client.send_batch([(str(n), properties) for n in range(100)])
+    assert move(client, advance=1000)["fired"] == 1200
+
+
+def test_it_is_set_forward_and_back(client: MemoryClient) -> None:
+    client.send_message(TIMER_DELIVER_MS=str(START_MS + MINUTE_MS))
+    assert move(client, to=START_MS - 1000)["nowMs"] == START_MS - 1000
+    # A relative time counts from what the clock shows.
+    client.send_message(body="relative", TIMER_DELAY_SEC="2")
+    assert move(client, to=START_MS + 1000)["fired"] == 1
+    assert bodies(client.pull()) == ["relative"]
+
+
+def test_requests_wait_for_one_another(gateway: MemoryGateway) -> None:
+    client, other = gateway.connect(), gateway.connect()
+    for second in range(60):
+        client.send_message(TIMER_DELIVER_MS=str(START_MS + second * 1000))
+    first = client.send(RequestCode.CLOCK, {"advance": str(MINUTE_MS)})
+    second = other.send(RequestCode.CLOCK, {"advance": "1"})
+    answers = [client.answer(first), other.answer(second)]
+    states = [shown(answer) for answer in answers if answer is not None]
+    assert [state["nowMs"] - START_MS for state in states] == [MINUTE_MS, MINUTE_MS + 1]
+
+
+@pytest.mark.parametrize("fields", [{"advance": "-1"}, {"to": "-1"}, {"to": "253402300800000"}])
+def test_nonsense_is_refused(client: MemoryClient, fields: dict[str, str]) -> None:
+    answer = client.ask(RequestCode.CLOCK, fields)
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+
+
+def test_a_step_that_cannot_be_stored_is_told(gateway: MemoryGateway, client: MemoryClient) -> None:
+    client.send_message(TIMER_DELAY_SEC="60")
+    with commits_fail(gateway):
+        answer = client.ask(RequestCode.CLOCK, {"advance": str(MINUTE_MS)})
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+    gateway.advance(2_000)
+    assert bodies(client.pull()) == ["hello"]
+
+
+def test_the_time_outlives_a_restart(gateway: MemoryGateway) -> None:
+    move(gateway.connect(), advance=MINUTE_MS)
+    gateway.restart()
+    assert move(gateway.connect())["nowMs"] == START_MS + MINUTE_MS
+    move(gateway.connect(), advance=MINUTE_MS)
+    gateway.crash()
+    assert move(gateway.connect())["nowMs"] == START_MS + 2 * MINUTE_MS
+
+
+def test_undecided_transactions_go_by_it(gateway: MemoryGateway, client: MemoryClient) -> None:
+    client.heartbeat("P1", group="", producers=["producers"])
+    client.send_message(TRAN_MSG="true", PGROUP="producers", fields={"sys_flag": 4})
+    gateway.advance(60_000)
+    assert client.requests() == []
+    move(client, advance=6_000)
+    gateway.advance(1_000)
+    assert [request.code for request in client.requests()] == [RequestCode.CHECK_TRANSACTION_STATE]
+
+
+class TestFolders:
+    def test_real_data_is_left_alone(self, make_gateway: MakeGateway) -> None:
+        gateway = make_gateway()
+        gateway.connect().send_message(TIMER_DELAY_SEC="60")
+        gateway.stop()
+        gateway.settings["clock"] = "manual"
+        with pytest.raises(StartError, match="holds real data; set data to a folder"):
+            gateway.start()
+        gateway.settings["clock"] = "real"
+        gateway.start()
+        assert len(gateway.connect().look_up()) == 1
+
+    def test_a_folder_that_is_empty_again_was_real(self, make_gateway: MakeGateway) -> None:
+        gateway = make_gateway(auto_create_group=True, retention_hours=0)
+        gateway.connect().send_message()
+        gateway.advance(20_000)
+        gateway.stop()
+        with pytest.raises(StartError, match="holds real data"):
+            MemoryGateway(gateway.data, clock="manual")
+        gateway.start()
+
+    def test_a_folder_of_tests_stays_one(self, gateway: MemoryGateway) -> None:
+        gateway.stop()
+        with pytest.raises(StartError, match="set clock to manual, or data to another folder"):
+            MemoryGateway(gateway.data)
+        gateway.start()
+
+    def test_a_folder_that_was_only_served_from_is_free(self, scratch: Path) -> None:
+        MemoryGateway(scratch / "data").close()
+        MemoryGateway(scratch / "data", clock="manual").close()
+
+
+def test_the_machines_clock_is_shown_and_not_moved(make_gateway: MakeGateway) -> None:
+    client = make_gateway().connect()
+    assert move(client)["clock"] == "real"
+    answer = client.ask(RequestCode.CLOCK, {"advance": "1"})
+    assert answer.code == ResponseCode.ILLEGAL_OPERATION
+    assert "clock = manual can be moved" in (answer.remark or "")

@@ -13,6 +13,7 @@ from gateway.intake import Intake
 from gateway.kv_config import KvConfig
 from gateway.outgoing import Outgoing
 from gateway.parked import ParkingLot
+from gateway.pop_orders import PopOrders
 from gateway.resets import Resets
 from gateway.setting_values import HostPort
 from gateway.stats import Statistics
@@ -40,6 +41,7 @@ class Broker:
     intake: Intake
     stats: Statistics
     resets: Resets
+    orders: PopOrders
     kv: KvConfig
     advertised: HostPort
     host: bytes

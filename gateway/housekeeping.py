@@ -13,6 +13,7 @@ from twisted.python.failure import Failure
 
 from gateway.broker import Broker
 from gateway.connection import RemotingFactory
+from gateway.handlers.ordered_pops import OrderedPops
 from gateway.handlers.pop_acks import PopAcks
 from gateway.handlers.sending import Sending
 from gateway.handlers.transactions import Transactions
@@ -59,6 +60,7 @@ class Housekeeping:
         sending: Sending,
         transactions: Transactions,
         pop_acks: PopAcks,
+        ordered_pops: OrderedPops,
     ) -> None:
         self._reactor = reactor
         self._broker = broker
@@ -66,6 +68,7 @@ class Housekeeping:
         self._sending = sending
         self._transactions = transactions
         self._pop_acks = pop_acks
+        self._ordered_pops = ordered_pops
         self._loops: list[LoopingCall] = []
         self._stopped = False
         self._syncing = DeferredLock()
@@ -77,6 +80,7 @@ class Housekeeping:
         self._every(EXPIRY_SECONDS, self._expire)
         self._every(CHECK_SECONDS, self._transactions.check_due)
         self._every(REVIVE_SECONDS, self._pop_acks.revive_due)
+        self._every(REVIVE_SECONDS, self._ordered_pops.release_due)
         self._every(RETENTION_SECONDS, self._remove_expired)
         self._every(SAMPLE_SECONDS, self._broker.stats.sample)
         if self._broker.config.flush == "async":

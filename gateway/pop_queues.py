@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from gateway.broker import Broker
 from gateway.filters import ALL_TAGS, TAG, Filter, FilterError, filter_of, is_tag_type
+from gateway.pop_orders import Place
 from gateway.router import Call, RequestError
 from gateway.topics import MAX_PREFIXED_NAME, NOT_FOUND_HELP, PERM_READ
 from gateway.wire.codes import ResponseCode
@@ -14,6 +15,9 @@ from storage import Queue
 
 MAX_MESSAGES: Final = 32
 """Messages that one pop takes at most."""
+
+LONGEST_INVISIBLE_MS: Final = 1 << 42
+"""Far enough for whoever keeps a message, and short enough that no sum of times overflows."""
 
 FROM_NEWEST: Final = 1
 """The initMode of groups that begin at a queue's end (ConsumeInitMode.MAX)."""
@@ -97,6 +101,11 @@ class PopQueues:
             return filter_of(expression or ALL_TAGS, expression_type if expression else TAG)
         except FilterError as error:
             raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, NO_FILTER) from error
+
+    def blocks(self, group: str, queue: Queue, attempt: str | None, now_ms: int) -> bool:
+        """Whether a pop in order has to wait, because something of the queue is under way."""
+        pop = self._broker.orders.get(Place(group, queue.topic.decode(), queue.number))
+        return pop is not None and pop.blocks(attempt, now_ms)
 
     def progress(self, group: str, one: PopQueue, init_mode: int, *, take_reset: bool) -> int:
         """Where a group goes on in a queue. One that is new there begins at the oldest message, or,

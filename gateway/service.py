@@ -37,6 +37,7 @@ from gateway.handlers.group_admin import GroupAdmin
 from gateway.handlers.manual_time import ManualTime
 from gateway.handlers.name_server import NameServer
 from gateway.handlers.offsets import Offsets
+from gateway.handlers.ordered_pops import OrderedPops
 from gateway.handlers.pop_acks import PopAcks
 from gateway.handlers.pop_views import PopViews
 from gateway.handlers.popping import Popping
@@ -59,6 +60,7 @@ from gateway.metrics import Metrics
 from gateway.outgoing import Outgoing
 from gateway.parked import ParkingLot
 from gateway.pending import PendingMessages
+from gateway.pop_orders import PopOrders
 from gateway.pop_queues import PopQueues
 from gateway.pop_waits import PopWaits
 from gateway.resets import Resets
@@ -257,13 +259,13 @@ class Gateway:
         outgoing = Outgoing(reactor)
         parked = ParkingLot()
         topics, groups = Topics(store, config), Groups(store, config)
-        kv, modes = KvConfig(store), ConsumeModes(store)
+        kv, modes, orders = KvConfig(store), ConsumeModes(store), PopOrders(store)
         committer = Committer(
             reactor,
             clock,
             store,
             parked,
-            (topics, groups, kv, users, modes),
+            (topics, groups, kv, users, modes, orders),
             config.commit_wait_ms / 1000,
         )
         self.broker = broker = Broker(
@@ -279,6 +281,7 @@ class Gateway:
             intake=Intake(store, clock, committer, config, host),
             stats=Statistics(store, clock.now_ms, config.cluster_name, lambda: committer.fired),
             resets=Resets(),
+            orders=orders,
             kv=kv,
             advertised=self.advertised,
             host=host,
@@ -288,7 +291,8 @@ class Gateway:
         self._sending = sending = Sending(broker)
         transactions = Transactions(broker)
         pop_queues, pop_waits = PopQueues(broker), PopWaits(parked, reactor)
-        pop_acks = PopAcks(broker)
+        ordered_pops = OrderedPops(broker)
+        pop_acks = PopAcks(broker, ordered_pops)
         pending = PendingMessages(broker)
         handlers = Handlers(
             routing=Routing(broker),
@@ -317,7 +321,7 @@ class Gateway:
         gate = Guard(broker, users) if config.authentication else None
         self._router = Router(routes(handlers), gate)
         self._housekeeping = Housekeeping(
-            reactor, broker, self.factory, sending, transactions, pop_acks
+            reactor, broker, self.factory, sending, transactions, pop_acks, ordered_pops
         )
         self._housekeeping.start()
         committer.start()

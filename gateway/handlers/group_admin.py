@@ -69,6 +69,7 @@ class GroupAdmin:
         fields: DeleteGroup = call.fields
         self._groups.delete(fields.group_name)
         self._broker.stats.forget_group(fields.group_name)
+        self._broker.orders.forget_group(fields.group_name)
         if fields.clean_offset:
             self._broker.resets.forget(fields.group_name)
             self._broker.store.forget_offsets(fields.group_name.encode())

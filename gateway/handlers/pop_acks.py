@@ -1,4 +1,6 @@
-"""What becomes of popped messages: acknowledged (200051, 200151), put off (200053), or come back."""
+"""What becomes of popped messages: acknowledged (200051, 200151), put off (200053), or come back.
+
+Those popped in order have handles of their own, see `ordered_pops`."""
 
 from __future__ import annotations
 
@@ -6,8 +8,11 @@ from twisted.logger import Logger
 
 from gateway.broker import Broker
 from gateway.delays import REQUESTS
+from gateway.handlers.ordered_pops import OrderedPops
 from gateway.intake import NewMessage
-from gateway.router import Call, RequestError
+from gateway.pop_orders import ORDERED_QUEUE, Place
+from gateway.pop_queues import LONGEST_INVISIBLE_MS
+from gateway.router import Call, Peer, RequestError
 from gateway.topics import DLQ_PREFIX, NOT_FOUND_HELP, RETRY_PREFIX, Topic
 from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode
@@ -44,14 +49,21 @@ class PopAcks:
 
     log = Logger()
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, ordered: OrderedPops) -> None:
         self._broker = broker
         self._store = broker.store
+        self._ordered = ordered
 
     def ack(self, call: Call) -> None:
         """A message was consumed (200051). One that is not waited for any more is as good."""
         fields: AckMessage = call.fields
-        take_pop(self._store, self._pop_of(call, fields))
+        pop = self._pop_of(call, fields)
+        handle = parse_handle(fields.extra_info)
+        if handle.revive_queue == ORDERED_QUEUE:
+            place = Place(fields.consumer_group, fields.topic, fields.queue_id)
+            self._ordered.acknowledge(place, fields.offset, handle.pop_time, call.peer)
+        else:
+            take_pop(self._store, pop)
         self._broker.committer.answer(call, call.encode())
 
     def ack_batch(self, call: Call) -> None:
@@ -61,10 +73,10 @@ class PopAcks:
             call.answer(code=ResponseCode.NO_MESSAGE)
             return
         for ack in acks:
-            self._ack_one(ack)
+            self._ack_one(ack, call.peer)
         self._broker.committer.answer(call, call.encode())
 
-    def _ack_one(self, ack: BatchAck) -> None:
+    def _ack_one(self, ack: BatchAck, peer: Peer) -> None:
         name = ack.topic if str(ack.retried) == NORMAL else retry_topic(ack.topic, ack.group)
         topic = self._broker.topics.get(name)
         if topic is None or not 0 <= ack.queue < topic.settings.read_queue_nums:
@@ -74,6 +86,10 @@ class PopAcks:
         if ack.start_offset < 0 or not 0 <= back_ms < 1 << 63:
             return
         for offset in ack.offsets(queue.visible):
+            if ack.revive_queue == ORDERED_QUEUE:
+                place = Place(ack.group, topic.name, ack.queue)
+                self._ordered.acknowledge(place, offset, ack.pop_time, peer)
+                continue
             take_pop(
                 self._store,
                 Pop(back_ms, ack.group.encode(), topic.stored_name, ack.queue, offset),
@@ -88,14 +104,20 @@ class PopAcks:
             error.ext = {"popTime": "0", "invisibleTime": "0", "reviveQid": "0"}
             raise
         now_ms = self._broker.clock.now_ms()
-        invisible_ms = max(0, min(fields.invisible_time, 1 << 42))
+        invisible_ms = max(0, min(fields.invisible_time, LONGEST_INVISIBLE_MS))
+        handle = parse_handle(fields.extra_info)
+        if handle.revive_queue == ORDERED_QUEUE:
+            place = Place(fields.consumer_group, fields.topic, fields.queue_id)
+            until_ms = now_ms + invisible_ms
+            self._ordered.put_off(call, place, fields.offset, handle.pop_time, until_ms)
+            return
         if take_pop(self._store, pop):
             put_pops(self._store, [pop._replace(back_ms=now_ms + invisible_ms)], now_ms)
         frame = call.encode(
             {
                 "popTime": str(now_ms),
                 "invisibleTime": str(invisible_ms),
-                "reviveQid": str(parse_handle(fields.extra_info).revive_queue),
+                "reviveQid": str(handle.revive_queue),
             }
         )
         self._broker.committer.answer(call, frame)

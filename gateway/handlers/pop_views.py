@@ -75,6 +75,10 @@ class PopViews:
         fields: Notification = call.fields
         for one in queues:
             begin = self._queues.progress(fields.consumer_group, one, 0, take_reset=False)
+            if fields.order and self._queues.blocks(
+                fields.consumer_group, one.queue, fields.attempt_id, self._broker.clock.now_ms()
+            ):
+                continue
             chosen = Filter() if one is queues[0] else wanted
             page = self._store.read(one.queue, begin, 1, 1, chosen.tag_hashes, chosen.matches)
             if page.messages or page.next_offset < one.queue.visible:

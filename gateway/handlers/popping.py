@@ -1,4 +1,5 @@
-"""Pops (200050): messages from any queue of a topic, each for one consumer for some time."""
+"""Pops (200050): messages from any queue of a topic, each for one consumer for some time; in order,
+only when nothing popped before from the same queue is still under way."""
 
 from __future__ import annotations
 
@@ -9,21 +10,27 @@ from typing import Final, NamedTuple
 from gateway.broker import Broker
 from gateway.config import Config
 from gateway.filters import Filter
-from gateway.pop_queues import MAX_MESSAGES, PopQueue, PopQueues
+from gateway.pop_orders import ORDERED_QUEUE, Place
+from gateway.pop_queues import LONGEST_INVISIBLE_MS, MAX_MESSAGES, PopQueue, PopQueues
 from gateway.pop_waits import PopWaits, Waited
 from gateway.router import Call, RequestError
 from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import PopMessage
 from gateway.wire.messages import decode_message, encode_message, stamp
-from gateway.wire.pops import NORMAL, Handle, Popped, message_offset_info, start_offset_info
+from gateway.wire.pops import (
+    NORMAL,
+    Handle,
+    Popped,
+    message_offset_info,
+    order_count_info,
+    start_offset_info,
+)
 from gateway.wire.properties import remove
 from storage import Page, Pop, put_pops
 
 LATE_MS: Final = 500
 """A pop is refused that comes so long after its own end (PopMessageRequestHeader.isTimeoutTooMuch)."""
-
-LONGEST_INVISIBLE_MS: Final = 1 << 42
 
 RETRIES_FIRST: Final = 5
 """One in so many pops looks for messages that came back before it looks for new ones; the others
@@ -38,11 +45,13 @@ REFUSED: Final = {"popTime": "0", "invisibleTime": "0", "reviveQid": "0", "restN
 
 
 class Found(NamedTuple):
-    """What a pop took: the records, where they were, and how many more there are."""
+    """What a pop took: the records, where they were, how many more there are, and, in order, how
+    often they had been delivered before."""
 
     records: list[bytes]
     places: list[Popped]
     rest: int
+    counts: list[str]
 
 
 class Popping:
@@ -97,10 +106,6 @@ class Popping:
                 ResponseCode.INVALID_PARAMETER,
                 f"the broker[{host}] pop message's num is greater than {MAX_MESSAGES}",
             )
-        if fields.order:
-            raise RequestError(
-                ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "pops in order are not supported"
-            )
         if not 0 <= fields.invisible_time < LONGEST_INVISIBLE_MS:
             raise RequestError(
                 ResponseCode.INVALID_PARAMETER,
@@ -127,25 +132,27 @@ class Popping:
         self, call: Call, *, rest: int = 0, code: int = ResponseCode.POLLING_TIMEOUT
     ) -> None:
         self._broker.stats.missed += 1
-        ext = _places(call.fields, self._broker.clock.now_ms(), Found([], [], rest))
+        ext = _places(call.fields, self._broker.clock.now_ms(), Found([], [], rest, []))
         call.answer(ext, code=code, remark="NO_MESSAGE_IN_QUEUE")
 
     def _take(
         self, fields: PopMessage, queues: list[PopQueue], wanted: Filter, now_ms: int
     ) -> Found:
         """Take messages: they are invisible from now on, and the group's progress is behind them."""
-        back, *normal = queues
-        random.shuffle(normal)
-        first = random.randrange(RETRIES_FIRST) == 0
         left, left_bytes = max(1, fields.max_msg_nums), self._max_bytes
         records: list[bytes] = []
         places: list[Popped] = []
+        counts: list[str] = []
         rest = 0
-        for one in [back, *normal] if first else [*normal, back]:
+        for one in _in_turn(queues, in_order=fields.order):
             queue = one.queue
             begin = offset = self._queues.progress(
                 fields.consumer_group, one, fields.init_mode, take_reset=True
             )
+            if fields.order and self._queues.blocks(
+                fields.consumer_group, queue, fields.attempt_id, now_ms
+            ):
+                continue  # what is in there wakes nobody, so it is not left over for anyone either
             if left > 0 and left_bytes > 0:
                 chosen = wanted if one.kind == NORMAL else Filter()
                 page = self._store.read(
@@ -153,7 +160,11 @@ class Popping:
                 )
                 offset = page.next_offset
                 if page.messages:
-                    taken = self._note(fields, one, page, begin, now_ms)
+                    if fields.order:
+                        counts.append(self._note_order(fields, one, page, now_ms))
+                    else:
+                        self._note(fields, one, page, now_ms)
+                    taken = self._records(fields, one, page, begin, now_ms)
                     records += taken
                     places.append(
                         Popped(
@@ -162,16 +173,16 @@ class Popping:
                     )
                     left -= len(taken)
                     left_bytes -= sum(map(len, taken))
-                if offset != begin:
+                # In order the group's progress goes on with the acknowledgements.
+                behind = begin if fields.order and page.messages else offset
+                if behind != begin or (fields.order and page.messages):
                     group = fields.consumer_group.encode()
-                    self._store.advance(group, queue.topic, queue.number, offset)
+                    self._store.advance(group, queue.topic, queue.number, behind)
             rest += max(0, queue.visible - offset)
-        return Found(records, places, rest)
+        return Found(records, places, rest, counts)
 
-    def _note(
-        self, fields: PopMessage, one: PopQueue, page: Page, begin: int, now_ms: int
-    ) -> list[bytes]:
-        """Note who has the messages; give their records."""
+    def _note(self, fields: PopMessage, one: PopQueue, page: Page, now_ms: int) -> None:
+        """Note who has the messages."""
         queue, group = one.queue, fields.consumer_group
         back_ms = now_ms + fields.invisible_time
         pops = [
@@ -179,9 +190,27 @@ class Popping:
             for each in page.messages
         ]
         put_pops(self._store, pops, now_ms)
+
+    def _note_order(self, fields: PopMessage, one: PopQueue, page: Page, now_ms: int) -> str:
+        """Note which messages are under way; how often they had been delivered before."""
+        queue = one.queue
+        pop = self._broker.orders.note(
+            Place(fields.consumer_group, queue.topic.decode(), queue.number),
+            fields.attempt_id,
+            now_ms,
+            fields.invisible_time,
+            [each.offset for each in page.messages],
+        )
+        return order_count_info(one.kind, queue.number, pop.delivered, len(pop.offsets))
+
+    def _records(
+        self, fields: PopMessage, one: PopQueue, page: Page, begin: int, now_ms: int
+    ) -> list[bytes]:
+        """Messages as they are answered."""
+        queue, group = one.queue, fields.consumer_group
         size = sum(len(each.record) for each in page.messages)
         self._broker.stats.handed_out(
-            queue.topic.decode(), group, queue.number, page.next_offset, len(pops), size
+            queue.topic.decode(), group, queue.number, page.next_offset, len(page.messages), size
         )
         if one.kind == NORMAL:
             return [stamp(each.record, each.offset, each.stored_ms) for each in page.messages]
@@ -228,13 +257,26 @@ class Popping:
         )
 
 
+def _in_turn(queues: list[PopQueue], *, in_order: bool) -> list[PopQueue]:
+    """The queues in the order in which a pop looks at them. What is popped in order stays in its queue, and never
+    comes back elsewhere."""
+    back, *normal = queues
+    random.shuffle(normal)
+    if in_order:
+        return normal
+    return [back, *normal] if random.randrange(RETRIES_FIRST) == 0 else [*normal, back]
+
+
 def _places(fields: PopMessage, now_ms: int, found: Found) -> Mapping[str, str]:
     """What an answer says of a pop beside its messages; clients make the messages' handles of it."""
-    return {
+    places = {
         "popTime": str(now_ms),
         "invisibleTime": str(fields.invisible_time),
-        "reviveQid": str(REVIVE_QUEUE),
+        "reviveQid": str(ORDERED_QUEUE if fields.order else REVIVE_QUEUE),
         "restNum": str(found.rest),
         "startOffsetInfo": start_offset_info(found.places),
         "msgOffsetInfo": message_offset_info(found.places),
     }
+    if fields.order:
+        places["orderCountInfo"] = ";".join(found.counts)
+    return places

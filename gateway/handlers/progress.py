@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gateway.broker import Broker
+from gateway.pop_orders import Place
 from gateway.router import Call, RequestError
 from gateway.topics import Topic
 from gateway.wire.admin_bodies import (
@@ -144,6 +145,7 @@ class GroupProgress:
             targets.append((queue, self._target(queue, asked, fields.timestamp)))
         for queue, offset in targets:
             self._broker.resets.assign(fields.group, topic.name, queue.number, offset)
+            self._broker.orders.forget([Place(fields.group, topic.name, queue.number)])
             self._broker.stats.moved(topic.name, fields.group, queue.number, offset)
             self._store.set_offset(fields.group.encode(), topic.stored_name, queue.number, offset)
         body = encode_offsets_by_queue(

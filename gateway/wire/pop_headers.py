@@ -24,6 +24,8 @@ class PopMessage(Fields):
     exp_type: str | None = None
     exp: str | None = None
     order: bool = False
+    attempt_id: str | None = None
+    """The same in a repeated request: its first answer may have been lost."""
 
 
 class AckMessage(Fields):
@@ -63,6 +65,8 @@ class Notification(Fields):
     born_time: Int64
     exp_type: str | None = None
     exp: str | None = None
+    order: bool = False
+    attempt_id: str | None = None
 
 
 class PollingInfo(Fields):

@@ -93,6 +93,17 @@ def message_offset_info(pops: Iterable[Popped]) -> str:
     )
 
 
+def order_count_info(retried: str, queue: int, counts: dict[int, int], popped: int) -> str:
+    """The field orderCountInfo of one queue: how often messages popped in order had been delivered before, as
+    `kind qoQUEUE%OFFSET count` of each that had, and the least of all as `kind QUEUE count` for older clients.
+
+    :param popped: how many messages there are, new ones included.
+    """
+    least = min(counts.values()) if len(counts) == popped else 0
+    each = [f"{retried} qo{queue}%{offset} {count}" for offset, count in counts.items()]
+    return ";".join([*each, f"{retried} {queue} {least}"])
+
+
 class BatchAck(msgspec.Struct):
     """The messages of one pop and queue that are acknowledged together (BatchAck)."""
 

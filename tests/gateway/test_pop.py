@@ -138,7 +138,6 @@ class TestPop:
             ({"expType": "SQL92", "exp": "a >"}, 23),
             ({"expType": "XX", "exp": "a"}, 23),
             ({"bornTime": START_MS - 5_000, "pollTime": 1_000}, 210),
-            ({"order": "true"}, 3),
             ({"invisibleTime": -1}, 29),
             ({"consumerGroup": "g" * 246}, 29),
         ],

@@ -1,0 +1,157 @@
+"""Pops in order: what a group popped last from each queue, and which of it is not acknowledged.
+
+While one of those messages is invisible, nobody of the group gets anything of the queue; when all of them are visible
+again, the queue goes on at the first that was not acknowledged (ConsumerOrderInfoManager). It is stored with the batch
+that it is part of; upstream writes it every five seconds.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from storage import Store
+
+ORDERED_QUEUE = 999
+"""The reviveQid of messages popped in order, by which their handles are told from others (KeyBuilder)."""
+
+_NOTE = b"pop order\0"
+
+
+class Place(NamedTuple):
+    """A queue, as one group sees it."""
+
+    group: str
+    topic: str
+    queue: int
+
+
+class OrderedPop(msgspec.Struct, array_like=True):
+    """The messages that a group popped from a queue together. Times are epoch ms and ms."""
+
+    popped_ms: int
+    invisible_ms: int
+    offsets: list[int]
+    """Rising; never empty."""
+    attempt: str | None = None
+    """By which a client that repeats a request says so: it gets the same again."""
+    acked: list[int] = []
+    put_off: dict[int, int] = {}
+    """Until when messages are invisible that were given another time, by offset."""
+    delivered: dict[int, int] = {}
+    """How often messages had been delivered before, by offset; the new ones are left out."""
+
+    @property
+    def next_offset(self) -> int:
+        """Where the group goes on: at the first message that is not acknowledged."""
+        return next((one for one in self.offsets if one not in self.acked), self.offsets[-1] + 1)
+
+    def visible_ms(self, now_ms: int) -> int:
+        """When all of what is not acknowledged is visible again; `now_ms` or less when it is."""
+        until = self.popped_ms + self.invisible_ms
+        return max(
+            (self.put_off.get(one, until) for one in self.offsets if one not in self.acked),
+            default=now_ms,
+        )
+
+    def blocks(self, attempt: str | None, now_ms: int) -> bool:
+        """Whether a pop of the queue has to wait."""
+        if self.attempt is not None and self.attempt == attempt:
+            return False
+        return self.visible_ms(now_ms) > now_ms
+
+
+class PopOrders:
+    """The last pop in order of every group and queue, which are stored."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._pops: dict[Place, OrderedPop] = {}
+        self._releases: list[tuple[int, Place]] = []
+        self.reload()
+
+    def reload(self) -> None:
+        """Take over what is stored."""
+        self._pops.clear()
+        self._releases.clear()
+        for name, value in self._store.notes():
+            if name.startswith(_NOTE):
+                group, topic, queue = name.removeprefix(_NOTE).decode().split("\0")
+                place = Place(group, topic, int(queue))
+                self._pops[place] = msgspec.json.decode(value, type=OrderedPop)
+                self._watch(place)
+
+    def get(self, place: Place) -> OrderedPop | None:
+        """What was popped last."""
+        return self._pops.get(place)
+
+    def note(
+        self, place: Place, attempt: str | None, now_ms: int, invisible_ms: int, offsets: list[int]
+    ) -> OrderedPop:
+        """Messages are popped, now. The change joins the store's batch."""
+        before = self._pops.get(place)
+        pop = OrderedPop(now_ms, invisible_ms, offsets, attempt)
+        if before is not None:
+            if before.attempt is not None and before.attempt == attempt:
+                pop.delivered = before.delivered
+            else:
+                pop.delivered = {
+                    one: before.delivered.get(one, 0) + 1
+                    for one in offsets
+                    if one in before.offsets
+                }
+        self._pops[place] = pop
+        self._put(place)
+        return pop
+
+    def acknowledge(self, place: Place, offset: int) -> None:
+        """A message of the last pop was consumed. The change joins the store's batch."""
+        pop = self._pops[place]
+        if offset not in pop.acked:
+            pop.acked.append(offset)
+            self._put(place)
+
+    def put_off(self, place: Place, offset: int, until_ms: int) -> None:
+        """A message of the last pop is invisible until then. The change joins the store's batch."""
+        self._pops[place].put_off[offset] = until_ms
+        self._put(place)
+
+    def forget(self, places: Iterable[Place]) -> None:
+        """Nothing was popped there. The change joins the store's batch."""
+        for place in places:
+            if self._pops.pop(place, None) is not None:
+                self._store.delete_note(_name(place))
+
+    def forget_group(self, group: str) -> None:
+        """A group is gone, or its progress."""
+        self.forget([place for place in self._pops if place.group == group])
+
+    def forget_topic(self, topic: str) -> None:
+        """A topic is gone."""
+        self.forget([place for place in self._pops if place.topic == topic])
+
+    def released(self, now_ms: int) -> list[Place]:
+        """The queues that block nobody any longer since the last call, because a time is over."""
+        free: list[Place] = []
+        while self._releases and self._releases[0][0] <= now_ms:
+            _, place = heapq.heappop(self._releases)
+            pop = self._pops.get(place)
+            if pop is not None and not pop.blocks(None, now_ms):
+                free.append(place)
+        return free
+
+    def _put(self, place: Place) -> None:
+        self._store.put_note(_name(place), msgspec.json.encode(self._pops[place]))
+        self._watch(place)
+
+    def _watch(self, place: Place) -> None:
+        pop = self._pops[place]
+        if pop.next_offset <= pop.offsets[-1]:
+            heapq.heappush(self._releases, (pop.visible_ms(pop.popped_ms), place))
+
+
+def _name(place: Place) -> bytes:
+    return _NOTE + "\0".join(map(str, place)).encode()

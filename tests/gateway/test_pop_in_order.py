@@ -1,0 +1,303 @@
+"""Pops in order: one at a time for a queue and a group, and again from the first that is not acknowledged."""
+
+from __future__ import annotations
+
+import base64
+import json
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.commands import Command
+from gateway.wire.messages import decode_messages
+from gateway.wire.pops import parse_handle
+from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
+from tests.gateway.test_pop import (
+    INVISIBLE_MS,
+    ack,
+    ask_pop,
+    handle_fields,
+    handles,
+    pop,
+    pop_fields,
+    send,
+)
+
+ORDER = {"order": "true", "queueId": 0}
+
+
+def pop_texts(gateway: MemoryGateway, client: MemoryClient, **fields: object) -> list[str]:
+    return bodies(pop(gateway, client, **{**ORDER, **fields}))
+
+
+def put_off(client: MemoryClient, handle: str, ms: int) -> Command:
+    fields = {**handle_fields(handle), "invisibleTime": str(ms)}
+    return client.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields)
+
+
+class TestOneAtATime:
+    def test_the_answer(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        send(client, "a", "b", "c")
+        answer = ask_pop(gateway, client, **ORDER, maxMsgNums=2)
+        assert bodies(decode_messages(answer.body)) == ["a", "b"]
+        assert answer.ext() == {
+            "popTime": str(gateway.now_ms),
+            "invisibleTime": "10000",
+            "reviveQid": "999",
+            "restNum": "1",
+            "startOffsetInfo": "0 0 0",
+            "msgOffsetInfo": "0 0 0,1",
+            "orderCountInfo": "0 0 0",
+        }
+
+    def test_nothing_more_until_all_is_acknowledged(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send(client, "a", "b", "c")
+        first, second = handles(ask_pop(gateway, client, **ORDER, maxMsgNums=2))
+        blocked = ask_pop(gateway, client, **ORDER)
+        assert (blocked.code, blocked.ext()["restNum"]) == (ResponseCode.POLLING_TIMEOUT, "0")
+        ack(client, second)
+        assert pop_texts(gateway, client) == []
+        ack(client, first)
+        assert pop_texts(gateway, client) == ["c"]
+
+    def test_other_queues_and_groups_go_on(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send(client, "a", "b")
+        send(client, "x", queue=1)
+        assert pop_texts(gateway, client, maxMsgNums=1) == ["a"]
+        assert pop_texts(gateway, client, queueId=-1) == ["x"]
+        assert pop_texts(gateway, client, consumerGroup="other", maxMsgNums=1) == ["a"]
+
+    def test_an_acknowledgement_wakes_who_waits(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send(client, "a", "b")
+        (handle,) = handles(ask_pop(gateway, client, **ORDER, maxMsgNums=1))
+        waiting = gateway.connect()
+        opaque = waiting.send(
+            RequestCode.POP_MESSAGE, pop_fields(gateway, **ORDER, pollTime=15_000)
+        )
+        assert waiting.answer(opaque) is None
+        ack(client, handle)
+        answer = waiting.answer(opaque)
+        assert answer is not None
+        assert bodies(decode_messages(answer.body)) == ["b"]
+
+    def test_notifications(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        send(client, "a", "b")
+        (handle,) = handles(ask_pop(gateway, client, **ORDER, maxMsgNums=1))
+        where = pop_fields(gateway, **ORDER, pollTime=0)
+        assert client.ask(RequestCode.NOTIFICATION, where).ext()["hasMsg"] == "false"
+        ack(client, handle)
+        assert client.ask(RequestCode.NOTIFICATION, where).ext()["hasMsg"] == "true"
+
+    def test_filters_pass_over(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        send(client, "x", TAGS="X")
+        send(client, "y", TAGS="Y")
+        assert pop_texts(gateway, client, exp="Z") == []
+        assert pop_texts(gateway, client, exp="*") == []
+
+    def test_a_repeated_request(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        send(client, "a", "b")
+        for _ in range(2):
+            answer = ask_pop(gateway, client, **ORDER, maxMsgNums=1, attemptId="once")
+            assert bodies(decode_messages(answer.body)) == ["a"]
+            assert answer.ext()["orderCountInfo"] == "0 0 0"
+        assert pop_texts(gateway, client, attemptId="twice") == []
+
+
+class TestAgain:
+    def test_from_the_first_that_is_not_acknowledged(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send(client, "a", "b", "c")
+        first, _, _ = handles(ask_pop(gateway, client, **ORDER))
+        ack(client, first)
+        send(client, "d")
+        gateway.advance(INVISIBLE_MS)
+        answer = ask_pop(gateway, client, **ORDER)
+        assert bodies(decode_messages(answer.body)) == ["b", "c", "d"]
+        assert answer.ext()["orderCountInfo"] == "0 qo0%1 1;0 qo0%2 1;0 0 0"
+        gateway.advance(INVISIBLE_MS)
+        answer = ask_pop(gateway, client, **ORDER)
+        assert answer.ext()["orderCountInfo"] == "0 qo0%1 2;0 qo0%2 2;0 qo0%3 1;0 0 1"
+
+    def test_an_old_handle_is_as_good(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        send(client, "a", "b")
+        (old,) = handles(ask_pop(gateway, client, **ORDER, maxMsgNums=1))
+        gateway.advance(INVISIBLE_MS)
+        (new,) = handles(ask_pop(gateway, client, **ORDER, maxMsgNums=1))
+        assert ack(client, old).code == ResponseCode.SUCCESS
+        assert pop_texts(gateway, client) == []
+        assert ack(client, new).code == ResponseCode.SUCCESS
+        assert ack(client, new).code == ResponseCode.SUCCESS
+        assert pop_texts(gateway, client) == ["b"]
+
+    def test_the_end_of_a_time_wakes_who_waits(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send(client, "a")
+        pop_texts(gateway, client, invisibleTime=3_000)
+        opaque = client.send(RequestCode.POP_MESSAGE, pop_fields(gateway, **ORDER, pollTime=15_000))
+        gateway.advance(2_900)
+        assert client.answer(opaque) is None
+        gateway.advance(400)
+        answer = client.answer(opaque)
+        assert answer is not None
+        assert bodies(decode_messages(answer.body)) == ["a"]
+
+    def test_over_a_crash(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        send(client, "a", "b", "c")
+        first, _ = handles(ask_pop(gateway, client, **ORDER, maxMsgNums=2))
+        ack(client, first)
+        gateway.crash()
+        client = gateway.connect()
+        assert pop_texts(gateway, client) == []
+        gateway.advance(INVISIBLE_MS)
+        answer = ask_pop(gateway, client, **ORDER)
+        assert bodies(decode_messages(answer.body)) == ["b", "c"]
+        assert answer.ext()["orderCountInfo"] == "0 qo0%1 1;0 0 0"
+
+    def test_a_refused_commit_is_no_pop(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        send(client, "a")
+        with monkeypatch.context() as broken:
+
+            def fail(*_: object) -> None:
+                raise OSError("no")
+
+            broken.setattr(gateway.store, "_put_held", fail)
+            assert ask_pop(gateway, client, **ORDER).code == ResponseCode.SYSTEM_ERROR
+        answer = ask_pop(gateway, client, **ORDER)
+        assert bodies(decode_messages(answer.body)) == ["a"]
+        assert answer.ext()["orderCountInfo"] == "0 0 0"
+
+
+class TestAck:
+    def test_what_the_pop_did_not_bring(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        send(client, "a", "b")
+        (handle,) = handles(ask_pop(gateway, client, **ORDER, maxMsgNums=1))
+        wrong = {**handle_fields(handle), "offset": "1"}
+        assert client.ask(RequestCode.ACK_MESSAGE, wrong).code == ResponseCode.MESSAGE_ILLEGAL
+
+    def test_what_was_never_popped_moves_nothing(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send(client, "a", "b")
+        never = f"0 {gateway.now_ms} {INVISIBLE_MS} 999 0 broker-a 0 1"
+        assert ack(client, never).code == ResponseCode.SUCCESS
+        assert pop_texts(gateway, client) == ["a", "b"]
+
+    def test_many(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        send(client, "a", "b", "c")
+        (first, *_) = handles(ask_pop(gateway, client, **ORDER, maxMsgNums=2))
+        handle = parse_handle(first)
+        acks = {
+            "c": "consumers",
+            "t": "orders",
+            "r": "0",
+            "so": 0,
+            "q": 0,
+            "rq": handle.revive_queue,
+            "pt": handle.pop_time,
+            "it": handle.invisible_time,
+            "b": base64.b64encode(b"\x03").decode(),
+        }
+        body = json.dumps({"brokerName": "broker-a", "acks": [acks]}).encode()
+        assert client.ask(RequestCode.BATCH_ACK_MESSAGE, None, body).code == ResponseCode.SUCCESS
+        assert pop_texts(gateway, client) == ["c"]
+
+    def test_after_a_reset(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        send(client, "a", "b", "c")
+        (handle,) = handles(ask_pop(gateway, client, **ORDER, maxMsgNums=1))
+        ack(client, handle)
+        (handle,) = handles(ask_pop(gateway, client, **ORDER, maxMsgNums=1))
+        reset = {
+            "topic": "orders",
+            "group": "consumers",
+            "queueId": "0",
+            "offset": "0",
+            "timestamp": "-1",
+            "isForce": "true",
+        }
+        answer = client.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)
+        assert answer.code == ResponseCode.SUCCESS
+        # Neither the block nor the acknowledgement of what was popped before the reset counts.
+        assert ack(client, handle).code == ResponseCode.SUCCESS
+        assert pop_texts(gateway, client) == ["a", "b", "c"]
+
+    def test_a_deleted_group_begins_anew(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send(client, "a")
+        pop_texts(gateway, client)
+        gone = {"groupName": "consumers", "cleanOffset": "true"}
+        client.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, gone)
+        assert pop_texts(gateway, client) == ["a"]
+
+
+class TestPutOff:
+    def test_for_longer(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        send(client, "a", "b")
+        popped_ms = gateway.now_ms
+        (handle,) = handles(ask_pop(gateway, client, **ORDER, maxMsgNums=1))
+        gateway.advance(1_000)
+        assert put_off(client, handle, 30_000).ext() == {
+            "popTime": str(popped_ms),
+            "invisibleTime": "31000",
+            "reviveQid": "999",
+        }
+        gateway.advance(INVISIBLE_MS)
+        assert pop_texts(gateway, client) == []
+        assert ack(client, handle).code == ResponseCode.SUCCESS
+        assert pop_texts(gateway, client) == ["b"]
+
+    def test_for_less(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        send(client, "a")
+        (handle,) = handles(ask_pop(gateway, client, **ORDER))
+        opaque = client.send(RequestCode.POP_MESSAGE, pop_fields(gateway, **ORDER, pollTime=15_000))
+        put_off(gateway.connect(), handle, 1_000)
+        gateway.advance(1_500)
+        answer = client.answer(opaque)
+        assert answer is not None
+        assert bodies(decode_messages(answer.body)) == ["a"]
+
+    def test_what_is_acknowledged(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        send(client, "a", "b")
+        (handle,) = handles(ask_pop(gateway, client, **ORDER, maxMsgNums=1))
+        ack(client, handle)
+        assert put_off(client, handle, 60_000).ext()["invisibleTime"] == "0"
+        assert pop_texts(gateway, client) == ["b"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 7)), max_size=12))
+def test_no_message_overtakes_another(steps: list[tuple[int, int]]) -> None:
+    """Whatever is popped and acknowledged, each message is first delivered after all before it were."""
+    with TemporaryDirectory() as folder, closing(MemoryGateway(Path(folder))) as gateway:
+        client = gateway.connect()
+        texts = [str(number) for number in range(8)]
+        send(client, *texts)
+        delivered: list[str] = []
+        for most, acked in steps:
+            answer = ask_pop(gateway, client, **ORDER, maxMsgNums=most)
+            assert answer.code == ResponseCode.SUCCESS or delivered == texts
+            if answer.code == ResponseCode.SUCCESS:
+                new = [
+                    text for text in bodies(decode_messages(answer.body)) if text not in delivered
+                ]
+                delivered += new
+                for place, handle in enumerate(handles(answer)):
+                    if acked >> place & 1:
+                        ack(client, handle)
+            gateway.advance(INVISIBLE_MS)
+        assert delivered == texts[: len(delivered)]

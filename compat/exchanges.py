@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from compat.recorder import Kind, read_capture
 from gateway.wire.commands import Command, CommandError, decode_command
 from gateway.wire.frames import FrameBuffer, FrameError
+from recording.format import Kind, read_capture
 
 TAG: Final = re.compile(rb"cmp[0-9]{3}x")
 """What `tag` makes."""

@@ -15,10 +15,11 @@ import msgspec
 
 from compat import children
 from compat.real_broker import RealBroker
-from compat.recorder import Recorder, Route
+from compat.recorder import Recorder
 from gateway.client import RemotingClient
 from gateway.wire.codes import RequestCode
 from gateway.wire.dialect import to_json
+from recording.proxy import Route
 
 TOLD_HOST: Final = "127.0.0.2"
 """Where clients are told that the servers are, and where the recorders are instead."""

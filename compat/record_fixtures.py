@@ -17,8 +17,9 @@ from compat.clients.cpp import CppClient
 from compat.clients.driver import ClientFailure, Outgoing, Sent, until
 from compat.clients.java import JavaClient, Version, mqadmin
 from compat.real_broker import RealBroker
-from compat.recorder import Recorder, Route
+from compat.recorder import Recorder
 from compat.toolchain import PROJECT
+from recording.proxy import Route
 
 RECORDED: Final = PROJECT / "tests" / "wire" / "recorded"
 

@@ -48,7 +48,7 @@ def server_options(command: Callable[..., None]) -> Callable[..., None]:
             envvar="TIDEGATE_SERVER",
             default="127.0.0.1:9876",
             metavar="HOST:PORT",
-            callback=_server,
+            callback=address,
             help="The gateway to ask. Default: 127.0.0.1:9876. Variable: TIDEGATE_SERVER.",
         ),
     ):
@@ -56,7 +56,8 @@ def server_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def _server(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, int]:
+def address(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, int]:
+    """Reads a flag's HOST:PORT; the host may be a name."""
     host, _, port = value.rpartition(":")
     if not host or not (port.isascii() and port.isdigit() and 0 < int(port) <= 65_535):
         raise click.BadParameter(f"{value!r} is not HOST:PORT, such as 127.0.0.1:9876")

@@ -19,6 +19,7 @@ from rich_click import RichCommand, RichOption
 
 from gateway import care
 from gateway.asking import connect, moment, now_ms, server_options
+from gateway.capturing import capture
 from gateway.clock_command import clock
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def _settle(file: Path | None, flags: dict[str, object]) -> Loaded:
 @click.command_panel("What a running gateway holds", commands=["pending", "abort", "clock"])
 @click.command_panel("Care of data", commands=[command.name or "" for command in care.COMMANDS])
 @click.command_panel("Beside a real broker", commands=["bench", "compat"])
-@click.command_panel("Recorded traffic", commands=list(_JOBS))
+@click.command_panel("Recorded traffic", commands=["capture", *_JOBS])
 @click.version_option(package_name="tidegate", message="%(prog)s %(version)s")
 def cli() -> None:
     """A gateway for RocketMQ clients that keeps messages for later.
@@ -310,6 +311,7 @@ def compat(arguments: tuple[str, ...]) -> None:
 
 for command in (*care.COMMANDS, clock):
     cli.add_command(command)
+cli.add_command(capture)
 
 
 def _add_job(name: str, meaning: str) -> None:

@@ -14,13 +14,13 @@ from compat.comparison import Finding, compare, spoken
 from compat.differences import DIFFERENCES, number_of
 from compat.exchanges import Exchange, exchanges, tag
 from compat.peers import built_in_pair
-from compat.recorder import Kind
 from compat.report import write
 from compat.report_docs import tables
 from compat.scenarios import SCENARIOS
 from gateway.wire.codes import RequestCode
 from gateway.wire.commands import Command, decode_command, encode_command, encode_response
 from gateway.wire.frames import FrameBuffer
+from recording.format import Kind
 
 PROJECT = Path(__file__).parent.parent.parent
 

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from compat.real_broker import free_port
-from compat.recorder import CaptureError, Kind, Record, Recorder, Route, read_capture
+from compat.recorder import Recorder
+from recording.format import CaptureError, Kind, Record, read_capture
+from recording.proxy import Route
 
 LIMIT_S = 10
 

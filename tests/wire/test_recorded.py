@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from compat.recorder import Kind, read_capture
 from gateway.wire.bodies import (
     TopicSettings,
     encode_cluster_info,
@@ -49,6 +48,7 @@ from gateway.wire.messages import (
     stamp,
 )
 from gateway.wire.recall import RecallHandle
+from recording.format import Kind, read_capture
 
 CAPTURES = sorted((Path(__file__).parent / "recorded").glob("*.capture"))
 SENDS = {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}

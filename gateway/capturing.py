@@ -1,0 +1,143 @@
+"""The command `capture`: stands between clients and their RocketMQ and records what they say."""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import rich_click as click
+
+from gateway.asking import address
+from gateway.setting_values import parse_duration, parse_host_port, parse_size
+
+_FAILED: Final = 1
+_PANEL: Final = "Files"
+
+
+def _listen(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, int]:
+    try:
+        host, port = parse_host_port(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r}: {error}; write HOST:PORT") from None
+    return host, port
+
+
+def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
+    try:
+        return parse_size(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r}: {error}; write 256MiB or 1GiB") from None
+
+
+def _duration(ctx: click.Context, param: click.Parameter, value: str) -> timedelta:
+    try:
+        duration = parse_duration(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r}: {error}; write 10m or 1h") from None
+    if duration <= timedelta():
+        raise click.BadParameter(f"{value!r} is no time in which a file could be written")
+    return duration
+
+
+@click.command()
+@click.option(
+    "--listen",
+    required=True,
+    callback=_listen,
+    metavar="HOST:PORT",
+    help="Where clients come to: what they are configured with as their name server. Port 0 picks one.",
+)
+@click.option(
+    "--to",
+    "server",
+    required=True,
+    callback=address,
+    metavar="HOST:PORT",
+    help="The name server, or the gateway, that they came to before.",
+)
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="The folder of capture files.",
+)
+@click.option(
+    "--advertise",
+    metavar="HOST",
+    help="The host of this machine that clients are told for brokers. Default: the one that each client came to.",
+)
+@click.option(
+    "--file-size",
+    default="256MiB",
+    callback=_size,
+    metavar="SIZE",
+    help="The next file begins past it. Default: 256MiB.",
+    panel=_PANEL,
+)
+@click.option(
+    "--file-time",
+    default="1h",
+    callback=_duration,
+    metavar="DURATION",
+    help="And after it. Default: 1h.",
+    panel=_PANEL,
+)
+@click.option(
+    "--keep",
+    default=0,
+    type=click.IntRange(0),
+    metavar="NUMBER",
+    help="Keep so many files; the oldest are removed. Default: 0, all of them.",
+    panel=_PANEL,
+)
+@click.option(
+    "--least-free",
+    default="1GiB",
+    callback=_size,
+    metavar="SIZE",
+    help="Stop writing while the disk has less room than this. Default: 1GiB.",
+    panel=_PANEL,
+)
+def capture(
+    listen: tuple[str, int],
+    server: tuple[str, int],
+    out: Path,
+    advertise: str | None,
+    file_size: int,
+    file_time: timedelta,
+    keep: int,
+    least_free: int,
+) -> None:
+    """Record what clients and their RocketMQ say to each other, for `tidegate ingest`.
+
+    Clients are configured with --listen as their name server. What they ask is passed on to --to
+    and answered unchanged, but for the addresses of brokers: clients are told to come here for
+    those too, and for each broker a port is opened when it is first named: the broker's own where
+    that is free, else any. A broker sees this machine as the client's address.
+
+    Nothing waits for the disk: when it is too slow or full, traffic goes on, and what could not be
+    recorded is counted, here and in the files. Connections with TLS are passed on but cannot be
+    read, and one who asks for brokers over TLS is told their real addresses. Stop with Ctrl-C or
+    SIGTERM; connections that are open then are closed, and clients connect anew.
+
+    The status is 0 when everything was recorded and 1 when something could not be.
+
+    \b
+    Examples:
+      tidegate capture --listen 0.0.0.0:9877 --to 192.0.2.7:9876 --out /data/capture
+      tidegate capture --listen 127.0.0.1:9877 --to 127.0.0.1:9876 --out monday --keep 24
+    """
+    from recording.running import run
+    from recording.writer import CaptureWriter, Rotation
+
+    rotation = Rotation(file_size, file_time.total_seconds(), keep)
+    writer = CaptureWriter(out, rotation, least_free=least_free)
+    try:
+        run(listen, server, writer, advertise=advertise)
+    except OSError as error:
+        about = f" ({error.filename})" if error.filename else ""
+        raise click.ClickException(f"cannot record: {error.strerror}{about}") from None
+    sys.exit(_FAILED if writer.counts.lost else 0)

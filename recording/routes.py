@@ -1,0 +1,70 @@
+"""Puts other addresses into a name server's answers, so that clients come to the proxy.
+
+Of an answer to GET_ROUTEINFO_BY_TOPIC (TopicRouteData) and GET_BROKER_CLUSTER_INFO (ClusterInfo) the
+addresses in `brokerAddrs` are changed where they stand, and every other byte stays.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from gateway.wire.codes import RequestCode
+from gateway.wire.commands import CommandError, decode_command
+from gateway.wire.frames import FrameBuffer, FrameError
+
+REWRITTEN: Final = frozenset(
+    {RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO}
+)
+"""Requests whose answers name brokers."""
+
+_CODE: Final = re.compile(rb'"code"\s*:\s*(\d+)')
+_MIGHT_BE: Final = frozenset(str(int(code)).encode() for code in REWRITTEN)
+_ADDRESSES: Final = re.compile(rb'("brokerAddrs"\s*:\s*\{)([^{}]*)(\})')
+_ADDRESS: Final = re.compile(rb'(:\s*")([^"]+):(\d{1,5})(")')
+
+Address = tuple[str, int]
+
+
+def asks_for_brokers(frame: bytes) -> int | None:
+    """The opaque of a client's frame whose answer will name brokers; None for any other frame."""
+    if frame[4:5] == b"\0":
+        # Most frames are no such question; looking for the code alone is quick.
+        found = _CODE.search(frame, 8, 8 + int.from_bytes(frame[5:8], "big"))
+        if found is not None and found[1] not in _MIGHT_BE:
+            return None
+    try:
+        (parts,) = FrameBuffer().feed(frame)
+        command = decode_command(parts)
+    except (FrameError, CommandError, ValueError):
+        return None
+    if command.code in REWRITTEN and not command.is_response:
+        return command.opaque
+    return None
+
+
+def answered(frame: bytes) -> int | None:
+    """The opaque that a server's frame answers; None when it answers nothing."""
+    try:
+        (parts,) = FrameBuffer().feed(frame)
+        command = decode_command(parts)
+    except (FrameError, CommandError, ValueError):
+        return None
+    return command.opaque if command.is_response else None
+
+
+def rewrite(frame: bytes, place_of: Callable[[Address], Address]) -> bytes:
+    """An answer with each broker's address replaced by the place that clients are to go to."""
+    start = 8 + int.from_bytes(frame[5:8], "big")
+
+    def other(found: re.Match[bytes]) -> bytes:
+        host, port = place_of((found[2].decode("ascii", "replace"), int(found[3])))
+        return b"%b%b:%d%b" % (found[1], host.encode(), port, found[4])
+
+    def others(found: re.Match[bytes]) -> bytes:
+        return found[1] + _ADDRESS.sub(other, found[2]) + found[3]
+
+    body = _ADDRESSES.sub(others, frame[start:])
+    rest = frame[4:start] + body
+    return len(rest).to_bytes(4, "big") + rest

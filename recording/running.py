@@ -1,0 +1,72 @@
+"""A recording proxy as a program: it tells how far it is, and ends by SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from contextlib import suppress
+from typing import Final
+
+from recording.proxy import Proxy, Route, show
+from recording.routes import Address
+from recording.writer import CaptureWriter
+
+_TELL_EVERY_S: Final = 10.0
+
+log = logging.getLogger(__name__)
+
+
+def run(listen: Address, server: Address, writer: CaptureWriter, *, advertise: str | None) -> None:
+    """Record what clients of a name server say, until a signal.
+
+    :raises OSError: when it cannot listen, or the folder cannot be written.
+    """
+    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
+    asyncio.run(_run(listen, server, writer, advertise))
+
+
+async def _run(
+    listen: Address, server: Address, writer: CaptureWriter, advertise: str | None
+) -> None:
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    with writer:
+        proxy = Proxy(writer, broker_host=listen[0], advertise=advertise)
+        try:
+            here = await proxy.listen(Route(show(server), listen, server, is_followed=True))
+            log.info("listening on %s for %s, into %s", show(here), show(server), writer.folder)
+            await _tell_until(stopping, proxy)
+        finally:
+            await proxy.close()
+    log.info("ended: %s", _so_far(proxy))
+
+
+async def _tell_until(stopping: asyncio.Event, proxy: Proxy) -> None:
+    """Says how far it is while there is something to say, and at once when writing fails."""
+    writer = proxy.writer
+    told, told_at, trouble = writer.counts, time.monotonic(), None
+    while not stopping.is_set():
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stopping.wait(), timeout=1)
+        counts, now = writer.counts, time.monotonic()
+        if counts.trouble != trouble:
+            trouble = counts.trouble
+            log.warning("%s", f"not recording: {trouble}" if trouble else "recording again")
+        if now - told_at >= _TELL_EVERY_S and counts != told:
+            rate = (counts.frames - told.frames) / (now - told_at)
+            log.info("%s; %.0f/s on %d connections", _so_far(proxy), rate, counts.connections)
+            told, told_at = counts, now
+
+
+def _so_far(proxy: Proxy) -> str:
+    counts = proxy.writer.counts
+    text = f"{counts.frames:,} frames, {counts.bytes / 2**20:,.1f} MiB in {counts.files} files"
+    oddities = (
+        (counts.lost, "records lost"),
+        (proxy.refused, "connections not taken by their server"),
+        (proxy.unreadable, "directions of connections unreadable (TLS?)"),
+    )
+    return text + "".join(f"; {number:,} {what}" for number, what in oddities if number)

@@ -1,0 +1,345 @@
+"""Writes capture files without making anybody wait.
+
+`CaptureWriter.record` only appends to a list; a thread writes what has gathered, some times a
+second. Where the disk is slower than the traffic, or has no room, records are left out: how many is
+counted, and stands in the file where they would have been. So memory is bounded, and whoever is
+recorded goes on as if nobody listened.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import struct
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from recording.format import MAGIC, OPEN_SUFFIX, RECORD_HEAD, SUFFIX, Kind
+
+_WRITE_EVERY_S: Final = 0.05
+_MOST_WAITING: Final = 64 * 1024 * 1024
+"""Bytes that wait to be written; past it records are left out."""
+_TRY_AGAIN_S: Final = 5.0
+"""Between two looks at whether the disk has room again."""
+
+_pack_head = RECORD_HEAD.pack
+_pack_count = struct.Struct(">Q").pack
+_now_ns = time.time_ns
+
+
+class Rotation(NamedTuple):
+    """When the next file begins, and how many are kept."""
+
+    file_bytes: int = 256 * 1024 * 1024
+    seconds: float = 3600.0
+    keep: int = 0
+    """Files of this and earlier runs, the one being written included; the oldest go. 0 keeps all."""
+
+
+class Counts(NamedTuple):
+    """What a recorder did."""
+
+    frames: int
+    lost: int
+    """Records that could not be written."""
+    bytes: int
+    """Written, of all files."""
+    files: int
+    connections: int
+    """Open now."""
+    trouble: str | None
+    """Why nothing is being written, as one line; None when all is well."""
+
+
+class _Waiting:
+    """Records that are still to be written, and which connections they open and close."""
+
+    __slots__ = ("changes", "parts", "records", "size", "told")
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.changes: list[tuple[int, bytes | None]] = []
+        self.size = 0
+        self.records = 0
+        self.told = 0
+        """Lost ones that the records tell of."""
+
+
+class CaptureWriter:
+    """Records into a folder; `with` starts it, and ends it with complete files.
+
+    One thread records. A file that a killed recorder left is given its name.
+
+    :param least_free: bytes that stay free on the folder's disk; below it nothing is written.
+    """
+
+    def __init__(
+        self, folder: Path, rotation: Rotation | None = None, *, least_free: int = 0
+    ) -> None:
+        self.folder = folder
+        self._rotation = rotation or Rotation()
+        self._least_free = least_free
+        self._run = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(3)}"
+        self._number = 0
+        self._waiting = _Waiting()
+        self._connections: dict[int, bytes] = {}
+        """Those that are open after what is written, with their servers' names."""
+        self._open_now = 0
+        self._frames = 0
+        self._lost = 0
+        self._lost_untold = 0
+        self._lost_connection = 0
+        self._bytes = 0
+        self._trouble: str | None = None
+        self._file: _File | None = None
+        self._retry_at = 0.0
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run_thread, name="capture", daemon=True)
+
+    def start(self) -> None:
+        """Make the folder and the first file. Raises OSError when that cannot be."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for left in self.folder.glob(f"*{OPEN_SUFFIX}"):
+            _adopt(left)
+        self._file = self._next_file()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Write what was recorded, and end the file."""
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._end_file()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def counts(self) -> Counts:
+        """What was done so far."""
+        return Counts(
+            self._frames,
+            self._lost,
+            self._bytes,
+            self._number,
+            self._open_now,
+            self._trouble,
+        )
+
+    def opened(self, connection: int, server: str) -> None:
+        """A connection to the server of that name begins. Numbers are from 1 and not used again."""
+        name = server.encode("ascii", "replace")
+        with self._lock:
+            self._open_now += 1
+            self._waiting.changes.append((connection, name))
+            self._append(connection, Kind.OPENED, name)
+
+    def closed(self, connection: int) -> None:
+        """A connection ends."""
+        with self._lock:
+            self._open_now -= 1
+            self._waiting.changes.append((connection, None))
+            self._append(connection, Kind.CLOSED)
+
+    def record(self, connection: int, kind: Kind, *frame: bytes) -> None:
+        """A frame has passed: its bytes, in pieces. Never waits for the disk."""
+        with self._lock:
+            self._frames += 1
+            self._append(connection, kind, *frame)
+
+    def _append(self, connection: int, kind: Kind, *data: bytes) -> None:
+        size = sum(map(len, data))
+        waiting = self._waiting
+        if waiting.size + size > _MOST_WAITING:
+            self._note_lost(1, connection)
+            return
+        if self._lost_untold:
+            self._tell_lost()
+        waiting.parts.append(_pack_head(_now_ns(), connection, kind, size))
+        waiting.parts += data
+        waiting.size += size + RECORD_HEAD.size
+        waiting.records += 1
+
+    def _note_lost(self, records: int, connection: int) -> None:
+        if records:
+            self._lost += records
+            self._lost_untold += records
+            self._lost_connection = connection
+
+    def _tell_lost(self) -> None:
+        count = _pack_count(self._lost_untold)
+        self._waiting.parts.append(
+            _pack_head(_now_ns(), self._lost_connection, Kind.LOST, len(count)) + count
+        )
+        self._waiting.told += self._lost_untold
+        self._lost_untold = 0
+
+    # --- the writing thread ---
+
+    def _run_thread(self) -> None:
+        while not self._stopping.wait(_WRITE_EVERY_S):
+            self._write_waiting()
+        with self._lock:
+            if self._lost_untold:
+                self._tell_lost()
+        self._write_waiting()
+
+    def _take_waiting(self) -> _Waiting:
+        with self._lock:
+            waiting, self._waiting = self._waiting, _Waiting()
+        return waiting
+
+    def _write_waiting(self) -> None:
+        if self._trouble is not None and time.monotonic() < self._retry_at:
+            self._leave_out(self._take_waiting())
+            return
+        waiting = self._take_waiting()
+        trouble = self._make_room(waiting)
+        if trouble is None and waiting.parts:
+            assert self._file is not None
+            try:
+                self._bytes += self._file.append(b"".join(waiting.parts), waiting.records)
+            except OSError as error:
+                trouble = f"cannot write {self._file.path}: {error.strerror}"
+        self._trouble = trouble
+        if trouble is not None:
+            self._retry_at = time.monotonic() + _TRY_AGAIN_S
+            self._leave_out(waiting)
+            self._end_file()
+        else:
+            self._follow(waiting)
+
+    def _make_room(self, waiting: _Waiting) -> str | None:
+        """Begin the next file when the one before is full. What is wrong when there is no room."""
+        try:
+            if self._least_free:
+                disk = os.statvfs(self.folder)
+                if disk.f_bavail * disk.f_frsize < self._least_free:
+                    return f"the disk of {self.folder} has less room than is to stay free"
+            if self._file is not None and self._file.is_full(self._rotation):
+                self._end_file()
+            if self._file is None:
+                begins = waiting.parts[0] if waiting.parts else None
+                self._file = self._next_file(begins)
+        except OSError as error:
+            return f"cannot write to {self.folder}: {error.strerror}"
+        return None
+
+    def _leave_out(self, waiting: _Waiting) -> None:
+        self._follow(waiting)
+        with self._lock:
+            self._lost_untold += waiting.told
+            connection = RECORD_HEAD.unpack_from(waiting.parts[0])[1] if waiting.parts else 0
+            self._note_lost(waiting.records, connection)
+
+    def _follow(self, waiting: _Waiting) -> None:
+        for connection, name in waiting.changes:
+            if name is None:
+                self._connections.pop(connection, None)
+            else:
+                self._connections[connection] = name
+
+    def _next_file(self, first: bytes | None = None) -> _File:
+        """A file that begins with the connections, at the time of the record that comes first."""
+        self._number += 1
+        file = _File(self.folder / f"{self._run}-{self._number:05}{OPEN_SUFFIX}")
+        now = RECORD_HEAD.unpack_from(first)[0] if first else _now_ns()
+        heads = [
+            _pack_head(now, number, Kind.OPENED, len(name)) + name
+            for number, name in self._connections.items()
+        ]
+        try:
+            self._bytes += file.append(MAGIC + b"".join(heads), 0)
+            self._remove_oldest()
+        except OSError:
+            file.remove()
+            self._number -= 1
+            raise
+        return file
+
+    def _remove_oldest(self) -> None:
+        if self._rotation.keep:
+            done = sorted(self.folder.glob(f"*{SUFFIX}"))
+            for path in done[: max(0, len(done) - self._rotation.keep + 1)]:
+                path.unlink(missing_ok=True)
+
+    def _end_file(self) -> None:
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.end()
+            self._file = None
+
+
+class _File:
+    """A capture file that is being written; the lock tells others that it is."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._size = 0
+        self._records = 0
+        self._began = time.monotonic()
+
+    def append(self, data: bytes, records: int) -> int:
+        """Write whole records, so many; when that fails, none of them is there."""
+        done = 0
+        try:
+            with memoryview(data) as view:
+                while done < len(data):
+                    done += os.write(self._descriptor, view[done:])
+        except OSError:
+            os.ftruncate(self._descriptor, self._size)
+            raise
+        self._size += done
+        self._records += records
+        return done
+
+    def is_full(self, rotation: Rotation) -> bool:
+        """Whether the next one should begin."""
+        if self._records == 0:
+            return False
+        is_old = time.monotonic() - self._began >= rotation.seconds
+        return is_old or self._size >= rotation.file_bytes
+
+    def remove(self) -> None:
+        """As if it had not been begun."""
+        os.close(self._descriptor)
+        self.path.unlink(missing_ok=True)
+
+    def end(self) -> None:
+        """Give it its name, once it is on disk."""
+        try:
+            os.fsync(self._descriptor)
+            self.path.rename(self.path.with_suffix(SUFFIX))
+        finally:
+            os.close(self._descriptor)
+
+
+def _adopt(left: Path) -> None:
+    """Give a file its name that a killed recorder left; its last record may be cut."""
+    descriptor = os.open(left, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        left.rename(left.with_suffix(SUFFIX))
+    except BlockingIOError:
+        pass  # somebody is writing it
+    finally:
+        os.close(descriptor)

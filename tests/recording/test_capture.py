@@ -1,0 +1,127 @@
+"""`tidegate capture` as a process, between real clients and real servers."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from compat import children
+from compat.clients.driver import Driver
+from compat.clients.java import JavaClient, Version
+from compat.real_broker import RealBroker
+from gateway.client import RemotingClient
+from gateway.wire.codes import RequestCode
+from gateway.wire.commands import decode_command
+from gateway.wire.frames import FrameBuffer
+from recording.format import SUFFIX, Kind, read_capture
+from tests.live.process import GatewayProcess
+
+pytestmark = pytest.mark.live
+
+LISTENING = re.compile(r"listening on 127\.0\.0\.1:(\d+)")
+LIMIT_S = 20
+
+
+class Capture:
+    """A running `tidegate capture`."""
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int) -> None:
+        self.process = process
+        self.port = port
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
+        """Its status, and what it said since it listens."""
+        self.process.send_signal(number)
+        _, said = self.process.communicate(timeout=LIMIT_S)
+        return self.process.returncode, said.decode()
+
+
+@contextmanager
+def capturing(server: str, folder: Path, *flags: str) -> Iterator[Capture]:
+    command = [
+        *(sys.executable, "-m", "gateway.cli", "capture", "--listen", "127.0.0.1:0"),
+        *("--to", server, "--out", str(folder), *flags),
+    ]
+    process = children.start(
+        command, folder=folder.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        assert process.stderr is not None
+        line = process.stderr.readline().decode()
+        listening = LISTENING.search(line)
+        assert listening is not None, line
+        yield Capture(process, int(listening[1]))
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+def codes(folder: Path) -> set[int]:
+    """The codes of all recorded requests of clients."""
+    found = set()
+    for file in sorted(folder.glob(f"*{SUFFIX}")):
+        for record in read_capture(file):
+            if record.kind == Kind.FROM_CLIENT:
+                (parts,) = FrameBuffer().feed(record.data)
+                found.add(decode_command(parts).code)
+    return found
+
+
+def test_a_gateway_is_recorded(tmp_path: Path) -> None:
+    folder = tmp_path / "capture"
+    with (
+        GatewayProcess(tmp_path / "data") as gateway,
+        capturing(gateway.address, folder, "--file-size", "1KiB") as capture,
+    ):
+        with RemotingClient("127.0.0.1", capture.port) as client:
+            answer = client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"})
+            assert f"127.0.0.1:{capture.port}".encode() in answer.body
+            assert gateway.address.encode() not in answer.body
+        status, said = capture.end(signal.SIGINT)
+    assert status == 0
+    assert re.search(r"ended: 2 frames, 0\.0 MiB in \d files", said)
+    assert codes(folder) == {RequestCode.GET_ROUTEINFO_BY_TOPIC}
+    assert not list(folder.glob("*.open"))
+
+
+def test_a_server_that_is_down_is_counted(tmp_path: Path) -> None:
+    with capturing("127.0.0.1:1", tmp_path / "capture") as capture:
+        with (
+            pytest.raises(Exception, match="closed"),
+            RemotingClient("127.0.0.1", capture.port) as client,
+        ):
+            client.ask(RequestCode.HEART_BEAT)
+        status, said = capture.end()
+    assert status == 0
+    assert "1 connections not taken by their server" in said
+
+
+@pytest.mark.oracle
+def test_a_java_client_stays_at_the_proxy(
+    tmp_path: Path, drivers: dict[Version, Driver], real_broker: RealBroker
+) -> None:
+    folder = tmp_path / "capture"
+    drivers["5.5.0"].start()
+    with capturing(real_broker.namesrv_address, folder) as capture:
+        with JavaClient(f"127.0.0.1:{capture.port}", "5.5.0", driver=drivers["5.5.0"]) as client:
+            client.create_topic("recorded")
+            consumer = client.consume("recorded", "G-recorded")
+            sent = client.send("recorded", b"hello")
+            (received,) = consumer.wait_for(1)
+        assert received.msg_id == sent.msg_id
+        status, _ = capture.end()
+    assert status == 0
+    assert {
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.HEART_BEAT,
+        RequestCode.PULL_MESSAGE,
+    } <= codes(folder)

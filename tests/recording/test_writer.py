@@ -1,0 +1,151 @@
+"""Capture files: rotation, numbering over files, a disk that is full, and what a killed recorder left."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from recording import writer as module
+from recording.format import OPEN_SUFFIX, SUFFIX, Kind, Record, read_capture, run_of
+from recording.writer import CaptureWriter, Rotation
+
+FRAME = b"\0\0\0\x10" + b"x" * 16
+LIMIT_S = 10
+
+
+def wait_until(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def write(writer: CaptureWriter, *frame: bytes) -> None:
+    """Record a frame, and wait until it is in a file."""
+    before = writer.counts.bytes
+    writer.record(1, Kind.FROM_CLIENT, *frame)
+    wait_until(lambda: writer.counts.bytes > before)
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.glob(f"*{SUFFIX}"))
+
+
+def frames(folder: Path) -> list[Record]:
+    return [
+        record
+        for file in files(folder)
+        for record in read_capture(file)
+        if record.kind in (Kind.FROM_CLIENT, Kind.FROM_SERVER)
+    ]
+
+
+def test_a_new_file_begins_with_the_open_connections(tmp_path: Path) -> None:
+    with CaptureWriter(tmp_path, Rotation(file_bytes=200)) as writer:
+        writer.opened(1, "broker")
+        writer.opened(2, "gone")
+        writer.closed(2)
+        for number in range(20):
+            write(writer, FRAME[:4], FRAME[4:-1], bytes([number]))
+        assert writer.counts.connections == 1
+    written = files(tmp_path)
+    assert len(written) == writer.counts.files > 3
+    assert {run_of(file.name) for file in written} == {run_of(written[0].name)}
+    for file in written[1:]:
+        first, *others = read_capture(file)
+        assert first == (first.time_ns, 1, Kind.OPENED, b"broker")
+        assert {record.connection for record in others} <= {1}
+    assert [record.data[-1] for record in frames(tmp_path)] == list(range(20))
+    assert writer.counts.bytes == sum(file.stat().st_size for file in written)
+    assert writer.counts.lost == 0
+
+
+def test_the_oldest_files_go(tmp_path: Path) -> None:
+    with CaptureWriter(tmp_path, Rotation(file_bytes=1, keep=2)) as writer:
+        for _ in range(5):
+            write(writer, FRAME)
+    assert [run_of(file.name) for file in files(tmp_path)] == [run_of(files(tmp_path)[0].name)] * 2
+    assert len(frames(tmp_path)) == 2
+
+
+def test_times_do_not_go_back(tmp_path: Path) -> None:
+    with CaptureWriter(tmp_path, Rotation(file_bytes=1)) as writer:
+        for number in range(1, 100):
+            writer.opened(number, "s")
+            writer.record(number, Kind.FROM_CLIENT, FRAME)
+            time.sleep(0.002)
+    times = [record.time_ns for file in files(tmp_path) for record in read_capture(file)]
+    assert times == sorted(times)
+
+
+def test_a_full_disk_loses_records_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_TRY_AGAIN_S", 0.05)
+    real = os.write
+
+    def full(descriptor: int, data: bytes | memoryview) -> int:
+        if len(data) > 3:
+            return real(descriptor, data[:3])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with CaptureWriter(tmp_path) as writer:
+        writer.opened(7, "broker")
+        writer.record(7, Kind.FROM_CLIENT, FRAME)
+        wait_until(lambda: writer.counts.bytes > 60)
+        monkeypatch.setattr(os, "write", full)
+        for _ in range(3):
+            writer.record(7, Kind.FROM_CLIENT, FRAME)
+        wait_until(lambda: writer.counts.trouble is not None)
+        assert writer.counts.trouble is not None
+        assert "No space left" in writer.counts.trouble
+        writer.record(7, Kind.FROM_SERVER, FRAME)
+        wait_until(lambda: writer.counts.lost == 4)
+        monkeypatch.setattr(os, "write", real)
+        wait_until(lambda: writer.counts.trouble is None)
+        writer.record(7, Kind.FROM_CLIENT, FRAME)
+    # Both files are whole, and the second tells of what is in neither.
+    assert len(files(tmp_path)) >= 2
+    assert [record.kind for record in frames(tmp_path)] == [Kind.FROM_CLIENT] * 2
+    last = list(read_capture(files(tmp_path)[-1]))
+    assert [record.kind for record in last] == [Kind.OPENED, Kind.LOST, Kind.FROM_CLIENT]
+    assert int.from_bytes(last[1].data, "big") == 4
+
+
+def test_room_that_is_to_stay_free_stays_free(tmp_path: Path) -> None:
+    with CaptureWriter(tmp_path, least_free=1 << 60) as writer:
+        writer.record(1, Kind.FROM_CLIENT, FRAME)
+        wait_until(lambda: writer.counts.lost == 1)
+        assert "stay free" in (writer.counts.trouble or "")
+    assert frames(tmp_path) == []
+
+
+def test_memory_is_bounded_while_the_disk_is_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MOST_WAITING", 1000)
+    monkeypatch.setattr(module, "_WRITE_EVERY_S", 3600)
+    with CaptureWriter(tmp_path) as writer:
+        for _ in range(100):
+            writer.record(1, Kind.FROM_CLIENT, FRAME)
+        assert 0 < writer.counts.lost < 100
+    told = [record for record in read_capture(files(tmp_path)[0]) if record.kind == Kind.LOST]
+    assert sum(int.from_bytes(record.data, "big") for record in told) == writer.counts.lost
+    assert len(frames(tmp_path)) + writer.counts.lost == 100
+
+
+def test_what_a_killed_recorder_left_is_kept(tmp_path: Path) -> None:
+    left = tmp_path / f"20260101T000000Z-1-00001{OPEN_SUFFIX}"
+    left.write_bytes(b"tidegate capture 1\nabc")
+    with CaptureWriter(tmp_path) as first, CaptureWriter(tmp_path) as second:
+        assert left.with_suffix(SUFFIX).read_bytes() == b"tidegate capture 1\nabc"
+        assert len(list(tmp_path.glob(f"*{OPEN_SUFFIX}"))) == 2, "a file in use is left alone"
+        first.record(1, Kind.FROM_CLIENT, FRAME)
+        second.record(1, Kind.FROM_CLIENT, FRAME)
+    left.with_suffix(SUFFIX).unlink()
+    assert len(frames(tmp_path)) == 2

@@ -263,10 +263,12 @@ def terms_of(record: bytes) -> Terms:
     """By what the store finds a record: see `storage.Terms`."""
     message = decode_message(record)
     keys = find(message.properties, names.KEYS)
+    tag = find(message.properties, names.TAGS)
     return Terms(
         message.topic.encode(),
         message.queue_id,
         message.store_ms,
         (find(message.properties, names.UNIQ_KEY) or "").encode(),
         keys.encode().split() if keys is not None else (),
+        java_hash(tag) if tag is not None else 0,
     )

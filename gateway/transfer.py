@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from gateway.client import ClientError, RefusalError, RemotingClient
+from gateway.intake import terms_of
 from gateway.wire import properties as names
 from gateway.wire.codes import RequestCode, ResponseCode, SysFlag
 from gateway.wire.messages import decode_message, unpack_host
@@ -66,7 +67,7 @@ def export_lines(data: Path) -> Iterator[bytes]:
 
     :raises storage.StorageError: when the folder cannot be read.
     """
-    for due_ms, _, record in read_pending(data):
+    for due_ms, _, record in read_pending(data, terms_of):
         yield msgspec.json.encode(line_of(record, due_ms)) + b"\n"
 
 

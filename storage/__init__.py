@@ -15,6 +15,7 @@ from storage.halves import (
     put_off_check,
     take_half,
 )
+from storage.keys import Terms
 from storage.lookup import (
     Found,
     FoundPage,
@@ -22,7 +23,6 @@ from storage.lookup import (
     find_by_id,
     find_by_key,
     find_by_sequence,
-    held_by_topic,
     newest_stored_ms,
     scan_pending,
 )
@@ -42,7 +42,7 @@ from storage.recurring import (
     scan_recurring,
 )
 from storage.retention import remove_expired
-from storage.store import Aborted, AbortResult, Fired, Store, Terms, Usage
+from storage.store import Aborted, AbortResult, Fired, Store, Usage
 
 __all__ = [
     "AbortResult",
@@ -78,7 +78,6 @@ __all__ = [
     "find_half",
     "find_recurring",
     "halves_to_check",
-    "held_by_topic",
     "newest_stored_ms",
     "next_pop_due",
     "next_recurring_due",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import chain
 from typing import NamedTuple
 
 import lmdb
@@ -16,6 +17,7 @@ from storage.keys import (
     QUEUE_VALUE,
     RECURRENCE_VALUE,
     TIMER_VALUE,
+    Terms,
     key_prefix,
     pack_u64,
     planned_key,
@@ -25,7 +27,7 @@ from storage.keys import (
     term,
 )
 from storage.queues import open_queue
-from storage.store import Store, Terms
+from storage.store import Store
 
 Progress = Callable[[str, int], None]
 """Told of each step of a check as it begins: what is looked at, and how many rows that is."""
@@ -49,11 +51,12 @@ def find_faults(store: Store, progress: Progress | None = None) -> list[str]:
     try:
         with store.read_transaction() as txn:
 
-            def begin(name: str, *looked_at: lmdb._Database) -> None:
+            def begin(name: str, *looked_at: lmdb._Database, more: int = 0) -> None:
                 if progress is not None:
-                    progress(name, sum(txn.stat(table)["entries"] for table in looked_at))
+                    rows = sum(txn.stat(table)["entries"] for table in looked_at)
+                    progress(name, rows + more)
 
-            begin("timers", tables.timers)
+            begin("timers", tables.timers, more=len(store.inbox))
             pending = _check_timers(store, txn, faults)
             begin("queues", tables.queues)
             queued = _check_queues(store, txn, faults)
@@ -85,13 +88,16 @@ def _terms_of(store: Store, record: bytes) -> Terms | None:
 def _check_timers(store: Store, txn: lmdb.Transaction, faults: list[str]) -> dict[int, _Place]:
     pending: dict[int, _Place] = {}
     held: Counter[tuple[bytes, int]] = Counter()
-    for key, value in txn.cursor(db=store.tables.timers):
+    table = ((*row, True) for row in txn.cursor(db=store.tables.timers))
+    inbox = ((*row, False) for row in store.inbox.between(b"", b"\xff", None))
+    for key, value, in_table in chain(table, inbox):
         due_ms, topic, sequence, message_id = split_timer_key(key)
         queue, _, size = TIMER_VALUE.unpack(value)
         if sequence in pending:
             faults.append(f"message {sequence} is timed twice")
         pending[sequence] = _Place(topic, queue, due_ms)
-        held[topic, due_ms // HELD_SPAN_MS] += 1
+        if in_table:
+            held[topic, due_ms // HELD_SPAN_MS] += 1
         record = txn.get(pack_u64(sequence), db=store.tables.messages)
         if record is None:
             faults.append(f"timer of message {sequence}: the message is missing")

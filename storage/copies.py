@@ -11,14 +11,17 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from heapq import merge
 from pathlib import Path
 from typing import NamedTuple
 
 import lmdb
 
-from storage.environment import FORMAT_VERSION
+from storage.environment import Tables, open_tables
 from storage.errors import DataFolderError, StorageError
-from storage.keys import split_timer_key
+from storage.inbox import recover
+from storage.keys import TermsOf, split_timer_key
+from storage.upgrades import FORMAT, FORMAT_VERSION
 
 DATA_FILE = "data.mdb"
 
@@ -64,18 +67,19 @@ def restore(backup: Path, data: Path) -> int:
         return (unfinished / DATA_FILE).stat().st_size
 
 
-def read_pending(data: Path) -> Iterator[Pending]:
+def read_pending(data: Path, terms_of: TermsOf) -> Iterator[Pending]:
     """Everything in a data folder that has not fired, in the order of due times, as of one moment.
 
+    :param terms_of: see `Store`.
     :raises DataFolderError: when the folder is not one that this program can read.
     """
     with _reading(data) as environment:
-        timers = environment.open_db(b"timers", create=False)
-        messages = environment.open_db(b"messages", create=False)
+        tables = open_tables(environment, create=False)
         with environment.begin() as txn:
-            for key in txn.cursor(db=timers).iternext(values=False):
+            accepted_lately = sorted(recover(txn, tables, terms_of))
+            for key, _ in merge(txn.cursor(db=tables.timers), accepted_lately):
                 due_ms, _, sequence, _ = split_timer_key(key)
-                record = txn.get(sequence.to_bytes(8), db=messages)
+                record = txn.get(sequence.to_bytes(8), db=tables.messages)
                 if record is None:
                     raise StorageError(
                         f"message {sequence} is missing: 'tidegate fsck' tells what else is wrong"
@@ -93,7 +97,7 @@ def _reading(data: Path) -> Iterator[lmdb.Environment]:
         environment = lmdb.open(
             str(data),
             map_size=file.stat().st_size + _GROWTH,
-            max_dbs=16,
+            max_dbs=len(Tables._fields),
             readonly=True,
             readahead=False,
         )
@@ -103,7 +107,7 @@ def _reading(data: Path) -> Iterator[lmdb.Environment]:
         try:
             meta = environment.open_db(b"meta", create=False)
             with environment.begin() as txn:
-                found = txn.get(b"format", db=meta)
+                found = txn.get(FORMAT, db=meta)
         except lmdb.Error as error:
             raise DataFolderError(f"{file} was not written by Tidegate: {error}") from error
         if found != b"%d" % FORMAT_VERSION:

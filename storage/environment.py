@@ -18,10 +18,7 @@ from typing import NamedTuple
 import lmdb
 
 from storage.errors import DataFolderError, StorageFullError
-
-FORMAT_VERSION = 1
-"""Raised with every change of `keys` that an older program would misread; `open_environment`
-refuses other versions."""
+from storage.upgrades import FORMAT, FORMAT_VERSION, upgrade
 
 LOCK_FILE = "tidegate.lock"
 
@@ -82,8 +79,7 @@ class Environment:
                 )
                 opened.callback(self.lmdb.close)
                 _check_version(self.lmdb, path)
-                tables = (self.lmdb.open_db(name.encode()) for name in Tables._fields)
-                self.tables = Tables(*tables)
+                self.tables = open_tables(self.lmdb)
             except (lmdb.Error, MemoryError) as error:
                 raise DataFolderError(f"cannot open the data folder {path}: {error}") from error
             self._opened = opened.pop_all()
@@ -131,6 +127,11 @@ class Environment:
         self._opened.close()
 
 
+def open_tables(environment: lmdb.Environment, *, create: bool = True) -> Tables:
+    """The named databases, made where they are missing and `create` allows it."""
+    return Tables(*(environment.open_db(name.encode(), create=create) for name in Tables._fields))
+
+
 def _lock_folder(path: Path) -> FileIO:
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -165,12 +166,12 @@ def _file_size(path: Path) -> int:
 
 
 def _check_version(environment: lmdb.Environment, path: Path) -> None:
-    """Stamp a new file with the format's version; refuse another version, and a file that is not
-    Tidegate's."""
+    """Stamp a new file with the format's version, upgrade an older one; refuse a newer one, and a
+    file that is not Tidegate's."""
     with environment.begin(write=True) as txn:
         if txn.stat()["entries"] == 0:
             meta = environment.open_db(b"meta", txn=txn)
-            txn.put(b"format", b"%d" % FORMAT_VERSION, db=meta)
+            txn.put(FORMAT, b"%d" % FORMAT_VERSION, db=meta)
             return
     try:
         meta = environment.open_db(b"meta", create=False)
@@ -178,11 +179,13 @@ def _check_version(environment: lmdb.Environment, path: Path) -> None:
         found = None
     else:
         with environment.begin() as txn:
-            found = txn.get(b"format", db=meta)
+            found = txn.get(FORMAT, db=meta)
     if found is None:
         raise DataFolderError(f"{path}/data.mdb was not written by Tidegate: choose another folder")
-    if found != b"%d" % FORMAT_VERSION:
+    if int(found) > FORMAT_VERSION:
         raise DataFolderError(
             f"the data folder {path} has format {found.decode()}, "
             f"this program reads format {FORMAT_VERSION}: use the version of Tidegate that wrote it"
         )
+    if int(found) < FORMAT_VERSION:
+        upgrade(environment, int(found))

@@ -5,11 +5,12 @@ All integers are big-endian, so that the order of bytes is the order of meaning.
     table     key                                     value
     messages  sequence 8                              the record, as a pull returns it
     timers    due ms 8 | topic | 0 | sequence 8 | id  queue 4 | tag hash 4 | size 4
+              (those of messages accepted lately are in memory: see `inbox`)
     ids       id | 0 | sequence 8                     due ms 8 (0: not timed) [| aborted ms 8]
     keys      topic | 0 | key | 0 | sequence 8        (empty)
     queues    topic | 0 | queue 4 | offset 8          sequence 8 | tag hash 4 | size 4 | stored ms 8
     ends      topic | 0 | queue 4                     first offset 8 | next offset 8
-    held      topic | 0 | due span 8                  messages held 8
+    held      topic | 0 | due span 8                  rows in `timers` 8
     aborted   aborted ms 8 | sequence 8               (empty)
     halves    sequence 8                              next check ms 8 | checks made 4
     checks    next check ms 8 | sequence 8            (empty)
@@ -44,8 +45,10 @@ LMDB's keys are at most 511 bytes. Topics are at most 255 bytes; ids and keys ar
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from hashlib import sha1
 from struct import Struct
+from typing import NamedTuple
 
 MAX_TERM = 200
 """Longest id or key, in bytes, that is stored as it is."""
@@ -53,10 +56,13 @@ MAX_TERM = 200
 MAX_TOPIC = 255
 """Longest topic or group name, in bytes (`TopicValidator`: retry and dead-letter topics)."""
 
-MAX_OFFSET_NAMES = 511 - 6
+MAX_KEY = 511
+"""Longest key, in bytes, that LMDB takes."""
+
+MAX_OFFSET_NAMES = MAX_KEY - 6
 """Longest group and topic together, in bytes, for which an offset can be kept."""
 
-MAX_POP_NAMES = 511 - 22
+MAX_POP_NAMES = MAX_KEY - 22
 """Longest group and topic together, in bytes, for which a popped message can be noted."""
 
 HELD_SPAN_MS = 10_000
@@ -73,12 +79,31 @@ QUEUE_VALUE = Struct(">QiiQ")
 QUEUE_COLUMNS = Struct(">iiQ")
 """What follows the sequence in a queue's row: tag hash, size, stored ms."""
 ENDS_VALUE = Struct(">QQ")
+NOT_TIMED = b"\0\0\0\0\0\0\0\0"
+"""The due ms, in `ids`, of a message for now."""
 HALF_VALUE = Struct(">QI")
 """next check ms, checks made"""
 RECURRENCE_VALUE = Struct(">QQ?")
 """next ms, fired, paused"""
 
 pack_u64 = U64.pack
+
+
+class Terms(NamedTuple):
+    """What the indexes hold of a message: its queue, when it was accepted, its id, its keys and the
+    hash of its tag."""
+
+    topic: bytes
+    queue: int
+    stored_ms: int
+    message_id: bytes
+    keys: Sequence[bytes]
+    tag_hash: int
+
+
+TermsOf = Callable[[bytes], Terms]
+"""Reads the terms out of a record, or raises ValueError: the store itself does not know how a
+record is laid out."""
 
 
 def term(text: bytes) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
+from heapq import merge
 from itertools import islice
 from typing import NamedTuple
 
@@ -131,12 +132,13 @@ def scan_pending(
     found: list[Found] = []
     with store.read_transaction() as txn:
         start = max(pack_u64(begin_ms), cursor + b"\0" if cursor is not None else b"")
-        keys = (
+        in_table = (
             _all_timers(store, txn, start, end_ms)
             if topic is None
             else _timers_of(store, txn, topic, start, end_ms)
         )
-        for seen, (key, value) in enumerate(keys, 1):
+        in_memory = store.inbox.between(start, pack_u64(end_ms), topic)
+        for seen, (key, value) in enumerate(merge(in_table, in_memory), 1):
             matches = tag_hash is None or TIMER_VALUE.unpack(value)[1] == tag_hash
             if matches:
                 number = key[key.index(0, 8) + 1 :][:8]
@@ -148,16 +150,6 @@ def scan_pending(
             if len(found) == limit or seen == MAX_TIMERS_SCANNED:
                 return FoundPage(found, key)
     return FoundPage(found, None)
-
-
-def held_by_topic(store: Store) -> dict[bytes, int]:
-    """How many messages of each topic have not fired."""
-    counts: dict[bytes, int] = {}
-    with store.read_transaction() as txn:
-        for key, value in txn.cursor(db=store.tables.held):
-            topic = key[:-9]
-            counts[topic] = counts.get(topic, 0) + int.from_bytes(value)
-    return counts
 
 
 def newest_stored_ms(store: Store) -> int:
@@ -205,10 +197,10 @@ def _timers_of(
         span = int.from_bytes(held_row[-8:])
         last = min(end, pack_u64((span + 1) * HELD_SPAN_MS))
         key = max(start, pack_u64(span * HELD_SPAN_MS) + name)
-        alive = timers.set_range(key)
-        while alive and seek_topic(timers, name, last):
+        timers.set_range(key)
+        while seek_topic(timers, name, last):
             yield timers.key(), timers.value()
-            alive = timers.next()
+            timers.next()
 
 
 def _newest_first(txn: lmdb.Transaction, table: lmdb._Database, prefix: bytes) -> Iterator[bytes]:
@@ -243,7 +235,7 @@ def _describe(store: Store, txn: lmdb.Transaction, number: bytes, id_row: bytes)
     terms = store.terms_of(record)
     if due_ms:
         key = timer_key(due_ms, terms.topic, sequence, term(terms.message_id))
-        if txn.get(key, db=store.tables.timers) is not None:
+        if store.inbox.holds(key) or txn.get(key, db=store.tables.timers) is not None:
             return Found(sequence, record, State.PENDING, due_ms, 0, -1)
     queue = store.queue(terms.topic, terms.queue)
     place = find_sequence(txn, store.tables, queue, sequence, due_ms or terms.stored_ms)

@@ -7,7 +7,7 @@ nothing of it. One thread calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from enum import Enum
 from functools import wraps
@@ -18,17 +18,22 @@ import lmdb
 
 from storage.environment import Environment, Tables
 from storage.errors import StorageError, StorageFullError
+from storage.inbox import INBOX_SIZE, MARK, Inbox, recover
 from storage.keys import (
     HELD_SPAN_MS,
+    MAX_KEY,
     MAX_OFFSET_NAMES,
+    NOT_TIMED,
     QUEUE_COLUMNS,
     TIMER_VALUE,
     U64,
+    TermsOf,
     held_key,
     key_prefix,
     offset_key,
     pack_u64,
     split_offset_key,
+    split_timer_key,
     term,
     timer_key,
 )
@@ -37,16 +42,6 @@ from storage.timers import seek_topic
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
-
-
-class Terms(NamedTuple):
-    """By what a message is found: its queue, when it was accepted, its id and its keys."""
-
-    topic: bytes
-    queue: int
-    stored_ms: int
-    message_id: bytes
-    keys: Sequence[bytes]
 
 
 NEXT_SEQUENCE = b"next sequence"
@@ -58,9 +53,6 @@ META_PAGES = 2
 
 NOTE = b"note "
 """Names in `meta` that begin so are the caller's own, from `put_note`."""
-
-TermsOf = Callable[[bytes], Terms]
-"""Reads the terms out of a record: the store itself does not know how a record is laid out."""
 
 
 class Aborted(Enum):
@@ -134,10 +126,17 @@ class Store:
     :param path: the data folder.
     :param terms_of: reads topic, id and keys out of a record, for retention, look-up and check.
     :param sync: see `Environment`.
+    :param inbox_size: see `INBOX_SIZE`.
     """
 
     def __init__(
-        self, path: Path, terms_of: TermsOf, *, sync: bool = True, map_size: int = 1 << 30
+        self,
+        path: Path,
+        terms_of: TermsOf,
+        *,
+        sync: bool = True,
+        map_size: int = 1 << 30,
+        inbox_size: int = INBOX_SIZE,
     ) -> None:
         self.environment = Environment(path, sync=sync, map_size=map_size)
         self.tables = self.environment.tables
@@ -146,13 +145,14 @@ class Store:
         self._queues: dict[tuple[bytes, int], Queue] = {}
         self._offsets: dict[tuple[bytes, bytes, int], int] = {}
         self._changed_offsets: set[tuple[bytes, bytes, int]] = set()
-        self._held_totals: dict[bytes, int] | None = None
         self.timed = 0
         """Messages taken in for later since the store was opened."""
         with self._lmdb.begin() as txn:
             self._next_sequence = self._committed_sequence = _first_free_sequence(txn, self.tables)
             for key, value in txn.cursor(db=self.tables.offsets):
                 self._offsets[split_offset_key(key)] = U64.unpack(value)[0]
+            self.inbox = Inbox(inbox_size, recover(txn, self.tables, terms_of))
+            self._held_totals = self._count_held(txn)
         self._new_batch()
 
     def _new_batch(self) -> None:
@@ -166,6 +166,8 @@ class Store:
         self._keys: list[tuple[bytes, bytes]] = []
         self._rows: list[tuple[bytes, bytes]] = []
         self._held: dict[tuple[bytes, int], int] = {}
+        self._held_changes: dict[bytes, int] = {}
+        self._changes = 0
         self._timed = 0
         self._grown: set[Queue] = set()
         self._shortened: dict[Queue, int] = {}
@@ -203,9 +205,7 @@ class Store:
         number = pack_u64(sequence)
         offset = queue.next
         row = number + QUEUE_COLUMNS.pack(tag_hash, len(record), stored_ms)
-        self._add_record(
-            sequence, number, queue.topic, record, message_id, keys, b"\0\0\0\0\0\0\0\0"
-        )
+        self._add_record(sequence, number, queue.topic, record, message_id, keys, NOT_TIMED)
         queue.next = offset + 1
         self._rows.append((queue.prefix + pack_u64(offset), row))
         self._grown.add(queue)
@@ -231,9 +231,18 @@ class Store:
         due = pack_u64(due_ms)
         timer = TIMER_VALUE.pack(queue, tag_hash, len(record))
         message_id = self._add_record(sequence, number, topic, record, message_id, keys, due)
-        self._timers.append((b"%b%b\0%b%b" % (due, topic, number, message_id), timer))
-        span = (topic, due_ms // HELD_SPAN_MS)
-        self._held[span] = self._held.get(span, 0) + 1
+        key = b"%b%b\0%b%b" % (due, topic, number, message_id)
+        if len(key) > MAX_KEY:
+            # In the inbox it would only be found out when its message has long been accepted.
+            self.spoil(StorageError(f"a timer's key has {len(key)} bytes"))
+        elif sequence >= self._committed_sequence:
+            self.inbox.add(key, timer)
+        else:
+            # The number of a half can stand before those among which the inbox is recovered.
+            self._timers.append((key, timer))
+            self._count_timer(topic, due_ms, 1)
+        self._held_changes[topic] = self._held_changes.get(topic, 0) + 1
+        self._timed += 1
 
     def _add_record(
         self,
@@ -252,7 +261,13 @@ class Store:
         for key in keys:
             self._keys.append((key_prefix(topic, term(key)) + number, b""))
         self._bytes += len(record) + 200
+        self._changes += 1
         return message_id
+
+    def _count_timer(self, topic: bytes, due_ms: int, change: int) -> None:
+        """Count the rows of `timers`."""
+        span = (topic, due_ms // HELD_SPAN_MS)
+        self._held[span] = self._held.get(span, 0) + change
 
     @in_batch
     def abort(
@@ -292,14 +307,24 @@ class Store:
         if len(value) > 8:
             return AbortResult(Aborted.ALREADY_ABORTED, due_ms)
         timer = timer_key(due_ms, terms.topic, int.from_bytes(number), key[:-9])
-        if not txn.delete(timer, db=self.tables.timers):
+        if self.take_timer(txn, timer) is None:
             return AbortResult(Aborted.ALREADY_FIRED, due_ms)
         aborted = pack_u64(now_ms)
         txn.put(key, value + aborted, db=self.tables.ids)
         txn.put(aborted + number, b"", db=self.tables.aborted)
-        span = (terms.topic, due_ms // HELD_SPAN_MS)
-        self._held[span] = self._held.get(span, 0) - 1
         return AbortResult(Aborted.ABORTED, due_ms)
+
+    def take_timer(self, txn: lmdb.Transaction, key: bytes) -> bytes | None:
+        """Remove a timer, wherever it is: its value, or None where the message does not wait."""
+        value = self.inbox.take(key)
+        due_ms, topic, _, _ = split_timer_key(key)
+        if value is None:
+            value = txn.pop(key, db=self.tables.timers)
+            if value is None:
+                return None
+            self._count_timer(topic, due_ms, -1)
+        self._held_changes[topic] = self._held_changes.get(topic, 0) - 1
+        return value
 
     def fire_due(self, now_ms: int, stored_ms: int, limit: int) -> Fired:
         """Move messages that are due at `now_ms` into their queues, the earliest first, at most
@@ -319,15 +344,14 @@ class Store:
         txn = self.batch_transaction()
         bound = pack_u64(now_ms + 1)
         cursor = txn.cursor(db=self.tables.timers)
-        count = 0
-        alive = cursor.first()
-        while alive and cursor.key() < bound:
-            if count == limit:
-                return Fired(count, more=True)
-            self._fire_at(cursor, stored_ms)
-            count += 1
-            alive = cursor.key() != b""
-        return Fired(count, more=False)
+        cursor.first()
+        for count in range(limit + 1):
+            key = _earlier(cursor.key(), self.inbox.first())
+            if not key or key >= bound:
+                return Fired(count, more=False)
+            if count < limit:
+                self._fire(cursor, key, stored_ms)
+        return Fired(limit, more=True)
 
     def fire_crowded_out(self, now_ms: int, stored_ms: int, limit: int) -> int:
         """While more is due than one step can fire: move messages of the topics that are not at
@@ -346,40 +370,54 @@ class Store:
     def _fire_crowded_out(self, now_ms: int, stored_ms: int, limit: int) -> int:
         txn = self.batch_transaction()
         cursor = txn.cursor(db=self.tables.timers)
-        if not cursor.first():
-            return 0
-        earliest = cursor.key()
+        cursor.first()
+        earliest = _earlier(cursor.key(), self.inbox.first())
         bound = pack_u64(now_ms + 1)
         count = 0
         for topic in self._topics_due(txn, now_ms):
             name = topic + b"\0"
-            if earliest[8:].startswith(name):
+            if earliest.startswith(name, 8):
                 continue
-            left = limit
-            alive = cursor.set_range(earliest)
-            while alive and left and seek_topic(cursor, name, bound):
-                self._fire_at(cursor, stored_ms)
-                left -= 1
-                alive = cursor.key() != b""
-            count += limit - left
+            cursor.set_range(earliest)
+            for _ in range(limit):
+                in_table = cursor.key() if seek_topic(cursor, name, bound) else b""
+                key = _earlier(in_table, self.inbox.first_of(topic))
+                if not key or key >= bound:
+                    break
+                self._fire(cursor, key, stored_ms)
+                count += 1
         return count
 
-    def _topics_due(self, txn: lmdb.Transaction, now_ms: int) -> Iterator[bytes]:
+    def _topics_due(self, txn: lmdb.Transaction, now_ms: int) -> set[bytes]:
         """The topics that may have something due."""
+        topics = set(self.inbox.topics())
         held = txn.cursor(db=self.tables.held)
         alive = held.first()
         while alive:
             key = held.key()
             if int.from_bytes(key[-8:]) * HELD_SPAN_MS <= now_ms:
-                yield key[:-9]
+                topics.add(key[:-9])
             alive = held.set_range(key[:-8] + b"\xff" * 9)
+        return topics
 
-    def _fire_at(self, cursor: lmdb.Cursor, stored_ms: int) -> None:
-        """Move the message whose timer the cursor stands on; the cursor goes on to the next."""
-        key = cursor.key()
+    def _fire(self, cursor: lmdb.Cursor, key: bytes, stored_ms: int) -> None:
+        """Move a message into its queue.
+
+        :param cursor: in `timers`. Where it stands on this key, it goes on to the next; else the
+            key is in the inbox.
+        """
         end = key.index(0, 8)
         topic = key[8:end]
-        number, tag_hash, size = TIMER_VALUE.unpack(cursor.value())
+        if cursor.key() == key:
+            value = cursor.value()
+            cursor.delete()
+            self._count_timer(topic, int.from_bytes(key[:8]), -1)
+        else:
+            taken = self.inbox.take(key)
+            assert taken is not None
+            value = taken
+        self._held_changes[topic] = self._held_changes.get(topic, 0) - 1
+        number, tag_hash, size = TIMER_VALUE.unpack(value)
         queue = self.queue(topic, number)
         offset = queue.next
         queue.next = offset + 1
@@ -391,10 +429,8 @@ class Store:
                 key[end + 1 : end + 9] + QUEUE_COLUMNS.pack(tag_hash, size, stored_ms),
             )
         )
-        span = (topic, int.from_bytes(key[:8]) // HELD_SPAN_MS)
-        self._held[span] = self._held.get(span, 0) - 1
         self._bytes += 200
-        cursor.delete()
+        self._changes += 1
 
     def count_bytes(self, count: int) -> None:
         """Note that a change in another file of this room makes the batch larger, so that the map
@@ -502,6 +538,7 @@ class Store:
         grown = self._grown
         try:
             txn = self.batch_transaction()
+            self._move_timers(txn)
             self._put_held(txn)
             self._put_offsets(txn)
             self._txn = None
@@ -514,8 +551,8 @@ class Store:
             raise failure from error
         self._changed_offsets.clear()
         self.timed += self._timed
-        if self._held_totals is not None:
-            self._add_held(self._held_totals)
+        self._add_held()
+        self.inbox.commit(self._changes)
         self._committed_sequence = self._next_sequence
         for queue in grown:
             queue.visible = queue.next
@@ -552,6 +589,7 @@ class Store:
             else:
                 self._offsets[place] = before
         self._next_sequence = self._committed_sequence
+        self.inbox.abandon()
         self._new_batch()
 
     def batch_transaction(self) -> lmdb.Transaction:
@@ -566,7 +604,6 @@ class Store:
         if self._messages or self._replaced:
             self._put_rows(txn, self.tables.messages, self._messages, append=True)
             self._put_rows(txn, self.tables.messages, self._replaced)
-            self._timed += len(self._timers)
             self._put_rows(txn, self.tables.timers, self._timers)
             self._put_rows(txn, self.tables.ids, self._ids)
             self._put_rows(txn, self.tables.keys, self._keys)
@@ -590,6 +627,17 @@ class Store:
             raise StorageError(f"{len(rows) - added} rows of a batch were not in order")
         rows.clear()
 
+    def _move_timers(self, txn: lmdb.Transaction) -> None:
+        """Move timers from the inbox into `timers` when there are enough of them."""
+        if self.inbox.is_ripe:
+            mark = self.inbox.ripen() or pack_u64(self._next_sequence)
+            txn.put(MARK, mark, db=self.tables.meta)
+        moved = self.inbox.take_latest(self._changes)
+        for key, _ in moved:
+            due_ms, topic, _, _ = split_timer_key(key)
+            self._count_timer(topic, due_ms, 1)
+        self._put_rows(txn, self.tables.timers, moved)
+
     def _put_held(self, txn: lmdb.Transaction) -> None:
         table = self.tables.held
         for (topic, span), change in self._held.items():
@@ -603,8 +651,19 @@ class Store:
             else:
                 txn.delete(key, db=table)
 
-    def _add_held(self, totals: dict[bytes, int]) -> None:
-        for (topic, _), change in self._held.items():
+    def _count_held(self, txn: lmdb.Transaction) -> dict[bytes, int]:
+        totals: dict[bytes, int] = {}
+        for key, value in txn.cursor(db=self.tables.held):
+            topic = key[:-9]
+            totals[topic] = totals.get(topic, 0) + int.from_bytes(value)
+        for key, _ in self.inbox.between(b"", b"\xff", None):
+            _, topic, _, _ = split_timer_key(key)
+            totals[topic] = totals.get(topic, 0) + 1
+        return totals
+
+    def _add_held(self) -> None:
+        totals = self._held_totals
+        for topic, change in self._held_changes.items():
             count = totals.get(topic, 0) + change
             if count:
                 totals[topic] = count
@@ -657,10 +716,12 @@ class Store:
         return row[1] if row is not None else None
 
     def next_due(self) -> int | None:
-        """When the earliest timed message is due, in epoch ms."""
+        """When the earliest timed message is due, in epoch ms, those of the open batch included."""
         with self._lmdb.begin() as txn:
             cursor = txn.cursor(db=self.tables.timers)
-            return int.from_bytes(cursor.key()[:8]) if cursor.first() else None
+            cursor.first()
+            earliest = _earlier(cursor.key(), self.inbox.first())
+            return int.from_bytes(earliest[:8]) if earliest else None
 
     def offset(self, group: bytes, topic: bytes, queue: int) -> int | None:
         """A consumer group's progress in a queue; None where it has none."""
@@ -688,17 +749,7 @@ class Store:
             return [(name[len(NOTE) :], value) for name, value in rows]
 
     def held_totals(self) -> Mapping[bytes, int]:
-        """How many messages of each topic have not fired, without those that have none.
-
-        They are counted once, when this is first asked for, and kept from then on.
-        """
-        if self._held_totals is None:
-            totals: dict[bytes, int] = {}
-            with self._lmdb.begin() as txn:
-                for key, value in txn.cursor(db=self.tables.held):
-                    topic = key[:-9]
-                    totals[topic] = totals.get(topic, 0) + int.from_bytes(value)
-            self._held_totals = totals
+        """How many messages of each topic have not fired, without those that have none."""
         return self._held_totals
 
     def usage(self) -> Usage:
@@ -730,8 +781,7 @@ class Store:
 
     def pending_count(self) -> int:
         """How many messages have not fired."""
-        with self._lmdb.begin() as txn:
-            return int(txn.stat(self.tables.timers)["entries"])
+        return sum(self._held_totals.values())
 
     def read_transaction(self) -> lmdb.Transaction:
         """A view of what is committed, for the other files of this room."""
@@ -760,6 +810,13 @@ def _first_free_sequence(txn: lmdb.Transaction, tables: Tables) -> int:
     behind_last = int.from_bytes(cursor.key()) + 1 if cursor.last() else 1
     noted = txn.get(NEXT_SEQUENCE, db=tables.meta)
     return max(behind_last, int.from_bytes(noted) if noted is not None else 1)
+
+
+def _earlier(one: bytes, other: bytes) -> bytes:
+    """The smaller of two keys; empty ones, which stand for none, do not count."""
+    if not one or not other:
+        return one or other
+    return min(one, other)
 
 
 def rows_with_prefix(

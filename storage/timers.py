@@ -8,14 +8,14 @@ from storage.keys import pack_u64
 
 
 def seek_topic(cursor: lmdb.Cursor, name: bytes, bound: bytes) -> bool:
-    """Leap, from the timer that the cursor stands on, to the next one of a topic; False when there
+    """Leap, from the timer that the cursor stands on, if any, to the next one of a topic; False when there
     is none before `bound`.
 
     :param name: the topic and a zero byte, as in the timers' keys.
     """
     while True:
         key = cursor.key()
-        if key >= bound:
+        if not key or key >= bound:
             return False
         own = key[8:]
         if own.startswith(name):

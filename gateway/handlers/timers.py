@@ -13,7 +13,7 @@ from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import AbortTimers, LookUpTimers, RecallMessage
 from gateway.wire.pending_bodies import AbortAnswer
-from storage import Aborted, held_by_topic
+from storage import Aborted
 
 
 class Timers:
@@ -93,7 +93,7 @@ class Timers:
         now_ms = self._broker.clock.now_ms()
         counts = {
             topic.decode(): {"count": count, "timeStamp": now_ms}
-            for topic, count in held_by_topic(self._store).items()
+            for topic, count in self._store.held_totals().items()
         }
         version = {"counter": 0, "stateVersion": 0, "timestamp": now_ms}
         call.answer(body=msgspec.json.encode({"dataVersion": version, "timingCount": counts}))

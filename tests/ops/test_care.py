@@ -11,6 +11,7 @@ import lmdb
 import pytest
 
 from gateway.transfer import LineError, export_lines, parse_lines
+from storage.keys import TIMER_VALUE, timer_key
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import START_MS, MemoryGateway, bodies
 from tests.ops.conftest import Command
@@ -53,7 +54,7 @@ def test_fsck_of_a_sound_folder(gateway: MemoryGateway, tidegate: Command) -> No
     assert done.stderr.endswith("no faults\n")
 
 
-@pytest.mark.parametrize("table", [b"timers", b"messages", b"ids", b"keys", b"held"])
+@pytest.mark.parametrize("table", [b"messages", b"ids", b"keys"])
 def test_fsck_names_faults(gateway: MemoryGateway, tidegate: Command, table: bytes) -> None:
     gateway.stop()
     damage(gateway.data, table)
@@ -61,6 +62,17 @@ def test_fsck_names_faults(gateway: MemoryGateway, tidegate: Command, table: byt
     assert done.returncode == 4
     assert done.stdout.count("\n") >= 1
     assert "restore a backup" in done.stderr
+
+
+def test_fsck_names_a_timer_without_a_message(gateway: MemoryGateway, tidegate: Command) -> None:
+    gateway.stop()
+    with lmdb.open(str(gateway.data), max_dbs=16, map_size=1 << 30) as environment:
+        timers = environment.open_db(b"timers")
+        with environment.begin(write=True) as txn:
+            txn.put(timer_key(1, b"orders", 99, b"id"), TIMER_VALUE.pack(0, 0, 1), db=timers)
+    done = tidegate("fsck", "--data", gateway.data)
+    assert done.returncode == 4
+    assert "timer of message 99: the message is missing" in done.stdout
 
 
 def test_fsck_names_a_record_that_cannot_be_read(gateway: MemoryGateway, tidegate: Command) -> None:

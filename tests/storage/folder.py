@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from storage import Store, find_faults
+from storage.inbox import INBOX_SIZE
 from tests.storage.sample import terms_of
 
 
@@ -18,10 +19,15 @@ class Folder:
         self.path = path
         self.store: Store | None = None
 
-    def open(self, *, sync: bool = False, map_size: int = 1 << 28) -> Store:
-        """Open the folder, closing it first where it is open."""
+    def open(
+        self, *, sync: bool = False, map_size: int = 1 << 28, inbox_size: int = INBOX_SIZE
+    ) -> Store:
+        """Open the folder, closing it first where it is open.
+
+        :param inbox_size: 1 has every commit put its timers into `timers`.
+        """
         self.close()
-        self.store = Store(self.path, terms_of, sync=sync, map_size=map_size)
+        self.store = Store(self.path, terms_of, sync=sync, map_size=map_size, inbox_size=inbox_size)
         return self.store
 
     def close(self) -> None:
@@ -30,13 +36,13 @@ class Folder:
         if store is not None:
             store.close()
 
-    def reopen_after_crash(self) -> Store:
+    def reopen_after_crash(self, *, inbox_size: int = INBOX_SIZE) -> Store:
         """Open the folder as a process finds it whose forerunner died before its commit."""
         store, self.store = self.store, None
         assert store is not None
         store.abandon()
         store.environment.close()
-        return self.open()
+        return self.open(inbox_size=inbox_size)
 
     def check(self) -> None:
         """Whatever the test left must be sound, also once it is opened again."""

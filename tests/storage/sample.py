@@ -35,19 +35,21 @@ class Sample:
             stored_ms,
             self.message_id.hex(),
             [key.hex() for key in self.keys],
+            self.tag_hash,
         ]
         return json.dumps(columns).encode() + b"\n" + self.body
 
 
 def terms_of(record: bytes) -> Terms:
     """By what a sample is found."""
-    topic, queue, stored_ms, message_id, keys = json.loads(record[: record.index(b"\n")])
+    topic, queue, stored_ms, message_id, keys, tag_hash = json.loads(record[: record.index(b"\n")])
     return Terms(
         bytes.fromhex(topic),
         queue,
         stored_ms,
         bytes.fromhex(message_id),
         [bytes.fromhex(key) for key in keys],
+        tag_hash,
     )
 
 

@@ -19,7 +19,6 @@ from storage import (
     find_by_key,
     find_by_sequence,
     find_faults,
-    held_by_topic,
     remove_expired,
 )
 from tests.storage.folder import Folder
@@ -69,13 +68,12 @@ def assert_unchanged(store: Store) -> None:
     """What `filled` holds, and nothing of `change_everything`."""
     assert ids_in(store) == [b"sent"]
     assert pending_ids(store) == [b"old"]
-    assert store.next_due() == 1_000
     assert states(store, b"sent") == ["untimed"]
     assert states(store, b"old") == ["pending"]
     for stranger in (b"new", b"held", b"taken back"):
         assert states(store, stranger) == []
     assert len(find_by_key(store, [TOPIC], b"k", 10)) == 2
-    assert held_by_topic(store) == {TOPIC: 1}
+    assert store.held_totals() == {TOPIC: 1}
     queue = store.queue(TOPIC, 0)
     assert (queue.first, queue.visible) == (0, 1)
     assert store.topics() == []
@@ -89,7 +87,7 @@ def assert_changed(store: Store) -> None:
     assert pending_ids(store) == [b"held"]
     assert states(store, b"sent") == []
     assert states(store, b"taken back") == ["aborted"]
-    assert held_by_topic(store) == {TOPIC: 1}
+    assert store.held_totals() == {TOPIC: 1}
     queue = store.queue(TOPIC, 0)
     assert (queue.first, queue.visible, queue.next) == (1, 3, 3)
     assert store.topics() == [(b"new topic", b"{}")]

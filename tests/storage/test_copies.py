@@ -19,7 +19,16 @@ from storage import (
     restore,
 )
 from tests.storage.folder import Folder
-from tests.storage.sample import Sample, fire, hold, hold_all, id_of, numbered, pending_ids
+from tests.storage.sample import (
+    Sample,
+    fire,
+    hold,
+    hold_all,
+    id_of,
+    numbered,
+    pending_ids,
+    terms_of,
+)
 
 BACK_UP = """
 import sys
@@ -140,7 +149,7 @@ def test_pending_are_read_in_the_order_of_their_times(folder: Folder) -> None:
     store.commit()
     fire(store, 1_000)
     folder.close()
-    found = list(read_pending(folder.path))
+    found = list(read_pending(folder.path, terms_of))
     assert [(one.due_ms, id_of(one.record)) for one in found] == [
         (2_000, b"second"),
         (3_000, b"third"),

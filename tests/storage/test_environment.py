@@ -13,7 +13,8 @@ import lmdb
 import pytest
 
 from storage import DataFolderError, StorageError, StorageFullError, Store, find_faults
-from storage.environment import FORMAT_VERSION, LOCK_FILE
+from storage.environment import LOCK_FILE
+from storage.upgrades import FORMAT_VERSION
 from tests.storage.folder import Folder
 from tests.storage.sample import (
     TOPIC,

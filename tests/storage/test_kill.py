@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from storage import State, Store, find_by_id, find_by_key, find_faults, held_by_topic
+from storage import State, Store, find_by_id, find_by_key, find_faults
 from tests.storage.folder import Folder
 from tests.storage.sample import TOPIC, id_of, ids_in
 from tests.storage.victim import ids_of_batch
@@ -83,7 +83,7 @@ def check(store: Store, answered: Answered) -> None:
     counted = Counter(found.state for found in everything)
     assert counted[State.FIRED] >= answered.fired
     assert counted[State.ABORTED] >= len(answered.aborted)
-    assert counted[State.PENDING] == sum(held_by_topic(store).values())
+    assert counted[State.PENDING] == sum(store.held_totals().values())
     sequences = [found.sequence for found in everything]
     assert len(set(sequences)) == len(sequences)
     assert store.next_sequence == max(sequences) + 1

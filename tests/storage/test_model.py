@@ -22,9 +22,9 @@ from storage import (
     find_by_key,
     find_by_sequence,
     find_faults,
-    held_by_topic,
     remove_expired,
 )
+from storage.inbox import INBOX_SIZE
 from tests.storage.folder import Folder
 from tests.storage.sample import Sample, hold, pending_page, send
 
@@ -99,11 +99,12 @@ class StoreAndModel(RuleBasedStateMachine):
     """Each rule does the same to both; whatever a call returns must agree at once, and whatever is
     committed must agree at each commit."""
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(inbox_size=st.sampled_from([1, 3, INBOX_SIZE]))
+    def begin(self, inbox_size: int) -> None:
+        self.inbox_size = inbox_size
         self.path = Path(tempfile.mkdtemp(prefix="storage-model-"))
         self.folder = Folder(self.path)
-        self.store: Store = self.folder.open(map_size=MAP_SIZE)
+        self.store: Store = self.folder.open(map_size=MAP_SIZE, inbox_size=self.inbox_size)
         self.now_ms = 1_000
         self.committed = World()
         self.batch = World()
@@ -237,13 +238,13 @@ class StoreAndModel(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        self.store = self.folder.open(map_size=MAP_SIZE)
+        self.store = self.folder.open(map_size=MAP_SIZE, inbox_size=self.inbox_size)
         self._is_committed()
         self.compare()
 
     @rule()
     def crash(self) -> None:
-        self.store = self.folder.reopen_after_crash()
+        self.store = self.folder.reopen_after_crash(inbox_size=self.inbox_size)
         self.batch = deepcopy(self.committed)
         self.progress = dict(self.progress_on_disk)
         self.compare()
@@ -329,7 +330,7 @@ class StoreAndModel(RuleBasedStateMachine):
         for sequence in pending:
             topic = world.messages[sequence].message.topic
             held[topic] = held.get(topic, 0) + 1
-        assert held_by_topic(store) == held
+        assert store.held_totals() == held
         progress = {(group, topic, queue): at for group, topic, queue, at in store.offsets()}
         assert progress == self.progress
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from storage import Store, find_by_key, find_by_sequence, held_by_topic, remove_expired
+from storage import Store, find_by_key, find_by_sequence, remove_expired
 from tests.storage.sample import (
     FOREVER_MS,
     TOPIC,
@@ -226,7 +226,7 @@ class TestInABatch:
         remove_expired(store, 9, 4, lambda topic: False)
         store.commit()
         assert ids_in(store) == [*ids[8:], b"sent", b"fired"]
-        assert held_by_topic(store) == {}
+        assert store.held_totals() == {}
 
     def test_what_the_same_batch_sent_to_a_deleted_topic(self, store: Store) -> None:
         send(store, Sample(b"a"), 5)

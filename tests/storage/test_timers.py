@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from storage import Aborted, AbortResult, Fired, Store, find_by_id, held_by_topic
+from storage import Aborted, AbortResult, Fired, Store, find_by_id
 from tests.storage.sample import (
     TOPIC,
     Sample,
@@ -116,7 +116,7 @@ class TestFiring:
         assert store.fire_due(10, 10, 10) == Fired(1, more=False)
         store.commit()
         assert states(store, b"late") == ["fired"]
-        assert held_by_topic(store) == {}
+        assert store.held_totals() == {}
 
     def test_commit_names_the_queues_that_grew(self, store: Store) -> None:
         hold(store, Sample(b"a", queue=1), 10)
@@ -132,7 +132,7 @@ class TestFiring:
         hold_all(store, numbered(5), 1_000)
         store = reopen()
         assert store.next_due() == 1_000
-        assert held_by_topic(store) == {TOPIC: 5}
+        assert store.held_totals() == {TOPIC: 5}
         assert fire(store, 1_000) == 5
         assert ids_in(store) == numbered(5)
 
@@ -187,7 +187,7 @@ class TestAborting:
         store.commit()
         assert states(store, b"a") == ["aborted"]
         assert states(store, b"b") == ["pending"]
-        assert held_by_topic(store) == {TOPIC: 1}
+        assert store.held_totals() == {TOPIC: 1}
 
     def test_in_the_batch_that_fires_it(self, store: Store) -> None:
         hold(store, Sample(b"a"), 1_000)
@@ -223,7 +223,7 @@ class TestAborting:
         assert store.abort(b"a", 5, b"mine") == [AbortResult(Aborted.ABORTED, 1_000)]
         assert store.abort(b"a", 5, b"nobody's") == [AbortResult(Aborted.UNKNOWN, 0)]
         store.commit()
-        assert held_by_topic(store) == {b"theirs": 1}
+        assert store.held_totals() == {b"theirs": 1}
 
     def test_long_ids_that_only_differ_in_their_end_are_two(self, store: Store) -> None:
         long = b"x" * 300
@@ -257,12 +257,12 @@ def test_held_counts_every_topic_over_all_seconds(store: Store) -> None:
         hold(store, Sample(b"a", b"t1"), due_ms)
     hold(store, Sample(b"b", b"t2"), 500)
     store.commit()
-    assert held_by_topic(store) == {b"t1": 4, b"t2": 1}
+    assert store.held_totals() == {b"t1": 4, b"t2": 1}
     fire(store, 999)
-    assert held_by_topic(store) == {b"t1": 2}
+    assert store.held_totals() == {b"t1": 2}
     store.abort(b"a", 1_000)
     store.commit()
-    assert held_by_topic(store) == {}
+    assert store.held_totals() == {}
 
 
 @pytest.mark.parametrize("due_ms", [1, 999, 1_000, (1 << 63) - 1])

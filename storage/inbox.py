@@ -1,0 +1,255 @@
+"""Timed messages that were accepted lately, held in memory in front of the table `timers`.
+
+Delays spread over hours put each message's timer on a page of its own, and a commit of sixteen
+messages would write sixteen of them. So a commit writes the messages and their ids, which lie side
+by side, and the timers wait here. Once enough have gathered they move into the table in the order
+of their due times, so that neighbours share a page. What is due before its turn comes never goes
+there at all.
+
+Nothing here is needed to survive a crash: `recover` finds the same timers in the messages from a
+mark on, which is in `meta` and moves when all before it are in the table or done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from heapq import heapify, heappop, heappush
+
+import lmdb
+
+from storage.environment import Tables
+from storage.keys import NOT_TIMED, TIMER_VALUE, TermsOf, pack_u64, term, timer_key
+
+INBOX_SIZE = 30_000
+"""Timers that gather before they begin to move on; at most twice as many are here, some 20 MB.
+Finding them again at start takes some 10 us each."""
+
+MOVED_AT_ONCE = 500
+"""Timers that move on together, some 3 ms of work."""
+
+CHANGES_PER_TIMER = 4
+"""Messages accepted and fired, for each timer of the inbox's size, after which the timers move on
+although few have gathered: `recover` looks at so many messages."""
+
+MARK = b"timers are complete before"
+"""Name in `meta`: the first sequence, packed, whose timer may be missing from `timers`."""
+
+_NO_SEQUENCE = b"\xff" * 8
+
+
+class Inbox:
+    """Timers by key, as in `timers`, with those of the open batch.
+
+    :param size: see `INBOX_SIZE`.
+    :param rows: what `recover` found.
+    """
+
+    def __init__(self, size: int, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        self._size = size
+        self._rows: dict[bytes, bytes] = {}
+        # For each topic a heap of its keys. The first of each is in `_rows`; behind it may be keys
+        # that are no longer.
+        self._heaps: dict[bytes, list[bytes]] = {}
+        # A heap of the topics' first keys, and of some that were.
+        self._firsts: list[bytes] = []
+        self._moving: list[bytes] = []
+        self._lowest = _NO_SEQUENCE
+        self._changes = 0
+        self._owed = 0
+        self._added: set[bytes] = set()
+        self._taken: dict[bytes, bytes] = {}
+        for key, value in rows:
+            self._put(key, value)
+        self._gathered = len(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    # -- changes, undone by `abandon`
+
+    def add(self, key: bytes, value: bytes) -> None:
+        """Hold a timer."""
+        self._put(key, value)
+        self._added.add(key)
+
+    def take(self, key: bytes) -> bytes | None:
+        """Remove a timer: its value, or None where it is not here."""
+        value = self._rows.pop(key, None)
+        if value is not None:
+            self._taken[key] = value
+            self._drop_first(_topic_of(key), key)
+        return value
+
+    def take_latest(self, changes: int) -> list[tuple[bytes, bytes]]:
+        """Remove the timers whose turn has come to move into the table, in the order of keys.
+
+        :param changes: messages that the batch accepted and fired: as many move on, so that those
+            that gather meanwhile find the inbox empty.
+        """
+        if not self._moving:
+            return []
+        self._owed += changes
+        if self._owed < min(MOVED_AT_ONCE, self._size):
+            return []
+        self._owed = max(0, self._owed - MOVED_AT_ONCE)
+        latest = self._moving[-MOVED_AT_ONCE:]
+        del self._moving[-MOVED_AT_ONCE:]
+        taken = ((key, self.take(key)) for key in latest)
+        return [(key, value) for key, value in taken if value is not None]
+
+    def commit(self, changes: int) -> None:
+        """The batch is stored; it accepted and fired so many messages."""
+        self._gathered += len(self._added)
+        self._changes += changes
+        self._added.clear()
+        self._taken.clear()
+
+    def abandon(self) -> None:
+        """Take back the changes of the batch."""
+        for key, value in self._taken.items():
+            self._put(key, value)
+        for key in self._added:
+            if self._rows.pop(key, None) is not None:
+                self._drop_first(_topic_of(key), key)
+        self._added.clear()
+        self._taken.clear()
+
+    # -- moving on
+
+    @property
+    def is_ripe(self) -> bool:
+        """Whether those that have gathered are to begin to move on."""
+        if self._moving:
+            return False
+        gathered = self._gathered + len(self._added)
+        return gathered >= self._size or self._changes >= self._size * CHANGES_PER_TIMER
+
+    def ripen(self) -> bytes | None:
+        """Let all that are here move on, the latest first.
+
+        :returns: the lowest of their sequences, packed; None where there is none.
+        """
+        self._moving = sorted(self._rows)
+        self._heaps.clear()
+        for key in self._moving:
+            # Sorted, so each list is a heap.
+            self._heaps.setdefault(_topic_of(key), []).append(key)
+        self._firsts = [heap[0] for heap in self._heaps.values()]
+        heapify(self._firsts)
+        lowest, self._lowest = self._lowest, _NO_SEQUENCE
+        self._gathered = self._changes = self._owed = 0
+        return lowest if self._moving else None
+
+    # -- reading, with the changes of the batch
+
+    def first(self) -> bytes:
+        """The key of the earliest timer; empty where there is none."""
+        firsts = self._firsts
+        while firsts and firsts[0] not in self._rows:
+            heappop(firsts)
+        return firsts[0] if firsts else b""
+
+    def first_of(self, topic: bytes) -> bytes:
+        """Likewise, of one topic."""
+        heap = self._heaps.get(topic)
+        return heap[0] if heap else b""
+
+    def topics(self) -> list[bytes]:
+        """The topics that have a timer here."""
+        return list(self._heaps)
+
+    # -- reading what was committed last
+
+    def holds(self, key: bytes) -> bool:
+        """Whether a timer is here."""
+        return (key in self._rows or key in self._taken) and key not in self._added
+
+    def between(
+        self, start: bytes, end: bytes, topic: bytes | None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """The timers from `start` on and before `end`, of one topic or of all, in the order of keys."""
+        name = topic + b"\0" if topic is not None else b""
+        found = [
+            row
+            for rows in (self._rows, self._taken)
+            for row in rows.items()
+            if start <= row[0] < end and row[0].startswith(name, 8) and row[0] not in self._added
+        ]
+        # Most readers stop after a page, so what lies behind it need not be sorted.
+        heapify(found)
+        while found:
+            yield heappop(found)
+
+    def _put(self, key: bytes, value: bytes) -> None:
+        self._rows[key] = value
+        end = key.index(0, 8)
+        heap = self._heaps.setdefault(key[8:end], [])
+        heappush(heap, key)
+        if heap[0] is key:
+            heappush(self._firsts, key)
+        number = key[end + 1 : end + 9]
+        self._lowest = min(self._lowest, number)
+
+    def _drop_first(self, topic: bytes, key: bytes) -> None:
+        """Bring the next key of a topic to the front, when `key` was there."""
+        heap = self._heaps[topic]
+        if heap[0] != key:
+            return
+        while heap and heap[0] not in self._rows:
+            heappop(heap)
+        if heap:
+            heappush(self._firsts, heap[0])
+        else:
+            del self._heaps[topic]
+
+
+def recover(
+    txn: lmdb.Transaction, tables: Tables, terms_of: TermsOf
+) -> Iterator[tuple[bytes, bytes]]:
+    """The timers, keys and values, that are not in `timers` and belong to messages that have not
+    fired. A record that cannot be read is passed over: `find_faults` tells of it.
+    """
+    cursor = txn.cursor(db=tables.messages)
+    mark = txn.get(MARK, db=tables.meta)
+    if not (cursor.set_range(mark) if mark is not None else cursor.first()):
+        return
+    queued: set[bytes] | None = None
+    for number, record in cursor:
+        if queued is not None and number in queued:
+            continue
+        try:
+            terms = terms_of(record)
+        except ValueError:
+            continue
+        if queued is None:
+            # What fired or came for now since the first of these was stored.
+            queued = _queued_since(txn, tables, terms.stored_ms)
+            if number in queued:
+                continue
+        message_id = term(terms.message_id)
+        due = txn.get(message_id + b"\0" + number, db=tables.ids)
+        if due is None or len(due) > 8 or due == NOT_TIMED:
+            continue
+        key = timer_key(int.from_bytes(due), terms.topic, int.from_bytes(number), message_id)
+        if txn.get(key, db=tables.timers) is None:
+            yield key, TIMER_VALUE.pack(terms.queue, terms.tag_hash, len(record))
+
+
+def _queued_since(txn: lmdb.Transaction, tables: Tables, since_ms: int) -> set[bytes]:
+    """The sequences, packed, of all that entered a queue at `since_ms` or later."""
+    since = pack_u64(since_ms)
+    found: set[bytes] = set()
+    cursor = txn.cursor(db=tables.queues)
+    alive = cursor.last()
+    while alive:
+        queue = cursor.key()[:-8]
+        while alive and cursor.key()[:-8] == queue and cursor.value()[-8:] >= since:
+            found.add(cursor.value()[:8])
+            alive = cursor.prev()
+        if alive and cursor.key()[:-8] == queue:
+            alive = cursor.set_range(queue + b"\0" * 8) and cursor.prev()
+    return found
+
+
+def _topic_of(key: bytes) -> bytes:
+    return key[8 : key.index(0, 8)]

@@ -1,0 +1,40 @@
+"""Brings a data folder that an older version wrote to the present format, when it is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import lmdb
+
+from storage.keys import pack_u64
+
+FORMAT_VERSION = 2
+"""Raised with every change of `keys` that an older program would misread, with a step in `STEPS`
+that leads there; newer formats are refused."""
+
+FORMAT = b"format"
+"""Name in `meta`: the format's version, in decimal digits."""
+
+
+def upgrade(environment: lmdb.Environment, found: int) -> None:
+    """Take the steps from the format `found` to the present one, all or none."""
+    with environment.begin(write=True) as txn:
+        meta = environment.open_db(b"meta", txn=txn)
+        for version in range(found, FORMAT_VERSION):
+            STEPS[version](environment, txn)
+        txn.put(FORMAT, b"%d" % FORMAT_VERSION, db=meta)
+
+
+def _mark_timers_complete(environment: lmdb.Environment, txn: lmdb.Transaction) -> None:
+    """Format 2 looks for timers that are not in `timers` among the messages from a mark on
+    (`inbox.MARK`): there are none before the next message."""
+    cursor = txn.cursor(db=environment.open_db(b"messages", txn=txn))
+    behind_last = int.from_bytes(cursor.key()) + 1 if cursor.last() else 0
+    meta = environment.open_db(b"meta", txn=txn)
+    txn.put(b"timers are complete before", pack_u64(behind_last), db=meta)
+
+
+STEPS: dict[int, Callable[[lmdb.Environment, lmdb.Transaction], None]] = {
+    1: _mark_timers_complete,
+}
+"""By the version that they start from."""

@@ -1,0 +1,158 @@
+"""Timers of messages accepted lately: in memory, found again after a crash, moved on in time."""
+
+from __future__ import annotations
+
+import random
+
+from storage import Store, find_faults
+from storage.inbox import MARK, MOVED_AT_ONCE
+from storage.upgrades import FORMAT, FORMAT_VERSION
+from tests.storage.folder import Folder
+from tests.storage.sample import (
+    FOREVER_MS,
+    TOPIC,
+    Sample,
+    fire,
+    hold,
+    ids_in,
+    pending_ids,
+    send,
+)
+
+
+def in_table(store: Store) -> int:
+    """Rows of `timers`."""
+    with store.read_transaction() as txn:
+        return int(txn.stat(store.tables.timers)["entries"])
+
+
+def test_a_timer_that_fires_soon_never_enters_the_table(folder: Folder) -> None:
+    store = folder.open()
+    hold(store, Sample(b"a"), 1_000)
+    store.commit()
+    assert in_table(store) == 0
+    assert store.next_due() == 1_000
+    assert pending_ids(store) == [b"a"]
+    assert fire(store, 1_000) == 1
+    assert in_table(store) == 0
+    assert ids_in(store) == [b"a"]
+    folder.check()
+
+
+def test_timers_move_on_in_steps_the_latest_first(folder: Folder) -> None:
+    count = 3 * MOVED_AT_ONCE
+    store = folder.open(inbox_size=count)
+    dues = list(range(1, count + 1))
+    random.Random(1).shuffle(dues)
+    for due_ms in dues:
+        hold(store, Sample(b"%d" % due_ms), due_ms)
+    for step in range(1, 4):
+        store.commit()
+        assert in_table(store) == step * MOVED_AT_ONCE
+        assert find_faults(store) == []
+        for _ in range(MOVED_AT_ONCE):
+            send(store, Sample(b"now"))
+    assert [int(one) for one in pending_ids(store)] == sorted(dues)
+    assert fire(store, FOREVER_MS) == count
+    assert [int(one) for one in ids_in(store) if one != b"now"] == sorted(dues)
+    folder.check()
+
+
+def test_timers_of_both_places_fire_in_one_order(folder: Folder) -> None:
+    store = folder.open(inbox_size=1)
+    for due_ms in (2, 4, 6):
+        hold(store, Sample(b"%d" % due_ms), due_ms)
+    store.commit()
+    store = folder.open(inbox_size=100)
+    for due_ms in (1, 3, 5, 7):
+        hold(store, Sample(b"%d" % due_ms), due_ms)
+    store.commit()
+    assert in_table(store) == 3
+    assert fire(store, 5, limit=2) == 2
+    assert fire(store, 5) == 3
+    assert ids_in(store) == [b"1", b"2", b"3", b"4", b"5"]
+    assert pending_ids(store) == [b"6", b"7"]
+    folder.check()
+
+
+def test_a_crowded_out_topic_has_its_turn_from_the_inbox(folder: Folder) -> None:
+    store = folder.open(inbox_size=1)
+    for number in range(10):
+        hold(store, Sample(b"storm %d" % number), 1_000)
+    store.commit()
+    store = folder.open()
+    hold(store, Sample(b"other", b"theirs"), 1_001)
+    hold(store, Sample(b"later", b"theirs"), 1_003)
+    store.commit()
+    assert store.fire_crowded_out(1_002, 1_002, 5) == 1
+    store.commit()
+    assert ids_in(store, b"theirs") == [b"other"]
+    folder.check()
+
+
+def test_a_crash_takes_no_timer_and_brings_none_back(folder: Folder) -> None:
+    store = folder.open(inbox_size=20)
+    for number in range(50):
+        hold(
+            store,
+            Sample(b"%d" % number, tag_hash=number),
+            1_000 + number,
+            stored_ms=number,
+        )
+        send(store, Sample(b"now"), stored_ms=number)
+        store.commit()
+    store.abort(b"30", 100)
+    fire(store, 1_009)
+    hold(store, Sample(b"lost"), 1_500)
+    store = folder.reopen_after_crash(inbox_size=20)
+    expected = [b"%d" % number for number in range(10, 50) if number != 30]
+    assert pending_ids(store) == expected
+    assert store.held_totals() == {TOPIC: 39}
+    assert find_faults(store) == []
+    assert fire(store, FOREVER_MS) == 39
+    folder.check()
+
+
+def test_an_abandoned_batch_leaves_the_inbox_as_it_was(folder: Folder) -> None:
+    store = folder.open(inbox_size=2)
+    for number in range(6):
+        hold(store, Sample(b"%d" % number), 1_000 + number)
+    store.commit()
+    before = pending_ids(store)
+    hold(store, Sample(b"new"), 900)
+    store.abort(b"3", 5)
+    store.fire_due(1_001, 1_001, 10)
+    store.abandon()
+    assert pending_ids(store) == before
+    assert store.next_due() == 1_000
+    assert fire(store, 1_002) == 3
+    folder.check()
+
+
+def test_the_mark_moves_on_when_nothing_is_timed(folder: Folder) -> None:
+    store = folder.open(inbox_size=2)
+    for _ in range(20):
+        send(store, Sample(b"now"))
+        store.commit()
+    with store.read_transaction() as txn:
+        assert int.from_bytes(txn.get(MARK, db=store.tables.meta) or b"") > 8
+    folder.check()
+
+
+def test_a_folder_of_format_1_is_upgraded(folder: Folder) -> None:
+    store = folder.open(inbox_size=1)
+    hold(store, Sample(b"old"), 1_000)
+    store.commit()
+    txn = store.batch_transaction()
+    txn.delete(MARK, db=store.tables.meta)
+    txn.put(FORMAT, b"1", db=store.tables.meta)
+    store.commit()
+    store = folder.open()
+    hold(store, Sample(b"new"), 2_000)
+    store.commit()
+    store = folder.reopen_after_crash()
+    assert pending_ids(store) == [b"old", b"new"]
+    with store.read_transaction() as reading:
+        assert reading.get(FORMAT, db=store.tables.meta) == b"%d" % FORMAT_VERSION
+        assert int.from_bytes(reading.get(MARK, db=store.tables.meta) or b"") == 2
+    folder.check()

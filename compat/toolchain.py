@@ -44,7 +44,11 @@ COMPILER: Final = "compiler"
 # What `jars.lock` is resolved from: the jars of each class path with all that they depend on.
 _ROOTS: Final = {
     "client-5.5.0": ("org.apache.rocketmq:rocketmq-client:5.5.0",),
-    "client-4.9.8": ("org.apache.rocketmq:rocketmq-client:4.9.8",),
+    "client-4.9.8": (
+        "org.apache.rocketmq:rocketmq-client:4.9.8",
+        # What signs requests; the later client has it in itself.
+        "org.apache.rocketmq:rocketmq-acl:4.9.8",
+    ),
     SERVER: (
         "org.apache.rocketmq:rocketmq-broker:5.5.0",
         "org.apache.rocketmq:rocketmq-namesrv:5.5.0",

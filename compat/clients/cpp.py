@@ -21,6 +21,7 @@ from compat.clients.driver import (
     Outgoing,
     Received,
     Sent,
+    signing_fields,
 )
 from compat.toolchain import cpp_client
 
@@ -51,9 +52,16 @@ class CppClient:
     """
 
     def __init__(
-        self, namesrv: str, *, driver: Driver | None = None, send_timeout_ms: int = 10_000
+        self,
+        namesrv: str,
+        *,
+        driver: Driver | None = None,
+        send_timeout_ms: int = 10_000,
+        credentials: tuple[str, str] | None = None,
     ) -> None:
+        """With `credentials`, an access key and its secret key, requests are signed."""
         self._namesrv = namesrv
+        self._signing = signing_fields(credentials)
         self._send_timeout_ms = send_timeout_ms
         self._owned: Driver | None = None
         if driver is None:
@@ -154,7 +162,9 @@ class CppClient:
 
     def _start(self, what: str, **fields: Any) -> str:
         name = f"{what}-{os.getpid()}-{next(_names)}"
-        self._driver.call(what, name=name, instance=name, namesrv=self._namesrv, **fields)
+        self._driver.call(
+            what, name=name, instance=name, namesrv=self._namesrv, **self._signing, **fields
+        )
         self._open.append(name)
         return name
 

@@ -87,6 +87,7 @@ class Driver:
         producer.set_name_server_address(request["namesrv"])
         # Clients of one instance name share connections, even to different servers.
         dll.SetProducerInstanceName(producer._handle, request["instance"].encode())  # noqa: SLF001
+        _sign(producer, request)
         producer.start()
         self._producers[request["name"]] = producer
         return True
@@ -116,6 +117,7 @@ class Driver:
 
         producer = TransactionMQProducer(request["group"], check)
         producer.set_name_server_address(request["namesrv"])
+        _sign(producer, request)
         producer.start()
         self._producers[name] = producer
         return True
@@ -144,6 +146,7 @@ class Driver:
         consumer.set_instance_name(request["instance"])
         for topic, expression in request["subscriptions"].items():
             consumer.subscribe(topic, receive, expression)
+        _sign(consumer, request)
         consumer.start()
         self._consumers[name] = consumer
         return True
@@ -154,6 +157,12 @@ class Driver:
         if consumer := self._consumers.pop(request["name"], None):
             consumer.shutdown()
         return True
+
+
+def _sign(client: Producer | PushConsumer, request: dict[str, Any]) -> None:
+    """Have it sign its requests, where there is a "secretKey" of the user of "accessKey"."""
+    if "accessKey" in request:
+        client.set_session_credentials(request["accessKey"], request["secretKey"], "")
 
 
 def _message(wanted: dict[str, Any]) -> Message:

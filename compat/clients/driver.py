@@ -291,6 +291,13 @@ class Driver:
             self._ready.set()
 
 
+def signing_fields(credentials: tuple[str, str] | None) -> dict[str, Any]:
+    """What a driver's client is started with so that it signs its requests: access key and secret key."""
+    if credentials is None:
+        return {}
+    return {"accessKey": credentials[0], "secretKey": credentials[1]}
+
+
 def until(is_so: Callable[[], bool], what: str, timeout: float, pause: float = 0.2) -> None:
     """Wait until something that cannot be waited for is so. Raises TimeoutError after seconds."""
     deadline = time.monotonic() + timeout

@@ -24,6 +24,7 @@ from compat.clients.driver import (
     Outgoing,
     Received,
     Sent,
+    signing_fields,
     until,
 )
 from compat.toolchain import SERVER, classpath, compile_java, java
@@ -102,12 +103,15 @@ class JavaClient:
         tls: bool = False,
         retries: int = 2,
         send_timeout_ms: int = 10_000,
+        credentials: tuple[str, str] | None = None,
     ) -> None:
-        """`retries` is how often a failed send is tried again."""
+        """`retries` is how often a failed send is tried again. With `credentials`, an access key
+        and its secret key, requests are signed."""
         self.version: Version = version
         self._namesrv = namesrv
         self._vip_channel = vip_channel
         self._tls = tls
+        self._signing = signing_fields(credentials)
         self._retries = retries
         self._send_timeout_ms = send_timeout_ms
         self._owned: Driver | None = None
@@ -311,6 +315,7 @@ class JavaClient:
             namesrv=self._namesrv,
             vipChannel=self._vip_channel,
             tls=self._tls,
+            **self._signing,
             **fields,
         )
         self._open.append(name)

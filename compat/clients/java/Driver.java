@@ -18,6 +18,8 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.QueryResult;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
@@ -29,6 +31,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.impl.consumer.DefaultMQPushConsumerImpl;
@@ -44,6 +47,7 @@ import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageClientExt;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /**
  * Does with the official client what it is told on standard input, one JSON object a line, and
@@ -178,16 +182,27 @@ public final class Driver {
         client.setUseTLS(request.getBooleanValue("tls"));
     }
 
+    /** What signs each request with "secretKey" as the user of "accessKey"; null without them. */
+    private static RPCHook signer(JSONObject request) {
+        if (!request.containsKey("accessKey")) {
+            return null;
+        }
+        return new AclClientRPCHook(new SessionCredentials(
+                request.getString("accessKey"), request.getString("secretKey")));
+    }
+
     // --- producers ---
 
     private Object startProducer(JSONObject request) throws Exception {
-        return start(new DefaultMQProducer(request.getString("group")), request);
+        return start(
+                new DefaultMQProducer(request.getString("group"), signer(request)), request);
     }
 
     /** Starts a producer of transactions; each check that it gets is told as if it were consumed. */
     private Object startTransactor(JSONObject request) throws Exception {
         String name = request.getString("name");
-        TransactionMQProducer producer = new TransactionMQProducer(request.getString("group"));
+        TransactionMQProducer producer =
+                new TransactionMQProducer(request.getString("group"), signer(request));
         producer.setTransactionListener(new Decisions(message ->
                 tell(new JSONObject()
                         .fluentPut("consumer", name)
@@ -351,7 +366,8 @@ public final class Driver {
 
     private Object startConsumer(JSONObject request) throws Exception {
         String name = request.getString("name");
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(request.getString("group"));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
+                request.getString("group"), signer(request), new AllocateMessageQueueAveragely());
         configure(consumer, request);
         consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(request.getString("from")));
         consumer.setMaxReconsumeTimes(request.getIntValue("maxReconsumeTimes"));
@@ -400,7 +416,8 @@ public final class Driver {
     private void startReplying(DefaultMQPushConsumer consumer, JSONObject request) throws Exception {
         String name = request.getString("name");
         byte[] reply = Base64.getDecoder().decode(request.getString("reply"));
-        DefaultMQProducer producer = new DefaultMQProducer(request.getString("group"));
+        DefaultMQProducer producer =
+                new DefaultMQProducer(request.getString("group"), signer(request));
         configure(producer, request);
         producer.start();
         producers.put(name, producer);
@@ -457,7 +474,8 @@ public final class Driver {
     // --- pull consumers ---
 
     private Object startPuller(JSONObject request) throws Exception {
-        DefaultMQPullConsumer puller = new DefaultMQPullConsumer(request.getString("group"));
+        DefaultMQPullConsumer puller =
+                new DefaultMQPullConsumer(request.getString("group"), signer(request));
         configure(puller, request);
         puller.start();
         pullers.put(request.getString("name"), puller);
@@ -520,7 +538,8 @@ public final class Driver {
     }
 
     private Object startPoller(JSONObject request) throws Exception {
-        DefaultLitePullConsumer poller = new DefaultLitePullConsumer(request.getString("group"));
+        DefaultLitePullConsumer poller =
+                new DefaultLitePullConsumer(request.getString("group"), signer(request));
         configure(poller, request);
         poller.setConsumeFromWhere(ConsumeFromWhere.valueOf(request.getString("from")));
         poller.subscribe(request.getString("topic"), request.getString("expression"));

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from gateway.audit import AuditLog
 from gateway.clients import Clients
 from gateway.clock import Clock
 from gateway.committer import Committer
@@ -40,6 +41,7 @@ class Broker:
     committer: Committer
     intake: Intake
     stats: Statistics
+    audit: AuditLog
     resets: Resets
     orders: PopOrders
     kv: KvConfig

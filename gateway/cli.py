@@ -19,6 +19,7 @@ from rich_click import RichCommand, RichOption
 
 from gateway import care
 from gateway.asking import connect, moment, now_ms, server_options
+from gateway.audit_command import audit
 from gateway.capturing import capture
 from gateway.clock_command import clock
 
@@ -94,7 +95,9 @@ def _settle(file: Path | None, flags: dict[str, object]) -> Loaded:
 )
 @click.command_panel("A gateway of your own", commands=["serve", "config", "version"])
 @click.command_panel("What a running gateway holds", commands=["pending", "abort", "clock"])
-@click.command_panel("Care of data", commands=[command.name or "" for command in care.COMMANDS])
+@click.command_panel(
+    "Care of data", commands=[*(command.name or "" for command in care.COMMANDS), "audit"]
+)
 @click.command_panel("Beside a real broker", commands=["bench", "compat"])
 @click.command_panel("Recorded traffic", commands=["capture", *_JOBS])
 @click.version_option(package_name="tidegate", message="%(prog)s %(version)s")
@@ -309,7 +312,7 @@ def compat(arguments: tuple[str, ...]) -> None:
     compare.main(args=arguments, prog_name="tidegate compat")
 
 
-for command in (*care.COMMANDS, clock):
+for command in (*care.COMMANDS, audit, clock):
     cli.add_command(command)
 cli.add_command(capture)
 

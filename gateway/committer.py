@@ -67,11 +67,19 @@ class Copy(Protocol):
         """Take over what the store has: the changes were refused."""
 
 
+class Journal(Copy, Protocol):
+    """Keeps lines of the changes that are to be committed."""
+
+    def write(self) -> None:
+        """The changes are on disk, and are answered now."""
+
+
 class Committer:
     """Commits the store's batch at the end of each turn that changed something, and fires what is due.
 
     :param waker: answers the pulls that wait for a queue.
     :param copies: told when a batch was refused.
+    :param journal: told of that too, and when one is stored.
     :param wait: seconds that a commit may wait for the senders that the commit before it answered. Those that send one
         message after the other all come back, and a commit costs the same for one of them as for all.
     """
@@ -85,13 +93,15 @@ class Committer:
         store: Store,
         waker: Waker,
         copies: Iterable[Copy],
+        journal: Journal,
         wait: float,
     ) -> None:
         self._reactor = reactor
         self._clock = clock
         self._store = store
         self._waker = waker
-        self._copies = tuple(copies)
+        self._copies = (*copies, journal)
+        self._journal = journal
         self._answers: list[tuple[Waiting, bytes]] = []
         self._wait = wait
         self._expected = 1.0
@@ -179,6 +189,7 @@ class Committer:
             self.meter.committed(len(answers), perf_counter() - begun)
         if fired.messages and earliest_ms is not None:
             self.meter.fired(fired.messages, self._clock.now_ms() - earliest_ms)
+        self._journal.write()
         for call, frame in answers:
             call.send(frame)
         for queue in grown:

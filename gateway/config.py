@@ -477,6 +477,28 @@ class Config(BaseModel):
     log_file: OptionalFile = setting(
         None, _LOGS, "File that the log is appended to. When left out: standard error."
     )
+    audit: Switch = setting(
+        True,
+        _LOGS,
+        "Whether aborts, reschedules and changes by administrators are noted in audit.jsonl in the "
+        "data folder; 'tidegate audit' shows them.",
+    )
+    audit_file_size: Size = setting(
+        64 * 1024**2,
+        _LOGS,
+        "When that file is this large it is put aside as audit.jsonl.1, and a new one begun.",
+        unit="bytes",
+        least=1024,
+        most=64 * 1024**3,
+    )
+    audit_files: Count = setting(
+        8,
+        _LOGS,
+        "Such files that are kept; the oldest one goes.",
+        unit="files",
+        least=2,
+        most=10_000,
+    )
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:

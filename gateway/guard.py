@@ -23,6 +23,11 @@ class Caller:
         self._is_free = is_free or user.is_super
 
     @property
+    def name(self) -> str:
+        """The user's access key."""
+        return self._user.name
+
+    @property
     def is_super(self) -> bool:
         return self._user.is_super
 

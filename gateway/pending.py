@@ -28,6 +28,7 @@ from gateway.wire.properties import find
 from gateway.wire.recall import RecallHandle, RecallHandleError
 from storage import (
     Aborted,
+    AbortResult,
     Found,
     FoundPage,
     State,
@@ -212,12 +213,20 @@ class PendingMessages:
         return {place for place in places if not place[1].startswith((RETRY_PREFIX, DLQ_PREFIX))}
 
     def _abort_places(self, places: set[tuple[str, str]]) -> list[AbortOutcome]:
+        outcomes = []
+        for message_id, topic in sorted(places):
+            for result in self.abort(message_id, topic):
+                outcomes.append(_outcome(message_id, topic, result.due_ms, result.outcome))
+        return outcomes
+
+    def abort(self, message_id: str, topic: str) -> list[AbortResult]:
+        """Abort the messages of a topic with a client's id, whoever asks; each abort is noted in the audit log."""
         now_ms = self._broker.clock.now_ms()
-        return [
-            _outcome(message_id, topic, result.due_ms, result.outcome)
-            for message_id, topic in sorted(places)
-            for result in self._store.abort(message_id.encode(), now_ms, topic.encode())
-        ]
+        results = self._store.abort(message_id.encode(), now_ms, topic.encode())
+        for result in results:
+            if result.outcome is Aborted.ABORTED:
+                self._broker.audit.note("abort", topic=topic, msgId=message_id, dueMs=result.due_ms)
+        return results
 
 
 def _outcome(message_id: str, topic: str, due_ms: int, outcome: Aborted) -> AbortOutcome:

@@ -46,6 +46,10 @@ class Caller(Protocol):
     """Whose request it is, as far as handlers know it."""
 
     @property
+    def name(self) -> str:
+        """The user."""
+
+    @property
     def is_super(self) -> bool:
         """Whether they may do everything."""
 
@@ -70,6 +74,16 @@ class Call:
     def may(self, actions: frozenset[Action], topic: str) -> bool:
         """Whether the sender may do one of these to a topic."""
         return self.caller is None or self.caller.may(actions, topic)
+
+    @property
+    def name(self) -> str:
+        """The user that asks; empty where nobody is asked for a name."""
+        return self.caller.name if self.caller is not None else ""
+
+    @property
+    def address(self) -> str:
+        """Where the request came from."""
+        return self.peer.address
 
     def send(self, frame: bytes) -> None:
         """Answer with a frame made beforehand."""
@@ -120,16 +134,30 @@ class Gate(Protocol):
         """Hold the request against what its sender may do."""
 
 
+class Witness(Protocol):
+    """Told of each request whose it is, and when it was carried out."""
+
+    def begin(self, actor: Call) -> None: ...
+
+    def handled(self, call: Call) -> None: ...
+
+    def end(self) -> None: ...
+
+
 class Router:
     """Dispatches commands by the table of `routes`.
 
+    :param witness: is told of each request that has a handler.
     :param gate: what they must pass; None lets everybody do everything.
     """
 
     log = Logger()
 
-    def __init__(self, table: Mapping[int, Route], gate: Gate | None = None) -> None:
+    def __init__(
+        self, table: Mapping[int, Route], witness: Witness, gate: Gate | None = None
+    ) -> None:
         self._table = table
+        self._witness = witness
         self._gate = gate
 
     def dispatch(self, command: Command, peer: Peer) -> None:
@@ -151,7 +179,9 @@ class Router:
                 call.fields = command.fields(route.fields)
             if gate is not None:
                 gate.authorize(call)
+            self._witness.begin(call)
             route.handler(call)
+            self._witness.handled(call)
         except FieldError as error:
             call.fail(ResponseCode.SYSTEM_ERROR, str(error))
         except RequestError as error:
@@ -161,3 +191,5 @@ class Router:
                 "request {code} from {peer} failed", code=command.code, peer=peer.address
             )
             call.fail(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+        finally:
+            self._witness.end()

@@ -20,6 +20,7 @@ from twisted.logger import (
     textFileLogObserver,
 )
 
+from gateway.audit import AuditLog
 from gateway.broker import Broker
 from gateway.clients import Clients
 from gateway.clock import Clock
@@ -260,12 +261,14 @@ class Gateway:
         parked = ParkingLot()
         topics, groups = Topics(store, config), Groups(store, config)
         kv, modes, orders = KvConfig(store), ConsumeModes(store), PopOrders(store)
+        audit = AuditLog(config, clock, lambda: store.has_changes)
         committer = Committer(
             reactor,
             clock,
             store,
             parked,
             (topics, groups, kv, users, modes, orders),
+            audit,
             config.commit_wait_ms / 1000,
         )
         self.broker = broker = Broker(
@@ -280,6 +283,7 @@ class Gateway:
             committer=committer,
             intake=Intake(store, clock, committer, config, host),
             stats=Statistics(store, clock.now_ms, config.cluster_name, lambda: committer.fired),
+            audit=audit,
             resets=Resets(),
             orders=orders,
             kv=kv,
@@ -288,12 +292,12 @@ class Gateway:
         )
         for part in (topics, groups, broker.intake, self.factory):
             broker.follow(part.configure)
-        self._sending = sending = Sending(broker)
+        pending = PendingMessages(broker)
+        self._sending = sending = Sending(broker, pending)
         transactions = Transactions(broker)
         pop_queues, pop_waits = PopQueues(broker), PopWaits(parked, reactor)
         ordered_pops = OrderedPops(broker)
         pop_acks = PopAcks(broker, ordered_pops)
-        pending = PendingMessages(broker)
         handlers = Handlers(
             routing=Routing(broker),
             clients=ClientRequests(broker, reactor),
@@ -319,7 +323,7 @@ class Gateway:
             access=AccessAdmin(broker, users),
         )
         gate = Guard(broker, users) if config.authentication else None
-        self._router = Router(routes(handlers), gate)
+        self._router = Router(routes(handlers), audit, gate)
         self._housekeeping = Housekeeping(
             reactor, broker, self.factory, sending, transactions, pop_acks, ordered_pops
         )
@@ -341,8 +345,14 @@ class Gateway:
         gone = self.factory.close_all()
         gone.addTimeout(LONGEST_GOODBYE, self._reactor)
         gone.addBoth(lambda _: synced)
-        gone.addBoth(lambda _: self._store.close())
+        gone.addBoth(lambda _: self._close())
         return gone
+
+    def _close(self) -> None:
+        try:
+            self._store.close()
+        finally:
+            self.broker.audit.close()
 
     def _on_command(self, command: Command, connection: RemotingConnection) -> None:
         if command.is_response:

@@ -9,6 +9,7 @@ from gateway.broker import Broker
 from gateway.config import Config
 from gateway.delays import REQUESTS, TIMER_PROPERTIES
 from gateway.intake import REGION, Accepted, NewMessage
+from gateway.pending import PendingMessages
 from gateway.router import Call, RequestError
 from gateway.topics import (
     DLQ_PREFIX,
@@ -72,8 +73,9 @@ NO_SPACE = (
 class Sending:
     """Takes messages in."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, pending: PendingMessages) -> None:
         self._broker = broker
+        self._pending = pending
         broker.follow(self._configure)
         self._topics = broker.topics
         self._intake = broker.intake
@@ -297,8 +299,7 @@ class Sending:
         target = find(properties, names.TIMER_DEL_UNIQKEY) or ""
         # With upstream's appendTopicForTimerDeleteKey the id stands behind the topic and a plus.
         target = target.removeprefix(f"{topic.name}+")
-        now_ms = self._broker.clock.now_ms()
-        results = self._broker.store.abort(target.encode(), now_ms, topic.stored_name)
+        results = self._pending.abort(target, topic.name)
         outcome = best_outcome(results)
         uniq = find(properties, names.UNIQ_KEY) or target
         if outcome is Aborted.ABORTED:

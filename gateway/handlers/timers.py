@@ -41,8 +41,7 @@ class Timers:
                 ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{fields.topic}] not exist"
             )
         handle = self._pending.read_handle(fields.recall_handle, fields.topic)
-        now_ms = self._broker.clock.now_ms()
-        results = self._store.abort(handle.message_id.encode(), now_ms, topic.stored_name)
+        results = self._pending.abort(handle.message_id, topic.name)
         outcome = best_outcome(results)
         aborted = outcome is Aborted.ABORTED
         ext = {

@@ -461,6 +461,7 @@ class MemoryGateway:
         """End at once, with whatever is not committed lost, as a killed process does; then start again."""
         self.store.abandon()
         self.store.environment.close()
+        self.service.broker.audit.close()
         self.reactor = TurnReactor()  # type: ignore[no-untyped-call]
         self.reactor.rightNow = self.elapsed_ms / 1000
         self.start()

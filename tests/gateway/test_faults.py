@@ -11,6 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gateway.audit import AuditLog
+from gateway.clock import Clock
+from gateway.config import Config
 from gateway.router import Call, RequestError, Route, Router
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import decode_command, encode_command
@@ -278,7 +281,8 @@ class TestHandlers:
         peer = Sent()
         request = encode_command(5, 7, **options)
         command = decode_command((0, request[8:], b""))
-        Router({5: Route(None, handler)}).dispatch(command, peer)
+        nothing_noted = AuditLog(Config(audit=False), Clock(), lambda: False)
+        Router({5: Route(None, handler)}, nothing_noted).dispatch(command, peer)
         return [decode_command((0, data[8:], b"")) for data in peer.frames]
 
     def test_an_unexpected_error(self) -> None:

@@ -32,8 +32,16 @@ def test_the_clock_is_moved_from_the_command_line(tmp_path: Path) -> None:
         assert tidegate("clock", "set", "2030-01-31T09:30:00Z", *at).returncode == 0
         with gateway.client() as client:
             fields = {
-                **{"a": "P", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0"},
-                **{"g": "1", "h": "0", "i": "TIMER_DELAY_SEC\x011800\x02", "m": "false"},
+                "a": "P",
+                "b": "orders",
+                "c": "TBW102",
+                "d": "4",
+                "e": "0",
+                "f": "0",
+                "g": "1",
+                "h": "0",
+                "i": "TIMER_DELAY_SEC\x011800\x02",
+                "m": "false",
             }
             assert client.ask(RequestCode.SEND_MESSAGE_V2, fields, b"hello").code == 0
             assert len(look_up(client, topic="orders").messages) == 1

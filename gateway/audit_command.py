@@ -1,0 +1,90 @@
+"""`tidegate audit`: who aborted, moved or administered what."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import rich_click as click
+
+from gateway.asking import moment
+
+
+@click.command()
+@click.option(
+    "--data",
+    required=True,
+    envvar="TIDEGATE_DATA",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="The gateway's data folder. Variable: TIDEGATE_DATA.",
+)
+@click.option("--who", metavar="NAME", help="Of this user, or from this address.")
+@click.option("--topic", metavar="TOPIC", help="About this topic.")
+@click.option("--id", "message_id", metavar="ID", help="About the message with this id.")
+@click.option("--action", metavar="ACTION", help="Such as abort, or update_broker_config.")
+@click.option("--from", "begin", metavar="TIME", callback=moment, help="At this time or later.")
+@click.option("--to", "end", metavar="TIME", callback=moment, help="Before this time.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, as in the log.")
+def audit(
+    data: Path,
+    who: str | None,
+    topic: str | None,
+    message_id: str | None,
+    action: str | None,
+    begin: int | None,
+    end: int | None,
+    as_json: bool,
+) -> None:
+    """Show who aborted, moved or administered what, the oldest first. A gateway may serve meanwhile.
+
+    Reads audit.jsonl and its older parts in the data folder. A TIME is as for 'tidegate pending'.
+
+    \b
+    Examples:
+      tidegate audit --data ./data --from -1h
+      tidegate audit --data ./data --topic orders --action abort
+      tidegate audit --data ./data --who alice --json
+    """
+    import msgspec
+
+    from gateway.audit import read_lines
+    from gateway.display import printable
+    from gateway.moments import show_moment
+
+    for line in read_lines(data):
+        at_ms = _epoch_ms(str(line.get("at", "")))
+        if (begin is not None and at_ms < begin) or (end is not None and at_ms >= end):
+            continue
+        if who is not None and who not in (line.get("who"), line.get("from"), _host(line)):
+            continue
+        if topic is not None and line.get("topic") != topic:
+            continue
+        if message_id is not None and line.get("msgId") != message_id:
+            continue
+        if action is not None and line.get("action") != action:
+            continue
+        if as_json:
+            click.echo(msgspec.json.encode(line).decode())
+            continue
+        rest = " ".join(
+            f"{name}={value}"
+            for name, value in line.items()
+            if name not in ("at", "who", "from", "action")
+        )
+        name = line.get("who") or "-"
+        text = f"{show_moment(at_ms)}  {name} {line.get('from')}  {line.get('action')}  {rest}"
+        click.echo(printable(text))
+
+
+def _host(line: dict[str, Any]) -> str:
+    """The address without its port."""
+    return str(line.get("from", "")).rpartition(":")[0].strip("[]")
+
+
+def _epoch_ms(text: str) -> int:
+    try:
+        return int(datetime.fromisoformat(text).astimezone(UTC).timestamp() * 1000)
+    except ValueError:
+        return 0

@@ -1,0 +1,151 @@
+"""The audit log: who changed what, written when the change is on disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.audit import Named, read_lines
+from gateway.wire.codes import RequestCode, ResponseCode
+from tests.gateway.access.signed import SignedClient
+from tests.gateway.conftest import MakeGateway
+from tests.gateway.faults import commits_fail
+from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway
+from tests.gateway.tools import create_topic
+
+
+def lines(gateway: MemoryGateway) -> list[dict[str, Any]]:
+    return list(read_lines(gateway.data))
+
+
+def hold(client: MemoryClient, message_id: str, keys: str = "") -> str:
+    """Have a message held; its recall handle."""
+    answer = client.send_message(TIMER_DELAY_SEC="60", UNIQ_KEY=message_id, KEYS=keys)
+    return answer.ext()["recallHandle"]
+
+
+def test_aborts_by_any_way(gateway: MemoryGateway, client: MemoryClient) -> None:
+    handle = hold(client, "A")
+    hold(client, "B")
+    hold(client, "C", "c")
+    hold(client, "D")
+    client.recall("orders", handle)
+    client.abort(id="B")
+    client.abort(topic="orders", key="c")
+    client.send_message(TIMER_DEL_UNIQKEY="D", TIMER_DELIVER_MS=str(START_MS + 60_000))
+    first = lines(gateway)[0]
+    assert first.pop("from") == client.transport.getPeer().host + ":" + str(
+        client.transport.getPeer().port
+    )
+    assert first == {
+        "at": "2027-01-15T08:00:00.000Z",
+        "who": "",
+        "action": "abort",
+        "topic": "orders",
+        "msgId": "A",
+        "dueMs": START_MS + 60_000,
+    }
+    assert [line["msgId"] for line in lines(gateway)] == ["A", "B", "C", "D"]
+
+
+def test_what_changed_nothing_is_not_noted(gateway: MemoryGateway, client: MemoryClient) -> None:
+    hold(client, "A")
+    client.abort(id="A")
+    client.abort(id="A")
+    client.abort(id="unknown")
+    client.look_up()
+    client.pull()
+    assert len(lines(gateway)) == 1
+
+
+def test_a_line_waits_for_its_batch(gateway: MemoryGateway, client: MemoryClient) -> None:
+    hold(client, "A")
+    with commits_fail(gateway):
+        answer = client.ask(RequestCode.ABORT_TIMERS, {"id": "A"})
+        assert answer.code != ResponseCode.SUCCESS
+    assert [line["stored"] for line in lines(gateway)] == [False]
+    client.abort(id="A")
+    assert [line.get("stored") for line in lines(gateway)] == [False, None]
+
+
+def test_administration_is_noted_by_its_fields(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    create_topic(client, "orders")
+    client.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"recallMessageEnable=false")
+    refused = client.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"noSuchSetting=1")
+    assert refused.code == ResponseCode.INVALID_PARAMETER
+    created, changed = lines(gateway)
+    assert (created["action"], created["topic"]) == ("update_and_create_topic", "orders")
+    assert (changed["action"], changed["body"]) == (
+        "update_broker_config",
+        "recallMessageEnable=false",
+    )
+
+
+def test_users_are_named_and_their_keys_are_not(make_gateway: MakeGateway, scratch: Path) -> None:
+    file = scratch / "first.json"
+    file.write_text(json.dumps({"username": "root", "password": "secret of root"}))
+    gateway = make_gateway(authentication=True, initial_user_file=file)
+    root = SignedClient(gateway, "root", "secret of root")
+    body = {"username": "alice", "password": "secret of alice", "userType": "Normal"}
+    answer = root.ask(
+        RequestCode.AUTH_CREATE_USER, {"username": "alice"}, json.dumps(body).encode()
+    )
+    assert answer.code == ResponseCode.SUCCESS
+    (line,) = lines(gateway)
+    assert (line["who"], line["action"], line["username"]) == ("root", "auth_create_user", "alice")
+    text = (gateway.data / "audit.jsonl").read_text()
+    assert "secret of" not in text
+    assert "Signature" not in text
+
+
+def test_acting_for_somebody(gateway: MemoryGateway) -> None:
+    audit = gateway.service.broker.audit
+    with audit.acting(Named("bob", "192.0.2.1:80")):
+        audit.note("reschedule", topic="orders", msgId="A", dueMs=1)
+    audit.note("abort")
+    first, second = lines(gateway)
+    assert (first["who"], first["from"]) == ("bob", "192.0.2.1:80")
+    assert (second["who"], second["from"]) == ("", "gateway")
+
+
+def test_files_are_put_aside(make_gateway: MakeGateway) -> None:
+    gateway = make_gateway(audit_file_size=1024, audit_files=3)
+    audit = gateway.service.broker.audit
+    for number in range(100):
+        audit.note("abort", number=number)
+    files = sorted(file.name for file in gateway.data.glob("audit*"))
+    assert files == ["audit.jsonl", "audit.jsonl.1", "audit.jsonl.2"]
+    assert all((gateway.data / file).stat().st_size <= 1024 for file in files)
+    numbers = [line["number"] for line in lines(gateway)]
+    assert numbers == list(range(numbers[0], 100))
+    assert len(numbers) > 20
+
+
+def test_a_broken_line_hides_no_other(gateway: MemoryGateway) -> None:
+    audit = gateway.service.broker.audit
+    audit.note("abort", number=1)
+    with (gateway.data / "audit.jsonl").open("ab") as file:
+        file.write(b'{"at": "20\n\xff\n[]\n')
+    audit.note("abort", number=2)
+    assert [line["number"] for line in lines(gateway)] == [1, 2]
+
+
+def test_a_file_that_cannot_be_written_holds_nothing_up(
+    gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold(client, "A")
+    (gateway.data / "audit.jsonl").mkdir()
+    assert client.abort(id="A")[0]["outcome"] == "aborted"
+
+
+def test_it_can_be_left_out(make_gateway: MakeGateway) -> None:
+    gateway = make_gateway(audit=False)
+    client = gateway.connect()
+    hold(client, "A")
+    client.abort(id="A")
+    assert not (gateway.data / "audit.jsonl").exists()

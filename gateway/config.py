@@ -133,6 +133,7 @@ _LATER = "Messages for later"
 _BROKER = "Broker"
 _TRANSACTIONS = "Transactions and replies"
 _LIMITS = "Limits"
+_CAPTURE = "Recorded traffic"
 _LOGS = "Logs"
 
 
@@ -468,6 +469,38 @@ class Config(BaseModel):
         live=True,
         least=1024,
         most=1024**3,
+    )
+
+    capture: OptionalFile = setting(
+        None,
+        _CAPTURE,
+        "Folder that everything clients and the gateway say to each other is recorded in, for "
+        "tidegate ingest. When left out: nothing is. Passwords in requests of mqadmin are recorded too. "
+        "While the disk has less than twice disk_reserve free, or is too slow, frames are left out.",
+    )
+    capture_active: Switch = setting(
+        True,
+        _CAPTURE,
+        "Whether traffic is recorded now, where capture names a folder.",
+        live=True,
+    )
+    capture_file_size: Size = setting(
+        256 * 1024**2,
+        _CAPTURE,
+        "Size past which the next capture file begins; it also does after an hour.",
+        unit="bytes",
+        live=True,
+        least=1024,
+        most=64 * 1024**4,
+    )
+    capture_keep: Count = setting(
+        0,
+        _CAPTURE,
+        "Capture files that are kept; the oldest are removed. 0 keeps all.",
+        unit="files",
+        live=True,
+        least=0,
+        most=1_000_000,
     )
 
     log_level: Annotated[

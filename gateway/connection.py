@@ -15,6 +15,7 @@ from zope.interface import implementer  # type: ignore[import-untyped]
 
 from gateway.config import Config
 from gateway.reactor import Reactor
+from gateway.tap import Tap
 from gateway.tls import TlsLayers
 from gateway.wire.commands import Command, CommandError, decode_command
 from gateway.wire.frames import FrameBuffer, FrameError
@@ -115,8 +116,11 @@ class RemotingConnection(Protocol):
             malformed = True
         self._note_unfinished(self._frames.pending)
         on_command = self.factory.on_command
+        tap = self.factory.tap
         try:
             for frame in frames:
+                if tap is not None:
+                    tap.received(self, frame)
                 on_command(decode_command(frame), self)
         except CommandError:
             malformed = True
@@ -135,6 +139,8 @@ class RemotingConnection(Protocol):
     def send(self, frame: bytes) -> None:
         if self.open:
             self.transport.write(frame)
+            if self.factory.tap is not None:
+                self.factory.tap.sent(self, frame)
 
     def close(self) -> None:
         """Close once everything that was sent has left; asked again, close at once."""
@@ -211,6 +217,8 @@ class RemotingFactory(ServerFactory):
         self.idle_seconds = idle_seconds
         self.tls = tls
         self.tls_only = tls_only
+        self.tap: Tap | None = None
+        """What records the frames of all connections; None when nobody wants to know them."""
         self._unfinished = 0
         self._all_gone: Deferred[None] | None = None
         self.connections: set[RemotingConnection] = set()
@@ -238,6 +246,8 @@ class RemotingFactory(ServerFactory):
     def disconnected(self, connection: RemotingConnection) -> None:
         """A connection is gone."""
         self.connections.discard(connection)
+        if self.tap is not None:
+            self.tap.closed(connection)
         self.on_disconnect(connection)
         self._tell_if_gone()
 

@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 
 from gateway.broker import Broker
 from gateway.meter import Distribution
+from recording.writer import Counts
 
 _COMMON = ("cluster", "node_type", "node_id")
 
@@ -27,10 +28,14 @@ class BrokerCollector(Collector):
     """Reads a gateway's figures.
 
     :param connections: how many connections are open.
+    :param recorded: what was recorded of the traffic.
     """
 
-    def __init__(self, broker: Broker, connections: Callable[[], int]) -> None:
+    def __init__(
+        self, broker: Broker, connections: Callable[[], int], recorded: Callable[[], Counts]
+    ) -> None:
         self._broker = broker
+        self._recorded = recorded
         self._connections = connections
         config = broker.config
         self._labels = (config.cluster_name, "broker", config.broker_name)
@@ -41,6 +46,7 @@ class BrokerCollector(Collector):
         yield from self._traffic()
         yield from self._heartbeat()
         yield from self._storage()
+        yield from self._capture()
         broker = self._broker
         yield self._gauge("tidegate_connections", "Open connections", self._connections())
         yield self._gauge(
@@ -126,6 +132,19 @@ class BrokerCollector(Collector):
         for name, meaning, value in rows:
             yield self._gauge(name, meaning, value)
 
+    def _capture(self) -> Iterator[Metric]:
+        counts = self._recorded()
+        yield self._counter("tidegate_capture_frames", "Frames that the tap took", counts.frames)
+        yield self._counter(
+            "tidegate_capture_lost", "Records that could not be written", counts.lost
+        )
+        yield self._counter("tidegate_capture_bytes", "Bytes of capture files", counts.bytes)
+        yield self._gauge(
+            "tidegate_capture_failing",
+            "1 while traffic should be recorded and cannot be",
+            counts.trouble is not None,
+        )
+
     def _gauge(self, name: str, meaning: str, value: float) -> Metric:
         family = GaugeMetricFamily(name, meaning, labels=_COMMON)
         family.add_metric(self._labels, value)
@@ -145,9 +164,11 @@ class BrokerCollector(Collector):
 class Metrics:
     """The text that Prometheus reads."""
 
-    def __init__(self, broker: Broker, connections: Callable[[], int]) -> None:
+    def __init__(
+        self, broker: Broker, connections: Callable[[], int], recorded: Callable[[], Counts]
+    ) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(BrokerCollector(broker, connections))
+        self._registry.register(BrokerCollector(broker, connections, recorded))
         ProcessCollector(registry=self._registry)
         GCCollector(registry=self._registry)
 

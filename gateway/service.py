@@ -69,6 +69,7 @@ from gateway.router import RequestError, Router
 from gateway.routes import Handlers, routes
 from gateway.setting_values import HostPort
 from gateway.stats import Statistics
+from gateway.tap import Tapping
 from gateway.tls import Certificates, TlsError, TlsLayers
 from gateway.topics import Groups, Topics
 from gateway.users import SUPER, Users
@@ -77,6 +78,7 @@ from gateway.wire.bodies import BodyError
 from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import Command, encode_response
 from gateway.wire.messages import pack_host
+from recording.writer import Counts
 from storage import DataFolderError, Store, newest_stored_ms
 
 BACKLOG = 1024
@@ -231,7 +233,9 @@ class Gateway:
         address = self.config.http
         if address is None:
             return
-        metrics = Metrics(self.broker, lambda: len(self.factory.connections))
+        metrics = Metrics(
+            self.broker, lambda: len(self.factory.connections), lambda: self.recorded
+        )
         site: Any = make_site(metrics.text, self._not_ready)
         try:
             port = self._reactor.listenTCP(address.port, site, interface=address.host)
@@ -243,6 +247,11 @@ class Gateway:
             ) from failure
         self._ports.append(port)
         self.http_port = port.getHost().port
+
+    @property
+    def recorded(self) -> Counts:
+        """What was recorded of the traffic."""
+        return self._tapping.counts
 
     def _not_ready(self) -> list[str]:
         """Why no traffic should come to this gateway."""
@@ -290,7 +299,8 @@ class Gateway:
             advertised=self.advertised,
             host=host,
         )
-        for part in (topics, groups, broker.intake, self.factory):
+        self._tapping = Tapping(reactor, self.factory)
+        for part in (topics, groups, broker.intake, self.factory, self._tapping):
             broker.follow(part.configure)
         pending = PendingMessages(broker)
         self._sending = sending = Sending(broker, pending)
@@ -344,6 +354,7 @@ class Gateway:
         self.broker.committer.stop()
         gone = self.factory.close_all()
         gone.addTimeout(LONGEST_GOODBYE, self._reactor)
+        gone.addBoth(lambda _: self._tapping.stop())
         gone.addBoth(lambda _: synced)
         gone.addBoth(lambda _: self._close())
         return gone

@@ -22,8 +22,10 @@ class Scrape:
     """What one scrape of a gateway says."""
 
     def __init__(self, gateway: MemoryGateway) -> None:
-        broker = gateway.service.broker
-        text = Metrics(broker, lambda: len(gateway.service.factory.connections)).text().decode()
+        service = gateway.service
+        connections = service.factory.connections
+        metrics = Metrics(service.broker, lambda: len(connections), lambda: service.recorded)
+        text = metrics.text().decode()
         self.samples = [
             sample for family in text_string_to_metric_families(text) for sample in family.samples
         ]

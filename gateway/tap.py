@@ -1,0 +1,152 @@
+"""Records what clients and the gateway say to each other, where the setting `capture` names a folder.
+
+Frames are taken where they have been cut, so those of TLS are recorded too, and signed requests as they were. The
+files are those of `tidegate capture`. Handing a frame over is appending to a list; a thread writes.
+"""
+
+from __future__ import annotations
+
+import struct
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+
+from gateway.config import Config
+from gateway.reactor import Reactor
+from gateway.wire.frames import Frame
+from recording.format import Kind
+from recording.writer import CaptureWriter, Counts, Rotation
+
+if TYPE_CHECKING:
+    from gateway.connection import RemotingConnection, RemotingFactory
+
+SERVER_NAME: Final = "gateway"
+"""What a capture calls the server."""
+
+LOOK_SECONDS: Final = 1.0
+"""How often it is looked whether writing fails."""
+
+_NOTHING: Final = Counts(0, 0, 0, 0, 0, None)
+_pack_head = struct.Struct(">iI").pack
+
+
+class Tap:
+    """What connections hand their frames to."""
+
+    def __init__(self, writer: CaptureWriter) -> None:
+        self.writer = writer
+        self._numbers: dict[RemotingConnection, int] = {}
+        self._last = 0
+
+    def received(self, connection: RemotingConnection, frame: Frame) -> None:
+        """A client sent a frame."""
+        kind, header, body = frame
+        head = _pack_head(4 + len(header) + len(body), (kind << 24) | len(header))
+        number = self._numbers.get(connection) or self._open(connection)
+        self.writer.record(number, Kind.FROM_CLIENT, head, header, body)
+
+    def sent(self, connection: RemotingConnection, frame: bytes) -> None:
+        """A frame goes to a client."""
+        number = self._numbers.get(connection) or self._open(connection)
+        self.writer.record(number, Kind.FROM_SERVER, frame)
+
+    def closed(self, connection: RemotingConnection) -> None:
+        """A connection is gone."""
+        number = self._numbers.pop(connection, None)
+        if number is not None:
+            self.writer.closed(number)
+
+    def _open(self, connection: RemotingConnection) -> int:
+        self._last += 1
+        self._numbers[connection] = self._last
+        self.writer.opened(self._last, SERVER_NAME)
+        return self._last
+
+
+class Tapping:
+    """Begins and ends the tap, as the settings have it."""
+
+    log = Logger()
+
+    def __init__(self, reactor: Reactor, factory: RemotingFactory) -> None:
+        self._factory = factory
+        self._settings: tuple[object, ...] = (None,)
+        self._before = _NOTHING
+        self._trouble: str | None = None
+        self._looking = LoopingCall(self._look)
+        self._looking.clock = cast(Any, reactor)
+
+    def configure(self, config: Config) -> None:
+        """Record by these settings from now on."""
+        folder = config.capture if config.capture_active else None
+        settings = (folder, config.capture_file_size, config.capture_keep)
+        if settings == self._settings:
+            return
+        self._end(wait=False)
+        self._settings = settings
+        if folder is None:
+            return
+        rotation = Rotation(file_bytes=config.capture_file_size, keep=config.capture_keep)
+        # Sends are refused when the disk has less than disk_reserve; a recording gives way long before.
+        writer = CaptureWriter(folder, rotation, least_free=2 * config.disk_reserve)
+        try:
+            writer.start()
+        except OSError as error:
+            self.log.error(
+                "not recording: capture = {folder}: {reason}",
+                folder=str(folder),
+                reason=error.strerror,
+            )
+            self._trouble = str(error.strerror)
+            return
+        self.log.info("recording traffic into {folder}", folder=str(folder))
+        self._factory.tap = Tap(writer)
+        self._looking.start(LOOK_SECONDS)
+
+    def stop(self) -> None:
+        """Write what was recorded, and record no more."""
+        self._end(wait=True)
+
+    @property
+    def counts(self) -> Counts:
+        """What was recorded since the start. `trouble` is why nothing is recorded though it should be."""
+        tap, before = self._factory.tap, self._before
+        if tap is None:
+            return before._replace(trouble=self._trouble)
+        now = tap.writer.counts
+        return Counts(
+            before.frames + now.frames,
+            before.lost + now.lost,
+            before.bytes + now.bytes,
+            before.files + now.files,
+            now.connections,
+            now.trouble,
+        )
+
+    def _end(self, *, wait: bool) -> None:
+        tap = self._factory.tap
+        self._trouble = None
+        if tap is None:
+            return
+        self._looking.stop()
+        self._before = self.counts._replace(connections=0, trouble=None)
+        self._factory.tap = None
+        if wait:
+            tap.writer.stop()
+        else:
+            # The disk may be slow, and clients are waiting for their answers.
+            Thread(target=tap.writer.stop, name="end of a capture").start()
+        self.log.info("recorded {frames} frames", frames=tap.writer.counts.frames)
+
+    def _look(self) -> None:
+        trouble = self.counts.trouble
+        if trouble == self._trouble:
+            return
+        self._trouble = trouble
+        if trouble is not None:
+            self.log.error("not recording for now: {trouble}", trouble=trouble)
+        else:
+            lost = self.counts.lost
+            self.log.info("recording again; {lost} frames were not recorded", lost=lost)

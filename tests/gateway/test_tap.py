@@ -1,0 +1,98 @@
+"""The tap of a running gateway: what it records, turning it on and off, and a disk that is full."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.wire.codes import RequestCode
+from gateway.wire.commands import decode_command
+from gateway.wire.frames import FrameBuffer
+from recording.format import SUFFIX, Kind, read_capture
+from tests.gateway.memory import MemoryGateway
+
+LIMIT_S = 10
+
+
+def commands(folder: Path) -> list[tuple[Kind, int, int]]:
+    """Each recorded frame's side, code and number."""
+    found = []
+    for file in sorted(folder.glob(f"*{SUFFIX}")):
+        for record in read_capture(file):
+            if record.kind in (Kind.FROM_CLIENT, Kind.FROM_SERVER):
+                (parts,) = FrameBuffer().feed(record.data)
+                command = decode_command(parts)
+                found.append((record.kind, command.code, command.opaque))
+    return found
+
+
+def wait_until(is_true: Callable[[], bool]) -> None:
+    """For the writing thread, which has a clock of its own."""
+    deadline = time.monotonic() + LIMIT_S
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@contextmanager
+def tapped(tmp_path: Path, **settings: Any) -> Iterator[MemoryGateway]:
+    gateway = MemoryGateway(tmp_path / "data", capture=tmp_path / "capture", **settings)
+    try:
+        yield gateway
+    finally:
+        gateway.close()
+
+
+def test_requests_and_answers_are_recorded(tmp_path: Path) -> None:
+    with tapped(tmp_path, disk_reserve=0) as gateway:
+        client = gateway.connect()
+        client.send_message("orders", b"later", level=3)
+        answers = client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
+        client.disconnect()
+    recorded = commands(tmp_path / "capture")
+    assert [kind for kind, _, _ in recorded] == [Kind.FROM_CLIENT, Kind.FROM_SERVER] * 2
+    assert recorded[2] == (Kind.FROM_CLIENT, RequestCode.GET_ROUTEINFO_BY_TOPIC, answers.opaque)
+    (file,) = (tmp_path / "capture").glob(f"*{SUFFIX}")
+    records = list(read_capture(file))
+    assert (records[0].kind, records[0].data) == (Kind.OPENED, b"gateway")
+    assert records[-1].kind == Kind.CLOSED
+
+
+def test_recording_is_turned_off_and_on(tmp_path: Path) -> None:
+    with tapped(tmp_path, disk_reserve=0, capture_active=False) as gateway:
+        client = gateway.connect()
+        change = {"active": b"capture_active=true", "idle": b"capture_active=false"}
+        client.ask(RequestCode.HEART_BEAT, body=b"{}")
+        assert not (tmp_path / "capture").exists()
+        client.ask(RequestCode.UPDATE_BROKER_CONFIG, body=change["active"])
+        client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
+        client.ask(RequestCode.UPDATE_BROKER_CONFIG, body=change["idle"])
+        client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
+        assert gateway.service.recorded.frames == 4
+        wait_until(lambda: len(list((tmp_path / "capture").glob(f"*{SUFFIX}"))) == 1)
+    codes = [code for kind, code, _ in commands(tmp_path / "capture") if kind == Kind.FROM_CLIENT]
+    assert codes == [RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.UPDATE_BROKER_CONFIG]
+
+
+def test_a_full_disk_harms_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tapped(tmp_path, disk_reserve=1 << 45) as gateway:
+        client = gateway.connect()
+        client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
+        wait_until(lambda: gateway.service.recorded.lost >= 2)
+        assert "stay free" in (gateway.service.recorded.trouble or "")
+        gateway.advance(1000)
+        client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
+    assert commands(tmp_path / "capture") == []
+
+
+def test_a_folder_that_cannot_be_written_harms_nobody(tmp_path: Path) -> None:
+    (tmp_path / "capture").write_text("a file")
+    with tapped(tmp_path) as gateway:
+        gateway.connect().ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
+        assert gateway.service.recorded.trouble is not None
+        assert gateway.service.recorded.frames == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from enum import Enum
 from heapq import merge
 from itertools import islice
@@ -14,12 +15,15 @@ from storage.keys import (
     HELD_SPAN_MS,
     QUEUE_VALUE,
     TIMER_VALUE,
+    IdRow,
     held_key,
     key_prefix,
     pack_u64,
+    split_timer_key,
     term,
     timer_key,
 )
+from storage.paused import is_waiting, waiting_timers
 from storage.queues import find_sequence
 from storage.store import Store
 from storage.timers import seek_topic
@@ -49,7 +53,8 @@ class Found(NamedTuple):
 
     `moved_ms` is when it fired, was aborted or, untimed, was stored; 0 while it is pending.
     `offset` is its place in its queue once it is there, else -1. `due_ms` is 0 for an untimed
-    message.
+    message. `rescheduled_ms` is when it was given another time for the last time, and
+    `due_before_ms` its time until then; both are 0 where it never was.
     """
 
     sequence: int
@@ -58,6 +63,8 @@ class Found(NamedTuple):
     due_ms: int
     moved_ms: int
     offset: int
+    rescheduled_ms: int = 0
+    due_before_ms: int = 0
 
 
 class FoundPage(NamedTuple):
@@ -138,24 +145,30 @@ def scan_pending(
             else _timers_of(store, txn, topic, start, end_ms)
         )
         in_memory = store.inbox.between(start, pack_u64(end_ms), topic)
-        for seen, (key, value) in enumerate(merge(in_table, in_memory), 1):
+        waiting = waiting_timers(txn, store.tables, topic, start, pack_u64(end_ms))
+        for seen, (key, value) in enumerate(merge(in_table, in_memory, waiting), 1):
             matches = tag_hash is None or TIMER_VALUE.unpack(value)[1] == tag_hash
             if matches:
-                number = key[key.index(0, 8) + 1 :][:8]
+                _, _, sequence, message_id = split_timer_key(key)
+                number = pack_u64(sequence)
                 record = txn.get(number, db=store.tables.messages)
-                if record is not None:
-                    due_ms = int.from_bytes(key[:8])
-                    sequence = int.from_bytes(number)
-                    found.append(Found(sequence, record, State.PENDING, due_ms, 0, -1))
+                id_row = txn.get(message_id + b"\0" + number, db=store.tables.ids)
+                if record is not None and id_row is not None:
+                    found.append(_found(sequence, record, State.PENDING, IdRow.unpack(id_row)))
             if len(found) == limit or seen == MAX_TIMERS_SCANNED:
                 return FoundPage(found, key)
     return FoundPage(found, None)
 
 
 def newest_stored_ms(store: Store) -> int:
-    """The latest time at which a message entered its queue; 0 while all queues are empty."""
+    """The latest time at which a message was accepted or entered its queue; 0 in an empty store."""
     newest_ms = 0
     with store.read_transaction() as txn:
+        messages = txn.cursor(db=store.tables.messages)
+        if messages.last():
+            # A record that cannot be read is for `find_faults` to tell of.
+            with suppress(ValueError):
+                newest_ms = store.terms_of(messages.value()).stored_ms
         cursor = txn.cursor(db=store.tables.queues)
         alive = cursor.last()
         while alive:
@@ -229,16 +242,28 @@ def _describe(store: Store, txn: lmdb.Transaction, number: bytes, id_row: bytes)
     if record is None:
         return None
     sequence = int.from_bytes(number)
-    due_ms = int.from_bytes(id_row[:8])
-    if len(id_row) > 8:
-        return Found(sequence, record, State.ABORTED, due_ms, int.from_bytes(id_row[8:]), -1)
+    row = IdRow.unpack(id_row)
+    if row.aborted_ms:
+        return _found(sequence, record, State.ABORTED, row, row.aborted_ms)
     terms = store.terms_of(record)
-    if due_ms:
-        key = timer_key(due_ms, terms.topic, sequence, term(terms.message_id))
-        if store.inbox.holds(key) or txn.get(key, db=store.tables.timers) is not None:
-            return Found(sequence, record, State.PENDING, due_ms, 0, -1)
+    if row.due_ms:
+        key = timer_key(row.due_ms, terms.topic, sequence, term(terms.message_id))
+        if (
+            store.inbox.holds(key)
+            or txn.get(key, db=store.tables.timers) is not None
+            or is_waiting(txn, store.tables, key)
+        ):
+            return _found(sequence, record, State.PENDING, row)
     queue = store.queue(terms.topic, terms.queue)
-    place = find_sequence(txn, store.tables, queue, sequence, due_ms or terms.stored_ms)
+    place = find_sequence(txn, store.tables, queue, sequence, row.due_ms or terms.stored_ms)
     offset, moved_ms = place or (-1, 0)
-    state = State.FIRED if due_ms else State.UNTIMED
-    return Found(sequence, record, state, due_ms, moved_ms, offset)
+    state = State.FIRED if row.due_ms else State.UNTIMED
+    return _found(sequence, record, state, row, moved_ms, offset)
+
+
+def _found(
+    sequence: int, record: bytes, state: State, row: IdRow, moved_ms: int = 0, offset: int = -1
+) -> Found:
+    return Found(
+        sequence, record, state, row.due_ms, moved_ms, offset, row.rescheduled_ms, row.due_before_ms
+    )

@@ -14,6 +14,7 @@ from storage import (
     find_by_key,
     find_by_sequence,
     lookup,
+    newest_stored_ms,
 )
 from tests.storage.folder import Folder
 from tests.storage.sample import (
@@ -328,3 +329,10 @@ def test_nothing_is_found_that_is_not_committed(store: Store) -> None:
     assert find_by_key(store, [TOPIC], b"k", 9) == []
     assert pending_ids(store) == []
     assert store.held_totals() == {}
+
+
+def test_the_newest_time_is_also_that_of_what_only_waits(store: Store) -> None:
+    send(store, Sample(b"a"), stored_ms=10)
+    hold(store, Sample(b"b"), 5_000, stored_ms=30)
+    store.commit()
+    assert newest_stored_ms(store) == 30

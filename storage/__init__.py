@@ -6,6 +6,7 @@ or Twisted.
 
 from storage.check import find_faults
 from storage.copies import Pending, back_up, read_pending, restore
+from storage.debouncing import Replaced, can_replace, note_older, replace_pending
 from storage.errors import DataFolderError, StorageError, StorageFullError
 from storage.halves import (
     Half,
@@ -26,6 +27,8 @@ from storage.lookup import (
     newest_stored_ms,
     scan_pending,
 )
+from storage.paused import Pause
+from storage.pausing import fire_resumed, pause_topic, resume_topic
 from storage.pops import Pop, PopDue, next_pop_due, put_pops, take_due_pops, take_pop
 from storage.queues import Page, Queue, StoredMessage
 from storage.recurring import (
@@ -41,6 +44,7 @@ from storage.recurring import (
     put_recurring,
     scan_recurring,
 )
+from storage.rescheduling import Rescheduled, RescheduleResult, reschedule
 from storage.retention import remove_expired
 from storage.store import Aborted, AbortResult, Fired, Store, Usage
 
@@ -53,12 +57,16 @@ __all__ = [
     "FoundPage",
     "Half",
     "Page",
+    "Pause",
     "Pending",
     "Pop",
     "PopDue",
     "Queue",
     "Recurring",
     "RecurringPage",
+    "Replaced",
+    "RescheduleResult",
+    "Rescheduled",
     "State",
     "StorageError",
     "StorageFullError",
@@ -67,6 +75,7 @@ __all__ = [
     "Terms",
     "Usage",
     "back_up",
+    "can_replace",
     "count_recurring",
     "delete_recurring",
     "delete_recurring_of",
@@ -77,10 +86,13 @@ __all__ = [
     "find_faults",
     "find_half",
     "find_recurring",
+    "fire_resumed",
     "halves_to_check",
     "newest_stored_ms",
     "next_pop_due",
     "next_recurring_due",
+    "note_older",
+    "pause_topic",
     "plan_recurring",
     "put_half",
     "put_off_check",
@@ -88,7 +100,10 @@ __all__ = [
     "put_recurring",
     "read_pending",
     "remove_expired",
+    "replace_pending",
+    "reschedule",
     "restore",
+    "resume_topic",
     "scan_pending",
     "scan_recurring",
     "take_due_pops",

@@ -11,12 +11,15 @@ from typing import NamedTuple
 import lmdb
 
 from storage.keys import (
+    DEBOUNCE_VALUE,
     ENDS_VALUE,
     HALF_VALUE,
     HELD_SPAN_MS,
+    PAUSE_VALUE,
     QUEUE_VALUE,
     RECURRENCE_VALUE,
     TIMER_VALUE,
+    IdRow,
     Terms,
     key_prefix,
     pack_u64,
@@ -26,8 +29,9 @@ from storage.keys import (
     split_timer_key,
     term,
 )
+from storage.paused import waiting_timers
 from storage.queues import open_queue
-from storage.store import Store
+from storage.store import Store, rows_with_prefix
 
 Progress = Callable[[str, int], None]
 """Told of each step of a check as it begins: what is looked at, and how many rows that is."""
@@ -58,6 +62,10 @@ def find_faults(store: Store, progress: Progress | None = None) -> list[str]:
 
             begin("timers", tables.timers, more=len(store.inbox))
             pending = _check_timers(store, txn, faults)
+            begin("paused topics", tables.waiting)
+            _check_paused(store, txn, faults)
+            begin("debounced keys", tables.debounced)
+            _check_debounced(store, txn, faults, pending)
             begin("queues", tables.queues)
             queued = _check_queues(store, txn, faults)
             begin("aborted messages", tables.aborted)
@@ -90,7 +98,8 @@ def _check_timers(store: Store, txn: lmdb.Transaction, faults: list[str]) -> dic
     held: Counter[tuple[bytes, int]] = Counter()
     table = ((*row, True) for row in txn.cursor(db=store.tables.timers))
     inbox = ((*row, False) for row in store.inbox.between(b"", b"\xff", None))
-    for key, value, in_table in chain(table, inbox):
+    waiting = ((*row, False) for row in waiting_timers(txn, store.tables, None, b"", b"\xff"))
+    for key, value, in_table in chain(table, inbox, waiting):
         due_ms, topic, sequence, message_id = split_timer_key(key)
         queue, _, size = TIMER_VALUE.unpack(value)
         if sequence in pending:
@@ -111,6 +120,37 @@ def _check_timers(store: Store, txn: lmdb.Transaction, faults: list[str]) -> dic
             faults.append(f"held {key!r}: {int.from_bytes(value)} noted, {counted} counted")
     faults += [f"held {place}: 0 noted, {count} counted" for place, count in held.items()]
     return pending
+
+
+def _check_paused(store: Store, txn: lmdb.Transaction, faults: list[str]) -> None:
+    """What waits belongs to a paused topic, and is counted: else nothing would ever fire it."""
+    found = Counter(
+        key[: key.index(0)] for key in txn.cursor(db=store.tables.waiting).iternext(values=False)
+    )
+    for topic, value in txn.cursor(db=store.tables.paused):
+        noted = PAUSE_VALUE.unpack(value)[1]
+        counted = found.pop(topic, 0)
+        if noted != counted:
+            faults.append(f"paused {topic!r}: {noted} noted, {counted} wait")
+    faults += [
+        f"waiting {topic!r}: {count} wait, but it is not paused" for topic, count in found.items()
+    ]
+
+
+def _check_debounced(
+    store: Store, txn: lmdb.Transaction, faults: list[str], pending: dict[int, _Place]
+) -> None:
+    """Nothing that is pending with a debounced key is older than its row says: it would not be replaced."""
+    for name, value in txn.cursor(db=store.tables.debounced):
+        topic, _, key = name.partition(b"\0")
+        sequence, _ = DEBOUNCE_VALUE.unpack(value)
+        prefix = key_prefix(topic, key)
+        if txn.get(prefix + pack_u64(sequence), db=store.tables.keys) is None:
+            faults.append(f"debounced {name!r}: message {sequence} does not have the key")
+        for row, _ in rows_with_prefix(txn, store.tables.keys, prefix):
+            older = int.from_bytes(row[len(prefix) :]) if len(row) == len(prefix) + 8 else sequence
+            if older < sequence and older in pending:
+                faults.append(f"debounced {name!r}: message {older} is pending before {sequence}")
 
 
 def _check_queues(store: Store, txn: lmdb.Transaction, faults: list[str]) -> dict[int, _Place]:
@@ -238,9 +278,10 @@ def _check_messages(
             faults.append(f"message {sequence} is missing from the ids")
         else:
             due_ms = place.due_ms if place is not None else None
-            if due_ms is not None and due_ms != int.from_bytes(row[:8]):
+            noted = IdRow.unpack(row)
+            if due_ms not in (None, noted.due_ms):
                 faults.append(f"message {sequence}: ids and timers disagree")
-            if aborted.get(sequence) != (int.from_bytes(row[8:]) if len(row) > 8 else None):
+            if aborted.get(sequence, 0) != noted.aborted_ms:
                 faults.append(f"message {sequence}: ids and aborted disagree")
         for key in terms.keys:
             if txn.get(key_prefix(terms.topic, term(key)) + number, db=store.tables.keys) is None:

@@ -21,6 +21,7 @@ from storage.environment import Tables, open_tables
 from storage.errors import DataFolderError, StorageError
 from storage.inbox import recover
 from storage.keys import TermsOf, split_timer_key
+from storage.paused import waiting_timers
 from storage.upgrades import FORMAT, FORMAT_VERSION
 
 DATA_FILE = "data.mdb"
@@ -77,7 +78,8 @@ def read_pending(data: Path, terms_of: TermsOf) -> Iterator[Pending]:
         tables = open_tables(environment, create=False)
         with environment.begin() as txn:
             accepted_lately = sorted(recover(txn, tables, terms_of))
-            for key, _ in merge(txn.cursor(db=tables.timers), accepted_lately):
+            waiting = waiting_timers(txn, tables, None, b"", b"\xff")
+            for key, _ in merge(txn.cursor(db=tables.timers), accepted_lately, waiting):
                 due_ms, _, sequence, _ = split_timer_key(key)
                 record = txn.get(sequence.to_bytes(8), db=tables.messages)
                 if record is None:

@@ -37,6 +37,9 @@ class Tables(NamedTuple):
     queues: lmdb._Database
     ends: lmdb._Database
     held: lmdb._Database
+    paused: lmdb._Database
+    waiting: lmdb._Database
+    debounced: lmdb._Database
     aborted: lmdb._Database
     halves: lmdb._Database
     checks: lmdb._Database

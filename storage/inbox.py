@@ -18,7 +18,8 @@ from heapq import heapify, heappop, heappush
 import lmdb
 
 from storage.environment import Tables
-from storage.keys import NOT_TIMED, TIMER_VALUE, TermsOf, pack_u64, term, timer_key
+from storage.keys import TIMER_VALUE, IdRow, TermsOf, pack_u64, term, timer_key
+from storage.paused import is_waiting
 
 INBOX_SIZE = 30_000
 """Timers that gather before they begin to move on; at most twice as many are here, some 20 MB.
@@ -228,10 +229,11 @@ def recover(
                 continue
         message_id = term(terms.message_id)
         due = txn.get(message_id + b"\0" + number, db=tables.ids)
-        if due is None or len(due) > 8 or due == NOT_TIMED:
+        row = IdRow.unpack(due) if due is not None else None
+        if row is None or row.aborted_ms or not row.due_ms:
             continue
-        key = timer_key(int.from_bytes(due), terms.topic, int.from_bytes(number), message_id)
-        if txn.get(key, db=tables.timers) is None:
+        key = timer_key(row.due_ms, terms.topic, int.from_bytes(number), message_id)
+        if txn.get(key, db=tables.timers) is None and not is_waiting(txn, tables, key):
             yield key, TIMER_VALUE.pack(terms.queue, terms.tag_hash, len(record))
 
 

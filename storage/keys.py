@@ -6,11 +6,15 @@ All integers are big-endian, so that the order of bytes is the order of meaning.
     messages  sequence 8                              the record, as a pull returns it
     timers    due ms 8 | topic | 0 | sequence 8 | id  queue 4 | tag hash 4 | size 4
               (those of messages accepted lately are in memory: see `inbox`)
-    ids       id | 0 | sequence 8                     due ms 8 (0: not timed) [| aborted ms 8]
+    ids       id | 0 | sequence 8                     due ms 8 (0: not timed) [| aborted ms 8 (0: not)
+                                                      [| rescheduled ms 8 | due before ms 8]]
     keys      topic | 0 | key | 0 | sequence 8        (empty)
     queues    topic | 0 | queue 4 | offset 8          sequence 8 | tag hash 4 | size 4 | stored ms 8
     ends      topic | 0 | queue 4                     first offset 8 | next offset 8
     held      topic | 0 | due span 8                  rows in `timers` 8
+    paused    topic                                   since ms 8 | rows in `waiting` 8 | resumed 1
+    waiting   topic | 0 | due ms 8 | sequence 8 | id  as in `timers`
+    debounced topic | 0 | key                         sequence 8 | since ms 8
     aborted   aborted ms 8 | sequence 8               (empty)
     halves    sequence 8                              next check ms 8 | checks made 4
     checks    next check ms 8 | sequence 8            (empty)
@@ -27,6 +31,12 @@ All integers are big-endian, so that the order of bytes is the order of meaning.
 
 `sequence` numbers accepted messages in the order of acceptance. Within one millisecond and topic
 the timers fire in that order, because the sequence stands before the id.
+
+A message that becomes due while its topic has a row in `paused` moves from `timers` to `waiting`,
+and is still pending there. The row of a topic that was resumed goes when none of its messages waits.
+
+`debounced` says of a key that no message of the topic with it that is pending was accepted before
+`sequence`, and since when messages have replaced one another.
 
 A message in `halves` is the first half of a transaction: it waits in `messages` and in no index
 until it is committed, and then takes its place like any other, under the sequence that it has.
@@ -78,6 +88,10 @@ QUEUE_VALUE = Struct(">QiiQ")
 """sequence, tag hash, size, stored ms"""
 QUEUE_COLUMNS = Struct(">iiQ")
 """What follows the sequence in a queue's row: tag hash, size, stored ms."""
+PAUSE_VALUE = Struct(">QQ?")
+"""since ms, messages that wait, resumed"""
+DEBOUNCE_VALUE = Struct(">QQ")
+"""sequence, since ms"""
 ENDS_VALUE = Struct(">QQ")
 NOT_TIMED = b"\0\0\0\0\0\0\0\0"
 """The due ms, in `ids`, of a message for now."""
@@ -106,6 +120,25 @@ TermsOf = Callable[[bytes], Terms]
 record is laid out."""
 
 
+class IdRow(NamedTuple):
+    """What `ids` says of a message. A time of 0 stands for none: never timed, not aborted, never rescheduled."""
+
+    due_ms: int
+    aborted_ms: int = 0
+    rescheduled_ms: int = 0
+    due_before_ms: int = 0
+
+    @classmethod
+    def unpack(cls, value: bytes) -> IdRow:
+        """Read a row; those of format 1 have one or two columns."""
+        return cls(*(int.from_bytes(value[at : at + 8]) for at in range(0, len(value), 8)))
+
+    def pack(self) -> bytes:
+        """The row with as many columns as it needs."""
+        columns = 4 if self.rescheduled_ms else 2 if self.aborted_ms else 1
+        return b"".join(map(pack_u64, self[:columns]))
+
+
 def term(text: bytes) -> bytes:
     """An id or key as it stands in an index: itself, or its beginning and a hash where it is longer
     than `MAX_TERM`."""
@@ -128,6 +161,23 @@ def split_timer_key(key: bytes) -> tuple[int, bytes, int, bytes]:
         int.from_bytes(key[end + 1 : end + 9]),
         key[end + 9 :],
     )
+
+
+def waiting_key(timer: bytes) -> bytes:
+    """Key in `waiting` of a message with this key in `timers`: the topic stands before the due time."""
+    end = timer.index(0, 8) + 1
+    return timer[8:end] + timer[:8] + timer[end:]
+
+
+def timer_key_of(waiting: bytes) -> bytes:
+    """Key in `timers` of a message with this key in `waiting`."""
+    end = waiting.index(0) + 1
+    return waiting[end : end + 8] + waiting[:end] + waiting[end + 8 :]
+
+
+def debounce_key(topic: bytes, key: bytes) -> bytes:
+    """Key of a debounced key; `key` as `term` gives it."""
+    return topic + b"\0" + key
 
 
 def queue_prefix(topic: bytes, queue: int) -> bytes:

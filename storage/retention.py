@@ -10,6 +10,7 @@ import lmdb
 from storage.keys import (
     ENDS_VALUE,
     QUEUE_VALUE,
+    debounce_key,
     key_prefix,
     pack_u64,
     split_queue_key,
@@ -98,5 +99,8 @@ def _remove_message(store: Store, txn: lmdb.Transaction, number: bytes) -> None:
         return
     terms = store.terms_of(record)
     txn.delete(term(terms.message_id) + b"\0" + number, db=tables.ids)
-    for key in terms.keys:
-        txn.delete(key_prefix(terms.topic, term(key)) + number, db=tables.keys)
+    for key in map(term, terms.keys):
+        txn.delete(key_prefix(terms.topic, key) + number, db=tables.keys)
+        debounced = debounce_key(terms.topic, key)
+        if (txn.get(debounced, db=tables.debounced) or b"").startswith(number):
+            txn.delete(debounced, db=tables.debounced)

@@ -27,6 +27,7 @@ from storage.keys import (
     QUEUE_COLUMNS,
     TIMER_VALUE,
     U64,
+    IdRow,
     TermsOf,
     held_key,
     key_prefix,
@@ -37,6 +38,7 @@ from storage.keys import (
     term,
     timer_key,
 )
+from storage.paused import PausedTopics
 from storage.queues import Page, Queue, offset_at, open_queue, read_page, row_at
 from storage.timers import seek_topic
 
@@ -151,6 +153,7 @@ class Store:
             self._next_sequence = self._committed_sequence = _first_free_sequence(txn, self.tables)
             for key, value in txn.cursor(db=self.tables.offsets):
                 self._offsets[split_offset_key(key)] = U64.unpack(value)[0]
+            self.paused = PausedTopics(txn, self.tables)
             self.inbox = Inbox(inbox_size, recover(txn, self.tables, terms_of))
             self._held_totals = self._count_held(txn)
         self._new_batch()
@@ -241,7 +244,7 @@ class Store:
             # The number of a half can stand before those among which the inbox is recovered.
             self._timers.append((key, timer))
             self._count_timer(topic, due_ms, 1)
-        self._held_changes[topic] = self._held_changes.get(topic, 0) + 1
+        self._count_pending(topic, 1)
         self._timed += 1
 
     def _add_record(
@@ -293,6 +296,19 @@ class Store:
                 results.append(result)
         return results or [AbortResult(Aborted.UNKNOWN, 0)]
 
+    @in_batch
+    def abort_sequence(self, sequence: int, now_ms: int) -> Aborted:
+        """Take back one message, unless it has fired."""
+        txn = self.batch_transaction()
+        number = pack_u64(sequence)
+        record = txn.get(number, db=self.tables.messages)
+        if record is None:
+            return Aborted.UNKNOWN
+        key = term(self.terms_of(record).message_id) + b"\0" + number
+        value = txn.get(key, db=self.tables.ids)
+        result = self._abort_one(txn, key, value, now_ms, None) if value is not None else None
+        return result.outcome if result is not None else Aborted.UNKNOWN
+
     def _abort_one(
         self, txn: lmdb.Transaction, key: bytes, value: bytes, now_ms: int, topic: bytes | None
     ) -> AbortResult | None:
@@ -303,28 +319,41 @@ class Store:
         terms = self.terms_of(record)
         if topic is not None and terms.topic != topic:
             return None
-        due_ms = int.from_bytes(value[:8])
-        if len(value) > 8:
+        row = IdRow.unpack(value)
+        due_ms = row.due_ms
+        if row.aborted_ms:
             return AbortResult(Aborted.ALREADY_ABORTED, due_ms)
         timer = timer_key(due_ms, terms.topic, int.from_bytes(number), key[:-9])
         if self.take_timer(txn, timer) is None:
             return AbortResult(Aborted.ALREADY_FIRED, due_ms)
         aborted = pack_u64(now_ms)
-        txn.put(key, value + aborted, db=self.tables.ids)
+        txn.put(key, row._replace(aborted_ms=now_ms).pack(), db=self.tables.ids)
         txn.put(aborted + number, b"", db=self.tables.aborted)
         return AbortResult(Aborted.ABORTED, due_ms)
 
     def take_timer(self, txn: lmdb.Transaction, key: bytes) -> bytes | None:
         """Remove a timer, wherever it is: its value, or None where the message does not wait."""
-        value = self.inbox.take(key)
         due_ms, topic, _, _ = split_timer_key(key)
+        value = self.inbox.take(key) or self.paused.take(txn, topic, key)
         if value is None:
             value = txn.pop(key, db=self.tables.timers)
             if value is None:
                 return None
             self._count_timer(topic, due_ms, -1)
-        self._held_changes[topic] = self._held_changes.get(topic, 0) - 1
+        self._count_pending(topic, -1)
         return value
+
+    def put_timer(self, txn: lmdb.Transaction, key: bytes, value: bytes) -> None:
+        """Have a message wait that `take_timer` has taken, perhaps until another time."""
+        due_ms, topic, _, _ = split_timer_key(key)
+        # Not into the inbox: the number can stand before those among which it is recovered.
+        txn.put(key, value, db=self.tables.timers)
+        self._count_timer(topic, due_ms, 1)
+        self._count_pending(topic, 1)
+
+    def _count_pending(self, topic: bytes, change: int) -> None:
+        """Count the messages that have not fired, wherever they wait."""
+        self._held_changes[topic] = self._held_changes.get(topic, 0) + change
 
     def fire_due(self, now_ms: int, stored_ms: int, limit: int) -> Fired:
         """Move messages that are due at `now_ms` into their queues, the earliest first, at most
@@ -345,13 +374,14 @@ class Store:
         bound = pack_u64(now_ms + 1)
         cursor = txn.cursor(db=self.tables.timers)
         cursor.first()
+        fired = 0
         for count in range(limit + 1):
             key = _earlier(cursor.key(), self.inbox.first())
             if not key or key >= bound:
-                return Fired(count, more=False)
+                return Fired(fired, more=False)
             if count < limit:
-                self._fire(cursor, key, stored_ms)
-        return Fired(limit, more=True)
+                fired += self._fire(txn, cursor, key, stored_ms)
+        return Fired(fired, more=True)
 
     def fire_crowded_out(self, now_ms: int, stored_ms: int, limit: int) -> int:
         """While more is due than one step can fire: move messages of the topics that are not at
@@ -376,7 +406,7 @@ class Store:
         count = 0
         for topic in self._topics_due(txn, now_ms):
             name = topic + b"\0"
-            if earliest.startswith(name, 8):
+            if earliest.startswith(name, 8) or topic in self.paused:
                 continue
             cursor.set_range(earliest)
             for _ in range(limit):
@@ -384,8 +414,7 @@ class Store:
                 key = _earlier(in_table, self.inbox.first_of(topic))
                 if not key or key >= bound:
                     break
-                self._fire(cursor, key, stored_ms)
-                count += 1
+                count += self._fire(txn, cursor, key, stored_ms)
         return count
 
     def _topics_due(self, txn: lmdb.Transaction, now_ms: int) -> set[bytes]:
@@ -400,11 +429,12 @@ class Store:
             alive = held.set_range(key[:-8] + b"\xff" * 9)
         return topics
 
-    def _fire(self, cursor: lmdb.Cursor, key: bytes, stored_ms: int) -> None:
-        """Move a message into its queue.
+    def _fire(self, txn: lmdb.Transaction, cursor: lmdb.Cursor, key: bytes, stored_ms: int) -> int:
+        """Move a message into its queue; or, while its topic is paused, to those that wait.
 
         :param cursor: in `timers`. Where it stands on this key, it goes on to the next; else the
             key is in the inbox.
+        :returns: how many messages fired.
         """
         end = key.index(0, 8)
         topic = key[8:end]
@@ -416,9 +446,22 @@ class Store:
             taken = self.inbox.take(key)
             assert taken is not None
             value = taken
-        self._held_changes[topic] = self._held_changes.get(topic, 0) - 1
-        number, tag_hash, size = TIMER_VALUE.unpack(value)
-        queue = self.queue(topic, number)
+        if topic in self.paused:
+            self.paused.put_aside(txn, topic, key, value)
+            self._bytes += 200
+            return 0
+        self.enqueue(topic, key[end + 1 : end + 9], value, stored_ms)
+        return 1
+
+    def enqueue(self, topic: bytes, number: bytes, timer: bytes, stored_ms: int) -> None:
+        """Put a message that no longer waits at the end of its queue.
+
+        :param number: its sequence, packed.
+        :param timer: the value that it had in `timers` or `waiting`.
+        """
+        self._count_pending(topic, -1)
+        queue_number, tag_hash, size = TIMER_VALUE.unpack(timer)
+        queue = self.queue(topic, queue_number)
         offset = queue.next
         queue.next = offset + 1
         queue.added_bytes += size
@@ -426,7 +469,7 @@ class Store:
         self._rows.append(
             (
                 queue.prefix + pack_u64(offset),
-                key[end + 1 : end + 9] + QUEUE_COLUMNS.pack(tag_hash, size, stored_ms),
+                number + QUEUE_COLUMNS.pack(tag_hash, size, stored_ms),
             )
         )
         self._bytes += 200
@@ -540,6 +583,7 @@ class Store:
             txn = self.batch_transaction()
             self._move_timers(txn)
             self._put_held(txn)
+            self.paused.write(txn)
             self._put_offsets(txn)
             self._txn = None
             txn.commit()
@@ -553,6 +597,7 @@ class Store:
         self.timed += self._timed
         self._add_held()
         self.inbox.commit(self._changes)
+        self.paused.committed()
         self._committed_sequence = self._next_sequence
         for queue in grown:
             queue.visible = queue.next
@@ -590,6 +635,7 @@ class Store:
                 self._offsets[place] = before
         self._next_sequence = self._committed_sequence
         self.inbox.abandon()
+        self.paused.abandon()
         self._new_batch()
 
     def batch_transaction(self) -> lmdb.Transaction:
@@ -659,6 +705,9 @@ class Store:
         for key, _ in self.inbox.between(b"", b"\xff", None):
             _, topic, _, _ = split_timer_key(key)
             totals[topic] = totals.get(topic, 0) + 1
+        for topic, pause in self.paused.items():
+            if pause.waiting:
+                totals[topic] = totals.get(topic, 0) + pause.waiting
         return totals
 
     def _add_held(self) -> None:
@@ -820,11 +869,11 @@ def _earlier(one: bytes, other: bytes) -> bytes:
 
 
 def rows_with_prefix(
-    txn: lmdb.Transaction, table: lmdb._Database, prefix: bytes
+    txn: lmdb.Transaction, table: lmdb._Database, prefix: bytes, start: bytes = b""
 ) -> Iterator[tuple[bytes, bytes]]:
-    """All rows whose key begins with `prefix`, in order."""
+    """All rows whose key begins with `prefix`, in order, from `start` on."""
     cursor = txn.cursor(db=table)
-    if cursor.set_range(prefix):
+    if cursor.set_range(max(prefix, start)):
         for key, value in cursor:
             if not key.startswith(prefix):
                 return

@@ -16,13 +16,22 @@ from storage import (
     Aborted,
     AbortResult,
     Found,
+    Pause,
+    Rescheduled,
+    RescheduleResult,
     State,
     Store,
+    can_replace,
     find_by_id,
     find_by_key,
     find_by_sequence,
     find_faults,
+    fire_resumed,
+    pause_topic,
     remove_expired,
+    replace_pending,
+    reschedule,
+    resume_topic,
 )
 from storage.inbox import INBOX_SIZE
 from tests.storage.folder import Folder
@@ -50,6 +59,9 @@ class Message:
     state: State
     moved_ms: int = 0
     offset: int = -1
+    rescheduled_ms: int = 0
+    due_before_ms: int = 0
+    waits: bool = False
 
 
 @dataclass
@@ -68,11 +80,14 @@ class World:
     messages: dict[int, Message] = field(default_factory=dict)
     firsts: dict[Place, int] = field(default_factory=dict)
     rows: dict[Place, list[Row]] = field(default_factory=dict)
+    paused: dict[bytes, tuple[int, bool]] = field(default_factory=dict)
+    debounced: dict[tuple[bytes, bytes], int] = field(default_factory=dict)
 
     def enqueue(self, sequence: int, now_ms: int) -> int:
         one = self.messages[sequence]
         place = (one.message.topic, one.message.queue)
         rows = self.rows.setdefault(place, [])
+        one.waits = False
         one.offset = self.firsts.setdefault(place, 0) + len(rows)
         one.moved_ms = now_ms
         rows.append(Row(sequence, now_ms))
@@ -92,7 +107,28 @@ class World:
 
     def found(self, sequence: int) -> Found:
         one = self.messages[sequence]
-        return Found(sequence, one.record, one.state, one.due_ms, one.moved_ms, one.offset)
+        return Found(
+            sequence,
+            one.record,
+            one.state,
+            one.due_ms,
+            one.moved_ms,
+            one.offset,
+            one.rescheduled_ms,
+            one.due_before_ms,
+        )
+
+    def waiting(self, topic: bytes) -> list[int]:
+        """Sequences of what is due in a paused topic, in the order in which it fires."""
+        return [
+            sequence
+            for sequence in self.pending()
+            if self.messages[sequence].waits and self.messages[sequence].message.topic == topic
+        ]
+
+    def abort(self, sequence: int, now_ms: int) -> None:
+        one = self.messages[sequence]
+        one.state, one.moved_ms, one.waits = State.ABORTED, now_ms, False
 
 
 class StoreAndModel(RuleBasedStateMachine):
@@ -153,7 +189,7 @@ class StoreAndModel(RuleBasedStateMachine):
             if one.message.message_id != message_id or topic not in (None, one.message.topic):
                 continue
             if one.state is State.PENDING:
-                one.state, one.moved_ms = State.ABORTED, self.now_ms
+                one.state, one.moved_ms, one.waits = State.ABORTED, self.now_ms, False
                 outcome = Aborted.ABORTED
             elif one.state is State.ABORTED:
                 outcome = Aborted.ALREADY_ABORTED
@@ -163,6 +199,86 @@ class StoreAndModel(RuleBasedStateMachine):
         unknown = [AbortResult(Aborted.UNKNOWN, 0)]
         assert self.store.abort(message_id, self.now_ms, topic) == (expected or unknown)
 
+    @rule(
+        message_id=st.sampled_from(IDS),
+        topic=st.none() | st.sampled_from(TOPICS),
+        later_ms=st.sampled_from([-2_000, 0, 1, 2, 1_500, 20_000]),
+    )
+    def reschedule(self, message_id: bytes, topic: bytes | None, later_ms: int) -> None:
+        due_ms = max(1, self.now_ms + later_ms)
+        expected = []
+        for one in reversed(self.batch.messages.values()):
+            if one.message.message_id != message_id or topic not in (None, one.message.topic):
+                continue
+            before_ms = one.due_ms
+            if one.state is State.PENDING:
+                one.due_ms, one.due_before_ms = due_ms, before_ms
+                one.rescheduled_ms, one.waits = self.now_ms, False
+                outcome = Rescheduled.RESCHEDULED
+            elif one.state is State.ABORTED:
+                outcome = Rescheduled.ALREADY_ABORTED
+            else:
+                outcome = Rescheduled.ALREADY_FIRED
+            expected.append(RescheduleResult(outcome, one.due_ms, before_ms))
+        unknown = [RescheduleResult(Rescheduled.UNKNOWN, 0, 0)]
+        results = reschedule(self.store, message_id, due_ms, self.now_ms, topic)
+        assert results == (expected or unknown)
+
+    @rule(
+        topic=st.sampled_from(TOPICS),
+        message_id=st.sampled_from(IDS),
+        key=st.sampled_from(KEYS),
+        delay_ms=st.none() | st.sampled_from([0, 2, 1_500]),
+    )
+    def debounce(self, topic: bytes, message_id: bytes, key: bytes, delay_ms: int | None) -> None:
+        older = [
+            sequence
+            for sequence in self.batch.pending()
+            if self.batch.messages[sequence].message.topic == topic
+            and key in self.batch.messages[sequence].message.keys
+        ]
+        for sequence in older:
+            self.batch.abort(sequence, self.now_ms)
+        assert can_replace(self.store, topic, key)
+        sequence = self.store.next_sequence
+        replaced = replace_pending(self.store, topic, key, sequence, self.now_ms)
+        assert replaced.messages == len(older)
+        if not older:
+            self.batch.debounced[topic, key] = self.now_ms
+        assert replaced.since_ms == self.batch.debounced.setdefault((topic, key), self.now_ms)
+        self.accept(topic, 0, message_id, (key,), 0, 10, delay_ms)
+
+    @rule(topic=st.sampled_from(TOPICS))
+    def pause(self, topic: bytes) -> None:
+        is_new = self.batch.paused.get(topic, (0, True))[1]
+        if is_new:
+            self.batch.paused[topic] = (self.now_ms, False)
+        assert pause_topic(self.store, topic, self.now_ms) == is_new
+
+    @rule(topic=st.sampled_from(TOPICS))
+    def resume(self, topic: bytes) -> None:
+        since_ms, resumed = self.batch.paused.get(topic, (0, True))
+        if not resumed:
+            self.batch.paused[topic] = (since_ms, True)
+        assert resume_topic(self.store, topic) == (not resumed)
+
+    @rule(limit=st.sampled_from([1, 2, 100]))
+    def let_go(self, limit: int) -> None:
+        count, more = 0, False
+        for topic in sorted(self.batch.paused):
+            if not self.batch.paused[topic][1]:
+                continue
+            waiting = self.batch.waiting(topic)
+            for sequence in waiting[:limit]:
+                self.batch.messages[sequence].state = State.FIRED
+                self.batch.enqueue(sequence, self.now_ms)
+            count += len(waiting[:limit])
+            if len(waiting) > limit:
+                more = True
+            else:
+                del self.batch.paused[topic]
+        assert fire_resumed(self.store, self.now_ms, limit) == (count, more)
+
     @rule(later_ms=st.sampled_from([0, 1, 3, 2_000]), limit=st.sampled_from([1, 3, 100]))
     def fire(self, later_ms: int, limit: int) -> None:
         self.now_ms += later_ms
@@ -170,12 +286,19 @@ class StoreAndModel(RuleBasedStateMachine):
             sequence
             for sequence in self.batch.pending()
             if self.batch.messages[sequence].due_ms <= self.now_ms
+            and not self.batch.messages[sequence].waits
         ]
+        count = 0
         for sequence in due[:limit]:
-            self.batch.messages[sequence].state = State.FIRED
+            one = self.batch.messages[sequence]
+            if one.message.topic in self.batch.paused:
+                one.waits = True
+                continue
+            count += 1
+            one.state = State.FIRED
             self.batch.enqueue(sequence, self.now_ms)
         fired = self.store.fire_due(self.now_ms, self.now_ms, limit)
-        assert fired == (len(due[:limit]), len(due) > limit)
+        assert fired == (count, len(due) > limit)
 
     @rule(
         age_ms=st.sampled_from([0, 1, 2_000]),
@@ -324,8 +447,14 @@ class StoreAndModel(RuleBasedStateMachine):
                 ]
             for number in QUEUES:
                 self._compare_queue(topic, number)
+        waiting = {topic: len(world.waiting(topic)) for topic in world.paused}
+        assert store.paused.items() == [
+            (topic, Pause(since_ms, waiting[topic], resumed))
+            for topic, (since_ms, resumed) in sorted(world.paused.items())
+        ]
         pending = world.pending()
-        assert store.next_due() == (world.messages[pending[0]].due_ms if pending else None)
+        timed = [sequence for sequence in pending if not world.messages[sequence].waits]
+        assert store.next_due() == (world.messages[timed[0]].due_ms if timed else None)
         held: dict[bytes, int] = {}
         for sequence in pending:
             topic = world.messages[sequence].message.topic

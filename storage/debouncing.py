@@ -1,0 +1,79 @@
+"""Debounce: of the messages of a topic with one key, the last one wins.
+
+A message takes the place of those with its key that are pending, in the same batch. `debounced` remembers the message
+that did so last: nothing older with the key is pending, so the next one looks only at what came since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import NamedTuple
+
+from storage.keys import DEBOUNCE_VALUE, debounce_key, key_prefix, term
+from storage.store import Aborted, Store, in_batch, rows_with_prefix
+
+
+class Replaced(NamedTuple):
+    """What a message takes the place of: how many messages, and since when, in epoch ms, messages have replaced one
+    another without one of them firing."""
+
+    messages: int
+    since_ms: int
+
+
+MAX_LOOKED_AT = 2_000
+"""Messages with a key that one debounce looks at, some 50 ms. So many only come together without debounce."""
+
+
+@in_batch
+def can_replace(store: Store, topic: bytes, key: bytes) -> bool:
+    """Whether few enough messages have come with a key since its last debounce for `replace_pending`."""
+    return len(_candidates(store, topic, term(key))) <= MAX_LOOKED_AT
+
+
+@in_batch
+def replace_pending(store: Store, topic: bytes, key: bytes, sequence: int, now_ms: int) -> Replaced:
+    """Abort every message of a topic with a key that has not fired, for the one that takes their place.
+
+    :param sequence: of that one, which has the key; if it is pending already, it stays.
+    """
+    store.count_bytes(400)
+    txn = store.batch_transaction()
+    key = term(key)
+    replaced = sum(
+        store.abort_sequence(other, now_ms) is Aborted.ABORTED
+        for other in _candidates(store, topic, key)
+        if other != sequence
+    )
+    name = debounce_key(topic, key)
+    before = txn.get(name, db=store.tables.debounced)
+    since_ms = DEBOUNCE_VALUE.unpack(before)[1] if before is not None and replaced else now_ms
+    txn.put(name, DEBOUNCE_VALUE.pack(sequence, since_ms), db=store.tables.debounced)
+    return Replaced(replaced, since_ms)
+
+
+def _candidates(store: Store, topic: bytes, key: bytes) -> list[int]:
+    """The sequences of the messages with a key, a few more than one debounce looks at at most, among which are all
+    that are pending."""
+    txn = store.batch_transaction()
+    before = txn.get(debounce_key(topic, key), db=store.tables.debounced)
+    prefix = key_prefix(topic, key)
+    rows = rows_with_prefix(txn, store.tables.keys, prefix, prefix + (before or b"")[:8])
+    sequences = (int.from_bytes(row[-8:]) for row, _ in rows if len(row) == len(prefix) + 8)
+    return list(islice(sequences, MAX_LOOKED_AT + 1))
+
+
+@in_batch
+def note_older(store: Store, topic: bytes, keys: Iterable[bytes], sequence: int) -> None:
+    """Note that a message becomes pending now that was given its number long ago, as the half of a transaction is."""
+    txn = store.batch_transaction()
+    for key in keys:
+        name = debounce_key(topic, term(key))
+        before = txn.get(name, db=store.tables.debounced)
+        if before is None:
+            continue
+        first, since_ms = DEBOUNCE_VALUE.unpack(before)
+        if sequence < first:
+            value = DEBOUNCE_VALUE.pack(sequence, since_ms)
+            txn.put(name, value, db=store.tables.debounced)

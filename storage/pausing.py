@@ -1,0 +1,75 @@
+"""Pausing the firing of a topic, and resuming it."""
+
+from __future__ import annotations
+
+from storage.errors import StorageError
+from storage.paused import Pause
+from storage.store import Fired, Store, in_batch
+
+
+@in_batch
+def pause_topic(store: Store, topic: bytes, now_ms: int) -> bool:
+    """Let nothing of a topic fire until `resume_topic`. What is due waits, and is still pending.
+
+    :returns: False when the topic was paused already; then its pause goes on.
+    """
+    before = store.paused.get(topic)
+    if before is not None and not before.resumed:
+        return False
+    store.batch_transaction()
+    waiting = before.waiting if before is not None else 0
+    store.paused.put(topic, Pause(now_ms, waiting, resumed=False))
+    return True
+
+
+@in_batch
+def resume_topic(store: Store, topic: bytes) -> bool:
+    """End a topic's pause. What waits is fired by `fire_resumed`, step by step.
+
+    :returns: False when the topic was not paused.
+    """
+    before = store.paused.get(topic)
+    if before is None or before.resumed:
+        return False
+    store.batch_transaction()
+    store.paused.put(topic, before._replace(resumed=True))
+    return True
+
+
+def fire_resumed(store: Store, stored_ms: int, limit: int) -> Fired:
+    """Move messages that waited for the resumption of their topic into their queues, the earliest first, at most
+    `limit` of each topic. Call it after `Store.fire_due`, so that what is due by now has joined them.
+
+    :param stored_ms: the time to note in the queues; never less than the one before it.
+    :raises StorageError: as from `Store.commit`: nothing of the whole batch is stored.
+    """
+    try:
+        return _fire_resumed(store, stored_ms, limit)
+    except StorageError:
+        store.abandon()
+        raise
+
+
+@in_batch
+def _fire_resumed(store: Store, stored_ms: int, limit: int) -> Fired:
+    txn = store.batch_transaction()
+    count, more = 0, False
+    for topic in store.paused.resumed():
+        name = topic + b"\0"
+        cursor = txn.cursor(db=store.tables.waiting)
+        alive = cursor.set_range(name)
+        left = limit
+        while alive and left and cursor.key().startswith(name):
+            key, value = cursor.key(), cursor.value()
+            number = key[len(name) + 8 : len(name) + 16]
+            cursor.delete()
+            store.paused.count(topic, -1)
+            store.enqueue(topic, number, value, stored_ms)
+            left -= 1
+            alive = cursor.key() != b""
+        count += limit - left
+        if alive and cursor.key().startswith(name):
+            more = True
+        else:
+            store.paused.remove(topic)
+    return Fired(count, more)

@@ -1,0 +1,105 @@
+"""Debounce: the last message with a key takes the place of those before it."""
+
+from __future__ import annotations
+
+import storage.debouncing
+from storage import (
+    Store,
+    can_replace,
+    note_older,
+    put_half,
+    remove_expired,
+    replace_pending,
+    take_half,
+)
+from tests.storage.folder import Folder
+from tests.storage.sample import TOPIC, Sample, fire, hold, pending_ids, states
+
+KEY = b"k"
+
+
+def debounce(store: Store, name: bytes, due_ms: int, now_ms: int) -> tuple[int, int]:
+    """Hold a message in place of the others with the key: how many those were, and since when."""
+    replaced = replace_pending(store, TOPIC, KEY, store.next_sequence, now_ms)
+    hold(store, Sample(name, keys=(KEY,)), due_ms, now_ms)
+    return replaced
+
+
+def test_the_last_one_wins(store: Store) -> None:
+    assert debounce(store, b"a", 1_000, 1) == (0, 1)
+    store.commit()
+    assert debounce(store, b"b", 1_100, 2) == (1, 1)
+    assert debounce(store, b"c", 1_200, 3) == (1, 1)
+    store.commit()
+    assert pending_ids(store) == [b"c"]
+    assert states(store, b"a") == states(store, b"b") == ["aborted"]
+
+
+def test_those_that_came_without_debounce_are_replaced_too(store: Store) -> None:
+    for name in (b"a", b"b"):
+        hold(store, Sample(name, keys=(b"x", KEY)), 1_000)
+    hold(store, Sample(b"other key", keys=(b"kk",)), 1_000)
+    hold(store, Sample(b"other topic", b"bills", keys=(KEY,)), 1_000)
+    assert debounce(store, b"c", 1_200, 3) == (2, 3)
+    hold(store, Sample(b"d", keys=(KEY,)), 1_000)
+    assert debounce(store, b"e", 1_200, 4) == (2, 3)
+    store.commit()
+    assert sorted(pending_ids(store)) == [b"e", b"other key", b"other topic"]
+
+
+def test_what_has_fired_begins_anew(store: Store) -> None:
+    debounce(store, b"a", 1_000, 1)
+    fire(store, 1_000)
+    assert debounce(store, b"b", 2_000, 1_500) == (0, 1_500)
+    store.commit()
+    assert states(store, b"a") == ["fired"]
+
+
+def test_each_one_looks_at_what_came_since_the_last(store: Store) -> None:
+    """However often a key was debounced: its history is not gone through again."""
+    storage.debouncing.MAX_LOOKED_AT, before = 3, storage.debouncing.MAX_LOOKED_AT
+    try:
+        for number in range(20):
+            assert can_replace(store, TOPIC, KEY)
+            debounce(store, b"%d" % number, 1_000, number)
+        for number in range(3):
+            hold(store, Sample(b"x%d" % number, keys=(KEY,)), 1_000)
+        assert not can_replace(store, TOPIC, KEY)
+    finally:
+        storage.debouncing.MAX_LOOKED_AT = before
+
+
+def test_a_half_that_is_committed_late_is_found_all_the_same(store: Store) -> None:
+    sequence = store.new_sequence()
+    put_half(store, sequence, Sample(b"half", keys=(KEY,)).record(1), 60_000)
+    store.commit()
+    debounce(store, b"a", 1_000, 1)
+    store.commit()
+    message = Sample(b"half", keys=(KEY,))
+    take_half(store, sequence)
+    note_older(store, TOPIC, [KEY], sequence)
+    store.schedule(2_000, TOPIC, 0, sequence, message.record(1), 0, b"half", [KEY])
+    store.commit()
+    assert debounce(store, b"b", 1_100, 2) == (2, 1)
+    store.commit()
+    assert pending_ids(store) == [b"b"]
+
+
+def test_its_row_goes_with_the_message(store: Store, folder: Folder) -> None:
+    debounce(store, b"a", 1_000, 1)
+    fire(store, 1_000)
+    assert remove_expired(store, 5_000, 10, lambda _: False) == 1
+    store.commit()
+    with store.read_transaction() as txn:
+        assert txn.stat(store.tables.debounced)["entries"] == 0
+    assert debounce(folder.open(), b"b", 9_000, 6_000) == (0, 6_000)
+
+
+def test_survives_a_crash(store: Store, folder: Folder) -> None:
+    debounce(store, b"a", 1_000, 1)
+    store.commit()
+    debounce(store, b"lost", 1_000, 2)
+    store = folder.reopen_after_crash()
+    assert debounce(store, b"b", 1_000, 3) == (1, 1)
+    store.commit()
+    assert pending_ids(store) == [b"b"]

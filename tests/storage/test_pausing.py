@@ -1,0 +1,168 @@
+"""Topics whose firing is paused, and resumed."""
+
+from __future__ import annotations
+
+import pytest
+
+from storage import (
+    Aborted,
+    AbortResult,
+    Fired,
+    Store,
+    fire_resumed,
+    pause_topic,
+    read_pending,
+    resume_topic,
+)
+from tests.storage.folder import Folder
+from tests.storage.sample import (
+    TOPIC,
+    Sample,
+    fire,
+    hold,
+    hold_all,
+    id_of,
+    ids_in,
+    numbered,
+    pending_ids,
+    pending_page,
+    states,
+    terms_of,
+)
+
+OTHER = b"bills"
+
+
+@pytest.fixture
+def paused(store: Store) -> Store:
+    """A store whose topic is paused, with five messages due at 1000 to 1004 that wait."""
+    for number, name in enumerate(numbered(5)):
+        hold(store, Sample(name), 1_000 + number)
+    pause_topic(store, TOPIC, 900)
+    store.commit()
+    assert fire(store, 2_000) == 0
+    return store
+
+
+def test_what_waits_is_pending(paused: Store) -> None:
+    assert states(paused, numbered(1)[0]) == ["pending"]
+    assert pending_ids(paused) == pending_ids(paused, topic=TOPIC) == numbered(5)
+    assert dict(paused.held_totals()) == {TOPIC: 5}
+    assert paused.pending_count() == 5
+    assert paused.next_due() is None
+    assert ids_in(paused) == []
+
+
+def test_other_topics_fire(paused: Store) -> None:
+    hold(paused, Sample(b"b", OTHER), 2_001)
+    paused.commit()
+    assert paused.next_due() == 2_001
+    assert fire(paused, 2_001) == 1
+    assert ids_in(paused, OTHER) == [b"b"]
+
+
+def test_firing_looks_at_each_message_once(paused: Store) -> None:
+    """However much waits, it is no longer in the way of a step of one message."""
+    hold(paused, Sample(b"b", OTHER), 2_001)
+    paused.commit()
+    assert paused.fire_due(2_001, 2_001, 1) == Fired(1, more=False)
+
+
+def test_a_step_is_bounded_also_while_it_moves_aside(store: Store) -> None:
+    hold_all(store, numbered(5), 1_000)
+    pause_topic(store, TOPIC, 900)
+    for _ in range(2):
+        assert store.fire_due(1_000, 1_000, 2) == Fired(0, more=True)
+    assert store.fire_due(1_000, 1_000, 2) == Fired(0, more=False)
+
+
+def test_a_listing_goes_on_across_both_tables(paused: Store) -> None:
+    hold(paused, Sample(b"late"), 1_002)
+    hold(paused, Sample(b"other", OTHER), 1_003)
+    hold(paused, Sample(b"last"), 9_000)
+    paused.commit()
+    names = numbered(5)
+    expected = [*names[:3], b"late", b"other", *names[3:], b"last"]
+    for topic, wanted in ((None, expected), (TOPIC, [one for one in expected if one != b"other"])):
+        seen: list[bytes] = []
+        cursor = None
+        while len(seen) < len(wanted):
+            page = pending_page(paused, topic=topic, cursor=cursor, limit=2)
+            seen += [id_of(found.record) for found in page.found]
+            cursor = page.cursor
+        assert sorted(seen) == sorted(wanted)
+    ranged = pending_page(paused, topic=TOPIC, begin_ms=1_003, end_ms=1_004)
+    assert [id_of(found.record) for found in ranged.found] == [names[3]]
+
+
+def test_what_waits_can_be_aborted(paused: Store) -> None:
+    name = numbered(3)[2]
+    assert paused.abort(name, 2_000) == [AbortResult(Aborted.ABORTED, 1_002)]
+    paused.commit()
+    assert states(paused, name) == ["aborted"]
+    assert dict(paused.held_totals()) == {TOPIC: 4}
+
+
+def test_resuming_fires_in_the_order_of_due_times_in_steps(paused: Store) -> None:
+    assert resume_topic(paused, TOPIC)
+    assert fire_resumed(paused, 2_000, 2) == Fired(2, more=True)
+    # What becomes due meanwhile takes its place behind.
+    hold(paused, Sample(b"late"), 2_000)
+    assert paused.fire_due(2_000, 2_000, 10) == Fired(0, more=False)
+    assert fire_resumed(paused, 2_000, 3) == Fired(3, more=True)
+    assert fire_resumed(paused, 2_000, 3) == Fired(1, more=False)
+    paused.commit()
+    assert ids_in(paused) == [*numbered(5), b"late"]
+    assert paused.paused.items() == []
+    assert dict(paused.held_totals()) == {}
+    hold(paused, Sample(b"later"), 2_001)
+    assert fire(paused, 2_001) == 1
+
+
+def test_the_answers_are_true(store: Store) -> None:
+    assert not resume_topic(store, TOPIC)
+    assert pause_topic(store, TOPIC, 1)
+    assert not pause_topic(store, TOPIC, 2)
+    assert resume_topic(store, TOPIC)
+    assert not resume_topic(store, TOPIC)
+    # Paused again before all of it has fired.
+    assert pause_topic(store, TOPIC, 3)
+    [(_, pause)] = store.paused.items()
+    assert (pause.since_ms, pause.resumed) == (3, False)
+
+
+@pytest.mark.parametrize("inbox_size", [1, 1_000])
+def test_survives_crashes(folder: Folder, inbox_size: int) -> None:
+    store = folder.open(inbox_size=inbox_size)
+    hold_all(store, numbered(4), 1_000)
+    pause_topic(store, TOPIC, 900)
+    store.commit()
+    fire(store, 1_000)
+    store = folder.reopen_after_crash()
+    assert pending_ids(store) == numbered(4)
+    assert dict(store.held_totals()) == {TOPIC: 4}
+    assert fire(store, 1_500) == 0
+    resume_topic(store, TOPIC)
+    assert fire_resumed(store, 1_500, 1) == Fired(1, more=True)
+    store.commit()
+    store = folder.reopen_after_crash()
+    assert fire_resumed(store, 1_600, 10) == Fired(3, more=False)
+    store.commit()
+    assert ids_in(store) == numbered(4)
+
+
+def test_a_refused_batch_changes_nothing(paused: Store) -> None:
+    resume_topic(paused, TOPIC)
+    fire_resumed(paused, 2_000, 2)
+    paused.abandon()
+    [(_, pause)] = paused.paused.items()
+    assert (pause.waiting, pause.resumed) == (5, False)
+    assert pending_ids(paused) == numbered(5)
+    pause_topic(paused, OTHER, 2_000)
+    paused.abandon()
+    assert [topic for topic, _ in paused.paused.items()] == [TOPIC]
+
+
+def test_a_copy_has_what_waits(paused: Store, folder: Folder) -> None:
+    folder.close()
+    assert [one.due_ms for one in read_pending(folder.path, terms_of)] == list(range(1_000, 1_005))

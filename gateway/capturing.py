@@ -10,13 +10,14 @@ from typing import Final
 import rich_click as click
 
 from gateway.asking import address
-from gateway.setting_values import parse_duration, parse_host_port, parse_size
 
 _FAILED: Final = 1
 _PANEL: Final = "Files"
 
 
 def _listen(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, int]:
+    from gateway.setting_values import parse_host_port
+
     try:
         host, port = parse_host_port(value)
     except ValueError as error:
@@ -25,6 +26,8 @@ def _listen(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str
 
 
 def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
+    from gateway.setting_values import parse_size
+
     try:
         return parse_size(value)
     except ValueError as error:
@@ -32,6 +35,8 @@ def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
 
 
 def _duration(ctx: click.Context, param: click.Parameter, value: str) -> timedelta:
+    from gateway.setting_values import parse_duration
+
     try:
         duration = parse_duration(value)
     except ValueError as error:

@@ -21,7 +21,7 @@ LIMIT_S = 10
 
 def commands(folder: Path) -> list[tuple[Kind, int, int]]:
     """Each recorded frame's side, code and number."""
-    found = []
+    found: list[tuple[Kind, int, int]] = []
     for file in sorted(folder.glob(f"*{SUFFIX}")):
         for record in read_capture(file):
             if record.kind in (Kind.FROM_CLIENT, Kind.FROM_SERVER):
@@ -51,7 +51,7 @@ def tapped(tmp_path: Path, **settings: Any) -> Iterator[MemoryGateway]:
 def test_requests_and_answers_are_recorded(tmp_path: Path) -> None:
     with tapped(tmp_path, disk_reserve=0) as gateway:
         client = gateway.connect()
-        client.send_message("orders", b"later", level=3)
+        client.send_message("orders", b"later", DELAY="3")
         answers = client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
         client.disconnect()
     recorded = commands(tmp_path / "capture")

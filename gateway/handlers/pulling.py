@@ -91,12 +91,13 @@ class Pulling:
         pull = Pull(self, call, queue, offset, wanted, 0.0)
         if not self._is_in_range(pull) or self.deliver(pull):
             return
-        if fields.sys_flag & PullSysFlag.SUSPEND and fields.suspend_timeout_millis > 0:
+        # What the filter skipped is told at once: then the client can commit it.
+        has_skipped = pull.offset != offset
+        may_wait = fields.sys_flag & PullSysFlag.SUSPEND and fields.suspend_timeout_millis > 0
+        if may_wait and not has_skipped:
             wait = min(fields.suspend_timeout_millis / 1000, LONGEST_SUSPENSION)
             pull.deadline = self._reactor.seconds() + wait
             self._broker.parked.park(pull)
-        elif pull.offset != offset:
-            self._answer(pull, ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE")
         else:
             self.answer_nothing(pull)
 
@@ -150,7 +151,10 @@ class Pulling:
         return True
 
     def answer_nothing(self, pull: Pull) -> None:
-        """Answer that nothing came."""
+        """Answer that nothing came, or nothing that matches."""
+        if pull.offset != pull.call.fields.queue_offset:
+            self._answer(pull, ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE")
+            return
         remark = "OFFSET_OVERFLOW_ONE" if pull.queue.visible else "NO_MESSAGE_IN_QUEUE"
         self._answer(pull, ResponseCode.PULL_NOT_FOUND, remark)
 

@@ -77,7 +77,7 @@ def test_when_nothing_matches_the_client_goes_on_behind_it(client: MemoryClient)
 
 def test_a_waiting_pull_gets_the_first_message_that_matches(client: MemoryClient) -> None:
     send_colours(client)
-    fields = sql_fields(client, RED, offset=2, wait_ms=15_000)
+    fields = sql_fields(client, RED, offset=3, wait_ms=15_000)
     opaque = client.send(RequestCode.PULL_MESSAGE, fields)
     assert client.answer(opaque) is None
     client.send_message(body="d", properties={"colour": "red", "size": "1"})

@@ -68,19 +68,21 @@ def compat(
     if write_docs and (names or against):
         raise click.UsageError("--write-docs takes a run of everything, without names or --against")
     try:
-        runs = runner.plan(names)
+        runs, left_out = runner.plan(names), runner.left_out(names)
     except KeyError as error:
         raise click.UsageError(
             f"no scenario {error.args[0]!r}; 'tidegate compat --list' shows them"
         ) from None
+    if write_docs and left_out:
+        raise click.UsageError(f"--write-docs takes a run of everything; {left_out[0]}")
     try:
         outcomes, titles = _compare(runs, against, folder)
     except _KNOWN_ERRORS as error:
         click.echo(f"tidegate compat: {' '.join(str(error).split())}", err=True)
         sys.exit(1)
-    report.show(console, outcomes, titles)
+    report.show(console, outcomes, titles, left_out)
     if folder:
-        report.write(folder, outcomes, titles)
+        report.write(folder, outcomes, titles, left_out)
         console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
     if write_docs:
         report_docs.write(outcomes)

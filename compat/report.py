@@ -41,8 +41,16 @@ def listing(console: Console, scenarios: Sequence[Scenario]) -> None:
     console.print(table)
 
 
-def show(console: Console, outcomes: Sequence[Outcome], titles: tuple[str, str]) -> None:
-    """What differs and is not deliberate, each with both values; then how many did what."""
+def show(
+    console: Console,
+    outcomes: Sequence[Outcome],
+    titles: tuple[str, str],
+    left_out: Sequence[str] = (),
+) -> None:
+    """What differs and is not deliberate, each with both values; then how many did what.
+
+    `left_out` are the lines of what could not run here.
+    """
     if not console.is_terminal:
         console = Console(width=_UNFOLDED, highlight=False, file=console.file)
     failed = [outcome for outcome in outcomes if not outcome.passed]
@@ -61,6 +69,8 @@ def show(console: Console, outcomes: Sequence[Outcome], titles: tuple[str, str])
         console.print(table)
     style = "bold red" if failed else "bold green"
     console.print(Text(summary(outcomes), style=style))
+    for line in left_out:
+        console.print(Text(line, style="bold yellow"))
 
 
 def unseen(outcomes: Sequence[Outcome]) -> list[str]:
@@ -98,14 +108,20 @@ def name(request: int) -> str:
         return ""
 
 
-def write(folder: Path, outcomes: Sequence[Outcome], titles: tuple[str, str]) -> None:
+def write(
+    folder: Path,
+    outcomes: Sequence[Outcome],
+    titles: tuple[str, str],
+    left_out: Sequence[str] = (),
+) -> None:
     """`report.md` and `report.html`."""
-    folder.joinpath("report.md").write_text(_markdown(outcomes, titles))
-    folder.joinpath("report.html").write_text(_html(outcomes, titles))
+    folder.joinpath("report.md").write_text(_markdown(outcomes, titles, left_out))
+    folder.joinpath("report.html").write_text(_html(outcomes, titles, left_out))
 
 
-def _markdown(outcomes: Sequence[Outcome], titles: tuple[str, str]) -> str:
+def _markdown(outcomes: Sequence[Outcome], titles: tuple[str, str], left_out: Sequence[str]) -> str:
     lines = [f"# {titles[0]} and {titles[1]}", "", summary(outcomes), ""]
+    lines += [f"- {line}" for line in left_out] + [""] * bool(left_out)
     lines += ["| scenario | promise | result |", "|---|---|---|"]
     for outcome in outcomes:
         cells = (outcome.run.name, outcome.run.scenario.promise, _result(outcome))
@@ -148,7 +164,7 @@ def _result(outcome: Outcome) -> str:
     return listed if outcome.passed else "DIFFERENT"
 
 
-def _html(outcomes: Sequence[Outcome], titles: tuple[str, str]) -> str:
+def _html(outcomes: Sequence[Outcome], titles: tuple[str, str], left_out: Sequence[str]) -> str:
     def row(cells: Sequence[str], tag: str = "td", kind: str = "") -> str:
         inner = "".join(f"<{tag}>{escape(shown(cell))}</{tag}>" for cell in cells)
         return f'<tr class="{kind}">{inner}</tr>'
@@ -172,6 +188,7 @@ def _html(outcomes: Sequence[Outcome], titles: tuple[str, str]) -> str:
     parts = [
         f'<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>',
         f"<style>{_STYLE}</style><h1>{escape(title)}</h1><p>{escape(summary(outcomes))}</p>",
+        *(f"<p>{escape(line)}</p>" for line in left_out),
     ]
     for heading, columns, body in (
         ("Differences that are in no table", ("scenario", "where", *titles), found),

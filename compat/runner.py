@@ -13,13 +13,14 @@ from typing import Final, NamedTuple
 from compat import differences
 from compat.clients.cpp import cpp_driver
 from compat.clients.driver import ClientFailure, Driver, DriverError
+from compat.clients.go import go_driver
 from compat.clients.java import VERSIONS, java_driver
 from compat.comparison import RAW, Finding, Spoken, compare, spoken
 from compat.exchanges import Exchange, exchanges, tag
 from compat.mqadmin import MqadminError
 from compat.peers import Peer
 from compat.scenarios import SCENARIOS, Scenario, Stage
-from compat.toolchain import has_cpp_client
+from compat.toolchain import has_cpp_client, has_go_client
 from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import Command
 
@@ -31,6 +32,12 @@ _FAILURES: Final = (
     *(OSError, ValueError, LookupError, AssertionError),
 )
 """What ends a scenario, to be told as a failure of it; TimeoutError is an OSError."""
+
+_OPTIONAL: Final = {
+    "cpp": (has_cpp_client, "its library is for Linux on x86-64 with glibc"),
+    "go": (has_go_client, "no Go 1.22 or newer is on the path"),
+}
+"""Clients that not every machine can run: whether this one can, and why not."""
 
 FAILED: Final = "seen/(failed)"
 
@@ -74,22 +81,37 @@ Tell = Callable[[Run, bool], None]
 def plan(names: Sequence[str] = ()) -> list[Run]:
     """The runs of the scenarios of these names: all without any; a file's name means all of it.
 
-    Raises KeyError with a name that is none.
+    Those for clients that cannot run here are `left_out`. Raises KeyError with a name that is none.
     """
+    missing = _missing()
+    runs = [
+        (one, client) for one in _chosen(names) for client in one.clients if client not in missing
+    ]
+    runs.sort(key=lambda each: each[0].is_alone)
+    return [Run(one, client, tag(number)) for number, (one, client) in enumerate(runs, 1)]
+
+
+def left_out(names: Sequence[str] = ()) -> list[str]:
+    """What of the plan is skipped here: a line for each client that cannot run, with the reason."""
+    lines = []
+    for client, reason in _missing().items():
+        if count := sum(client in one.clients for one in _chosen(names)):
+            lines.append(f"skipped: {count} scenarios with the client {client}: {reason}")
+    return lines
+
+
+def _missing() -> Mapping[str, str]:
+    return {client: reason for client, (is_here, reason) in _OPTIONAL.items() if not is_here()}
+
+
+def _chosen(names: Sequence[str]) -> list[Scenario]:
     chosen: list[Scenario] = []
     for name in names:
         found = [one for one in SCENARIOS.values() if name in (one.name, one.name.split(".")[0])]
         if not found:
             raise KeyError(name)
         chosen += [one for one in found if one not in chosen]
-    runs = [
-        (one, client)
-        for one in (chosen or SCENARIOS.values())
-        for client in one.clients
-        if client != "cpp" or has_cpp_client()
-    ]
-    runs.sort(key=lambda each: each[0].is_alone)
-    return [Run(one, client, tag(number)) for number, (one, client) in enumerate(runs, 1)]
+    return chosen or list(SCENARIOS.values())
 
 
 @contextmanager
@@ -104,6 +126,9 @@ def drivers(runs: Sequence[Run]) -> Iterator[Mapping[str, Driver]]:
     if "cpp" in wanted:
         # Its producers of transactions share one connection in a process, whatever their server is.
         found |= {f"cpp-{side}": cpp_driver() for side in (0, 1)}
+    if "go" in wanted:
+        # Likewise those of message traces.
+        found |= {f"go-{side}": go_driver() for side in (0, 1)}
     try:
         for driver in found.values():
             driver.start()

@@ -5,7 +5,9 @@
 - the jars of `jars.lock`, by coordinates from the default Maven repository, checked by SHA-256;
 - a Java compiler: the jar `ecj`, which needs only the runtime;
 - `rocketmq-client-python` and the C++ library that it loads, in a folder of their own, because
-  several packages install into `rocketmq/`.
+  several packages install into `rocketmq/`;
+- the driver of the Go client, built by an installed Go with the modules that `clients/go/go.sum`
+  names; Go itself is not got.
 
 `python -m compat.toolchain` gets all of it and says what it is doing. What is there already is left
 as it is, so a second call takes no time. Two processes may call at once.
@@ -72,6 +74,10 @@ _LIBRARY_SHA256: Final = "ed3fce39f2b926637637a2b8b9122799f207b0cdf98dbd9110505b
 # tracing is on it follows a null pointer, so every shutdown of a consumer crashes; it is made to
 # return at once (x86: push %rbx becomes ret).
 _LIBRARY_PATCH: Final = (0x184280, 0x53, 0xC3)
+
+_GO_SOURCES: Final = Path(__file__).with_name("clients") / "go"
+_GO_SUFFIXES: Final = {".go", ".mod", ".sum"}
+_GO_VERSION: Final = (1, 22)  # what go.mod asks for
 
 USAGE: Final = """\
 python -m compat.toolchain                     get everything
@@ -377,6 +383,51 @@ def without_crash(library: bytes) -> bytes:
     return library[:offset] + bytes([after]) + library[offset + 1 :]
 
 
+# --- the Go client ---
+
+
+def has_go_client() -> bool:
+    """Whether there is a Go that is new enough to build the client's driver with."""
+    return installed_go() is not None
+
+
+@functools.cache
+def installed_go() -> str | None:
+    """The Go on the path, if it is of a suitable version."""
+    if not (go := shutil.which("go")):
+        return None
+    done = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, check=False)
+    found = re.match(r"go(\d+)\.(\d+)", done.stdout)
+    return go if found and (int(found[1]), int(found[2])) >= _GO_VERSION else None
+
+
+def go_client() -> Path:
+    """The program that drives the Go client, built unless its sources have not changed."""
+    go = installed_go()
+    if go is None:
+        raise ToolchainError("there is no Go of version 1.22 or newer on the path: install one")
+    sources = sorted(file for file in _GO_SOURCES.iterdir() if file.suffix in _GO_SUFFIXES)
+    digest = hashlib.sha256()
+    for source in sources:
+        digest.update(source.read_bytes())
+
+    def make(folder: Path) -> None:
+        _say("Building the driver of the Go client, with its modules")
+        done = subprocess.run(
+            [go, "build", "-trimpath", "-mod=readonly", "-o", str(folder / "driver"), "."],
+            cwd=_GO_SOURCES,
+            env={**os.environ, "CGO_ENABLED": "0"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            reason = (done.stderr.strip() or "no reason given").splitlines()[-1]
+            raise ToolchainError(f"Go cannot build the driver of the Go client: {reason}")
+
+    return make_folder("go-client", digest.hexdigest(), make) / "driver"
+
+
 # --- the command ---
 
 
@@ -387,6 +438,8 @@ def prepare() -> None:
         classpath(name)
     if has_cpp_client():
         cpp_client()
+    if has_go_client():
+        go_client()
 
 
 def _run_java(source: Path, arguments: Sequence[str]) -> NoReturn:

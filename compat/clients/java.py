@@ -2,67 +2,32 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal
 
 import msgspec
 
-from compat.clients.driver import (
-    CALL_LIMIT_S,
-    ClientFailure,
-    Decision,
-    Driver,
-    DriverError,
-    Inbox,
-    Outgoing,
-    Received,
-    Sent,
-    signing_fields,
-    until,
-)
+from compat.clients.base import FROM, Client, Consumer, From, Puller
+from compat.clients.driver import Driver, Received, until
 from compat.toolchain import SERVER, classpath, compile_java, java
 
 Version = Literal["5.5.0", "4.9.8"]
-From = Literal["first", "last"]
 
 VERSIONS: Final[tuple[Version, ...]] = ("5.5.0", "4.9.8")
 
 _SOURCES: Final = Path(__file__).with_name("java")
 _GENERATIONS: Final = {"5.5.0": "gen5", "4.9.8": "gen4"}
-_FROM: Final = {"first": "CONSUME_FROM_FIRST_OFFSET", "last": "CONSUME_FROM_LAST_OFFSET"}
 _ASSIGNMENT_LIMIT_S: Final = 60
-_CLOSE_LIMIT_S: Final = 20
 
 # Without it the tool logs its own logging's set-up to standard output.
 _QUIET_LOG: Final = """<configuration>
 <statusListener class="org.apache.rocketmq.logging.ch.qos.logback.core.status.NopStatusListener"/>
 </configuration>"""
-
-_names = itertools.count(1)
-
-
-class Pulled(msgspec.Struct, rename="camel", kw_only=True):
-    """The answer to a pull. `status` is the Java client's PullStatus."""
-
-    status: str
-    next_offset: int
-    min_offset: int
-    max_offset: int
-    messages: list[Received]
-
-
-class Reply(msgspec.Struct):
-    """What a request was answered with."""
-
-    body: bytes
-    properties: dict[str, str]
 
 
 def java_driver(version: Version = "5.5.0", heap: str = "512m") -> Driver:
@@ -87,11 +52,8 @@ def java_driver(version: Version = "5.5.0", heap: str = "512m") -> Driver:
     return Driver(f"java-{version}", command)
 
 
-class JavaClient:
-    """One user of the official client: a producer, and consumers as they are asked for.
-
-    `driver` is a running JVM to share; else one is started, and ended by `close`.
-    """
+class JavaClient(Client):
+    """The official client: it can do everything."""
 
     def __init__(
         self,
@@ -101,80 +63,14 @@ class JavaClient:
         driver: Driver | None = None,
         vip_channel: bool = False,
         tls: bool = False,
-        retries: int = 2,
-        send_timeout_ms: int = 10_000,
-        credentials: tuple[str, str] | None = None,
+        **options: Any,
     ) -> None:
-        """`retries` is how often a failed send is tried again. With `credentials`, an access key
-        and its secret key, requests are signed."""
+        """`options` are those of Client."""
         self.version: Version = version
-        self._namesrv = namesrv
-        self._vip_channel = vip_channel
-        self._tls = tls
-        self._signing = signing_fields(credentials)
-        self._retries = retries
-        self._send_timeout_ms = send_timeout_ms
-        self._owned: Driver | None = None
-        if driver is None:
-            driver = self._owned = java_driver(version)
-            driver.start()
-        self._driver = driver
-        self._open: list[str] = []
-        self._producer: str | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Shut everything down that was started; ends the JVM when that does not work."""
-        try:
-            for name in reversed(self._open):
-                self._driver.call("close", name=name, timeout=_CLOSE_LIMIT_S)
-        except (DriverError, ClientFailure):
-            self._driver.close()
-        self._open.clear()
-        if self._owned:
-            self._owned.close()
-
-    # --- sending ---
-
-    def send(self, topic: str, body: bytes = b"-", **wanted: Any) -> Sent:
-        """Send one message and wait; `wanted` are fields of Outgoing. Raises ClientFailure."""
-        return _one(self.send_all([Outgoing(topic=topic, body=body, **wanted)]))
-
-    def send_all(
-        self,
-        messages: Sequence[Outgoing],
-        mode: Literal["sync", "async"] = "sync",
-        timeout: float = CALL_LIMIT_S,
-    ) -> list[Sent | ClientFailure]:
-        """Send several, one after the other or all at once; what became of each, in order."""
-        return [_sent(result) for result in self._send(messages, mode, timeout)]
-
-    def send_oneway(self, *messages: Outgoing) -> None:
-        """Send without an answer."""
-        self._send(messages, "oneway", CALL_LIMIT_S)
-
-    def send_batch(self, messages: Sequence[Outgoing]) -> Sent:
-        """Send several to one queue as one; the ids of the result are joined by commas."""
-        return _one([_sent(result) for result in self._send(messages, "batch", CALL_LIMIT_S)])
-
-    def _send(
-        self, messages: Sequence[Outgoing], mode: str, timeout: float
-    ) -> list[dict[str, Any]]:
-        wanted = [message.as_json() for message in messages]
-        results: list[dict[str, Any]] = self._driver.call(
-            "send", name=self._sender(), mode=mode, messages=wanted, timeout=timeout
+        settings = {"vipChannel": vip_channel, "tls": tls}
+        super().__init__(
+            namesrv, driver, lambda: java_driver(version), settings=settings, **options
         )
-        return results
 
     def recall(self, topic: str, handle: str) -> str:
         """Take back a message; its id. Raises ClientFailure, always for the older generation."""
@@ -182,25 +78,6 @@ class JavaClient:
             "recall", name=self._sender(), topic=topic, handle=handle
         )
         return message_id
-
-    def transactor(self, group: str) -> JavaTransactor:
-        """Start a TransactionMQProducer."""
-        name = self._start(
-            "transactor",
-            group=group,
-            timeoutMs=self._send_timeout_ms,
-            maxMessageSize=8 * 1024 * 1024,
-            retries=self._retries,
-        )
-        return JavaTransactor(self._driver, name, lambda: self._close(name))
-
-    def request(self, topic: str, body: bytes, timeout: float = 10, **wanted: Any) -> Reply:
-        """Send a message and wait for the message that answers it. Raises ClientFailure."""
-        message = Outgoing(topic=topic, body=body, **wanted).as_json()
-        answer = self._driver.call(
-            "request", name=self._sender(), timeoutMs=int(timeout * 1000), **message
-        )
-        return msgspec.convert(answer, Reply)
 
     # --- topics and look-up ---
 
@@ -271,7 +148,7 @@ class JavaClient:
             retryLevel=retry_level,
             maxReconsumeTimes=max_reconsume_times,
             broadcast=broadcast,
-            **{"from": _FROM[start], **replying, **popping},
+            **{"from": FROM[start], **replying, **popping},
         )
         consumer = JavaConsumer(self._driver, name, lambda: self._close(name))
         if wait:
@@ -287,68 +164,9 @@ class JavaClient:
         """Start a DefaultMQPullConsumer."""
         return JavaPuller(self._driver, self._start("puller", group=group))
 
-    def poller(
-        self, topic: str, group: str, expression: str = "*", start: From = "first"
-    ) -> JavaPoller:
-        """Start a DefaultLitePullConsumer of one topic."""
-        fields = {"from": _FROM[start]}
-        name = self._start("poller", group=group, topic=topic, expression=expression, **fields)
-        return JavaPoller(self._driver, name)
 
-    def _sender(self) -> str:
-        if self._producer is None:
-            self._producer = self._start(
-                "producer",
-                group="senders",
-                timeoutMs=self._send_timeout_ms,
-                maxMessageSize=8 * 1024 * 1024,
-                retries=self._retries,
-            )
-        return self._producer
-
-    def _start(self, what: str, **fields: Any) -> str:
-        name = f"{what}-{os.getpid()}-{next(_names)}"
-        self._driver.call(
-            what,
-            name=name,
-            instance=name,
-            namesrv=self._namesrv,
-            vipChannel=self._vip_channel,
-            tls=self._tls,
-            **self._signing,
-            **fields,
-        )
-        self._open.append(name)
-        return name
-
-    def _close(self, name: str) -> None:
-        self._open.remove(name)
-        self._driver.call("close", name=name, timeout=_CLOSE_LIMIT_S)
-
-
-class JavaConsumer:
-    """A running DefaultMQPushConsumer and what it has received."""
-
-    def __init__(self, driver: Driver, name: str, close: Callable[[], None]) -> None:
-        self._driver = driver
-        self._name = name
-        self._inbox: Inbox = driver.inbox(name)
-        self.close = close
-        """Shut it down, as one that leaves its group in good order."""
-
-    def messages(self) -> list[Received]:
-        """All that came so far, in order of arrival."""
-        return self._inbox.messages()
-
-    def wait_for(self, count: int, timeout: float = 30) -> list[Received]:
-        """All that came, once there are so many. Raises TimeoutError after seconds."""
-        return self._inbox.wait_until(lambda messages: len(messages) >= count, timeout)
-
-    def wait_until(
-        self, is_enough: Callable[[list[Received]], bool], timeout: float = 30
-    ) -> list[Received]:
-        """All that came, once it is enough. Raises TimeoutError after seconds."""
-        return self._inbox.wait_until(is_enough, timeout)
+class JavaConsumer(Consumer):
+    """A running DefaultMQPushConsumer."""
 
     def assigned(self, topic: str) -> set[int]:
         """The queues of a topic that it has, after it has looked for changes at once."""
@@ -362,62 +180,13 @@ class JavaConsumer:
         return topics <= set(state["topics"])
 
 
-class JavaTransactor:
-    """A running TransactionMQProducer."""
-
-    def __init__(self, driver: Driver, name: str, close: Callable[[], None]) -> None:
-        self._driver = driver
-        self._name = name
-        self._inbox: Inbox = driver.inbox(name)
-        self.close = close
-        """Shut it down, as one that leaves its group in good order."""
-
-    def send(self, topic: str, body: bytes, *decisions: Decision, **wanted: Any) -> Sent:
-        """Send a message in a transaction. The first of `decisions` is made at once, the next ones
-        when the server asks; the last one is repeated. `wanted` are fields of Outgoing."""
-        properties = {"decisions": ",".join(decisions), **wanted.pop("properties", {})}
-        message = Outgoing(topic=topic, body=body, properties=properties, **wanted).as_json()
-        return msgspec.convert(self._driver.call("transact", name=self._name, **message), Sent)
-
-    def checks(self, count: int, timeout: float = 30) -> list[Received]:
-        """The messages that the server has asked about, once it asked so often."""
-        return self._inbox.wait_until(lambda messages: len(messages) >= count, timeout)
-
-
-class JavaPuller:
+class JavaPuller(Puller):
     """A running DefaultMQPullConsumer."""
-
-    def __init__(self, driver: Driver, name: str) -> None:
-        self._driver = driver
-        self._name = name
 
     def queues(self, topic: str) -> int:
         """How many queues a topic has."""
         count: int = self._driver.call("queues", name=self._name, topic=topic)
         return count
-
-    def pull(
-        self,
-        topic: str,
-        queue: int,
-        offset: int,
-        *,
-        limit: int = 32,
-        expression: str = "*",
-        block: bool = False,
-    ) -> Pulled:
-        """Pull from one queue; with `block` the server waits up to 20 s for something to come."""
-        answer = self._driver.call(
-            "pull",
-            name=self._name,
-            topic=topic,
-            queue=queue,
-            offset=offset,
-            limit=limit,
-            expression=expression,
-            block=block,
-        )
-        return msgspec.convert(answer, Pulled)
 
     def offset(
         self,
@@ -443,19 +212,6 @@ class JavaPuller:
         self._driver.call("commit", name=self._name, topic=topic, queue=queue, offset=offset)
 
 
-class JavaPoller:
-    """A running DefaultLitePullConsumer."""
-
-    def __init__(self, driver: Driver, name: str) -> None:
-        self._driver = driver
-        self._name = name
-
-    def poll(self, timeout: float = 5) -> list[Received]:
-        """What comes within seconds; empty when nothing does."""
-        found = self._driver.call("poll", name=self._name, timeoutMs=int(timeout * 1000))
-        return msgspec.convert(found, list[Received])
-
-
 def mqadmin(namesrv: str, command: str, *arguments: str, timeout: float = 60) -> str:
     """What RocketMQ's own `mqadmin` prints for a command such as `queryMsgById`."""
     with tempfile.TemporaryDirectory(prefix="tidegate-mqadmin-") as folder:
@@ -475,16 +231,3 @@ def mqadmin(namesrv: str, command: str, *arguments: str, timeout: float = 60) ->
             check=False,
         )
     return done.stdout + done.stderr
-
-
-def _sent(result: Mapping[str, Any]) -> Sent | ClientFailure:
-    if "error" in result:
-        return ClientFailure.of(result["error"])
-    return msgspec.convert(result, Sent)
-
-
-def _one(results: Sequence[Sent | ClientFailure]) -> Sent:
-    (result,) = results
-    if isinstance(result, ClientFailure):
-        raise result
-    return result

@@ -5,23 +5,10 @@ from __future__ import annotations
 import json
 import struct
 
-from compat.scenarios.raw import RawClient
+from compat.scenarios.raw import RawClient, heartbeat
 from compat.scenarios.stage import RAW, Stage, scenario
 from gateway.wire.codes import RequestCode
 from gateway.wire.commands import encode_command
-
-
-def heartbeat(client: str, group: str, topic: str, expression: str = "*") -> bytes:
-    """The body of a consumer's heartbeat."""
-    subscription = {"topic": topic, "subString": expression, "subVersion": 1}
-    consumer = {
-        "groupName": group,
-        "consumeType": "CONSUME_PASSIVELY",
-        "messageModel": "CLUSTERING",
-        "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
-        "subscriptionDataSet": [subscription],
-    }
-    return json.dumps({"clientID": client, "consumerDataSet": [consumer]}).encode()
 
 
 def named(raw: RawClient, stage: Stage, step: str, code: int, **ext: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from compat.scenarios.later import arrived
-from compat.scenarios.stage import JAVA, RAW, Stage, scenario
+from compat.scenarios.stage import ABLE, RAW, Stage, scenario
 from gateway.wire.codes import RequestCode
 
 PROPERTIES = (
@@ -44,12 +44,12 @@ EXPRESSIONS = (
 )
 
 
-@scenario(*JAVA)
+@scenario(*ABLE)
 def of_a_push_consumer(stage: Stage) -> None:
     """A consumer gets the messages whose properties are as it said."""
     topic = stage.topic()
-    client = stage.java()
-    client.create_topic(topic, 1)
+    stage.java().create_topic(topic, 1)
+    client = stage.able()
     consumer = client.consume(
         topic, stage.topic("g"), expression="size BETWEEN 2 AND 3 AND TAGS = 'red'", sql=True
     )

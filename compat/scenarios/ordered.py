@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from compat.clients.driver import until
-from compat.scenarios.stage import JAVA, OFFICIAL, RAW, Stage, scenario
+from compat.scenarios.stage import ABLE, JAVA, OFFICIAL, RAW, Stage, scenario
 from gateway.wire.codes import RequestCode
 
 
@@ -21,12 +21,12 @@ def one_after_the_other(stage: Stage) -> None:
     stage.see("order", [message.body for message in consumer.wait_for(10)])
 
 
-@scenario(*JAVA)
+@scenario(*ABLE)
 def a_refused_one_holds_the_rest(stage: Stage) -> None:
     """What an orderly consumer refuses comes again before what follows it."""
     topic = stage.topic()
-    client = stage.java()
-    client.create_topic(topic, 1)
+    stage.java().create_topic(topic, 1)
+    client = stage.able()
     consumer = client.consume(topic, stage.topic("g"), orderly=True, fail_first=1)
     for number in range(3):
         client.send(topic, b"%d" % number, queue=0)

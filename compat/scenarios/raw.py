@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -31,6 +32,19 @@ SEND_LETTERS: Final = {
     "maxReconsumeTimes": "l",
     "batch": "m",
 }
+
+
+def heartbeat(client: str, group: str, topic: str, expression: str = "*") -> bytes:
+    """The body of a consumer's heartbeat."""
+    subscription = {"topic": topic, "subString": expression, "subVersion": 1}
+    consumer = {
+        "groupName": group,
+        "consumeType": "CONSUME_PASSIVELY",
+        "messageModel": "CLUSTERING",
+        "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+        "subscriptionDataSet": [subscription],
+    }
+    return json.dumps({"clientID": client, "consumerDataSet": [consumer]}).encode()
 
 
 class RawClient:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compat.clients.driver import Outgoing, until
-from compat.scenarios.stage import JAVA, OFFICIAL, RAW, Stage, scenario
+from compat.scenarios.stage import ABLE, OFFICIAL, RAW, Stage, scenario
 from gateway.wire.codes import RequestCode
 from gateway.wire.messages import BatchItem, encode_batch
 
@@ -18,12 +18,12 @@ def one_message(stage: Stage) -> None:
     stage.see("queue offset", sent.queue_offset)
 
 
-@scenario(*JAVA)
+@scenario(*ABLE)
 def all_at_once(stage: Stage) -> None:
     """Asynchronous sends are each answered."""
     topic = stage.topic()
-    client = stage.java()
-    client.create_topic(topic, 1)
+    stage.java().create_topic(topic, 1)
+    client = stage.able()
     messages = [Outgoing(topic=topic, body=b"%d" % n) for n in range(5)]
     results = client.send_all(messages, "async")
     stage.see("count", len(results))
@@ -40,23 +40,23 @@ def without_an_answer(stage: Stage) -> None:
     until(lambda: raw.max_offset(topic) == 1, "the message in its queue", 10)
 
 
-@scenario(*JAVA)
+@scenario(*ABLE)
 def several_as_one(stage: Stage) -> None:
     """A batch goes to one queue, with an id for each of its messages."""
     topic = stage.topic()
-    client = stage.java()
-    client.create_topic(topic, 1)
+    stage.java().create_topic(topic, 1)
+    client = stage.able()
     sent = client.send_batch([Outgoing(topic=topic, body=b"%d" % n, tags="t") for n in range(3)])
     stage.see("sent", sent)
     stage.see("stored", client.puller(stage.topic("g")).pull(topic, 0, 0))
 
 
-@scenario(*JAVA)
+@scenario(*ABLE)
 def a_large_body(stage: Stage) -> None:
     """What is compressed by the client arrives whole."""
     topic = stage.topic()
-    client = stage.java()
-    client.create_topic(topic, 1)
+    stage.java().create_topic(topic, 1)
+    client = stage.able()
     stage.see("sent", client.send(topic, b"compressed " * 2_000))
     stage.see("stored", client.puller(stage.topic("g")).pull(topic, 0, 0))
 

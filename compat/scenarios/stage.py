@@ -11,18 +11,21 @@ import msgspec
 
 from compat import normal
 from compat.clients.cpp import CppClient
-from compat.clients.driver import ClientFailure, Driver
+from compat.clients.driver import ClientFailure, Driver, until
+from compat.clients.go import GoClient
 from compat.clients.java import VERSIONS, JavaClient, Version
 from compat.mqadmin import Mqadmin
 from compat.peers import Peer
-from compat.scenarios.raw import RawClient
+from compat.scenarios.raw import RawClient, heartbeat
 from gateway.wire.codes import RequestCode
 from gateway.wire.commands import Command
 
 JAVA5: Final = ("java-5.5.0",)
 JAVA: Final = tuple(f"java-{version}" for version in VERSIONS)
-CPP: Final = ("cpp",)
-OFFICIAL: Final = (*JAVA, *CPP)
+GO: Final = ("go",)
+ABLE: Final = (*JAVA, *GO)
+"""Those that do more than send, and be pushed what is sent."""
+OFFICIAL: Final = (*ABLE, "cpp")
 RAW: Final = ("raw",)
 MQADMIN: Final = ("mqadmin",)
 
@@ -83,12 +86,21 @@ class Stage:
 
     # --- clients
 
-    def official(self) -> JavaClient | CppClient:
+    def official(self) -> JavaClient | CppClient | GoClient:
         """The client that this run is for, for what all of them do."""
         if self.client == "cpp":
             cpp = CppClient(self.peer.namesrv_text, driver=self.drivers[f"cpp-{self.side}"])
             return self._open.enter_context(cpp)
-        return self.java()
+        return self.able()
+
+    def able(self, **options: Any) -> JavaClient | GoClient:
+        """Likewise, for what the C++ client cannot do."""
+        if self.client == "go":
+            driver = self.drivers[f"go-{self.side}"]
+            return self._open.enter_context(
+                GoClient(self.peer.namesrv_text, driver=driver, **options)
+            )
+        return self.java(**options)
 
     def java(self, **options: Any) -> JavaClient:
         """A Java client, of this run's version or of the current one."""
@@ -113,6 +125,21 @@ class Stage:
     def mqadmin(self) -> Mqadmin:
         """RocketMQ's own tool."""
         return self._open.enter_context(Mqadmin(self.peer.namesrv_text))
+
+    def make_group(self, group: str) -> None:
+        """Make a group with its retry topic, and wait for the route to it.
+
+        The Go client looks for that route when it starts, and then not for half a minute.
+        """
+        raw, names = self.raw(), self.raw_namesrv()
+        raw.ask(RequestCode.HEART_BEAT, body=heartbeat(group, group, self.topic()))
+        route = {"topic": f"%RETRY%{group}"}
+        until(
+            lambda: names.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, route).code == 0,
+            f"the retry topic of {group}",
+            10,
+        )
+        raw.ask(RequestCode.UNREGISTER_CLIENT, {"clientID": group, "consumerGroup": group})
 
     # --- what is seen
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compat.scenarios.later import arrived
-from compat.scenarios.stage import JAVA, JAVA5, OFFICIAL, RAW, Stage, scenario
+from compat.scenarios.stage import ABLE, JAVA5, OFFICIAL, RAW, Stage, scenario
 from gateway.wire.codes import RequestCode
 
 
@@ -20,12 +20,12 @@ def decided_at_once(stage: Stage) -> None:
     stage.see("arrived", arrived(messages))
 
 
-@scenario(*JAVA)
+@scenario(*ABLE)
 def decided_when_asked(stage: Stage) -> None:
     """Of what was not decided the server asks, and goes by the answer."""
     topic = stage.topic()
     stage.java().create_topic(topic, 1)
-    client = stage.official()
+    client = stage.able()
     sender = client.transactor(stage.topic("p"))
     sender.send(topic, b"asked", "unknown", "commit")
     stage.see("checked", sender.checks(1, timeout=40)[0].body)
@@ -45,12 +45,13 @@ def with_a_delay(stage: Stage) -> None:
     stage.attempt("sent", lambda: sender.send(topic, b"x", "commit", level=1))
 
 
-@scenario(*JAVA)
+@scenario(*ABLE)
 def request_and_reply(stage: Stage) -> None:
     """A request is answered by the consumer that gets it."""
     topic = stage.topic()
-    client = stage.java()
-    client.create_topic(topic, 1)
+    stage.java().create_topic(topic, 1)
+    client = stage.able()
+    client.send(stage.topic("first"))  # Go does not say who it is before it has found a broker
     client.consume(topic, stage.topic("g"), reply=b"the answer")
     reply = client.request(topic, b"the question", timeout=15)
     stage.see("reply", reply.body)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from compat import normal, runner
+from compat import normal, runner, toolchain
 from compat.comparison import Finding, compare, spoken
 from compat.differences import DIFFERENCES, number_of
 from compat.exchanges import Exchange, exchanges, tag
 from compat.peers import built_in_pair
 from compat.report import write
-from compat.report_docs import tables
+from compat.report_docs import CLIENTS, tables
 from compat.scenarios import SCENARIOS
 from gateway.wire.codes import RequestCode
 from gateway.wire.commands import Command, decode_command, encode_command, encode_response
@@ -162,6 +162,21 @@ class TestPlan:
     def test_an_unknown_name(self) -> None:
         with pytest.raises(KeyError, match="nonsense"):
             runner.plan(["nonsense"])
+
+    def test_every_client_is_there(self) -> None:
+        if skipped := runner.left_out():
+            pytest.skip("; ".join(skipped))
+        assert {run.client for run in runner.plan()} == set(CLIENTS)
+
+    def test_a_client_that_cannot_run_is_told_of(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("shutil.which", lambda name: None)
+        toolchain.installed_go.cache_clear()
+        try:
+            (line,) = [line for line in runner.left_out(["sending"]) if "client go" in line]
+            assert line.startswith("skipped: 6 scenarios with the client go: no Go")
+            assert "go" not in {run.client for run in runner.plan(["sending"])}
+        finally:
+            toolchain.installed_go.cache_clear()
 
     def test_every_scenario_says_what_it_promises(self) -> None:
         assert all(one.promise.endswith(".") and one.clients for one in SCENARIOS.values())

@@ -1,0 +1,283 @@
+"""What the real clients have in common: each is a driver's producers and consumers, by name."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Literal, Self
+
+import msgspec
+
+from compat.clients.driver import (
+    CALL_LIMIT_S,
+    ClientFailure,
+    Decision,
+    Driver,
+    DriverError,
+    Outgoing,
+    Received,
+    Sent,
+    signing_fields,
+)
+
+From = Literal["first", "last"]
+"""Where a group that is new to a queue begins."""
+
+FROM: Final = {"first": "CONSUME_FROM_FIRST_OFFSET", "last": "CONSUME_FROM_LAST_OFFSET"}
+"""The same, as it is called on the wire."""
+
+Mode = Literal["sync", "async"]
+
+_CLOSE_LIMIT_S: Final = 20
+_LARGEST_BODY: Final = 8 * 1024 * 1024
+
+_names = itertools.count(1)
+
+
+class Client:
+    """One user of a real client: a producer, and consumers as they are asked for.
+
+    What a client cannot do raises ClientFailure.
+
+    `driver` is a running process to share; else the one given as `own` is started, and ended by
+    `close`. With `credentials`, an access key and its secret key, requests are signed.
+    `settings` are fields that every producer and consumer is started with.
+    """
+
+    def __init__(
+        self,
+        namesrv: str,
+        driver: Driver | None,
+        own: Callable[[], Driver],
+        *,
+        send_timeout_ms: int = 10_000,
+        retries: int = 2,
+        credentials: tuple[str, str] | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._settings: dict[str, Any] = {
+            "namesrv": namesrv,
+            **signing_fields(credentials),
+            **(settings or {}),
+        }
+        self._sending: dict[str, Any] = {
+            "timeoutMs": send_timeout_ms,
+            "retries": retries,
+            "maxMessageSize": _LARGEST_BODY,
+        }
+        self._owned: Driver | None = None
+        if driver is None:
+            driver = self._owned = own()
+            driver.start()
+        self._driver = driver
+        self._open: list[str] = []
+        self._producer: str | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Shut everything down that was started; ends the process when that does not work."""
+        try:
+            for name in reversed(self._open):
+                self._driver.call("close", name=name, timeout=_CLOSE_LIMIT_S)
+        except (DriverError, ClientFailure):
+            self._driver.close()
+        self._open.clear()
+        if self._owned:
+            self._owned.close()
+
+    # --- sending ---
+
+    def send(self, topic: str, body: bytes = b"-", **wanted: Any) -> Sent:
+        """Send one message and wait; `wanted` are fields of Outgoing. Raises ClientFailure."""
+        return _one(self.send_all([Outgoing(topic=topic, body=body, **wanted)]))
+
+    def send_all(
+        self, messages: Sequence[Outgoing], mode: Mode = "sync", timeout: float = CALL_LIMIT_S
+    ) -> list[Sent | ClientFailure]:
+        """Send several, one after the other or all at once; what became of each, in order."""
+        return [_sent(result) for result in self._send(messages, mode, timeout)]
+
+    def send_oneway(self, *messages: Outgoing) -> None:
+        """Send without an answer."""
+        self._send(messages, "oneway")
+
+    def send_batch(self, messages: Sequence[Outgoing]) -> Sent:
+        """Send several to one queue as one; the ids of the result are joined by commas."""
+        return _one([_sent(result) for result in self._send(messages, "batch")])
+
+    def transactor(self, group: str) -> Transactor:
+        """Start a producer of transactions."""
+        name = self._start("transactor", group=group, **self._sending)
+        return Transactor(self._driver, name, lambda: self._close(name))
+
+    def request(self, topic: str, body: bytes, timeout: float = 10, **wanted: Any) -> Reply:
+        """Send a message and wait for the message that answers it. Raises ClientFailure."""
+        message = Outgoing(topic=topic, body=body, **wanted).as_json()
+        answer = self._driver.call(
+            "request", name=self._sender(), timeoutMs=int(timeout * 1000), **message
+        )
+        return msgspec.convert(answer, Reply)
+
+    # --- consuming ---
+
+    def poller(
+        self, topic: str, group: str, expression: str = "*", start: From = "first"
+    ) -> Poller:
+        """Start a consumer of one topic that is asked for messages."""
+        fields = {"from": FROM[start]}
+        name = self._start("poller", group=group, topic=topic, expression=expression, **fields)
+        return Poller(self._driver, name)
+
+    def _send(
+        self, messages: Sequence[Outgoing], mode: str, timeout: float = CALL_LIMIT_S
+    ) -> list[dict[str, Any]]:
+        wanted = [message.as_json() for message in messages]
+        results: list[dict[str, Any]] = self._driver.call(
+            "send", name=self._sender(), mode=mode, messages=wanted, timeout=timeout
+        )
+        return results
+
+    def _sender(self) -> str:
+        if self._producer is None:
+            self._producer = self._start("producer", group="senders", **self._sending)
+        return self._producer
+
+    def _start(self, what: str, **fields: Any) -> str:
+        name = f"{what}-{os.getpid()}-{next(_names)}"
+        self._driver.call(what, name=name, instance=name, **self._settings, **fields)
+        self._open.append(name)
+        return name
+
+    def _close(self, name: str) -> None:
+        self._open.remove(name)
+        self._driver.call("close", name=name, timeout=_CLOSE_LIMIT_S)
+
+
+class Listener:
+    """Something that runs in a driver and tells what messages it is given."""
+
+    def __init__(self, driver: Driver, name: str, close: Callable[[], None]) -> None:
+        self._driver = driver
+        self._name = name
+        self._inbox = driver.inbox(name)
+        self.close = close
+        """Shut it down, as one that leaves its group in good order."""
+
+
+class Consumer(Listener):
+    """A running push consumer and what it has received."""
+
+    def messages(self) -> list[Received]:
+        """All that came so far, in order of arrival."""
+        return self._inbox.messages()
+
+    def wait_for(self, count: int, timeout: float = 45) -> list[Received]:
+        """All that came, once there are so many. Raises TimeoutError after seconds."""
+        return self._inbox.wait_until(lambda messages: len(messages) >= count, timeout)
+
+    def wait_until(
+        self, is_enough: Callable[[list[Received]], bool], timeout: float = 45
+    ) -> list[Received]:
+        """All that came, once it is enough. Raises TimeoutError after seconds."""
+        return self._inbox.wait_until(is_enough, timeout)
+
+
+class Transactor(Listener):
+    """A running producer of transactions."""
+
+    def send(self, topic: str, body: bytes, *decisions: Decision, **wanted: Any) -> Sent:
+        """Send a message in a transaction. The first of `decisions` is made at once, the next ones
+        when the server asks; the last one is repeated. `wanted` are fields of Outgoing."""
+        properties = {"decisions": ",".join(decisions), **wanted.pop("properties", {})}
+        message = Outgoing(topic=topic, body=body, properties=properties, **wanted).as_json()
+        return msgspec.convert(self._driver.call("transact", name=self._name, **message), Sent)
+
+    def checks(self, count: int, timeout: float = 30) -> list[Received]:
+        """The messages that the server has asked about, once it asked so often."""
+        return self._inbox.wait_until(lambda messages: len(messages) >= count, timeout)
+
+
+class Pulled(msgspec.Struct, rename="camel", kw_only=True):
+    """The answer to a pull. `status` is named as the Java client's PullStatus."""
+
+    status: str
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    messages: list[Received]
+
+
+class Puller:
+    """A running pull consumer."""
+
+    def __init__(self, driver: Driver, name: str) -> None:
+        self._driver = driver
+        self._name = name
+
+    def pull(
+        self,
+        topic: str,
+        queue: int,
+        offset: int,
+        *,
+        limit: int = 32,
+        expression: str = "*",
+        block: bool = False,
+    ) -> Pulled:
+        """Pull from one queue; with `block` the server waits up to 20 s for something to come."""
+        answer = self._driver.call(
+            "pull",
+            name=self._name,
+            topic=topic,
+            queue=queue,
+            offset=offset,
+            limit=limit,
+            expression=expression,
+            block=block,
+        )
+        return msgspec.convert(answer, Pulled)
+
+
+class Poller:
+    """A running consumer of one topic that is asked for messages."""
+
+    def __init__(self, driver: Driver, name: str) -> None:
+        self._driver = driver
+        self._name = name
+
+    def poll(self, timeout: float = 5) -> list[Received]:
+        """What comes within seconds; empty when nothing does."""
+        found = self._driver.call("poll", name=self._name, timeoutMs=int(timeout * 1000))
+        return msgspec.convert(found, list[Received])
+
+
+class Reply(msgspec.Struct):
+    """What a request was answered with."""
+
+    body: bytes
+    properties: dict[str, str]
+
+
+def _sent(result: Mapping[str, Any]) -> Sent | ClientFailure:
+    if "error" in result:
+        return ClientFailure.of(result["error"])
+    return msgspec.convert(result, Sent)
+
+
+def _one(results: Sequence[Sent | ClientFailure]) -> Sent:
+    (result,) = results
+    if isinstance(result, ClientFailure):
+        raise result
+    return result

@@ -171,8 +171,9 @@ class Config(BaseModel):
     http: OptionalAddress = setting(
         None,
         _NETWORK,
-        "Address that metrics for Prometheus (/metrics) and health checks (/health, /ready) are answered on. "
-        "When left out: none. Whoever can reach it learns the names of topics and groups. Port 0 "
+        "Address of the console (/), the HTTP API (/api/v1), metrics for Prometheus (/metrics) and health checks "
+        "(/health, /ready). When left out: none. On other addresses than loopback, console and API "
+        "need authentication or http_token_file; metrics and checks are open everywhere. Port 0 "
         "picks a free one, printed at start.",
     )
     max_connections: Count = setting(
@@ -231,6 +232,12 @@ class Config(BaseModel):
         "Whether every request must be signed by a user. Users are kept in the data folder and "
         "managed with mqadmin (createUser and its like).",
         upstream="authenticationEnabled",
+    )
+    http_token_file: OptionalFile = setting(
+        None,
+        _ACCESS,
+        "File with a token of 16 letters or more that every request of the HTTP API must bring. "
+        "Where requests must be signed by users, their keys count instead.",
     )
     authorization: Switch = setting(
         False,
@@ -544,6 +551,11 @@ class Config(BaseModel):
         if self.tls_key is not None and self.tls_certificate is None:
             raise ValueError(
                 f"tls_key = {self.tls_key} is the key of no certificate; set tls_certificate too"
+            )
+        if self.http_token_file is not None and self.authentication:
+            raise ValueError(
+                f"http_token_file = {self.http_token_file} would be no use: with authentication = true "
+                "the HTTP API knows users by their keys; leave one of the two out"
             )
         if self.authorization and not self.authentication:
             raise ValueError(

@@ -31,6 +31,11 @@ class Caller:
     def is_super(self) -> bool:
         return self._user.is_super
 
+    @property
+    def may_everything(self) -> bool:
+        """Whether no policy is asked."""
+        return self._is_free
+
     def may(self, actions: frozenset[Action], topic: str) -> bool:
         return self.objection(topic_need(topic, actions)) is None
 

@@ -1,15 +1,46 @@
-"""The HTTP port for those who run the gateway: metrics, health and readiness. It changes nothing."""
+"""The HTTP port for those who run the gateway: metrics and checks, the API, and the console."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from importlib import resources
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
 from twisted.web.http import OK, SERVICE_UNAVAILABLE
+from twisted.web.pages import notFound
 from twisted.web.resource import Resource
 from twisted.web.server import Request, Site
+
+from gateway.web.site import BASE, Api, BoundedRequest
+
+CONSOLE: Final = "gateway.console"
+"""Package with the console's files; its page is answered at `/`, the others at `/console/`."""
+
+PAGE: Final = "index.html"
+
+KINDS: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+"""Content types of the console's files."""
+
+CONSOLE_HEADERS: Final = {
+    "Cache-Control": "no-cache",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+"""The console loads nothing from anywhere else, runs no script but its own files, and is shown in no frame."""
 
 
 class Page(NamedTuple):
@@ -26,28 +57,37 @@ def report(*reasons: str) -> Page:
     return Page(SERVICE_UNAVAILABLE if reasons else OK, "application/json", body)
 
 
+class _Folder(Resource):
+    """Has pages below it, and is none itself."""
+
+    def getChild(self, path: bytes, request: Request) -> Resource:
+        return notFound()
+
+
 class _Leaf(Resource):
     """A page that is made anew for each request. HEAD is answered as GET, without a body."""
 
-    def __init__(self, make: Callable[[], Page]) -> None:
+    def __init__(self, make: Callable[[], Page], headers: dict[str, str] | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._make = make
+        self._headers = headers or {"Cache-Control": "no-store"}
 
     def render_GET(self, request: Request) -> bytes:
         page = self._make()
         request.setResponseCode(page.status)
         request.responseHeaders.setRawHeaders("Content-Type", [page.content_type])
-        request.responseHeaders.setRawHeaders("Cache-Control", ["no-store"])
+        for name, value in self._headers.items():
+            request.responseHeaders.setRawHeaders(name, [value])
         return page.body
 
 
-def make_site(metrics: Callable[[], bytes], not_ready: Callable[[], list[str]]) -> Site:
+def make_site(metrics: Callable[[], bytes], not_ready: Callable[[], list[str]], api: Api) -> Site:
     """The pages.
 
     :param metrics: makes the text for Prometheus.
     :param not_ready: why no traffic should come; empty when it should.
     """
-    root: Any = Resource()  # type: ignore[no-untyped-call]
+    root: Any = _Folder()  # type: ignore[no-untyped-call]
     pages: dict[bytes, Callable[[], Page]] = {
         b"metrics": lambda: Page(OK, CONTENT_TYPE_LATEST, metrics()),
         b"health": report,
@@ -55,6 +95,25 @@ def make_site(metrics: Callable[[], bytes], not_ready: Callable[[], list[str]]) 
     }
     for name, make in pages.items():
         root.putChild(name, _Leaf(make))
-    site = Site(root)  # type: ignore[no-untyped-call]
+    console: Any = _Folder()  # type: ignore[no-untyped-call]
+    for file, page in console_files().items():
+        leaf = _Leaf(lambda page=page: page, CONSOLE_HEADERS)  # type: ignore[misc]
+        (root if file == PAGE else console).putChild(b"" if file == PAGE else file.encode(), leaf)
+    root.putChild(b"console", console)
+    first, *rest = BASE.strip("/").encode().split(b"/")
+    above: Any = _Folder()  # type: ignore[no-untyped-call]
+    root.putChild(first, above)
+    (last,) = rest
+    above.putChild(last, api)
+    site = Site(root, requestFactory=partial(BoundedRequest, parsePOSTFormSubmission=False))  # type: ignore[no-untyped-call]
     site.noisy = False
     return site
+
+
+def console_files() -> dict[str, Page]:
+    """The console's files by name."""
+    return {
+        file.name: Page(OK, KINDS[suffix], file.read_bytes())
+        for file in resources.files(CONSOLE).iterdir()
+        if (suffix := "." + file.name.rpartition(".")[2]) in KINDS
+    }

@@ -6,6 +6,7 @@ import gc
 import signal
 import sys
 import time
+from functools import partial
 from typing import Any
 
 from twisted.internet import error
@@ -73,6 +74,9 @@ from gateway.tap import Tapping
 from gateway.tls import Certificates, TlsError, TlsLayers
 from gateway.topics import Groups, Topics
 from gateway.users import SUPER, Users
+from gateway.web.doorkeeper import Doorkeeper
+from gateway.web.site import Api
+from gateway.web.table import compose, endpoints
 from gateway.wire.access_bodies import UserInfo, parse_user
 from gateway.wire.bodies import BodyError
 from gateway.wire.codes import ResponseCode
@@ -86,6 +90,9 @@ BACKLOG = 1024
 
 LONGEST_GOODBYE = 3.0
 """Seconds that a stopping gateway waits for clients to take their last answers."""
+
+SHORTEST_TOKEN = 16
+"""Letters that the token of the HTTP API has at least."""
 
 LAST_VERSION_WITHOUT_GO_AWAY = 475
 """MQVersion V5_3_1: later clients understand a broker that sends them away (NettyRemotingAbstract)."""
@@ -111,6 +118,7 @@ class Gateway:
         self._stopping = False
         self.port = 0
         self.http_port = 0
+        self.has_console = False
 
     def start(self) -> None:
         """Open the data folder and listen.
@@ -118,7 +126,7 @@ class Gateway:
         :raises StartError: when one of the two fails.
         """
         config = self.config
-        tls, initial = self._tls(), self._initial_user()
+        tls, initial, token = self._tls(), self._initial_user(), self._http_token()
         try:
             store = Store(
                 config.data,
@@ -170,7 +178,7 @@ class Gateway:
                 f"cannot listen on {config.listen}: {reason}; stop what uses it, or set listen to another address"
             ) from failure
         self._compose(store, users)
-        self._start_http()
+        self._start_http(users, token)
 
     def _tls(self) -> TlsLayers | None:
         """What clients' TLS needs, unless that is disabled."""
@@ -228,15 +236,47 @@ class Gateway:
                 port=vip_port,
             )
 
-    def _start_http(self) -> None:
+    def _http_token(self) -> str | None:
+        """What requests of the HTTP API must bring, if a token is set."""
+        file = self.config.http_token_file
+        if file is None:
+            return None
+        try:
+            token = file.read_text().strip()
+        except (OSError, UnicodeDecodeError) as failure:
+            reason = getattr(failure, "strerror", None) or failure
+            raise StartError(
+                f"cannot read http_token_file = {file}: {reason}; check the path"
+            ) from failure
+        if len(token) < SHORTEST_TOKEN or not token.isascii():
+            raise StartError(
+                f"http_token_file = {file} has no token of {SHORTEST_TOKEN} letters or more; "
+                "make one, for example with: openssl rand -hex 24"
+            )
+        return token
+
+    def _start_http(self, users: Users, token: str | None) -> None:
         """Answer those who run the gateway, if they asked for it."""
-        address = self.config.http
+        config = self.config
+        address = config.http
         if address is None:
             return
-        metrics = Metrics(
-            self.broker, lambda: len(self.factory.connections), lambda: self.recorded
+        doorkeeper = Doorkeeper(
+            address.host,
+            users if config.authentication else None,
+            token,
+            is_free=not config.authorization,
         )
-        site: Any = make_site(metrics.text, self._not_ready)
+        self.has_console = not doorkeeper.is_closed
+        connections = partial(len, self.factory.connections)
+        metrics = Metrics(self.broker, connections, lambda: self.recorded)
+        web = compose(
+            *(self.broker, self._pending, self._reactor, self._sending.send),
+            not_ready=self._not_ready,
+            connections=connections,
+        )
+        api = Api(endpoints(web), doorkeeper, lambda: self._stopping, self._settle)
+        site: Any = make_site(metrics.text, self._not_ready, api)
         try:
             port = self._reactor.listenTCP(address.port, site, interface=address.host)
         except error.CannotListenError as failure:
@@ -302,7 +342,7 @@ class Gateway:
         self._tapping = Tapping(reactor, self.factory)
         for part in (topics, groups, broker.intake, self.factory, self._tapping):
             broker.follow(part.configure)
-        pending = PendingMessages(broker)
+        self._pending = pending = PendingMessages(broker)
         self._sending = sending = Sending(broker, pending)
         transactions = Transactions(broker)
         pop_queues, pop_waits = PopQueues(broker), PopWaits(parked, reactor)
@@ -370,12 +410,15 @@ class Gateway:
             self.broker.outgoing.answered(command, connection)
         elif not self._stopping:
             self._router.dispatch(command, connection)
-            if self._store.has_changes:
-                # A request may change more than what its answer waits for, such as make a group by naming it.
-                self.broker.committer.change()
+            self._settle()
         elif command.version > LAST_VERSION_WITHOUT_GO_AWAY and not command.is_oneway:
             remark = "the gateway is stopping"
             connection.send(encode_response(command.opaque, ResponseCode.GO_AWAY, remark=remark))
+
+    def _settle(self) -> None:
+        """A request may have changed more than what its answer waits for, such as made a group by naming it."""
+        if self._store.has_changes:
+            self.broker.committer.change()
 
     def _on_disconnect(self, connection: RemotingConnection) -> None:
         self.broker.outgoing.disconnected(connection)
@@ -415,8 +458,13 @@ def run(config: Config) -> int:
     if config.clock == "manual":
         print("time stands still until 'tidegate clock advance' or 'set' moves it", flush=True)
     if config.http is not None:
+        address = HostPort(config.http.host, gateway.http_port)
+        print(f"metrics on http://{address}/metrics", flush=True)
         print(
-            f"metrics on http://{HostPort(config.http.host, gateway.http_port)}/metrics", flush=True
+            f"console on http://{address}/"
+            if gateway.has_console
+            else "no console and no API: http is not a loopback address; set http_token_file or authentication",
+            flush=True,
         )
     reactor.addSystemEventTrigger("before", "shutdown", gateway.stop)
     for number in (signal.SIGTERM, signal.SIGINT):

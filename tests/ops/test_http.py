@@ -91,7 +91,9 @@ def test_checks_are_answered(served: Served, path: str) -> None:
 
 
 @pytest.mark.live
-@pytest.mark.parametrize("path", ["/", "/metrics/more", "/../etc/passwd", "/nothing"])
+@pytest.mark.parametrize(
+    "path", ["/metrics/more", "/../etc/passwd", "/nothing", "/console/../http.py", "/api/x"]
+)
 def test_there_is_nothing_else(served: Served, path: str) -> None:
     assert served.get(path)[0] == 404
 

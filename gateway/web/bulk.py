@@ -1,0 +1,362 @@
+"""Changes to many messages at once: first shown, then confirmed, then done in pieces.
+
+A preview counts what would be changed and gives a token. The token stands for exactly that question: whoever brings it
+back has the change made to the messages that were there when it was asked, and to no later ones.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import secrets
+from hashlib import sha256
+from http import HTTPStatus
+from itertools import count
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+from twisted.internet.defer import ensureDeferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from gateway.access import PUB, READ
+from gateway.broker import Broker
+from gateway.pending import PendingMessages, Wanted
+from gateway.web.endpoints import ApiError, Asker, Fields, Shown
+from gateway.web.fields import TopicName, read_moment
+from gateway.web.timeline import count as count_columns
+from gateway.web.turns import Turns
+from gateway.wire.messages import parse_offset_msg_id
+from gateway.wire.pending_bodies import HeldMessage
+from storage import Aborted
+from storage.keys import HELD_SPAN_MS
+from storage.timeline import Columns
+
+TOKEN_MINUTES = 10
+"""How long a preview can be confirmed."""
+
+SAMPLE = 10
+"""Messages that a preview shows."""
+
+PIECE = 100
+"""Messages that are changed in one turn of the reactor."""
+
+PAGE_WITH_KEY = 1_000
+"""Messages with one key that are looked up at a time: each look-up goes through all of them."""
+
+MAX_COUNTED = 100_000
+"""Messages that a preview by key or tag counts; above it the number is the least there are."""
+
+MAX_JOBS = 20
+"""Jobs that are remembered, the running ones among them."""
+
+MAX_RUNNING = 4
+
+_LAST_MS = (1 << 63) - 1
+
+Action = Literal["abort"]
+
+
+class Selection(Fields):
+    """Pending messages: all that fit everything that is given, of which something must be."""
+
+    topic: TopicName = ""
+    key: str = ""
+    tag: str = ""
+    begin: Annotated[int | str | None, Meta(description="Due at this time or later.")] = None
+    end: Annotated[int | str | None, Meta(description="Due before this time.")] = None
+
+
+class PreviewBody(Fields):
+    """A change to many messages, to be looked at before it is made."""
+
+    action: Action
+    selection: Selection
+
+
+class Preview(Shown):
+    """What a change would be made to. Where `isExact` is false there are at least `count` messages.
+
+    `token` confirms it, until `expiresMs`. `sample` has those that are due first.
+    """
+
+    count: int
+    is_exact: bool
+    sample: list[HeldMessage]
+    token: str
+    expires_ms: int
+
+
+class ConfirmBody(Fields):
+    """Confirms a preview."""
+
+    token: str
+
+
+class Job(msgspec.Struct, rename="camel", kw_only=True):
+    """A change that is being made: `done` messages were changed of about `expected`, `missed` ones had fired or were
+    aborted meanwhile, or may not be changed by whoever asked. `error` says why it failed.
+    """
+
+    id: int
+    action: Action
+    selection: dict[str, str | int]
+    state: Literal["running", "done", "cancelled", "failed"]
+    expected: int
+    is_exact: bool
+    done: int
+    missed: int
+    started_ms: int
+    ended_ms: int | None
+    user: str | None
+    error: str | None = None
+
+
+class JobList(Shown):
+    """Jobs, the newest first."""
+
+    jobs: list[Job]
+
+
+class JobQuery(Fields):
+    """Names a job."""
+
+    id: Annotated[int, Meta(description="Number of the job.", ge=1)]
+
+
+class _Order(msgspec.Struct, frozen=True):
+    """What a token stands for. Only messages with sequences before `bound` are meant."""
+
+    action: Action
+    wanted: Wanted
+    bound: int
+    count: int
+    is_exact: bool
+    expires_ms: int
+
+
+class Bulk:
+    """Previews changes to many messages, and makes them."""
+
+    log = Logger()
+
+    def __init__(self, broker: Broker, pending: PendingMessages, turns: Turns) -> None:
+        self._broker = broker
+        self._pending = pending
+        self._turns = turns
+        self._secret = secrets.token_bytes(32)
+        self._jobs: dict[int, Job] = {}
+        self._numbers = count(1)
+
+    async def preview_bulk(self, asker: Asker, body: PreviewBody) -> Preview:
+        """How many messages a change would be made to, and a token that confirms it. Nothing is changed."""
+        self._pending.check_enabled()
+        wanted = self._wanted(asker, body.selection)
+        bound = self._broker.store.next_sequence
+        sample = self._pending.look_up(wanted, asker.may, limit=SAMPLE).messages
+        number, is_exact = await self._count(asker, wanted)
+        expires_ms = self._broker.clock.now_ms() + TOKEN_MINUTES * 60_000
+        order = _Order(body.action, wanted, bound, number, is_exact, expires_ms)
+        return Preview(
+            count=number,
+            is_exact=is_exact,
+            sample=sample,
+            token=self._seal(order),
+            expires_ms=expires_ms,
+        )
+
+    def start_bulk(self, asker: Asker, body: ConfirmBody) -> Job:
+        """Make the change that a preview's token stands for. It goes on by itself: look at the job."""
+        order = self._open(body.token)
+        running = [job for job in self._jobs.values() if job.state == "running"]
+        if len(running) >= MAX_RUNNING:
+            raise ApiError(
+                HTTPStatus.CONFLICT, f"{MAX_RUNNING} jobs are running; wait for one, or cancel one"
+            )
+        job = Job(
+            id=next(self._numbers),
+            action=order.action,
+            selection=_shown(order.wanted),
+            state="running",
+            expected=order.count,
+            is_exact=order.is_exact,
+            done=0,
+            missed=0,
+            started_ms=self._broker.clock.now_ms(),
+            ended_ms=None,
+            user=asker.caller.name if asker.caller is not None else None,
+        )
+        self._remember(job)
+        working = ensureDeferred(self._work(asker, order, job))
+        working.addErrback(self._failed, job)
+        return job
+
+    def list_jobs(self, asker: Asker) -> JobList:
+        """The last changes to many messages."""
+        return JobList(jobs=[job for job in reversed(self._jobs.values()) if _may_see(asker, job)])
+
+    def show_job(self, asker: Asker, query: JobQuery) -> Job:
+        """How far a change to many messages is."""
+        return self._job(asker, query.id)
+
+    def cancel_job(self, asker: Asker, query: JobQuery) -> Job:
+        """End a change to many messages where it is. What was changed stays so."""
+        job = self._job(asker, query.id)
+        if job.state == "running":
+            job.state = "cancelled"
+            job.ended_ms = self._broker.clock.now_ms()
+        return job
+
+    def _job(self, asker: Asker, number: int) -> Job:
+        job = self._jobs.get(number)
+        if job is None or not _may_see(asker, job):
+            raise ApiError(HTTPStatus.NOT_FOUND, f"there is no job {number}")
+        return job
+
+    def _wanted(self, asker: Asker, selection: Selection) -> Wanted:
+        clock = self._broker.clock
+        if selection == Selection():
+            raise ApiError(
+                HTTPStatus.BAD_REQUEST, "name a topic, a key, a tag, a beginning or an end"
+            )
+        if selection.topic:
+            asker.check_topic(PUB, selection.topic)
+        begin, end = selection.begin, selection.end
+        return Wanted(
+            key=selection.key,
+            topic=selection.topic,
+            tag=selection.tag,
+            begin_ms=max(0, read_moment(begin, clock)) if begin is not None else 0,
+            end_ms=max(0, read_moment(end, clock)) if end is not None else None,
+        )
+
+    async def _count(self, asker: Asker, wanted: Wanted) -> tuple[int, bool]:
+        """How many messages are wanted, and whether that is exact."""
+        if wanted.key or wanted.tag or not _sees_all(asker):
+            return await self._count_one_by_one(asker, wanted)
+        total, is_exact = 0, True
+        for columns in _pieces(wanted.begin_ms, wanted.end_ms):
+            counted = await count_columns(self._broker, self._turns, columns, wanted.topic)
+            total += sum(sum(counts) for counts in counted.by_topic.values())
+            is_exact = is_exact and counted.is_whole
+        return total, is_exact
+
+    async def _count_one_by_one(self, asker: Asker, wanted: Wanted) -> tuple[int, bool]:
+        total, cursor = 0, ""
+        while total < MAX_COUNTED:
+            page = self._pending.look_up(wanted, asker.may, limit=_limit(wanted), cursor=cursor)
+            total += len(page.messages)
+            if page.cursor is None:
+                return total, True
+            cursor = page.cursor
+            await self._turns.next()
+        return total, False
+
+    async def _work(self, asker: Asker, order: _Order, job: Job) -> None:
+        cursor: str | None = ""
+        while cursor is not None and job.state == "running":
+            page = self._pending.look_up(
+                order.wanted, asker.may, limit=_limit(order.wanted), cursor=cursor
+            )
+            meant = [one for one in page.messages if _sequence(one) < order.bound]
+            for start in range(0, len(meant), PIECE):
+                if job.state == "running":
+                    await self._change(asker, job, meant[start : start + PIECE])
+            await self._turns.next()
+            cursor = page.cursor
+        if job.state == "running":
+            job.state = "done"
+            job.ended_ms = self._broker.clock.now_ms()
+
+    async def _change(self, asker: Asker, job: Job, messages: list[HeldMessage]) -> None:
+        """Change a piece; it counts once it is on disk."""
+        changed = sum(
+            asker.may(PUB, message.topic) and self._abort(asker, message) for message in messages
+        )
+        if changed:
+            await self._turns.stored()
+        job.done += changed
+        job.missed += len(messages) - changed
+
+    def _abort(self, asker: Asker, message: HeldMessage) -> bool:
+        results = self._pending.abort_by_id(message.msg_id, message.topic, asker.may)
+        return any(result.outcome == Aborted.ABORTED.value for result in results)
+
+    def _failed(self, failure: Failure, job: Job) -> None:
+        job.state = "failed"
+        job.error = str(failure.value)
+        job.ended_ms = self._broker.clock.now_ms()
+        self.log.error("job {id} failed: {error}", id=job.id, error=job.error)
+
+    def _remember(self, job: Job) -> None:
+        ended = [number for number, one in self._jobs.items() if one.state != "running"]
+        for number in ended[: max(0, len(self._jobs) + 1 - MAX_JOBS)]:
+            del self._jobs[number]
+        self._jobs[job.id] = job
+
+    def _seal(self, order: _Order) -> str:
+        data = msgspec.json.encode(order)
+        return base64.urlsafe_b64encode(self._sign(data) + data).decode()
+
+    def _open(self, token: str) -> _Order:
+        try:
+            sealed = base64.urlsafe_b64decode(token)
+        except (binascii.Error, ValueError):
+            sealed = b""
+        signature, data = sealed[: sha256().digest_size], sealed[sha256().digest_size :]
+        if not hmac.compare_digest(signature, self._sign(data)):
+            raise ApiError(
+                HTTPStatus.BAD_REQUEST, "the token is not one of this gateway's previews"
+            )
+        order = msgspec.json.decode(data, type=_Order)
+        if order.expires_ms < self._broker.clock.now_ms():
+            raise ApiError(HTTPStatus.CONFLICT, "the preview is too old: look at it again")
+        return order
+
+    def _sign(self, data: bytes) -> bytes:
+        return hmac.digest(self._secret, data, "sha256")
+
+
+def _pieces(begin_ms: int, end_ms: int | None) -> list[Columns]:
+    """A span of time as one column that the store has counts of, and what is before and behind it."""
+    end_ms = _LAST_MS if end_ms is None else end_ms
+    first = -(-begin_ms // HELD_SPAN_MS) * HELD_SPAN_MS
+    last = end_ms // HELD_SPAN_MS * HELD_SPAN_MS
+    if first >= last:
+        return [Columns(begin_ms, end_ms - begin_ms, 1)] if begin_ms < end_ms else []
+    edges = [(begin_ms, first), (first, last), (last, end_ms)]
+    return [Columns(begin, end - begin, 1) for begin, end in edges if begin < end]
+
+
+def _limit(wanted: Wanted) -> int:
+    return PAGE_WITH_KEY if wanted.key else PIECE
+
+
+def _sequence(message: HeldMessage) -> int:
+    return parse_offset_msg_id(message.offset_msg_id)[1]
+
+
+def _sees_all(asker: Asker) -> bool:
+    return asker.caller is None or asker.caller.may_everything
+
+
+def _may_see(asker: Asker, job: Job) -> bool:
+    """Whether a job is theirs, or of a topic that they may read."""
+    if asker.caller is None or job.user == asker.caller.name:
+        return True
+    topic = job.selection.get("topic")
+    return asker.caller.is_super or (isinstance(topic, str) and asker.may(READ, topic))
+
+
+def _shown(wanted: Wanted) -> dict[str, str | int]:
+    """A selection as a job shows it."""
+    named: dict[str, str | int | None] = {
+        "topic": wanted.topic,
+        "key": wanted.key,
+        "tag": wanted.tag,
+        "begin": wanted.begin_ms,
+        "end": wanted.end_ms,
+    }
+    return {name: value for name, value in named.items() if value}

@@ -1,0 +1,136 @@
+"""Lets HTTP requests in, or not: who asks, from which page, and by which name they call this host."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import ipaddress
+from collections.abc import Callable
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+from gateway.guard import Caller
+from gateway.users import Users
+from gateway.web.endpoints import ApiError, Asker
+
+ASK_FOR_KEYS = 'Basic realm="tidegate", charset="UTF-8"'
+ASK_FOR_BEARER = 'Bearer realm="tidegate"'
+
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+"""What a browser on this machine calls it."""
+
+SAFE = ("GET", "HEAD")
+"""Methods that change nothing."""
+
+Header = Callable[[str], str | None]
+"""A header of the request by its name."""
+
+
+class Doorkeeper:
+    """Knows by what credentials requests are let in.
+
+    With users, by a user's; else by the token where there is one; else not at all, which is enough on a loopback
+    address alone.
+
+    :param host: the address that is listened on.
+    :param users: all users, where every request must be some user's.
+    :param is_free: every user may do everything.
+    """
+
+    def __init__(self, host: str, users: Users | None, token: str | None, *, is_free: bool) -> None:
+        self._users = users
+        self._token = token.encode() if token is not None else None
+        self._is_free = is_free
+        self._is_local = ipaddress.ip_address(host).is_loopback
+        self.is_open = self._is_local and users is None and token is None
+        """Whether no credentials are asked for."""
+        self.is_closed = not self._is_local and users is None and token is None
+        """Whether nobody is let in, because there is nothing to know them by."""
+
+    @property
+    def challenge(self) -> str:
+        """What a client is told that came without credentials."""
+        return ASK_FOR_KEYS if self._users is not None else ASK_FOR_BEARER
+
+    def admit(self, method: str, header: Header, peer: str) -> Asker:
+        """Who asks.
+
+        :param peer: the IP address that the request came from.
+        :raises ApiError: when it is nobody who may, or a page of somebody else's.
+        """
+        if self.is_closed:
+            raise ApiError(
+                HTTPStatus.FORBIDDEN,
+                "the API is closed: http is not a loopback address, and there is nothing to know you by; "
+                "set http_token_file, or authentication to true",
+            )
+        if self._is_local:
+            self._check_host(header("host") or "")
+        self._check_origin(method, header)
+        credentials = header("authorization") or ""
+        if self._users is not None:
+            return Asker(self._caller(self._users, credentials, peer), peer)
+        if self._token is not None and not _is_token(credentials, self._token):
+            raise ApiError(HTTPStatus.UNAUTHORIZED, "the token of http_token_file is missing")
+        return Asker(None, peer)
+
+    @staticmethod
+    def _check_host(host: str) -> None:
+        """Refuse a name that is not this machine's own: whoever owns the name may point it at any machine, and then
+        their pages and this API would be of one origin for a browser."""
+        try:
+            name = urlsplit(f"//{host}").hostname
+        except ValueError:
+            name = None
+        if name not in LOCAL_NAMES:
+            raise ApiError(
+                HTTPStatus.FORBIDDEN, f"ask for localhost, 127.0.0.1 or [::1], not for {host!r}"
+            )
+
+    @staticmethod
+    def _check_origin(method: str, header: Header) -> None:
+        """Refuse what a page of another origin asks for."""
+        site = header("sec-fetch-site")
+        origin = header("origin")
+        foreign = site not in (None, "same-origin", "none") or (
+            origin is not None and urlsplit(origin).netloc != (header("host") or "")
+        )
+        if foreign:
+            raise ApiError(HTTPStatus.FORBIDDEN, "pages of other origins are not served")
+        if method in ("POST", "PUT"):
+            # No form can send this, and a script of another origin must ask first, which is never granted.
+            kind = (header("content-type") or "").partition(";")[0].strip().lower()
+            if kind != "application/json":
+                raise ApiError(
+                    HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+                    "a change needs the header Content-Type: application/json",
+                )
+
+    def _caller(self, users: Users, credentials: str, peer: str) -> Caller:
+        name, key = _basic(credentials)
+        user = users.get(name)
+        # The comparison takes place, and takes its time, for a user that does not exist too.
+        fits = hmac.compare_digest(user.key if user is not None else b"\0", key)
+        if user is None or user.is_disabled or not fits:
+            raise ApiError(
+                HTTPStatus.UNAUTHORIZED, "access key and secret key of a user are missing or wrong"
+            )
+        return Caller(users, user, peer, is_free=self._is_free)
+
+
+def _is_token(credentials: str, token: bytes) -> bool:
+    scheme, _, given = credentials.partition(" ")
+    return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token)
+
+
+def _basic(credentials: str) -> tuple[str, bytes]:
+    """Name and key (RFC 7617); nobody's where there are none."""
+    scheme, _, given = credentials.partition(" ")
+    if scheme.lower() != "basic":
+        return "", b""
+    try:
+        name, _, key = base64.b64decode(given.strip(), validate=True).partition(b":")
+        return name.decode(), key
+    except (binascii.Error, UnicodeDecodeError):
+        return "", b""

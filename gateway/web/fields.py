@@ -1,0 +1,52 @@
+"""Fields that several requests of the API have, and how they are read."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from gateway.clock import Clock
+from gateway.moments import parse_moment
+from gateway.web.endpoints import ApiError
+
+Moment = Annotated[
+    int | str,
+    Meta(
+        description="A time: epoch milliseconds, ISO 8601, `now`, or one from now such as `+30m` or `-2h`.",
+        examples=["+30m"],
+    ),
+]
+
+TopicName = Annotated[str, Meta(description="Name of a topic.", max_length=255)]
+GroupName = Annotated[str, Meta(description="Name of a consumer group.", max_length=255)]
+MessageId = Annotated[
+    str,
+    Meta(
+        description="The offset id of a message (`offsetMsgId`), which no other message has.",
+        pattern="^[0-9A-Fa-f]{32}$",
+    ),
+]
+Contains = Annotated[
+    str, Meta(description="Only those that have this text in their name.", max_length=255)
+]
+Limit = Annotated[int, Meta(description="Most items in the answer.", ge=1, le=1000)]
+Cursor = Annotated[str, Meta(description="`cursor` of the answer before.", max_length=1024)]
+SearchedState = Annotated[
+    Literal["pending", "fired", "aborted", "any"],
+    Meta(description="State; others than pending need an id or a key."),
+]
+
+
+def read_moment(moment: int | str, clock: Clock) -> int:
+    """Epoch ms of a moment.
+
+    :raises ApiError: when it is none.
+    """
+    if isinstance(moment, int):
+        return moment
+    try:
+        return parse_moment(moment, clock.now_ms())
+    except ValueError as error:
+        raise ApiError(HTTPStatus.BAD_REQUEST, str(error)) from error

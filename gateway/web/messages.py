@@ -1,0 +1,228 @@
+"""Messages through the API: found, shown with all that is known of them, and taken back."""
+
+from __future__ import annotations
+
+import zlib
+from codecs import getincrementaldecoder
+from http import HTTPStatus
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from gateway.access import READ
+from gateway.broker import Broker
+from gateway.pending import PendingMessages, Wanted
+from gateway.permissions import GET, group_need
+from gateway.web.endpoints import ApiError, Asker, Fields, Shown
+from gateway.web.fields import (
+    Cursor,
+    Limit,
+    MessageId,
+    Moment,
+    SearchedState,
+    TopicName,
+    read_moment,
+)
+from gateway.web.turns import Turns
+from gateway.wire.codes import SysFlag
+from gateway.wire.messages import Message, decode_message, parse_offset_msg_id
+from gateway.wire.pending_bodies import AbortAnswer, HeldMessage, HeldPage
+from gateway.wire.properties import parse
+from storage import Found, State, find_by_sequence
+
+MAX_PREVIEW = 64 * 1024
+"""Most bytes of a body that a message's page has."""
+
+MAX_RECEIVERS = 200
+"""Most consumer groups that it names."""
+
+
+class SearchQuery(Fields):
+    """What is looked for. Without an id or a key only pending messages are found, by topic, tag and time."""
+
+    id: Annotated[str, Meta(description="The client's id of a message, or its offset id.")] = ""
+    key: Annotated[str, Meta(description="A key of the message.")] = ""
+    topic: TopicName = ""
+    tag: Annotated[str, Meta(description="The tag of the message.")] = ""
+    begin: Annotated[Moment, Meta(description="Due at this time or later.")] = 0
+    end: Annotated[int | str | None, Meta(description="Due before this time.")] = None
+    state: SearchedState = "pending"
+    limit: Limit = 50
+    cursor: Cursor = ""
+
+
+class MessageQuery(Fields):
+    """Names one message."""
+
+    id: MessageId
+
+
+class Body(Shown):
+    """The beginning of a message's body, decompressed where the sender compressed it.
+
+    `size` is what is stored, in bytes; `shown` how many of the decompressed bytes `text` stands for. In hex, two
+    letters are a byte.
+    """
+
+    size: int
+    shown: int
+    is_whole: bool
+    is_compressed: bool
+    encoding: Literal["utf-8", "hex"]
+    text: str
+
+
+class Event(Shown):
+    """Something that happened to a message, or is going to."""
+
+    kind: Literal["born", "accepted", "due", "fired", "aborted", "stored"]
+    at_ms: int
+
+
+class Receiver(Shown):
+    """A consumer group that reads the message's queue.
+
+    `isPast` says that its progress is behind the message: it was delivered, or passed over for its tag or properties.
+    """
+
+    group: str
+    offset: int
+    is_past: bool
+
+
+class MessagePage(Shown):
+    """All that is known of a message."""
+
+    message: HeldMessage
+    properties: dict[str, str]
+    body: Body
+    history: list[Event]
+    receivers: list[Receiver]
+    sys_flag: int
+    flag: int
+    reconsume_times: int
+
+
+class Messages:
+    """Finds, shows and aborts."""
+
+    def __init__(self, broker: Broker, pending: PendingMessages, turns: Turns) -> None:
+        self._broker = broker
+        self._pending = pending
+        self._turns = turns
+
+    def search_messages(self, asker: Asker, query: SearchQuery) -> HeldPage:
+        """Messages by id, key, topic, tag, time and state, the next due first.
+
+        A page can have fewer messages than `limit`, and none, before the last: go on while there is a `cursor`.
+        """
+        clock = self._broker.clock
+        wanted = Wanted(
+            id=query.id,
+            key=query.key,
+            topic=query.topic,
+            tag=query.tag,
+            begin_ms=read_moment(query.begin, clock),
+            end_ms=read_moment(query.end, clock) if query.end is not None else None,
+            state=query.state,
+        )
+        return self._pending.look_up(wanted, asker.may, limit=query.limit, cursor=query.cursor)
+
+    def show_message(self, asker: Asker, query: MessageQuery) -> MessagePage:
+        """One message: its properties, the beginning of its body, and what has become of it."""
+        found = self.find(asker, query.id)
+        message = decode_message(found.record)
+        return MessagePage(
+            message=self._pending.describe(found),
+            properties=parse(message.properties),
+            body=preview(message),
+            history=_history(found, message),
+            receivers=self._receivers(asker, found, message),
+            sys_flag=message.sys_flag,
+            flag=message.flag,
+            reconsume_times=message.reconsume_times,
+        )
+
+    async def abort_message(self, asker: Asker, query: MessageQuery) -> AbortAnswer:
+        """Take a message back; the answer says whether it had not fired.
+
+        Messages of its topic that were sent with the same id are taken back with it.
+        """
+        message = self._pending.describe(self.find(asker, query.id))
+        results = self._pending.abort_by_id(message.msg_id, message.topic, asker.may)
+        await self._turns.stored()
+        return AbortAnswer(results)
+
+    def find(self, asker: Asker, message_id: str) -> Found:
+        """The message with an offset id.
+
+        :raises ApiError: when there is none, or the asker may not read it.
+        """
+        _, sequence = parse_offset_msg_id(message_id)
+        found = find_by_sequence(self._broker.store, sequence)
+        if found is None:
+            raise ApiError(HTTPStatus.NOT_FOUND, f"there is no message {message_id}")
+        asker.check_topic(READ, decode_message(found.record).topic)
+        return found
+
+    def _receivers(self, asker: Asker, found: Found, message: Message) -> list[Receiver]:
+        if found.offset < 0:
+            return []
+        topic = message.topic.encode()
+        receivers = []
+        for group, group_topic, queue, offset in self._broker.store.offsets():
+            if group_topic != topic or queue != message.queue_id:
+                continue
+            name = group.decode()
+            caller = asker.caller
+            if caller is None or caller.objection(group_need(name, GET)) is None:
+                receivers.append(Receiver(group=name, offset=offset, is_past=offset > found.offset))
+        receivers.sort(key=lambda one: (not one.is_past, one.group))
+        return receivers[:MAX_RECEIVERS]
+
+
+def _history(found: Found, message: Message) -> list[Event]:
+    accepted = "stored" if found.state is State.UNTIMED else "accepted"
+    events: list[Event] = [
+        Event(kind="born", at_ms=message.born_ms),
+        Event(kind=accepted, at_ms=message.store_ms),  # type: ignore[arg-type]
+    ]
+    if found.state is not State.UNTIMED:
+        events.append(Event(kind="due", at_ms=found.due_ms))
+    if found.state is State.FIRED:
+        events.append(Event(kind="fired", at_ms=found.moved_ms))
+    elif found.state is State.ABORTED:
+        events.append(Event(kind="aborted", at_ms=found.moved_ms))
+    return sorted(events, key=lambda event: event.at_ms)
+
+
+def preview(message: Message) -> Body:
+    """The beginning of a body as text, or in hex where it is none."""
+    data = message.body
+    compressed = bool(message.sys_flag & SysFlag.COMPRESSED)
+    by_zlib = message.sys_flag & SysFlag.COMPRESSION_MASK in (0, SysFlag.COMPRESSION_ZLIB)
+    is_whole = True
+    if compressed and by_zlib:
+        decompressor = zlib.decompressobj()
+        try:
+            data = decompressor.decompress(data, MAX_PREVIEW)
+            is_whole = decompressor.eof
+        except zlib.error:
+            data = message.body
+    shown = data[:MAX_PREVIEW]
+    is_whole = is_whole and len(shown) == len(data)
+    encoding: Literal["utf-8", "hex"] = "utf-8"
+    try:
+        # Where more would follow, the beginning of a character at the end is left out.
+        text = getincrementaldecoder("utf-8")().decode(shown, final=is_whole)
+        shown = text.encode()
+    except UnicodeDecodeError:
+        encoding, text = "hex", shown.hex()
+    return Body(
+        size=len(message.body),
+        shown=len(shown),
+        is_whole=is_whole,
+        is_compressed=compressed,
+        encoding=encoding,
+        text=text,
+    )

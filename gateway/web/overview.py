@@ -1,0 +1,139 @@
+"""The gateway as a whole through the API: what it is, whether it is well, and how fast it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Annotated
+
+from msgspec import Meta
+
+from gateway.access import Need, Resource
+from gateway.broker import Broker
+from gateway.meter import Distribution
+from gateway.permissions import GET
+from gateway.web.endpoints import Asker, Shown
+
+
+class Status(Shown):
+    """What the gateway is and whether it is well.
+
+    `reasons` says why no traffic should come; it is empty while all is well. `user` is None where nobody is asked for a
+    name. `clockMoves` is false on a gateway whose clock goes by hand, for tests.
+    """
+
+    version: str
+    broker: str
+    cluster: str
+    address: str
+    user: str | None
+    now_ms: int
+    started_ms: int
+    clock_moves: bool
+    reasons: list[str]
+    recall_enabled: bool
+    max_delay_ms: int
+
+
+class Speed(Shown):
+    """Messages a second in the last ten seconds, the last minute, and since the start; and how many since then."""
+
+    ten_seconds: float
+    minute: float
+    life: float
+    total: int
+
+
+class Spread(Shown):
+    """How often a value fell into which class since the start.
+
+    `counts` has one more than `bounds`, the upper bounds of the classes in seconds: the last is for what is above them.
+    """
+
+    bounds: list[float]
+    counts: list[int]
+
+
+class Rates(Shown):
+    """How fast messages come and go, and how punctually. All counts begin with the process."""
+
+    at_ms: int
+    accepted: Speed
+    fired: Speed
+    handed_out: Speed
+    timed_total: Annotated[int, Meta(description="Messages taken in for later.")]
+    firing_error: Spread
+    commit: Spread
+    held: Annotated[int, Meta(description="Messages that have not fired.")]
+    overdue_ms: Annotated[int, Meta(description="How overdue the earliest of them is.")]
+    connections: int
+    parked_pulls: int
+    refused_batches: int
+    size_bytes: Annotated[int, Meta(description="Size of the data file.")]
+    free_bytes: Annotated[int, Meta(description="Of it, what can be used again.")]
+    disk_free_bytes: int
+
+
+class Overview:
+    """Tells how the gateway is doing.
+
+    :param not_ready: why no traffic should come; empty when it should.
+    :param connections: how many connections are open.
+    """
+
+    def __init__(
+        self, broker: Broker, not_ready: Callable[[], list[str]], connections: Callable[[], int]
+    ) -> None:
+        self._broker = broker
+        self._not_ready = not_ready
+        self._connections = connections
+
+    def show_status(self, asker: Asker) -> Status:
+        """What the gateway is, whether it is well, and as whom it knows you."""
+        broker = self._broker
+        config = broker.config
+        return Status(
+            version=version("tidegate"),
+            broker=config.broker_name,
+            cluster=config.cluster_name,
+            address=str(broker.advertised),
+            user=asker.caller.name if asker.caller is not None else None,
+            now_ms=broker.clock.now_ms(),
+            started_ms=broker.stats.started_ms,
+            clock_moves=broker.clock.moves,
+            reasons=self._not_ready(),
+            recall_enabled=config.recall_enabled,
+            max_delay_ms=config.max_delay_ms,
+        )
+
+    def show_rates(self, asker: Asker) -> Rates:
+        """How fast messages come and go, how late they fire, and what the disk has."""
+        broker = self._broker
+        asker.check(Need(Resource("Cluster", broker.config.cluster_name), GET))
+        stats, meter, usage = broker.stats, broker.committer.meter, broker.store.usage()
+        now_ms, due_ms = broker.clock.now_ms(), broker.committer.next_due_ms
+        return Rates(
+            at_ms=now_ms,
+            accepted=self._speed("put", stats.put),
+            fired=self._speed("fired", broker.committer.fired),
+            handed_out=self._speed("got", stats.got),
+            timed_total=broker.store.timed,
+            firing_error=_spread(meter.firing_error),
+            commit=_spread(meter.commit_seconds),
+            held=sum(broker.store.held_totals().values()),
+            overdue_ms=max(0, now_ms - due_ms) if due_ms is not None else 0,
+            connections=self._connections(),
+            parked_pulls=len(broker.parked),
+            refused_batches=meter.refused,
+            size_bytes=usage.size,
+            free_bytes=usage.free,
+            disk_free_bytes=usage.disk_free,
+        )
+
+    def _speed(self, name: str, total: int) -> Speed:
+        ten_seconds, minute, life = self._broker.stats.total_rates(name)
+        return Speed(ten_seconds=ten_seconds, minute=minute, life=life, total=total)
+
+
+def _spread(values: Distribution) -> Spread:
+    return Spread(bounds=list(values.bounds), counts=list(values.counts))

@@ -1,0 +1,152 @@
+"""A test message, sent through the API as a client would send it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Annotated, Literal
+
+from msgspec import Meta, field
+from twisted.internet.defer import Deferred
+
+from gateway.access import PUB
+from gateway.broker import Broker
+from gateway.connection import UNKNOWN_HOST
+from gateway.router import Call, RequestError
+from gateway.topics import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
+from gateway.web.endpoints import ApiError, Asker, Fields, Shown
+from gateway.web.fields import read_moment
+from gateway.wire import properties as names
+from gateway.wire.codes import RequestCode
+from gateway.wire.commands import VERSION, Command, decode_command
+from gateway.wire.frames import FrameBuffer
+from gateway.wire.headers import SendMessage
+from gateway.wire.messages import pack_host, uniq_key
+from gateway.wire.properties import join
+
+PRODUCER_GROUP = "tidegate-console"
+"""The producer group that test messages are sent as."""
+
+
+class NewMessageBody(Fields):
+    """A message to be sent."""
+
+    topic: Annotated[str, Meta(min_length=1, max_length=127)]
+    body: Annotated[str, Meta(min_length=1)]
+    encoding: Annotated[
+        Literal["utf-8", "base64"], Meta(description="What `body` is written in.")
+    ] = "utf-8"
+    at: Annotated[
+        int | str | None,
+        Meta(description="When it is to be delivered, as in queries; when left out: at once."),
+    ] = None
+    tags: str = ""
+    keys: Annotated[str, Meta(description="Keys, separated by blanks.")] = ""
+    properties: dict[str, str] = field(default_factory=dict)
+    queue: Annotated[int, Meta(ge=-1, description="Number of the queue; -1 for any.")] = -1
+
+
+class SentMessage(Shown):
+    """What the send was answered with."""
+
+    msg_id: str
+    offset_msg_id: str
+    recall_handle: str | None
+
+
+class Sender:
+    """Sends messages.
+
+    :param send: handles a send as if it came from a client.
+    """
+
+    def __init__(self, broker: Broker, send: Callable[[Call], None]) -> None:
+        self._broker = broker
+        self._send = send
+
+    async def send_message(self, asker: Asker, body: NewMessageBody) -> SentMessage:
+        """Send a message, now or for later. It is answered once the message is on disk."""
+        if body.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            raise ApiError(
+                HTTPStatus.BAD_REQUEST, f"topic {body.topic} belongs to a consumer group"
+            )
+        asker.check_topic(PUB, body.topic)
+        call = _LocalCall(self._fields(body), _data(body), asker.host)
+        self._send(call)
+        answer = await call.answered
+        sent = answer.ext()
+        return SentMessage(
+            msg_id=sent.get("transactionId") or sent.get("msgId", ""),
+            offset_msg_id=sent.get("msgId", ""),
+            recall_handle=sent.get("recallHandle"),
+        )
+
+    def _fields(self, body: NewMessageBody) -> SendMessage:
+        clock = self._broker.clock
+        properties = {names.UNIQ_KEY: uniq_key(), **body.properties}
+        for name, value in ((names.TAGS, body.tags), (names.KEYS, body.keys)):
+            if value:
+                properties[name] = value
+        if body.at is not None:
+            properties[names.TIMER_DELIVER_MS] = str(read_moment(body.at, clock))
+        try:
+            text = join(properties)
+        except ValueError as error:
+            raise ApiError(HTTPStatus.BAD_REQUEST, str(error)) from error
+        return SendMessage(
+            producer_group=PRODUCER_GROUP,
+            topic=body.topic,
+            default_topic=DEFAULT_TOPIC,
+            default_topic_queue_nums=self._broker.config.default_topic_queues,
+            queue_id=body.queue,
+            sys_flag=0,
+            born_timestamp=clock.now_ms(),
+            flag=0,
+            properties=text,
+        )
+
+
+def _data(body: NewMessageBody) -> bytes:
+    if body.encoding == "utf-8":
+        return body.body.encode()
+    try:
+        return base64.b64decode(body.body, validate=True)
+    except binascii.Error as error:
+        raise ApiError(HTTPStatus.BAD_REQUEST, f"the body is no base64: {error}") from error
+
+
+class _Local:
+    """Stands for the connection of a client."""
+
+    open = True
+    congested = False
+
+    def __init__(self, host: str) -> None:
+        self.host = pack_host(UNKNOWN_HOST if ":" in host or not host else host, 0)
+        self.address = f"{host}:0"
+
+    def send(self, frame: bytes) -> None:
+        """Nothing is written here: the call itself takes its answer."""
+
+
+class _LocalCall(Call):
+    """A send whose answer comes back to whoever waits for it."""
+
+    __slots__ = ("answered",)
+
+    def __init__(self, fields: SendMessage, body: bytes, host: str) -> None:
+        command = Command(
+            code=RequestCode.SEND_MESSAGE, version=VERSION, language="HTTP", body=body
+        )
+        super().__init__(command, fields, _Local(host))
+        self.answered: Deferred[Command] = Deferred()
+
+    def send(self, frame: bytes) -> None:
+        (whole,) = FrameBuffer().feed(frame)
+        answer = decode_command(whole)
+        if answer.code:
+            self.answered.errback(RequestError(answer.code, answer.remark or ""))
+        else:
+            self.answered.callback(answer)

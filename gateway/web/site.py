@@ -1,0 +1,185 @@
+"""Answers HTTP requests by the table: in, through the door, to the handler, and out as JSON."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.web.resource import Resource
+from twisted.web.server import NOT_DONE_YET, Request
+
+from gateway.router import RequestError
+from gateway.web.doorkeeper import Doorkeeper
+from gateway.web.endpoints import ApiError, Endpoint
+from gateway.wire.codes import ResponseCode
+from storage import StorageError, StorageFullError
+
+BASE = "/api/v1"
+
+MAX_BODY = 8 << 20
+"""Largest body of a request, in bytes: a message of the default `max_message_size` in base64, and more."""
+
+HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+"""In every answer."""
+
+
+class Api(Resource):
+    """The API.
+
+    :param is_stopping: whether requests are to be sent away.
+    :param settled: called after each handler: what it changed is to be committed.
+    """
+
+    isLeaf = True  # noqa: N815 - Twisted's name
+    log = Logger()
+
+    def __init__(
+        self,
+        endpoints: Sequence[Endpoint],
+        doorkeeper: Doorkeeper,
+        is_stopping: Callable[[], bool],
+        settled: Callable[[], None],
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._endpoints = endpoints
+        self._doorkeeper = doorkeeper
+        self._is_stopping = is_stopping
+        self._settled = settled
+
+    def render(self, request: Any) -> int:
+        """Answer, now or later; Twisted calls this."""
+        answer = _Answer(request)
+        answering: Any = ensureDeferred(self._answer(request, answer))
+        answering.addErrback(self._failed, answer)
+        return NOT_DONE_YET
+
+    async def _answer(self, request: Any, answer: _Answer) -> None:
+        done = self._handle(request)
+        if inspect.isawaitable(done):
+            done = await done
+        answer.send(HTTPStatus.OK, "application/json", msgspec.json.encode(done))
+
+    def _handle(self, request: Any) -> Any:
+        if self._is_stopping():
+            raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, "the gateway is stopping")
+        method = request.method.decode("ascii", "replace")
+        peer = request.getClientAddress()
+        asker = self._doorkeeper.admit(method, request.getHeader, getattr(peer, "host", ""))
+        if isinstance(request, BoundedRequest) and request.is_too_large:
+            raise ApiError(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {MAX_BODY} bytes are read"
+            )
+        endpoint, values = self._find(request, "GET" if method == "HEAD" else method)
+        try:
+            values |= {
+                name.decode(): given[-1].decode() for name, given in (request.args or {}).items()
+            }
+        except UnicodeDecodeError:
+            raise ApiError(HTTPStatus.BAD_REQUEST, "the parameters are not UTF-8") from None
+        body = request.content.read() if request.content is not None else b""
+        try:
+            return endpoint.call(asker, values, body)
+        finally:
+            self._settled()
+
+    def _find(self, request: Any, method: str) -> tuple[Endpoint, dict[str, str]]:
+        try:
+            segments = tuple(part.decode() for part in request.postpath or ())
+        except UnicodeDecodeError:
+            segments = ()
+        fitting = [
+            (endpoint, values)
+            for endpoint in self._endpoints
+            if (values := endpoint.match(segments)) is not None
+        ]
+        if not fitting:
+            raise ApiError(HTTPStatus.NOT_FOUND, "there is no such path; see /api/v1/openapi.json")
+        for endpoint, values in fitting:
+            if endpoint.method == method:
+                return endpoint, values
+        methods = ", ".join(endpoint.method for endpoint, _ in fitting)
+        request.setHeader("Allow", methods)
+        raise ApiError(HTTPStatus.METHOD_NOT_ALLOWED, f"this path takes {methods}")
+
+    def _failed(self, failure: Failure, answer: _Answer) -> None:
+        error = failure.value
+        if isinstance(error, RequestError):
+            error = ApiError.of(error)
+        elif isinstance(error, StorageError):
+            full = isinstance(error, StorageFullError)
+            status = HTTPStatus.SERVICE_UNAVAILABLE if full else HTTPStatus.INTERNAL_SERVER_ERROR
+            error = ApiError(status, str(error), ResponseCode.SYSTEM_ERROR)
+        elif not isinstance(error, ApiError):
+            self.log.failure("HTTP request {path} failed", failure, path=answer.path)
+            text = f"{type(error).__name__}: {error}"
+            error = ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, text)
+        problem = error.problem
+        if problem.status == HTTPStatus.UNAUTHORIZED:
+            answer.challenge(self._doorkeeper.challenge)
+        answer.send(problem.status, "application/problem+json", msgspec.json.encode(problem))
+
+
+class _Answer:
+    """The way back to a client, who may have left meanwhile."""
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+        self._gone = False
+        finished: Deferred[None] = request.notifyFinish()
+        finished.addErrback(self._left)
+
+    def _left(self, _: Failure) -> None:
+        self._gone = True
+
+    @property
+    def path(self) -> str:
+        """What was asked for."""
+        path: bytes = self._request.path
+        return path.decode("ascii", "replace")
+
+    def challenge(self, text: str) -> None:
+        """Ask for credentials. The console asks for them itself, and no browser need."""
+        if self._request.getHeader("Tidegate-Console") is None:
+            self._request.setHeader("WWW-Authenticate", text)
+
+    def send(self, status: int, kind: str, body: bytes) -> None:
+        """Answer."""
+        if self._gone:
+            return
+        request = self._request
+        request.setResponseCode(status)
+        request.setHeader("Content-Type", kind)
+        request.setHeader("Content-Length", str(len(body)))
+        for name, value in HEADERS.items():
+            request.setHeader(name, value)
+        if request.method != b"HEAD":
+            request.write(body)
+        request.finish()
+
+
+class BoundedRequest(Request):
+    """A request of which no more than `MAX_BODY` is kept."""
+
+    is_too_large = False
+
+    def gotLength(self, length: int | None) -> None:
+        self.is_too_large = length is not None and length > MAX_BODY
+        super().gotLength(0 if self.is_too_large else length)  # type: ignore[no-untyped-call]
+
+    def handleContentChunk(self, data: bytes) -> None:
+        assert self.content is not None
+        if self.is_too_large or self.content.tell() + len(data) > MAX_BODY:
+            self.is_too_large = True
+            return
+        super().handleContentChunk(data)  # type: ignore[no-untyped-call]

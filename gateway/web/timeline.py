@@ -1,0 +1,191 @@
+"""The timeline: how many messages that have not fired are due when, by topic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from time import perf_counter
+from typing import Annotated
+
+from msgspec import Meta
+
+from gateway.access import READ
+from gateway.broker import Broker
+from gateway.web.endpoints import Asker, Fields, Shown
+from gateway.web.fields import Moment, TopicName, read_moment
+from gateway.web.turns import Turns
+from gateway.wire.messages import java_hash
+from storage.timeline import Columns, count_due, due_range
+
+_SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
+
+WIDTHS = (
+    *(1, 2, 5, 10, 20, 50, 100, 200, 500),
+    *(n * _SECOND for n in (1, 2, 5, 10, 30)),
+    *(n * _MINUTE for n in (1, 2, 5, 10, 30)),
+    *(n * _HOUR for n in (1, 2, 6, 12)),
+    *(n * _DAY for n in (1, 2, 7, 14, 28, 91, 182, 364)),
+)
+"""How wide columns can be, in ms. All from 10 s on are multiples of 10 s, which the store has counts of."""
+
+MAX_TOPICS = 24
+"""Topics that are told apart, those with most messages; the rest is summed up."""
+
+MAX_COUNTED = 2_000_000
+"""Rows after which a count of narrow columns gives up: some seconds of work in small pieces."""
+
+KEEP_TIMES = 20
+"""An answer serves again for so many times as long as it took, so that who looks often costs a twentieth at most."""
+
+MAX_KEPT = 32
+"""Answers that are kept for that."""
+
+DEFAULT_SPAN_MS = _HOUR
+
+
+class TimelineQuery(Fields):
+    """What is to be counted."""
+
+    begin: Moment = "now"
+    end: Annotated[
+        int | str | None, Meta(description="As `begin`; when left out, an hour later.")
+    ] = None
+    columns: Annotated[
+        int, Meta(description="Most columns; they are made as wide as that needs.", ge=1, le=1000)
+    ] = 120
+    topic: TopicName = ""
+    tag: Annotated[str, Meta(description="Only messages with this tag.")] = ""
+
+
+class TopicCounts(Shown):
+    """A topic's messages by column."""
+
+    topic: str
+    total: int
+    counts: list[int]
+
+
+class Timeline(Shown):
+    """Messages that have not fired, counted in columns of one width; the topic with most messages is the first.
+
+    The first column begins at `beginMs`, at the latest when the span that was asked for does. `others` has what topics
+    hold that are not listed. `isWhole` is false where there was too much to count.
+    """
+
+    begin_ms: int
+    width_ms: int
+    columns: int
+    total: int
+    topics: list[TopicCounts]
+    others: list[int] | None
+    is_whole: bool
+    now_ms: int
+    first_due_ms: int | None
+    last_due_ms: int | None
+
+
+def columns_for(begin_ms: int, end_ms: int, most: int) -> Columns:
+    """Columns of a round width that cover a span, at most so many and one."""
+    span = max(1, end_ms - begin_ms)
+    width = next((width for width in WIDTHS if span <= width * most), -(-span // most))
+    if width > WIDTHS[-1]:
+        width = -(-width // WIDTHS[-1]) * WIDTHS[-1]
+    begin_ms -= begin_ms % width
+    return Columns(begin_ms, width, -(-(end_ms - begin_ms) // width))
+
+
+class Timelines:
+    """Counts what is asked for, in pieces, and keeps the last answers for a moment."""
+
+    def __init__(self, broker: Broker, turns: Turns) -> None:
+        self._broker = broker
+        self._turns = turns
+        self._kept: dict[tuple[Columns, str, str], tuple[float, Counted]] = {}
+
+    async def timeline(self, asker: Asker, query: TimelineQuery) -> Timeline:
+        """Messages that have not fired over time, by topic."""
+        clock = self._broker.clock
+        begin_ms = max(0, read_moment(query.begin, clock))
+        end_ms = (
+            read_moment(query.end, clock) if query.end is not None else begin_ms + DEFAULT_SPAN_MS
+        )
+        if query.topic:
+            asker.check_topic(READ, query.topic)
+        columns = columns_for(begin_ms, max(begin_ms + 1, end_ms), query.columns)
+        counted = await self._counted(columns, query.topic, query.tag)
+        by_topic = {
+            topic: counts for topic, counts in counted.by_topic.items() if asker.may(READ, topic)
+        }
+        totals = {topic: sum(counts) for topic, counts in by_topic.items()}
+        ranked = sorted(totals, key=lambda topic: (-totals[topic], topic))
+        rest = [by_topic[topic] for topic in ranked[MAX_TOPICS:]]
+        first_ms, last_ms = due_range(self._broker.store) or (None, None)
+        return Timeline(
+            begin_ms=columns.begin_ms,
+            width_ms=columns.width_ms,
+            columns=columns.number,
+            total=sum(totals.values()),
+            topics=[
+                TopicCounts(topic=topic, total=totals[topic], counts=by_topic[topic])
+                for topic in ranked[:MAX_TOPICS]
+            ],
+            others=[sum(column) for column in zip(*rest, strict=True)] if rest else None,
+            is_whole=counted.is_whole,
+            now_ms=clock.now_ms(),
+            first_due_ms=first_ms,
+            last_due_ms=last_ms,
+        )
+
+    async def _counted(self, columns: Columns, topic: str, tag: str) -> Counted:
+        asked = (columns, topic, tag)
+        now = perf_counter()
+        self._kept = {key: kept for key, kept in self._kept.items() if kept[0] > now}
+        if asked in self._kept:
+            return self._kept[asked][1]
+        counted = await count(self._broker, self._turns, columns, topic, tag)
+        if len(self._kept) < MAX_KEPT:
+            took = perf_counter() - now
+            self._kept[asked] = (now + took * KEEP_TIMES, counted)
+        return counted
+
+
+class Counted:
+    """A count: for each topic the messages of each column."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+        self.by_topic: dict[str, list[int]] = {}
+        self.is_whole = True
+
+    def add(self, counts: Mapping[tuple[bytes, int], int]) -> None:
+        """Add a piece."""
+        for (topic, column), number in counts.items():
+            name = topic.decode()
+            if name not in self.by_topic:
+                self.by_topic[name] = [0] * self._columns.number
+            self.by_topic[name][column] += number
+
+
+async def count(
+    broker: Broker, turns: Turns, columns: Columns, topic: str = "", tag: str = ""
+) -> Counted:
+    """Count, with the reactor's other work between two pieces."""
+    counted = Counted(columns)
+    cursor: bytes | None = None
+    rows = 0
+    while True:
+        piece = count_due(
+            broker.store,
+            columns,
+            topic=topic.encode() or None,
+            tag_hash=java_hash(tag) if tag else None,
+            cursor=cursor,
+        )
+        counted.add(piece.counts)
+        rows += piece.rows
+        cursor = piece.cursor
+        if cursor is None:
+            return counted
+        if rows >= MAX_COUNTED:
+            counted.is_whole = False
+            return counted
+        await turns.next()

@@ -1,0 +1,181 @@
+"""Topics and consumer groups through the API."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+
+from gateway.access import READ
+from gateway.broker import Broker
+from gateway.permissions import GET, group_need
+from gateway.topics import Topic
+from gateway.web.endpoints import Asker, Fields, Shown
+from gateway.web.fields import Contains, Cursor, Limit
+
+MAX_GROUPS_AT_A_TIME = 100
+"""Most groups in an answer: each may have progress in a thousand queues."""
+
+
+class ListQuery(Fields):
+    """A page of a list that is in the order of names."""
+
+    contains: Contains = ""
+    limit: Limit = 200
+    cursor: Cursor = ""
+
+
+class TopicRow(Shown):
+    """A topic. `held` messages have not fired, `stored` ones are in its queues; `entered` have come there since the
+    start. `isSystem` topics are the gateway's own.
+    """
+
+    name: str
+    queues: int
+    perm: int
+    held: int
+    stored: int
+    entered: int
+    is_system: bool
+
+
+class TopicList(Shown):
+    """Topics by name; `cursor` asks for the next ones and is None at the end."""
+
+    topics: list[TopicRow]
+    cursor: str | None
+
+
+class QueueLag(Shown):
+    """How far a group is in one queue."""
+
+    queue: int
+    first: int
+    end: int
+    offset: int
+    lag: int
+
+
+class TopicLag(Shown):
+    """How far a group is in a topic: `lag` messages are still to be consumed, and the oldest of them has waited since
+    `waitingSinceMs`."""
+
+    topic: str
+    lag: int
+    waiting_since_ms: int | None
+    per_second: float
+    queues: list[QueueLag]
+
+
+class GroupRow(Shown):
+    """A consumer group, its members that are online, and how far it is."""
+
+    name: str
+    members: list[str]
+    lag: int
+    topics: list[TopicLag]
+
+
+class GroupList(Shown):
+    """Groups by name; `cursor` asks for the next ones and is None at the end."""
+
+    groups: list[GroupRow]
+    cursor: str | None
+
+
+class Listings:
+    """Lists what there is."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def list_topics(self, asker: Asker, query: ListQuery) -> TopicList:
+        """Topics, with how many messages they hold."""
+        names = [name for name in self._broker.topics.names() if asker.may(READ, name)]
+        page, cursor = _page(names, query, query.limit)
+        entered: dict[str, int] = {
+            key: count
+            for name, key, count in self._broker.stats.counters()
+            if name == "TOPIC_PUT_NUMS"
+        }
+        rows = []
+        for name in page:
+            topic = self._broker.topics.get(name)
+            if topic is not None:
+                rows.append(self._topic(topic, entered.get(name, 0)))
+        return TopicList(topics=rows, cursor=cursor)
+
+    def _topic(self, topic: Topic, entered: int) -> TopicRow:
+        store, settings = self._broker.store, topic.settings
+        system = topic.name in self._broker.topics.system
+        numbers = max(settings.read_queue_nums, settings.write_queue_nums)
+        queues = [store.queue(topic.stored_name, number) for number in range(numbers)]
+        return TopicRow(
+            name=topic.name,
+            queues=numbers,
+            perm=settings.perm,
+            held=store.held_totals().get(topic.stored_name, 0),
+            stored=sum(queue.visible - queue.first for queue in queues),
+            entered=entered,
+            is_system=system,
+        )
+
+    def list_groups(self, asker: Asker, query: ListQuery) -> GroupList:
+        """Consumer groups, with who is online and how far they are."""
+        consumed: dict[str, dict[str, dict[int, int]]] = {}
+        for group, topic, queue, offset in self._broker.store.offsets():
+            offsets = consumed.setdefault(group.decode(), {}).setdefault(topic.decode(), {})
+            offsets[queue] = offset
+        names = {settings.group_name for settings in self._broker.groups}
+        names |= {group.name for group in self._broker.clients.consumer_groups()} | consumed.keys()
+        if asker.caller is not None:
+            caller = asker.caller
+            names = {name for name in names if caller.objection(group_need(name, GET)) is None}
+        page, cursor = _page(names, query, min(query.limit, MAX_GROUPS_AT_A_TIME))
+        return GroupList(
+            groups=[self._group(name, consumed.get(name, {})) for name in page], cursor=cursor
+        )
+
+    def _group(self, name: str, consumed: dict[str, dict[int, int]]) -> GroupRow:
+        online = self._broker.clients.consumer_group(name)
+        topics = []
+        for topic_name, offsets in sorted(consumed.items()):
+            topic = self._broker.topics.get(topic_name)
+            if topic is not None and (online is None or topic_name in online.subscriptions):
+                topics.append(self._lag(name, topic, offsets))
+        return GroupRow(
+            name=name,
+            members=sorted(online.members) if online is not None else [],
+            lag=sum(one.lag for one in topics),
+            topics=topics,
+        )
+
+    def _lag(self, group: str, topic: Topic, offsets: dict[int, int]) -> TopicLag:
+        store = self._broker.store
+        queues = []
+        waiting: list[int] = []
+        for number in range(topic.settings.read_queue_nums):
+            queue = store.queue(topic.stored_name, number)
+            offset = offsets.get(number, 0)
+            next_offset = max(offset, queue.first)
+            lag = max(0, queue.visible - next_offset)
+            queues.append(
+                QueueLag(queue=number, first=queue.first, end=queue.visible, offset=offset, lag=lag)
+            )
+            since_ms = store.stored_ms(queue, next_offset) if lag else None
+            if since_ms is not None:
+                waiting.append(since_ms)
+        return TopicLag(
+            topic=topic.name,
+            lag=sum(one.lag for one in queues),
+            waiting_since_ms=min(waiting, default=None),
+            per_second=self._broker.stats.group_get_rate(topic.name, group),
+            queues=queues,
+        )
+
+
+def _page(names: Iterable[str], query: ListQuery, limit: int) -> tuple[list[str], str | None]:
+    """The names behind the cursor, and the next cursor."""
+    matching = sorted(name for name in names if query.contains.lower() in name.lower())
+    start = bisect_right(matching, query.cursor) if query.cursor else 0
+    page = matching[start : start + limit]
+    return page, page[-1] if start + limit < len(matching) else None

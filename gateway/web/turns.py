@@ -1,0 +1,44 @@
+"""Waiting in handlers that are coroutines: for the reactor's next turn, and for the disk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
+from gateway.committer import Committer
+from gateway.reactor import Reactor
+from gateway.router import RequestError
+
+
+class Turns:
+    """Long work is done in pieces, so that sends and pulls have their turn between two of them."""
+
+    def __init__(self, reactor: Reactor, committer: Committer) -> None:
+        self._reactor = reactor
+        self._committer = committer
+
+    def next(self) -> Deferred[None]:
+        """Wait for the reactor's next turn."""
+        turn: Deferred[None] = Deferred()
+        self._reactor.callLater(0, lambda: turn.callback(None))
+        return turn
+
+    def stored(self) -> Deferred[None]:
+        """Wait until what was changed is on disk; fails with a `RequestError` when it could not be stored."""
+        waiting = _Waiting()
+        self._committer.answer(waiting, b"")
+        return waiting.done
+
+
+class _Waiting:
+    """Stands in the committer's line."""
+
+    def __init__(self) -> None:
+        self.done: Deferred[Any] = Deferred()
+
+    def send(self, frame: bytes) -> None:
+        self.done.callback(None)
+
+    def fail(self, code: int, remark: str) -> None:
+        self.done.errback(RequestError(code, remark))

@@ -1,0 +1,24 @@
+"""A gateway in memory with its HTTP port."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.setting_values import parse_host_port
+from tests.gateway.conftest import MakeGateway, make_gateway, scratch
+from tests.gateway.memory import MemoryGateway
+from tests.web.http import HTTP_PORT, HttpClient
+
+__all__ = ["make_gateway", "scratch"]
+
+
+@pytest.fixture
+def gateway(make_gateway: MakeGateway) -> MemoryGateway:
+    """A gateway with its HTTP port on loopback, open to everybody on the machine."""
+    return make_gateway(http=parse_host_port(HTTP_PORT))
+
+
+@pytest.fixture
+def http(gateway: MemoryGateway) -> HttpClient:
+    """Asks it."""
+    return HttpClient(gateway)

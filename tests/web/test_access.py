@@ -1,0 +1,187 @@
+"""Who is let in to the API: by token, by users' keys, from which pages, and by which name."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+
+from gateway.service import StartError
+from gateway.setting_values import parse_host_port
+from tests.gateway.access.signed import ROOT, ROOT_KEY, SignedClient, create_user, put_acl
+from tests.gateway.conftest import MakeGateway
+from tests.gateway.memory import MemoryGateway
+from tests.web.http import API, HTTP_PORT, HttpClient
+
+TOKEN = "abcdefghijklmnopqrstuvwx"
+ANYWHERE = parse_host_port("0.0.0.0:9877")
+LOOPBACK = parse_host_port(HTTP_PORT)
+
+
+def basic(name: str, key: str) -> str:
+    """The header that names a user."""
+    return "Basic " + base64.b64encode(f"{name}:{key}".encode()).decode()
+
+
+@pytest.fixture
+def token_file(scratch: Path) -> Path:
+    """A file with a token."""
+    file = scratch / "token"
+    file.write_text(TOKEN + "\n")
+    return file
+
+
+@pytest.fixture
+def guarded(make_gateway: MakeGateway, scratch: Path) -> MemoryGateway:
+    """A gateway with users and policies, its HTTP port open to the world."""
+    file = scratch / "initial-user.json"
+    file.write_text(json.dumps({"username": ROOT, "password": ROOT_KEY}))
+    return make_gateway(
+        authentication=True, authorization=True, initial_user_file=file, http=ANYWHERE
+    )
+
+
+@pytest.mark.parametrize("host", [ANYWHERE, LOOPBACK])
+def test_a_token_lets_in(make_gateway: MakeGateway, token_file: Path, host: object) -> None:
+    gateway = make_gateway(http=host, http_token_file=token_file)
+    for credentials in ("", f"Bearer {TOKEN}x", f"Basic {TOKEN}", "Bearer", "Bearer ä"):
+        answer = HttpClient(gateway, Authorization=credentials).ask("GET", f"{API}/status")
+        assert answer.status == 401, credentials
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+    assert HttpClient(gateway, Authorization=f"Bearer {TOKEN}").get("/status")["user"] is None
+
+
+def test_open_to_the_world_without_a_token_there_is_no_api(make_gateway: MakeGateway) -> None:
+    gateway = make_gateway(http=ANYWHERE)
+    assert not gateway.service.has_console
+    problem = HttpClient(gateway).refusal("GET", "/status")
+    assert problem["status"] == 403
+    assert "http_token_file" in problem["detail"]
+    assert HttpClient(gateway).ask("GET", "/health").status == 200
+
+
+@pytest.mark.parametrize("text", ["", "short", "ä" * 20])
+def test_a_token_that_is_none(make_gateway: MakeGateway, scratch: Path, text: str) -> None:
+    (scratch / "token").write_text(text)
+    with pytest.raises(StartError, match="has no token of 16 letters"):
+        make_gateway(http=ANYWHERE, http_token_file=scratch / "token")
+    with pytest.raises(StartError, match="check the path"):
+        make_gateway(http=ANYWHERE, http_token_file=scratch / "missing")
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:9877", "127.0.0.1.evil.example", "", "[", "10.0.0.1"]
+)
+def test_on_loopback_only_its_own_names_are_served(gateway: MemoryGateway, host: str) -> None:
+    problem = HttpClient(gateway, Host=host).refusal("GET", "/status")
+    assert (problem["status"], "localhost" in problem["detail"]) == (403, True)
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.1:9877", "[::1]:80"])
+def test_whatever_the_port_is_called(gateway: MemoryGateway, host: str) -> None:
+    HttpClient(gateway, Host=host).get("/status")
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://127.0.0.1:1"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+        ({"Content-Type": "multipart/form-data; boundary=x"}, 415),
+        ({"Content-Type": ""}, 415),
+        ({"Origin": f"http://{HTTP_PORT}", "Sec-Fetch-Site": "same-origin"}, 200),
+        ({"Sec-Fetch-Site": "none", "Content-Type": "application/json; charset=utf-8"}, 200),
+    ],
+)
+def test_other_pages_change_nothing(
+    gateway: MemoryGateway, http: HttpClient, headers: dict[str, str], status: int
+) -> None:
+    body = {"topic": "orders", "body": "x", "at": "+1h"}
+    assert http.ask("POST", f"{API}/messages", body, headers).status == status
+    assert len(http.get("/messages")["messages"]) == (status == 200)
+
+
+def test_nothing_is_granted_to_scripts_of_other_origins(http: HttpClient) -> None:
+    answer = http.ask("OPTIONS", f"{API}/messages", headers={"Origin": "http://evil.example"})
+    assert answer.status >= 400
+    assert not any(name.startswith("access-control") for name in answer.headers)
+
+
+def test_users_are_known_by_their_keys(guarded: MemoryGateway) -> None:
+    root = SignedClient(guarded, ROOT, ROOT_KEY)
+    assert create_user(root, "alice").code == 0
+    assert create_user(root, "bob", userStatus="disable").code == 0
+    wrong = ["", "Basic ?", basic(ROOT, "no"), basic("nobody", ""), basic("bob", "secret")]
+    for credentials in (*wrong, f"Bearer {ROOT_KEY}", "Basic " + ROOT):
+        answer = HttpClient(guarded, Authorization=credentials).ask("GET", f"{API}/status")
+        assert answer.status == 401, credentials
+        assert answer.headers["www-authenticate"].startswith("Basic")
+    alice = HttpClient(guarded, Authorization=basic("alice", "secret"))
+    assert alice.get("/status")["user"] == "alice"
+
+
+def test_the_console_asks_for_names_itself(guarded: MemoryGateway) -> None:
+    answer = HttpClient(guarded, **{"Tidegate-Console": "1"}).ask("GET", f"{API}/status")
+    assert answer.status == 401
+    assert "www-authenticate" not in answer.headers
+
+
+def test_users_see_and_change_what_they_may(guarded: MemoryGateway) -> None:
+    root = SignedClient(guarded, ROOT, ROOT_KEY)
+    everything = HttpClient(guarded, Authorization=basic(ROOT, ROOT_KEY))
+    sent = {
+        topic: everything.post("/messages", {"topic": topic, "body": "x", "at": "+1h"})
+        for topic in ("orders", "bills", "secrets")
+    }
+    assert create_user(root, "alice").code == 0
+    assert put_acl(root, "alice", "Topic:orders", ["Pub", "Get"]).code == 0
+    assert put_acl(root, "alice", "Topic:bills", ["Get"]).code == 0
+    alice = HttpClient(guarded, Authorization=basic("alice", "secret"))
+
+    assert {one["topic"] for one in alice.get("/messages")["messages"]} == {"orders", "bills"}
+    assert {one["topic"] for one in alice.get("/timeline", end="+2h")["topics"]} == {
+        "orders",
+        "bills",
+    }
+    assert {one["name"] for one in alice.get("/topics")["topics"]} == {"orders", "bills"}
+    assert alice.get("/groups")["groups"] == []
+    refused = [
+        ("GET", f"/messages/{sent['secrets']['offsetMsgId']}", None),
+        ("POST", f"/messages/{sent['secrets']['offsetMsgId']}/abort", {}),
+        ("POST", f"/messages/{sent['bills']['offsetMsgId']}/abort", {}),
+        ("POST", "/messages", {"topic": "bills", "body": "x"}),
+        ("POST", "/bulk/preview", {"action": "abort", "selection": {"topic": "bills"}}),
+        ("GET", "/rates", None),
+        ("GET", "/timeline?topic=secrets", None),
+    ]
+    for method, path, body in refused:
+        problem = alice.refusal(method, path, body)
+        assert (problem["status"], "permission" in problem["detail"]) == (403, True), path
+
+    preview = alice.post("/bulk/preview", {"action": "abort", "selection": {"begin": "now"}})
+    assert preview["count"] == 2
+    number = alice.post("/bulk", {"token": preview["token"]})["id"]
+    guarded.settle()
+    job = alice.get(f"/bulk/{number}")
+    assert (job["state"], job["done"], job["missed"], job["user"]) == ("done", 1, 1, "alice")
+    left = everything.get("/messages")["messages"]
+    assert {one["topic"] for one in left} == {"bills", "secrets"}
+
+
+def test_jobs_are_private(guarded: MemoryGateway) -> None:
+    root = SignedClient(guarded, ROOT, ROOT_KEY)
+    everything = HttpClient(guarded, Authorization=basic(ROOT, ROOT_KEY))
+    preview = everything.post("/bulk/preview", {"action": "abort", "selection": {"begin": "now"}})
+    job = everything.post("/bulk", {"token": preview["token"]})
+    assert create_user(root, "alice").code == 0
+    alice = HttpClient(guarded, Authorization=basic("alice", "secret"))
+    assert alice.get("/bulk")["jobs"] == []
+    assert alice.refusal("GET", f"/bulk/{job['id']}")["status"] == 404
+    assert alice.refusal("DELETE", f"/bulk/{job['id']}")["status"] == 404

@@ -1,0 +1,142 @@
+"""The API as a whole: its table, its document, and what it says to requests that are none."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.clock import Clock
+from gateway.web.endpoints import ApiError
+from gateway.web.fields import read_moment
+from gateway.web.site import MAX_BODY
+from tests.gateway.memory import MemoryGateway
+from tests.web.http import API, HttpClient, api_endpoints
+
+
+def references(document: Any) -> set[str]:
+    """What a JSON document refers to."""
+    return set(re.findall(r'"\$ref": "([^"]+)"', json.dumps(document)))
+
+
+def test_the_document_has_every_request(gateway: MemoryGateway, http: HttpClient) -> None:
+    document = http.get("/openapi.json")
+    described = {
+        (method.upper(), path) for path, ways in document["paths"].items() for method in ways
+    }
+    table = {(one.method, one.path) for one in api_endpoints(gateway)}
+    assert described == table - {("GET", "/openapi.json")}
+    assert document["openapi"] == "3.1.0"
+    for ways in document["paths"].values():
+        for operation in ways.values():
+            assert operation["summary"]
+            for parameter in operation["parameters"]:
+                assert parameter["description"], (operation["operationId"], parameter["name"])
+
+
+def test_the_document_refers_to_what_it_has(http: HttpClient) -> None:
+    document = http.get("/openapi.json")
+    for reference in references(document):
+        place = document
+        for name in reference.removeprefix("#/").split("/"):
+            place = place[name]
+
+
+def test_names_of_operations_are_their_own(gateway: MemoryGateway) -> None:
+    names = [one.name for one in api_endpoints(gateway)]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/nothing", 404),
+        ("GET", "/", 404),
+        ("GET", "/messages/", 404),
+        ("GET", "/messages/a/b/c", 404),
+        ("GET", "/%FF", 404),
+        ("DELETE", "/messages", 405),
+        ("GET", "/bulk/preview", 400),
+        ("BREW", "/messages", 405),
+        ("GET", "/messages?limit=0", 400),
+        ("GET", "/messages?limit=x", 400),
+        ("GET", "/messages?topik=orders", 400),
+        ("GET", "/messages?key=%FF", 400),
+        ("GET", "/messages?cursor=zz", 400),
+        ("GET", "/messages?state=odd", 400),
+        ("GET", "/messages?begin=soon", 400),
+        ("GET", "/status?more=1", 400),
+        ("GET", "/bulk/7", 404),
+        ("GET", "/timeline?columns=1001", 400),
+    ],
+)
+def test_requests_that_are_none(method: str, path: str, status: int, http: HttpClient) -> None:
+    problem = http.refusal(method, path)
+    assert problem["status"] == status
+    assert problem["detail"]
+
+
+@pytest.mark.parametrize("data", [b"{", b"[]", b"\xff", b"null", b'"x"', b""])
+def test_bodies_that_are_none(data: bytes, http: HttpClient) -> None:
+    answer = http.ask("POST", f"{API}/messages", data=data)
+    assert answer.status == 400
+
+
+def test_what_is_too_large_is_not_read(http: HttpClient) -> None:
+    assert http.ask("POST", f"{API}/messages", data=b" " * (MAX_BODY + 1)).status == 413
+    chunk = b"%x\r\n%s\r\n" % (MAX_BODY, b" " * MAX_BODY)
+    headers = {"Transfer-Encoding": "chunked"}
+    answer = _chunked(http, headers, chunk + chunk + b"0\r\n\r\n")
+    assert answer == 413
+
+
+def test_head_is_get_without_its_body(http: HttpClient) -> None:
+    answer = http.ask("HEAD", f"{API}/status")
+    assert (answer.status, answer.body) == (200, b"")
+    assert int(answer.headers["content-length"]) > 0
+
+
+def test_nothing_is_cached_or_guessed(http: HttpClient) -> None:
+    headers = http.ask("GET", f"{API}/status").headers
+    assert headers["cache-control"] == "no-store"
+    assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_stopping_gateway_sends_away(gateway: MemoryGateway, http: HttpClient) -> None:
+    gateway.stop()
+    assert http.refusal("GET", "/status")["status"] == 503
+
+
+def test_a_fault_harms_its_request_alone(
+    gateway: MemoryGateway, http: HttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway.store, "usage", lambda: 1 // 0)
+    problem = http.refusal("GET", "/rates")
+    assert (problem["status"], "ZeroDivisionError" in problem["detail"]) == (500, True)
+    http.get("/status")
+
+
+@given(text=st.text(max_size=30))
+def test_moments_are_read_or_refused(text: str) -> None:
+    try:
+        moment = read_moment(text, Clock())
+    except ApiError as error:
+        moment = error.problem.status
+    assert isinstance(moment, int)
+
+
+def _chunked(http: HttpClient, headers: dict[str, str], data: bytes) -> int:
+    lines = [
+        f"POST {API}/messages HTTP/1.1",
+        "Host: 127.0.0.1:9877",
+        "Content-Type: application/json",
+        *(f"{name}: {text}" for name, text in headers.items()),
+    ]
+    transport = http._connect()
+    transport.protocol.dataReceived("\r\n".join([*lines, "", ""]).encode() + data)
+    http._gateway.settle()
+    return int(transport.value().split()[1])

@@ -1,0 +1,140 @@
+"""Many messages at once: the preview, its confirmation, and the job that follows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.setting_values import parse_host_port
+from gateway.web import bulk
+from gateway.web.endpoints import Asker
+from tests.gateway.conftest import MakeGateway
+from tests.gateway.faults import commits_fail
+from tests.gateway.memory import START_MS, MemoryGateway
+from tests.web.http import HTTP_PORT, HttpClient, api_endpoints
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def held(gateway: MemoryGateway) -> MemoryGateway:
+    """A gateway that holds 24 messages, one due each hour, in two topics, with keys and tags."""
+    client = gateway.connect()
+    for hour in range(1, 25):
+        client.send_message(
+            "orders" if hour % 2 else "bills",
+            TIMER_DELIVER_MS=str(START_MS + hour * HOUR_MS),
+            TAGS="even" if hour % 4 == 0 else "odd",
+            KEYS=f"k{hour % 3}",
+        )
+    return gateway
+
+
+def preview(http: HttpClient, **selection: object) -> Any:
+    """What an abort of these would take."""
+    return http.post("/bulk/preview", {"action": "abort", "selection": selection})
+
+
+def pending(http: HttpClient) -> int:
+    """How many messages have not fired."""
+    return len(http.get("/messages", limit=1000)["messages"])
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        ({"topic": "orders"}, 12),
+        ({"key": "k1"}, 8),
+        ({"key": "k1", "topic": "orders"}, 4),
+        ({"tag": "even"}, 6),
+        ({"begin": "+90m", "end": "+4h"}, 2),
+        ({"begin": START_MS, "end": START_MS + 2 * HOUR_MS}, 1),
+        ({"end": START_MS + 2 * HOUR_MS + 1}, 2),
+        ({"begin": "+90m", "topic": "bills"}, 12),
+        ({"begin": "+2h", "end": "+1h"}, 0),
+        ({"begin": "+1ms", "end": "+2ms"}, 0),
+        ({"topic": "nothing"}, 0),
+    ],
+)
+def test_a_preview_counts_and_the_job_takes_as_many(
+    held: MemoryGateway, http: HttpClient, selection: dict[str, object], expected: int
+) -> None:
+    shown = preview(http, **selection)
+    assert (shown["count"], shown["isExact"]) == (expected, True)
+    assert len(shown["sample"]) == min(expected, bulk.SAMPLE)
+    assert pending(http) == 24, "a preview changes nothing"
+    job = http.post("/bulk", {"token": shown["token"]})
+    held.settle()
+    job = http.get(f"/bulk/{job['id']}")
+    assert (job["state"], job["done"], job["missed"]) == ("done", expected, 0)
+    assert pending(http) == 24 - expected
+
+
+def test_what_came_after_the_preview_stays(held: MemoryGateway, http: HttpClient) -> None:
+    shown = preview(http, topic="orders")
+    held.connect().send_message("orders", TIMER_DELAY_SEC="60")
+    http.post("/bulk", {"token": shown["token"]})
+    held.settle()
+    assert [one["topic"] for one in http.get("/messages", topic="orders")["messages"]] == ["orders"]
+
+
+def test_a_selection_names_something(http: HttpClient) -> None:
+    problem = http.refusal("POST", "/bulk/preview", {"action": "abort", "selection": {}})
+    assert "name a topic" in problem["detail"]
+
+
+def test_only_tokens_of_previews_count(held: MemoryGateway, http: HttpClient) -> None:
+    token = preview(http, topic="orders")["token"]
+    for wrong in ("", "x", token[:-4] + "AAAA", "A" * 60, "?"):
+        assert http.refusal("POST", "/bulk", {"token": wrong})["status"] == 400
+    held.advance((bulk.TOKEN_MINUTES + 1) * 60_000)
+    assert http.refusal("POST", "/bulk", {"token": token})["status"] == 409
+
+
+def test_a_job_goes_on_in_pieces_and_can_be_cancelled(
+    held: MemoryGateway, http: HttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "PIECE", 5)
+    shown = preview(http, begin="now")
+    handlers = {one.handler.__name__: one.handler for one in api_endpoints(held)}
+    start, cancel = handlers["start_bulk"], handlers["cancel_job"]
+    asker = Asker(None, "127.0.0.1")
+    job = start(asker, bulk.ConfirmBody(token=shown["token"]))
+    held.reactor.turn()
+    assert (job.state, job.done) == ("running", 5)
+    cancel(asker, bulk.JobQuery(id=job.id))
+    held.settle()
+    assert (job.state, pending(http)) == ("cancelled", 24 - job.done)
+    assert 5 <= job.done <= 10
+
+
+def test_a_job_whose_changes_cannot_be_stored_says_so(
+    held: MemoryGateway, http: HttpClient
+) -> None:
+    shown = preview(http, topic="orders")
+    with commits_fail(held):
+        number = http.post("/bulk", {"token": shown["token"]})["id"]
+        held.settle()
+    job = http.get(f"/bulk/{number}")
+    assert (job["state"], job["done"]) == ("failed", 0)
+    assert job["error"]
+    assert pending(http) == 24
+
+
+def test_the_last_jobs_are_remembered(
+    held: MemoryGateway, http: HttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "MAX_JOBS", 3)
+    for _ in range(5):
+        http.post("/bulk", {"token": preview(http, topic="nothing")["token"]})
+        held.settle()
+    assert [job["id"] for job in http.get("/bulk")["jobs"]] == [5, 4, 3]
+
+
+def test_where_recall_is_off_nothing_is_aborted(
+    make_gateway: MakeGateway,
+) -> None:
+    gateway = make_gateway(http=parse_host_port(HTTP_PORT), recall_enabled=False)
+    body = {"action": "abort", "selection": {"topic": "orders"}}
+    assert HttpClient(gateway).refusal("POST", "/bulk/preview", body)["status"] == 403

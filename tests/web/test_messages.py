@@ -1,0 +1,178 @@
+"""Messages through the API: sent, found, shown, and taken back."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import zlib
+from typing import Any
+
+import pytest
+
+from gateway.web.messages import MAX_PREVIEW
+from tests.gateway.faults import commits_fail
+from tests.gateway.memory import START_MS, MemoryGateway
+from tests.web.http import HttpClient
+
+HOUR_MS = 3_600_000
+
+
+def send(http: HttpClient, **fields: object) -> Any:
+    """Send a message that is due in an hour, unless told otherwise."""
+    return http.post("/messages", {"topic": "orders", "body": "hello", "at": "+1h", **fields})
+
+
+def test_a_sent_message_is_found_and_shown(http: HttpClient) -> None:
+    sent = send(http, tags="late", keys="k1 k2", properties={"colour": "red"})
+    (found,) = http.get("/messages", topic="orders")["messages"]
+    assert (found["msgId"], found["offsetMsgId"]) == (sent["msgId"], sent["offsetMsgId"])
+    assert (found["state"], found["dueMs"]) == ("pending", START_MS + HOUR_MS)
+    assert found["recallHandle"] == sent["recallHandle"]
+    page = http.get(f"/messages/{sent['offsetMsgId']}")
+    assert page["message"] == found
+    assert page["properties"]["colour"] == "red"
+    assert page["body"]["text"] == "hello"
+    kinds = [(event["kind"], event["atMs"]) for event in page["history"]]
+    assert kinds == [("born", START_MS), ("accepted", START_MS), ("due", START_MS + HOUR_MS)]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"key": "k1"},
+        {"key": "k1", "topic": "orders"},
+        {"tag": "late"},
+        {"topic": "orders"},
+        {"begin": "+50m", "end": "+70m"},
+        {"begin": START_MS + HOUR_MS, "end": START_MS + HOUR_MS + 1},
+    ],
+)
+def test_messages_are_found_by(query: dict[str, Any], http: HttpClient) -> None:
+    sent = send(http, tags="late", keys="k1")
+    send(http, topic="others", at="+3h")
+    found = http.get("/messages", **query)["messages"]
+    assert [one["msgId"] for one in found] == [sent["msgId"]]
+
+
+def test_pages_follow_one_another(http: HttpClient) -> None:
+    sent = [send(http, at=f"+{minute}m")["msgId"] for minute in range(1, 6)]
+    found = []
+    cursor = ""
+    while cursor is not None:
+        page = http.get("/messages", limit=2, cursor=cursor)
+        assert len(page["messages"]) <= 2
+        found += [one["msgId"] for one in page["messages"]]
+        cursor = page["cursor"]
+    assert found == sent
+
+
+def test_what_became_of_a_message(gateway: MemoryGateway, http: HttpClient) -> None:
+    fired, aborted = send(http), send(http)
+    answer = http.post(f"/messages/{aborted['offsetMsgId']}/abort")
+    assert [one["outcome"] for one in answer["results"]] == ["aborted"]
+    gateway.advance(HOUR_MS)
+    assert _events(http, fired)[-1] == ("fired", START_MS + HOUR_MS)
+    assert ("aborted", START_MS) in _events(http, aborted)
+    for sent, outcome in ((fired, "already fired"), (aborted, "already aborted")):
+        answer = http.post(f"/messages/{sent['offsetMsgId']}/abort")
+        assert [one["outcome"] for one in answer["results"]] == [outcome]
+
+
+def test_groups_behind_a_message_are_named(gateway: MemoryGateway, http: HttpClient) -> None:
+    sent = send(http, at="now", queue=0)
+    assert http.get(f"/messages/{sent['offsetMsgId']}")["receivers"] == []
+    client = gateway.connect()
+    client.pull(group="there", offset=0, commit=1)
+    client.pull(group="behind", offset=0, commit=0)
+    gateway.settle()
+    receivers = http.get(f"/messages/{sent['offsetMsgId']}")["receivers"]
+    assert [(one["group"], one["isPast"]) for one in receivers] == [
+        ("there", True),
+        ("behind", False),
+    ]
+
+
+def test_an_abort_is_answered_when_it_is_on_disk(gateway: MemoryGateway, http: HttpClient) -> None:
+    sent = send(http)
+    with commits_fail(gateway):
+        problem = http.refusal("POST", f"/messages/{sent['offsetMsgId']}/abort", {})
+        assert problem["status"] in (500, 503)
+    assert http.get(f"/messages/{sent['offsetMsgId']}")["message"]["state"] == "pending"
+
+
+def test_a_send_that_is_not_stored_is_an_error(gateway: MemoryGateway, http: HttpClient) -> None:
+    with commits_fail(gateway):
+        assert http.refusal("POST", "/messages", {"topic": "orders", "body": "x"})["status"] >= 500
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "text"),
+    [
+        ({"topic": "orders"}, 400, "body"),
+        ({"topic": "", "body": "x"}, 400, "topic"),
+        ({"topic": "a b", "body": "x"}, 400, "illegal characters"),
+        ({"topic": "%RETRY%group", "body": "x"}, 400, "consumer group"),
+        ({"topic": "rmq_sys_wheel_timer", "body": "x"}, 403, "forbidden"),
+        ({"topic": "orders", "body": "x", "at": "soon"}, 400, "not a time"),
+        ({"topic": "orders", "body": "x", "at": "+900d"}, 400, "timer"),
+        ({"topic": "orders", "body": "?", "encoding": "base64"}, 400, "base64"),
+        ({"topic": "orders", "body": "x", "properties": {"a": "\x01"}}, 400, "property"),
+        ({"topic": "orders", "body": "x", "more": 1}, 400, "more"),
+    ],
+)
+def test_what_cannot_be_sent(body: object, status: int, text: str, http: HttpClient) -> None:
+    problem = http.refusal("POST", "/messages", body)
+    assert problem["status"] == status
+    assert text in problem["detail"]
+
+
+@pytest.mark.parametrize(
+    ("data", "encoding", "text"),
+    [
+        ("ein Gruß".encode(), "utf-8", "ein Gruß"),
+        (b"\xff\x00\x10", "hex", "ff0010"),
+        (gzip.compress(b"x", mtime=0)[:4], "hex", "1f8b0800"),
+    ],
+)
+def test_bodies_are_text_or_hex(data: bytes, encoding: str, text: str, http: HttpClient) -> None:
+    sent = send(http, body=base64.b64encode(data).decode(), encoding="base64")
+    body = http.get(f"/messages/{sent['offsetMsgId']}")["body"]
+    assert (body["encoding"], body["text"], body["isWhole"]) == (encoding, text, True)
+    assert body["shown"] == body["size"] == len(data)
+
+
+def test_a_long_body_is_cut_between_characters(http: HttpClient) -> None:
+    sent = send(http, body="ä" * MAX_PREVIEW)
+    body = http.get(f"/messages/{sent['offsetMsgId']}")["body"]
+    assert body["text"] == "ä" * (MAX_PREVIEW // 2)
+    assert (body["isWhole"], body["size"]) == (False, 2 * MAX_PREVIEW)
+    sent = send(http, body="x" + "ä" * MAX_PREVIEW)
+    body = http.get(f"/messages/{sent['offsetMsgId']}")["body"]
+    assert body["text"] == "x" + "ä" * (MAX_PREVIEW // 2 - 1)
+
+
+def test_a_compressed_body_is_shown_as_it_was(gateway: MemoryGateway, http: HttpClient) -> None:
+    bomb = zlib.compress(b"A" * (8 << 20))
+    gateway.connect().send_message(body=bomb, fields={"sys_flag": 1}, TIMER_DELAY_SEC="60")
+    (found,) = http.get("/messages", topic="orders")["messages"]
+    body = http.get(f"/messages/{found['offsetMsgId']}")["body"]
+    assert body["isCompressed"]
+    assert not body["isWhole"]
+    assert body["text"] == "A" * MAX_PREVIEW
+
+
+def test_unknown_messages(http: HttpClient) -> None:
+    assert http.refusal("GET", "/messages/" + "0" * 32)["status"] == 404
+    assert http.refusal("GET", "/messages/none")["status"] == 400
+    assert http.refusal("POST", "/messages/" + "0" * 32 + "/abort", {})["status"] == 404
+
+
+def test_fired_messages_are_not_listed_by_topic_alone(http: HttpClient) -> None:
+    problem = http.refusal("GET", "/messages", topic="orders", state="fired")
+    assert problem["status"] == 400
+    assert "id or a key" in problem["detail"]
+
+
+def _events(http: HttpClient, sent: Any) -> list[tuple[str, int]]:
+    page = http.get(f"/messages/{sent['offsetMsgId']}")
+    return [(event["kind"], event["atMs"]) for event in page["history"]]

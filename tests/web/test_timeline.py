@@ -1,0 +1,126 @@
+"""The timeline: what is due when, in columns of any width."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import storage.timeline
+from gateway.web.timeline import MAX_TOPICS, WIDTHS, columns_for
+from tests.gateway.memory import START_MS, MemoryGateway
+from tests.web.http import HttpClient
+
+SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
+
+
+@pytest.fixture
+def later(gateway: MemoryGateway) -> MemoryGateway:
+    """A gateway that holds messages of two topics, due from a second to a year ahead."""
+    client = gateway.connect()
+    for topic, tag, times in (
+        ("orders", "a", (SECOND, SECOND + 5, MINUTE, HOUR, DAY, 365 * DAY)),
+        ("bills", "b", (SECOND + 5, 2 * HOUR)),
+    ):
+        for due_ms in times:
+            client.send_message(topic, TIMER_DELIVER_MS=str(START_MS + due_ms), TAGS=tag)
+    return gateway
+
+
+def counts(answer: Any) -> dict[str, dict[int, int]]:
+    """By topic the columns, as ms from the start, that have any."""
+    return {
+        one["topic"]: {
+            answer["beginMs"] + column * answer["widthMs"] - START_MS: number
+            for column, number in enumerate(one["counts"])
+            if number
+        }
+        for one in answer["topics"]
+    }
+
+
+@pytest.mark.parametrize(
+    ("end", "columns", "width", "expected"),
+    [
+        (START_MS + 2 * SECOND, 2000 // 5, 5, {"orders": {1000: 1, 1005: 1}, "bills": {1005: 1}}),
+        (START_MS + MINUTE + 1, 7, 10 * SECOND, {"orders": {0: 2, MINUTE: 1}, "bills": {0: 1}}),
+        ("+3h", 3, HOUR, {"orders": {0: 3, HOUR: 1}, "bills": {0: 1, 2 * HOUR: 1}}),
+    ],
+)
+def test_columns(
+    later: MemoryGateway,
+    http: HttpClient,
+    end: object,
+    columns: int,
+    width: int,
+    expected: dict[str, dict[int, int]],
+) -> None:
+    answer = http.get("/timeline", begin="now", end=end, columns=columns)
+    assert answer["widthMs"] == width
+    assert counts(answer) == expected
+    assert answer["isWhole"]
+
+
+def test_years(later: MemoryGateway, http: HttpClient) -> None:
+    answer = http.get("/timeline", begin="now", end="+700d", columns=100)
+    assert answer["total"] == 8
+    assert [one["topic"] for one in answer["topics"]] == ["orders", "bills"]
+    assert (answer["firstDueMs"], answer["lastDueMs"]) == (START_MS + SECOND, START_MS + 365 * DAY)
+
+
+def test_one_topic_or_one_tag(later: MemoryGateway, http: HttpClient) -> None:
+    for query in ({"topic": "bills"}, {"tag": "b"}, {"topic": "bills", "tag": "b"}):
+        for end in ("+3h", "+2s"):
+            answer = http.get("/timeline", end=end, **query)
+            assert list(counts(answer)) == ["bills"]
+    assert http.get("/timeline", end="+3h", topic="bills", tag="a")["total"] == 0
+
+
+def test_what_fired_or_was_aborted_is_gone(later: MemoryGateway, http: HttpClient) -> None:
+    later.advance(2 * SECOND)
+    (found,) = http.get("/messages", topic="bills")["messages"]
+    http.post(f"/messages/{found['offsetMsgId']}/abort")
+    assert counts(http.get("/timeline", begin=START_MS, end=START_MS + 3 * HOUR, columns=3)) == {
+        "orders": {0: 1, HOUR: 1}
+    }
+
+
+def test_nothing_is_held(http: HttpClient) -> None:
+    answer = http.get("/timeline")
+    assert (answer["total"], answer["topics"], answer["firstDueMs"]) == (0, [], None)
+
+
+@pytest.mark.parametrize("end", ["+2s", "+3h", "+700d"])
+def test_pieces_add_up(
+    later: MemoryGateway, http: HttpClient, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    whole = http.get("/timeline", end=end)
+    later.advance(1)
+    monkeypatch.setattr(storage.timeline, "MAX_ROWS", 1)
+    assert http.get("/timeline", begin=START_MS, end=end)["total"] == whole["total"]
+
+
+def test_topics_beyond_the_first_are_summed_up(gateway: MemoryGateway, http: HttpClient) -> None:
+    client = gateway.connect()
+    for number in range(MAX_TOPICS + 3):
+        client.send_message(f"topic{number:02}", TIMER_DELAY_SEC="60")
+    answer = http.get("/timeline")
+    assert len(answer["topics"]) == MAX_TOPICS
+    assert sum(answer["others"]) == 3
+    assert answer["total"] == MAX_TOPICS + 3
+
+
+@given(begin=st.integers(0, 1 << 42), span=st.integers(1, 1 << 42), most=st.integers(1, 1_000))
+def test_columns_cover_what_was_asked_for(begin: int, span: int, most: int) -> None:
+    columns = columns_for(begin, begin + span, most)
+    assert columns.begin_ms <= begin
+    assert columns.end_ms >= begin + span
+    assert begin - columns.begin_ms < columns.width_ms
+    assert columns.number <= most + 1
+    assert columns.width_ms in WIDTHS or columns.width_ms % WIDTHS[-1] == 0
+
+
+def test_wide_columns_are_those_that_are_counted() -> None:
+    assert all(columns_for(7, 7 + width, 1).fit_held for width in WIDTHS if width >= 10_000)

@@ -15,6 +15,7 @@ from gateway.kv_config import KvConfig
 from gateway.outgoing import Outgoing
 from gateway.parked import ParkingLot
 from gateway.pop_orders import PopOrders
+from gateway.quotas import Quotas
 from gateway.resets import Resets
 from gateway.setting_values import HostPort
 from gateway.stats import Statistics
@@ -39,6 +40,7 @@ class Broker:
     clients: Clients
     parked: ParkingLot
     committer: Committer
+    quotas: Quotas
     intake: Intake
     stats: Statistics
     audit: AuditLog

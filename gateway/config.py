@@ -430,6 +430,26 @@ class Config(BaseModel):
         live=True,
     )
 
+    max_held_messages: Count = setting(
+        0,
+        _LIMITS,
+        "Most messages of one topic that wait for their time; further ones are refused. 0 is no limit. "
+        "A topic's attribute max.held.messages counts instead.",
+        unit="messages",
+        live=True,
+        least=0,
+        most=10**15,
+    )
+    max_send_rate: Count = setting(
+        0,
+        _LIMITS,
+        "Most messages that one topic takes in a second; further ones are refused. 0 is no limit. "
+        "A topic's attribute max.send.rate counts instead.",
+        unit="messages a second",
+        live=True,
+        least=0,
+        most=10**9,
+    )
     max_message_size: Size = setting(
         4 * 1024**2,
         _LIMITS,

@@ -34,10 +34,16 @@ class Delay(NamedTuple):
 
 
 class DelayRules(NamedTuple):
-    """The delay of each level, level 1 first, and the longest delay that is accepted; all in ms."""
+    """The delay of each level, level 1 first, and the longest delay that is accepted; all in ms.
+
+    `limit` is where the longest one can be changed. Levels are held against it only where the topic has one of its own:
+    those that all topics have may be longer than the setting.
+    """
 
     level_ms: tuple[int, ...]
     max_delay_ms: int
+    limit: str = "setting max_delay"
+    for_levels: bool = False
 
 
 def asks_for_delay(properties: str) -> bool:
@@ -58,7 +64,10 @@ def delay_of(properties: str, now_ms: int, rules: DelayRules) -> Delay | None:
     if level_text is not None:
         level = _number(level_text, ResponseCode.SYSTEM_ERROR, names.DELAY, _INT_MAX)
         if level > 0:
-            return _level_delay(properties, min(level, len(rules.level_ms)), level, now_ms, rules)
+            delay = _level_delay(properties, min(level, len(rules.level_ms)), level, now_ms, rules)
+            if rules.for_levels:
+                _check_limit(delay.due_ms - now_ms, names.DELAY, rules)
+            return delay
     for name in (*TIMER_PROPERTIES, names.START_DELIVER_TIME):
         text = find(properties, name)
         if text is not None:
@@ -74,13 +83,17 @@ def delay_of(properties: str, now_ms: int, rules: DelayRules) -> Delay | None:
         due_ms = value
     if due_ms <= now_ms:
         return None
-    if due_ms - now_ms > rules.max_delay_ms:
+    _check_limit(due_ms - now_ms, name, rules)
+    return Delay(due_ms, properties, by_level=False)
+
+
+def _check_limit(delay_ms: int, name: str, rules: DelayRules) -> None:
+    if delay_ms > rules.max_delay_ms:
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
             f"timer message illegal, the delay time should not be bigger than the max delay "
-            f"{rules.max_delay_ms}ms (setting max_delay); {name} asks for {due_ms - now_ms}ms",
+            f"{rules.max_delay_ms}ms ({rules.limit}); {name} asks for {delay_ms}ms",
         )
-    return Delay(due_ms, properties, by_level=False)
 
 
 def _level_delay(properties: str, level: int, asked: int, now_ms: int, rules: DelayRules) -> Delay:

@@ -145,6 +145,7 @@ class Housekeeping:
                 broker.clock.now_ms() - broker.config.retention_ms,
                 RETENTION_STEP,
                 lambda topic: broker.topics.get(topic.decode()) is None,
+                broker.topics.kept_since(broker.clock.now_ms()),
             )
         except StorageError:
             self.log.failure("the clean-up of old messages failed")

@@ -8,6 +8,8 @@ from gateway.clock import Clock
 from gateway.committer import Committer
 from gateway.config import Config
 from gateway.delays import DelayRules, asks_for_delay, delay_of
+from gateway.limits import MAX_DELAY, origin
+from gateway.quotas import Quotas
 from gateway.router import RequestError
 from gateway.topics import HALF_TOPIC, Topic
 from gateway.transactions import ADDED_LATER, half_properties, own_immunity_ms
@@ -70,8 +72,15 @@ class Intake:
     """
 
     def __init__(
-        self, store: Store, clock: Clock, committer: Committer, config: Config, store_host: bytes
+        self,
+        store: Store,
+        clock: Clock,
+        committer: Committer,
+        quotas: Quotas,
+        config: Config,
+        store_host: bytes,
     ) -> None:
+        self._quotas = quotas
         self._store = store
         self._clock = clock
         self._committer = committer
@@ -90,13 +99,20 @@ class Intake:
         self._transaction_timeout_ms = config.transaction_timeout_ms
         self._max_body = config.max_message_size
 
+    def _rules_of(self, topic: Topic) -> DelayRules:
+        own_ms = topic.limits.max_delay_ms
+        if own_ms is None:
+            return self._rules
+        return DelayRules(self._rules.level_ms, own_ms, origin(MAX_DELAY, own_ms), for_levels=True)
+
     def accept(self, topic: Topic, message: NewMessage) -> Accepted:
         """Take in a single message, now or for later as its properties ask.
 
         :raises RequestError: when its delay, its body or its properties cannot be accepted.
         """
-        prepared = self._prepare(topic, message, self._added, self._rules)
+        prepared = self._prepare(topic, message, self._added, self._rules_of(topic))
         self._check_size(prepared, MAX_PROPERTIES)
+        self._quotas.admit(topic, 1, prepared.due_ms is not None)
         return self._store_message(prepared)
 
     def accept_batch(self, topic: Topic, messages: list[NewMessage]) -> list[Accepted]:
@@ -106,9 +122,12 @@ class Intake:
 
         :raises RequestError: when one of them cannot be accepted.
         """
-        prepared = [self._prepare(topic, message, "", self._rules) for message in messages]
+        rules = self._rules_of(topic)
+        prepared = [self._prepare(topic, message, "", rules) for message in messages]
         for one in prepared:
             self._check_size(one, MAX_PROPERTIES)
+        timed = sum(one.due_ms is not None for one in prepared)
+        self._quotas.admit(topic, len(prepared), timed)
         return [self._store_message(one) for one in prepared]
 
     def accept_half(self, topic: Topic, message: NewMessage) -> Accepted:
@@ -117,7 +136,8 @@ class Intake:
 
         :raises RequestError: as from `accept`: what could not be stored later is refused now.
         """
-        prepared = self._prepare(topic, message, self._added, self._rules)
+        prepared = self._prepare(topic, message, self._added, self._rules_of(topic))
+        self._quotas.admit(topic, 1, prepared.due_ms is not None)
         message_id = prepared.message_id
         properties = half_properties(prepared.properties, topic.name, message.queue_id, message_id)
         prepared = prepared._replace(properties=properties, encoded=properties.encode())

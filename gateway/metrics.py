@@ -18,6 +18,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from gateway.broker import Broker
+from gateway.limits import ATTRIBUTES
 from gateway.meter import Distribution
 from recording.writer import Counts
 
@@ -44,6 +45,7 @@ class BrokerCollector(Collector):
         """All figures, as they are now."""
         yield from self._timers()
         yield from self._traffic()
+        yield from self._quotas()
         yield from self._heartbeat()
         yield from self._storage()
         yield from self._capture()
@@ -100,6 +102,27 @@ class BrokerCollector(Collector):
         yield self._counter(
             "tidegate_accepted", "Messages accepted, for now or for later", accepted
         )
+
+    def _quotas(self) -> Iterator[Metric]:
+        """The topics' own limits, and what was refused by any."""
+        limits = GaugeMetricFamily(
+            "tidegate_topic_limit",
+            "Limits that topics have of their own",
+            labels=(*_COMMON, "topic", "limit"),
+        )
+        for topic in self._broker.topics:
+            for name, value in zip(ATTRIBUTES, topic.limits, strict=True):
+                if value is not None:
+                    limits.add_metric((*self._labels, topic.name, name), value)
+        yield limits
+        refused = CounterMetricFamily(
+            "tidegate_quota_refusals",
+            "Sends refused because of a topic's limits",
+            labels=(*_COMMON, "topic", "limit"),
+        )
+        for (name, limit), count in sorted(self._broker.quotas.refusals.items()):
+            refused.add_metric((*self._labels, name, limit), count)
+        yield refused
 
     def _heartbeat(self) -> Iterator[Metric]:
         meter = self._broker.committer.meter

@@ -65,6 +65,7 @@ from gateway.pending import PendingMessages
 from gateway.pop_orders import PopOrders
 from gateway.pop_queues import PopQueues
 from gateway.pop_waits import PopWaits
+from gateway.quotas import Quotas
 from gateway.resets import Resets
 from gateway.router import RequestError, Router
 from gateway.routes import Handlers, routes
@@ -320,6 +321,7 @@ class Gateway:
             audit,
             config.commit_wait_ms / 1000,
         )
+        quotas = Quotas(store, config, reactor.seconds)
         self.broker = broker = Broker(
             config=config,
             clock=clock,
@@ -330,7 +332,8 @@ class Gateway:
             clients=Clients(outgoing),
             parked=parked,
             committer=committer,
-            intake=Intake(store, clock, committer, config, host),
+            quotas=quotas,
+            intake=Intake(store, clock, committer, quotas, config, host),
             stats=Statistics(store, clock.now_ms, config.cluster_name, lambda: committer.fired),
             audit=audit,
             resets=Resets(),
@@ -340,7 +343,7 @@ class Gateway:
             host=host,
         )
         self._tapping = Tapping(reactor, self.factory)
-        for part in (topics, groups, broker.intake, self.factory, self._tapping):
+        for part in (topics, groups, quotas, broker.intake, self.factory, self._tapping):
             broker.follow(part.configure)
         self._pending = pending = PendingMessages(broker)
         self._sending = sending = Sending(broker, pending)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from gateway.config import Config
+from gateway.limits import limits_of
 from gateway.router import RequestError
 from gateway.wire.bodies import GroupSettings, TopicSettings
 from gateway.wire.codes import ResponseCode
@@ -58,12 +59,13 @@ NOT_FOUND_HELP = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for fu
 class Topic:
     """A topic's settings, and its name as the store has it."""
 
-    __slots__ = ("name", "settings", "stored_name")
+    __slots__ = ("limits", "name", "settings", "stored_name")
 
     def __init__(self, settings: TopicSettings) -> None:
         self.name = settings.topic_name
         self.stored_name = self.name.encode()
         self.settings = settings
+        self.limits = limits_of(settings.attributes)
 
 
 class Topics:
@@ -116,6 +118,14 @@ class Topics:
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(self._topics.values())
+
+    def kept_since(self, now_ms: int) -> dict[bytes, int]:
+        """From when on what has fired is kept, for the topics that have a time of their own for it; epoch ms."""
+        return {
+            topic.stored_name: now_ms - topic.limits.retention_ms
+            for topic in self
+            if topic.limits.retention_ms is not None
+        }
 
     def names(self) -> list[str]:
         """Names of all topics, the system's among them."""

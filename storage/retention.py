@@ -3,7 +3,8 @@ messages always stay."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 
 import lmdb
 
@@ -21,7 +22,11 @@ from storage.store import NEXT_SEQUENCE, Store, in_batch
 
 @in_batch
 def remove_expired(
-    store: Store, before_ms: int, limit: int, is_deleted: Callable[[bytes], bool]
+    store: Store,
+    before_ms: int,
+    limit: int,
+    is_deleted: Callable[[bytes], bool],
+    own_before_ms: Mapping[bytes, int] = MappingProxyType({}),
 ) -> int:
     """Remove up to `limit` messages that entered their queue, or were aborted, before `before_ms`.
 
@@ -30,12 +35,13 @@ def remove_expired(
 
     :param is_deleted: tells of a topic whether it was deleted, so that its messages go whatever
         their age.
+    :param own_before_ms: such times of the topics that have their own, for what is in their queues.
     :returns: how many were removed; fewer than `limit` means that nothing is left to do.
     """
     txn = store.batch_transaction()
     removed = 0
     for topic, number in list(_queues(store, txn)):
-        cutoff = 1 << 62 if is_deleted(topic) else before_ms
+        cutoff = 1 << 62 if is_deleted(topic) else own_before_ms.get(topic, before_ms)
         removed += _shorten_queue(store, txn, topic, number, cutoff, limit - removed)
         if removed >= limit:
             break

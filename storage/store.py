@@ -801,6 +801,10 @@ class Store:
         """How many messages of each topic have not fired, without those that have none."""
         return self._held_totals
 
+    def held_messages(self, topic: bytes) -> int:
+        """How many messages of a topic have not fired, with the changes of the open batch."""
+        return self._held_totals.get(topic, 0) + self._held_changes.get(topic, 0)
+
     def usage(self) -> Usage:
         """What the data folder takes up; it costs no reading of rows."""
         info = self._lmdb.info()

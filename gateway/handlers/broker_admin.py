@@ -162,6 +162,7 @@ class BrokerAdmin:
             broker.clock.now_ms() - broker.config.retention_ms,
             CLEANED_AT_ONCE,
             lambda topic: broker.topics.get(topic.decode()) is None,
+            broker.topics.kept_since(broker.clock.now_ms()),
         )
         broker.committer.answer(call, call.encode())
 

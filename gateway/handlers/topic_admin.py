@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gateway import limits
 from gateway.broker import Broker
 from gateway.router import Call, RequestError
 from gateway.topics import Topic, check_topic_name
@@ -228,11 +229,19 @@ class TopicAdmin:
 
 
 def check_attributes(attributes: Mapping[str, str]) -> None:
-    """Refuse attributes that topics do not have (AttributeUtil).
+    """Refuse attributes that topics do not have (AttributeUtil), upstream's and those of `limits`.
 
     :raises RequestError: with the remark that names the fault.
     """
     for name, value in attributes.items():
+        if name in limits.ATTRIBUTES:
+            try:
+                limits.ATTRIBUTES[name](value)
+            except ValueError as error:
+                raise RequestError(
+                    ResponseCode.SYSTEM_ERROR, f"the value of {name} is {error}, not {value[:60]}"
+                ) from None
+            continue
         if name not in ATTRIBUTES:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"unsupported key: {name}")
         allowed = ATTRIBUTES[name]

@@ -1,0 +1,76 @@
+"""Holds each message that is to be taken in against the limits of its topic."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from gateway.config import Config
+from gateway.limits import HELD_MESSAGES, SEND_RATE, Limits, origin, without_own
+from gateway.router import RequestError
+from gateway.topics import DLQ_PREFIX, RETRY_PREFIX, Topic
+from gateway.wire.codes import ResponseCode
+from storage import Store
+
+_EXEMPT: Final = (RETRY_PREFIX, DLQ_PREFIX)
+"""What consumers send back is not refused: it was accepted before."""
+
+
+class Quotas:
+    """Refuses what is too much.
+
+    :param seconds: steady time, for rates: they are those of the wires, whatever clock the messages go by.
+    """
+
+    def __init__(self, store: Store, config: Config, seconds: Callable[[], float]) -> None:
+        self._store = store
+        self._seconds = seconds
+        self._tokens: dict[str, tuple[float, float]] = {}
+        self.refusals: Counter[tuple[str, str]] = Counter()
+        """How often something was refused, by topic and attribute."""
+        self.configure(config)
+
+    def configure(self, config: Config) -> None:
+        """Go by these settings where a topic has no limit of its own."""
+        self._default = without_own(config)
+
+    def admit(self, topic: Topic, messages: int, timed: int) -> None:
+        """Count messages against the topic's limits.
+
+        :param messages: how many are to be taken in, together or not at all.
+        :param timed: how many of them are for later.
+        :raises RequestError: when they are too many.
+        """
+        if topic.name.startswith(_EXEMPT):
+            return
+        own, default = topic.limits, self._default
+        most = default.held_messages if own.held_messages is None else own.held_messages
+        if most and timed:
+            held = self._store.held_messages(topic.stored_name)
+            if held + timed > most:
+                self.refusals[topic.name, HELD_MESSAGES] += 1
+                # Upstream's code where its timers are under flow control (SendMessageProcessor).
+                raise RequestError(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"timer message is under flow control: topic {topic.name} holds {held} messages that "
+                    f"have not fired, and may hold {most} ({origin(HELD_MESSAGES, own.held_messages)})",
+                )
+        rate = default.send_rate if own.send_rate is None else own.send_rate
+        if rate:
+            self._take_tokens(topic, messages, rate, own)
+
+    def _take_tokens(self, topic: Topic, messages: int, rate: int, own: Limits) -> None:
+        """A bucket of one second's messages, which fills at the rate. A batch larger than it needs it full."""
+        now = self._seconds()
+        tokens, filled = self._tokens.get(topic.name, (float(rate), now))
+        tokens = min(float(rate), tokens + (now - filled) * rate)
+        if tokens < min(messages, rate):
+            self.refusals[topic.name, SEND_RATE] += 1
+            self._tokens[topic.name] = (tokens, now)
+            raise RequestError(
+                ResponseCode.SYSTEM_BUSY,
+                f"broker busy, start flow control for a while: topic {topic.name} takes {rate} messages "
+                f"a second ({origin(SEND_RATE, own.send_rate)})",
+            )
+        self._tokens[topic.name] = (tokens - messages, now)

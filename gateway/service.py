@@ -276,7 +276,10 @@ class Gateway:
             not_ready=self._not_ready,
             connections=connections,
         )
-        api = Api(endpoints(web), doorkeeper, lambda: self._stopping, self._settle)
+        api = Api(
+            *(endpoints(web), doorkeeper, lambda: self._stopping),
+            *(self.broker.audit.acting, self._settle),
+        )
         site: Any = make_site(metrics.text, self._not_ready, api)
         try:
             port = self._reactor.listenTCP(address.port, site, interface=address.host)

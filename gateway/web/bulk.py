@@ -186,9 +186,10 @@ class Bulk:
             missed=0,
             started_ms=self._broker.clock.now_ms(),
             ended_ms=None,
-            user=asker.caller.name if asker.caller is not None else None,
+            user=asker.name or None,
         )
         self._remember(job)
+        self._broker.audit.note(f"bulk {job.action}", job=job.id, **job.selection)
         working = ensureDeferred(self._work(asker, order, job))
         working.addErrback(self._failed, job)
         return job
@@ -272,9 +273,11 @@ class Bulk:
 
     async def _change(self, asker: Asker, job: Job, messages: list[HeldMessage]) -> None:
         """Change a piece; it counts once it is on disk."""
-        changed = sum(
-            asker.may(PUB, message.topic) and self._abort(asker, message) for message in messages
-        )
+        with self._broker.audit.acting(asker):
+            changed = sum(
+                asker.may(PUB, message.topic) and self._abort(asker, message)
+                for message in messages
+            )
         if changed:
             await self._turns.stored()
         job.done += changed

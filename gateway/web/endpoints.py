@@ -68,6 +68,16 @@ class Asker:
         self.caller = caller
         self.host = host
 
+    @property
+    def name(self) -> str:
+        """The user; empty where nobody is asked for a name."""
+        return self.caller.name if self.caller is not None else ""
+
+    @property
+    def address(self) -> str:
+        """Where the request came from, for the audit log."""
+        return self.host
+
     def may(self, actions: frozenset[Action], topic: str) -> bool:
         """Whether they may do one of these to a topic."""
         return self.caller is None or self.caller.may(actions, topic)

@@ -97,7 +97,7 @@ class Overview:
             broker=config.broker_name,
             cluster=config.cluster_name,
             address=str(broker.advertised),
-            user=asker.caller.name if asker.caller is not None else None,
+            user=asker.name or None,
             now_ms=broker.clock.now_ms(),
             started_ms=broker.stats.started_ms,
             clock_moves=broker.clock.moves,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from http import HTTPStatus
 from typing import Any
 
@@ -16,7 +17,7 @@ from twisted.web.server import NOT_DONE_YET, Request
 
 from gateway.router import RequestError
 from gateway.web.doorkeeper import Doorkeeper
-from gateway.web.endpoints import ApiError, Endpoint
+from gateway.web.endpoints import ApiError, Asker, Endpoint
 from gateway.wire.codes import ResponseCode
 from storage import StorageError, StorageFullError
 
@@ -38,6 +39,7 @@ class Api(Resource):
     """The API.
 
     :param is_stopping: whether requests are to be sent away.
+    :param acting: what is changed within is somebody's doing.
     :param settled: called after each handler: what it changed is to be committed.
     """
 
@@ -49,12 +51,14 @@ class Api(Resource):
         endpoints: Sequence[Endpoint],
         doorkeeper: Doorkeeper,
         is_stopping: Callable[[], bool],
+        acting: Callable[[Asker], AbstractContextManager[None]],
         settled: Callable[[], None],
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._endpoints = endpoints
         self._doorkeeper = doorkeeper
         self._is_stopping = is_stopping
+        self._acting = acting
         self._settled = settled
 
     def render(self, request: Any) -> int:
@@ -89,7 +93,10 @@ class Api(Resource):
             raise ApiError(HTTPStatus.BAD_REQUEST, "the parameters are not UTF-8") from None
         body = request.content.read() if request.content is not None else b""
         try:
-            return endpoint.call(asker, values, body)
+            with self._acting(asker):
+                done = endpoint.call(asker, values, body)
+                # A coroutine goes on to where it waits for something, which is behind its first change.
+                return ensureDeferred(done) if inspect.iscoroutine(done) else done
         finally:
             self._settled()
 

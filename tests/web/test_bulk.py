@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gateway.audit import read_lines
 from gateway.setting_values import parse_host_port
 from gateway.web import bulk
 from gateway.web.endpoints import Asker
@@ -138,3 +139,14 @@ def test_where_recall_is_off_nothing_is_aborted(
     gateway = make_gateway(http=parse_host_port(HTTP_PORT), recall_enabled=False)
     body = {"action": "abort", "selection": {"topic": "orders"}}
     assert HttpClient(gateway).refusal("POST", "/bulk/preview", body)["status"] == 403
+
+
+def test_who_did_it_is_noted(held: MemoryGateway, http: HttpClient) -> None:
+    http.post("/bulk", {"token": preview(http, key="k1", topic="orders")["token"]})
+    held.settle()
+    (left, *_) = http.get("/messages", topic="orders")["messages"]
+    http.post(f"/messages/{left['offsetMsgId']}/abort")
+    lines = list(read_lines(held.data))
+    assert [line["action"] for line in lines] == ["bulk abort", *["abort"] * 5]
+    assert {line["from"] for line in lines} == {"127.0.0.1"}
+    assert lines[-1]["msgId"] == left["msgId"]

@@ -440,6 +440,16 @@ class Config(BaseModel):
         least=0,
         most=10**15,
     )
+    max_held_bytes: Size = setting(
+        0,
+        _LIMITS,
+        "Most bytes of one topic's messages that wait for their time; further ones are refused. 0 is no "
+        "limit. A topic's attribute max.held.bytes counts instead.",
+        unit="bytes",
+        live=True,
+        least=0,
+        most=1024**5,
+    )
     max_send_rate: Count = setting(
         0,
         _LIMITS,

@@ -33,6 +33,10 @@ class Delay(NamedTuple):
     by_level: bool
 
 
+SETTING = "setting max_delay"
+"""Where the longest delay can be changed of topics that have none of their own."""
+
+
 class DelayRules(NamedTuple):
     """The delay of each level, level 1 first, and the longest delay that is accepted; all in ms.
 
@@ -42,7 +46,7 @@ class DelayRules(NamedTuple):
 
     level_ms: tuple[int, ...]
     max_delay_ms: int
-    limit: str = "setting max_delay"
+    limit: str = SETTING
     for_levels: bool = False
 
 
@@ -66,7 +70,7 @@ def delay_of(properties: str, now_ms: int, rules: DelayRules) -> Delay | None:
         if level > 0:
             delay = _level_delay(properties, min(level, len(rules.level_ms)), level, now_ms, rules)
             if rules.for_levels:
-                _check_limit(delay.due_ms - now_ms, names.DELAY, rules)
+                check_distance(delay.due_ms - now_ms, rules.max_delay_ms, names.DELAY, rules.limit)
             return delay
     for name in (*TIMER_PROPERTIES, names.START_DELIVER_TIME):
         text = find(properties, name)
@@ -83,16 +87,21 @@ def delay_of(properties: str, now_ms: int, rules: DelayRules) -> Delay | None:
         due_ms = value
     if due_ms <= now_ms:
         return None
-    _check_limit(due_ms - now_ms, name, rules)
+    check_distance(due_ms - now_ms, rules.max_delay_ms, name, rules.limit)
     return Delay(due_ms, properties, by_level=False)
 
 
-def _check_limit(delay_ms: int, name: str, rules: DelayRules) -> None:
-    if delay_ms > rules.max_delay_ms:
+def check_distance(distance_ms: int, max_delay_ms: int, name: str, limit: str = SETTING) -> None:
+    """Refuse a time that is too far ahead.
+
+    :param name: of what asks for it.
+    :param limit: where the longest delay can be changed.
+    """
+    if distance_ms > max_delay_ms:
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
             f"timer message illegal, the delay time should not be bigger than the max delay "
-            f"{rules.max_delay_ms}ms ({rules.limit}); {name} asks for {delay_ms}ms",
+            f"{max_delay_ms}ms ({limit}); {name} asks for {distance_ms}ms",
         )
 
 

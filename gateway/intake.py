@@ -112,7 +112,7 @@ class Intake:
         """
         prepared = self._prepare(topic, message, self._added, self._rules_of(topic))
         self._check_size(prepared, MAX_PROPERTIES)
-        self._quotas.admit(topic, 1, prepared.due_ms is not None)
+        self._admit(topic, [prepared])
         return self._store_message(prepared)
 
     def accept_batch(self, topic: Topic, messages: list[NewMessage]) -> list[Accepted]:
@@ -126,8 +126,7 @@ class Intake:
         prepared = [self._prepare(topic, message, "", rules) for message in messages]
         for one in prepared:
             self._check_size(one, MAX_PROPERTIES)
-        timed = sum(one.due_ms is not None for one in prepared)
-        self._quotas.admit(topic, len(prepared), timed)
+        self._admit(topic, prepared)
         return [self._store_message(one) for one in prepared]
 
     def accept_half(self, topic: Topic, message: NewMessage) -> Accepted:
@@ -137,7 +136,7 @@ class Intake:
         :raises RequestError: as from `accept`: what could not be stored later is refused now.
         """
         prepared = self._prepare(topic, message, self._added, self._rules_of(topic))
-        self._quotas.admit(topic, 1, prepared.due_ms is not None)
+        self._admit(topic, [prepared])
         message_id = prepared.message_id
         properties = half_properties(prepared.properties, topic.name, message.queue_id, message_id)
         prepared = prepared._replace(properties=properties, encoded=properties.encode())
@@ -206,6 +205,11 @@ class Intake:
             added = f"{added}{names.UNIQ_KEY}\x01{message_id}\x02"
         properties += added
         return _Prepared(topic, message, message_id, properties, properties.encode(), due_ms)
+
+    def _admit(self, topic: Topic, prepared: list[_Prepared]) -> None:
+        timed = [one for one in prepared if one.due_ms is not None]
+        size = sum(len(one.encoded) + len(one.message.body) for one in timed)
+        self._quotas.admit(topic, len(prepared), len(timed), size)
 
     def _check_size(self, prepared: _Prepared, most_properties: int) -> None:
         if len(prepared.message.body) > self._max_body or len(prepared.encoded) > most_properties:

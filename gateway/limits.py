@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Final, NamedTuple
 
 from gateway.config import Config
-from gateway.setting_values import LONGEST, parse_duration
+from gateway.setting_values import LONGEST, parse_duration, parse_size
 
 
 class Limits(NamedTuple):
@@ -19,6 +19,8 @@ class Limits(NamedTuple):
 
     held_messages: int | None = None
     """Messages that have not fired."""
+    held_bytes: int | None = None
+    """Bytes of them as they are stored, with their properties."""
     send_rate: int | None = None
     """Messages a second, for now or for later."""
     max_delay_ms: int | None = None
@@ -33,6 +35,16 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _size(text: str) -> int:
+    try:
+        size = parse_size(text)
+    except ValueError:
+        size = -1
+    if not 0 <= size < 1 << 60:
+        raise ValueError("a size such as 64MiB or 1GiB; 0 is no limit")
+    return size
+
+
 def _duration_ms(text: str) -> int:
     try:
         duration = parse_duration(text)
@@ -44,12 +56,14 @@ def _duration_ms(text: str) -> int:
 
 
 HELD_MESSAGES: Final = "max.held.messages"
+HELD_BYTES: Final = "max.held.bytes"
 SEND_RATE: Final = "max.send.rate"
 MAX_DELAY: Final = "max.delay"
 RETENTION: Final = "retention"
 
 ATTRIBUTES: Final[Mapping[str, Callable[[str], int]]] = {
     HELD_MESSAGES: _count,
+    HELD_BYTES: _size,
     SEND_RATE: _count,
     MAX_DELAY: _duration_ms,
     RETENTION: _duration_ms,
@@ -58,6 +72,7 @@ ATTRIBUTES: Final[Mapping[str, Callable[[str], int]]] = {
 
 _SETTINGS: Final = {
     HELD_MESSAGES: "max_held_messages",
+    HELD_BYTES: "max_held_bytes",
     SEND_RATE: "max_send_rate",
     MAX_DELAY: "max_delay",
 }
@@ -73,7 +88,11 @@ def limits_of(attributes: Mapping[str, str]) -> Limits:
 def without_own(config: Config) -> Limits:
     """The limits of a topic that has none of its own."""
     return Limits(
-        config.max_held_messages, config.max_send_rate, config.max_delay_ms, config.retention_ms
+        config.max_held_messages,
+        config.max_held_bytes,
+        config.max_send_rate,
+        config.max_delay_ms,
+        config.retention_ms,
     )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NoReturn
 
 from gateway.config import Config
-from gateway.limits import HELD_MESSAGES, SEND_RATE, Limits, origin, without_own
+from gateway.limits import HELD_BYTES, HELD_MESSAGES, SEND_RATE, Limits, origin, without_own
 from gateway.router import RequestError
+from gateway.setting_values import show_size
 from gateway.topics import DLQ_PREFIX, RETRY_PREFIX, Topic
 from gateway.wire.codes import ResponseCode
 from storage import Store
@@ -35,30 +36,42 @@ class Quotas:
         """Go by these settings where a topic has no limit of its own."""
         self._default = without_own(config)
 
-    def admit(self, topic: Topic, messages: int, timed: int) -> None:
+    def admit(self, topic: Topic, messages: int, timed: int, timed_bytes: int) -> None:
         """Count messages against the topic's limits.
 
         :param messages: how many are to be taken in, together or not at all.
         :param timed: how many of them are for later.
+        :param timed_bytes: the bytes of their bodies and properties.
         :raises RequestError: when they are too many.
         """
         if topic.name.startswith(_EXEMPT):
             return
         own, default = topic.limits, self._default
-        most = default.held_messages if own.held_messages is None else own.held_messages
-        if most and timed:
-            held = self._store.held_messages(topic.stored_name)
-            if held + timed > most:
-                self.refusals[topic.name, HELD_MESSAGES] += 1
-                # Upstream's code where its timers are under flow control (SendMessageProcessor).
-                raise RequestError(
-                    ResponseCode.SYSTEM_ERROR,
-                    f"timer message is under flow control: topic {topic.name} holds {held} messages that "
-                    f"have not fired, and may hold {most} ({origin(HELD_MESSAGES, own.held_messages)})",
+        if timed:
+            most = default.held_messages if own.held_messages is None else own.held_messages
+            if most and (held := self._store.held_messages(topic.stored_name)) + timed > most:
+                self._refuse_held(
+                    topic, HELD_MESSAGES, f"{held} messages", str(most), own.held_messages
+                )
+            most = default.held_bytes if own.held_bytes is None else own.held_bytes
+            if most and (held := self._store.held_bytes(topic.stored_name)) + timed_bytes > most:
+                self._refuse_held(
+                    topic, HELD_BYTES, f"{held} bytes of messages", show_size(most), own.held_bytes
                 )
         rate = default.send_rate if own.send_rate is None else own.send_rate
         if rate:
             self._take_tokens(topic, messages, rate, own)
+
+    def _refuse_held(
+        self, topic: Topic, limit: str, held: str, most: str, own: int | None
+    ) -> NoReturn:
+        self.refusals[topic.name, limit] += 1
+        # Upstream's code where its timers are under flow control (SendMessageProcessor).
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"timer message is under flow control: topic {topic.name} holds {held} that have not fired, "
+            f"and may hold {most} ({origin(limit, own)})",
+        )
 
     def _take_tokens(self, topic: Topic, messages: int, rate: int, own: Limits) -> None:
         """A bucket of one second's messages, which fills at the rate. A batch larger than it needs it full."""

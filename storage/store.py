@@ -18,6 +18,7 @@ import lmdb
 
 from storage.environment import Environment, Tables
 from storage.errors import StorageError, StorageFullError
+from storage.held_bytes import HeldBytes
 from storage.inbox import INBOX_SIZE, MARK, Inbox, recover
 from storage.keys import (
     HELD_SPAN_MS,
@@ -156,6 +157,7 @@ class Store:
             self.paused = PausedTopics(txn, self.tables)
             self.inbox = Inbox(inbox_size, recover(txn, self.tables, terms_of))
             self._held_totals = self._count_held(txn)
+            self._held_bytes = HeldBytes()
         self._new_batch()
 
     def _new_batch(self) -> None:
@@ -244,7 +246,7 @@ class Store:
             # The number of a half can stand before those among which the inbox is recovered.
             self._timers.append((key, timer))
             self._count_timer(topic, due_ms, 1)
-        self._count_pending(topic, 1)
+        self._count_pending(topic, 1, len(record))
         self._timed += 1
 
     def _add_record(
@@ -340,7 +342,7 @@ class Store:
             if value is None:
                 return None
             self._count_timer(topic, due_ms, -1)
-        self._count_pending(topic, -1)
+        self._count_pending(topic, -1, TIMER_VALUE.unpack(value)[2])
         return value
 
     def put_timer(self, txn: lmdb.Transaction, key: bytes, value: bytes) -> None:
@@ -349,11 +351,12 @@ class Store:
         # Not into the inbox: the number can stand before those among which it is recovered.
         txn.put(key, value, db=self.tables.timers)
         self._count_timer(topic, due_ms, 1)
-        self._count_pending(topic, 1)
+        self._count_pending(topic, 1, TIMER_VALUE.unpack(value)[2])
 
-    def _count_pending(self, topic: bytes, change: int) -> None:
+    def _count_pending(self, topic: bytes, change: int, size: int) -> None:
         """Count the messages that have not fired, wherever they wait."""
         self._held_changes[topic] = self._held_changes.get(topic, 0) + change
+        self._held_bytes.add(topic, change * size)
 
     def fire_due(self, now_ms: int, stored_ms: int, limit: int) -> Fired:
         """Move messages that are due at `now_ms` into their queues, the earliest first, at most
@@ -459,8 +462,8 @@ class Store:
         :param number: its sequence, packed.
         :param timer: the value that it had in `timers` or `waiting`.
         """
-        self._count_pending(topic, -1)
         queue_number, tag_hash, size = TIMER_VALUE.unpack(timer)
+        self._count_pending(topic, -1, size)
         queue = self.queue(topic, queue_number)
         offset = queue.next
         queue.next = offset + 1
@@ -596,6 +599,7 @@ class Store:
         self._changed_offsets.clear()
         self.timed += self._timed
         self._add_held()
+        self._held_bytes.commit()
         self.inbox.commit(self._changes)
         self.paused.committed()
         self._committed_sequence = self._next_sequence
@@ -635,6 +639,7 @@ class Store:
                 self._offsets[place] = before
         self._next_sequence = self._committed_sequence
         self.inbox.abandon()
+        self._held_bytes.abandon()
         self.paused.abandon()
         self._new_batch()
 
@@ -804,6 +809,13 @@ class Store:
     def held_messages(self, topic: bytes) -> int:
         """How many messages of a topic have not fired, with the changes of the open batch."""
         return self._held_totals.get(topic, 0) + self._held_changes.get(topic, 0)
+
+    def held_bytes(self, topic: bytes) -> int:
+        """How many bytes the records of these have; the first time this takes a second for a million of them."""
+        if not self._held_bytes.is_counted:
+            with self._lmdb.begin() as txn:
+                self._held_bytes.count(txn, self.tables, self.inbox)
+        return self._held_bytes.of(topic)
 
     def usage(self) -> Usage:
         """What the data folder takes up; it costs no reading of rows."""

@@ -116,6 +116,45 @@ class TestHeldMessages:
             ok(client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back))
 
 
+class TestHeldBytes:
+    def test_one_too_many_is_refused(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        ok(client.send_message(body=b"x" * 30_000, TIMER_DELAY_SEC="60"))
+        limit(client, "+max.held.bytes=64KiB")
+        ok(client.send_message(body=b"x" * 30_000, TIMER_DELAY_SEC="60", UNIQ_KEY="A"))
+        refused = client.send_message(body=b"x" * 30_000, TIMER_DELAY_SEC="60")
+        assert refused.code == ResponseCode.SYSTEM_ERROR
+        assert "bytes of messages that have not fired, and may hold 64KiB" in (refused.remark or "")
+        assert "(attribute max.held.bytes of the topic)" in (refused.remark or "")
+        ok(hold(client))
+        client.abort(id="A")
+        ok(client.send_message(body=b"x" * 30_000, TIMER_DELAY_SEC="60"))
+        gateway.advance(60_000)
+        assert gateway.store.held_bytes(b"orders") == 0
+
+    def test_the_count_is_what_is_there(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        """Counted at first, kept from then on, over whatever happens to messages."""
+        for number in range(20):
+            client.send_message(UNIQ_KEY=f"A{number}", TIMER_DELAY_SEC=str(10 + number))
+        first = gateway.store.held_bytes(b"orders")
+        assert first > 20 * len(b"hello")
+        gateway.advance(15_000)
+        client.abort(id="A19")
+        with commits_fail(gateway):
+            hold(client)
+        kept = gateway.store.held_bytes(b"orders")
+        assert 0 < kept < first
+        gateway.restart()
+        assert gateway.store.held_bytes(b"orders") == kept
+        gateway.crash()
+        assert gateway.store.held_bytes(b"orders") == kept
+
+    def test_a_setting_for_all_topics(self, make_gateway: MakeGateway) -> None:
+        client = make_gateway(max_held_bytes="1KiB").connect()
+        assert client.send_message(body=b"x" * 1_024).code == ResponseCode.SUCCESS
+        refused = client.send_message(body=b"x" * 1_024, TIMER_DELAY_SEC="60")
+        assert "(setting max_held_bytes)" in (refused.remark or "")
+
+
 class TestRate:
     def test_a_second_has_so_many(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         limit(client, "+max.send.rate=2")
@@ -181,6 +220,7 @@ def test_retention_of_a_topic(gateway: MemoryGateway, client: MemoryClient) -> N
     [
         ("+max.held.messages=-1", "the value of max.held.messages is a whole number"),
         ("+max.send.rate=fast", "the value of max.send.rate is a whole number"),
+        ("+max.held.bytes=much", "the value of max.held.bytes is a size"),
         ("+max.delay=0", "the value of max.delay is a duration"),
         ("+retention=101y", "the value of retention is a duration"),
         ("+max.sends=1", "unsupported key: max.sends"),

@@ -14,7 +14,7 @@ from compat import differences
 from compat.clients.cpp import cpp_driver
 from compat.clients.driver import ClientFailure, Driver, DriverError
 from compat.clients.go import go_driver
-from compat.clients.java import VERSIONS, java_driver
+from compat.clients.java import OLD_VERSIONS, VERSIONS, java_driver
 from compat.comparison import RAW, Finding, Spoken, compare, spoken
 from compat.exchanges import Exchange, exchanges, tag
 from compat.mqadmin import MqadminError
@@ -120,7 +120,7 @@ def drivers(runs: Sequence[Run]) -> Iterator[Mapping[str, Driver]]:
     wanted = {run.client for run in runs}
     # Raw scenarios and those of tools may set their scene with the current Java client.
     found = {"java-5.5.0": java_driver("5.5.0")}
-    for version in VERSIONS:
+    for version in (*VERSIONS, *OLD_VERSIONS):
         if f"java-{version}" in wanted:
             found[f"java-{version}"] = java_driver(version)
     if "cpp" in wanted:

@@ -51,6 +51,8 @@ _ROOTS: Final = {
         # What signs requests; the later client has it in itself.
         "org.apache.rocketmq:rocketmq-acl:4.9.8",
     ),
+    "client-4.5.2": ("org.apache.rocketmq:rocketmq-client:4.5.2",),
+    "client-4.2.0": ("org.apache.rocketmq:rocketmq-client:4.2.0",),
     SERVER: (
         "org.apache.rocketmq:rocketmq-broker:5.5.0",
         "org.apache.rocketmq:rocketmq-namesrv:5.5.0",

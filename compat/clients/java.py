@@ -6,7 +6,7 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -16,12 +16,31 @@ from compat.clients.base import FROM, Client, Consumer, From, Puller
 from compat.clients.driver import Driver, Received, until
 from compat.toolchain import SERVER, classpath, compile_java, java
 
-Version = Literal["5.5.0", "4.9.8"]
+Version = Literal["5.5.0", "4.9.8", "4.5.2", "4.2.0"]
 
 VERSIONS: Final[tuple[Version, ...]] = ("5.5.0", "4.9.8")
+"""The generations in use."""
+
+OLD_VERSIONS: Final[tuple[Version, ...]] = ("4.5.2", "4.2.0")
+"""They can send, push and pull. The last is the oldest that this server is for."""
+
+Compression = Literal["LZ4", "ZSTD", "ZLIB"]
 
 _SOURCES: Final = Path(__file__).with_name("java")
-_GENERATIONS: Final = {"5.5.0": "gen5", "4.9.8": "gen4"}
+_DRIVER: Final = ("Driver", "Extras", "Generation")
+_MODERN: Final = (*_DRIVER, "Modern", "Decisions")
+_PROGRAMS: Final[Mapping[Version, tuple[str, ...]]] = {
+    "5.5.0": (*_MODERN, "gen5/ClientGeneration"),
+    "4.9.8": (*_MODERN, "gen4/ClientGeneration"),
+    "4.5.2": (*_DRIVER, "gen42/ClientGeneration"),
+    "4.2.0": (*_DRIVER, "gen42/ClientGeneration"),
+}
+"""The sources of the driver for each version."""
+
+# Netty 4.0 looks into the runtime, which has been closed to that since Java 16.
+_OPEN: Final = ("--add-opens=java.base/java.nio=ALL-UNNAMED",)
+_DOORS: Final[Mapping[Version, tuple[str, ...]]] = dict.fromkeys(OLD_VERSIONS, _OPEN)
+
 _ASSIGNMENT_LIMIT_S: Final = 60
 
 # Without it the tool logs its own logging's set-up to standard output.
@@ -35,17 +54,13 @@ def java_driver(version: Version = "5.5.0", heap: str = "512m") -> Driver:
 
     def command(folder: Path) -> Sequence[str | Path]:
         libraries = classpath(f"client-{version}")
-        sources = [
-            _SOURCES / "Driver.java",
-            _SOURCES / "Decisions.java",
-            _SOURCES / "Generation.java",
-            _SOURCES / _GENERATIONS[version] / "ClientGeneration.java",
-        ]
+        sources = [_SOURCES / f"{name}.java" for name in _PROGRAMS[version]]
         classes = compile_java(sources, libraries, f"driver-{version}")
         paths = os.pathsep.join(str(path) for path in (classes, *libraries))
         return [
             *(java(), f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
             *(f"-Duser.home={folder}", f"-Drocketmq.client.logRoot={folder}"),
+            *_DOORS.get(version, ()),
             *("-cp", paths, "Driver"),
         ]
 
@@ -63,11 +78,22 @@ class JavaClient(Client):
         driver: Driver | None = None,
         vip_channel: bool = False,
         tls: bool = False,
+        trace: bool = False,
+        namespace: str | None = None,
+        namespace_v2: str | None = None,
+        compression: Compression | None = None,
         **options: Any,
     ) -> None:
-        """`options` are those of Client."""
+        """`namespace_v2` and `compression` are for 5.x. `options` are those of Client."""
         self.version: Version = version
-        settings = {"vipChannel": vip_channel, "tls": tls}
+        settings = {
+            "vipChannel": vip_channel,
+            "tls": tls,
+            "trace": trace,
+            "namespace": namespace,
+            "namespaceV2": namespace_v2,
+            **({"compression": compression} if compression else {}),
+        }
         super().__init__(
             namesrv, driver, lambda: java_driver(version), settings=settings, **options
         )

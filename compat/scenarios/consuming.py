@@ -6,11 +6,21 @@ from compat.clients.driver import Received, until
 from compat.clients.go import GoClient
 from compat.clients.java import JavaClient
 from compat.scenarios.later import arrived
-from compat.scenarios.stage import ABLE, GO, JAVA, JAVA5, OFFICIAL, RAW, Stage, scenario
+from compat.scenarios.stage import (
+    ABLE,
+    GO,
+    JAVA,
+    JAVA5,
+    OFFICIAL_AND_OLD,
+    OLD_JAVA,
+    RAW,
+    Stage,
+    scenario,
+)
 from gateway.wire.codes import PullSysFlag, RequestCode
 
 
-@scenario(*OFFICIAL)
+@scenario(*OFFICIAL_AND_OLD)
 def push(stage: Stage) -> None:
     """A push consumer gets what is there and what comes."""
     topic = stage.topic()
@@ -23,7 +33,7 @@ def push(stage: Stage) -> None:
     stage.see("arrived", arrived(consumer.wait_for(2)))
 
 
-@scenario(*OFFICIAL)
+@scenario(*OFFICIAL_AND_OLD)
 def tags(stage: Stage) -> None:
     """A consumer gets the tags that it asked for."""
     topic = stage.topic()
@@ -48,7 +58,7 @@ def from_the_end(stage: Stage) -> None:
     stage.see("arrived", arrived(consumer.wait_for(2)))
 
 
-@scenario(*ABLE)
+@scenario(*ABLE, *OLD_JAVA)
 def pull_results(stage: Stage) -> None:
     """A pull is answered with messages, with none yet, or with where to go on."""
     topic = stage.topic()
@@ -104,7 +114,7 @@ def a_poller(stage: Stage) -> None:
     stage.see("arrived", arrived(messages))
 
 
-@scenario(*ABLE)
+@scenario(*ABLE, *OLD_JAVA)
 def refused_once(stage: Stage) -> None:
     """A message that a consumer refuses comes again after the retry's delay."""
     topic = stage.topic()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from compat.clients.driver import Received
-from compat.scenarios.stage import ABLE, JAVA5, OFFICIAL, RAW, Stage, scenario
+from compat.scenarios.stage import ABLE, JAVA5, OFFICIAL, OFFICIAL_AND_OLD, RAW, Stage, scenario
 
 TOO_FAR_S = 3 * 365 * 24 * 60 * 60
 DAY_S = 24 * 60 * 60
@@ -30,7 +30,7 @@ def arrived(messages: list[Received]) -> list[dict[str, object]]:
     ]
 
 
-@scenario(*OFFICIAL)
+@scenario(*OFFICIAL_AND_OLD)
 def levels(stage: Stage) -> None:
     """A message with a delay level comes after its delay, with the level still on it."""
     topic = stage.topic()
@@ -45,7 +45,7 @@ def levels(stage: Stage) -> None:
     stage.see("arrived", arrived(messages))
 
 
-@scenario(*OFFICIAL)
+@scenario(*OFFICIAL_AND_OLD)
 def times(stage: Stage) -> None:
     """A message for a time comes at it, whichever way the time was asked for."""
     topic = stage.topic()

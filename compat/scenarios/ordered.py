@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 from compat.clients.driver import until
-from compat.scenarios.stage import ABLE, JAVA, OFFICIAL, RAW, Stage, scenario
+from compat.scenarios.stage import ABLE, JAVA, OFFICIAL_AND_OLD, RAW, Stage, scenario
 from gateway.wire.codes import RequestCode
 
 
-@scenario(*OFFICIAL)
+@scenario(*OFFICIAL_AND_OLD)
 def one_after_the_other(stage: Stage) -> None:
     """An orderly consumer gets the messages of a queue in their order."""
     topic = stage.topic()

@@ -7,7 +7,7 @@ from functools import partial
 
 from compat.clients.driver import ClientFailure, until
 from compat.clients.java import JavaClient
-from compat.scenarios.stage import JAVA, RAW, Stage, scenario
+from compat.scenarios.stage import JAVA, OLD_JAVA, RAW, Stage, scenario
 from gateway.wire.codes import RequestCode
 
 
@@ -19,7 +19,7 @@ def is_found(client: JavaClient, topic: str, key: str) -> bool:
         return False
 
 
-@scenario(*JAVA)
+@scenario(*JAVA, *OLD_JAVA)
 def by_key_and_id(stage: Stage) -> None:
     """A message is found by each of its keys and by both of its ids."""
     topic = stage.topic()

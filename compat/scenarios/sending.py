@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from compat.clients.driver import Outgoing, until
-from compat.scenarios.stage import ABLE, OFFICIAL, RAW, Stage, scenario
+from compat.scenarios.stage import ABLE, OFFICIAL, OFFICIAL_AND_OLD, OLD_JAVA, RAW, Stage, scenario
 from gateway.wire.codes import RequestCode
 from gateway.wire.messages import BatchItem, encode_batch
 
 
-@scenario(*OFFICIAL)
+@scenario(*OFFICIAL_AND_OLD)
 def one_message(stage: Stage) -> None:
     """A message is stored in the queue asked for, and its answer tells where."""
     topic = stage.topic()
@@ -18,7 +18,7 @@ def one_message(stage: Stage) -> None:
     stage.see("queue offset", sent.queue_offset)
 
 
-@scenario(*ABLE)
+@scenario(*ABLE, *OLD_JAVA)
 def all_at_once(stage: Stage) -> None:
     """Asynchronous sends are each answered."""
     topic = stage.topic()
@@ -29,7 +29,7 @@ def all_at_once(stage: Stage) -> None:
     stage.see("count", len(results))
 
 
-@scenario(*OFFICIAL)
+@scenario(*OFFICIAL_AND_OLD)
 def without_an_answer(stage: Stage) -> None:
     """A oneway send is stored, and nothing is answered."""
     topic = stage.topic()
@@ -40,7 +40,7 @@ def without_an_answer(stage: Stage) -> None:
     until(lambda: raw.max_offset(topic) == 1, "the message in its queue", 10)
 
 
-@scenario(*ABLE)
+@scenario(*ABLE, *OLD_JAVA)
 def several_as_one(stage: Stage) -> None:
     """A batch goes to one queue, with an id for each of its messages."""
     topic = stage.topic()

@@ -13,7 +13,7 @@ from compat import normal
 from compat.clients.cpp import CppClient
 from compat.clients.driver import ClientFailure, Driver, until
 from compat.clients.go import GoClient
-from compat.clients.java import VERSIONS, JavaClient, Version
+from compat.clients.java import OLD_VERSIONS, VERSIONS, JavaClient, Version
 from compat.mqadmin import Mqadmin
 from compat.peers import Peer
 from compat.scenarios.raw import RawClient, heartbeat
@@ -22,12 +22,19 @@ from gateway.wire.commands import Command
 
 JAVA5: Final = ("java-5.5.0",)
 JAVA: Final = tuple(f"java-{version}" for version in VERSIONS)
+OLD_JAVA: Final = tuple(f"java-{version}" for version in OLD_VERSIONS)
 GO: Final = ("go",)
 ABLE: Final = (*JAVA, *GO)
 """Those that do more than send, and be pushed what is sent."""
 OFFICIAL: Final = (*ABLE, "cpp")
+OFFICIAL_AND_OLD: Final = (*OFFICIAL, *OLD_JAVA)
 RAW: Final = ("raw",)
 MQADMIN: Final = ("mqadmin",)
+
+
+_VERSION_OF: Final[Mapping[str, Version]] = {
+    f"java-{version}": version for version in (*VERSIONS, *OLD_VERSIONS)
+}
 
 
 class Scenario(NamedTuple):
@@ -104,7 +111,7 @@ class Stage:
 
     def java(self, **options: Any) -> JavaClient:
         """A Java client, of this run's version or of the current one."""
-        version: Version = "4.9.8" if self.client == "java-4.9.8" else "5.5.0"
+        version = _VERSION_OF.get(self.client, VERSIONS[0])
         client = JavaClient(
             self.peer.namesrv_text, version, driver=self.drivers[f"java-{version}"], **options
         )

@@ -18,11 +18,8 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
-import org.apache.rocketmq.acl.common.AclClientRPCHook;
-import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.QueryResult;
-import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
@@ -31,7 +28,6 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
-import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.impl.consumer.DefaultMQPushConsumerImpl;
@@ -39,15 +35,12 @@ import org.apache.rocketmq.client.impl.consumer.RebalanceImpl;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
-import org.apache.rocketmq.client.producer.TransactionMQProducer;
-import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageClientExt;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
-import org.apache.rocketmq.remoting.RPCHook;
 
 /**
  * Does with the official client what it is told on standard input, one JSON object a line, and
@@ -67,10 +60,11 @@ public final class Driver {
     private final Map<String, DefaultMQProducer> producers = new ConcurrentHashMap<>();
     private final Map<String, DefaultMQPushConsumer> consumers = new ConcurrentHashMap<>();
     private final Map<String, DefaultMQPullConsumer> pullers = new ConcurrentHashMap<>();
-    private final Map<String, DefaultLitePullConsumer> pollers = new ConcurrentHashMap<>();
+    private final Extras extras;
 
     private Driver(PrintStream out) {
         this.out = out;
+        this.extras = GENERATION.extras(this);
     }
 
     public static void main(String[] arguments) throws Exception {
@@ -87,7 +81,7 @@ public final class Driver {
         Runtime.getRuntime().halt(0); // what still runs in here belongs to nobody any more
     }
 
-    private void tell(JSONObject line) {
+    void tell(JSONObject line) {
         String text = line.toJSONString();
         synchronized (out) {
             out.println(text);
@@ -110,14 +104,6 @@ public final class Driver {
                 return startProducer(request);
             case "send":
                 return send(request);
-            case "transactor":
-                return startTransactor(request);
-            case "transact":
-                return transact(request);
-            case "request":
-                return describeReply(
-                        producer(request)
-                                .request(message(request), request.getLongValue("timeoutMs")));
             case "recall":
                 return GENERATION.recall(
                         producer(request), request.getString("topic"), request.getString("handle"));
@@ -150,18 +136,14 @@ public final class Driver {
                 return offset(request);
             case "commit":
                 return commit(request);
-            case "poller":
-                return startPoller(request);
-            case "poll":
-                return describe(poller(request).poll(request.getLongValue("timeoutMs")));
             case "close":
                 return close(request.getString("name"));
             default:
-                throw new IllegalArgumentException("no such request: " + request.get("do"));
+                return extras.execute(request);
         }
     }
 
-    private DefaultMQProducer producer(JSONObject request) {
+    DefaultMQProducer producer(JSONObject request) {
         return producers.get(request.getString("name"));
     }
 
@@ -169,53 +151,31 @@ public final class Driver {
         return pullers.get(request.getString("name"));
     }
 
-    private DefaultLitePullConsumer poller(JSONObject request) {
-        return pollers.get(request.getString("name"));
-    }
-
     /** The settings that each kind of client has. Clients of one instance share connections. */
-    private static void configure(ClientConfig client, JSONObject request) {
+    static void configure(ClientConfig client, JSONObject request) {
         client.setNamesrvAddr(request.getString("namesrv"));
         client.setClientIP("127.0.0.1");
         client.setInstanceName(request.getString("instance"));
         client.setVipChannelEnabled(request.getBooleanValue("vipChannel"));
         client.setUseTLS(request.getBooleanValue("tls"));
-    }
-
-    /** What signs each request with "secretKey" as the user of "accessKey"; null without them. */
-    private static RPCHook signer(JSONObject request) {
-        if (!request.containsKey("accessKey")) {
-            return null;
-        }
-        return new AclClientRPCHook(new SessionCredentials(
-                request.getString("accessKey"), request.getString("secretKey")));
+        GENERATION.configure(client, request);
     }
 
     // --- producers ---
 
     private Object startProducer(JSONObject request) throws Exception {
-        return start(
-                new DefaultMQProducer(request.getString("group"), signer(request)), request);
+        return start(GENERATION.producer(request), request);
     }
 
-    /** Starts a producer of transactions; each check that it gets is told as if it were consumed. */
-    private Object startTransactor(JSONObject request) throws Exception {
-        String name = request.getString("name");
-        TransactionMQProducer producer =
-                new TransactionMQProducer(request.getString("group"), signer(request));
-        producer.setTransactionListener(new Decisions(message ->
-                tell(new JSONObject()
-                        .fluentPut("consumer", name)
-                        .fluentPut("message", describe(message)))));
-        return start(producer, request);
-    }
-
-    private Object start(DefaultMQProducer producer, JSONObject request) throws Exception {
+    Object start(DefaultMQProducer producer, JSONObject request) throws Exception {
         configure(producer, request);
         producer.setSendMsgTimeout(request.getIntValue("timeoutMs"));
         producer.setMaxMessageSize(request.getIntValue("maxMessageSize"));
         producer.setRetryTimesWhenSendFailed(request.getIntValue("retries"));
         producer.setRetryTimesWhenSendAsyncFailed(request.getIntValue("retries"));
+        if (request.containsKey("compression")) {
+            GENERATION.compress(producer, request.getString("compression"));
+        }
         producer.start();
         producers.put(request.getString("name"), producer);
         return true;
@@ -302,18 +262,7 @@ public final class Driver {
         return all;
     }
 
-    private Object transact(JSONObject request) throws Exception {
-        TransactionMQProducer producer = (TransactionMQProducer) producer(request);
-        return describe(producer.sendMessageInTransaction(message(request), null));
-    }
-
-    private static JSONObject describeReply(Message reply) {
-        return new JSONObject()
-                .fluentPut("body", Base64.getEncoder().encodeToString(reply.getBody()))
-                .fluentPut("properties", new JSONObject(new HashMap<>(reply.getProperties())));
-    }
-
-    private static Message message(JSONObject wanted) {
+    static Message message(JSONObject wanted) {
         Message message =
                 new Message(wanted.getString("topic"), wanted.getString("tags"), body(wanted));
         if (wanted.containsKey("keys")) {
@@ -366,8 +315,7 @@ public final class Driver {
 
     private Object startConsumer(JSONObject request) throws Exception {
         String name = request.getString("name");
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
-                request.getString("group"), signer(request), new AllocateMessageQueueAveragely());
+        DefaultMQPushConsumer consumer = GENERATION.pushConsumer(request);
         configure(consumer, request);
         consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(request.getString("from")));
         consumer.setMaxReconsumeTimes(request.getIntValue("maxReconsumeTimes"));
@@ -389,8 +337,8 @@ public final class Driver {
             }
         });
         if (request.containsKey("reply")) {
-            startReplying(consumer, request);
-            return true;
+            consumer.registerMessageListener(extras.replying(request));
+            return start(consumer, name);
         }
         int failFirst = request.getIntValue("failFirst");
         int retryLevel = request.getIntValue("retryLevel");
@@ -407,37 +355,17 @@ public final class Driver {
                         : ConsumeConcurrentlyStatus.RECONSUME_LATER;
             });
         }
+        return start(consumer, name);
+    }
+
+    private Object start(DefaultMQPushConsumer consumer, String name) throws Exception {
         consumer.start();
         consumers.put(name, consumer);
         return true;
     }
 
-    /** Starts a consumer that answers each message with the same "reply". */
-    private void startReplying(DefaultMQPushConsumer consumer, JSONObject request) throws Exception {
-        String name = request.getString("name");
-        byte[] reply = Base64.getDecoder().decode(request.getString("reply"));
-        DefaultMQProducer producer =
-                new DefaultMQProducer(request.getString("group"), signer(request));
-        configure(producer, request);
-        producer.start();
-        producers.put(name, producer);
-        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-            receive(name, messages, 0);
-            try {
-                for (MessageExt message : messages) {
-                    producer.send(MessageUtil.createReplyMessage(message, reply));
-                }
-            } catch (Exception failure) {
-                throw new IllegalStateException(failure);
-            }
-            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
-        });
-        consumer.start();
-        consumers.put(name, consumer);
-    }
-
     /** Tells what came in; whether all of it is accepted, as it is from its "failFirst"th retry. */
-    private boolean receive(String name, List<MessageExt> messages, int failFirst) {
+    boolean receive(String name, List<MessageExt> messages, int failFirst) {
         long now = System.currentTimeMillis();
         boolean isAccepted = true;
         for (MessageExt message : messages) {
@@ -475,7 +403,7 @@ public final class Driver {
 
     private Object startPuller(JSONObject request) throws Exception {
         DefaultMQPullConsumer puller =
-                new DefaultMQPullConsumer(request.getString("group"), signer(request));
+                new DefaultMQPullConsumer(request.getString("group"), GENERATION.signer(request));
         configure(puller, request);
         puller.start();
         pullers.put(request.getString("name"), puller);
@@ -537,17 +465,6 @@ public final class Driver {
         return true;
     }
 
-    private Object startPoller(JSONObject request) throws Exception {
-        DefaultLitePullConsumer poller =
-                new DefaultLitePullConsumer(request.getString("group"), signer(request));
-        configure(poller, request);
-        poller.setConsumeFromWhere(ConsumeFromWhere.valueOf(request.getString("from")));
-        poller.subscribe(request.getString("topic"), request.getString("expression"));
-        poller.start();
-        pollers.put(request.getString("name"), poller);
-        return true;
-    }
-
     private boolean close(String name) {
         DefaultMQProducer producer = producers.remove(name);
         if (producer != null) {
@@ -562,10 +479,7 @@ public final class Driver {
         if (puller != null) {
             puller.shutdown();
         }
-        DefaultLitePullConsumer poller = pollers.remove(name);
-        if (poller != null) {
-            poller.shutdown();
-        }
+        extras.close(name);
         return true;
     }
 
@@ -584,7 +498,7 @@ public final class Driver {
         return error;
     }
 
-    private static JSONObject describe(SendResult result) {
+    static JSONObject describe(SendResult result) {
         return new JSONObject()
                 .fluentPut("status", result.getSendStatus().name())
                 .fluentPut("msgId", result.getMsgId())
@@ -597,7 +511,7 @@ public final class Driver {
                 .fluentPut("recallHandle", GENERATION.recallHandle(result));
     }
 
-    private static JSONArray describe(Collection<MessageExt> messages) {
+    static JSONArray describe(Collection<MessageExt> messages) {
         JSONArray all = new JSONArray();
         if (messages != null) {
             messages.forEach(message -> all.add(describe(message)));
@@ -605,7 +519,7 @@ public final class Driver {
         return all;
     }
 
-    private static JSONObject describe(MessageExt message) {
+    static JSONObject describe(MessageExt message) {
         byte[] body = message.getBody();
         JSONObject told = new JSONObject()
                 .fluentPut("msgId", message.getMsgId())

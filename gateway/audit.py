@@ -4,7 +4,8 @@
 is set around each request (`acting`), so that whoever notes a change need not know it.
 
 A line has `at` (UTC), `who` (a user's name; nobody's where users are not asked for theirs), `from` (the address),
-`action`, and what the action tells of itself; `stored` is there, and false, where the batch of the change was refused.
+`action`, the `request` as the log names it, and what the action tells of itself; `stored` is there, and false, where
+the batch of the change was refused.
 """
 
 from __future__ import annotations
@@ -100,6 +101,11 @@ class AuditLog:
         """Nobody's request is under way."""
         self._actor = GATEWAY
 
+    @property
+    def actor(self) -> Actor:
+        """Whose request is under way."""
+        return self._actor
+
     @contextmanager
     def acting(self, actor: Actor) -> Iterator[None]:
         """What is noted meanwhile is this one's doing."""
@@ -124,6 +130,8 @@ class AuditLog:
             "from": self._actor.address,
             "action": action,
         }
+        if isinstance(self._actor, Call):
+            line["request"] = self._actor.request
         self._lines.append(
             line | {name: value for name, value in what.items() if value is not None}
         )

@@ -22,6 +22,7 @@ from gateway.asking import connect, moment, now_ms, server_options
 from gateway.audit_command import audit
 from gateway.capturing import capture
 from gateway.clock_command import clock
+from gateway.log_command import log_level
 
 if TYPE_CHECKING:
     from gateway.config import Loaded
@@ -94,7 +95,9 @@ def _settle(file: Path | None, flags: dict[str, object]) -> Loaded:
     }
 )
 @click.command_panel("A gateway of your own", commands=["serve", "config", "version"])
-@click.command_panel("What a running gateway holds", commands=["pending", "abort", "clock"])
+@click.command_panel(
+    "What a running gateway holds", commands=["pending", "abort", "clock", "log-level"]
+)
 @click.command_panel(
     "Care of data", commands=[*(command.name or "" for command in care.COMMANDS), "audit"]
 )
@@ -312,7 +315,7 @@ def compat(arguments: tuple[str, ...]) -> None:
     compare.main(args=arguments, prog_name="tidegate compat")
 
 
-for command in (*care.COMMANDS, audit, clock):
+for command in (*care.COMMANDS, audit, clock, log_level):
     cli.add_command(command)
 cli.add_command(capture)
 

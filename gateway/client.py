@@ -220,19 +220,44 @@ def move_clock(client: RemotingClient, **asked: int | None) -> ClockState:
     return _ask_for(client, RequestCode.CLOCK, asked, ClockState)
 
 
+def setting(client: RemotingClient, name: str) -> str:
+    """A setting of a running gateway, as `getBrokerConfig` shows it.
+
+    Raises ClientError and RefusalError.
+    """
+    body = _successful(client.ask(RequestCode.GET_BROKER_CONFIG)).body.decode()
+    for line in body.splitlines():
+        key, assigns, value = line.partition("=")
+        if assigns and key == name:
+            return value
+    raise RefusalError(f"the server has no setting {name}; is it of another version?")
+
+
+def change_setting(client: RemotingClient, name: str, value: str) -> None:
+    """Changes a setting of a running gateway until its next start.
+
+    Raises ClientError and RefusalError.
+    """
+    _successful(client.ask(RequestCode.UPDATE_BROKER_CONFIG, body=f"{name}={value}".encode()))
+
+
 def _ask_for(
     client: RemotingClient, code: int, asked: Mapping[str, str | int | None], kind: type[_Answer]
 ) -> _Answer:
     ext = {name: str(value) for name, value in asked.items() if value is not None}
-    answer = client.ask(code, ext)
-    if answer.code != ResponseCode.SUCCESS:
-        remark = " ".join((answer.remark or "no reason given").split())
-        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            remark += "; only a Tidegate gateway can be asked this"
-        raise RefusalError(f"the server refused (code {answer.code}): {remark}")
+    answer = _successful(client.ask(code, ext))
     try:
         return msgspec.json.decode(answer.body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RefusalError(
             f"the server's answer is not understood: {error}; is it of another version?"
         ) from None
+
+
+def _successful(answer: Command) -> Command:
+    if answer.code != ResponseCode.SUCCESS:
+        remark = " ".join((answer.remark or "no reason given").split())
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            remark += "; only a Tidegate gateway can be asked this"
+        raise RefusalError(f"the server refused (code {answer.code}): {remark}")
+    return answer

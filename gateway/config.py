@@ -543,7 +543,22 @@ class Config(BaseModel):
     log_level: Annotated[
         Literal["debug", "info", "warn", "error"],
         Kind("debug, info, warn or error", metavar="debug|info|warn|error"),
-    ] = setting("info", _LOGS, "The least important events that are logged.")
+    ] = setting(
+        "info",
+        _LOGS,
+        "The least important events that are logged. With debug each request is a line. "
+        "'tidegate log-level' changes it.",
+        live=True,
+    )
+    log_format: Annotated[
+        Literal["text", "logfmt", "json"],
+        Kind("text, logfmt or json", metavar="text|logfmt|json"),
+    ] = setting(
+        "text",
+        _LOGS,
+        "How events are written: text for people, logfmt or json for programs, where each is one line with "
+        "the request that it came of.",
+    )
     log_file: OptionalFile = setting(
         None, _LOGS, "File that the log is appended to. When left out: standard error."
     )

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from twisted.logger import Logger
 
 from gateway.access import Action
+from gateway.config import Config
 from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import Command, FieldError, encode_response
 
@@ -85,6 +86,11 @@ class Call:
         """Where the request came from."""
         return self.peer.address
 
+    @property
+    def request(self) -> str:
+        """By what the request is known in logs: the address, and the number that its sender gave it."""
+        return f"{self.peer.address}#{self.command.opaque}"
+
     def send(self, frame: bytes) -> None:
         """Answer with a frame made beforehand."""
         if not self.command.is_oneway:
@@ -158,7 +164,13 @@ class Router:
     ) -> None:
         self._table = table
         self._witness = witness
+        self.tells = False
+        """Whether every request is logged."""
         self._gate = gate
+
+    def configure(self, config: Config) -> None:
+        """Log by these settings."""
+        self.tells = config.log_level == "debug"
 
     def dispatch(self, command: Command, peer: Peer) -> None:
         """Handle one request. Whatever goes wrong harms only this request."""
@@ -180,11 +192,15 @@ class Router:
             if gate is not None:
                 gate.authorize(call)
             self._witness.begin(call)
+            if self.tells:
+                self.log.debug("request {code}", code=command.code, bytes=len(command.body))
             route.handler(call)
             self._witness.handled(call)
         except FieldError as error:
             call.fail(ResponseCode.SYSTEM_ERROR, str(error))
         except RequestError as error:
+            if self.tells:
+                self.log.debug("refused: {code} {remark}", code=error.code, remark=error.remark)
             call.answer(error.ext, code=error.code, remark=error.remark)
         except Exception as error:  # noqa: BLE001 - no request may harm another
             self.log.failure(

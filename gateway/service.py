@@ -11,15 +11,7 @@ from typing import Any
 
 from twisted.internet import error
 from twisted.internet.defer import Deferred
-from twisted.logger import (
-    FilteringLogObserver,
-    LogBeginner,
-    Logger,
-    LogLevel,
-    LogLevelFilterPredicate,
-    globalLogBeginner,
-    textFileLogObserver,
-)
+from twisted.logger import Logger, globalLogBeginner
 
 from gateway.audit import AuditLog
 from gateway.broker import Broker
@@ -57,6 +49,7 @@ from gateway.housekeeping import Housekeeping
 from gateway.http import make_site
 from gateway.intake import Intake, terms_of
 from gateway.kv_config import KvConfig
+from gateway.logs import Logs
 from gateway.manual_clock import ClockError, clock_for
 from gateway.metrics import Metrics
 from gateway.outgoing import Outgoing
@@ -111,10 +104,17 @@ class Gateway:
 
     log = Logger()
 
-    def __init__(self, config: Config, reactor: Any, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        reactor: Any,
+        clock: Clock | None = None,
+        logs: Logs | None = None,
+    ) -> None:
         self.config = config
         self._reactor = reactor
         self._machine_clock = clock or Clock()
+        self._logs = logs
         self._ports: list[Any] = []
         self._stopping = False
         self.port = 0
@@ -380,6 +380,10 @@ class Gateway:
         )
         gate = Guard(broker, users) if config.authentication else None
         self._router = Router(routes(handlers), audit, gate)
+        broker.follow(self._router.configure)
+        if self._logs is not None:
+            self._logs.actor = lambda: audit.actor
+            broker.follow(self._logs.configure)
         self._housekeeping = Housekeeping(
             reactor, broker, self.factory, sending, transactions, pop_acks, ordered_pops
         )
@@ -434,7 +438,7 @@ class Gateway:
 def run(config: Config) -> int:
     """Serve until told to stop; the process's exit status."""
     try:
-        _begin_logging(config, globalLogBeginner)
+        logs = _begin_logging(config)
     except OSError as failure:
         print(
             f"tidegate: cannot write log_file = {config.log_file}: {failure.strerror}; "
@@ -447,7 +451,7 @@ def run(config: Config) -> int:
     reactor: Any = twisted_reactor  # its interfaces cannot be checked without a plugin
     # Twisted's own timers go by the wall clock; set back, it would hold up everything that is scheduled.
     reactor.seconds = time.monotonic
-    gateway = Gateway(config, reactor)
+    gateway = Gateway(config, reactor, logs=logs)
     try:
         gateway.start()
     except StartError as failure:
@@ -479,10 +483,8 @@ def run(config: Config) -> int:
     return 0
 
 
-def _begin_logging(config: Config, beginner: LogBeginner) -> None:
+def _begin_logging(config: Config) -> Logs:
     stream = config.log_file.open("a") if config.log_file is not None else sys.stderr
-    level = LogLevel.lookupByName(config.log_level)
-    predicate: Any = LogLevelFilterPredicate(defaultLogLevel=level)
-    to_stream: Any = textFileLogObserver(stream)
-    observer: Any = FilteringLogObserver(to_stream, [predicate])
-    beginner.beginLoggingTo([observer], redirectStandardIO=False, discardBuffer=True)
+    logs = Logs(config, stream)
+    logs.begin(globalLogBeginner)
+    return logs

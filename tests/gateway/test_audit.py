@@ -37,9 +37,9 @@ def test_aborts_by_any_way(gateway: MemoryGateway, client: MemoryClient) -> None
     client.abort(topic="orders", key="c")
     client.send_message(TIMER_DEL_UNIQKEY="D", TIMER_DELIVER_MS=str(START_MS + 60_000))
     first = lines(gateway)[0]
-    assert first.pop("from") == client.transport.getPeer().host + ":" + str(
-        client.transport.getPeer().port
-    )
+    address = "{0.host}:{0.port}".format(client.transport.getPeer())
+    assert first.pop("from") == address
+    assert first.pop("request").startswith(f"{address}#")
     assert first == {
         "at": "2027-01-15T08:00:00.000Z",
         "who": "",

@@ -1,0 +1,44 @@
+"""`tidegate log-level`: shows or changes what a running gateway logs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import rich_click as click
+
+from gateway.asking import connect, server_options
+
+LEVELS = ("debug", "info", "warn", "error")
+
+
+@click.command("log-level")
+@click.argument("level", type=click.Choice(LEVELS), required=False)
+@server_options
+def log_level(
+    level: str | None,
+    server: tuple[str, int],
+    timeout: float,
+    tls: bool,
+    tls_ca: Path | None,
+    access_key: str | None,
+    secret_key: str | None,
+    as_json: bool,
+) -> None:
+    """Show the least important events that a running gateway logs, or change that until its next start.
+
+    With debug each request is a line. To keep a level, set log_level in the gateway's settings.
+
+    \b
+    Examples:
+      tidegate log-level
+      tidegate log-level debug
+      tidegate log-level info --server 127.0.0.1:9876
+    """
+    from gateway.client import change_setting, setting
+
+    with connect(server, timeout, tls, tls_ca, access_key, secret_key) as client:
+        if level is not None:
+            change_setting(client, "log_level", level)
+        shown = setting(client, "log_level")
+    click.echo(json.dumps({"log_level": shown}) if as_json else shown)

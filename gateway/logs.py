@@ -1,0 +1,109 @@
+"""The log: one line for each event, as text for people, or as logfmt or JSON for programs.
+
+A line of logfmt or JSON has `time` (UTC), `level`, `logger` and `message`, and what the event tells beside its message;
+while a request is handled also `request`, the client's address and the number that it gave the request, and `user`. A
+traceback is in `traceback`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final, TextIO
+
+from twisted.logger import (
+    FilteringLogObserver,
+    LogBeginner,
+    LogLevel,
+    LogLevelFilterPredicate,
+    formatEvent,
+    textFileLogObserver,
+)
+
+from gateway.audit import GATEWAY, Actor
+from gateway.config import Config
+from gateway.router import Call
+
+_OWN: Final = ("log_", "_")
+"""What names in an event begin with that Twisted gave."""
+
+_BARE: Final = frozenset(
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/+#@%[]"
+)
+"""Letters that logfmt has without quotes."""
+
+
+class Logs:
+    """Writes events from a level on, which can be changed while the gateway serves.
+
+    :param actor: whose request is under way; set once there is a gateway.
+    """
+
+    def __init__(self, config: Config, stream: TextIO) -> None:
+        self.actor: Callable[[], Actor] = lambda: GATEWAY
+        self._predicate = LogLevelFilterPredicate()
+        self.configure(config)
+        if config.log_format == "text":
+            write: Any = textFileLogObserver(stream)
+        else:
+            write = self._writer(stream, _json if config.log_format == "json" else _logfmt)
+        predicate: Any = self._predicate
+        self._observer: Any = FilteringLogObserver(write, [predicate])
+
+    def begin(self, beginner: LogBeginner) -> None:
+        """Take up what Twisted's loggers tell."""
+        beginner.beginLoggingTo([self._observer], redirectStandardIO=False, discardBuffer=True)
+
+    def configure(self, config: Config) -> None:
+        """Write what is at least as important as this setting says."""
+        level = LogLevel.lookupByName(config.log_level)
+        self._predicate.setLogLevelForNamespace("", level)
+
+    def observe(self, event: dict[str, Any]) -> None:
+        """Write an event, if it is important enough."""
+        self._observer(event)
+
+    def _writer(
+        self, stream: TextIO, form: Callable[[dict[str, Any]], str]
+    ) -> Callable[[dict[str, Any]], None]:
+        def write(event: dict[str, Any]) -> None:
+            stream.write(form(_line(event, self.actor())) + "\n")
+            stream.flush()
+
+        return write
+
+
+def _line(event: dict[str, Any], actor: Actor) -> dict[str, Any]:
+    """What a line tells, by name."""
+    at = datetime.fromtimestamp(event["log_time"], UTC).isoformat(timespec="milliseconds")
+    line = {
+        "time": at.replace("+00:00", "Z"),
+        "level": event["log_level"].name,
+        "logger": event.get("log_namespace", ""),
+        "message": formatEvent(event),
+    }
+    for name, value in event.items():
+        if not name.startswith(_OWN) and name not in line:
+            line[name] = value if isinstance(value, str | int | float) else str(value)
+    if isinstance(actor, Call):
+        line["request"] = actor.request
+        if actor.name:
+            line["user"] = actor.name
+    failure = event.get("log_failure")
+    if failure is not None:
+        line["traceback"] = failure.getTraceback()
+    return line
+
+
+def _json(line: dict[str, Any]) -> str:
+    return json.dumps(line, ensure_ascii=False)
+
+
+def _logfmt(line: dict[str, Any]) -> str:
+    return " ".join(f"{name}={_word(value)}" for name, value in line.items())
+
+
+def _word(value: Any) -> str:
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return text if text and _BARE.issuperset(text) else json.dumps(text, ensure_ascii=False)

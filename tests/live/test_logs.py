@@ -1,0 +1,43 @@
+"""The log of a real gateway process, and `tidegate log-level`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.live.process import GatewayProcess
+
+pytestmark = pytest.mark.live
+
+
+def log_level(gateway: GatewayProcess, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "gateway.cli", "log-level", *arguments, "--server", gateway.address],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def test_the_level_is_changed_while_it_serves(tmp_path: Path) -> None:
+    with GatewayProcess(
+        tmp_path / "data", "--log-format", "json", "--log-level", "warn"
+    ) as gateway:
+        assert log_level(gateway) == "warn"
+        assert log_level(gateway, "debug") == "debug"
+        with gateway.client() as client:
+            assert client.ask(28).code == 0
+        assert log_level(gateway, "error", "--json") == '{"log_level": "error"}'
+        assert gateway.terminate() == 0
+        lines = [json.loads(line) for line in gateway.log.read_text().splitlines()]
+    (asked,) = [line for line in lines if line.get("code") == 28]
+    assert asked["level"] == "debug"
+    assert asked["request"].startswith("127.0.0.1:")
+    codes = [line["code"] for line in lines if "code" in line]
+    assert codes.count(25) == 1  # the one that ended it; the one that began it was not told yet

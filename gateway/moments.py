@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 
 from gateway.setting_values import parse_duration
 
@@ -17,8 +17,8 @@ EXPECTED = (
 )
 
 
-def parse_moment(text: str, now_ms: int) -> int:
-    """Epoch ms of `text`: ISO 8601 (local unless it has a zone), `+30m`, `-2h`, `now` or epoch ms.
+def parse_moment(text: str, now_ms: int, zone: tzinfo | None = None) -> int:
+    """Epoch ms of `text`: ISO 8601 (of `zone` unless it has its own, else local), `+30m`, `-2h`, `now` or epoch ms.
 
     Raises ValueError with one line that says what to write.
     """
@@ -33,7 +33,10 @@ def parse_moment(text: str, now_ms: int) -> int:
             if int(text) < _LEAST_EPOCH_MS:
                 raise ValueError
             return int(text)
-        return (datetime.fromisoformat(text).astimezone(UTC) - _EPOCH) // _ONE_MS
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=zone)
+        return (moment.astimezone(UTC) - _EPOCH) // _ONE_MS
     except (ValueError, OverflowError):
         raise ValueError(f"{text!r} is not a time; {EXPECTED}") from None
 

@@ -1,0 +1,324 @@
+"""When a recurring message fires: a cron expression in a time zone, or a period. Pure: now is an argument.
+
+What cron expressions mean is what `cronsim` says, which follows Debian's cron; only the change to and from summer time
+is decided here, so that expressions with and without seconds do the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, tzinfo
+from enum import Enum
+from functools import lru_cache
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+import msgspec
+from cronsim import CronSim, CronSimError
+
+from gateway.moments import parse_moment
+from gateway.setting_values import LONGEST, parse_duration, show_duration
+
+MAX_EXPRESSION = 200
+"""Longest cron expression, in characters."""
+
+SAMPLE = 60
+"""Occurrences of a cron expression that are looked at to see how close together they come."""
+
+LATEST_MS = 253_402_300_799_999
+"""The end of the year 9999, the last that dates have."""
+
+_ONE_MS = timedelta(milliseconds=1)
+_MINUTE = timedelta(minutes=1)
+
+WHAT_CRON_IS = (
+    "write 5 fields, minute hour day-of-month month day-of-week, "
+    "such as '0 5 * * MON-FRI', or 6 with the second first"
+)
+
+
+class RuleError(ValueError):
+    """There is no such rule, or it never fires. The text is one line that says what to write."""
+
+
+class Misfire(Enum):
+    """What becomes of occurrences that are later than the setting `recurring_misfire_threshold`, as they
+    are after down time or a pause. The names are those of Quartz (CronTrigger, Trigger)."""
+
+    SMART = "SMART"
+    """The default: as FIRE_ONCE_NOW."""
+    FIRE_ONCE_NOW = "FIRE_ONCE_NOW"
+    """One occurrence at once for all that were missed; it has the planned time of the last of them."""
+    DO_NOTHING = "DO_NOTHING"
+    """None; on with the next time that comes."""
+    IGNORE_MISFIRE_POLICY = "IGNORE_MISFIRE_POLICY"
+    """All that were missed, each with its planned time, one after the other."""
+
+
+class Turn(NamedTuple):
+    """What is to be done with a recurring message that is due.
+
+    :param planned_ms: the occurrence to put into its queue now; None for none.
+    :param next_ms: when it is due again; None for never.
+    :param misfired: whether the misfire policy had a say.
+    """
+
+    planned_ms: int | None
+    next_ms: int | None
+    misfired: bool
+
+
+class Rule(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """When a message recurs: by `cron` in a time zone, or every `every_ms`. Times are epoch ms, `start_ms` and
+    `end_ms` included; `count` is after how many occurrences it ends."""
+
+    cron: str | None = None
+    every_ms: int | None = None
+    zone: str = "UTC"
+    start_ms: int | None = None
+    end_ms: int | None = None
+    count: int | None = None
+
+    @property
+    def every(self) -> str | None:
+        """The period as people write it, such as `2m`."""
+        return show_duration(self.every_ms * _ONE_MS) if self.every_ms is not None else None
+
+    def next_after(self, after_ms: int, set_ms: int) -> int | None:
+        """The first time after `after_ms`, to the ms; None when there is none.
+
+        :param set_ms: when the rule was set: a period without a start begins one period later.
+        :raises RuleError: when the zone is not known any more.
+        """
+        if self.every_ms is not None:
+            first_ms = self.start_ms if self.start_ms is not None else set_ms + self.every_ms
+            periods = max(0, (after_ms - first_ms) // self.every_ms + 1)
+            found: int | None = first_ms + periods * self.every_ms
+        else:
+            if self.start_ms is not None:
+                after_ms = max(after_ms, self.start_ms - 1)
+            found = _next_of_cron(self.cron or "", _zone(self.zone), after_ms)
+        if found is None or (self.end_ms is not None and found > self.end_ms):
+            return None
+        return found
+
+    def times_after(self, after_ms: int, set_ms: int) -> Iterator[int]:
+        """All times after `after_ms`, without regard to `count`."""
+        found = self.next_after(after_ms, set_ms)
+        while found is not None:
+            yield found
+            found = self.next_after(found, set_ms)
+
+    def last_until(self, until_ms: int, planned_ms: int, set_ms: int) -> int:
+        """The last time that is not after `until_ms`, given an earlier one."""
+        if self.every_ms is not None:
+            last_ms = self.end_ms if self.end_ms is not None else until_ms
+            return (
+                planned_ms + (min(until_ms, last_ms) - planned_ms) // self.every_ms * self.every_ms
+            )
+        # What `next_after` finds only grows with the time that it is asked for, so halving gets there.
+        low, high = planned_ms, until_ms
+        while low < high:
+            middle = (low + high) // 2
+            found = self.next_after(middle, set_ms)
+            if found is not None and found <= until_ms:
+                low = found
+            else:
+                high = middle
+        return low
+
+    def turn(
+        self, policy: Misfire, planned_ms: int, now_ms: int, set_ms: int, threshold_ms: int
+    ) -> Turn:
+        """What is to be done now about the time that was planned.
+
+        :param threshold_ms: how late an occurrence may be without being a misfire.
+        """
+        misfired = now_ms - planned_ms > threshold_ms
+        if misfired and policy is Misfire.DO_NOTHING:
+            return Turn(None, self.next_after(now_ms, set_ms), misfired)
+        if misfired and policy is not Misfire.IGNORE_MISFIRE_POLICY:
+            planned_ms = self.last_until(now_ms, planned_ms, set_ms)
+        return Turn(planned_ms, self.next_after(planned_ms, set_ms), misfired)
+
+    def check(self, now_ms: int, min_period_ms: int) -> None:
+        """Refuse a rule that never fires, or too often.
+
+        :param min_period_ms: the setting `recurring_min_period`.
+        :raises RuleError: then.
+        """
+        first = self.next_after(now_ms, now_ms)
+        if first is None:
+            raise RuleError(f"{self} never fires from now on")
+        shortest = self.every_ms
+        if shortest is None:
+            shortest = min_period_ms
+            before = first
+            for number, time_ms in enumerate(self.times_after(first, now_ms)):
+                if number == SAMPLE:
+                    break
+                shortest = min(shortest, time_ms - before)
+                before = time_ms
+        if shortest < min_period_ms:
+            raise RuleError(
+                f"{self} fires every {show_duration(shortest * _ONE_MS)}; the shortest period is "
+                f"recurring_min_period = {show_duration(min_period_ms * _ONE_MS)}"
+            )
+
+    def __str__(self) -> str:
+        if self.every_ms is not None:
+            return f"every {self.every}"
+        return f"cron '{self.cron}' in {self.zone}"
+
+
+def make_rule(
+    now_ms: int,
+    *,
+    cron: str | None = None,
+    every: str | None = None,
+    zone: str | None = None,
+    start: str | None = None,
+    end: str | None = None,
+    count: str | int | None = None,
+) -> Rule:
+    """A rule of what people write. Times are as in `parse_moment`, and of the rule's zone unless they have their own.
+
+    :raises RuleError: for what is none.
+    """
+    if (cron is None) == (every is None):
+        raise RuleError(
+            "a recurring message needs either a cron expression or a period (every), and not both"
+        )
+    zone = zone or "UTC"
+    of_zone = _zone(zone)
+    every_ms = None
+    if cron is not None:
+        cron = " ".join(cron.split())
+        _check_cron(cron)
+    else:
+        every_ms = _period(every or "")
+    return Rule(
+        cron=cron,
+        every_ms=every_ms,
+        zone=zone,
+        start_ms=_moment("start", start, now_ms, of_zone),
+        end_ms=_moment("end", end, now_ms, of_zone),
+        count=_count(count),
+    )
+
+
+def parse_misfire(text: str | None) -> Misfire:
+    """A policy by its name, in whatever case; `SMART` where there is none.
+
+    :raises RuleError: for another.
+    """
+    name = (text or Misfire.SMART.value).upper().removeprefix("MISFIRE_INSTRUCTION_")
+    try:
+        return Misfire(name.removesuffix("_POLICY") if name == "SMART_POLICY" else name)
+    except ValueError:
+        names = ", ".join(one.value for one in Misfire)
+        raise RuleError(f"{text!r} is no misfire policy; write one of {names}") from None
+
+
+def _period(text: str) -> int:
+    try:
+        period = parse_duration(text)
+    except ValueError:
+        raise RuleError(f"{text!r} is no period; write one such as 30s, 2m, 1h30m or 7d") from None
+    if period > LONGEST:
+        raise RuleError(f"{text!r} is no period: it is longer than 100 years")
+    if period < _ONE_MS or period % _ONE_MS:
+        raise RuleError(f"{text!r} is no period: it has to be whole milliseconds, and at least one")
+    return period // _ONE_MS
+
+
+def _moment(what: str, text: str | None, now_ms: int, zone: tzinfo) -> int | None:
+    if text is None:
+        return None
+    try:
+        moment_ms = parse_moment(text, now_ms, zone)
+    except ValueError as error:
+        raise RuleError(f"{what}: {error}") from None
+    if not 0 <= moment_ms <= LATEST_MS:
+        raise RuleError(f"{what}: {text!r} is not between the years 1970 and 9999")
+    return moment_ms
+
+
+def _count(value: str | int | None) -> int | None:
+    if value is None:
+        return None
+    text = str(value)
+    if not (text.isascii() and text.isdigit() and len(text) <= 18 and int(text) > 0):
+        raise RuleError(f"{text!r} is no count of occurrences; write a whole number from 1 on")
+    return int(text)
+
+
+@lru_cache(maxsize=512)
+def _zone(name: str) -> tzinfo:
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (
+        ValueError,
+        KeyError,
+        OSError,
+    ):  # OSError: it is a folder of zones, or too long for a file's name
+        raise RuleError(
+            f"{name!r} is no time zone; write one of the IANA list such as Europe/Berlin, or UTC"
+        ) from None
+
+
+def _check_cron(expression: str) -> None:
+    if len(expression) > MAX_EXPRESSION:
+        raise RuleError(f"a cron expression has at most {MAX_EXPRESSION} characters")
+    if "?" in expression:
+        raise RuleError(
+            f"cron '{expression}': the ? of Quartz is not known here; {WHAT_CRON_IS}. "
+            "Name weekdays, MON to SUN: Quartz counts them from 1 = SUN, cron from 0 = SUN"
+        )
+    try:
+        CronSim(expression, datetime(2000, 1, 1))  # noqa: DTZ001 - any time will do
+    except CronSimError as error:
+        raise RuleError(f"cron '{expression}': {error}; {WHAT_CRON_IS}") from None
+
+
+def _next_of_cron(expression: str, zone: tzinfo, after_ms: int) -> int | None:
+    try:
+        after = datetime.fromtimestamp(after_ms // 1000, zone)
+        for moment in _times(expression, after):
+            found_ms = int(moment.timestamp()) * 1000
+            if found_ms > after_ms:
+                return found_ms
+    except (OverflowError, ValueError):  # past the year 9999
+        return None
+    return None
+
+
+def _times(expression: str, after: datetime) -> Iterator[datetime]:
+    """Times behind another one; some may be before it where the clocks are changed."""
+    zone = after.tzinfo
+    if zone is UTC or not _names_hours(expression):
+        # By elapsed time: in the hour that comes twice it fires twice, in the one that is left out not at all.
+        yield from CronSim(expression, after)
+        return
+    # By the clock on the wall: what comes twice fires the first time, what is left out fires when the clock is past it.
+    for moment in CronSim(expression, after.replace(tzinfo=None)):
+        yield _on_wall(moment, zone)
+
+
+def _on_wall(moment: datetime, zone: tzinfo | None) -> datetime:
+    """When clocks first show a time, or where they leave it out, the first minute after that."""
+    on_wall = moment.replace(tzinfo=zone)
+    # The same zone on both sides, so what is compared is what clocks show.
+    while on_wall != on_wall.astimezone(UTC).astimezone(zone):
+        moment = moment.replace(second=0) + _MINUTE
+        on_wall = moment.replace(tzinfo=zone)
+    return on_wall
+
+
+def _names_hours(expression: str) -> bool:
+    """Whether neither the minute nor the hour begins with a star: then Debian's cron takes it for a job at certain
+    times of day."""
+    minute, hour = expression.split()[-5:-3]
+    return not minute.startswith("*") and not hour.startswith("*")

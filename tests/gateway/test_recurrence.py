@@ -1,0 +1,334 @@
+"""When recurring messages fire: cron in time zones, changes to and from summer time, periods, misfires."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.recurrence import (
+    LATEST_MS,
+    Misfire,
+    Rule,
+    RuleError,
+    Turn,
+    make_rule,
+    parse_misfire,
+)
+
+BERLIN = "Europe/Berlin"
+NOON = 1_800_000_000_000 - 1_800_000_000_000 % 86_400_000 + 43_200_000
+MINUTE = 60_000
+
+
+def ms(text: str, zone: str = "UTC") -> int:
+    """Epoch ms of a time in a zone."""
+    return int(datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).timestamp() * 1000)
+
+
+def rule(**asked: str | int) -> Rule:
+    """A rule that is made at noon."""
+    return make_rule(NOON, **asked)  # type: ignore[arg-type]
+
+
+def times(cron: str, zone: str, after: str, count: int) -> list[str]:
+    """The next times of an expression in UTC, from a time of its zone on."""
+    found = rule(cron=cron, zone=zone).times_after(ms(after, zone), 0)
+    return [
+        datetime.fromtimestamp(one / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        for one in islice(found, count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cron", "zone", "after", "expected"),
+    [
+        ("0 5 * * *", "UTC", "2027-05-01T04:59:59", ["2027-05-01T05:00:00", "2027-05-02T05:00:00"]),
+        ("0 5 * * *", BERLIN, "2027-05-01", ["2027-05-01T03:00:00", "2027-05-02T03:00:00"]),
+        ("0 5 * * *", "Asia/Kolkata", "2027-05-01", ["2027-04-30T23:30:00"]),
+        ("*/20 * * * * *", "UTC", "2027-05-01", ["2027-05-01T00:00:20", "2027-05-01T00:00:40"]),
+        ("0 0 31 * *", "UTC", "2027-01-31T12:00", ["2027-03-31T00:00:00", "2027-05-31T00:00:00"]),
+        ("0 0 L * *", "UTC", "2027-02-01", ["2027-02-28T00:00:00", "2027-03-31T00:00:00"]),
+        ("0 0 L 2 *", "UTC", "2027-03-01", ["2028-02-29T00:00:00", "2029-02-28T00:00:00"]),
+        ("0 0 29 2 *", "UTC", "2027-01-01", ["2028-02-29T00:00:00", "2032-02-29T00:00:00"]),
+        ("0 0 29 2 *", "UTC", "2096-03-01", ["2104-02-29T00:00:00"]),
+        ("0 9 * * MON#2", "UTC", "2027-05-01", ["2027-05-10T09:00:00", "2027-06-14T09:00:00"]),
+        ("0 9 LW * *", "UTC", "2027-05-01", ["2027-05-31T09:00:00", "2027-06-30T09:00:00"]),
+        # Both days named: either will do, as in any cron.
+        ("0 0 13 * FRI", "UTC", "2027-08-01", ["2027-08-06T00:00:00", "2027-08-13T00:00:00"]),
+        ("0 0 1 1 SUN", "UTC", "2027-12-30", ["2028-01-01T00:00:00", "2028-01-02T00:00:00"]),
+    ],
+)
+def test_cron(cron: str, zone: str, after: str, expected: list[str]) -> None:
+    assert times(cron, zone, after, len(expected)) == expected
+
+
+# In Berlin clocks go from 2:00 to 3:00 on 2027-03-28, and from 3:00 back to 2:00 on 2027-10-31.
+@pytest.mark.parametrize("seconds", ["", "0 "])
+@pytest.mark.parametrize(
+    ("cron", "after", "expected"),
+    [
+        # What clocks leave out fires when they are past it, once.
+        ("30 2 * * *", "2027-03-27T12:00", ["2027-03-28T01:00:00", "2027-03-29T00:30:00"]),
+        ("0,30 2 * * *", "2027-03-27T12:00", ["2027-03-28T01:00:00", "2027-03-29T00:00:00"]),
+        ("0 2,3 * * *", "2027-03-27T12:00", ["2027-03-28T01:00:00", "2027-03-29T00:00:00"]),
+        ("59 1 * * *", "2027-03-27T12:00", ["2027-03-28T00:59:00", "2027-03-28T23:59:00"]),
+        ("0 3 * * *", "2027-03-27T12:00", ["2027-03-28T01:00:00", "2027-03-29T01:00:00"]),
+        # What they show twice fires the first time only.
+        ("30 2 * * *", "2027-10-30T12:00", ["2027-10-31T00:30:00", "2027-11-01T01:30:00"]),
+        ("0,30 2 * * *", "2027-10-31T02:00", ["2027-10-31T00:30:00", "2027-11-01T01:00:00"]),
+        ("0 3 * * *", "2027-10-30T12:00", ["2027-10-31T02:00:00", "2027-11-01T02:00:00"]),
+        # With a star for the minute or the hour it goes by elapsed time.
+        (
+            "*/30 * * * *",
+            "2027-10-31T02:00",
+            ["2027-10-31T00:30:00", "2027-10-31T01:00:00", "2027-10-31T01:30:00"],
+        ),
+        ("0 * * * *", "2027-03-28T01:00", ["2027-03-28T01:00:00", "2027-03-28T02:00:00"]),
+        ("*/30 2 * * *", "2027-03-27T12:00", ["2027-03-29T00:00:00"]),
+    ],
+)
+def test_changes_of_the_clock(seconds: str, cron: str, after: str, expected: list[str]) -> None:
+    assert times(seconds + cron, BERLIN, after, len(expected)) == expected
+
+
+def test_in_the_second_of_two_equal_hours_nothing_fires_again() -> None:
+    second = ms("2027-10-31T01:15")  # 2:15 in Berlin, for the second time
+    assert rule(cron="0,30 2 * * *", zone=BERLIN).next_after(second, 0) == ms("2027-11-01T01:00")
+
+
+def test_a_day_that_a_zone_left_out() -> None:
+    """Samoa had no 2011-12-30: what was for that day fired when it was over."""
+    assert times("0 9 30 12 *", "Pacific/Apia", "2011-12-01", 2) == [
+        "2011-12-30T10:00:00",
+        "2012-12-29T19:00:00",
+    ]
+
+
+CRON_FIELDS = st.tuples(
+    st.sampled_from(["*", "*/7", "0", "30", "5-50/15", "0,59"]),
+    st.sampled_from(["*", "*/5", "0", "2", "1-3", "2,23"]),
+    st.sampled_from(["*", "*/2", "1", "28-31", "L", "LW"]),
+    st.sampled_from(["*", "3", "10-11", "2", "MAR,OCT"]),
+    st.sampled_from(["*", "SUN", "1-5", "FRI#5", "0L"]),
+)
+ZONES = st.sampled_from(["UTC", BERLIN, "America/New_York", "Australia/Lord_Howe", "Africa/Cairo"])
+WHEN = st.integers(ms("2026-01-01"), ms("2036-01-01"))
+
+
+@settings(max_examples=150, deadline=None)
+@given(CRON_FIELDS, st.sampled_from(["", "0 ", "*/20 "]), ZONES, WHEN)
+def test_times_only_go_on_and_are_what_the_fields_say(
+    fields: tuple[str, ...], seconds: str, zone: str, after_ms: int
+) -> None:
+    try:
+        of = rule(cron=seconds + " ".join(fields), zone=zone)
+    except RuleError:
+        return  # such as the 28th to 31st of no month
+    found = list(islice(of.times_after(after_ms, 0), 4))
+    assert found == sorted(set(found))
+    assert all(one > after_ms for one in found)
+    for one in found:
+        # Asked from anywhere in between, the answer is the same.
+        assert of.next_after(max(after_ms, one - 1), 0) == one
+        if zone == "UTC":
+            moment = datetime.fromtimestamp(one / 1000, UTC)
+            assert fields[1] not in ("0", "2") or moment.hour == int(fields[1])
+            assert fields[0] not in ("0", "30") or moment.minute == int(fields[0])
+
+
+@settings(max_examples=100, deadline=None)
+@given(CRON_FIELDS, ZONES, WHEN, st.integers(0, 40 * 86_400_000))
+def test_the_last_time_until_now(
+    fields: tuple[str, ...], zone: str, after_ms: int, passed_ms: int
+) -> None:
+    try:
+        of = rule(cron=" ".join(fields), zone=zone)
+    except RuleError:
+        return
+    planned_ms = of.next_after(after_ms, 0)
+    if planned_ms is None:
+        return
+    now_ms = planned_ms + passed_ms
+    last_ms = of.last_until(now_ms, planned_ms, 0)
+    assert planned_ms <= last_ms <= now_ms
+    following = of.next_after(last_ms, 0)
+    assert following is None or following > now_ms
+    assert of.next_after(last_ms - 1, 0) == last_ms
+
+
+PERIODS = st.integers(1, 10 * 86_400_000)
+
+
+@given(
+    PERIODS, st.none() | st.integers(0, 1 << 41), st.integers(0, 1 << 41), st.integers(0, 1 << 41)
+)
+def test_periods(every_ms: int, start_ms: int | None, set_ms: int, after_ms: int) -> None:
+    of = Rule(every_ms=every_ms, start_ms=start_ms)
+    first_ms = start_ms if start_ms is not None else set_ms + every_ms
+    found = of.next_after(after_ms, set_ms)
+    assert found is not None
+    assert found > after_ms
+    assert found >= first_ms
+    assert (found - first_ms) % every_ms == 0
+    assert found == first_ms or found - every_ms <= after_ms
+    assert of.next_after(found, set_ms) == found + every_ms
+    assert of.last_until(found + every_ms * 5 - 1, found, set_ms) == found + every_ms * 4
+
+
+def test_start_and_end_belong_to_it() -> None:
+    of = rule(cron="0 5 * * *", start="2027-05-02T05:00", end="2027-05-03T05:00")
+    assert list(of.times_after(ms("2027-01-01"), 0)) == [
+        ms("2027-05-02T05:00"),
+        ms("2027-05-03T05:00"),
+    ]
+    of = rule(every="1h", start="2027-05-02T05:00", end="2027-05-02T07:00")
+    assert len(list(of.times_after(0, 0))) == 3
+    assert of.last_until(ms("2027-06-01"), ms("2027-05-02T05:00"), 0) == ms("2027-05-02T07:00")
+
+
+def test_times_are_of_the_rules_zone() -> None:
+    assert rule(every="1h", zone=BERLIN, start="2027-05-02T05:00").start_ms == ms(
+        "2027-05-02T03:00"
+    )
+    assert rule(every="1h", zone=BERLIN, start="2027-05-02T05:00Z").start_ms == ms(
+        "2027-05-02T05:00"
+    )
+    assert rule(every="1h", start="+10m").start_ms == NOON + 10 * MINUTE
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({}, "either a cron expression or a period"),
+        ({"cron": "* * * * *", "every": "2m"}, "and not both"),
+        ({"cron": ""}, "Wrong number of fields"),
+        ({"cron": "* * *"}, "Wrong number of fields"),
+        ({"cron": "61 * * * *"}, "Bad minute"),
+        ({"cron": "0 0 5 * * ?"}, "Quartz"),
+        ({"cron": "@daily"}, "write 5 fields"),
+        ({"cron": "0 0 30 2 *"}, "Bad day-of-month"),
+        ({"cron": "0 " * 101}, "200 characters"),
+        ({"every": "often"}, "no period"),
+        ({"every": "0s"}, "no period"),
+        ({"every": "-5s"}, "no period"),
+        ({"every": "0.5ms"}, "no period"),
+        ({"every": "1.0005s"}, "no period"),
+        ({"every": "101000d"}, "longer than 100 years"),
+        ({"every": "nan"}, "no period"),
+        ({"cron": "* * * * *", "zone": "Berlin"}, "no time zone"),
+        ({"cron": "* * * * *", "zone": "Europe"}, "no time zone"),
+        ({"cron": "* * * * *", "zone": "../../etc/passwd"}, "no time zone"),
+        ({"cron": "* * * * *", "zone": "x" * 5_000}, "no time zone"),
+        ({"every": "1h", "start": "soon"}, "start: 'soon' is not a time"),
+        ({"every": "1h", "end": "9" * 40}, "between the years"),
+        ({"every": "1h", "start": "1960-01-01T00:00"}, "between the years"),
+        ({"every": "1h", "count": "0"}, "no count"),
+        ({"every": "1h", "count": "-1"}, "no count"),
+        ({"every": "1h", "count": "9" * 30}, "no count"),
+    ],
+)
+def test_what_is_no_rule_is_refused(asked: dict[str, str], says: str) -> None:
+    with pytest.raises(RuleError, match=re.escape(says)):
+        make_rule(NOON, **asked)
+
+
+@given(st.text(max_size=30) | st.text("0123456789*/,-LW# SUNMO", max_size=30))
+def test_any_text_is_a_rule_or_refused(text: str) -> None:
+    for asked in ({"cron": text}, {"every": text}, {"every": "1h", "zone": text}):
+        try:
+            made = make_rule(NOON, **asked)
+            made.check(NOON, 1)
+        except RuleError:
+            continue
+        found = made.next_after(NOON, NOON)
+        assert found is not None
+        assert found > NOON
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"every": "1h", "end": "2027-01-01T00:00"}, "never fires"),
+        ({"cron": "0 0 29 2 *", "end": "2027-12-31T00:00"}, "never fires"),
+        ({"every": "500ms"}, "recurring_min_period = 1s"),
+        ({"every": "1h", "start": "2020-01-01T00:00"}, None),
+        ({"cron": "* * * * * *"}, None),
+    ],
+)
+def test_check(asked: dict[str, str], says: str | None) -> None:
+    made = rule(**asked)
+    if says is None:
+        made.check(NOON, 1_000)
+        return
+    with pytest.raises(RuleError, match=says):
+        made.check(NOON, 1_000)
+
+
+def test_cron_is_held_against_the_shortest_period() -> None:
+    rule(cron="*/10 * * * * *").check(NOON, 10_000)
+    with pytest.raises(RuleError, match=r"fires every 10s; .* recurring_min_period = 11s"):
+        rule(cron="*/10 * * * * *").check(NOON, 11_000)
+    with pytest.raises(RuleError, match="fires every 1m"):
+        rule(cron="0,1 5 * * *").check(NOON, 2 * MINUTE)
+
+
+def test_beyond_the_last_year_there_is_nothing() -> None:
+    assert rule(cron="0 0 1 1 *").next_after(LATEST_MS, 0) is None
+    assert rule(cron="0 0 1 1 *").next_after(1 << 62, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("policy", "late_ms", "planned", "following", "misfired"),
+    [
+        (Misfire.SMART, 0, 0, 1, False),
+        (Misfire.SMART, MINUTE, 0, 1, False),
+        (Misfire.SMART, MINUTE + 1, 6, 7, True),
+        (Misfire.FIRE_ONCE_NOW, MINUTE + 1, 6, 7, True),
+        (Misfire.DO_NOTHING, MINUTE, 0, 1, False),
+        (Misfire.DO_NOTHING, MINUTE + 1, None, 7, True),
+        (Misfire.IGNORE_MISFIRE_POLICY, MINUTE, 0, 1, False),
+        (Misfire.IGNORE_MISFIRE_POLICY, MINUTE + 1, 0, 1, True),
+    ],
+)
+@pytest.mark.parametrize("asked", [{"every": "10s"}, {"cron": "*/10 * * * * *"}])
+def test_misfires(
+    asked: dict[str, str],
+    policy: Misfire,
+    late_ms: int,
+    planned: int | None,
+    following: int,
+    misfired: bool,
+) -> None:
+    """What was planned for noon, every ten seconds, when it is later than that."""
+    of = rule(**asked)
+    turn = of.turn(policy, NOON, NOON + late_ms, NOON - 10_000, MINUTE)
+    planned_ms = NOON + planned * 10_000 if planned is not None else None
+    assert turn == Turn(planned_ms, NOON + following * 10_000, misfired)
+
+
+def test_the_last_turn() -> None:
+    end = NOON + 25_000
+    of = Rule(every_ms=10_000, start_ms=NOON, end_ms=end)
+    late = NOON + timedelta(days=1) // timedelta(milliseconds=1)
+    assert of.turn(Misfire.SMART, NOON, late, NOON, MINUTE) == Turn(NOON + 20_000, None, True)
+    assert of.turn(Misfire.DO_NOTHING, NOON, late, NOON, MINUTE) == Turn(None, None, True)
+
+
+def test_names_of_policies() -> None:
+    assert parse_misfire(None) is Misfire.SMART
+    assert parse_misfire("fire_once_now") is Misfire.FIRE_ONCE_NOW
+    assert parse_misfire("MISFIRE_INSTRUCTION_DO_NOTHING") is Misfire.DO_NOTHING
+    assert parse_misfire("MISFIRE_INSTRUCTION_SMART_POLICY") is Misfire.SMART
+    with pytest.raises(RuleError, match="write one of SMART, FIRE_ONCE_NOW"):
+        parse_misfire("FIRE_ALL")
+
+
+def test_rules_are_shown() -> None:
+    assert str(rule(every="90s")) == "every 1m30s"
+    assert str(rule(cron=" 0  5 * * * ", zone=BERLIN)) == "cron '0 5 * * *' in Europe/Berlin"

@@ -16,6 +16,7 @@ from gateway.outgoing import Outgoing
 from gateway.parked import ParkingLot
 from gateway.pop_orders import PopOrders
 from gateway.quotas import Quotas
+from gateway.recurring import RecurringMessages
 from gateway.resets import Resets
 from gateway.setting_values import HostPort
 from gateway.stats import Statistics
@@ -42,6 +43,7 @@ class Broker:
     committer: Committer
     quotas: Quotas
     intake: Intake
+    recurring: RecurringMessages
     stats: Statistics
     audit: AuditLog
     resets: Resets

@@ -343,6 +343,32 @@ class Config(BaseModel):
         live=True,
     )
 
+    recurring_max: Count = setting(
+        10_000,
+        _LATER,
+        "Most recurring messages, paused ones too; further ones are refused.",
+        least=0,
+        most=10_000_000,
+        live=True,
+    )
+    recurring_min_period: Duration = setting(
+        timedelta(seconds=1),
+        _LATER,
+        "Shortest time from one occurrence of a recurring message to the next; what recurs more often is refused.",
+        least=timedelta(milliseconds=1),
+        most=LONGEST,
+        live=True,
+    )
+    recurring_misfire_threshold: Duration = setting(
+        timedelta(seconds=60),
+        _LATER,
+        "How late an occurrence of a recurring message may be and still count as in time; for what is later, its "
+        "misfire policy decides (docs/recurring.md).",
+        least=timedelta(0),
+        most=LONGEST,
+        live=True,
+    )
+
     broker_name: Name = setting(
         "broker-a", _BROKER, "The broker's name in routes.", upstream="brokerName"
     )
@@ -623,6 +649,16 @@ class Config(BaseModel):
     def max_delay_ms(self) -> int:
         """`max_delay` in ms."""
         return self.max_delay // timedelta(milliseconds=1)
+
+    @cached_property
+    def recurring_min_period_ms(self) -> int:
+        """`recurring_min_period` in ms."""
+        return self.recurring_min_period // timedelta(milliseconds=1)
+
+    @cached_property
+    def recurring_misfire_threshold_ms(self) -> int:
+        """`recurring_misfire_threshold` in ms."""
+        return self.recurring_misfire_threshold // timedelta(milliseconds=1)
 
     @cached_property
     def connection_idle_ms(self) -> int:

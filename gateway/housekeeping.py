@@ -122,7 +122,7 @@ class Housekeeping:
     def _watch_disk(self) -> None:
         full = self._broker.store.environment.disk_free() < self._broker.config.disk_reserve
         if full != self._sending.disk_full:
-            self._sending.disk_full = full
+            self._sending.disk_full = self._broker.recurring.disk_full = full
             if full:
                 self.log.error(
                     "sends are refused: the disk has less than disk_reserve = {reserve} bytes free",

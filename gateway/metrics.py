@@ -74,6 +74,19 @@ class BrokerCollector(Collector):
         yield self._gauge(
             "rocketmq_timer_dequeue_latency", "How overdue the earliest message is, in ms", late_ms
         )
+        yield self._gauge(
+            "tidegate_recurring", "Recurring messages, paused ones too", broker.recurring.count()
+        )
+        yield self._counter(
+            "tidegate_recurring_fired",
+            "Messages that recurring ones put into their queues",
+            broker.committer.recurred,
+        )
+        yield self._counter(
+            "tidegate_recurring_misfires",
+            "Times that one was later than recurring_misfire_threshold",
+            broker.committer.misfired,
+        )
 
     def _traffic(self) -> Iterator[Metric]:
         """What entered queues, and what consumers were handed."""

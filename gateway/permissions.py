@@ -276,6 +276,10 @@ PERMISSIONS: Final[Mapping[int, Requirement]] = {
     Code.LOOK_UP_TIMERS: topic(READ),
     Code.ABORT_TIMERS: _abort,
     Code.GET_TIMER_METRICS: cluster(GET),
+    # what recurs; it is set by sends
+    Code.LIST_RECURRING: topic(READ),
+    Code.CHANGE_RECURRING: topic(PUB),
+    Code.NEXT_RECURRING: topic(READ),
     Code.CLOCK: _clock,
     # finding messages
     Code.QUERY_MESSAGE: topic(READ),

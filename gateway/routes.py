@@ -20,6 +20,7 @@ from gateway.handlers.popping import Popping
 from gateway.handlers.progress import GroupProgress
 from gateway.handlers.pulling import Pulling
 from gateway.handlers.queries import Queries
+from gateway.handlers.recurring import RecurringRequests
 from gateway.handlers.relays import Relays
 from gateway.handlers.replies import Replies
 from gateway.handlers.routing import Routing
@@ -45,6 +46,7 @@ class Handlers(NamedTuple):
     assignments: Assignments
     offsets: Offsets
     timers: Timers
+    recurring: RecurringRequests
     manual_time: ManualTime
     transactions: Transactions
     replies: Replies
@@ -130,6 +132,10 @@ def routes(to: Handlers) -> Mapping[int, Route]:
         Code.ABORT_TIMERS: Route(headers.AbortTimers, to.timers.abort),
         Code.GET_TIMER_METRICS: Route(None, to.timers.metrics),
         Code.CLOCK: Route(headers.MoveClock, to.manual_time.clock),
+        # what recurs
+        Code.LIST_RECURRING: Route(headers.ListRecurring, to.recurring.list),
+        Code.CHANGE_RECURRING: Route(headers.ChangeRecurring, to.recurring.change),
+        Code.NEXT_RECURRING: Route(headers.NextRecurring, to.recurring.next_times),
         # finding messages
         Code.QUERY_MESSAGE: Route(headers.QueryMessage, to.queries.query),
         Code.VIEW_MESSAGE_BY_ID: Route(headers.ViewMessage, to.queries.view),

@@ -38,6 +38,7 @@ from gateway.handlers.popping import Popping
 from gateway.handlers.progress import GroupProgress
 from gateway.handlers.pulling import Pulling
 from gateway.handlers.queries import Queries
+from gateway.handlers.recurring import RecurringRequests
 from gateway.handlers.relays import Relays
 from gateway.handlers.replies import Replies
 from gateway.handlers.routing import Routing
@@ -59,6 +60,7 @@ from gateway.pop_orders import PopOrders
 from gateway.pop_queues import PopQueues
 from gateway.pop_waits import PopWaits
 from gateway.quotas import Quotas
+from gateway.recurring import RecurringMessages
 from gateway.resets import Resets
 from gateway.router import RequestError, Router
 from gateway.routes import Handlers, routes
@@ -325,6 +327,9 @@ class Gateway:
             config.commit_wait_ms / 1000,
         )
         quotas = Quotas(store, config, reactor.seconds)
+        intake = Intake(store, clock, committer, quotas, config, host)
+        recurring = RecurringMessages(store, clock, intake, topics, config)
+        committer.recur(recurring)
         self.broker = broker = Broker(
             config=config,
             clock=clock,
@@ -336,7 +341,8 @@ class Gateway:
             parked=parked,
             committer=committer,
             quotas=quotas,
-            intake=Intake(store, clock, committer, quotas, config, host),
+            intake=intake,
+            recurring=recurring,
             stats=Statistics(store, clock.now_ms, config.cluster_name, lambda: committer.fired),
             audit=audit,
             resets=Resets(),
@@ -346,7 +352,7 @@ class Gateway:
             host=host,
         )
         self._tapping = Tapping(reactor, self.factory)
-        for part in (topics, groups, quotas, broker.intake, self.factory, self._tapping):
+        for part in (topics, groups, quotas, intake, recurring, self.factory, self._tapping):
             broker.follow(part.configure)
         self._pending = pending = PendingMessages(broker)
         self._sending = sending = Sending(broker, pending)
@@ -365,6 +371,7 @@ class Gateway:
             assignments=Assignments(broker, modes),
             offsets=Offsets(broker),
             timers=Timers(broker, pending),
+            recurring=RecurringRequests(broker),
             manual_time=ManualTime(broker, reactor),
             transactions=transactions,
             replies=Replies(broker, sending),

@@ -90,9 +90,15 @@ def delete_recurring_of(store: Store, topic: bytes) -> int:
 
 
 @in_batch
-def find_recurring(store: Store, topic: bytes, name: bytes) -> Recurring | None:
+def current_recurring(store: Store, topic: bytes, name: bytes) -> Recurring | None:
     """A recurring message, with the changes that the batch has made to it."""
     return _read(store, store.batch_transaction(), recurring_key(topic, name))
+
+
+@in_batch
+def next_planned(store: Store) -> int | None:
+    """When the first recurring message fires, in epoch ms, with the changes of the batch."""
+    return _first_planned(store, store.batch_transaction())
 
 
 @in_batch
@@ -113,6 +119,12 @@ def due_recurring(store: Store, now_ms: int, limit: int, max_bytes: int) -> list
     return due
 
 
+def find_recurring(store: Store, topic: bytes, name: bytes) -> Recurring | None:
+    """A recurring message as it was committed last."""
+    with store.read_transaction() as txn:
+        return _read(store, txn, recurring_key(topic, name))
+
+
 def count_recurring(store: Store) -> int:
     """How many recurring messages there are, paused ones too, as they were committed last."""
     with store.read_transaction() as txn:
@@ -122,8 +134,7 @@ def count_recurring(store: Store) -> int:
 def next_recurring_due(store: Store) -> int | None:
     """When the first recurring message fires, in epoch ms, as it was committed last."""
     with store.read_transaction() as txn:
-        cursor = txn.cursor(db=store.tables.planned)
-        return split_planned_key(cursor.key())[0] if cursor.first() else None
+        return _first_planned(store, txn)
 
 
 def scan_recurring(
@@ -165,6 +176,11 @@ def _unplan(store: Store, txn: lmdb.Transaction, key: bytes) -> None:
     if value is not None:
         next_ms, _, _ = RECURRENCE_VALUE.unpack(value)
         txn.delete(planned_key(next_ms, key), db=store.tables.planned)
+
+
+def _first_planned(store: Store, txn: lmdb.Transaction) -> int | None:
+    cursor = txn.cursor(db=store.tables.planned)
+    return split_planned_key(cursor.key())[0] if cursor.first() else None
 
 
 def _read(store: Store, txn: lmdb.Transaction, key: bytes) -> Recurring | None:

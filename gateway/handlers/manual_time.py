@@ -57,7 +57,7 @@ class ManualTime:
                 ResponseCode.INVALID_PARAMETER,
                 "the clock can be advanced, or set to a time from 1970 to 9999",
             )
-        self._moves.append(_Move(call, target_ms, self._broker.committer.fired))
+        self._moves.append(_Move(call, target_ms, self._fired()))
         if len(self._moves) == 1:
             self._go_on()
 
@@ -82,7 +82,7 @@ class ManualTime:
                 )
                 break
             if arrived:
-                state = self._state(committer.fired - move.fired)
+                state = self._state(self._fired() - move.fired)
                 move.call.answer(body=msgspec.json.encode(state))
                 break
         else:
@@ -91,6 +91,10 @@ class ManualTime:
         self._moves.popleft()
         if self._moves:
             self._reactor.callLater(0, self._go_on)
+
+    def _fired(self) -> int:
+        committer = self._broker.committer
+        return committer.fired + committer.recurred
 
     def _state(self, fired: int) -> ClockState:
         manual = isinstance(self._broker.clock, ManualClock)

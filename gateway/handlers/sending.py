@@ -10,6 +10,7 @@ from gateway.config import Config
 from gateway.delays import REQUESTS, TIMER_PROPERTIES
 from gateway.intake import REGION, Accepted, NewMessage
 from gateway.pending import PendingMessages
+from gateway.recurring import asks_to_recur, name_of, read_order
 from gateway.router import Call, RequestError
 from gateway.topics import (
     DLQ_PREFIX,
@@ -105,6 +106,9 @@ class Sending:
             self._send_batch(call, topic, queue_id)
             return
         properties = fields.properties or ""
+        if asks_to_recur(properties):
+            self._recurring(call, topic, queue_id, properties)
+            return
         half = is_half(properties, fields.reconsume_times)
         self._check_transaction(fields, properties, half)
         if topic.name.startswith(RETRY_PREFIX):
@@ -115,18 +119,39 @@ class Sending:
         accept = self._intake.accept_half if half else self._intake.accept
         accepted = accept(
             topic,
-            NewMessage(
-                queue_id,
-                fields.flag,
-                fields.sys_flag & ~HOSTS_V6,
-                fields.born_timestamp,
-                call.peer.host,
-                fields.reconsume_times,
-                call.command.body,
-                properties,
-            ),
+            _new_message(call, queue_id, properties),
         )
         self._committer.answer(call, self._answer(call, topic, queue_id, accepted))
+
+    def _recurring(self, call: Call, topic: Topic, queue_id: int, properties: str) -> None:
+        """Set, pause, resume or delete a recurring message; the one that orders it is itself not delivered."""
+        fields: SendMessage = call.fields
+        recurring = self._broker.recurring
+        if is_half(properties, fields.reconsume_times):
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL, "a transaction cannot set a recurring message"
+            )
+        order = find(properties, names.RECUR_CHANGE)
+        if order is not None:
+            change = recurring.change(order, topic.name, name_of(properties))
+        else:
+            message = _new_message(call, queue_id, properties)
+            change = recurring.put(
+                topic, read_order(properties, self._broker.clock.now_ms()), message
+            )
+        ext = {
+            "msgId": offset_msg_id(self._broker.host, 0),
+            "queueId": str(queue_id),
+            "queueOffset": "0",
+            "recurring": change.outcome,
+            "recurringState": change.recurring.state,
+            "nextMs": str(change.recurring.next_ms),
+            **IN_EVERY_ANSWER,
+        }
+        uniq = find(properties, names.UNIQ_KEY)
+        if uniq is not None:
+            ext["transactionId"] = uniq
+        self._committer.answer(call, call.encode(ext))
 
     def _check_transaction(self, fields: SendMessage, properties: str, half: bool) -> None:
         """Refuse what would not be a transaction although its sender takes it for one."""
@@ -263,6 +288,11 @@ class Sending:
             )
             for item in self._items(call.command.body)
         ]
+        if any(asks_to_recur(message.properties) for message in messages):
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "a batch cannot set a recurring message: send it alone",
+            )
         accepted = self._intake.accept_batch(topic, messages)
         host = self._broker.host
         uniq = find(fields.properties or "", names.UNIQ_KEY)
@@ -374,6 +404,21 @@ class Sending:
             f"{names.ORIGIN_MESSAGE_ID}\x01{origin_id}\x02"
             f"{names.WAIT}\x01false\x02{names.DELAY}\x01{level}\x02"
         )
+
+
+def _new_message(call: Call, queue_id: int, properties: str) -> NewMessage:
+    """The message of a send that is no batch."""
+    fields: SendMessage = call.fields
+    return NewMessage(
+        queue_id,
+        fields.flag,
+        fields.sys_flag & ~HOSTS_V6,
+        fields.born_timestamp,
+        call.peer.host,
+        fields.reconsume_times,
+        call.command.body,
+        properties,
+    )
 
 
 def _place(accepted: Accepted) -> int:

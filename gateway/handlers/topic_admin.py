@@ -136,6 +136,7 @@ class TopicAdmin:
         self._topics.delete(fields.topic)
         self._broker.store.forget_topic_offsets(fields.topic.encode())
         self._broker.orders.forget_topic(fields.topic)
+        self._broker.recurring.forget_topic(fields.topic)
         self._broker.stats.forget_topic(fields.topic)
         self._answer_on_disk(call)
 

@@ -125,6 +125,9 @@ class RequestCode(IntEnum):
 
     LOOK_UP_TIMERS = 31_001
     ABORT_TIMERS = 31_002
+    LIST_RECURRING = 31_010
+    CHANGE_RECURRING = 31_011
+    NEXT_RECURRING = 31_012
     CLOCK = 31_020
     """Those from 31001 on are Tidegate's own; upstream uses no code from 31000 to 31999."""
 

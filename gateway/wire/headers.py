@@ -61,12 +61,14 @@ from gateway.wire.pop_headers import (
     PollingInfo,
     PopMessage,
 )
+from gateway.wire.recurring_headers import ChangeRecurring, ListRecurring, NextRecurring
 
 __all__ = [
     "FIELDS_OF_REQUESTS",
     "AbortTimers",
     "AckMessage",
     "ChangeInvisibleTime",
+    "ChangeRecurring",
     "CloneGroupOffset",
     "ConsumeMessageDirectly",
     "ConsumerSendMsgBack",
@@ -98,12 +100,14 @@ __all__ = [
     "KvConfig",
     "KvNamespace",
     "ListAcls",
+    "ListRecurring",
     "ListUsers",
     "LookUpTimers",
     "MoveClock",
     "NameServerBroker",
     "NamedSubject",
     "NamedUser",
+    "NextRecurring",
     "Notification",
     "PeekMessage",
     "PollingInfo",
@@ -436,6 +440,9 @@ FIELDS_OF_REQUESTS: Final[Mapping[int, type[Fields]]] = {
     RequestCode.POLLING_INFO: PollingInfo,
     RequestCode.LOOK_UP_TIMERS: LookUpTimers,
     RequestCode.ABORT_TIMERS: AbortTimers,
+    RequestCode.LIST_RECURRING: ListRecurring,
+    RequestCode.CHANGE_RECURRING: ChangeRecurring,
+    RequestCode.NEXT_RECURRING: NextRecurring,
     RequestCode.CLOCK: MoveClock,
 }
 """The fields of every request code that has any."""

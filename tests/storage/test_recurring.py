@@ -15,11 +15,13 @@ from storage import (
     Recurring,
     Store,
     count_recurring,
+    current_recurring,
     delete_recurring,
     delete_recurring_of,
     due_recurring,
     find_faults,
     find_recurring,
+    next_planned,
     next_recurring_due,
     plan_recurring,
     put_recurring,
@@ -119,8 +121,10 @@ def test_what_is_forgotten_is_gone(store: Store) -> None:
     put(store, recurring(b"a", 10), recurring(b"b", 20, paused=True), recurring(b"c", 5, b"other"))
     assert delete_recurring(store, TOPIC, b"a")
     assert not delete_recurring(store, TOPIC, b"a")
-    assert find_recurring(store, TOPIC, b"a") is None
+    assert current_recurring(store, TOPIC, b"a") is None
+    assert find_recurring(store, TOPIC, b"a") is not None
     store.commit()
+    assert find_recurring(store, TOPIC, b"a") is None
     assert delete_recurring_of(store, TOPIC) == 1
     assert delete_recurring_of(store, TOPIC) == 0
     store.commit()
@@ -136,11 +140,14 @@ def test_a_topic_is_not_another_one_that_begins_like_it(store: Store) -> None:
 
 def test_readers_see_what_is_committed(store: Store) -> None:
     put_recurring(store, recurring())
-    assert find_recurring(store, TOPIC, b"nightly") == recurring()
+    assert current_recurring(store, TOPIC, b"nightly") == recurring()
+    assert next_planned(store) == 1_000
     assert scan_recurring(store, None, None, 10).found == []
     assert (count_recurring(store), next_recurring_due(store)) == (0, None)
-    store.abandon()
     assert find_recurring(store, TOPIC, b"nightly") is None
+    store.abandon()
+    assert current_recurring(store, TOPIC, b"nightly") is None
+    assert next_planned(store) is None
 
 
 @given(

@@ -164,6 +164,9 @@ NEEDS: dict[int, tuple[dict[str, str], object, Grants]] = {
     200151: ({}, BATCH_ACK, [(G, "Sub"), (T, "Sub")]),
     31001: ({"topic": "T"}, None, [(T, "Get")]),
     31002: ({"topic": "T", "key": "k"}, None, [(T, "Pub")]),
+    31010: ({"topic": "T"}, None, [(T, "Get")]),
+    31011: ({"topic": "T", "name": "n", "change": "pause"}, None, [(T, "Pub")]),
+    31012: ({"topic": "T", "name": "n"}, None, [(T, "Get")]),
 }
 """What requests about topics and groups need: their fields, their body, and permissions that are enough and no more."""
 
@@ -233,7 +236,7 @@ ALTERNATIVES: dict[tuple[int, str], set[str]] = {
     (14, G): READ,
     (15, T): {"Sub", "Update"},
     (15, G): {"Sub", "Update"},
-    **dict.fromkeys([(code, T) for code in (29, 30, 31, 32, 31001)], READ),
+    **dict.fromkeys([(code, T) for code in (29, 30, 31, 32, 31001, 31010, 31012)], READ),
     (38, G): READ,
     (105, T): ANY_ROUTE,
     (200, G): {"Create", "Update"},

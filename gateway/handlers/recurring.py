@@ -1,0 +1,64 @@
+"""Recurring messages: lists (Tidegate's own 31010), changes (31011) and the next times (31012).
+
+They are set by sends with properties: `Sending`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from gateway.access import READ
+from gateway.broker import Broker
+from gateway.recurrence import RuleError, make_rule
+from gateway.router import Call, RequestError
+from gateway.wire.codes import ResponseCode
+from gateway.wire.headers import ChangeRecurring, ListRecurring, NextRecurring
+from gateway.wire.recurring_bodies import RecurringList, RecurringTimes
+
+
+class RecurringRequests:
+    """Reads the questions and writes the answers."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._recurring = broker.recurring
+
+    def list(self, call: Call) -> None:
+        """A page of those that the sender may read, or the one with a name."""
+        fields: ListRecurring = call.fields
+        if fields.name:
+            page = RecurringList([self._recurring.get(fields.topic, fields.name)])
+        else:
+            page = self._recurring.page(
+                fields.topic, cursor=fields.cursor, limit=fields.limit, full=fields.full
+            )
+        found = [one for one in page.recurring if call.may(READ, one.topic)]
+        call.answer(body=msgspec.json.encode(RecurringList(found, page.cursor)))
+
+    def change(self, call: Call) -> None:
+        """Pause, resume or delete one; the answer says what was done."""
+        fields: ChangeRecurring = call.fields
+        change = self._recurring.change(fields.change, fields.topic, fields.name)
+        self._broker.committer.answer(call, call.encode(body=msgspec.json.encode(change)))
+
+    def next_times(self, call: Call) -> None:
+        """When one fires next, or when a rule would."""
+        fields: NextRecurring = call.fields
+        if fields.name:
+            one = self._recurring.get(fields.topic, fields.name)
+            times = self._recurring.next_times(fields.topic, fields.name, fields.times)
+            call.answer(body=msgspec.json.encode(RecurringTimes(times, one.zone)))
+            return
+        try:
+            rule = make_rule(
+                self._broker.clock.now_ms(),
+                cron=fields.cron,
+                every=fields.every,
+                zone=fields.zone,
+                start=fields.start,
+                end=fields.end,
+            )
+        except RuleError as error:
+            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+        times = self._recurring.preview(rule, fields.times)
+        call.answer(body=msgspec.json.encode(RecurringTimes(times, rule.zone)))

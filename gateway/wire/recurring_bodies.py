@@ -1,0 +1,58 @@
+"""Bodies of the answers to Tidegate's own requests about recurring messages; JSON, names in camel case."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class RecurringMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A recurring message as lists tell of it. Times are epoch ms; `body_size` is bytes.
+
+    It has `cron` or `every`. `state` is "active" or "paused"; of a paused one `next_ms` is when it would have fired.
+    `fired` is how many messages it has put into their queue. `body` and `properties` are there only when they are
+    asked for; in JSON the body is in base64.
+    """
+
+    topic: str
+    name: str
+    state: str
+    next_ms: int
+    fired: int
+    cron: str | None = None
+    every: str | None = None
+    zone: str
+    misfire: str
+    start_ms: int | None = None
+    end_ms: int | None = None
+    count: int | None = None
+    set_ms: int
+    queue_id: int
+    tags: str
+    keys: str
+    body_size: int
+    body: bytes | None = None
+    properties: dict[str, str] | None = None
+
+
+class RecurringList(msgspec.Struct, frozen=True):
+    """One page of a list; `cursor` asks for the next one and is None on the last."""
+
+    recurring: list[RecurringMessage]
+    cursor: str | None = None
+
+
+class RecurringChange(msgspec.Struct, frozen=True):
+    """What was done to a recurring message, and how it is now, or was when it was deleted.
+
+    `outcome` is "set", "replaced", "updated", "paused", "already paused", "resumed", "already active" or "deleted".
+    """
+
+    outcome: str
+    recurring: RecurringMessage
+
+
+class RecurringTimes(msgspec.Struct, frozen=True):
+    """The next times of a recurring message or of a rule, epoch ms, and the rule's zone."""
+
+    times: list[int]
+    zone: str

@@ -1,0 +1,708 @@
+"""Recurring messages at a gateway: set by sends, fired at their times, listed, changed, and over restarts."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.commands import Command
+from gateway.wire.messages import Message
+from tests.gateway.conftest import MakeGateway
+from tests.gateway.faults import commits_fail
+from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies, properties_of
+
+SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
+
+
+@pytest.fixture
+def gateway(make_gateway: MakeGateway) -> MemoryGateway:
+    """A gateway whose clients may be silent for days."""
+    return make_gateway(connection_idle=timedelta(days=365), retention_hours=1000)
+
+
+def put(client: MemoryClient, body: str = "tick", **properties: str) -> dict[str, str]:
+    """Set a recurring message called nightly; what the answer says."""
+    answer = try_to_put(client, body, **properties)
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    return answer.ext()
+
+
+def try_to_put(client: MemoryClient, body: str = "tick", **properties: str) -> Command:
+    """Send a recurring message's order, whatever the answer."""
+    named = {"name": "nightly"} | properties
+    return client.send_message(
+        "orders", body, {f"TIDEGATE_{name.upper()}": value for name, value in named.items()}
+    )
+
+
+def order(client: MemoryClient, what: str, name: str = "nightly") -> Command:
+    """Pause, resume or delete by a send, as any client can."""
+    return client.send_message("orders", "-", {"TIDEGATE_RECURRING": what, "TIDEGATE_NAME": name})
+
+
+def listed(client: MemoryClient, **fields: str) -> list[dict[str, Any]]:
+    """What `tidegate recurring list` is told."""
+    answer = client.ask(RequestCode.LIST_RECURRING, fields)
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    found: list[dict[str, Any]] = json.loads(answer.body)["recurring"]
+    return found
+
+
+def change(client: MemoryClient, what: str, name: str = "nightly") -> Command:
+    """What `tidegate recurring pause` and its like ask."""
+    return client.ask(
+        RequestCode.CHANGE_RECURRING, {"topic": "orders", "name": name, "change": what}
+    )
+
+
+def planned(messages: list[Message]) -> list[int]:
+    """The times that messages were planned for, in ms since the tests' time began."""
+    return [int(properties_of(message)["TIDEGATE_PLANNED_MS"]) - START_MS for message in messages]
+
+
+def entered(messages: list[Message]) -> list[int]:
+    """The times at which messages entered their queue, in ms since the tests' time began."""
+    return [message.store_ms - START_MS for message in messages]
+
+
+def test_it_fires_at_its_times(gateway: MemoryGateway, client: MemoryClient) -> None:
+    answer = put(client, every="2m")
+    assert (answer["recurring"], answer["nextMs"]) == ("set", str(START_MS + 2 * MINUTE))
+    gateway.advance(2 * MINUTE - 1)
+    assert client.pull_all() == []
+    gateway.advance(1)
+    assert entered(client.pull_all()) == [2 * MINUTE]
+    gateway.advance(4 * MINUTE)
+    messages = client.pull_all()
+    assert planned(messages) == entered(messages) == [2 * MINUTE, 4 * MINUTE, 6 * MINUTE]
+
+
+def test_what_fires_is_the_message_that_was_left(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    left = {"KEYS": "k1 k2", "TAGS": "close", "color": "red", "UNIQ_KEY": "7F00", "WAIT": "true"}
+    client.send_message(
+        "orders",
+        "template",
+        {**left, "TIDEGATE_EVERY": "1s", "TIDEGATE_NAME": "nightly", "TIDEGATE_MISFIRE": "SMART"},
+        fields={"queue": 2},
+    )
+    gateway.advance(3 * SECOND)
+    messages = client.pull_all(queue=2)
+    assert bodies(messages) == ["template"] * 3
+    ids = set()
+    for number, message in enumerate(messages, 1):
+        properties = properties_of(message)
+        ids.add(properties.pop("UNIQ_KEY"))
+        time = str(START_MS + number * SECOND)
+        assert properties | left == properties | {**left, "UNIQ_KEY": "7F00"}
+        assert properties["TIDEGATE_NAME"] == "nightly"
+        assert properties["TIDEGATE_PLANNED_MS"] == time
+        assert message.born_ms == int(time)
+        assert not {"TIDEGATE_EVERY", "TIDEGATE_MISFIRE"} & set(properties)
+        assert (message.queue_id, message.flag) == (2, 9 if message.flag else 0)
+    assert len(ids) == 3
+    assert "7F00" not in ids
+    answer = client.ask(
+        RequestCode.QUERY_MESSAGE,
+        {
+            "topic": "orders",
+            "key": "k1",
+            "maxNum": "9",
+            "beginTimestamp": "0",
+            "endTimestamp": str(1 << 62),
+        },
+    )
+    assert answer.code == ResponseCode.SUCCESS
+    assert client.pull("orders", 2, tags="other") == []
+
+
+def test_a_waiting_consumer_is_woken(gateway: MemoryGateway, client: MemoryClient) -> None:
+    put(client, every="5s")
+    opaque = client.park()
+    gateway.advance(5 * SECOND)
+    answer = client.answer(opaque)
+    assert answer is not None
+    assert answer.code == ResponseCode.SUCCESS
+
+
+def test_cron_in_a_zone(gateway: MemoryGateway, client: MemoryClient) -> None:
+    # The tests' time begins on Friday, 2027-01-15, 8:00 UTC, which is 13:30 in Kolkata.
+    answer = put(client, cron="0 14 * * MON-FRI", zone="Asia/Kolkata")
+    assert int(answer["nextMs"]) == START_MS + 30 * MINUTE
+    gateway.jump(30 * MINUTE)
+    gateway.jump(DAY)
+    gateway.jump(2 * DAY)
+    assert planned(client.pull_all()) == [30 * MINUTE, 3 * DAY + 30 * MINUTE]
+
+
+def test_many_fire_in_the_order_of_their_times(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    for name, every in (("a", "3s"), ("b", "2s"), ("c", "1s")):
+        put(client, name, name=name, every=every)
+    gateway.advance(3 * SECOND)
+    assert bodies(client.pull_all()) == ["c", "b", "c", "a", "c"]
+
+
+def test_they_fire_beside_timed_messages(gateway: MemoryGateway, client: MemoryClient) -> None:
+    put(client, "recurring", every="2s")
+    client.send_message("orders", "timed", TIMER_DELAY_MS="3000")
+    client.send_message("orders", "first", TIMER_DELAY_MS="1000")
+    gateway.advance(4 * SECOND)
+    assert bodies(client.pull_all()) == ["first", "recurring", "timed", "recurring"]
+
+
+def test_it_ends_after_a_count(gateway: MemoryGateway, client: MemoryClient) -> None:
+    put(client, every="1s", count="2")
+    gateway.advance(5 * SECOND)
+    assert len(client.pull_all()) == 2
+    assert listed(client) == []
+
+
+def test_it_ends_at_its_end(gateway: MemoryGateway, client: MemoryClient) -> None:
+    put(client, every="1m", start="+10s", end="+2m")
+    gateway.advance(3 * MINUTE)
+    assert planned(client.pull_all()) == [10 * SECOND, 70 * SECOND]
+    assert listed(client) == []
+
+
+# -- set again
+
+
+def test_set_again_with_the_same_rule_it_goes_on(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    """So a program may set it whenever it starts, and be started more often than the period is long."""
+    put(client, "old", every="10s", count="2")
+    gateway.advance(7 * SECOND)
+    answer = put(client, "new", every="10s", count="2", misfire="DO_NOTHING")
+    assert (answer["recurring"], int(answer["nextMs"])) == ("updated", START_MS + 10 * SECOND)
+    gateway.advance(MINUTE)
+    messages = client.pull_all()
+    assert bodies(messages) == ["new", "new"]
+    assert planned(messages) == [10 * SECOND, 20 * SECOND]
+
+
+def test_set_again_with_another_rule_it_begins_anew(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    put(client, every="10s", count="3")
+    gateway.advance(10 * SECOND)
+    assert put(client, every="1s", count="3")["recurring"] == "replaced"
+    gateway.advance(MINUTE)
+    assert planned(client.pull_all()) == [(10 + n) * SECOND for n in (0, 1, 2, 3)]
+
+
+def test_topics_have_names_of_their_own(gateway: MemoryGateway, client: MemoryClient) -> None:
+    put(client, every="1m")
+    client.send_message("other", "x", {"TIDEGATE_EVERY": "1m", "TIDEGATE_NAME": "nightly"})
+    assert [one["topic"] for one in listed(client)] == ["orders", "other"]
+    assert [one["topic"] for one in listed(client, topic="other")] == ["other"]
+
+
+def test_set_again_a_paused_one_stays_paused(gateway: MemoryGateway, client: MemoryClient) -> None:
+    put(client, every="1m")
+    change(client, "pause")
+    assert put(client, every="1m")["recurringState"] == "paused"
+    assert put(client, every="2m")["recurringState"] == "paused"
+    gateway.advance(3 * MINUTE)
+    assert client.pull_all() == []
+
+
+# -- changed
+
+
+def test_pause_and_resume(gateway: MemoryGateway, client: MemoryClient) -> None:
+    put(client, every="1m")
+    assert json.loads(change(client, "pause").body)["outcome"] == "paused"
+    assert json.loads(change(client, "pause").body)["outcome"] == "already paused"
+    gateway.advance(90 * SECOND)
+    assert client.pull_all() == []
+    (one,) = listed(client)
+    assert (one["state"], one["nextMs"]) == ("paused", START_MS + MINUTE)
+    assert json.loads(change(client, "resume").body)["outcome"] == "resumed"
+    assert json.loads(change(client, "resume").body)["outcome"] == "already active"
+    # It was 30 seconds late: that is in time.
+    assert planned(client.pull_all()) == [MINUTE]
+    gateway.advance(30 * SECOND)
+    assert planned(client.pull_all()) == [MINUTE, 2 * MINUTE]
+
+
+@pytest.mark.parametrize(
+    ("misfire", "times"),
+    [
+        ("SMART", [10]),
+        ("FIRE_ONCE_NOW", [10]),
+        ("DO_NOTHING", []),
+        ("IGNORE_MISFIRE_POLICY", list(range(1, 11))),
+    ],
+)
+def test_what_was_missed_while_it_was_paused(
+    gateway: MemoryGateway, client: MemoryClient, misfire: str, times: list[int]
+) -> None:
+    put(client, every="1m", misfire=misfire)
+    change(client, "pause")
+    gateway.jump(10 * MINUTE + SECOND)
+    change(client, "resume")
+    assert planned(client.pull_all()) == [time * MINUTE for time in times]
+    gateway.advance(MINUTE)
+    assert planned(client.pull_all()) == [time * MINUTE for time in (*times, 11)]
+
+
+def test_delete(gateway: MemoryGateway, client: MemoryClient) -> None:
+    put(client, every="1m")
+    gateway.advance(MINUTE)
+    deleted = json.loads(change(client, "delete").body)
+    assert (deleted["outcome"], deleted["recurring"]["fired"]) == ("deleted", 1)
+    answer = change(client, "delete")
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert answer.remark == "topic orders has no recurring message 'nightly'"
+    gateway.advance(3 * MINUTE)
+    assert len(client.pull_all()) == 1
+    assert put(client, every="1m")["recurring"] == "set"
+
+
+def test_any_client_changes_them_by_sends(gateway: MemoryGateway, client: MemoryClient) -> None:
+    put(client, every="1m")
+    for what, outcome in (("pause", "paused"), ("resume", "resumed"), ("delete", "deleted")):
+        answer = order(client, what)
+        assert (answer.code, answer.ext()["recurring"]) == (ResponseCode.SUCCESS, outcome)
+    for what in ("pause", "resume", "delete"):
+        answer = order(client, what)
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert answer.remark == "topic orders has no recurring message 'nightly'"
+    assert "'stop' is no order" in (order(client, "stop").remark or "")
+    assert client.pull_all() == []
+
+
+def test_changes_of_one_turn_are_seen_by_the_next(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    """Nothing of it is committed when the second order comes."""
+    properties = "TIDEGATE_EVERY\x011m\x02TIDEGATE_NAME\x01nightly\x02"
+    first = client.send(
+        RequestCode.SEND_MESSAGE_V2, client.send_fields(properties=properties), b"x"
+    )
+    fields = {"topic": "orders", "name": "nightly", "change": "pause"}
+    second = client.send(RequestCode.CHANGE_RECURRING, fields)
+    for opaque in (first, second):
+        answer = client.answer(opaque)
+        assert answer is not None
+        assert answer.code == ResponseCode.SUCCESS
+    assert [one["state"] for one in listed(client)] == ["paused"]
+
+
+# -- told
+
+
+def test_list(gateway: MemoryGateway, client: MemoryClient) -> None:
+    client.send_message(
+        "orders",
+        "template",
+        {
+            "TIDEGATE_CRON": "0 5 * * *",
+            "TIDEGATE_ZONE": "Europe/Berlin",
+            "TIDEGATE_NAME": "nightly",
+            "TIDEGATE_COUNT": "7",
+            "TAGS": "t",
+            "KEYS": "a b",
+            "color": "red",
+        },
+        fields={"queue": 3},
+    )
+    next_ms = int(datetime(2027, 1, 16, 4, tzinfo=UTC).timestamp() * 1000)
+    told = {
+        "topic": "orders",
+        "name": "nightly",
+        "state": "active",
+        "nextMs": next_ms,
+        "fired": 0,
+        "cron": "0 5 * * *",
+        "every": None,
+        "zone": "Europe/Berlin",
+        "misfire": "SMART",
+        "startMs": None,
+        "endMs": None,
+        "count": 7,
+        "setMs": START_MS,
+        "queueId": 3,
+        "tags": "t",
+        "keys": "a b",
+        "bodySize": 8,
+        "body": None,
+        "properties": None,
+    }
+    assert listed(client) == [told]
+    whole = told | {
+        "body": "dGVtcGxhdGU=",
+        "properties": {"TAGS": "t", "KEYS": "a b", "color": "red"},
+    }
+    assert listed(client, full="true") == [whole]
+    assert listed(client, topic="orders", name="nightly") == [whole]
+
+
+def test_pages(gateway: MemoryGateway, client: MemoryClient) -> None:
+    for number in range(5):
+        put(client, name=f"n{number}", every="1h")
+    names, cursor = [], ""
+    while cursor is not None:
+        answer = client.ask(RequestCode.LIST_RECURRING, {"limit": "2", "cursor": cursor})
+        page = json.loads(answer.body)
+        assert len(page["recurring"]) <= 2
+        names += [one["name"] for one in page["recurring"]]
+        cursor = page["cursor"]
+    assert names == [f"n{number}" for number in range(5)]
+    answer = client.ask(RequestCode.LIST_RECURRING, {"cursor": "nonsense"})
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+
+
+def next_times(client: MemoryClient, **fields: str) -> list[int]:
+    """What `tidegate recurring next` is told, in ms since the tests' time began."""
+    answer = client.ask(RequestCode.NEXT_RECURRING, fields)
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    return [time - START_MS for time in json.loads(answer.body)["times"]]
+
+
+def test_next_times(gateway: MemoryGateway, client: MemoryClient) -> None:
+    put(client, every="1m", count="4")
+    of = {"topic": "orders", "name": "nightly"}
+    assert next_times(client, **of, times="2") == [MINUTE, 2 * MINUTE]
+    gateway.advance(MINUTE)
+    assert next_times(client, **of) == [2 * MINUTE, 3 * MINUTE, 4 * MINUTE]
+    assert len(next_times(client, every="1s", times="99999")) == 1_000
+    assert next_times(client, cron="0 9 * * *", zone="Europe/Berlin", times="1") == [DAY]
+    for fields, says in (
+        ({"cron": "0 0 31 2 *"}, "Bad day-of-month"),
+        ({"every": "1ms"}, "recurring_min_period"),
+        ({}, "either a cron expression or a period"),
+        ({"topic": "orders", "name": "none"}, "no recurring message 'none'"),
+    ):
+        answer = client.ask(RequestCode.NEXT_RECURRING, fields)
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert says in (answer.remark or "")
+
+
+# -- refused
+
+
+@pytest.mark.parametrize(
+    ("properties", "says"),
+    [
+        ({"TIDEGATE_EVERY": "1m"}, "needs a name, the property TIDEGATE_NAME"),
+        ({"TIDEGATE_RECURRING": "pause"}, "needs a name"),
+        ({"TIDEGATE_EVERY": "1m", "TIDEGATE_NAME": "a b"}, "no blanks"),
+        ({"TIDEGATE_EVERY": "1m", "TIDEGATE_NAME": "n" * 128}, "1 to 127 bytes"),
+        (
+            {"TIDEGATE_EVERY": "1m", "TIDEGATE_NAME": "n", "DELAY": "3"},
+            "cannot have a delay, DELAY",
+        ),
+        (
+            {"TIDEGATE_EVERY": "1m", "TIDEGATE_NAME": "n", "TIMER_DELAY_MS": "3"},
+            "cannot have a delay, TIMER_DELAY_MS",
+        ),
+        ({"TIDEGATE_EVERY": "1m", "TIDEGATE_CRON": "* * * * *", "TIDEGATE_NAME": "n"}, "not both"),
+        ({"TIDEGATE_CRON": "* * *", "TIDEGATE_NAME": "n"}, "write 5 fields"),
+        ({"TIDEGATE_EVERY": "10ms", "TIDEGATE_NAME": "n"}, "recurring_min_period = 1s"),
+        (
+            {"TIDEGATE_EVERY": "1m", "TIDEGATE_END": "2020-01-01T00:00", "TIDEGATE_NAME": "n"},
+            "never fires",
+        ),
+        (
+            {"TIDEGATE_EVERY": "1m", "TIDEGATE_NAME": "n", "TIDEGATE_MISFIRE": "FIRE_ALL"},
+            "no misfire policy",
+        ),
+        (
+            {"TIDEGATE_EVERY": "1m", "TIDEGATE_NAME": "n", "TRAN_MSG": "true"},
+            "a transaction cannot",
+        ),
+        ({"TIDEGATE_EVERY": "1m", "TIDEGATE_NAME": "n", "fill": "x" * 32_000}, "too long to recur"),
+    ],
+)
+def test_what_is_refused(
+    gateway: MemoryGateway, client: MemoryClient, properties: dict[str, str], says: str
+) -> None:
+    answer = client.send_message("orders", "x", properties)
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert says in (answer.remark or "")
+    gateway.advance(3 * MINUTE)
+    assert client.pull_all() == []
+    assert listed(client) == []
+
+
+def test_a_batch_sets_nothing(gateway: MemoryGateway, client: MemoryClient) -> None:
+    answer = client.send_batch(
+        [("a", {}), ("b", {"TIDEGATE_EVERY": "1m", "TIDEGATE_NAME": "n"})], "orders"
+    )
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert "send it alone" in (answer.remark or "")
+    assert client.pull_all() == []
+
+
+def test_a_retry_topic_has_none(gateway: MemoryGateway, client: MemoryClient) -> None:
+    answer = client.send_message(
+        "%RETRY%consumers", "x", {"TIDEGATE_EVERY": "1m", "TIDEGATE_NAME": "n"}
+    )
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+
+
+def test_recurring_max(make_gateway: MakeGateway) -> None:
+    gateway = make_gateway(recurring_max=2)
+    client = gateway.connect()
+    put(client, name="a", every="1m")
+    put(client, name="b", every="1m", count="1")
+    answer = try_to_put(client, name="c", every="1m")
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert answer.remark == "there are 2 recurring messages already; recurring_max = 2"
+    put(client, name="a", every="2m")
+    gateway.advance(MINUTE)  # the second one ends
+    put(client, name="c", every="1m")
+    assert try_to_put(client, name="d", every="1m").code == ResponseCode.MESSAGE_ILLEGAL
+    order(client, "delete", "c")
+    put(client, name="d", every="1m")
+
+
+def test_what_a_consumer_sends_on_does_not_recur(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    """The name and the planned time alone say nothing: a message that has fired can be sent again as it is."""
+    put(client, every="1m", count="1")
+    gateway.advance(MINUTE)
+    (message,) = client.pull_all()
+    answer = client.send_message("copies", message.body, properties_of(message))
+    assert answer.code == ResponseCode.SUCCESS
+    assert [m.topic for m in client.pull_all("copies")] == ["copies"]
+    assert listed(client) == []
+
+
+# -- down time
+
+
+@pytest.mark.parametrize(
+    ("misfire", "times"),
+    [
+        ("SMART", [60]),
+        ("FIRE_ONCE_NOW", [60]),
+        ("DO_NOTHING", []),
+        ("IGNORE_MISFIRE_POLICY", list(range(1, 61))),
+    ],
+)
+def test_what_was_missed_in_down_time(
+    gateway: MemoryGateway, client: MemoryClient, misfire: str, times: list[int]
+) -> None:
+    put(client, every="1m", misfire=misfire)
+    gateway.stop()
+    gateway.elapsed_ms += HOUR + 10 * SECOND
+    gateway.reactor.rightNow = gateway.elapsed_ms / 1000
+    gateway.start()
+    gateway.settle()
+    client = gateway.connect()
+    assert planned(client.pull_all()) == [time * MINUTE for time in times]
+    assert set(entered(client.pull_all())) <= {HOUR + 10 * SECOND}
+    gateway.advance(MINUTE)
+    assert planned(client.pull_all())[len(times) :] == [61 * MINUTE]
+
+
+def test_a_short_down_time_loses_nothing(gateway: MemoryGateway, client: MemoryClient) -> None:
+    """Until `recurring_misfire_threshold` whatever is late fires, each with its own time."""
+    put(client, every="1s", misfire="DO_NOTHING")
+    gateway.advance(5 * SECOND)
+    gateway.stop()
+    gateway.elapsed_ms += 30 * SECOND
+    gateway.reactor.rightNow = gateway.elapsed_ms / 1000
+    gateway.start()
+    gateway.settle()
+    assert planned(gateway.connect().pull_all()) == [n * SECOND for n in range(1, 36)]
+
+
+def test_very_many_missed_ones_come_in_bounded_steps(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    put(client, every="1s", misfire="IGNORE_MISFIRE_POLICY")
+    gateway.jump(2_000 * SECOND)
+    committer = gateway.service.broker.committer
+    assert committer.recurred == 2_000
+    assert planned(client.pull_all()) == [n * SECOND for n in range(1, 2_001)]
+
+
+def test_a_clock_that_is_set(gateway: MemoryGateway, client: MemoryClient) -> None:
+    put(client, every="1m")
+    gateway.set_clock(-2 * MINUTE)
+    gateway.advance(2 * MINUTE)
+    assert client.pull_all() == []
+    gateway.set_clock(5 * MINUTE)
+    gateway.advance(SECOND)
+    assert planned(client.pull_all()) == [5 * MINUTE]
+
+
+def test_a_crash_neither_loses_nor_doubles(gateway: MemoryGateway, client: MemoryClient) -> None:
+    put(client, every="1s")
+    for _ in range(5):
+        gateway.advance(2 * SECOND)
+        gateway.crash()
+    gateway.advance(SECOND)
+    assert planned(gateway.connect().pull_all()) == [n * SECOND for n in range(1, 12)]
+
+
+def test_commits_that_fail(gateway: MemoryGateway, client: MemoryClient) -> None:
+    put(client, every="1s")
+    with commits_fail(gateway):
+        assert try_to_put(client, name="lost", every="1s").code != ResponseCode.SUCCESS
+        gateway.advance(5 * SECOND)
+        assert client.pull_all() == []
+    gateway.advance(2 * SECOND)
+    assert planned(client.pull_all()) == [n * SECOND for n in range(1, 8)]
+    assert [one["name"] for one in listed(client)] == ["nightly"]
+    assert gateway.service.broker.recurring.count() == 1
+    assert gateway.service.broker.committer.recurred == 7
+
+
+def test_a_full_disk_holds_them_up(gateway: MemoryGateway, client: MemoryClient) -> None:
+    put(client, every="1s")
+    gateway.service.broker.recurring.disk_full = True
+    for _ in range(5):
+        gateway.service._housekeeping._watch_disk = lambda: None  # type: ignore[method-assign]
+        gateway.advance(SECOND)
+    assert client.pull_all() == []
+    gateway.service.broker.recurring.disk_full = False
+    gateway.advance(SECOND)
+    assert planned(client.pull_all()) == [n * SECOND for n in range(1, 7)]
+
+
+# -- what they belong to
+
+
+def test_a_deleted_topic_takes_them_along(gateway: MemoryGateway, client: MemoryClient) -> None:
+    put(client, every="1m")
+    answer = client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
+    assert answer.code == ResponseCode.SUCCESS
+    client.send_message("orders", "created again")
+    gateway.advance(3 * MINUTE)
+    assert bodies(client.pull_all()) == ["created again"]
+    assert listed(client) == []
+
+
+def test_without_its_topic_one_is_deleted(gateway: MemoryGateway, client: MemoryClient) -> None:
+    put(client, every="1m")
+    gateway.service.broker.topics.delete("orders")
+    gateway.advance(MINUTE)
+    assert listed(client) == []
+    assert gateway.service.broker.recurring.count() == 0
+
+
+def test_a_topic_that_was_made_smaller(gateway: MemoryGateway, client: MemoryClient) -> None:
+    client.send_message(
+        "orders", "x", {"TIDEGATE_EVERY": "1s", "TIDEGATE_NAME": "n"}, fields={"queue": 3}
+    )
+    topics = gateway.service.broker.topics
+    topic = topics.get("orders")
+    assert topic is not None
+    topic.settings.read_queue_nums = topic.settings.write_queue_nums = 2
+    gateway.advance(SECOND)
+    assert bodies(client.pull_all(queue=1)) == ["x"]
+
+
+def test_settings_change_while_it_serves(gateway: MemoryGateway, client: MemoryClient) -> None:
+    broker = gateway.service.broker
+    put(client, every="1m", misfire="DO_NOTHING")
+    broker.reconfigure(
+        broker.config.model_copy(
+            update={
+                "recurring_misfire_threshold": timedelta(0),
+                "recurring_misfire_threshold_ms": 0,
+                "max_message_size": 10,
+            }
+        )
+    )
+    assert "max_message_size = 10" in (try_to_put(client, "x" * 11, every="1m").remark or "")
+    gateway.jump(MINUTE + 1)
+    assert client.pull_all() == []
+    assert broker.committer.misfired == 1
+
+
+def test_a_definition_that_cannot_be_used_is_paused(
+    gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one in a zone that a newer system does not know any more: the others go on."""
+    put(client, cron="* * * * *", zone="Europe/Berlin")
+    put(client, "other", name="other", every="1m")
+    from gateway import recurrence
+
+    def unknown(name: str) -> None:
+        raise recurrence.RuleError(f"{name!r} is no time zone")
+
+    monkeypatch.setattr(recurrence, "_zone", unknown)
+    gateway.advance(3 * MINUTE)
+    assert bodies(client.pull_all()) == ["other"] * 3
+    assert {one["name"]: one["state"] for one in listed(client)} == {
+        "nightly": "paused",
+        "other": "active",
+    }
+
+
+def test_metrics(make_gateway: MakeGateway) -> None:
+    from gateway.metrics import Metrics
+
+    gateway = make_gateway()
+    client = gateway.connect()
+    put(client, every="1m")
+    gateway.advance(2 * MINUTE)
+    gateway.jump(10 * MINUTE)
+    text = Metrics(gateway.service.broker, lambda: 1).text().decode()
+    figures = {
+        line.partition("{")[0]: float(line.rpartition(" ")[2])
+        for line in text.splitlines()
+        if line.startswith("tidegate_recurring")
+    }
+    assert figures == {
+        "tidegate_recurring": 1,
+        "tidegate_recurring_fired_total": 3,
+        "tidegate_recurring_misfires_total": 1,
+    }
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("advance"), st.integers(1, 20_000)),
+        st.tuples(st.just("jump"), st.integers(1, 30_000)),
+        st.just(("crash", 0)),
+        st.just(("restart", 0)),
+        st.just(("again", 0)),
+    ),
+    max_size=8,
+)
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(st.integers(1_000, 9_000), STEPS)
+def test_whatever_happens_each_time_fires_once(
+    make_gateway: MakeGateway, every_ms: int, steps: list[tuple[str, int]]
+) -> None:
+    gateway = make_gateway(recurring_misfire_threshold=timedelta(hours=1))
+    client = gateway.connect()
+    put(client, every=f"{every_ms}ms")
+    for step, value in steps:
+        match step:
+            case "advance":
+                gateway.advance(value)
+            case "jump":
+                gateway.jump(value)
+            case "crash":
+                gateway.crash()
+            case "restart":
+                gateway.restart()
+            case "again":
+                put(gateway.connect(), every=f"{every_ms}ms")
+    times = planned(gateway.connect().pull_all())
+    assert times == [n * every_ms for n in range(1, gateway.elapsed_ms // every_ms + 1)]
+    gateway.close()

@@ -129,9 +129,15 @@ class Intake:
         self._admit(topic, prepared)
         return [self._store_message(one) for one in prepared]
 
-    def accept_now(self, topic: Topic, message: NewMessage) -> Accepted:
-        """Take in a message that was found good when it was left here to recur: no delay counts, and no limit."""
-        return self._store_message(self._prepare(topic, message, self._added, None))
+    def accept_planned(self, topic: Topic, message: NewMessage, planned_ms: int) -> Accepted:
+        """Take in a message that is due, and was found good when it was left here to recur: no limit counts.
+
+        :param planned_ms: its place among those that wait while their topic is paused, epoch ms.
+        """
+        prepared = self._prepare(topic, message, self._added, None)
+        if topic.stored_name in self._store.paused:
+            prepared = prepared._replace(due_ms=planned_ms)
+        return self._store_message(prepared)
 
     def accept_half(self, topic: Topic, message: NewMessage) -> Accepted:
         """Take in the first half of a transaction. It waits, and its producer is asked about it

@@ -416,7 +416,8 @@ class RecurringMessages:
             self.log.warn("{recurring} is deleted: its topic is gone", recurring=_called(one))
             return False, False
         if turn.planned_ms is not None:
-            self._intake.accept_now(topic, _occurrence(topic, one, definition, turn.planned_ms))
+            message = _occurrence(topic, one, definition, turn.planned_ms)
+            self._intake.accept_planned(topic, message, turn.planned_ms)
         fired = one.fired + (turn.planned_ms is not None)
         if turn.next_ms is None or fired == definition.rule.count:
             self._delete(one)

@@ -10,9 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gateway import recurrence
+from gateway.metrics import Metrics
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
 from gateway.wire.messages import Message
+from storage import fire_resumed, pause_topic, resume_topic
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies, properties_of
@@ -481,6 +484,26 @@ def test_what_a_consumer_sends_on_does_not_recur(
     assert listed(client) == []
 
 
+def test_in_a_paused_topic_they_wait_with_the_others(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    put(client, "recurring", every="2s")
+    client.send_message("orders", "timed", TIMER_DELAY_MS="3000")
+    pause_topic(gateway.store, b"orders", gateway.now_ms)
+    gateway.advance(5 * SECOND)
+    assert client.pull_all() == []
+    assert [one["dueMs"] - START_MS for one in client.look_up(topic="orders")] == [
+        2 * SECOND,
+        3 * SECOND,
+        4 * SECOND,
+    ]
+    resume_topic(gateway.store, b"orders")
+    fire_resumed(gateway.store, gateway.now_ms, 10)
+    gateway.service.broker.committer.change()
+    gateway.settle()
+    assert bodies(client.pull_all()) == ["recurring", "timed", "recurring"]
+
+
 # -- down time
 
 
@@ -632,7 +655,6 @@ def test_a_definition_that_cannot_be_used_is_paused(
     """Such as one in a zone that a newer system does not know any more: the others go on."""
     put(client, cron="* * * * *", zone="Europe/Berlin")
     put(client, "other", name="other", every="1m")
-    from gateway import recurrence
 
     def unknown(name: str) -> None:
         raise recurrence.RuleError(f"{name!r} is no time zone")
@@ -647,14 +669,13 @@ def test_a_definition_that_cannot_be_used_is_paused(
 
 
 def test_metrics(make_gateway: MakeGateway) -> None:
-    from gateway.metrics import Metrics
-
     gateway = make_gateway()
     client = gateway.connect()
     put(client, every="1m")
     gateway.advance(2 * MINUTE)
     gateway.jump(10 * MINUTE)
-    text = Metrics(gateway.service.broker, lambda: 1).text().decode()
+    service = gateway.service
+    text = Metrics(service.broker, lambda: 1, lambda: service.recorded).text().decode()
     figures = {
         line.partition("{")[0]: float(line.rpartition(" ")[2])
         for line in text.splitlines()

@@ -151,8 +151,15 @@ DIFFERENCES: Final[Sequence[Difference]] = (
     Difference(
         "There is no `timerEnqueueTps` among the broker's figures.",
         "RocketMQ takes messages for later into its timers in a second step. Here there is none.",
-        ("seen/state/timerEnqueueTps",),
+        ("seen/state/timerEnqueueTps", "seen/figures/timerEnqueueTps"),
         upstream="True",
+    ),
+    Difference(
+        "The keys of users are shown to super users only.",
+        "With one of them everybody could sign as that user. RocketMQ shows them to whoever may look at users, "
+        "and while nobody is asked for a name that is everybody.",
+        ("seen/getUser/password", "seen/listUser/*.password"),
+        ("dashboard.of-users*",),
     ),
     Difference(
         "There is no limit for reading old data.",
@@ -162,8 +169,11 @@ DIFFERENCES: Final[Sequence[Difference]] = (
     Difference(
         "`consumerProgress` also shows a group's empty retry queue.",
         "It is made with the group, not with the first retry.",
-        ("seen/consumerProgress/*", "208/0/body.offsetTable.*%RETRY%*", "351/0/body.*"),
-        ("admin.commands*",),
+        (
+            *("seen/consumerProgress/*", "208/0/body.offsetTable.*%RETRY%*", "351/0/body.*"),
+            "seen/*offsetTable.*%RETRY%*",
+        ),
+        ("admin.commands*", "dashboard.*"),
     ),
     Difference(
         "A group's retry topic can be found from its first heartbeat on.",

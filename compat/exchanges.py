@@ -1,7 +1,8 @@
 """What a capture holds: each request with its answer, by the scenario and the client that it is of.
 
 A scenario's topics and groups begin with its tag, so a connection belongs to the scenario whose tag
-is in one of its frames. What no tag is in, such as a broker's own talk, is nobody's.
+is in one of its frames: in what the client sent, if it is there, since a server may list what is
+others'. What no tag is in, such as a broker's own talk, is nobody's.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def exchanges(file: Path) -> Iterator[Exchange]:
         if record.kind in (Kind.FROM_CLIENT, Kind.FROM_SERVER):
             connections[record.connection].append((record.kind, record.data))
     for frames in connections.values():
-        owner = next((found for _, data in frames if (found := TAG.search(data))), None)
+        asked = [frame for frame in frames if frame[0] == Kind.FROM_CLIENT]
+        owner = next((found for _, data in (*asked, *frames) if (found := TAG.search(data))), None)
         if owner is not None:
             yield from _paired(owner[0].decode(), frames)
 

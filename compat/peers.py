@@ -62,7 +62,13 @@ class Peer:
 def rocketmq(folder: Path) -> Iterator[Peer]:
     """A real RocketMQ, with what is optional there and on by default in the gateway switched on."""
     capture = folder / "rocketmq.capture"
-    settings = {"transactionTimeOut": "3000", "transactionCheckInterval": "1000"}
+    provider = "org.apache.rocketmq.auth.{0}.provider.Local{1}MetadataProvider"
+    settings = {
+        "transactionTimeOut": "3000",
+        "transactionCheckInterval": "1000",
+        "authenticationMetadataProvider": provider.format("authentication", "Authentication"),
+        "authorizationMetadataProvider": provider.format("authorization", "Authorization"),
+    }
     with RealBroker(advertised_host=TOLD_HOST, settings=settings) as broker:
         routes = [
             Route(name, (TOLD_HOST, port), (_HOST, port))

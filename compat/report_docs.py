@@ -13,7 +13,7 @@ from compat.toolchain import PROJECT
 FILE: Final = PROJECT / "docs" / "compatibility.md"
 CLIENTS: Final = (
     *("java-5.5.0", "java-4.9.8", "java-4.5.2", "java-4.2.0", "cpp", "go"),
-    *("mqadmin", "raw"),
+    *("mqadmin", "dashboard", "raw"),
 )
 
 _BEGIN: Final = "<!-- written by tidegate compat --write-docs -->"

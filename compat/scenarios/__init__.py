@@ -6,6 +6,7 @@ from compat.scenarios import (
     admin,
     clients,
     consuming,
+    dashboard,
     filters,
     later,
     ordered,
@@ -18,8 +19,8 @@ from compat.scenarios import (
 from compat.scenarios.stage import SCENARIOS, Scenario, Stage
 
 FILES = (
-    *(admin, clients, consuming, filters, later, ordered, popping, queries, recall, sending),
-    transactions,
+    *(admin, clients, consuming, dashboard, filters, later, ordered, popping, queries),
+    *(recall, sending, transactions),
 )
 """The files that registered them; importing these is what fills the table."""
 

@@ -11,7 +11,7 @@ from gateway.wire.codes import RequestCode
 
 _CLUSTER = "DefaultCluster"
 
-_READ_BY_TOOLS = (
+READ_BY_TOOLS = (
     *("brokerVersionDesc", "putTps", "getTransferredTps", "getTotalTps"),
     *("getFoundTps", "getMissTps", "sendThreadPoolQueueSize", "pullThreadPoolQueueSize"),
     *("ackThreadPoolQueueSize", "sendThreadPoolQueueHeadWaitTimeMills"),
@@ -127,7 +127,7 @@ def of_the_broker(stage: Stage) -> None:
     raw = stage.raw()
     stage.send("topic", raw, stage.topic())
     table = json.loads(raw.ask(RequestCode.GET_BROKER_RUNTIME_INFO).body)["table"]
-    stage.see("state", {name: name in table for name in _READ_BY_TOOLS})
+    stage.see("state", {name: name in table for name in READ_BY_TOOLS})
     settings = raw.ask(RequestCode.GET_BROKER_CONFIG).body.decode()
     shown = dict(line.split("=", 1) for line in settings.splitlines() if "=" in line)
     stage.see(

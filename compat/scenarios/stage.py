@@ -14,7 +14,7 @@ from compat.clients.cpp import CppClient
 from compat.clients.driver import ClientFailure, Driver, until
 from compat.clients.go import GoClient
 from compat.clients.java import OLD_VERSIONS, VERSIONS, JavaClient, Version
-from compat.mqadmin import Mqadmin
+from compat.java_tools import Dashboard, Mqadmin
 from compat.peers import Peer
 from compat.scenarios.raw import RawClient, heartbeat
 from gateway.wire.codes import RequestCode
@@ -30,6 +30,7 @@ OFFICIAL: Final = (*ABLE, "cpp")
 OFFICIAL_AND_OLD: Final = (*OFFICIAL, *OLD_JAVA)
 RAW: Final = ("raw",)
 MQADMIN: Final = ("mqadmin",)
+DASHBOARD: Final = ("dashboard",)
 
 
 _VERSION_OF: Final[Mapping[str, Version]] = {
@@ -132,6 +133,10 @@ class Stage:
     def mqadmin(self) -> Mqadmin:
         """RocketMQ's own tool."""
         return self._open.enter_context(Mqadmin(self.peer.namesrv_text))
+
+    def dashboard(self) -> Dashboard:
+        """The admin client as RocketMQ's dashboard uses it."""
+        return self._open.enter_context(Dashboard(self.peer.namesrv_text))
 
     def make_group(self, group: str) -> None:
         """Make a group with its retry topic, and wait for the route to it.

@@ -13,7 +13,7 @@ import pytest
 
 from compat.clients.driver import Driver, Sent, until
 from compat.clients.java import JavaClient, Version
-from compat.mqadmin import Mqadmin
+from compat.java_tools import Mqadmin
 from gateway.wire.codes import RequestCode, ResponseCode
 from tests.live.process import GatewayProcess
 

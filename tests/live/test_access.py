@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compat.mqadmin import Mqadmin
+from compat.java_tools import Mqadmin
 from tests.live.process import GatewayProcess
 
 pytestmark = pytest.mark.live

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from time import perf_counter
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from twisted.logger import Logger
 
@@ -18,7 +18,7 @@ from gateway.clock import Clock
 from gateway.meter import Meter
 from gateway.reactor import DelayedCall, Reactor
 from gateway.wire.codes import ResponseCode
-from storage import Fired, Queue, StorageError, StorageFullError, Store
+from storage import Fired, Growth, StorageError, StorageFullError, Store
 
 MAX_FIRED = 500
 """Messages fired in one step, some 3 ms of work: between two steps sends and pulls have their turn."""
@@ -47,7 +47,7 @@ NOTHING_FIRED = Fired(0, more=False)
 class Waker(Protocol):
     """Told of the queues that have new messages."""
 
-    def wake(self, queue: Queue) -> None: ...
+    def grown(self, growth: Growth) -> None: ...
 
 
 class Waiting(Protocol):
@@ -72,32 +72,6 @@ class Journal(Copy, Protocol):
 
     def write(self) -> None:
         """The changes are on disk, and are answered now."""
-
-
-class Recurred(NamedTuple):
-    """What one step of recurring messages did: how many entered their queues, how many were later than they may be, and
-    whether more are due."""
-
-    messages: int
-    misfired: int
-    more: bool
-
-
-class Recurrences(Copy, Protocol):
-    """Puts messages that recur into their queues, and notes in the same batch when they do so next."""
-
-    @property
-    def next_due_ms(self) -> int | None:
-        """When the first of them is due, or was until it was deleted."""
-
-    def fire_due(self, now_ms: int, limit: int) -> Recurred:
-        """Fire what is due, at most `limit` of it.
-
-        :raises StorageError: as `Store.fire_due` does.
-        """
-
-
-NOTHING_RECURRED = Recurred(0, 0, more=False)
 
 
 class Committer:
@@ -133,31 +107,18 @@ class Committer:
         self._expected = 1.0
         self._turn_end: DelayedCall | None = None
         self._next_due: int | None = store.next_due()
-        self._recurrences: Recurrences | None = None
         self._alarm: DelayedCall | None = None
         self._alarm_ms = 0
         self._stopped = False
         self.failing = False
         self.fired = 0
-        """Messages fired since the start, without those that recur."""
-        self.recurred = 0
-        """Recurring messages that entered their queues since the start."""
-        self.misfired = 0
-        """How often a misfire policy had to decide about them."""
+        """Messages fired since the start."""
         self.meter = Meter()
 
     @property
     def next_due_ms(self) -> int | None:
         """When the earliest message is due, or was until it was aborted; None when none is held."""
-        recurring = self._recurrences.next_due_ms if self._recurrences is not None else None
-        if recurring is None or self._next_due is None:
-            return self._next_due if recurring is None else recurring
-        return min(self._next_due, recurring)
-
-    def recur(self, recurrences: Recurrences) -> None:
-        """Fire these too."""
-        self._recurrences = recurrences
-        self._copies += (recurrences,)
+        return self._next_due
 
     @property
     def stopped(self) -> bool:
@@ -206,7 +167,7 @@ class Committer:
         answers, self._answers = self._answers, []
         if answers:
             self._expected = min(max(len(answers), self._expected * FORGETTING), MOST_EXPECTED)
-        fired, recurred = NOTHING_FIRED, NOTHING_RECURRED
+        fired = NOTHING_FIRED
         earliest_ms = self._next_due
         try:
             if self._next_due is not None and not self._stopped:
@@ -217,10 +178,9 @@ class Committer:
                     if fired.more:
                         others = store.fire_crowded_out(now_ms, stored_ms, MAX_CROWDED_OUT)
                         fired = Fired(fired.messages + others, more=True)
-            recurred = self._fire_recurring()
             changed = store.has_changes or store.has_changed_offsets
             begun = perf_counter()
-            grown = store.commit() if changed else set()
+            grown = store.commit() if changed else []
         except StorageError as error:
             self._refuse(answers, error)
             return
@@ -232,25 +192,14 @@ class Committer:
         self._journal.write()
         for call, frame in answers:
             call.send(frame)
-        for queue in grown:
-            self._waker.wake(queue)
+        for growth in grown:
+            self._waker.grown(growth)
         self.fired += fired.messages
-        self.recurred += recurred.messages
-        self.misfired += recurred.misfired
         if self._next_due is not None and self._next_due <= self._clock.now_ms():
             self._next_due = store.next_due()
-        if fired.more or recurred.more:
+        if fired.more:
             self.change()
         self._set_alarm()
-
-    def _fire_recurring(self) -> Recurred:
-        recurrences = self._recurrences
-        if recurrences is None or recurrences.next_due_ms is None or self._stopped:
-            return NOTHING_RECURRED
-        now_ms = self._clock.now_ms()
-        if recurrences.next_due_ms > now_ms:
-            return NOTHING_RECURRED
-        return recurrences.fire_due(now_ms, MAX_FIRED)
 
     def _refuse(self, answers: list[tuple[Waiting, bytes]], error: StorageError) -> None:
         """Nothing of the batch is stored: say so to everyone who waits, and fire again later."""
@@ -275,9 +224,8 @@ class Committer:
             return
         now_ms = self._clock.now_ms()
         wake_ms = now_ms + LONGEST_SLEEP_MS
-        due_ms = self.next_due_ms
-        if due_ms is not None and (self._clock.moves or due_ms <= now_ms):
-            wake_ms = min(wake_ms, max(now_ms, due_ms))
+        if self._next_due is not None and (self._clock.moves or self._next_due <= now_ms):
+            wake_ms = min(wake_ms, max(now_ms, self._next_due))
         if self._alarm is not None:
             if self._alarm_ms <= wake_ms:
                 return

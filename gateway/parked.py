@@ -2,55 +2,104 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from typing import Protocol
 
-from storage import Queue
+from storage import Growth, Queue
 
 
 class Parked(Protocol):
     """A pull that waits.
 
-    `deadline` is in reactor seconds: then it is answered with nothing.
+    `deadline` is in reactor seconds: then it is answered with nothing. With `tag_hashes` it takes
+    only messages whose tag has one of these hashes.
     """
 
     queue: Queue
     deadline: float
 
     @property
+    def tag_hashes(self) -> AbstractSet[int] | None: ...
+
+    @property
     def alive(self) -> bool:
         """False once the client is gone."""
 
-    def retry(self) -> bool:
-        """Answer if there is something to answer with; True when it was answered."""
+    def retry(self, first: int) -> bool:
+        """Answer if there is something to answer with; True when it was answered.
+
+        :param first: nothing before this offset is new to it.
+        """
 
     def give_up(self) -> None:
         """Answer that there is nothing."""
+
+
+class _Waiting:
+    """What waits for one queue, by the tags that are waited for; None stands for all of them."""
+
+    def __init__(self) -> None:
+        self._by_tag: dict[int | None, dict[Parked, None]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_tag)
+
+    def add(self, pull: Parked) -> None:
+        for tag in _tags_of(pull):
+            self._by_tag.setdefault(tag, {})[pull] = None
+
+    def remove(self, pull: Parked) -> None:
+        for tag in _tags_of(pull):
+            waiting = self._by_tag.get(tag, {})
+            waiting.pop(pull, None)
+            if not waiting:
+                self._by_tag.pop(tag, None)
+
+    def interested(self, tags: AbstractSet[int]) -> dict[Parked, None]:
+        """Those that take messages with one of these tags, each once, the longest waiting first of each tag."""
+        found = dict(self._by_tag.get(None, ()))
+        for tag in self._by_tag.keys() & tags:
+            found |= self._by_tag[tag]
+        return found
+
+    def all(self) -> dict[Parked, None]:
+        return {pull: None for waiting in self._by_tag.values() for pull in waiting}
+
+
+def _tags_of(pull: Parked) -> Iterable[int | None]:
+    return (None,) if pull.tag_hashes is None else pull.tag_hashes
 
 
 class ParkingLot:
     """Parks pulls, wakes them when their queue grows, and lets them go at their deadline.
 
     Whoever parks has just looked at the queue, and commits do not happen in between, so no message can slip in unseen.
+    Pulls that want none of the new messages' tags are not looked at: what waits here has seen its queue to its end, or
+    would have skipped the rest.
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[Queue, list[Parked]] = {}
+        self._queues: dict[Queue, _Waiting] = {}
 
     def __len__(self) -> int:
-        return sum(len(waiting) for waiting in self._waiting.values())
+        return sum(len(waiting.all()) for waiting in self._queues.values())
 
     def park(self, pull: Parked) -> None:
         """Let a pull wait until its queue grows, but not past its deadline."""
-        self._waiting.setdefault(pull.queue, []).append(pull)
+        self._queues.setdefault(pull.queue, _Waiting()).add(pull)
+
+    def grown(self, growth: Growth) -> None:
+        """Look again for the pulls that may want what is new in a queue."""
+        waiting = self._queues.get(growth.queue)
+        if waiting is not None:
+            self._retry(growth.queue, waiting.interested(growth.tag_hashes), growth.first)
 
     def wake(self, queue: Queue) -> None:
-        """Look again for every pull that waits for this queue."""
-        waiting = self._waiting.pop(queue, None)
-        if waiting is None:
-            return
-        still = [pull for pull in waiting if pull.alive and not pull.retry()]
-        if still:
-            self._waiting.setdefault(queue, []).extend(still)
+        """Look again for every pull that waits for this queue, though it may not have grown."""
+        waiting = self._queues.get(queue)
+        if waiting is not None:
+            self._retry(queue, waiting.all(), queue.visible)
 
     def sweep(self, now: float) -> None:
         """Let go of the pulls whose deadline has come, and forget those whose client is gone.
@@ -58,18 +107,27 @@ class ParkingLot:
         Every parked pull is looked at: most are answered long before their deadline, so a list ordered by deadline
         would be larger and costlier to keep than this is to walk.
         """
-        for queue, waiting in list(self._waiting.items()):
-            over = [pull for pull in waiting if pull.deadline <= now or not pull.alive]
-            if not over:
-                continue
-            still = [pull for pull in waiting if pull.deadline > now and pull.alive]
-            if still:
-                self._waiting[queue] = still
-            else:
-                del self._waiting[queue]
+        for queue, waiting in list(self._queues.items()):
+            over = [pull for pull in waiting.all() if pull.deadline <= now or not pull.alive]
+            self._remove(queue, over)
             for pull in over:
                 pull.give_up()
 
     def release_all(self) -> None:
         """Let go of everything, as the gateway stops."""
         self.sweep(float("inf"))
+
+    def _retry(self, queue: Queue, pulls: Iterable[Parked], first: int) -> None:
+        # Gone while they are answered: an answer can bring the same client back at once.
+        pulls = list(pulls)
+        self._remove(queue, pulls)
+        for pull in pulls:
+            if pull.alive and not pull.retry(first):
+                self.park(pull)
+
+    def _remove(self, queue: Queue, pulls: Iterable[Parked]) -> None:
+        waiting = self._queues[queue]
+        for pull in pulls:
+            waiting.remove(pull)
+        if not waiting:
+            del self._queues[queue]

@@ -68,10 +68,14 @@ class _WaitAt:
         self.deadline = deadline
 
     @property
+    def tag_hashes(self) -> None:
+        """It looks again whatever comes."""
+
+    @property
     def alive(self) -> bool:
         return not self._wait.done and self._wait.peer.open
 
-    def retry(self) -> bool:
+    def retry(self, first: int) -> bool:
         return self._wait.retry()
 
     def give_up(self) -> None:

@@ -35,12 +35,10 @@ from storage.recurring import (
     Recurring,
     RecurringPage,
     count_recurring,
-    current_recurring,
     delete_recurring,
     delete_recurring_of,
     due_recurring,
     find_recurring,
-    next_planned,
     next_recurring_due,
     plan_recurring,
     put_recurring,
@@ -48,7 +46,7 @@ from storage.recurring import (
 )
 from storage.rescheduling import Rescheduled, RescheduleResult, reschedule
 from storage.retention import remove_expired
-from storage.store import Aborted, AbortResult, Fired, Store, Usage
+from storage.store import Aborted, AbortResult, Fired, Growth, Store, Usage
 
 __all__ = [
     "AbortResult",
@@ -57,6 +55,7 @@ __all__ = [
     "Fired",
     "Found",
     "FoundPage",
+    "Growth",
     "Half",
     "Page",
     "Pause",
@@ -79,7 +78,6 @@ __all__ = [
     "back_up",
     "can_replace",
     "count_recurring",
-    "current_recurring",
     "delete_recurring",
     "delete_recurring_of",
     "due_recurring",
@@ -92,7 +90,6 @@ __all__ = [
     "fire_resumed",
     "halves_to_check",
     "newest_stored_ms",
-    "next_planned",
     "next_pop_due",
     "next_recurring_due",
     "note_older",

@@ -90,6 +90,15 @@ class Usage(NamedTuple):
     halves: int
 
 
+class Growth(NamedTuple):
+    """A queue that grew by a commit: its first new offset, and the hashes of the new messages' tags
+    (0: without)."""
+
+    queue: Queue
+    first: int
+    tag_hashes: AbstractSet[int]
+
+
 class Fired(NamedTuple):
     """What one step of firing did: how many messages left, and whether more are due."""
 
@@ -174,7 +183,7 @@ class Store:
         self._held_changes: dict[bytes, int] = {}
         self._changes = 0
         self._timed = 0
-        self._grown: set[Queue] = set()
+        self._grown: dict[Queue, set[int]] = {}
         self._shortened: dict[Queue, int] = {}
         self._advanced: dict[tuple[bytes, bytes, int], int | None] = {}
 
@@ -213,7 +222,7 @@ class Store:
         self._add_record(sequence, number, queue.topic, record, message_id, keys, NOT_TIMED)
         queue.next = offset + 1
         self._rows.append((queue.prefix + pack_u64(offset), row))
-        self._grown.add(queue)
+        self._note_growth(queue, tag_hash)
         queue.added_bytes += len(record)
         return offset
 
@@ -248,6 +257,12 @@ class Store:
             self._count_timer(topic, due_ms, 1)
         self._count_pending(topic, 1, len(record))
         self._timed += 1
+
+    def _note_growth(self, queue: Queue, tag_hash: int) -> None:
+        tags = self._grown.get(queue)
+        if tags is None:
+            tags = self._grown[queue] = set()
+        tags.add(tag_hash)
 
     def _add_record(
         self,
@@ -468,7 +483,7 @@ class Store:
         offset = queue.next
         queue.next = offset + 1
         queue.added_bytes += size
-        self._grown.add(queue)
+        self._note_growth(queue, tag_hash)
         self._rows.append(
             (
                 queue.prefix + pack_u64(offset),
@@ -574,14 +589,14 @@ class Store:
         """About how many bytes the open batch holds."""
         return self._bytes
 
-    def commit(self) -> set[Queue]:
+    def commit(self) -> list[Growth]:
         """Write the batch. When it returns, the disk holds it (with `sync`), and readers see it.
 
         :returns: the queues that grew.
         :raises StorageFullError: nothing of the batch is stored; the store goes on as before it.
         :raises StorageError: likewise, for another reason.
         """
-        grown = self._grown
+        grown = [Growth(queue, queue.visible, tags) for queue, tags in self._grown.items()]
         try:
             txn = self.batch_transaction()
             self._move_timers(txn)
@@ -603,7 +618,7 @@ class Store:
         self.inbox.commit(self._changes)
         self.paused.committed()
         self._committed_sequence = self._next_sequence
-        for queue in grown:
+        for queue, _, _ in grown:
             queue.visible = queue.next
         for queue, first in self._shortened.items():
             queue.first = first

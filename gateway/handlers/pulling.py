@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
+
 from gateway.broker import Broker
 from gateway.config import Config
 from gateway.filters import ALL_TAGS, TAG, Filter, FilterError, filter_of, is_tag_type
@@ -55,10 +57,17 @@ class Pull:
     def alive(self) -> bool:
         return self.call.peer.open
 
-    def retry(self) -> bool:
+    @property
+    def tag_hashes(self) -> AbstractSet[int] | None:
+        return self.filter.tag_hashes
+
+    def retry(self, first: int) -> bool:
+        self.offset = max(self.offset, first)
         return self._pulling.answer_reset(self.call, self.queue) or self._pulling.deliver(self)
 
     def give_up(self) -> None:
+        # It was not told of what it does not want.
+        self.offset = max(self.offset, self.queue.visible)
         self._pulling.answer_nothing(self)
 
 

@@ -122,10 +122,26 @@ class TestFilter:
     def test_more_to_skip_than_one_read_may(self, client: MemoryClient) -> None:
         waiting = client.park(tags="red")
         client.send_batch((str(n), {"TAGS": "blue"}) for n in range(2_500))
+        assert client.answer(waiting) is None
+        client.send_batch((str(n), {"TAGS": "red" if n == 2_499 else "blue"}) for n in range(2_500))
         answer = client.answer(waiting)
         assert answer is not None
         assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
-        assert 0 < int(answer.ext()["nextBeginOffset"]) < 2_500
+        assert 2_500 < int(answer.ext()["nextBeginOffset"]) < 5_000
+
+    def test_only_those_who_want_it_look(self, gateway: MemoryGateway) -> None:
+        clients = {tag: gateway.connect() for tag in ("red", "blue", "red || blue", "green")}
+        waiting = {
+            tag: client.park(group=f"group {n}".replace(" ", "-"), tags=tag)
+            for n, (tag, client) in enumerate(clients.items())
+        }
+        gateway.connect().send_message("orders", "1", TAGS="blue")
+        assert answered(clients["blue"], waiting["blue"]) == ["1"]
+        assert answered(clients["red || blue"], waiting["red || blue"]) == ["1"]
+        assert answered(clients["red"], waiting["red"]) is None
+        gateway.connect().send_message("orders", "2", TAGS="red")
+        assert answered(clients["red"], waiting["red"]) == ["2"]
+        assert answered(clients["green"], waiting["green"]) is None
 
 
 class TestDeadline:

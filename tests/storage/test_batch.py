@@ -138,7 +138,7 @@ def test_offsets_and_sequences_of_an_abandoned_batch_are_given_again(filled: Sto
 
 def test_a_batch_with_nothing_in_it(filled: Store) -> None:
     assert not filled.has_changes
-    assert filled.commit() == set()
+    assert filled.commit() == []
     filled.abandon()
     assert_unchanged(filled)
 
@@ -479,5 +479,5 @@ def test_a_deleted_topics_messages_stay_until_retention_comes_by(store: Store) -
 
 def test_a_step_that_fires_nothing_is_a_batch_that_commits(store: Store) -> None:
     assert store.fire_due(5, 5, 10) == Fired(0, more=False)
-    assert store.commit() == set()
+    assert store.commit() == []
     assert find_by_id(store, b"a") == []

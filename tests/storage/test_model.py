@@ -349,7 +349,7 @@ class StoreAndModel(RuleBasedStateMachine):
         places = [(topic, queue) for topic in TOPICS for queue in QUEUES]
         grown = {place for place in places if self.batch.end(place) > self.committed.end(place)}
         result = self.store.commit()
-        assert {(queue.topic, queue.number) for queue in result} == grown
+        assert {(one.queue.topic, one.queue.number) for one in result} == grown
         self._is_committed()
         self.compare()
 

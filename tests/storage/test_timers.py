@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from storage import Aborted, AbortResult, Fired, Store, find_by_id
+from storage import Aborted, AbortResult, Fired, Growth, Store, find_by_id
 from tests.storage.sample import (
     TOPIC,
     Sample,
@@ -119,12 +119,17 @@ class TestFiring:
         assert store.held_totals() == {}
 
     def test_commit_names_the_queues_that_grew(self, store: Store) -> None:
-        hold(store, Sample(b"a", queue=1), 10)
-        assert store.commit() == set()
+        hold(store, Sample(b"a", queue=1, tag_hash=7), 10)
+        send(store, Sample(b"before", queue=2))
+        assert store.commit() == [Growth(store.queue(TOPIC, 2), 0, {0})]
         store.fire_due(10, 10, 10)
-        send(store, Sample(b"b", queue=2))
-        assert store.commit() == {store.queue(TOPIC, 1), store.queue(TOPIC, 2)}
-        assert store.commit() == set()
+        send(store, Sample(b"b", queue=2, tag_hash=8))
+        send(store, Sample(b"c", queue=2, tag_hash=9))
+        assert store.commit() == [
+            Growth(store.queue(TOPIC, 1), 0, {7}),
+            Growth(store.queue(TOPIC, 2), 1, {8, 9}),
+        ]
+        assert store.commit() == []
 
     def test_what_is_held_survives_and_fires_after_a_restart(
         self, store: Store, reopen: Callable[[], Store]

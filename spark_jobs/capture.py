@@ -1,6 +1,8 @@
-"""Reads what the recording proxy wrote: `compat.recorder` says what a capture file is.
+"""Reads what `tidegate capture` and the tap wrote: `recording.format` says what a capture file is.
 
-A damaged file is read on behind the damage, and what was passed over is told with its place.
+A damaged file is read on behind the damage, and what was passed over is told with its place. A
+large file is read in ranges: `survey` looks at the records' heads alone and says where the first of
+a range begins, which cannot be told for certain before the range in front of it has been surveyed.
 """
 
 from __future__ import annotations
@@ -9,8 +11,11 @@ import mmap
 import struct
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
+
+import msgspec
 
 from spark_jobs.errors import Damage, JobError
 
@@ -19,8 +24,10 @@ OPENED: Final = 0
 FROM_CLIENT: Final = 1
 FROM_SERVER: Final = 2
 CLOSED: Final = 3
+LOST: Final = 4
 
 _head = struct.Struct(">QIBI")
+_head_and_length = struct.Struct(">QIBII").unpack_from
 _LONGEST: Final = 16_777_216 + 4
 _LONGEST_NAME: Final = 1024
 _NEAR_NS: Final = 24 * 60 * 60 * 1_000_000_000
@@ -37,36 +44,110 @@ class Record(NamedTuple):
     data: bytes
 
 
-def read_records(file: Path) -> Iterator[Record | Damage]:
-    """All of a capture file: each byte behind the first line is in one record or in one damage.
+_record = partial(tuple.__new__, Record)
+"""What `Record(...)` does, in a third of the time."""
 
+
+class Survey(msgspec.Struct, kw_only=True):
+    """What stands in a range of a capture."""
+
+    first: int
+    """Where its first record, or damage, begins."""
+    after: int
+    """Where the first behind it begins."""
+    last_ns: int | None
+    """Time of its last record, or of the last before it."""
+    opened: dict[int, str]
+    """Connections that are open at its end and were opened in it, with the name of their server."""
+    closed: list[int]
+    """Connections that were closed in it and opened before."""
+
+
+def read_records(
+    file: Path, start: int = 0, end: int | None = None, last_ns: int | None = None
+) -> Iterator[Record | Damage]:
+    """The records of a capture file: each byte behind the first line is in one record or damage.
+
+    :param start: a record's beginning; 0 is the first one's.
+    :param end: records that begin here or later are not told.
+    :param last_ns: time of the record before `start`.
     :raises JobError: when it is no capture file.
     """
+    with closing(_map(file)) as data:
+        for found in _walk(data, max(start, len(MAGIC)), min(end or len(data), len(data)), last_ns):
+            if isinstance(found, Damage):
+                yield found
+            else:
+                position, time_ns, connection, kind, stop = found
+                record = data[position + _head.size : stop]
+                yield _record((position, time_ns, connection, kind, record))
+
+
+def survey(
+    file: Path, start: int, end: int, *, is_certain: bool, last_ns: int | None = None
+) -> Survey:
+    """Look at a range of a capture, at the heads of its records alone.
+
+    :param is_certain: whether `start` is where a record begins, or damage; else the next place
+        that looks like a record is taken for one.
+    :raises JobError: when it is no capture file.
+    """
+    with closing(_map(file)) as data:
+        first = max(start, len(MAGIC))
+        if not is_certain:
+            first = _next_record(data, first, len(data), None)
+        found = Survey(first=first, after=first, last_ns=last_ns, opened={}, closed=[])
+        for one in _walk(data, first, min(end, len(data)), last_ns):
+            if isinstance(one, Damage):
+                found.after = one.position + one.size
+                continue
+            position, found.last_ns, connection, kind, found.after = one
+            if kind == OPENED:
+                name = data[position + _head.size : found.after]
+                found.opened[connection] = name.decode(errors="replace")
+            elif kind == CLOSED and found.opened.pop(connection, None) is None:
+                found.closed.append(connection)
+    return found
+
+
+def _map(file: Path) -> mmap.mmap:
     with file.open("rb") as stream:
         if stream.read(len(MAGIC)) != MAGIC:
             raise JobError(f"{file} is not a capture: its first line is not {MAGIC.decode()!r}")
-        size = stream.seek(0, 2)
-        if size == len(MAGIC):
-            return
-        with closing(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)) as data:
-            yield from _records(data, size)
+        return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def _records(data: mmap.mmap, size: int) -> Iterator[Record | Damage]:
-    position = len(MAGIC)
-    last_ns: int | None = None
-    while position < size:
-        end = _end_of_record(data, position, size)
-        if end is None:
+def _walk(
+    data: mmap.mmap, position: int, end: int, last_ns: int | None
+) -> Iterator[tuple[int, int, int, int, int] | Damage]:
+    """Position, time, connection, kind and end of the records that begin before `end`."""
+    size = len(data)
+    while position < end:
+        if position + 21 <= size:
+            # Most records are whole frames.
+            time_ns, connection, kind, length, inner = _head_and_length(data, position)
+            stop = position + 17 + length
+            if (
+                kind in (FROM_CLIENT, FROM_SERVER)
+                and length == inner + 4
+                and connection
+                and stop <= size
+                and length <= _LONGEST
+            ):
+                yield position, time_ns, connection, kind, stop
+                last_ns = time_ns
+                position = stop
+                continue
+        known = _end_of_record(data, position, size)
+        if known is None:
             following = _next_record(data, position + 1, size, last_ns)
             reason = "the file ends within a record" if following == size else "no record"
             yield Damage(position, following - position, reason)
             position = following
             continue
-        time_ns, connection, kind, _ = _head.unpack_from(data, position)
-        yield Record(position, time_ns, connection, kind, data[position + _head.size : end])
-        last_ns = time_ns
-        position = end
+        last_ns, connection, kind, _ = _head.unpack_from(data, position)
+        yield position, last_ns, connection, kind, known
+        position = known
 
 
 def _end_of_record(data: mmap.mmap, position: int, size: int) -> int | None:
@@ -75,14 +156,18 @@ def _end_of_record(data: mmap.mmap, position: int, size: int) -> int | None:
         return None
     _, connection, kind, length = _head.unpack_from(data, position)
     end = position + _head.size + length
-    if kind > CLOSED or length > _LONGEST or end > size or connection == 0:
+    if kind > LOST or length > _LONGEST or end > size or connection == 0:
         return None
     if kind in (FROM_CLIENT, FROM_SERVER):
         # A frame says its own length; when the two differ, one of them is damaged.
         start = position + _head.size
         if length < 4 or int.from_bytes(data[start : start + 4], "big") != length - 4:
             return None
-    elif (kind == CLOSED and length) or (kind == OPENED and length > _LONGEST_NAME):
+    elif (
+        (kind == CLOSED and length)
+        or (kind == OPENED and length > _LONGEST_NAME)
+        or (kind == LOST and length != 8)
+    ):
         return None
     return int(end)
 
@@ -93,7 +178,8 @@ def _next_record(data: mmap.mmap, position: int, size: int, last_ns: int | None)
         end = _end_of_record(data, at, size)
         if end is None or not _is_near(data, at, last_ns):
             continue
-        if end == size or (_end_of_record(data, end, size) and _is_near(data, end, last_ns)):
+        (time_ns, *_) = _head.unpack_from(data, at)
+        if end == size or (_end_of_record(data, end, size) and _is_near(data, end, time_ns)):
             return at
     return size
 

@@ -8,18 +8,39 @@ whole, so what a killed run left is never read:
     batch=00001/rows/kind=aside/    what is no frame, with file, place and reason
     batch=00001/rows/kind=file/     the counts of each file
     batch=00001/messages/           events of messages (`messages.MESSAGES`)
+
+A run that was killed is gone on with: parts that have a receipt are not read again.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+import msgspec
+
+from recording.format import run_of
+from spark_jobs import messages
+from spark_jobs.capture import Survey, survey
 from spark_jobs.errors import JobError
+from spark_jobs.seams import Stitched, stitch
+from spark_jobs.sources import Part, parts_of_run, ranges, read_packet_file, read_part
+from spark_jobs.tables import (
+    ASIDES,
+    FILE_DDL,
+    FILES,
+    MESSAGES,
+    PAIRS,
+    Receipt,
+    receipts,
+    rows_in,
+    write_file_counts,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,6 +53,8 @@ _PCAP_MAGICS: Final = {
     bytes.fromhex(digits) for digits in ("a1b2c3d4", "d4c3b2a1", "a1b23c4d", "4d3cb2a1", "0a0d0d0a")
 }
 _FILES_AT_ONCE: Final = 64
+_Given = TypeVar("_Given")
+_Got = TypeVar("_Got")
 
 
 class Source(NamedTuple):
@@ -133,8 +156,20 @@ def ingest(
 
 
 def _in_groups(sources: list[Source]) -> Iterator[list[Source]]:
-    for at in range(0, len(sources), _FILES_AT_ONCE):
-        yield sources[at : at + _FILES_AT_ONCE]
+    """Some files at a time; the files of one run of a recorder stay together."""
+    some: list[Source] = []
+    for _, run in itertools.groupby(sources, _run_of):
+        some += run
+        if len(some) >= _FILES_AT_ONCE:
+            yield some
+            some = []
+    if some:
+        yield some
+
+
+def _run_of(source: Source) -> str:
+    path = Path(source.path)
+    return str(path.parent / run_of(path.name)) if source.kind == CAPTURE else source.path
 
 
 def _ingest_batch(
@@ -148,75 +183,146 @@ def _ingest_batch(
     numbers = [int(batch.name.partition("=")[2]) for batch in batches(folder)]
     name = f"batch={max(numbers, default=0) + 1:05}"
     unfinished = folder / f".unfinished-{name}"
-    if unfinished.exists():
-        shutil.rmtree(unfinished)
-    read = (
-        spark.read.format(f"tidegate-{kind}")
-        .option("files", json.dumps([source.path for source in sources]))
-        .option("ports", json.dumps(list(ports)))
-        .option("levels", levels)
-        .load()
-    )
+    plan = msgspec.json.encode([sources, list(ports), levels])
+    _keep_if_same(unfinished, plan)
     if kind == COMMIT_LOG:
-        read.write.parquet(str(unfinished / "messages"))
-        written = spark.read.parquet(str(unfinished / "messages"))
-        by_event = written.groupBy("event").count().collect()
-        counts = {f"messages {row['event']}": int(row["count"]) for row in by_event}
+        counts = _read_logs(spark, sources, unfinished, levels)
     else:
-        read.write.partitionBy("kind").parquet(str(unfinished / "rows"))
-        counts = _counts(spark, unfinished / "rows")
-        if (unfinished / "rows" / "kind=pair").exists():
-            _write_messages(spark, unfinished, levels)
-    unfinished.mkdir(exist_ok=True)
+        delays = messages.parse_levels(levels)
+        found = _read_parts(spark, kind, sources, unfinished, frozenset(ports), delays)
+        stitched = stitch(unfinished, found, delays)
+        counts = _counts(unfinished, found, stitched)
+        shutil.rmtree(unfinished / "seams", ignore_errors=True)
     entry = {"files": [list(source) for source in sources], "counts": counts}
     (unfinished / "sources.json").write_text(json.dumps(entry, indent=1))
     unfinished.rename(folder / name)
     return counts
 
 
-def _counts(spark: SparkSession, rows: Path) -> dict[str, int]:
+def _keep_if_same(unfinished: Path, plan: bytes) -> None:
+    """What a killed run has read is gone on with when this one is to read the same."""
+    file = unfinished / "plan.json"
+    if unfinished.exists() and (not file.exists() or file.read_bytes() != plan):
+        shutil.rmtree(unfinished)
+    unfinished.mkdir(exist_ok=True)
+    file.write_bytes(plan)
+
+
+def _read_logs(
+    spark: SparkSession, sources: list[Source], unfinished: Path, levels: str
+) -> dict[str, int]:
+    read = (
+        spark.read.format(f"tidegate-{COMMIT_LOG}")
+        .option("files", json.dumps([source.path for source in sources]))
+        .option("levels", levels)
+        .load()
+    )
+    read.write.mode("overwrite").parquet(str(unfinished / MESSAGES))
+    written = spark.read.parquet(str(unfinished / MESSAGES))
+    by_event = written.groupBy("event").count().collect()
+    return {f"messages {row['event']}": int(row["count"]) for row in by_event}
+
+
+def _read_parts(
+    spark: SparkSession,
+    kind: str,
+    sources: list[Source],
+    unfinished: Path,
+    ports: frozenset[int],
+    levels: tuple[int, ...],
+) -> list[Receipt]:
+    """Read what has not been read of these files, a task for each part."""
+    if kind == CAPTURE:
+        parts = _parts_of_captures(spark, sources)
+        read = partial(read_part, folder=unfinished, levels=levels)
+    else:
+        parts = [_whole(source) for source in sources]
+        read = partial(read_packet_file, folder=unfinished, levels=levels, ports=ports)
+    for number, part in enumerate(parts):
+        part.number = number
+    done = receipts(unfinished)
+    rest = [part for part in parts if part.number not in done]
+    _in_tasks(spark, read, rest)
+    done = receipts(unfinished)
+    return [done[part.number] for part in parts]
+
+
+def _parts_of_captures(spark: SparkSession, sources: list[Source]) -> list[Part]:
+    """The files' ranges as parts. Those of more than one range are looked at beforehand."""
+    found: list[Part] = []
+    for run, files in itertools.groupby(sources, _run_of):
+        spans = [
+            (source.path, start, end) for source in files for start, end in ranges(source.size)
+        ]
+        name = Path(run).name
+        if len(spans) == 1:
+            found.append(Part(number=0, file=spans[0][0], run=name, start=0, end=spans[0][2]))
+            continue
+        guesses = _in_tasks(spark, _survey, spans)
+        found += parts_of_run(name, _certain(spans, guesses))
+    return found
+
+
+_Span = tuple[str, int, int]
+
+
+def _survey(span: _Span) -> Survey:
+    file, start, end = span
+    return survey(Path(file), start, end, is_certain=start == 0)
+
+
+def _certain(spans: Sequence[_Span], guesses: Sequence[Survey]) -> list[tuple[str, Survey]]:
+    """The surveys of a run; where a range was entered at a wrong place it is surveyed again."""
+    found: list[tuple[str, Survey]] = []
+    for (file, start, end), guess in zip(spans, guesses, strict=True):
+        sure = guess
+        if found and start:
+            _, before = found[-1]
+            if guess.first != before.after:
+                sure = survey(
+                    Path(file), before.after, end, is_certain=True, last_ns=before.last_ns
+                )
+        found.append((file, sure))
+    return found
+
+
+def _whole(source: Source) -> Part:
+    return Part(number=0, file=source.path, run=source.path, start=0, end=source.size)
+
+
+def _in_tasks(
+    spark: SparkSession, function: Callable[[_Given], _Got], given: Sequence[_Given]
+) -> list[_Got]:
+    """What a function makes of each, a task for each, in their order."""
+    if not given:
+        return []
+    found: list[_Got] = spark.sparkContext.parallelize(given, len(given)).map(function).collect()
+    return found
+
+
+def _counts(unfinished: Path, found: Sequence[Receipt], stitched: Stitched) -> dict[str, int]:
     """The counts of all files of a batch, checked against the rows that were written.
 
     :raises JobError: when a frame is in no row, or in two.
     """
-    from pyspark.sql import functions as f
-
-    told = spark.read.parquet(str(rows / "kind=file")).select("counts").collect()
-    counts: dict[str, int] = {}
-    for row in told:
-        for name, number in row["counts"].items():
-            counts[name] = counts.get(name, 0) + number
-    stored = 0
-    if (rows / "kind=pair").exists():
-        ends = f.col("asked_ns").isNotNull().cast("int") + f.col("answered_ns").isNotNull().cast(
-            "int"
-        )
-        stored = spark.read.parquet(str(rows / "kind=pair")).agg(f.sum(ends)).collect()[0][0]
-    if stored + counts["aside"] != counts["frames"]:
+    by_file: dict[str, dict[str, int]] = {}
+    for file, counts in [(one.file, one.counts) for one in found] + stitched.counts:
+        of_file = by_file.setdefault(file, {})
+        for name, number in counts.items():
+            of_file[name] = of_file.get(name, 0) + number
+    total: dict[str, int] = {}
+    for counts in by_file.values():
+        for name, number in counts.items():
+            total[name] = total.get(name, 0) + number
+    rows = sum(rows_in(file) for file in (unfinished / PAIRS).glob("*.parquet"))
+    ends = 2 * total["paired"] + total["unanswered"] + total["unasked"]
+    if ends + total["aside"] != total["frames"] or rows != ends - total["paired"]:
         raise JobError(
-            f"{counts['frames']} frames were read, {stored} are in pairs and {counts['aside']} "
+            f"{total['frames']} frames were read, {ends} are in {rows} pairs and {total['aside']} "
             "set aside: the tables would not be complete"
         )
-    return counts
-
-
-def _write_messages(spark: SparkSession, batch: Path, levels: str) -> None:
-    from pyspark.sql import functions as f
-
-    from spark_jobs import messages
-
-    pairs = spark.read.parquet(str(batch / "rows" / "kind=pair"))
-    read = partial(messages.messages_of_pairs, levels=messages.parse_levels(levels))
-    wanted = (
-        *("file", "position", "connection", "asked_ns", "answered_ns", "code", "ext", "body"),
-        *("answer_code", "answer_ext", "answer_body"),
-    )
-    (
-        pairs.where(f.col("code").isin(*messages.CODES) & f.col("asked_ns").isNotNull())
-        .select(*wanted)
-        .mapInArrow(read, messages.DDL)
-        .write.parquet(str(batch / "messages"))
-    )
+    write_file_counts(unfinished, by_file)
+    return total
 
 
 def read_table(spark: SparkSession, folder: Path, table: str) -> DataFrame:
@@ -224,14 +330,18 @@ def read_table(spark: SparkSession, folder: Path, table: str) -> DataFrame:
 
     :raises JobError: when nothing was read into the folder.
     """
-    from spark_jobs import exchanges, messages
+    from spark_jobs.exchanges import ASIDE_DDL, DDL
 
     found = batches(folder)
     if not found:
         raise JobError(f"{folder} has no tables: run 'tidegate ingest' into it first")
-    part = "messages" if table == "messages" else f"rows/kind={table}"
+    part, schema = {
+        "pair": (PAIRS, DDL),
+        "aside": (ASIDES, ASIDE_DDL),
+        "file": (FILES, FILE_DDL),
+        "messages": (MESSAGES, messages.DDL),
+    }[table]
     paths = [str(batch / part) for batch in found if (batch / part).exists()]
-    schema = messages.DDL if table == "messages" else exchanges.DDL.removeprefix("kind string, ")
     if not paths:
         return spark.createDataFrame([], schema)
     return spark.read.schema(schema).parquet(*paths)

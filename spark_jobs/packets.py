@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 import dpkt
 
 from spark_jobs.errors import JobError
-from spark_jobs.exchanges import Pairer
+from spark_jobs.exchanges import Connection, Pairer
 from spark_jobs.tcp import FrameScanner, Gap, Skipped, Stream
 
 _CUT: Final = "the file ends within a packet"
@@ -34,10 +34,10 @@ class _Way:
 
 
 class _Connection:
-    def __init__(self, number: int, server: tuple[bytes, int], name: str) -> None:
-        self.name = f"{name}#{number}"
+    def __init__(self, number: int, server: tuple[bytes, int], frames: Connection) -> None:
+        self.number = number
         self.server = server
-        self.shown = show_address(server)
+        self.frames = frames
         self.ways: dict[bool, _Way] = {}
 
 
@@ -101,15 +101,18 @@ class PacketReader:
             answers = segment.flags & dpkt.tcp.TH_ACK
             server = segment.sender if answers else segment.receiver
         self._number += 1
-        return _Connection(self._number, server, self._name)
+        name = f"{self._name}#{self._number}"
+        frames = self._pairer.open(self._number, name, show_address(server))
+        return _Connection(self._number, server, frames)
 
     def _end(self, position: int, connection: _Connection) -> None:
         for from_client, way in connection.ways.items():
             for piece in way.stream.end():
                 self._piece(position, 0, connection, from_client, way, piece)
             for lost in way.frames.end():
-                self._pairer.aside(position, connection.name, lost.size, lost.reason)
+                self._pairer.aside(position, connection.frames.name, lost.size, lost.reason)
         connection.ways = {}
+        self._pairer.close(connection.number)
 
     def _piece(
         self,
@@ -127,27 +130,20 @@ class PacketReader:
             found = way.frames.feed(piece)
         for one in found:
             if isinstance(one, Skipped):
-                self._pairer.aside(position, connection.name, one.size, one.reason)
+                self._pairer.aside(position, connection.frames.name, one.size, one.reason)
             else:
-                self._pairer.frame(
-                    position,
-                    time_ns or self._last_ns,
-                    connection.name,
-                    connection.shown,
-                    from_client,
-                    one,
-                )
+                at_ns = time_ns or self._last_ns
+                self._pairer.frame(position, at_ns, connection.frames, from_client, one)
         self._last_ns = time_ns or self._last_ns
 
     _last_ns = 0
 
 
-def read_packets(file: Path, ports: frozenset[int]) -> Iterator[Any]:
-    """A file's rows as Arrow batches (`exchanges.ROWS`).
+def read_packets(file: Path, ports: frozenset[int], pairer: Pairer) -> Iterator[None]:
+    """Hand a file's frames to a pairer; stops behind each packet, for what is there to be taken.
 
     :raises JobError: when it is no packet capture.
     """
-    pairer = Pairer(str(file))
     reader = PacketReader(file.name, pairer, ports)
     with file.open("rb") as stream:
         position = 0
@@ -160,11 +156,10 @@ def read_packets(file: Path, ports: frozenset[int]) -> Iterator[Any]:
             for seconds, data in packets:
                 reader.packet(position, round(seconds * 1_000_000_000), link, data)
                 position = stream.tell()
-                yield from pairer.full()
+                yield
         except (dpkt.dpkt.Error, ValueError) as error:
             pairer.aside(position, None, file.stat().st_size - position, f"{_CUT}: {error}")
         reader.end(position)
-    yield from pairer.end()
 
 
 def _open(stream: BinaryIO) -> Any:

@@ -30,7 +30,7 @@ def open_session(
     """
     from pyspark.sql import SparkSession
 
-    from spark_jobs.sources import CaptureSource, CommitLogSource, PacketSource
+    from spark_jobs.sources import CommitLogSource
 
     os.environ["JAVA_HOME"] = str(_java_home())
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -55,8 +55,7 @@ def open_session(
             .config("spark.sql.shuffle.partitions", str(2 * (os.cpu_count() or 1)))
         )
     session = builder.getOrCreate()
-    for source in (CaptureSource, PacketSource, CommitLogSource):
-        session.dataSource.register(source)
+    session.dataSource.register(CommitLogSource)
     return session
 
 

@@ -1,28 +1,41 @@
-"""Spark data sources: captures, packet captures and commit logs, as Arrow batches.
+"""What a task reads: a whole file, or a range of one, of captures, packets and commit logs.
 
-Each is given the option `files`, a JSON list of paths. Captures and packet captures are read one
-file to a task; commit logs in ranges of `RANGE_BYTES`.
+Captures and packet captures become Parquet at once, in the tasks (`tables`). Commit logs are a
+Spark data source, of Arrow batches, in ranges of `RANGE_BYTES`.
 """
 
 from __future__ import annotations
 
+import gc
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_jobs import exchanges, messages
-from spark_jobs.capture import CLOSED, FROM_CLIENT, OPENED, read_records
+from spark_jobs import messages
+from spark_jobs.capture import (
+    CLOSED,
+    FROM_CLIENT,
+    FROM_SERVER,
+    LOST,
+    OPENED,
+    Record,
+    Survey,
+    read_records,
+)
 from spark_jobs.commitlog import Found, read_log
 from spark_jobs.errors import Damage
 from spark_jobs.exchanges import Pairer
+from spark_jobs.tables import HEADS, OPEN, PartWriter, Receipt
 
 RANGE_BYTES: Final = 128 * 1024 * 1024
-"""So much of a commit log is one task."""
+"""So much of a file is one task."""
 
 _LOG_ROWS: Final = 4096
 
@@ -36,40 +49,157 @@ class FilePart(InputPartition):
         self.end = end
 
 
-class _FileReader(DataSourceReader):
+class Part(msgspec.Struct, kw_only=True):
+    """A range of a capture whose beginning is certain, and how it stands there."""
+
+    number: int
+    file: str
+    run: str
+    """Files of one run of a recorder share their connections."""
+    start: int
+    end: int
+    last_ns: int | None = None
+    connections: dict[int, str] = {}
+    """Those that are open at the beginning, with the name of their server."""
+    begins: bool = True
+    """Whether the recording begins with it, and so nothing was asked before."""
+    ends: bool = True
+    """Whether the recording ends with it, and so nothing will be answered behind."""
+
+
+def ranges(size: int, range_bytes: int = RANGE_BYTES) -> list[tuple[int, int]]:
+    """A file's bytes in ranges that follow one another; an empty file is one."""
+    starts = range(0, max(size, 1), range_bytes)
+    return [(start, min(start + range_bytes, size)) for start in starts]
+
+
+def parts_of_run(run: str, surveys: Sequence[tuple[str, Survey]]) -> list[Part]:
+    """A run's parts, of what was surveyed of its files, in their order.
+
+    The number of each part is to be set.
+    """
+    parts: list[Part] = []
+    connections: dict[int, str] = {}
+    last_ns: int | None = None
+    for at, (file, found) in enumerate(surveys):
+        parts.append(
+            Part(
+                number=0,
+                file=file,
+                run=run,
+                start=found.first,
+                end=found.after,
+                last_ns=last_ns,
+                connections=dict(connections),
+                begins=at == 0,
+                ends=at == len(surveys) - 1,
+            )
+        )
+        last_ns = found.last_ns
+        for number in found.closed:
+            connections.pop(number, None)
+        connections |= found.opened
+    return parts
+
+
+def read_part(part: Part, folder: Path, levels: tuple[int, ...]) -> Receipt:
+    """Read a part of a capture and write its tables."""
+    writer = PartWriter(folder, part.number, levels)
+    pairer = Pairer(part.file, begins=part.begins)
+    if part.last_ns is not None:
+        pairer.last_ns = part.last_ns
+    for number, server in part.connections.items():
+        pairer.open(number, f"{part.run}#{number}", server)
+    records = read_records(Path(part.file), part.start, part.end, part.last_ns)
+    with _without_collector():
+        for record in records:
+            if isinstance(record, Damage):
+                pairer.aside(record.position, None, record.size, record.reason)
+            elif record[3] == OPENED or record[3] > FROM_SERVER:
+                _opening(record, part.run, pairer)
+            else:
+                position, time_ns, number, kind, data = record
+                connection = pairer.connection(number)
+                if connection is None:
+                    connection = pairer.open(number, f"{part.run}#{number}", "")
+                pairer.frame(position, time_ns, connection, kind == FROM_CLIENT, data)
+                if pairer.is_full:
+                    _write(pairer, writer)
+        if part.ends:
+            pairer.end()
+        else:
+            writer.write_seam(OPEN, part.file, pairer.outstanding())
+        writer.write_seam(HEADS, part.file, pairer.heads)
+        _write(pairer, writer)
+    receipt = Receipt(
+        part=part.number, file=part.file, group=part.run, counts=pairer.counts, rows=writer.rows
+    )
+    writer.commit(receipt)
+    return receipt
+
+
+def read_packet_file(
+    part: Part, folder: Path, levels: tuple[int, ...], ports: frozenset[int]
+) -> Receipt:
+    """Read a packet capture and write its tables."""
+    from spark_jobs.packets import read_packets
+
+    writer = PartWriter(folder, part.number, levels)
+    pairer = Pairer(part.file)
+    with _without_collector():
+        for _ in read_packets(Path(part.file), ports, pairer):
+            if pairer.is_full:
+                _write(pairer, writer)
+        pairer.end()
+        _write(pairer, writer)
+    receipt = Receipt(
+        part=part.number, file=part.file, group=part.run, counts=pairer.counts, rows=writer.rows
+    )
+    writer.commit(receipt)
+    return receipt
+
+
+def _opening(record: Record, run: str, pairer: Pairer) -> None:
+    _, _, number, kind, data = record
+    if kind == CLOSED:
+        pairer.close(number)
+    elif kind == LOST:
+        pairer.count("records that the recorder lost", int.from_bytes(data, "big"))
+    elif pairer.connection(number) is None:  # else it is open since an earlier file of the run
+        pairer.open(number, f"{run}#{number}", data.decode(errors="replace"))
+        pairer.count("connections")
+
+
+def _write(pairer: Pairer, writer: PartWriter) -> None:
+    exchanges, asides = pairer.take()
+    writer.write_pairs(pairer.file, exchanges)
+    writer.write_asides(asides)
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Rows in the making are many and in no cycles: looking for cycles takes a third of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+class LogReader(DataSourceReader):
+    """Reads commit logs; the option `levels` is the broker's `messageDelayLevel`."""
+
     def __init__(self, options: Mapping[str, str]) -> None:
         self.files: list[str] = json.loads(options["files"])
         self.options = options
 
     def partitions(self) -> list[InputPartition]:
-        return [FilePart(file) for file in self.files]
-
-
-class CaptureReader(_FileReader):
-    """Reads captures."""
-
-    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        return read_capture(Path(partition.file))
-
-
-class PacketReader(_FileReader):
-    """Reads packet captures; the option `ports` is a JSON list."""
-
-    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        from spark_jobs.packets import read_packets
-
-        ports = frozenset(json.loads(self.options.get("ports", "[]")))
-        return read_packets(Path(partition.file), ports)
-
-
-class LogReader(_FileReader):
-    """Reads commit logs; the option `levels` is the broker's `messageDelayLevel`."""
-
-    def partitions(self) -> list[InputPartition]:
         return [
-            FilePart(file, start, start + RANGE_BYTES)
+            FilePart(file, start, end)
             for file in self.files
-            for start in range(0, Path(file).stat().st_size, RANGE_BYTES)
+            for start, end in ranges(Path(file).stat().st_size)
         ]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
@@ -77,33 +207,8 @@ class LogReader(_FileReader):
         return read_commit_log(Path(partition.file), partition.start, partition.end, levels)
 
 
-class CaptureSource(DataSource):
-    """What the recording proxy wrote."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "tidegate-capture"
-
-    def schema(self) -> StructType | str:
-        return exchanges.DDL
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        return CaptureReader(self.options)
-
-
-class PacketSource(CaptureSource):
-    """What tcpdump wrote."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "tidegate-packets"
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        return PacketReader(self.options)
-
-
 class CommitLogSource(DataSource):
-    """What a broker stored."""
+    """What a broker stored; the option `files` is a JSON list of paths."""
 
     @classmethod
     def name(cls) -> str:
@@ -114,27 +219,6 @@ class CommitLogSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return LogReader(self.options)
-
-
-def read_capture(file: Path) -> Iterator[pa.RecordBatch]:
-    """A capture's rows (`exchanges.ROWS`)."""
-    pairer = Pairer(str(file))
-    names: dict[int, tuple[str, str]] = {}
-    for record in read_records(file):
-        if isinstance(record, Damage):
-            pairer.aside(record.position, None, record.size, record.reason)
-            continue
-        position, time_ns, number, kind, data = record
-        if kind == OPENED:
-            names[number] = (f"{file.name}#{number}", data.decode(errors="replace"))
-            pairer.count("connections")
-        elif kind == CLOSED:
-            names.pop(number, None)
-        else:
-            name, server = names.get(number) or (f"{file.name}#{number}", "")
-            pairer.frame(position, time_ns, name, server, kind == FROM_CLIENT, data)
-            yield from pairer.full()
-    yield from pairer.end()
 
 
 def read_commit_log(

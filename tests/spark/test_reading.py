@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import dpkt
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,8 +19,9 @@ from spark_jobs.capture import MAGIC, Record, read_records
 from spark_jobs.commitlog import Found, read_log
 from spark_jobs.errors import Damage, JobError
 from spark_jobs.messages import DEFAULT_LEVELS, asked_time, parse_levels
-from spark_jobs.packets import read_packets
-from spark_jobs.sources import read_capture, read_commit_log
+from spark_jobs.seams import stitch
+from spark_jobs.sources import Part, read_commit_log, read_packet_file, read_part
+from spark_jobs.tables import ASIDES, PAIRS, Receipt
 from tests.spark.conftest import RECORDED
 from tests.spark.making import as_records, capture_bytes, log_bytes, packet, pcap_bytes
 
@@ -26,20 +30,43 @@ NOW_NS = 1_700_000_000_000_000_000
 ONE_FILE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def rows_of(batches: Any) -> list[dict[str, Any]]:
-    return [row for batch in batches for row in batch.to_pylist()]
+class Tables(NamedTuple):
+    """What became of a file."""
+
+    pairs: list[dict[str, Any]]
+    asides: list[dict[str, Any]]
+    counts: dict[str, int]
+
+    @property
+    def frames(self) -> int:
+        """Frames in rows: two in a pair, one in a request without an answer or an aside."""
+        ends = [
+            (one["asked_ns"] is not None) + (one["answered_ns"] is not None) for one in self.pairs
+        ]
+        return sum(ends) + sum(one["body"] is not None for one in self.asides)
 
 
-def counts_of(rows: list[dict[str, Any]]) -> dict[str, int]:
-    return dict(rows[-1]["counts"])
+def tables_of(folder: Path, *receipts: Receipt) -> Tables:
+    """What tasks wrote to a folder; it is removed."""
+    stitched = stitch(folder, receipts, LEVELS)
+    counts: Counter[str] = Counter()
+    for one in [receipt.counts for receipt in receipts] + [one for _, one in stitched.counts]:
+        counts.update(one)
+    pairs, asides = (
+        [
+            row
+            for file in sorted((folder / table).glob("*"))
+            for row in pq.read_table(file).to_pylist()
+        ]
+        for table in (PAIRS, ASIDES)
+    )
+    shutil.rmtree(folder)
+    return Tables(sorted(pairs, key=lambda row: row["position"]), asides, dict(counts))
 
 
-def frames_in(rows: list[dict[str, Any]]) -> int:
-    """Frames that are in rows: two in a pair, one in a request without an answer or an aside."""
-    pairs = [row for row in rows if row["kind"] == "pair"]
-    ends = [(row["asked_ns"] is not None) + (row["answered_ns"] is not None) for row in pairs]
-    asides = [row for row in rows if row["kind"] == "aside" and row["body"] is not None]
-    return sum(ends) + len(asides)
+def read_capture(file: Path, folder: Path) -> Tables:
+    part = Part(number=0, file=str(file), run=file.name, start=0, end=file.stat().st_size)
+    return tables_of(folder / "out", read_part(part, folder / "out", LEVELS))
 
 
 def exchange(number: int) -> list[bytes]:
@@ -56,13 +83,13 @@ def a_capture(count: int = 6) -> bytes:
 
 
 @pytest.mark.parametrize("file", sorted(RECORDED.glob("*.capture")), ids=lambda file: file.stem)
-def test_all_frames_of_real_clients_are_in_pairs(file: Path) -> None:
-    rows = rows_of(read_capture(file))
-    assert counts_of(rows)["frames"] == frames_in(rows) == len(as_records(file))
-    assert counts_of(rows)["aside"] == 0
-    for row in rows[:-1]:
+def test_all_frames_of_real_clients_are_in_pairs(file: Path, tmp_path: Path) -> None:
+    read = read_capture(file, tmp_path)
+    assert read.counts["frames"] == read.frames == len(as_records(file))
+    assert read.counts["aside"] == 0
+    for row in read.pairs:
         assert row["answered_ns"] is None or row["answered_ns"] >= row["asked_ns"]
-    assert sum(row["answer_code"] == 0 for row in rows) > len(rows) / 3
+    assert sum(row["answer_code"] == 0 for row in read.pairs) > len(read.pairs) / 3
 
 
 def test_a_number_that_is_used_again_is_paired_in_order(tmp_path: Path) -> None:
@@ -73,8 +100,8 @@ def test_a_number_that_is_used_again_is_paired_in_order(tmp_path: Path) -> None:
     file.write_bytes(
         capture_bytes((NOW_NS + at, 1, kind, data) for at, (kind, data) in enumerate(kinds))
     )
-    rows = rows_of(read_capture(file))
-    seen = [(row["asked_ns"], row["answered_ns"]) for row in rows[:-1]]
+    read = read_capture(file, tmp_path)
+    seen = [(row["asked_ns"], row["answered_ns"]) for row in read.pairs]
     assert sorted(seen, key=str) == sorted(
         [
             (NOW_NS, None),
@@ -84,7 +111,7 @@ def test_a_number_that_is_used_again_is_paired_in_order(tmp_path: Path) -> None:
         ],
         key=str,
     )
-    counts = counts_of(rows)
+    counts = read.counts
     assert (counts["paired"], counts["unanswered"], counts["unasked"]) == (2, 1, 1)
 
 
@@ -92,9 +119,9 @@ def test_a_clock_that_goes_back_is_told(tmp_path: Path) -> None:
     file = tmp_path / "back.capture"
     asked, answered = exchange(1)
     file.write_bytes(capture_bytes([(NOW_NS, 1, 1, asked), (NOW_NS - 10**9, 1, 2, answered)]))
-    rows = rows_of(read_capture(file))
-    assert counts_of(rows)["clock went back"] == 1
-    assert counts_of(rows)["paired"] == 1
+    read = read_capture(file, tmp_path)
+    assert read.counts["clock went back"] == 1
+    assert read.counts["paired"] == 1
 
 
 @given(cut=st.integers(len(MAGIC), len(a_capture())))
@@ -121,9 +148,9 @@ def test_a_flipped_bit_costs_little_and_is_told(tmp_path: Path, at: int, bit: in
     found = list(read_records(file))
     sizes = [17 + len(one.data) if isinstance(one, Record) else one.size for one in found]
     assert len(MAGIC) + sum(sizes) == len(data)
-    rows = rows_of(read_capture(file))
-    assert counts_of(rows)["frames"] == frames_in(rows)
-    assert counts_of(rows)["frames"] >= 12 - 2
+    read = read_capture(file, tmp_path)
+    assert read.counts["frames"] == read.frames
+    assert read.counts["frames"] >= 12 - 2
 
 
 def test_what_is_no_capture_is_refused(tmp_path: Path) -> None:
@@ -148,29 +175,30 @@ def packets_of(exchanges: int, *, opened: bool = True) -> list[bytes]:
     return packets
 
 
-def read_pcap(folder: Path, packets: list[bytes], cut: int | None = None) -> list[dict[str, Any]]:
+def read_pcap(folder: Path, packets: list[bytes], cut: int | None = None) -> Tables:
     file = folder / "a.pcap"
     timed = ((1_700_000_000 + at, data) for at, data in enumerate(packets))
     file.write_bytes(pcap_bytes(timed)[:cut])
-    return rows_of(read_packets(file, frozenset()))
+    part = Part(number=0, file=str(file), run=str(file), start=0, end=file.stat().st_size)
+    return tables_of(folder / "out", read_packet_file(part, folder / "out", LEVELS, frozenset()))
 
 
 @pytest.mark.parametrize("opened", [True, False])
 def test_packets_give_pairs(tmp_path: Path, opened: bool) -> None:
-    rows = read_pcap(tmp_path, packets_of(3, opened=opened))
-    assert [row["opaque"] for row in rows[:-1]] == [0, 1, 2]
-    assert {row["server"] for row in rows[:-1]} == {"127.0.0.1:10911"}
-    assert all(row["from_client"] and row["answer_code"] == 0 for row in rows[:-1])
-    assert counts_of(rows)["paired"] == 3
-    begun = counts_of(rows).get("directions begun before the recording", 0)
+    read = read_pcap(tmp_path, packets_of(3, opened=opened))
+    assert [row["opaque"] for row in read.pairs] == [0, 1, 2]
+    assert {row["server"] for row in read.pairs} == {"127.0.0.1:10911"}
+    assert all(row["from_client"] and row["answer_code"] == 0 for row in read.pairs)
+    assert read.counts["paired"] == 3
+    begun = read.counts.get("directions begun before the recording", 0)
     assert begun == (0 if opened else 2)
 
 
 def test_a_lost_packet_costs_its_frame_alone(tmp_path: Path) -> None:
     packets = packets_of(4)
     lost = packets.pop(4)  # the request of the second exchange
-    rows = read_pcap(tmp_path, packets)
-    counts = counts_of(rows)
+    read = read_pcap(tmp_path, packets)
+    counts = read.counts
     assert counts["frames"] == 7
     assert counts["bytes that were not recorded"] == len(lost) - 14 - 40
     # The frames behind the gap are told when the file ends, and their answers have gone by then.
@@ -179,18 +207,16 @@ def test_a_lost_packet_costs_its_frame_alone(tmp_path: Path) -> None:
 
 def test_a_cut_packet_file_is_told(tmp_path: Path) -> None:
     packets = packets_of(3)
-    rows = read_pcap(tmp_path, packets, cut=-10)
-    assert counts_of(rows)["frames"] == 5
-    assert [row["reason"] for row in rows if row["kind"] == "aside"] == [
-        "the recording ends within a frame"
-    ]
+    read = read_pcap(tmp_path, packets, cut=-10)
+    assert read.counts["frames"] == 5
+    assert [row["reason"] for row in read.asides] == ["the recording ends within a frame"]
 
 
 def test_a_cut_head_of_a_packet_is_told(tmp_path: Path) -> None:
     packets = packets_of(1)
-    rows = read_pcap(tmp_path, packets, cut=-len(packets[-1]) - 6)
-    assert counts_of(rows)["frames"] == 1
-    [reason] = [row["reason"] for row in rows if row["kind"] == "aside"]
+    read = read_pcap(tmp_path, packets, cut=-len(packets[-1]) - 6)
+    assert read.counts["frames"] == 1
+    [reason] = [row["reason"] for row in read.asides]
     assert "the file ends within a packet" in reason
 
 
@@ -211,7 +237,8 @@ def log_file(folder: Path, data: bytes, base: int = 0) -> Path:
 def test_a_log_tells_what_was_parked_and_fired(tmp_path: Path) -> None:
     base = 1 << 30
     file = log_file(tmp_path, log_bytes(MESSAGES, base) + bytes(5000), base)
-    rows = rows_of(read_commit_log(file, 0, 1 << 40, LEVELS))
+    batches = read_commit_log(file, 0, 1 << 40, LEVELS)
+    rows = [row for batch in batches for row in batch.to_pylist()]
     assert [(row["event"], row["topic"], row["message_id"]) for row in rows] == [
         ("stored", "orders", "A"),
         ("parked", "orders", "B"),

@@ -77,7 +77,6 @@ def server() -> Iterator[Server]:
 
 def asked(position: int, code: int, ext: dict[str, str], **more: Any) -> dict[str, Any]:
     return {
-        "kind": "pair",
         "file": "a.capture",
         "position": position,
         "connection": "a#1",

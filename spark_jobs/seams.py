@@ -1,0 +1,115 @@
+"""Pairs that reach over the ends of parts: a request in one, its answer in a later one.
+
+Each part leaves the requests that it has no answer for, and the answers that come first of their
+number; the parts are gone through in their order, as if they were one. Only what is outstanding
+between two parts is in memory.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from gateway.wire.codes import CommandFlag
+from spark_jobs import messages
+from spark_jobs.exchanges import ROWS
+from spark_jobs.tables import HEADS, MESSAGES, OPEN, PAIRS, Receipt
+
+_NAME: Final = "seams.parquet"
+_ANSWER: Final = ("answered_ns", "answer_code", "answer_remark", "answer_ext", "answer_body")
+_ONEWAY: Final = int(CommandFlag.ONEWAY)
+_Row = dict[str, Any]
+_Key = tuple[str, bool, int]
+
+
+class Stitched(NamedTuple):
+    """What became of it: for files the counts that are to be added to theirs."""
+
+    counts: list[tuple[str, dict[str, int]]]
+
+
+def stitch(folder: Path, parts: Sequence[Receipt], levels: tuple[int, ...]) -> Stitched:
+    """Write the pairs that reach over ends, and what is alone after all."""
+    rows: list[_Row] = []
+    counts: list[tuple[str, dict[str, int]]] = []
+    for _, run in itertools.groupby(parts, lambda part: part.group):
+        for name, row in _stitched(folder, list(run)):
+            rows.append(row)
+            counts.append((row["file"], {name: 1}))
+    if rows:
+        _write(folder / PAIRS, _table(rows))
+        events = [
+            event
+            for row in rows
+            if row["code"] in messages.CODES
+            for event in messages.messages_of_pair(row, levels)
+        ]
+        if events:
+            _write(folder / MESSAGES, pa.Table.from_batches([messages.message_batch(events)]))
+    return Stitched(counts)
+
+
+def _stitched(folder: Path, parts: Sequence[Receipt]) -> Iterator[tuple[str, _Row]]:
+    """Rows of `exchanges.ROWS`, and which count each belongs to."""
+    carried: dict[_Key, _Row] = {}
+    for part in parts:
+        name = f"part-{part.part:06}.parquet"
+        heads = _rows(folder / HEADS / name)
+        opened = _rows(folder / OPEN / name)
+        for key, head in heads.items():
+            row = carried.pop(key, None)
+            if row is None:
+                yield "unasked", head
+            else:
+                yield "paired", row | {field: head[field] for field in _ANSWER}
+        # Whose number was used again in this part, and not by an answer first, has no answer.
+        for key in _used(folder / PAIRS / name, carried) | (carried.keys() & opened.keys()):
+            yield "unanswered", carried.pop(key)
+        carried |= opened
+    for row in carried.values():
+        yield "unanswered", row
+
+
+def _rows(file: Path) -> dict[_Key, _Row]:
+    if not file.exists():
+        return {}
+    return {_key(row): row for row in pq.read_table(file).to_pylist()}
+
+
+def _key(row: Mapping[str, Any]) -> _Key:
+    return row["connection"], row["from_client"], row["opaque"]
+
+
+def _used(file: Path, carried: Mapping[_Key, _Row]) -> set[_Key]:
+    """Which of these numbers requests in a part have, one-way requests left out."""
+    if not carried or not file.exists():
+        return set()
+    table = pq.read_table(file, columns=["connection", "from_client", "opaque", "asked_ns", "flag"])
+    numbers = pa.array({number for _, _, number in carried}, pa.int32())
+    names = pa.array({name for name, _, _ in carried}, pa.string())
+    near = table.filter(
+        pc.and_(
+            pc.and_(pc.is_in(table["opaque"], numbers), pc.is_in(table["connection"], names)),
+            pc.and_(
+                pc.is_valid(table["asked_ns"]),
+                pc.equal(pc.bit_wise_and(table["flag"], _ONEWAY), 0),
+            ),
+        )
+    )
+    return {key for row in near.to_pylist() if (key := _key(row)) in carried}
+
+
+def _table(rows: Sequence[_Row]) -> pa.Table:
+    arrays = [pa.array([row[field.name] for row in rows], field.type) for field in ROWS]
+    return pa.Table.from_arrays(arrays, schema=ROWS)
+
+
+def _write(folder: Path, table: pa.Table) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, folder / _NAME, compression="zstd")

@@ -1,0 +1,164 @@
+"""What a task writes of a part of the sources: Parquet files, whole or not at all.
+
+Tasks write with Arrow rather than hand rows to Spark, which takes a third of the processor time.
+All of them, and the driver, must see the folder under one path.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_jobs import messages
+from spark_jobs.exchanges import Exchange, aside_batch, exchange_batch
+
+PAIRS: Final = "rows/kind=pair"
+ASIDES: Final = "rows/kind=aside"
+FILES: Final = "rows/kind=file"
+MESSAGES: Final = "messages"
+OPEN: Final = "seams/open"
+"""Requests that were not answered in their part, where another part follows."""
+HEADS: Final = "seams/heads"
+"""Answers to requests that are not in their part, where another part is in front of it."""
+RECEIPTS: Final = "receipts"
+
+FILE_DDL: Final = "file string, counts map<string,bigint>"
+_FILES: Final = pa.schema([("file", pa.string()), ("counts", pa.map_(pa.string(), pa.int64()))])
+_ROW_GROUP_ROWS: Final = 65_536
+_ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
+_CODES: Final = frozenset(messages.CODES)
+
+
+class Receipt(msgspec.Struct, kw_only=True):
+    """What was read in a part, and written of it."""
+
+    part: int
+    file: str
+    group: str
+    """Parts of one recording have one name here."""
+    counts: dict[str, int]
+    rows: dict[str, int]
+    """How many were written to each table."""
+
+
+class PartWriter:
+    """Writes the tables of one part, under hidden names until `commit`.
+
+    What a task that was killed has left is replaced when the task runs again.
+    """
+
+    def __init__(self, folder: Path, part: int, levels: tuple[int, ...]) -> None:
+        self._folder = folder
+        self._name = f"part-{part:06}"
+        self._hidden = f".{self._name}-{os.getpid()}"
+        self._levels = levels
+        self._waiting: dict[str, list[pa.RecordBatch]] = {}
+        self._writers: dict[str, pq.ParquetWriter] = {}
+        self.rows: dict[str, int] = {}
+
+    def write(self, table: str, batch: pa.RecordBatch) -> None:
+        """Take a batch."""
+        if not batch.num_rows:
+            return
+        self.rows[table] = self.rows.get(table, 0) + batch.num_rows
+        waiting = self._waiting.setdefault(table, [])
+        waiting.append(batch)
+        rows = sum(one.num_rows for one in waiting)
+        if rows >= _ROW_GROUP_ROWS or sum(one.nbytes for one in waiting) >= _ROW_GROUP_BYTES:
+            self._write_waiting(table)
+
+    def write_pairs(self, file: str, exchanges: Sequence[Exchange]) -> None:
+        """Take pairs, and write the messages in them too."""
+        if exchanges:
+            self.write(PAIRS, exchange_batch(file, exchanges))
+            self.write(MESSAGES, _messages(file, exchanges, self._levels))
+
+    def write_asides(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Take rows of `exchanges.ASIDES`."""
+        if rows:
+            self.write(ASIDES, aside_batch(rows))
+
+    def write_seam(self, table: str, file: str, exchanges: Sequence[Exchange]) -> None:
+        """Take what belongs to pairs that reach over the part's ends."""
+        if exchanges:
+            self.write(table, exchange_batch(file, exchanges))
+
+    def commit(self, receipt: Receipt) -> None:
+        """All is written: show the files, and the receipt last."""
+        for table in list(self._waiting):
+            self._write_waiting(table)
+        for table, writer in self._writers.items():
+            writer.close()
+            place = self._folder / table
+            (place / self._hidden).rename(place / f"{self._name}.parquet")
+        receipts = self._folder / RECEIPTS
+        receipts.mkdir(parents=True, exist_ok=True)
+        (receipts / self._hidden).write_bytes(msgspec.json.encode(receipt))
+        (receipts / self._hidden).rename(receipts / f"{self._name}.json")
+
+    def _write_waiting(self, table: str) -> None:
+        batches = self._waiting.pop(table, [])
+        if not batches:
+            return
+        writer = self._writers.get(table)
+        if writer is None:
+            place = self._folder / table
+            place.mkdir(parents=True, exist_ok=True)
+            writer = self._writers[table] = pq.ParquetWriter(
+                place / self._hidden, batches[0].schema, compression="zstd"
+            )
+        writer.write_table(pa.Table.from_batches(batches))
+
+
+def receipts(folder: Path) -> dict[int, Receipt]:
+    """The parts that have been written whole."""
+    found = [
+        msgspec.json.decode(file.read_bytes(), type=Receipt)
+        for file in sorted((folder / RECEIPTS).glob("part-*.json"))
+    ]
+    return {receipt.part: receipt for receipt in found}
+
+
+def write_file_counts(folder: Path, counts: Mapping[str, Mapping[str, int]]) -> None:
+    """Write the table of files."""
+    (folder / FILES).mkdir(parents=True, exist_ok=True)
+    columns = [list(counts), [list(one.items()) for one in counts.values()]]
+    arrays = [pa.array(one, field.type) for one, field in zip(columns, _FILES, strict=True)]
+    table = pa.Table.from_arrays(arrays, schema=_FILES)
+    pq.write_table(table, folder / FILES / "part-000000.parquet")
+
+
+def rows_in(file: Path) -> int:
+    """How many rows a Parquet file has."""
+    rows: int = pq.read_metadata(file).num_rows
+    return rows
+
+
+def _messages(file: str, exchanges: Sequence[Exchange], levels: tuple[int, ...]) -> pa.RecordBatch:
+    return messages.message_batch(
+        event
+        for position, connection, _, asked, request, body, answered, answer, answer_body in exchanges
+        if request.code in _CODES
+        for event in messages.messages_of_pair(
+            {
+                "file": file,
+                "position": position,
+                "connection": connection.name,
+                "asked_ns": asked,
+                "answered_ns": answered,
+                "code": request.code,
+                "ext": request.ext,
+                "body": body,
+                "answer_code": answer.code,
+                "answer_ext": answer.ext,
+                "answer_body": answer_body,
+            },
+            levels,
+        )
+    )

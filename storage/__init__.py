@@ -56,6 +56,7 @@ __all__ = [
     "Found",
     "FoundPage",
     "Growth",
+    "Growth",
     "Half",
     "Page",
     "Pause",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from time import perf_counter
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from twisted.logger import Logger
 
@@ -74,6 +74,32 @@ class Journal(Copy, Protocol):
         """The changes are on disk, and are answered now."""
 
 
+class Recurred(NamedTuple):
+    """What one step of recurring messages did: how many entered their queues, how many were later than they may be, and
+    whether more are due."""
+
+    messages: int
+    misfired: int
+    more: bool
+
+
+class Recurrences(Copy, Protocol):
+    """Puts messages that recur into their queues, and notes in the same batch when they do so next."""
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When the first of them is due, or was until it was deleted."""
+
+    def fire_due(self, now_ms: int, limit: int) -> Recurred:
+        """Fire what is due, at most `limit` of it.
+
+        :raises StorageError: as `Store.fire_due` does.
+        """
+
+
+NOTHING_RECURRED = Recurred(0, 0, more=False)
+
+
 class Committer:
     """Commits the store's batch at the end of each turn that changed something, and fires what is due.
 
@@ -107,18 +133,31 @@ class Committer:
         self._expected = 1.0
         self._turn_end: DelayedCall | None = None
         self._next_due: int | None = store.next_due()
+        self._recurrences: Recurrences | None = None
         self._alarm: DelayedCall | None = None
         self._alarm_ms = 0
         self._stopped = False
         self.failing = False
         self.fired = 0
-        """Messages fired since the start."""
+        """Messages fired since the start, without those that recur."""
+        self.recurred = 0
+        """Recurring messages that entered their queues since the start."""
+        self.misfired = 0
+        """How often a misfire policy had to decide about them."""
         self.meter = Meter()
 
     @property
     def next_due_ms(self) -> int | None:
         """When the earliest message is due, or was until it was aborted; None when none is held."""
-        return self._next_due
+        recurring = self._recurrences.next_due_ms if self._recurrences is not None else None
+        if recurring is None or self._next_due is None:
+            return self._next_due if recurring is None else recurring
+        return min(self._next_due, recurring)
+
+    def recur(self, recurrences: Recurrences) -> None:
+        """Fire these too."""
+        self._recurrences = recurrences
+        self._copies += (recurrences,)
 
     @property
     def stopped(self) -> bool:
@@ -167,7 +206,7 @@ class Committer:
         answers, self._answers = self._answers, []
         if answers:
             self._expected = min(max(len(answers), self._expected * FORGETTING), MOST_EXPECTED)
-        fired = NOTHING_FIRED
+        fired, recurred = NOTHING_FIRED, NOTHING_RECURRED
         earliest_ms = self._next_due
         try:
             if self._next_due is not None and not self._stopped:
@@ -178,6 +217,7 @@ class Committer:
                     if fired.more:
                         others = store.fire_crowded_out(now_ms, stored_ms, MAX_CROWDED_OUT)
                         fired = Fired(fired.messages + others, more=True)
+            recurred = self._fire_recurring()
             changed = store.has_changes or store.has_changed_offsets
             begun = perf_counter()
             grown = store.commit() if changed else []
@@ -195,11 +235,22 @@ class Committer:
         for growth in grown:
             self._waker.grown(growth)
         self.fired += fired.messages
+        self.recurred += recurred.messages
+        self.misfired += recurred.misfired
         if self._next_due is not None and self._next_due <= self._clock.now_ms():
             self._next_due = store.next_due()
-        if fired.more:
+        if fired.more or recurred.more:
             self.change()
         self._set_alarm()
+
+    def _fire_recurring(self) -> Recurred:
+        recurrences = self._recurrences
+        if recurrences is None or recurrences.next_due_ms is None or self._stopped:
+            return NOTHING_RECURRED
+        now_ms = self._clock.now_ms()
+        if recurrences.next_due_ms > now_ms:
+            return NOTHING_RECURRED
+        return recurrences.fire_due(now_ms, MAX_FIRED)
 
     def _refuse(self, answers: list[tuple[Waiting, bytes]], error: StorageError) -> None:
         """Nothing of the batch is stored: say so to everyone who waits, and fire again later."""
@@ -224,8 +275,9 @@ class Committer:
             return
         now_ms = self._clock.now_ms()
         wake_ms = now_ms + LONGEST_SLEEP_MS
-        if self._next_due is not None and (self._clock.moves or self._next_due <= now_ms):
-            wake_ms = min(wake_ms, max(now_ms, self._next_due))
+        due_ms = self.next_due_ms
+        if due_ms is not None and (self._clock.moves or due_ms <= now_ms):
+            wake_ms = min(wake_ms, max(now_ms, due_ms))
         if self._alarm is not None:
             if self._alarm_ms <= wake_ms:
                 return

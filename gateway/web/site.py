@@ -156,9 +156,9 @@ class _Answer:
         return path.decode("ascii", "replace")
 
     def challenge(self, text: str) -> None:
-        """Ask for credentials. The console asks for them itself, and no browser need."""
-        if self._request.getHeader("Tidegate-Console") is None:
-            self._request.setHeader("WWW-Authenticate", text)
+        """Ask for credentials. The console does so itself: its browser is asked in a way that it does not know."""
+        by_console = self._request.getHeader("Tidegate-Console") is not None
+        self._request.setHeader("WWW-Authenticate", f"Console-{text}" if by_console else text)
 
     def send(self, status: int, kind: str, body: bytes) -> None:
         """Answer."""

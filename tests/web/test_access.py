@@ -130,7 +130,7 @@ def test_users_are_known_by_their_keys(guarded: MemoryGateway) -> None:
 def test_the_console_asks_for_names_itself(guarded: MemoryGateway) -> None:
     answer = HttpClient(guarded, **{"Tidegate-Console": "1"}).ask("GET", f"{API}/status")
     assert answer.status == 401
-    assert "www-authenticate" not in answer.headers
+    assert answer.headers["www-authenticate"].startswith("Console-Basic")
 
 
 def test_users_see_and_change_what_they_may(guarded: MemoryGateway) -> None:

@@ -1,0 +1,64 @@
+// Asks the gateway. Credentials are kept for this tab alone, and sent by no page but this one.
+
+import { dialog, field, h } from "./dom.js";
+
+const KEY = "tidegate-credentials";
+
+export class Refused extends Error {
+  constructor(problem) {
+    super(problem.detail ?? problem.title);
+    this.status = problem.status;
+  }
+}
+
+async function request(method, path, body) {
+  const headers = { "Tidegate-Console": "1" };
+  const credentials = sessionStorage.getItem(KEY);
+  if (credentials) headers.Authorization = credentials;
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  let answer;
+  try {
+    answer = await fetch(`api/v1${path}`, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
+  } catch {
+    throw new Refused({ status: 0, detail: "The gateway does not answer." });
+  }
+  if (answer.status === 401) {
+    await logIn(answer.headers.get("WWW-Authenticate") ?? "");
+    return request(method, path, body);
+  }
+  const data = await answer.json().catch(() => ({ status: answer.status, title: answer.statusText }));
+  if (!answer.ok) throw new Refused(data);
+  return data;
+}
+
+let asking;
+
+/** Asks for credentials, once however many requests wait for them. */
+function logIn(challenge) {
+  asking ??= new Promise((resolve) => {
+    const byKey = challenge.includes("Basic");
+    const name = h("input", { name: "username", autocomplete: "username", required: true });
+    const secret = h("input", { type: "password", name: "password", autocomplete: "current-password", required: true });
+    const wrong = sessionStorage.getItem(KEY) !== null;
+    const box = dialog("Who are you?",
+      h("form", { method: "dialog", onsubmit: () => {
+        const text = byKey ? btoa(String.fromCharCode(...new TextEncoder().encode(`${name.value}:${secret.value}`))) : secret.value;
+        sessionStorage.setItem(KEY, `${byKey ? "Basic" : "Bearer"} ${text}`);
+      } },
+      wrong && h("p", { class: "bad-text", role: "alert" }, "That was not right."),
+      byKey && field("Access key", name),
+      field(byKey ? "Secret key" : "Token", secret, byKey ? undefined : "As in the file of http_token_file."),
+      h("div", { class: "actions" }, h("button", { class: "main" }, "Log in"))));
+    box.addEventListener("close", () => { asking = undefined; resolve(); });
+  });
+  return asking;
+}
+
+export function query(fields) {
+  const given = Object.entries(fields).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  return given.length ? `?${new URLSearchParams(given)}` : "";
+}
+
+export const get = (path, fields = {}) => request("GET", path + query(fields));
+export const post = (path, body = {}) => request("POST", path, body);
+export const remove = (path) => request("DELETE", path);

@@ -1,0 +1,78 @@
+// The console: which view is shown, and the keys that work everywhere.
+
+import { get } from "./api.js";
+import { dialog, h, notice, show } from "./dom.js";
+import { groups, jobs, topics } from "./lists.js";
+import { message } from "./message.js";
+import { search } from "./messages.js";
+import { pulse } from "./pulse.js";
+import { knowTopics, send } from "./send.js";
+import { shortcuts, timeline } from "./timeline.js";
+
+const VIEWS = [
+  ["timeline", "Timeline", timeline, "t"],
+  ["messages", "Messages", search, "m"],
+  ["topics", "Topics", topics, "o"],
+  ["groups", "Groups", groups, "g"],
+  ["jobs", "Bulk changes", jobs, "b"],
+];
+
+const main = document.getElementById("main");
+const nav = document.getElementById("nav");
+let current;
+
+function go(view, parameters = {}) {
+  const given = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== undefined && value !== ""));
+  const next = `#/${view}${given.size ? `?${given}` : ""}`;
+  if (next === location.hash) route();
+  else location.hash = next;
+}
+
+function route() {
+  const [path, text] = location.hash.replace(/^#\/?/, "").split("?");
+  const [view, argument] = path.split("/").map(decodeURIComponent);
+  current?.leave?.();
+  const [name, title, open] = VIEWS.find(([one]) => one === view) ?? (view === "message" ? ["messages", "Message", message] : VIEWS[0]);
+  for (const link of nav.children)
+    if (link.dataset.view === name) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  document.title = `${title} · Tidegate`;
+  show(main);
+  current = open(main, new URLSearchParams(text), go, argument);
+}
+
+function help() {
+  const rows = [...VIEWS.map(([, title, , key]) => [key, title]), ["s", "send a message"], ["/", "search"], ...shortcuts, ["?", "this"]];
+  dialog("Keyboard", h("dl", { class: "keys" }, rows.map(([key, text]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, text)])));
+}
+
+document.addEventListener("keydown", (event) => {
+  const typing = event.target.closest?.("input, textarea, select, dialog");
+  if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+  const view = VIEWS.find(([, , , key]) => key === event.key);
+  if (view) go(view[0]);
+  else if (event.key === "s") send();
+  else if (event.key === "/") go("messages");
+  else if (event.key === "?") help();
+  else if (!current?.key?.(event)) return;
+  event.preventDefault();
+});
+
+async function status() {
+  try {
+    const one = await get("/status");
+    document.querySelector(".brand").title = `Tidegate ${one.version}: ${one.broker} at ${one.address}${one.user ? `, as ${one.user}` : ""}`;
+    for (const reason of one.reasons) notice(`Not ready: ${reason}`, "bad");
+    if (!one.clockMoves) notice("The clock of this gateway goes by hand: tidegate clock advance");
+  } catch (error) {
+    notice(error.message, "bad");
+  }
+}
+
+show(nav, VIEWS.map(([name, title, , key]) => h("a", { href: `#/${name}`, "data-view": name, title: `${title} (${key})` }, title)));
+document.getElementById("send").addEventListener("click", send);
+document.getElementById("help").addEventListener("click", help);
+window.addEventListener("hashchange", route);
+route();
+pulse(document.getElementById("pulse"));
+status().then(knowTopics);

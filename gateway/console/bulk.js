@@ -1,0 +1,67 @@
+// A change to many messages: what it would be made to, the confirmation, and how far it is.
+
+import { get, post, remove } from "./api.js";
+import { dialog, h, notice, show } from "./dom.js";
+import { count, moment } from "./format.js";
+
+const LOOK = 400;
+
+const NAMES = { topic: "topic", key: "key", tag: "tag", begin: "due from", end: "due before" };
+
+export const selectionText = (selection) => Object.entries(selection).filter(([, value]) => value !== undefined && value !== "")
+  .map(([name, value]) => `${NAMES[name] ?? name} ${(name === "begin" || name === "end") && typeof value === "number" ? moment(value) : value}`).join(", ");
+
+/** @param selection what the API calls one; `changed` is called when messages have changed. */
+export async function bulk(selection, changed) {
+  const given = Object.fromEntries(Object.entries(selection).filter(([, value]) => value !== undefined && value !== ""));
+  let preview;
+  try {
+    preview = await post("/bulk/preview", { action: "abort", selection: given });
+  } catch (error) {
+    notice(error.message, "bad");
+    return;
+  }
+  const number = `${preview.isExact ? "" : "at least "}${count(preview.count)} message${preview.count === 1 ? "" : "s"}`;
+  const typed = h("input", { "aria-label": "Number of messages", autocomplete: "off", inputmode: "numeric", oninput: () => { confirm.disabled = typed.value.trim() !== String(preview.count); } });
+  const confirm = h("button", { type: "button", class: "danger", disabled: true, onclick: start }, `Abort ${number}`);
+  const body = h("div", {},
+    h("p", {}, h("strong", {}, number), ` with ${selectionText(given)} will never be delivered. This cannot be undone. Messages that arrive from now on stay.`),
+    preview.sample.length > 0 && h("table", { class: "sample" }, h("tbody", {}, preview.sample.map((one) =>
+      h("tr", {}, h("td", {}, moment(one.dueMs)), h("td", {}, one.topic), h("td", { class: "mono" }, one.msgId))),
+    preview.count > preview.sample.length && h("tr", {}, h("td", { colspan: "3", class: "dim" }, `and ${count(preview.count - preview.sample.length)} more`)))),
+    preview.count > 0 && h("label", { class: "field" }, h("span", {}, `To confirm, type ${preview.count}`), typed),
+    h("div", { class: "actions" }, h("button", { type: "button", onclick: () => box.close() }, "Change nothing"), preview.count > 0 && confirm));
+  const box = dialog("Abort many messages", body);
+  if (preview.count > 0) typed.focus();
+
+  async function start() {
+    try {
+      follow(await post("/bulk", { token: preview.token }));
+    } catch (error) {
+      notice(error.message, "bad");
+      box.close();
+    }
+  }
+
+  async function follow(job) {
+    const bar = h("progress", { max: Math.max(1, job.expected), value: 0 });
+    const text = h("p", { role: "status" });
+    const end = h("button", { type: "button", onclick: () => remove(`/bulk/${job.id}`).catch((error) => notice(error.message, "bad")) }, "Stop");
+    show(body, bar, text, h("div", { class: "actions" }, end));
+    for (;;) {
+      bar.value = job.done + job.missed;
+      text.textContent = `${count(job.done)} aborted${job.missed ? `, ${count(job.missed)} not: they had fired, or you may not` : ""}`;
+      if (job.state !== "running") break;
+      await new Promise((resolve) => setTimeout(resolve, LOOK));
+      try {
+        job = await get(`/bulk/${job.id}`);
+      } catch (error) {
+        notice(error.message, "bad");
+        break;
+      }
+    }
+    if (job.state === "failed") text.append(h("span", { class: "bad-text" }, ` ${job.error}`));
+    show(end.parentElement, h("button", { type: "button", class: "main", autofocus: true, onclick: () => box.close() }, "Close"));
+    changed?.();
+  }
+}

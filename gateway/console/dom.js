@@ -1,0 +1,44 @@
+// Builds elements. Nothing here takes HTML: what messages hold is only ever text.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "style") Object.assign(element.style, value);
+    else if (name in element && typeof value !== "string" && !(element instanceof SVGElement)) element[name] = value;
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.flat(3).filter((child) => child !== undefined && child !== null && child !== false));
+  return element;
+}
+
+export const h = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
+
+export const svg = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
+
+export const show = (place, ...children) => place.replaceChildren(...children.flat(3).filter(Boolean));
+
+/** A dialog that is gone once it is closed; Escape closes it, and focus goes back to where it was. */
+export function dialog(title, ...children) {
+  const before = document.activeElement;
+  const box = h("dialog", { "aria-label": title },
+    h("header", {}, h("h2", {}, title), h("button", { type: "button", class: "quiet", "aria-label": "Close", onclick: () => box.close() }, "✕")),
+    children);
+  box.addEventListener("close", () => { box.remove(); before?.focus?.(); });
+  document.body.append(box);
+  box.showModal();
+  return box;
+}
+
+/** Says something in a corner for a while. */
+export function notice(text, kind = "") {
+  const line = h("div", { class: `notice ${kind}` }, text);
+  document.getElementById("notices").append(line);
+  setTimeout(() => line.remove(), kind === "bad" ? 12_000 : 5_000);
+}
+
+/** A labelled field. */
+export const field = (label, input, hint) =>
+  h("label", { class: "field" }, h("span", {}, label), input, hint && h("small", {}, hint));

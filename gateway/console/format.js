@@ -1,0 +1,74 @@
+// Numbers, times and durations as people read them. Times are local, and to the millisecond where that matters.
+
+const two = (number) => String(number).padStart(2, "0");
+const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+
+export const SECOND = 1_000, MINUTE = 60_000, HOUR = 3_600_000, DAY = 86_400_000;
+
+export const count = (number) => number.toLocaleString("en-US");
+
+/** At most four figures: 950, 1.2k, 31k, 4.5M. */
+export function short(number) {
+  for (const [size, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]])
+    if (number >= size) return `${(number / size).toFixed(number < size * 10 ? 1 : 0)}${unit}`;
+  return number < 10 && number % 1 ? number.toFixed(1) : String(Math.round(number));
+}
+
+export function bytes(number) {
+  for (const [size, unit] of [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]])
+    if (number >= size) return `${(number / size).toFixed(number < size * 10 ? 1 : 0)} ${unit}`;
+  return `${number} B`;
+}
+
+const day = (date) => `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
+const clock = (date) => `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
+
+/** 2030-01-31 09:30:00.125 */
+export function moment(ms) {
+  const date = new Date(ms);
+  return Number.isNaN(date.getTime()) ? String(ms) : `${day(date)} ${clock(date)}.${String(date.getMilliseconds()).padStart(3, "0")}`;
+}
+
+/** As much of a time as tells it from its neighbours, so many ms away. */
+export function tick(ms, step) {
+  const date = new Date(ms);
+  if (step < SECOND) return `${clock(date)}.${String(date.getMilliseconds()).padStart(3, "0")}`;
+  if (step < MINUTE) return clock(date);
+  const midnight = date.getHours() === 0 && date.getMinutes() === 0;
+  if (step < DAY && !midnight) return `${two(date.getHours())}:${two(date.getMinutes())}`;
+  if (step < 25 * DAY) return `${date.getDate()} ${MONTHS[date.getMonth()]}`;
+  return step < 300 * DAY ? `${MONTHS[date.getMonth()]} ${date.getFullYear()}` : String(date.getFullYear());
+}
+
+/** The two largest units: 2d 3h, 1m 30s, 250ms. */
+export function duration(ms) {
+  if (ms < SECOND) return `${Math.round(ms)}ms`;
+  const parts = [];
+  let rest = Math.round(ms / SECOND) * SECOND;
+  for (const [size, unit] of [[365 * DAY, "y"], [DAY, "d"], [HOUR, "h"], [MINUTE, "m"], [SECOND, "s"]]) {
+    if (rest >= size || parts.length) parts.push([Math.floor(rest / size), unit]);
+    rest %= size;
+  }
+  return parts.slice(0, 2).filter(([number]) => number).map(([number, unit]) => number + unit).join(" ");
+}
+
+export const distance = (ms, now) =>
+  Math.abs(ms - now) < SECOND ? "now" : ms > now ? `in ${duration(ms - now)}` : `${duration(now - ms)} ago`;
+
+/** The bound that all but a share of the counted values are below; in seconds, or undefined without any. */
+export function quantile(bounds, counts, share) {
+  const total = counts.reduce((sum, number) => sum + number, 0);
+  if (!total) return undefined;
+  let seen = 0;
+  for (let place = 0; place < counts.length; place++) {
+    seen += counts[place];
+    if (seen >= total * share) return bounds[place] ?? Infinity;
+  }
+  return undefined;
+}
+
+/** What an input of type datetime-local wants. */
+export function inputTime(ms) {
+  const date = new Date(ms);
+  return `${day(date)}T${clock(date)}`;
+}

@@ -1,0 +1,106 @@
+// One message: what it is, what it says, and what has become of it.
+
+import { get, post } from "./api.js";
+import { dialog, h, notice, show } from "./dom.js";
+import { bytes, distance, moment } from "./format.js";
+import { state } from "./messages.js";
+
+const HAPPENED = { born: "sent by its client", accepted: "accepted, to wait for its time", stored: "stored in its queue", due: "due", fired: "entered its queue", aborted: "taken back", rescheduled: "given another time" };
+
+/** Text in lines of 16 bytes: place, hex, and what of it can be read. */
+function hexLines(text) {
+  const lines = [];
+  for (let place = 0; place < text.length; place += 32) {
+    const pairs = text.slice(place, place + 32).match(/../g);
+    const letters = pairs.map((pair) => { const code = parseInt(pair, 16); return code > 31 && code < 127 ? String.fromCharCode(code) : "·"; });
+    lines.push(`${(place / 2).toString(16).padStart(6, "0")}  ${pairs.join(" ").padEnd(48)} ${letters.join("")}`);
+  }
+  return lines.join("\n");
+}
+
+const toHex = (text) => [...new TextEncoder().encode(text)].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+
+function pretty(text) {
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return undefined;
+  }
+}
+
+function bodyOf(body) {
+  const json = body.encoding === "utf-8" && body.isWhole ? pretty(body.text) : undefined;
+  const ways = {
+    ...(json !== undefined && { JSON: json }),
+    ...(body.encoding === "utf-8" && { Text: body.text }),
+    Hex: hexLines(body.encoding === "hex" ? body.text : toHex(body.text)),
+  };
+  const shown = h("pre", { class: "body", tabindex: "0", "aria-label": "Body" });
+  const choices = h("div", { class: "presets", role: "group", "aria-label": "Show as" }, Object.keys(ways).map((name) =>
+    h("button", { type: "button", onclick: () => choose(name) }, name)));
+  const choose = (name) => {
+    shown.textContent = ways[name];
+    for (const button of choices.children) button.setAttribute("aria-pressed", String(button.textContent === name));
+  };
+  choose(Object.keys(ways)[0]);
+  return [h("div", { class: "chosen" }, h("h2", {}, "Body"), choices,
+    h("span", { class: "dim" }, bytes(body.size), body.isCompressed && " compressed", !body.isWhole && ` · the first ${bytes(body.shown)} are shown`)), shown];
+}
+
+const facts = (pairs) => h("dl", { class: "facts" }, pairs.filter(([, value]) => value !== undefined && value !== null && value !== "")
+  .map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+
+export function message(place, parameters, go, id) {
+  const nowMs = Date.now();
+
+  async function load() {
+    let page;
+    try {
+      page = await get(`/messages/${encodeURIComponent(id)}`);
+    } catch (error) {
+      show(place, h("section", { class: "panel" }, h("p", { class: "bad-text", role: "alert" }, error.message)));
+      return;
+    }
+    const one = page.message;
+    const topic = h("a", { href: `#/messages?topic=${encodeURIComponent(one.topic)}` }, one.topic);
+    show(place,
+      h("div", { class: "headline" }, h("h1", { class: "mono" }, one.msgId || one.offsetMsgId), state(one.state),
+        one.state === "pending" && h("span", { class: "dim" }, `due ${distance(one.dueMs, nowMs)}`),
+        h("span", { class: "spring" }),
+        one.state === "pending" && h("button", { type: "button", class: "danger", onclick: abort }, "Abort…")),
+      h("div", { class: "columns" },
+        h("section", { class: "panel" }, h("h2", {}, "Message"), facts([
+          ["Topic", topic], ["Queue", `${one.queueId}${one.queueOffset >= 0 ? `, offset ${one.queueOffset}` : ""}`],
+          ["Tag", one.tags], ["Keys", one.keys?.split(" ").map((key) => [h("a", { href: `#/messages?${new URLSearchParams({ key, topic: one.topic, state: "any" })}` }, key), " "])],
+          ["Offset id", h("span", { class: "mono" }, one.offsetMsgId)], ["Sent from", one.bornHost],
+          ["Deliveries before", page.reconsumeTimes || undefined],
+          ["Recall handle", one.recallHandle && h("span", { class: "mono wrap" }, one.recallHandle)]])),
+        h("section", { class: "panel" }, h("h2", {}, "History"), h("ol", { class: "history" }, page.history.map((event) =>
+          h("li", { class: event.kind }, h("time", { datetime: new Date(event.atMs).toISOString() }, moment(event.atMs)), " ",
+            event.kind === "due" && one.state === "pending" ? `will be due, ${distance(event.atMs, nowMs)}` : HAPPENED[event.kind] ?? event.kind))),
+        page.receivers.length > 0 && [h("h3", {}, "Consumer groups"), h("ul", { class: "receivers" }, page.receivers.map((group) =>
+          h("li", {}, h("span", { class: `state ${group.isPast ? "fired" : "pending"}` }, group.isPast ? "past it" : "not yet"), " ",
+            h("a", { href: `#/groups?contains=${encodeURIComponent(group.group)}` }, group.group), h("span", { class: "dim" }, ` at offset ${group.offset}`))))])),
+      h("section", { class: "panel" }, bodyOf(page.body)),
+      h("section", { class: "panel" }, h("h2", {}, "Properties"), facts(Object.entries(page.properties).map(([name, value]) => [name, h("span", { class: "wrap" }, value)]))));
+
+    function abort() {
+      const box = dialog("Abort this message?",
+        h("p", {}, "It will never be delivered. This cannot be undone."),
+        h("p", { class: "mono wrap" }, one.msgId), h("p", {}, one.topic, ", due ", moment(one.dueMs)),
+        h("div", { class: "actions" }, h("button", { type: "button", onclick: () => box.close() }, "Keep it"),
+          h("button", { type: "button", class: "danger", autofocus: true, onclick: async () => {
+            try {
+              const { results } = await post(`/messages/${id}/abort`);
+              notice(results.map((result) => result.outcome).join(", "), results.some((result) => result.outcome === "aborted") ? "good" : "bad");
+            } catch (error) {
+              notice(error.message, "bad");
+            }
+            box.close();
+            load();
+          } }, "Abort it")));
+    }
+  }
+
+  load();
+}

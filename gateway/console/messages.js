@@ -1,0 +1,107 @@
+// Messages in a table, and the search for them.
+
+import { get } from "./api.js";
+import { bulk } from "./bulk.js";
+import { field, h, show } from "./dom.js";
+import { bytes, distance, moment } from "./format.js";
+
+export const state = (name) => h("span", { class: `state ${name}` }, name);
+
+const link = (message) => h("a", { href: `#/message/${message.offsetMsgId}`, class: "mono" }, message.msgId || message.offsetMsgId);
+
+/** Pages of messages, each below the one before. */
+export class MessageTable {
+  #rows = h("tbody");
+  #more = h("button", { type: "button", class: "more", hidden: true, onclick: () => this.#page() }, "Show more");
+  #empty = h("p", { class: "empty", hidden: true });
+  #asked = {};
+  #cursor = null;
+  #now;
+  #number = 0;
+
+  constructor() {
+    const heads = ["due", "", "topic", "id", "tag", "keys", "size", "state"];
+    this.element = h("div", { class: "table-box" },
+      h("table", { class: "messages" }, h("thead", {}, h("tr", {}, heads.map((name) => h("th", { scope: "col" }, name)))), this.#rows),
+      this.#empty, this.#more);
+  }
+
+  async load(query, now) {
+    this.#asked = query;
+    this.#now = now ?? Date.now();
+    this.#cursor = null;
+    await this.#page(true);
+  }
+
+  async #page(afresh = false) {
+    const number = ++this.#number;
+    let messages = [];
+    // A page may be empty although there are more behind it.
+    let cursor = afresh ? "" : this.#cursor;
+    for (let tries = 0; cursor !== null && messages.length < 50 && tries < 20; tries++) {
+      const page = await get("/messages", { limit: 50, ...this.#asked, cursor });
+      if (number !== this.#number) return;
+      messages = [...messages, ...page.messages];
+      cursor = page.cursor;
+    }
+    this.#cursor = cursor;
+    const rows = messages.map((message) => this.#row(message));
+    if (afresh) show(this.#rows, rows);
+    else this.#rows.append(...rows);
+    this.#more.hidden = cursor === null;
+    this.#empty.hidden = this.#rows.childElementCount > 0;
+    this.#empty.textContent = cursor === null ? "No messages." : "None so far; there is more to look through.";
+  }
+
+  #row(message) {
+    const cell = (label, ...children) => h("td", { "data-label": label }, children);
+    return h("tr", {},
+      cell("due", h("time", { datetime: message.dueMs ? new Date(message.dueMs).toISOString() : undefined }, message.dueMs ? moment(message.dueMs) : "at once")),
+      cell("", h("span", { class: "dim" }, message.dueMs ? distance(message.dueMs, this.#now) : "")),
+      cell("topic", message.topic),
+      cell("id", link(message)),
+      cell("tag", message.tags),
+      cell("keys", message.keys),
+      cell("size", bytes(message.bodySize)),
+      cell("state", state(message.state)));
+  }
+}
+
+/** The view that looks messages up by anything. */
+export function search(place, parameters, go) {
+  const value = (name) => parameters.get(name) ?? "";
+  const input = (name, hint) => h("input", { name, value: value(name), placeholder: hint, autocomplete: "off", list: name === "topic" ? "topics-known" : undefined });
+  const states = h("select", { name: "state" }, ["pending", "fired", "aborted", "any"].map((name) => h("option", { selected: name === (value("state") || "pending") }, name)));
+  const table = new MessageTable();
+  const found = h("section", { class: "panel", hidden: true });
+  const form = h("form", { class: "search", role: "search", onsubmit: (event) => {
+    event.preventDefault();
+    go("messages", Object.fromEntries(new FormData(form)));
+  } },
+  field("Id", input("id", "client's or offset id")),
+  field("Key", input("key")),
+  field("Topic", input("topic")),
+  field("Tag", input("tag")),
+  field("Due from", input("begin", "now, +30m, 2030-01-31T09:30")),
+  field("Due before", input("end", "+2h")),
+  field("State", states),
+  h("button", { class: "main" }, "Search"));
+  show(place, h("h1", { class: "unseen" }, "Messages"), h("section", { class: "panel" }, form), found);
+
+  const asked = Object.fromEntries([...parameters].filter(([, text]) => text));
+  if (Object.keys(asked).length) run();
+  else form.elements.id.focus({ preventScroll: true });
+
+  async function run() {
+    const { id, state: wantedState, ...selection } = asked;
+    const changes = !id && (wantedState ?? "pending") === "pending" && Object.keys(selection).length > 0;
+    show(found, h("div", { class: "chosen" }, h("h2", {}, "Found"),
+      changes && h("button", { type: "button", class: "danger", onclick: () => bulk(selection, run) }, "Change all of these…")), table.element);
+    found.hidden = false;
+    try {
+      await table.load(asked);
+    } catch (error) {
+      show(found, h("p", { class: "bad-text", role: "alert" }, error.message));
+    }
+  }
+}

@@ -1,0 +1,74 @@
+// The span of time that the timeline shows: moved, zoomed, and marked with ticks. It knows no page.
+
+import { DAY, HOUR, MINUTE, SECOND } from "./format.js";
+
+const SHORTEST = 200;
+const LONGEST = 40 * 365 * DAY;
+const STEPS = [
+  ...[1, 2, 5, 10, 20, 50, 100, 200, 500],
+  ...[1, 2, 5, 10, 15, 30].map((n) => n * SECOND),
+  ...[1, 2, 5, 10, 15, 30].map((n) => n * MINUTE),
+  ...[1, 2, 3, 6, 12].map((n) => n * HOUR),
+  ...[1, 2, 7, 14].map((n) => n * DAY),
+];
+const MONTH_STEPS = [1, 2, 3, 6, 12, 24, 60, 120];
+
+export class Span {
+  constructor(begin, end) {
+    const length = Math.min(LONGEST, Math.max(SHORTEST, end - begin));
+    const middle = (begin + end) / 2;
+    this.begin = Math.max(0, Math.round(length === end - begin ? begin : middle - length / 2));
+    this.end = this.begin + Math.round(length);
+  }
+
+  get length() {
+    return this.end - this.begin;
+  }
+
+  /** Moved by a share of its length. */
+  moved(share) {
+    const by = this.length * share;
+    return new Span(this.begin + by, this.end + by);
+  }
+
+  /** Longer or shorter, with what is at a share of it left where it is. */
+  zoomed(factor, at = 0.5) {
+    const fixed = this.begin + this.length * at;
+    return new Span(fixed - this.length * factor * at, fixed + this.length * factor * (1 - at));
+  }
+
+  /** Round times within it, at most so many, and the step between two. */
+  ticks(most) {
+    const step = STEPS.find((one) => this.length / one <= most);
+    return step ? { step, times: this.#regular(step) } : this.#months(most);
+  }
+
+  #regular(step) {
+    const times = [];
+    // Days and hours begin where they do on the wall, also on the days when clocks are changed.
+    const first = new Date(this.begin);
+    first.setHours(0, 0, 0, 0);
+    if (step >= DAY) {
+      const days = Math.round(step / DAY);
+      const date = new Date(first);
+      date.setDate(date.getDate() - ((Math.round(date.getTime() / DAY) % days) + days) % days);
+      for (; date.getTime() < this.end; date.setDate(date.getDate() + days)) if (date.getTime() >= this.begin) times.push(date.getTime());
+      return times;
+    }
+    const midnight = first.getTime();
+    for (let time = midnight + Math.ceil((this.begin - midnight) / step) * step; time < this.end; time += step) times.push(time);
+    return times;
+  }
+
+  #months(most) {
+    const months = MONTH_STEPS.find((one) => this.length / (one * 30.4 * DAY) <= most) ?? 240;
+    const times = [];
+    const date = new Date(this.begin);
+    date.setHours(0, 0, 0, 0);
+    date.setDate(1);
+    date.setMonth(months >= 12 ? 0 : date.getMonth() - (date.getMonth() % months));
+    if (months >= 12) date.setFullYear(date.getFullYear() - (date.getFullYear() % (months / 12)));
+    for (; date.getTime() < this.end; date.setMonth(date.getMonth() + months)) if (date.getTime() >= this.begin) times.push(date.getTime());
+    return { step: months * 30.4 * DAY, times };
+  }
+}

@@ -1,0 +1,179 @@
+// What is due when: the chart, the ways to move in it, and the messages of what is selected.
+
+import { get } from "./api.js";
+import { bulk } from "./bulk.js";
+import { COLOURS, Chart } from "./chart.js";
+import { h, show } from "./dom.js";
+import { DAY, HOUR, MINUTE, count, distance, duration, inputTime, moment } from "./format.js";
+import { MessageTable } from "./messages.js";
+import { Span } from "./span.js";
+
+const SPANS = [["1m", MINUTE], ["10m", 10 * MINUTE], ["1h", HOUR], ["6h", 6 * HOUR], ["1d", DAY], ["7d", 7 * DAY], ["30d", 30 * DAY], ["1y", 365 * DAY]];
+const REFRESH = 3_000;
+
+export const shortcuts = [
+  ["← →", "move in time"], ["+ −", "zoom in, out"], ["Enter", "zoom to what is selected"],
+  ["n", "from now on"], ["0", "all that is held"], ["Esc", "select nothing"],
+];
+
+export function timeline(place, parameters, go) {
+  const topic = parameters.get("topic") ?? "";
+  const tag = parameters.get("tag") ?? "";
+  const wanted = [Number(parameters.get("from")), Number(parameters.get("to"))];
+  let selection, data, timer, asked = 0;
+  let follows = !(wanted[0] && wanted[1]);
+  let span = follows ? fromNow(Number(parameters.get("length")) || HOUR) : new Span(...wanted);
+
+  const chart = new Chart({
+    moved: (next) => move(next),
+    selected: (next) => select(next),
+  });
+  const caption = h("p", { class: "caption", "aria-live": "polite" });
+  const legend = h("ul", { class: "legend", "aria-label": "Topics" });
+  const chosen = h("div", { class: "chosen" });
+  const table = new MessageTable();
+  const from = h("input", { type: "datetime-local", step: "1", "aria-label": "From" });
+  const to = h("input", { type: "datetime-local", step: "1", "aria-label": "To" });
+  const presets = h("div", { class: "presets", role: "group", "aria-label": "Length" },
+    SPANS.map(([name, length]) => h("button", { type: "button", onclick: () => follow(length) }, name)),
+    h("button", { type: "button", title: "All that is held (0)", onclick: all }, "all"));
+  const filter = h("form", { class: "inline", onsubmit: (event) => {
+    event.preventDefault();
+    const fields = new FormData(filter);
+    go("timeline", { ...address(), topic: fields.get("topic"), tag: fields.get("tag") });
+  } },
+  h("input", { name: "topic", placeholder: "topic", value: topic, "aria-label": "Topic", list: "topics-known", autocomplete: "off" }),
+  h("input", { name: "tag", placeholder: "tag", value: tag, "aria-label": "Tag" }),
+  h("button", {}, "Filter"));
+
+  show(place,
+    h("h1", { class: "unseen" }, "Timeline"),
+    h("div", { class: "bar" },
+      presets,
+      h("div", { class: "presets", role: "group", "aria-label": "Move" },
+        h("button", { type: "button", "aria-label": "Earlier", title: "Earlier (←)", onclick: () => move(span.moved(-0.5)) }, "←"),
+        h("button", { type: "button", "aria-label": "Later", title: "Later (→)", onclick: () => move(span.moved(0.5)) }, "→"),
+        h("button", { type: "button", "aria-label": "Zoom in", title: "Zoom in (+)", onclick: () => move(span.zoomed(0.5)) }, "+"),
+        h("button", { type: "button", "aria-label": "Zoom out", title: "Zoom out (−)", onclick: () => move(span.zoomed(2)) }, "−"),
+        h("button", { type: "button", title: "From now on (n)", onclick: () => follow(span.length) }, "now")),
+      h("form", { class: "inline range", onsubmit: (event) => {
+        event.preventDefault();
+        const begin = new Date(from.value).getTime(), end = new Date(to.value).getTime();
+        if (end > begin) move(new Span(begin, end));
+      } }, from, h("span", { "aria-hidden": "true" }, "–"), to, h("button", {}, "Show"))),
+    h("section", { class: "panel" }, h("div", { class: "caption-row" }, caption, filter), chart.element, legend),
+    h("section", { class: "panel" }, chosen, table.element));
+
+  function fromNow(length) {
+    const now = Date.now() + (data ? data.nowMs - data.heardMs : 0);
+    return new Span(now, now + length);
+  }
+
+  function address() {
+    return follows ? { length: span.length } : { from: span.begin, to: span.end };
+  }
+
+  function note() {
+    const fields = new URLSearchParams(Object.entries({ ...address(), topic, tag }).filter(([, value]) => value));
+    history.replaceState(null, "", `#/timeline?${fields}`);
+  }
+
+  function follow(length) {
+    follows = true;
+    selection = undefined;
+    span = fromNow(length);
+    note();
+    load();
+  }
+
+  function move(next) {
+    follows = false;
+    span = next;
+    chart.update(span, data, selection);
+    note();
+    clearTimeout(timer);
+    timer = setTimeout(load, 120);
+  }
+
+  function all() {
+    if (!data?.firstDueMs) return;
+    const length = Math.max(MINUTE, data.lastDueMs - data.firstDueMs);
+    move(new Span(data.firstDueMs - length * 0.02, data.lastDueMs + length * 0.02));
+  }
+
+  function select(next) {
+    selection = next;
+    chart.update(span, data, selection);
+    list();
+  }
+
+  async function load() {
+    clearTimeout(timer);
+    const number = ++asked;
+    const shown = new Span(span.begin, span.end);
+    try {
+      const columns = Math.max(30, Math.min(240, Math.floor(chart.element.clientWidth / 7)));
+      const answer = await get("/timeline", { begin: shown.begin, end: shown.end, columns, topic, tag });
+      if (number !== asked || !place.contains(chart.element)) return;
+      data = { ...answer, heardMs: Date.now() };
+      describe();
+      chart.update(span, data, selection);
+      await list();
+    } catch (error) {
+      if (number === asked) show(caption, h("span", { class: "bad-text" }, error.message));
+    }
+    if (number === asked && place.contains(chart.element)) timer = setTimeout(again, REFRESH);
+  }
+
+  function again() {
+    if (document.hidden) {
+      timer = setTimeout(again, REFRESH);
+      return;
+    }
+    if (follows && !selection) span = fromNow(span.length);
+    load();
+  }
+
+  function describe() {
+    const held = data.isWhole ? count(data.total) : `at least ${count(data.total)}`;
+    show(caption,
+      h("strong", {}, `${held} due`), ` in ${duration(span.length)} from ${moment(span.begin)}`,
+      h("span", { class: "dim" }, follows ? " · follows the clock" : ` (${distance(span.begin, data.nowMs)})`, ` · columns of ${duration(data.widthMs)}`),
+      !data.total && data.firstDueMs && h("button", { type: "button", class: "link", onclick: all }, "show all that is held"));
+    from.value = inputTime(span.begin);
+    to.value = inputTime(span.end);
+    for (const [place, button] of [...presets.children].entries())
+      button.setAttribute("aria-pressed", String(follows && SPANS[place]?.[1] === span.length));
+    const others = data.others?.reduce((sum, number) => sum + number, 0);
+    show(legend,
+      data.topics.map((one, place) => h("li", {},
+        h("button", { type: "button", class: "link", title: topic ? "Show all topics" : `Show ${one.topic} alone`, onclick: () => go("timeline", { ...address(), topic: topic ? "" : one.topic, tag }) },
+          h("i", { class: `dot t${Math.min(place, COLOURS)}` }), one.topic, h("b", {}, count(one.total)), topic && " ✕"))),
+      others && h("li", {}, h("i", { class: `dot t${COLOURS}` }), "other topics ", h("b", {}, count(others))));
+  }
+
+  async function list() {
+    const [begin, end] = selection ?? [span.begin, span.end];
+    const what = { topic, tag, begin: Math.max(0, Math.floor(begin)), end: Math.ceil(end) };
+    show(chosen,
+      h("h2", {}, selection ? `Selected: ${duration(end - begin)} from ${moment(begin)}` : "Next of these"),
+      selection && h("button", { type: "button", onclick: () => chart.zoomToSelection() }, "Zoom in"),
+      selection && h("button", { type: "button", class: "quiet", onclick: () => select() }, "Clear"),
+      h("button", { type: "button", class: "danger", disabled: !data?.total, onclick: () => bulk(what, load) }, "Change all of these…"));
+    await table.load(what, data?.nowMs);
+  }
+
+  function key(event) {
+    const keys = {
+      ArrowLeft: () => move(span.moved(-0.25)), ArrowRight: () => move(span.moved(0.25)),
+      "+": () => move(span.zoomed(0.5)), "=": () => move(span.zoomed(0.5)), "-": () => move(span.zoomed(2)),
+      n: () => follow(span.length), 0: all, Escape: () => select(), Enter: () => document.activeElement === chart.picture && chart.zoomToSelection(),
+    };
+    if (!keys[event.key]) return false;
+    keys[event.key]();
+    return true;
+  }
+
+  load();
+  return { key, leave: () => { asked++; clearTimeout(timer); } };
+}

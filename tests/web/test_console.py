@@ -1,0 +1,239 @@
+"""The console in a real Chromium: what it shows, what can be done with it, in light and dark, wide and narrow."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import WebDriverWait
+
+from tests.browser import PHONE, Browser
+from tests.live.process import GatewayProcess
+
+pytestmark = pytest.mark.live
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+TOKEN = "a-token-for-the-console"
+VIEWS = ("timeline", "messages?topic=close-order", "topics?system=on", "groups", "jobs")
+
+
+def console_of(process: GatewayProcess) -> str:
+    """The address that the process prints at start."""
+    assert process._process is not None
+    assert process._process.stdout is not None
+    lines = [process._process.stdout.readline().decode() for _ in range(2)]
+    found = re.fullmatch(r"console on (http://127\.0\.0\.1:\d+/)\n", lines[1])
+    assert found is not None, lines
+    return found[1]
+
+
+class Console:
+    """The console of a gateway, in a browser."""
+
+    def __init__(self, browser: Browser, address: str) -> None:
+        self.browser = browser
+        self.address = address
+
+    def api(self, path: str, body: object = None) -> Any:
+        """What the API answers."""
+        data = json.dumps(body).encode() if body is not None else None
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self.address}api/v1{path}", data, headers)
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return json.load(answer)
+
+    def send(self, **fields: object) -> Any:
+        """Send a message that is due in half an hour."""
+        return self.api(
+            "/messages", {"topic": "close-order", "body": "hello", "at": "+30m", **fields}
+        )
+
+    def open(self, view: str = "", **looks: Any) -> None:
+        """Show a view."""
+        self.browser.open(f"{self.address}#/{view}", **looks)
+
+    def see(self, selector: str, text: str = "") -> WebElement:
+        """Wait for an element that is shown and has a text in it."""
+
+        def seen(_: object) -> WebElement | None:
+            for element in self.browser.page.find_elements(By.CSS_SELECTOR, selector):
+                if element.is_displayed() and text in element.text:
+                    return element
+            return None
+
+        found = WebDriverWait(self.browser.page, 10, 0.05, ignored_exceptions=[Exception]).until(
+            seen, f"no {selector} with {text!r}"
+        )
+        assert found is not None
+        return found
+
+    def press(self, *keys: str) -> None:
+        """Type where the focus is."""
+        self.browser.page.switch_to.active_element.send_keys(*keys)
+
+    @property
+    def location(self) -> str:
+        """What stands behind the # of the address."""
+        return self.browser.page.current_url.partition("#")[2]
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A gateway that holds messages, one of them with keys that would be a script in a careless page."""
+    folder = tmp_path_factory.mktemp("console")
+    with GatewayProcess(folder / "data", "--http", "127.0.0.1:0") as process:
+        yield console_of(process)
+
+
+@pytest.fixture
+def console(browser: Browser, address: str) -> Iterator[Console]:
+    """Its console; the page must not have complained."""
+    console = Console(browser, address)
+    yield console
+    assert browser.errors() == []
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize(
+    ("size", "dark"), [((1280, 900), False), ((1280, 900), True), (PHONE, False)]
+)
+def test_views_fit_and_complain_of_nothing(
+    console: Console, view: str, size: tuple[int, int], dark: bool, tmp_path: Path
+) -> None:
+    console.send(keys=HOSTILE, body=HOSTILE, tags="late")
+    console.open(view, width=size[0], height=size[1], dark=dark)
+    console.see("nav [aria-current]")
+    console.see("main .panel")
+    console.see("#pulse .tile", "held")
+    assert console.browser.overflow() == 0
+    ground = console.browser.page.execute_script(
+        "return getComputedStyle(document.body).backgroundColor"
+    )
+    brightness = sum(map(int, re.findall(r"\d+", str(ground))[:3])) / 3
+    assert (brightness < 100) == dark
+    console.browser.picture(tmp_path / "console.png")
+
+
+def test_nothing_comes_from_elsewhere(console: Console) -> None:
+    console.open()
+    console.see("#pulse .tile", "held")
+    names = console.browser.page.execute_script(
+        "return performance.getEntriesByType('resource').map((one) => one.name)"
+    )
+    assert len(names) > 10
+    assert all(name.startswith(console.address) for name in names)
+
+
+def test_the_timeline_is_zoomed_by_keys_and_selected_by_click(console: Console) -> None:
+    sent = console.send(topic="timeline-a")
+    console.send(topic="timeline-b")
+    console.open("timeline?length=3600000")
+    console.see(".legend", "timeline-a")
+    console.see(".caption", "in 1h from")
+    console.press("+")
+    console.see(".caption", "in 30m from")
+    console.press("-", "-")
+    console.see(".caption", "in 2h from")
+    console.press(Keys.ARROW_RIGHT)
+    console.see(".caption", "in 2h from")
+    assert "from=" in console.location
+    console.press("n")
+    console.see(".caption", "follows the clock")
+    console.see(".legend button", "timeline-a").click()
+    console.see(".messages td", "timeline-a")
+    assert "topic=timeline-a" in console.location
+    bar = console.see(".chart rect.t0")
+    bar.click()
+    console.see("h2", "Selected: ")
+    console.see(".messages a", sent["msgId"])
+    console.press(Keys.ESCAPE)
+    console.see("h2", "Next of these")
+
+
+def test_a_message_is_found_shown_and_aborted(console: Console) -> None:
+    sent = console.send(
+        keys=HOSTILE.replace(" ", "_"), body=json.dumps({"order": 1, "note": HOSTILE}), tags="late"
+    )
+    console.open("messages")
+    console.see("input[name=id]").send_keys(sent["msgId"], Keys.ENTER)
+    console.see(".messages a", sent["msgId"]).click()
+    console.see("pre.body", '"order": 1')
+    console.see("pre.body", HOSTILE)
+    console.see(".presets button", "Hex").click()
+    console.see("pre.body", "7b 22 6f 72 64 65 72")
+    console.see("button.danger", "Abort").click()
+    console.see("dialog button.danger", "Abort it").click()
+    console.see(".notice", "aborted")
+    console.see(".history li.aborted", "taken back")
+    assert console.api(f"/messages/{sent['offsetMsgId']}")["message"]["state"] == "aborted"
+
+
+def test_many_are_aborted_after_their_number_was_typed(console: Console) -> None:
+    for number in range(3):
+        console.send(topic="bulk", keys=f"k{number}")
+    console.open("messages?topic=bulk")
+    console.see(".messages td", "k2")
+    console.see("button.danger", "Change all of these").click()
+    confirm = console.see("dialog button.danger", "Abort 3 messages")
+    assert not confirm.is_enabled()
+    console.see("dialog input").send_keys("2")
+    assert not confirm.is_enabled()
+    console.see("dialog input").send_keys(Keys.BACKSPACE, "3")
+    assert confirm.is_enabled()
+    confirm.click()
+    console.see("dialog [role=status]", "3 aborted")
+    console.see("dialog button.main", "Close").click()
+    console.see(".empty", "No messages.")
+    assert console.api("/messages?topic=bulk")["messages"] == []
+    console.open("jobs")
+    console.see("td", "abort: topic bulk")
+
+
+def test_a_message_is_sent_by_hand(console: Console) -> None:
+    console.open()
+    console.see(".caption", "due")
+    console.press("s")
+    console.see("dialog input[name=topic]").send_keys("by-hand")
+    console.see("dialog input[name=at]").clear()
+    console.see("dialog input[name=at]").send_keys("soon")
+    console.see("dialog button.main", "Send").click()
+    console.see("dialog .bad-text", "not a time")
+    console.see("dialog input[name=at]").clear()
+    console.see("dialog input[name=at]").send_keys("+1h", Keys.ENTER)
+    console.see(".facts", "by-hand")
+    console.browser.errors()  # Chromium notes the refused request
+    assert len(console.api("/messages?topic=by-hand")["messages"]) == 1
+
+
+def test_keys_lead_to_every_view(console: Console) -> None:
+    console.open()
+    for key, view in (("m", "messages"), ("o", "topics"), ("g", "groups"), ("b", "jobs")):
+        console.browser.page.execute_script("document.activeElement.blur()")
+        console.press(key)
+        console.see(f"nav [data-view={view}][aria-current]")
+    console.browser.page.execute_script("document.activeElement.blur()")
+    console.press("?")
+    console.see("dialog kbd", "s")
+    console.press(Keys.ESCAPE)
+
+
+def test_a_token_is_asked_for(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    flags = ("--http", "127.0.0.1:0", "--http-token-file", str(tmp_path / "token"))
+    with GatewayProcess(tmp_path / "data", *flags) as process:
+        console = Console(browser, console_of(process))
+        console.open()
+        console.see("dialog", "As in the file of http_token_file")
+        console.see("dialog input").send_keys("a-wrong-token-for-it", Keys.ENTER)
+        console.see("dialog [role=alert]", "not right")
+        console.see("dialog input").send_keys(TOKEN, Keys.ENTER)
+        console.see(".caption", "0 due")
+        browser.errors()  # Chromium notes each 401

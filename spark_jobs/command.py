@@ -7,10 +7,11 @@ differ, or messages were not fired as they should.
 from __future__ import annotations
 
 import datetime
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 import msgspec
 import rich_click as click
@@ -314,6 +315,40 @@ def report(
     (out / "report.html").write_text(reporting.html(title, now, parts), encoding="utf-8")
     (out / "report.md").write_text(reporting.markdown(title, now, parts), encoding="utf-8")
     click.echo(f"{out / 'report.html'} and {out / 'report.md'}")
+
+
+@cli.command()
+@click.argument("file", type=click.File())
+@click.option("--master", default="local[*]", help="Spark master. Default: local[*].")
+@click.option("--memory", default="2g", help="Of Spark's driver, a JVM size. Default: 2g.")
+def jobs(file: TextIO, master: str, memory: str) -> None:
+    """Run the commands that a file has, one a line, in one Spark session; - is standard input.
+
+    A session takes some seconds to begin, and the first jobs of one are slow. A command that fails
+    ends the run; one that finds differences does not, and the status is then 3 at the end.
+
+    \b
+    Example, a file:
+      ingest /data/capture --out tables
+      profile tables --json profile.json
+      report --profile profile.json --out report
+    """
+    from spark_jobs.session import open_session
+
+    open_session(master, memory=memory)
+    status = 0
+    for line in file:
+        arguments = shlex.split(line, comments=True)
+        if not arguments:
+            continue
+        click.echo(f"tidegate {shlex.join(arguments)}")
+        try:
+            cli.main(arguments, prog_name="tidegate", standalone_mode=False)
+        except SystemExit as end:
+            if end.code != _FOUND_WRONG:
+                raise
+            status = _FOUND_WRONG
+    sys.exit(status)
 
 
 def _load(file: Path | None, kind: type[_Kind]) -> _Kind | None:

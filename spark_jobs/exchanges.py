@@ -166,17 +166,19 @@ Exchange = tuple[
 class Connection:
     """A connection of a recording."""
 
-    __slots__ = ("asked", "known", "name", "server")
+    __slots__ = ("asked", "begins", "known", "name", "server")
 
-    def __init__(self, name: str, server: str) -> None:
+    def __init__(self, name: str, server: str | None, *, begins: bool) -> None:
         self.name = name
         """Unique among recordings."""
         self.server = server
-        """Name or address of the side that listens."""
+        """Name or address of the side that listens; None where its opening was not seen."""
+        self.begins = begins
+        """Whether nothing was said on it before what is read here."""
         self.asked: tuple[dict[int, _Asked], dict[int, _Asked]] = ({}, {})
         """Unanswered requests of server and client, by their numbers."""
-        self.known: tuple[set[int], set[int]] = ({*()}, {*()})
-        """Numbers that were seen so far; kept only where a recording is read from its middle."""
+        self.known: tuple[set[int], set[int]] = (set(), set())
+        """Numbers that were seen so far; kept only where it does not begin here."""
 
 
 class Pairer:
@@ -196,20 +198,29 @@ class Pairer:
         self._bytes = 0
         self._waiting = 0
         self._connections: dict[int, Connection] = {}
+        self.closed: dict[int, str] = {}
+        """Numbers and names of connections that have ended, where the recording does not begin."""
         self.heads: list[Exchange] = []
         """Answers whose requests are before the beginning, each the first of its number."""
         self.counts = {"frames": 0, "paired": 0, "aside": 0, "unanswered": 0, "unasked": 0}
         self.last_ns = 0
 
-    def open(self, number: int, name: str, server: str) -> Connection:
-        """A connection begins."""
-        connection = self._connections[number] = Connection(name, server)
+    def open(self, number: int, name: str, server: str | None) -> Connection:
+        """A connection is there; one that was there before goes on, with that server."""
+        begins = self._begins or number in self.closed
+        connection = Connection(name, server, begins=begins)
+        before = self._connections.get(number)
+        if before is not None:
+            connection.asked, connection.known = before.asked, before.known
+        self._connections[number] = connection
         return connection
 
     def close(self, number: int) -> None:
         """A connection ends, and what it was asked will not be answered."""
         connection = self._connections.pop(number, None)
         if connection is not None:
+            if not self._begins:
+                self.closed[number] = connection.name
             for asked in connection.asked:
                 self._waiting -= len(asked)
                 self._unanswered(list(asked.values()))
@@ -251,7 +262,7 @@ class Pairer:
         before = asked.pop(opaque, None)
         if before is None:
             self._waiting += 1
-            if not self._begins:
+            if not connection.begins:
                 connection.known[from_client].add(opaque)
         else:
             self._unanswered([before])
@@ -312,7 +323,7 @@ class Pairer:
         request = Header(None, header.opaque, None, header.version, header.language, None, None)
         row = (position, connection, from_client, None, request, None, time_ns, header, body)
         known = connection.known[from_client]
-        if self._begins or header.opaque in known:
+        if connection.begins or header.opaque in known:
             self.counts["unasked"] += 1
             self._exchanges.append(row)
         else:

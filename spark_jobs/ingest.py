@@ -26,10 +26,17 @@ import msgspec
 
 from recording.format import run_of
 from spark_jobs import messages
-from spark_jobs.capture import Survey, survey
 from spark_jobs.errors import JobError
 from spark_jobs.seams import Stitched, stitch
-from spark_jobs.sources import Part, parts_of_run, ranges, read_packet_file, read_part
+from spark_jobs.sources import (
+    Part,
+    certain,
+    guess,
+    parts_of_run,
+    ranges,
+    read_packet_file,
+    read_part,
+)
 from spark_jobs.tables import (
     ASIDES,
     FILE_DDL,
@@ -258,31 +265,8 @@ def _parts_of_captures(spark: SparkSession, sources: list[Source]) -> list[Part]
         if len(spans) == 1:
             found.append(Part(number=0, file=spans[0][0], run=name, start=0, end=spans[0][2]))
             continue
-        guesses = _in_tasks(spark, _survey, spans)
-        found += parts_of_run(name, _certain(spans, guesses))
-    return found
-
-
-_Span = tuple[str, int, int]
-
-
-def _survey(span: _Span) -> Survey:
-    file, start, end = span
-    return survey(Path(file), start, end, is_certain=start == 0)
-
-
-def _certain(spans: Sequence[_Span], guesses: Sequence[Survey]) -> list[tuple[str, Survey]]:
-    """The surveys of a run; where a range was entered at a wrong place it is surveyed again."""
-    found: list[tuple[str, Survey]] = []
-    for (file, start, end), guess in zip(spans, guesses, strict=True):
-        sure = guess
-        if found and start:
-            _, before = found[-1]
-            if guess.first != before.after:
-                sure = survey(
-                    Path(file), before.after, end, is_certain=True, last_ns=before.last_ns
-                )
-        found.append((file, sure))
+        guesses = _in_tasks(spark, guess, spans)
+        found += parts_of_run(name, certain(spans, guesses))
     return found
 
 

@@ -68,8 +68,11 @@ def _stitched(folder: Path, parts: Sequence[Receipt]) -> Iterator[tuple[str, _Ro
                 yield "unasked", head
             else:
                 yield "paired", row | {field: head[field] for field in _ANSWER}
-        # Whose number was used again in this part, and not by an answer first, has no answer.
-        for key in _used(folder / PAIRS / name, carried) | (carried.keys() & opened.keys()):
+        # A request has no answer whose number was used again, and not by an answer first, or whose
+        # connection has ended.
+        closed = set(part.closed)
+        ended = {key for key in carried if key[0] in closed}
+        for key in ended | _used(folder / PAIRS / name, carried) | (carried.keys() & opened.keys()):
             yield "unanswered", carried.pop(key)
         carried |= opened
     for row in carried.values():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -72,18 +71,13 @@ def _java_home() -> Path:
             f"Spark needs Java {_OLDEST_JAVA} or newer, and {executable} is {version}: "
             "set JAVA_HOME to another"
         )
-    listed = subprocess.run(  # noqa: S603  the runtime that was found
-        [str(executable), "--list-modules"], capture_output=True, text=True, check=True
-    )
-    if _VECTOR_MODULE in listed.stdout:
-        return executable.parent.parent
     return _without_vector_module(executable)
 
 
 def _without_vector_module(executable: Path) -> Path:
-    """A JAVA_HOME whose `java` drops the flag for a module that the runtime does not have.
+    """A JAVA_HOME whose `java` drops the flag for a module that not every runtime has.
 
-    Spark's launcher always asks for the module, and runs as well without it.
+    Spark's launcher always asks for it, runs as well without it, and warns of it on every start.
     """
     from compat.toolchain import make_folder
 

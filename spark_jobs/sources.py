@@ -28,6 +28,7 @@ from spark_jobs.capture import (
     Record,
     Survey,
     read_records,
+    survey,
 )
 from spark_jobs.commitlog import Found, read_log
 from spark_jobs.errors import Damage
@@ -67,10 +68,35 @@ class Part(msgspec.Struct, kw_only=True):
     """Whether the recording ends with it, and so nothing will be answered behind."""
 
 
+Span = tuple[str, int, int]
+"""A file, and a range of its bytes."""
+
+
 def ranges(size: int, range_bytes: int = RANGE_BYTES) -> list[tuple[int, int]]:
     """A file's bytes in ranges that follow one another; an empty file is one."""
     starts = range(0, max(size, 1), range_bytes)
     return [(start, min(start + range_bytes, size)) for start in starts]
+
+
+def guess(span: Span) -> Survey:
+    """The survey of a range; where it begins is only likely."""
+    file, start, end = span
+    return survey(Path(file), start, end, is_certain=start == 0)
+
+
+def certain(spans: Sequence[Span], guesses: Sequence[Survey]) -> list[tuple[str, Survey]]:
+    """The surveys of a run; a range that was entered at a wrong place is surveyed again."""
+    found: list[tuple[str, Survey]] = []
+    for (file, start, end), guessed in zip(spans, guesses, strict=True):
+        sure = guessed
+        if start:
+            _, before = found[-1]
+            if guessed.first != before.after or guessed.last_ns is None:
+                sure = survey(
+                    Path(file), before.after, end, is_certain=True, last_ns=before.last_ns
+                )
+        found.append((file, sure))
+    return found
 
 
 def parts_of_run(run: str, surveys: Sequence[tuple[str, Survey]]) -> list[Part]:
@@ -121,7 +147,7 @@ def read_part(part: Part, folder: Path, levels: tuple[int, ...]) -> Receipt:
                 position, time_ns, number, kind, data = record
                 connection = pairer.connection(number)
                 if connection is None:
-                    connection = pairer.open(number, f"{part.run}#{number}", "")
+                    connection = pairer.open(number, f"{part.run}#{number}", None)
                 pairer.frame(position, time_ns, connection, kind == FROM_CLIENT, data)
                 if pairer.is_full:
                     _write(pairer, writer)
@@ -132,7 +158,12 @@ def read_part(part: Part, folder: Path, levels: tuple[int, ...]) -> Receipt:
         writer.write_seam(HEADS, part.file, pairer.heads)
         _write(pairer, writer)
     receipt = Receipt(
-        part=part.number, file=part.file, group=part.run, counts=pairer.counts, rows=writer.rows
+        part=part.number,
+        file=part.file,
+        group=part.run,
+        counts=pairer.counts,
+        rows=writer.rows,
+        closed=list(pairer.closed.values()),
     )
     writer.commit(receipt)
     return receipt
@@ -165,9 +196,11 @@ def _opening(record: Record, run: str, pairer: Pairer) -> None:
         pairer.close(number)
     elif kind == LOST:
         pairer.count("records that the recorder lost", int.from_bytes(data, "big"))
-    elif pairer.connection(number) is None:  # else it is open since an earlier file of the run
+    else:
+        known = pairer.connection(number)
         pairer.open(number, f"{run}#{number}", data.decode(errors="replace"))
-        pairer.count("connections")
+        if known is None or known.server is None:  # else an earlier file of the run has told it
+            pairer.count("connections")
 
 
 def _write(pairer: Pairer, writer: PartWriter) -> None:

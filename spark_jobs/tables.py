@@ -45,6 +45,8 @@ class Receipt(msgspec.Struct, kw_only=True):
     counts: dict[str, int]
     rows: dict[str, int]
     """How many were written to each table."""
+    closed: list[str] = []
+    """Connections that ended in it."""
 
 
 class PartWriter:

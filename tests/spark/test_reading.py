@@ -20,7 +20,15 @@ from spark_jobs.commitlog import Found, read_log
 from spark_jobs.errors import Damage, JobError
 from spark_jobs.messages import DEFAULT_LEVELS, asked_time, parse_levels
 from spark_jobs.seams import stitch
-from spark_jobs.sources import Part, read_commit_log, read_packet_file, read_part
+from spark_jobs.sources import (
+    Part,
+    certain,
+    guess,
+    parts_of_run,
+    read_commit_log,
+    read_packet_file,
+    read_part,
+)
 from spark_jobs.tables import ASIDES, PAIRS, Receipt
 from tests.spark.conftest import RECORDED
 from tests.spark.making import as_records, capture_bytes, log_bytes, packet, pcap_bytes
@@ -151,6 +159,53 @@ def test_a_flipped_bit_costs_little_and_is_told(tmp_path: Path, at: int, bit: in
     read = read_capture(file, tmp_path)
     assert read.counts["frames"] == read.frames
     assert read.counts["frames"] >= 12 - 2
+
+
+def busy_capture(events: list[tuple[int, int, int, int]]) -> bytes:
+    """Requests, answers, one-way requests, openings and closings, as they are drawn."""
+    records = []
+    for at, (connection, kind, opaque, what) in enumerate(events):
+        if what == 0:
+            data = [b"broker", b"", b"", b""][0 if kind in (0, 1) else 3]
+            records.append((NOW_NS + at, connection, 0 if kind in (0, 1) else 3, data))
+        else:
+            data = (
+                encode_response(opaque, 0, body=b"x" * opaque)
+                if what > 5
+                else encode_command(10, opaque, flag=2 if what == 5 else 0, body=MAGIC * what)
+            )
+            records.append((NOW_NS + at, connection, kind % 2 + 1, data))
+    return capture_bytes(records)
+
+
+EVENTS = st.lists(
+    st.tuples(st.integers(1, 2), st.integers(0, 3), st.integers(1, 3), st.integers(0, 9)),
+    max_size=40,
+)
+
+
+@given(
+    events=EVENTS, cuts=st.lists(st.integers(20, 2500), max_size=6), flipped=st.integers(0, 9000)
+)
+@ONE_FILE
+def test_a_capture_in_parts_is_as_one(
+    tmp_path: Path, events: list[tuple[int, int, int, int]], cuts: list[int], flipped: int
+) -> None:
+    data = bytearray(busy_capture(events))
+    if len(MAGIC) <= flipped < len(data):
+        data[flipped] ^= 0x41
+    file = tmp_path / "busy.capture"
+    file.write_bytes(data)
+    edges = [0, *sorted({cut for cut in cuts if cut < len(data)}), len(data)]
+    spans = [(str(file), start, end) for start, end in pairwise(edges)]
+    parts = parts_of_run(file.name, certain(spans, [guess(span) for span in spans]))
+    folder = tmp_path / "parts"
+    for number, part in enumerate(parts):
+        part.number = number
+    in_parts = tables_of(folder, *(read_part(part, folder, LEVELS) for part in parts))
+    whole = read_capture(file, tmp_path)
+    assert in_parts == whole
+    assert in_parts.frames == in_parts.counts["frames"]
 
 
 def test_what_is_no_capture_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The commands that look after a data folder: `fsck`, `backup`, `restore`, `export`,
+"""The commands that look after a data folder: `fsck`, `backup`, `restore`, `compact`, `export`,
 `import` and `drain`.
 
 Exit status beside those of `gateway.cli`: 4 faults were found, or not every message could be sent.
@@ -6,6 +6,7 @@ Exit status beside those of `gateway.cli`: 4 faults were found, or not every mes
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import time
 from pathlib import Path
@@ -122,25 +123,68 @@ def restore(source: Path, data: Path) -> None:
 
 @click.command()
 @_data
+def compact(data: Path) -> None:
+    """Make a data file smaller: rewrite it without its free pages. No gateway may be serving from it.
+
+    A file never shrinks by itself: what fired or was removed leaves pages that are used again. It needs
+    room on the disk for the new file beside the old one; the old one stays until the new one is whole.
+
+    \b
+    Example:
+      tidegate compact --data ./data
+    """
+    from gateway.setting_values import show_size
+    from storage import compact as rewrite
+
+    sizes = rewrite(data)
+    _tell(f"{data}: {show_size(sizes.before)} before, {show_size(sizes.after)} now")
+
+
+_format = click.option(
+    "--format",
+    "form",
+    type=click.Choice(("jsonl", "parquet")),
+    help="JSON lines or Parquet. Default: as the file's name ends, else JSON lines.",
+)
+
+
+def _is_parquet(form: str | None, file: IO[bytes]) -> bool:
+    """Whether a file is one of Parquet; then pyarrow is there."""
+    if form != "parquet" and (form is not None or not str(file.name).endswith(".parquet")):
+        return False
+    if importlib.util.find_spec("pyarrow") is None:
+        raise click.ClickException("Parquet needs pyarrow: pip install 'tidegate[parquet]'")
+    return True
+
+
+@click.command()
+@_data
 @click.option(
     "--to", "target", type=click.File("wb"), default="-", metavar="FILE", help="Default: -."
 )
-def export(data: Path, target: IO[bytes]) -> None:
-    """Write every message that has not fired as a line of JSON, the next due first.
+@_format
+def export(data: Path, target: IO[bytes], form: str | None) -> None:
+    """Write every message that has not fired, the next due first: as a line of JSON, or as Parquet.
 
-    A gateway may serve from the folder meanwhile. Bodies are in base64, times are epoch ms.
+    A gateway may serve from the folder meanwhile. In JSON bodies are in base64; times are epoch ms.
 
     \b
     Examples:
       tidegate export --data ./data --to held.jsonl
+      tidegate export --data ./data --to held.parquet
       tidegate export --data ./data | jq -r '[.dueMs, .topic, .msgId] | @tsv'
     """
-    from gateway.transfer import export_lines
+    from gateway.transfer import export_held, export_lines
 
     count = 0
-    for line in export_lines(data):
-        target.write(line)
-        count += 1
+    if _is_parquet(form, target):
+        from gateway.parquet import write_held
+
+        count = write_held(export_held(data), target)
+    else:
+        for line in export_lines(data):
+            target.write(line)
+            count += 1
     target.flush()
     _tell(f"{count:,} messages")
 
@@ -171,9 +215,10 @@ _timeout = click.option(
 
 @click.command("import")
 @click.argument("source", type=click.File("rb"), default="-", metavar="FILE")
+@_format
 @_to_server
 @_timeout
-def import_(source: IO[bytes], server: tuple[str, int], timeout: float) -> None:
+def import_(source: IO[bytes], form: str | None, server: tuple[str, int], timeout: float) -> None:
     """Send exported messages to a gateway, or to a RocketMQ cluster, with their times.
 
     Ids, keys, tags, bodies and retry counts stay; what is overdue is delivered at once. A gateway is
@@ -186,17 +231,26 @@ def import_(source: IO[bytes], server: tuple[str, int], timeout: float) -> None:
     \b
     Examples:
       tidegate import held.jsonl --to 127.0.0.1:9876
+      tidegate import held.parquet --to 127.0.0.1:9876
       tidegate export --data ./data | tidegate import --to namesrv.example:9876
     """
     from gateway.client import RefusalError
     from gateway.display import printable
     from gateway.transfer import LineError, Sender, parse_lines
 
+    if _is_parquet(form, source):
+        if not source.seekable():
+            raise click.ClickException("Parquet can be read from a file only, not from a pipe")
+        from gateway.parquet import read_held
+
+        messages = read_held(source)
+    else:
+        messages = parse_lines(source)
     sent = known = refused = 0
     told = time.monotonic()
     with Sender(server, timeout) as sender:
         try:
-            for line in parse_lines(source):
+            for line in messages:
                 try:
                     if sender.send(line):
                         sent += 1
@@ -259,5 +313,8 @@ def drain(data: Path, server: tuple[str, int], timeout: float) -> None:
         sys.exit(_FAULTY)
 
 
-COMMANDS: Final[tuple[Any, ...]] = (fsck, backup, restore, export, import_, drain)
+COMMANDS: Final[tuple[Any, ...]] = (
+    *(fsck, backup, restore, compact, export),
+    *(import_, drain),
+)
 """All of them, for the command line to take up."""

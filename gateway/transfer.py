@@ -62,13 +62,19 @@ class LineError(ValueError):
     """A line is not one of an export. The text says which, and why."""
 
 
-def export_lines(data: Path) -> Iterator[bytes]:
-    """The messages of a data folder that have not fired, each as a line of JSON, the next due first.
+def export_held(data: Path) -> Iterator[HeldLine]:
+    """The messages of a data folder that have not fired, the next due first.
 
     :raises storage.StorageError: when the folder cannot be read.
     """
     for due_ms, _, record in read_pending(data, terms_of):
-        yield msgspec.json.encode(line_of(record, due_ms)) + b"\n"
+        yield line_of(record, due_ms)
+
+
+def export_lines(data: Path) -> Iterator[bytes]:
+    """The same, each as a line of JSON."""
+    for line in export_held(data):
+        yield msgspec.json.encode(line) + b"\n"
 
 
 def line_of(record: bytes, due_ms: int) -> HeldLine:

@@ -5,7 +5,7 @@ or Twisted.
 """
 
 from storage.check import find_faults
-from storage.copies import Pending, back_up, read_pending, restore
+from storage.copies import Compacted, Pending, back_up, compact, read_pending, restore
 from storage.debouncing import Replaced, can_replace, note_older, replace_pending
 from storage.errors import DataFolderError, StorageError, StorageFullError
 from storage.halves import (
@@ -53,6 +53,7 @@ from storage.store import Aborted, AbortResult, Fired, Growth, Store, Usage
 __all__ = [
     "AbortResult",
     "Aborted",
+    "Compacted",
     "DataFolderError",
     "Fired",
     "Found",
@@ -79,6 +80,7 @@ __all__ = [
     "Usage",
     "back_up",
     "can_replace",
+    "compact",
     "count_recurring",
     "current_recurring",
     "delete_recurring",

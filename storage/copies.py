@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import lmdb
 
-from storage.environment import Tables, open_tables
+from storage.environment import Tables, lock_folder, open_tables
 from storage.errors import DataFolderError, StorageError
 from storage.inbox import recover
 from storage.keys import TermsOf, split_timer_key
@@ -25,6 +25,9 @@ from storage.paused import waiting_timers
 from storage.upgrades import FORMAT, FORMAT_VERSION
 
 DATA_FILE = "data.mdb"
+
+_COMPACTED = ".compact"
+"""Folder within a data folder where its new file is made."""
 
 _GROWTH = 1 << 32
 """How much larger than the file the map of a reader is: a writer may grow the file meanwhile."""
@@ -48,7 +51,7 @@ def back_up(data: Path, target: Path) -> int:
         empty folder.
     :raises StorageError: when the copy could not be written.
     """
-    with _reading(data) as environment, _new_folder(target) as unfinished:
+    with _reading(data, older=True) as environment, _new_folder(target) as unfinished:
         environment.copy(str(unfinished), compact=True)
         _sync(unfinished / DATA_FILE)
         return (unfinished / DATA_FILE).stat().st_size
@@ -60,12 +63,69 @@ def restore(backup: Path, data: Path) -> int:
     :returns: its size, in bytes.
     :raises StorageError: as from `back_up`.
     """
-    with _reading(backup):
+    with _reading(backup, older=True):
         pass
     with _new_folder(data) as unfinished:
         shutil.copyfile(backup / DATA_FILE, unfinished / DATA_FILE)
         _sync(unfinished / DATA_FILE)
         return (unfinished / DATA_FILE).stat().st_size
+
+
+class Compacted(NamedTuple):
+    """Sizes of the data file, in bytes."""
+
+    before: int
+    after: int
+
+
+def compact(data: Path) -> Compacted:
+    """Rewrite the data file without its free pages. No gateway may be serving from the folder.
+
+    The new file takes the old one's place in one step, once the disk has all of it.
+
+    :raises DataFolderError: when a gateway serves, or the folder is not a data folder.
+    :raises StorageError: when the disk has no room for the second file beside the first.
+    """
+    file = data / DATA_FILE
+    if not file.is_file():
+        raise DataFolderError(f"{data} is not a data folder: it has no {DATA_FILE}")
+    with lock_folder(data):
+        unfinished = data / _COMPACTED
+        # What an earlier attempt left that was killed.
+        shutil.rmtree(unfinished, ignore_errors=True)
+        with _reading(data) as environment:
+            before = file.stat().st_size
+            needed = _used_bytes(environment)
+            disk = os.statvfs(data)
+            free = disk.f_bavail * disk.f_frsize
+            if free < needed:
+                raise StorageError(
+                    f"compacting {data} needs {needed:,} bytes beside the old file, and the disk has {free:,} free: "
+                    "make room, or back up to another disk, which compacts as well, and restore"
+                )
+            try:
+                unfinished.mkdir()
+                environment.copy(str(unfinished), compact=True)
+                _sync(unfinished / DATA_FILE)
+            except (OSError, lmdb.Error) as error:
+                shutil.rmtree(unfinished, ignore_errors=True)
+                raise StorageError(f"{data} could not be compacted: {error}") from error
+        after = (unfinished / DATA_FILE).stat().st_size
+        (unfinished / DATA_FILE).replace(file)
+        _sync(data)
+        unfinished.rmdir()
+        return Compacted(before, after)
+
+
+def _used_bytes(environment: lmdb.Environment) -> int:
+    """About what a copy without free pages takes up; at least that."""
+    tables = open_tables(environment, create=False)
+    with environment.begin() as txn:
+        stats = [txn.stat(), *(txn.stat(table) for table in tables)]
+    pages = sum(
+        stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats
+    )
+    return (pages + 2) * int(stats[0]["psize"])
 
 
 def read_pending(data: Path, terms_of: TermsOf) -> Iterator[Pending]:
@@ -90,8 +150,11 @@ def read_pending(data: Path, terms_of: TermsOf) -> Iterator[Pending]:
 
 
 @contextmanager
-def _reading(data: Path) -> Iterator[lmdb.Environment]:
-    """Open a data folder beside the process that may be writing to it."""
+def _reading(data: Path, *, older: bool = False) -> Iterator[lmdb.Environment]:
+    """Open a data folder beside the process that may be writing to it.
+
+    :param older: whether it may have an earlier format.
+    """
     file = data / DATA_FILE
     if not file.is_file():
         raise DataFolderError(f"{data} is not a data folder: it has no {DATA_FILE}")
@@ -112,10 +175,16 @@ def _reading(data: Path) -> Iterator[lmdb.Environment]:
                 found = txn.get(FORMAT, db=meta)
         except lmdb.Error as error:
             raise DataFolderError(f"{file} was not written by Tidegate: {error}") from error
-        if found != b"%d" % FORMAT_VERSION:
+        version = int(found or 0)
+        if not 0 < version <= FORMAT_VERSION:
             raise DataFolderError(
-                f"{data} has format {(found or b'?').decode()}, "
-                f"this program reads format {FORMAT_VERSION}"
+                f"{data} has format {(found or b'?').decode()}, this program reads format "
+                f"{FORMAT_VERSION}: use the version of Tidegate that wrote it"
+            )
+        if version < FORMAT_VERSION and not older:
+            raise DataFolderError(
+                f"{data} has format {version}, and {FORMAT_VERSION} is needed: 'tidegate fsck' or 'tidegate serve' "
+                "brings it there; back it up before"
             )
         try:
             yield environment

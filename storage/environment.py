@@ -67,7 +67,7 @@ class Environment:
     def __init__(self, path: Path, *, sync: bool = True, map_size: int = 1 << 30) -> None:
         self.path = path
         with ExitStack() as opened:
-            opened.enter_context(_lock_folder(path))
+            opened.enter_context(lock_folder(path))
             try:
                 self.lmdb = lmdb.open(
                     str(path),
@@ -135,7 +135,11 @@ def open_tables(environment: lmdb.Environment, *, create: bool = True) -> Tables
     return Tables(*(environment.open_db(name.encode(), create=create) for name in Tables._fields))
 
 
-def _lock_folder(path: Path) -> FileIO:
+def lock_folder(path: Path) -> FileIO:
+    """Keep other processes from serving from a folder, until the file is closed; made when it is missing.
+
+    :raises DataFolderError: when one does so already, or the folder cannot be written to.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
         lock = (path / LOCK_FILE).open("a+b", buffering=0)

@@ -142,6 +142,21 @@ def test_what_is_no_data_folder_is_refused(tmp_path: Path, kind: str) -> None:
     assert not (tmp_path / "again").exists()
 
 
+def test_a_copy_of_an_older_format_can_be_restored(folder: Folder, tmp_path: Path) -> None:
+    """It is upgraded when it is opened; what reads it without opening says so."""
+    store = folder.open()
+    store.batch_transaction().put(b"format", b"1", db=store.tables.meta)
+    store.commit()
+    folder.close()
+    back_up(folder.path, tmp_path / "backup")
+    restore(tmp_path / "backup", tmp_path / "again")
+    with pytest.raises(DataFolderError, match="'tidegate fsck' or 'tidegate serve' brings it"):
+        list(read_pending(tmp_path / "again", terms_of))
+    Store(tmp_path / "again", terms_of).close()
+    assert list(read_pending(tmp_path / "again", terms_of)) == []
+    Store(folder.path, terms_of).close()
+
+
 def test_pending_are_read_in_the_order_of_their_times(folder: Folder) -> None:
     store: Store = folder.open()
     for due_ms, message_id in ((3_000, b"third"), (1_000, b"fired"), (2_000, b"second")):

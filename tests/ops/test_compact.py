@@ -1,0 +1,99 @@
+"""`tidegate compact`: the file gets smaller, and nothing is lost, whatever interrupts it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from storage import DataFolderError, StorageError, compact
+from tests.gateway.conftest import MakeGateway
+from tests.gateway.memory import MemoryGateway, bodies
+from tests.ops.conftest import Command
+
+
+@pytest.fixture
+def gateway(make_gateway: MakeGateway) -> MemoryGateway:
+    """A gateway that holds one message, and held a megabyte that is gone."""
+    gateway = make_gateway(retention_hours=0)
+    client = gateway.connect()
+    for _ in range(20):
+        client.send_message(body=os.urandom(50_000))
+    client.send_message(body="kept", TIMER_DELAY_SEC="3600")
+    gateway.advance(20_000)
+    return gateway
+
+
+def size(gateway: MemoryGateway) -> int:
+    return (gateway.data / "data.mdb").stat().st_size
+
+
+def names(data: Path) -> list[str]:
+    return sorted(file.name for file in data.iterdir() if file.name != "audit.jsonl")
+
+
+def test_it_gets_smaller_and_keeps_what_is_held(gateway: MemoryGateway, tidegate: Command) -> None:
+    gateway.stop()
+    before, files = size(gateway), names(gateway.data)
+    done = tidegate("compact", "--data", gateway.data)
+    assert done.returncode == 0, done.stderr
+    assert size(gateway) < before - 900_000
+    assert names(gateway.data) == files
+    assert tidegate("fsck", "--data", gateway.data).returncode == 0
+    gateway.start()
+    gateway.jump(3_600_000)
+    assert bodies(gateway.connect().pull()) == []  # retention_hours = 0 has begun already
+    assert gateway.service.broker.committer.fired == 1
+
+
+def test_a_serving_gateway_is_left_alone(gateway: MemoryGateway, tidegate: Command) -> None:
+    done = tidegate("compact", "--data", gateway.data)
+    assert done.returncode == 1
+    assert "in use by process" in done.stderr
+    assert len(gateway.connect().look_up()) == 1
+
+
+def test_a_disk_without_room_is_told_before(
+    gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway.stop()
+    before = (gateway.data / "data.mdb").read_bytes()
+    real = os.statvfs(gateway.data)
+
+    class Full:
+        f_bavail, f_frsize = 3, real.f_frsize
+
+    with monkeypatch.context() as patched:
+        patched.setattr("storage.copies.os.statvfs", lambda path: Full)
+        with pytest.raises(StorageError, match="make room, or back up to another disk"):
+            compact(gateway.data)
+    assert (gateway.data / "data.mdb").read_bytes() == before
+    gateway.start()
+
+
+def test_what_an_interrupted_attempt_left_is_no_hindrance(
+    gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway.stop()
+
+    def fail(path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("storage.copies._sync", fail)
+        with pytest.raises(StorageError, match="No space left"):
+            compact(gateway.data)
+    assert ".compact" not in names(gateway.data)
+    (gateway.data / ".compact").mkdir()
+    (gateway.data / ".compact" / "data.mdb").write_bytes(b"half of it")
+    sizes = compact(gateway.data)
+    assert sizes.after < sizes.before
+    gateway.start()
+    assert len(gateway.connect().look_up()) == 1
+
+
+def test_what_is_no_data_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataFolderError, match="is not a data folder"):
+        compact(tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -30,14 +30,15 @@ PRODUCER_GROUP = "tidegate-console"
 """The producer group that test messages are sent as."""
 
 
+Encoding = Annotated[Literal["utf-8", "base64"], Meta(description="What `body` is written in.")]
+
+
 class NewMessageBody(Fields):
     """A message to be sent."""
 
     topic: Annotated[str, Meta(min_length=1, max_length=127)]
     body: Annotated[str, Meta(min_length=1)]
-    encoding: Annotated[
-        Literal["utf-8", "base64"], Meta(description="What `body` is written in.")
-    ] = "utf-8"
+    encoding: Encoding = "utf-8"
     at: Annotated[
         int | str | None,
         Meta(description="When it is to be delivered, as in queries; when left out: at once."),
@@ -68,14 +69,15 @@ class Sender:
 
     async def send_message(self, asker: Asker, body: NewMessageBody) -> SentMessage:
         """Send a message, now or for later. It is answered once the message is on disk."""
-        if body.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-            raise ApiError(
-                HTTPStatus.BAD_REQUEST, f"topic {body.topic} belongs to a consumer group"
-            )
-        asker.check_topic(PUB, body.topic)
-        call = _LocalCall(self._fields(body), _data(body), asker.host)
-        self._send(call)
-        answer = await call.answered
+        properties = dict(body.properties)
+        for name, value in ((names.TAGS, body.tags), (names.KEYS, body.keys)):
+            if value:
+                properties[name] = value
+        if body.at is not None:
+            due_ms = read_moment(body.at, self._broker.clock)
+            properties[names.TIMER_DELIVER_MS] = str(due_ms)
+        data = decode_body(body.body, body.encoding)
+        answer = await self.send(asker, body.topic, data, properties, body.queue)
         sent = answer.ext()
         return SentMessage(
             msg_id=sent.get("transactionId") or sent.get("msgId", ""),
@@ -83,36 +85,45 @@ class Sender:
             recall_handle=sent.get("recallHandle"),
         )
 
-    def _fields(self, body: NewMessageBody) -> SendMessage:
-        clock = self._broker.clock
-        properties = {names.UNIQ_KEY: uniq_key(), **body.properties}
-        for name, value in ((names.TAGS, body.tags), (names.KEYS, body.keys)):
-            if value:
-                properties[name] = value
-        if body.at is not None:
-            properties[names.TIMER_DELIVER_MS] = str(read_moment(body.at, clock))
+    def send(
+        self, asker: Asker, topic: str, body: bytes, properties: dict[str, str], queue: int = -1
+    ) -> Deferred[Command]:
+        """Have a message handled as if a client had sent it; the answer comes when it is on disk.
+
+        :raises ApiError: when the asker may not send there, or the properties are none.
+        """
+        if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            raise ApiError(HTTPStatus.BAD_REQUEST, f"topic {topic} belongs to a consumer group")
+        asker.check_topic(PUB, topic)
         try:
-            text = join(properties)
+            text = join({names.UNIQ_KEY: uniq_key(), **properties})
         except ValueError as error:
             raise ApiError(HTTPStatus.BAD_REQUEST, str(error)) from error
-        return SendMessage(
+        fields = SendMessage(
             producer_group=PRODUCER_GROUP,
-            topic=body.topic,
+            topic=topic,
             default_topic=DEFAULT_TOPIC,
             default_topic_queue_nums=self._broker.config.default_topic_queues,
-            queue_id=body.queue,
+            queue_id=queue,
             sys_flag=0,
-            born_timestamp=clock.now_ms(),
+            born_timestamp=self._broker.clock.now_ms(),
             flag=0,
             properties=text,
         )
+        call = _LocalCall(fields, body, asker.host)
+        self._send(call)
+        return call.answered
 
 
-def _data(body: NewMessageBody) -> bytes:
-    if body.encoding == "utf-8":
-        return body.body.encode()
+def decode_body(text: str, encoding: str) -> bytes:
+    """A message's body.
+
+    :raises ApiError: when it is not base64 that was to be.
+    """
+    if encoding == "utf-8":
+        return text.encode()
     try:
-        return base64.b64decode(body.body, validate=True)
+        return base64.b64decode(text, validate=True)
     except binascii.Error as error:
         raise ApiError(HTTPStatus.BAD_REQUEST, f"the body is no base64: {error}") from error
 

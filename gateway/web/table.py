@@ -15,6 +15,7 @@ from gateway.web.endpoints import Asker, Endpoint
 from gateway.web.messages import Messages
 from gateway.web.openapi import describe
 from gateway.web.overview import Overview
+from gateway.web.recurring import RecurringEndpoints
 from gateway.web.sending import Sender
 from gateway.web.site import BASE
 from gateway.web.timeline import Timelines
@@ -31,6 +32,7 @@ class WebHandlers(NamedTuple):
     messages: Messages
     sender: Sender
     bulk: Bulk
+    recurring: RecurringEndpoints
 
 
 def compose(
@@ -48,13 +50,15 @@ def compose(
     :param connections: how many connections are open.
     """
     turns = Turns(reactor, broker.committer)
+    sender = Sender(broker, send)
     return WebHandlers(
         overview=Overview(broker, not_ready, connections),
         timelines=Timelines(broker, turns),
         listings=Listings(broker),
         messages=Messages(broker, pending, turns),
-        sender=Sender(broker, send),
+        sender=sender,
         bulk=Bulk(broker, pending, turns),
+        recurring=RecurringEndpoints(broker, sender, turns),
     )
 
 
@@ -73,6 +77,26 @@ def endpoints(web: WebHandlers) -> list[Endpoint]:
         Endpoint("GET", "/bulk", web.bulk.list_jobs, "Many messages"),
         Endpoint("GET", "/bulk/{id}", web.bulk.show_job, "Many messages"),
         Endpoint("DELETE", "/bulk/{id}", web.bulk.cancel_job, "Many messages"),
+        Endpoint("GET", "/recurring", web.recurring.list_recurring, "Recurring messages"),
+        Endpoint("GET", "/recurring-times", web.recurring.preview_recurring, "Recurring messages"),
+        Endpoint(
+            "GET", "/recurring/{topic}/{name}", web.recurring.show_recurring, "Recurring messages"
+        ),
+        Endpoint(
+            "PUT", "/recurring/{topic}/{name}", web.recurring.put_recurring, "Recurring messages"
+        ),
+        Endpoint(
+            "DELETE",
+            "/recurring/{topic}/{name}",
+            web.recurring.delete_recurring,
+            "Recurring messages",
+        ),
+        Endpoint(
+            "POST",
+            "/recurring/{topic}/{name}/{order}",
+            web.recurring.order_recurring,
+            "Recurring messages",
+        ),
         Endpoint("GET", "/topics", web.listings.list_topics, "Topics and groups"),
         Endpoint("GET", "/groups", web.listings.list_groups, "Topics and groups"),
     ]

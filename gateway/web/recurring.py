@@ -1,0 +1,168 @@
+"""Recurring messages through the API: listed, shown, set, paused, resumed and deleted."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, UnsetType, field
+
+from gateway.access import PUB, READ
+from gateway.broker import Broker
+from gateway.recurrence import RuleError, make_rule
+from gateway.web.endpoints import ApiError, Asker, Fields, Shown
+from gateway.web.fields import Cursor, Limit, TopicName
+from gateway.web.sending import Encoding, Sender, decode_body
+from gateway.web.turns import Turns
+from gateway.wire import properties as names
+from gateway.wire.recurring_bodies import (
+    RecurringChange,
+    RecurringList,
+    RecurringMessage,
+    RecurringTimes,
+)
+
+SHOWN_TIMES = 10
+"""The next times that a recurring message's page has."""
+
+RecurringName = Annotated[str, Meta(description="What the recurring message is called.")]
+Cron = Annotated[str | None, Meta(description="A cron expression of five or six fields.")]
+Every = Annotated[str | None, Meta(description="A period instead of that, such as `2m`.")]
+Zone = Annotated[str | None, Meta(description="Time zone, such as `Europe/Berlin`; else UTC.")]
+Start = Annotated[str | None, Meta(description="Nothing before this time.")]
+End = Annotated[str | None, Meta(description="Nothing after this time.")]
+
+
+class RecurringQuery(Fields):
+    """A page of recurring messages, by topic and name."""
+
+    topic: TopicName = ""
+    limit: Limit = 100
+    cursor: Cursor = ""
+
+
+class RecurringPlace(Fields):
+    """Names a recurring message."""
+
+    topic: TopicName
+    name: RecurringName
+
+
+class RecurringOrder(Fields):
+    """Names a recurring message, and says what it is to do."""
+
+    topic: TopicName
+    name: RecurringName
+    order: Annotated[Literal["pause", "resume"], Meta(description="What it is to do.")]
+
+
+class RuleQuery(Fields):
+    """A rule; it has `cron` or `every`."""
+
+    cron: Cron = None
+    every: Every = None
+    zone: Zone = None
+    start: Start = None
+    end: End = None
+
+
+class RecurringBody(Fields):
+    """A message and when it recurs: by `cron` or `every`."""
+
+    body: Annotated[str, Meta(min_length=1)]
+    encoding: Encoding = "utf-8"
+    cron: Cron = None
+    every: Every = None
+    zone: Zone = None
+    start: Start = None
+    end: End = None
+    count: Annotated[int | None, Meta(description="How many there are to be at most.")] = None
+    misfire: Annotated[
+        str | UnsetType, Meta(description="What becomes of those that were missed.")
+    ] = UNSET
+    tags: str = ""
+    keys: Annotated[str, Meta(description="Keys, separated by blanks.")] = ""
+    properties: dict[str, str] = field(default_factory=dict)
+
+
+class RecurringPage(Shown):
+    """A recurring message with its body, in base64, and the next times that it fires at, epoch ms."""
+
+    recurring: RecurringMessage
+    times: list[int]
+
+
+class RecurringEndpoints:
+    """Asks and orders in the name of whoever came by HTTP."""
+
+    def __init__(self, broker: Broker, sender: Sender, turns: Turns) -> None:
+        self._broker = broker
+        self._recurring = broker.recurring
+        self._sender = sender
+        self._turns = turns
+
+    def list_recurring(self, asker: Asker, query: RecurringQuery) -> RecurringList:
+        """Recurring messages by topic and name."""
+        page = self._recurring.page(query.topic, cursor=query.cursor, limit=query.limit)
+        found = [one for one in page.recurring if asker.may(READ, one.topic)]
+        return RecurringList(found, page.cursor)
+
+    def show_recurring(self, asker: Asker, query: RecurringPlace) -> RecurringPage:
+        """One recurring message, with its body and its next times."""
+        asker.check_topic(READ, query.topic)
+        return RecurringPage(
+            recurring=self._recurring.get(query.topic, query.name),
+            times=self._recurring.next_times(query.topic, query.name, SHOWN_TIMES),
+        )
+
+    def preview_recurring(self, asker: Asker, query: RuleQuery) -> RecurringTimes:
+        """When a rule would fire if it were set now. Nothing is changed."""
+        try:
+            rule = make_rule(
+                self._broker.clock.now_ms(),
+                cron=query.cron,
+                every=query.every,
+                zone=query.zone,
+                start=query.start,
+                end=query.end,
+            )
+        except RuleError as error:
+            raise ApiError(HTTPStatus.BAD_REQUEST, str(error)) from error
+        return RecurringTimes(self._recurring.preview(rule, SHOWN_TIMES), rule.zone)
+
+    async def put_recurring(
+        self, asker: Asker, query: RecurringPlace, body: RecurringBody
+    ) -> RecurringChange:
+        """Have a message recur, in place of the topic's recurring message of that name, if there is one."""
+        rule = {
+            names.RECUR_NAME: query.name,
+            names.RECUR_CRON: body.cron,
+            names.RECUR_EVERY: body.every,
+            names.RECUR_ZONE: body.zone,
+            names.RECUR_START: body.start,
+            names.RECUR_END: body.end,
+            names.RECUR_COUNT: str(body.count) if body.count is not None else None,
+            names.RECUR_MISFIRE: body.misfire if isinstance(body.misfire, str) else None,
+            names.TAGS: body.tags or None,
+            names.KEYS: body.keys or None,
+        }
+        properties = body.properties | {name: text for name, text in rule.items() if text}
+        data = decode_body(body.body, body.encoding)
+        answer = await self._sender.send(asker, query.topic, data, properties)
+        return RecurringChange(
+            answer.ext().get("recurring", ""), self._recurring.get(query.topic, query.name)
+        )
+
+    async def order_recurring(self, asker: Asker, query: RecurringOrder) -> RecurringChange:
+        """Let a recurring message rest, or go on."""
+        return await self._change(asker, query.order, query.topic, query.name)
+
+    async def delete_recurring(self, asker: Asker, query: RecurringPlace) -> RecurringChange:
+        """Forget a recurring message. What has fired stays where it is."""
+        return await self._change(asker, "delete", query.topic, query.name)
+
+    async def _change(self, asker: Asker, order: str, topic: str, name: str) -> RecurringChange:
+        asker.check_topic(PUB, topic)
+        change = self._recurring.change(order, topic, name)
+        await self._turns.stored()
+        return change

@@ -1,0 +1,91 @@
+"""Recurring messages through the API."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from tests.gateway.memory import START_MS, MemoryGateway, bodies
+from tests.web.http import API, HttpClient
+
+MINUTE_MS = 60_000
+PATH = "/recurring/reports/nightly"
+
+
+def put(http: HttpClient, path: str = PATH, **fields: object) -> Any:
+    """Set one that comes every two minutes, unless told otherwise."""
+    body = {"every": "2m", "body": "report", **fields}
+    answer = http.ask("PUT", API + path, {key: value for key, value in body.items() if value})
+    assert answer.status == 200, answer
+    return answer.json
+
+
+def test_one_is_set_listed_and_fires(gateway: MemoryGateway, http: HttpClient) -> None:
+    change = put(http, tags="late", keys="k1", properties={"colour": "red"})
+    assert change["outcome"] == "set"
+    assert change["recurring"]["nextMs"] == START_MS + 2 * MINUTE_MS
+    (listed,) = http.get("/recurring")["recurring"]
+    assert (listed["topic"], listed["name"], listed["every"]) == ("reports", "nightly", "2m")
+    page = http.get(PATH)
+    assert base64.b64decode(page["recurring"]["body"]) == b"report"
+    assert page["recurring"]["properties"]["colour"] == "red"
+    assert page["times"][:2] == [START_MS + 2 * MINUTE_MS, START_MS + 4 * MINUTE_MS]
+    gateway.advance(5 * MINUTE_MS)
+    client = gateway.connect()
+    fired = [one for queue in range(8) for one in client.pull_all("reports", queue)]
+    assert bodies(fired) == ["report", "report"]
+    assert http.get(PATH)["recurring"]["fired"] == 2
+
+
+def test_one_is_paused_resumed_and_deleted(http: HttpClient) -> None:
+    put(http)
+    for order, outcome in (
+        ("pause", "paused"),
+        ("pause", "already paused"),
+        ("resume", "resumed"),
+        ("resume", "already active"),
+    ):
+        assert http.post(f"{PATH}/{order}")["outcome"] == outcome
+    assert http.ask("DELETE", API + PATH).json["outcome"] == "deleted"
+    assert http.get("/recurring")["recurring"] == []
+    assert http.refusal("DELETE", PATH)["status"] == 400
+
+
+def test_one_is_replaced(http: HttpClient) -> None:
+    put(http)
+    assert put(http, body="other")["outcome"] == "updated"
+    assert put(http, every="", cron="0 5 * * *", zone="Europe/Berlin")["outcome"] == "replaced"
+    assert http.get(PATH)["recurring"]["zone"] == "Europe/Berlin"
+
+
+def test_a_rule_is_tried_out(http: HttpClient) -> None:
+    times = http.get("/recurring-times", cron="*/5 * * * *")
+    assert (len(times["times"]), times["zone"]) == (10, "UTC")
+    assert times["times"][1] - times["times"][0] == 5 * MINUTE_MS
+    for wrong in ({}, {"cron": "x"}, {"every": "0s"}, {"cron": "* * * * *", "every": "1m"}):
+        assert http.refusal("GET", "/recurring-times", **wrong)["status"] == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (PATH, {"every": "soon"}),
+        (PATH, {"every": ""}),
+        (PATH, {"misfire": "odd"}),
+        ("/recurring/reports/a%20b", {}),
+        ("/recurring/%25RETRY%25group/a", {}),
+        ("/recurring/a%20b/a", {}),
+    ],
+)
+def test_what_cannot_recur(http: HttpClient, path: str, fields: dict[str, str]) -> None:
+    body = {"every": "2m", "body": "x", **fields}
+    answer = http.ask("PUT", API + path, {key: value for key, value in body.items() if value})
+    assert (answer.status, bool(answer.json["detail"])) == (400, True)
+
+
+def test_unknown_ones(http: HttpClient) -> None:
+    assert http.refusal("GET", "/recurring/reports/none")["status"] == 400
+    assert http.refusal("POST", "/recurring/reports/none/pause", {})["status"] == 400
+    assert http.refusal("POST", f"{PATH}/explode", {})["status"] == 400

@@ -18,10 +18,11 @@ from gateway.clock import Clock
 from gateway.meter import Meter
 from gateway.reactor import DelayedCall, Reactor
 from gateway.wire.codes import ResponseCode
-from storage import Fired, Growth, StorageError, StorageFullError, Store
+from storage import Fired, Growth, StorageError, StorageFullError, Store, fire_resumed
 
 MAX_FIRED = 500
-"""Messages fired in one step, some 3 ms of work: between two steps sends and pulls have their turn."""
+"""Messages fired in one step, some 3 ms of work: between two steps sends and pulls have their turn. Of each topic that
+was resumed, as many of those that waited."""
 
 MAX_CROWDED_OUT = 100
 """While more is due than that: messages fired in one step of each topic that is not at the front."""
@@ -206,7 +207,8 @@ class Committer:
         answers, self._answers = self._answers, []
         if answers:
             self._expected = min(max(len(answers), self._expected * FORGETTING), MOST_EXPECTED)
-        fired, recurred = NOTHING_FIRED, NOTHING_RECURRED
+        fired = resumed = NOTHING_FIRED
+        recurred = NOTHING_RECURRED
         earliest_ms = self._next_due
         try:
             if self._next_due is not None and not self._stopped:
@@ -217,6 +219,8 @@ class Committer:
                     if fired.more:
                         others = store.fire_crowded_out(now_ms, stored_ms, MAX_CROWDED_OUT)
                         fired = Fired(fired.messages + others, more=True)
+            if store.paused.resumed() and not self._stopped:
+                resumed = fire_resumed(store, self._clock.stored_ms(), MAX_FIRED)
             recurred = self._fire_recurring()
             changed = store.has_changes or store.has_changed_offsets
             begun = perf_counter()
@@ -234,12 +238,12 @@ class Committer:
             call.send(frame)
         for growth in grown:
             self._waker.grown(growth)
-        self.fired += fired.messages
+        self.fired += fired.messages + resumed.messages
         self.recurred += recurred.messages
         self.misfired += recurred.misfired
         if self._next_due is not None and self._next_due <= self._clock.now_ms():
             self._next_due = store.next_due()
-        if fired.more or recurred.more:
+        if fired.more or resumed.more or recurred.more:
             self.change()
         self._set_alarm()
 

@@ -11,7 +11,7 @@ from gateway.delays import DelayRules, asks_for_delay, delay_of
 from gateway.limits import MAX_DELAY, origin
 from gateway.quotas import Quotas
 from gateway.router import RequestError
-from gateway.topics import HALF_TOPIC, Topic
+from gateway.topics import DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX, Topic
 from gateway.transactions import ADDED_LATER, half_properties, own_immunity_ms
 from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode, SysFlag
@@ -23,7 +23,16 @@ from gateway.wire.messages import (
     uniq_key,
 )
 from gateway.wire.properties import find, parse, remove
-from storage import Store, Terms, put_half, take_half
+from storage import (
+    MAX_LOOKED_AT,
+    Store,
+    Terms,
+    can_replace,
+    note_older,
+    put_half,
+    replace_pending,
+    take_half,
+)
 
 REGION = "DefaultRegion"
 """Upstream's default for the region of a broker; clients put it into their traces."""
@@ -46,16 +55,20 @@ class NewMessage(NamedTuple):
 
 
 class Accepted(NamedTuple):
-    """A message in the store's batch. `offset` is -1 and `due_ms` is set where it waits for its time."""
+    """A message in the store's batch. `offset` is -1 and `due_ms` is set where it waits for its time; `replaced` says
+    of how many messages it took the place where it asked to do so.
+    """
 
     sequence: int
     message_id: str
     offset: int
     due_ms: int | None
+    replaced: int | None = None
 
 
 class _Prepared(NamedTuple):
-    """A message that will be stored: its final properties, as text and as bytes, and when it is due."""
+    """A message that will be stored: its final properties, as text and as bytes, when it is due, and the key with which
+    others are to be aborted in favour of it."""
 
     topic: Topic
     message: NewMessage
@@ -63,6 +76,7 @@ class _Prepared(NamedTuple):
     properties: str
     encoded: bytes
     due_ms: int | None
+    debounced: bytes | None
 
 
 class Intake:
@@ -99,7 +113,8 @@ class Intake:
         self._transaction_timeout_ms = config.transaction_timeout_ms
         self._max_body = config.max_message_size
 
-    def _rules_of(self, topic: Topic) -> DelayRules:
+    def rules_of(self, topic: Topic) -> DelayRules:
+        """How far ahead a topic's messages may be, and what the delay levels mean."""
         own_ms = topic.limits.max_delay_ms
         if own_ms is None:
             return self._rules
@@ -110,8 +125,8 @@ class Intake:
 
         :raises RequestError: when its delay, its body or its properties cannot be accepted.
         """
-        prepared = self._prepare(topic, message, self._added, self._rules_of(topic))
-        self._check_size(prepared, MAX_PROPERTIES)
+        prepared = self._prepare(topic, message, self._added, self.rules_of(topic))
+        self._check(prepared, MAX_PROPERTIES)
         self._admit(topic, [prepared])
         return self._store_message(prepared)
 
@@ -122,10 +137,10 @@ class Intake:
 
         :raises RequestError: when one of them cannot be accepted.
         """
-        rules = self._rules_of(topic)
+        rules = self.rules_of(topic)
         prepared = [self._prepare(topic, message, "", rules) for message in messages]
         for one in prepared:
-            self._check_size(one, MAX_PROPERTIES)
+            self._check(one, MAX_PROPERTIES)
         self._admit(topic, prepared)
         return [self._store_message(one) for one in prepared]
 
@@ -145,12 +160,12 @@ class Intake:
 
         :raises RequestError: as from `accept`: what could not be stored later is refused now.
         """
-        prepared = self._prepare(topic, message, self._added, self._rules_of(topic))
+        prepared = self._prepare(topic, message, self._added, self.rules_of(topic))
         self._admit(topic, [prepared])
         message_id = prepared.message_id
         properties = half_properties(prepared.properties, topic.name, message.queue_id, message_id)
         prepared = prepared._replace(properties=properties, encoded=properties.encode())
-        self._check_size(prepared, MAX_PROPERTIES - ADDED_LATER)
+        self._check(prepared, MAX_PROPERTIES - ADDED_LATER)
         stored_ms = self._clock.stored_ms()
         sequence = self._store.new_sequence()
         record = self._record(
@@ -214,19 +229,46 @@ class Intake:
             message_id = uniq_key()
             added = f"{added}{names.UNIQ_KEY}\x01{message_id}\x02"
         properties += added
-        return _Prepared(topic, message, message_id, properties, properties.encode(), due_ms)
+        debounced = None
+        if names.DEBOUNCE in properties and not topic.name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            debounced = self._debounced(topic, properties)
+        encoded = properties.encode()
+        return _Prepared(topic, message, message_id, properties, encoded, due_ms, debounced)
+
+    def _debounced(self, topic: Topic, properties: str) -> bytes | None:
+        """The key that a message is debounced by, if it is.
+
+        :raises RequestError: when it is not one of its keys.
+        """
+        key = find(properties, names.DEBOUNCE)
+        if key is None:
+            return None
+        if key not in (find(properties, names.KEYS) or "").split():
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f'{names.DEBOUNCE} = "{key[:64]}" is not one of the keys of the message: set it as a key as well',
+            )
+        return key.encode()
 
     def _admit(self, topic: Topic, prepared: list[_Prepared]) -> None:
         timed = [one for one in prepared if one.due_ms is not None]
         size = sum(len(one.encoded) + len(one.message.body) for one in timed)
         self._quotas.admit(topic, len(prepared), len(timed), size)
 
-    def _check_size(self, prepared: _Prepared, most_properties: int) -> None:
+    def _check(self, prepared: _Prepared, most_properties: int) -> None:
+        """Refuse what is too long, and a debounce that would have too much to look through."""
         if len(prepared.message.body) > self._max_body or len(prepared.encoded) > most_properties:
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 "the message is illegal, maybe msg body or properties length not matched. "
                 f"msg body length limit {self._max_body}B, msg properties length limit 32KB.",
+            )
+        topic, key = prepared.topic, prepared.debounced
+        if key is not None and not can_replace(self._store, topic.stored_name, key):
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"more than {MAX_LOOKED_AT} messages of topic {topic.name} have come with the key that "
+                f"{names.DEBOUNCE} names and without {names.DEBOUNCE}: choose another key",
             )
 
     def _store_message(self, prepared: _Prepared, half: int | None = None) -> Accepted:
@@ -234,7 +276,7 @@ class Intake:
 
         :param half: the sequence of the half that this is the message of.
         """
-        topic, message, message_id, properties, encoded, due_ms = prepared
+        topic, message, message_id, properties, encoded, due_ms, debounced = prepared
         tag = find(properties, names.TAGS)
         tag_hash = java_hash(tag) if tag is not None else 0
         keys_text = find(properties, names.KEYS)
@@ -245,12 +287,17 @@ class Intake:
         record = self._record(
             topic.stored_name, message, encoded, stored_ms, sequence, prepared_offset=half or 0
         )
+        replaced = None
+        if half is not None and keys:
+            note_older(store, topic.stored_name, keys, sequence)
+        if debounced is not None:
+            replaced = replace_pending(store, topic.stored_name, debounced, sequence, stored_ms)
         if due_ms is None:
             queue = store.queue(topic.stored_name, message.queue_id)
             offset = store.append(
                 queue, sequence, record, tag_hash, message_id.encode(), keys, stored_ms
             )
-            return Accepted(sequence, message_id, offset, None)
+            return Accepted(sequence, message_id, offset, None, replaced)
         store.schedule(
             due_ms,
             topic.stored_name,
@@ -262,7 +309,7 @@ class Intake:
             keys,
         )
         self._committer.due_at(due_ms)
-        return Accepted(sequence, message_id, -1, due_ms)
+        return Accepted(sequence, message_id, -1, due_ms, replaced)
 
     def _record(
         self,

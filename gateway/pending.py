@@ -23,7 +23,7 @@ from gateway.wire.messages import (
     parse_offset_msg_id,
     unpack_host,
 )
-from gateway.wire.pending_bodies import AbortOutcome, HeldMessage, HeldPage
+from gateway.wire.pending_bodies import AbortOutcome, HeldMessage, HeldPage, PausedTopic
 from gateway.wire.properties import find
 from gateway.wire.recall import RecallHandle, RecallHandleError
 from storage import (
@@ -44,8 +44,8 @@ MAX_PAGE = 1_000
 MAX_WITH_KEY = 10_000
 """Most messages with one key that a look-up by key considers, the newest first."""
 
-MAX_ABORTED_BY_KEY = 1_000
-"""Most messages that one abort by key takes on."""
+MAX_CHANGED_BY_KEY = 1_000
+"""Most messages that one abort or reschedule by key takes on."""
 
 _LATEST_MS = (1 << 63) - 1
 
@@ -69,6 +69,19 @@ class Wanted(NamedTuple):
     state: str = State.PENDING.value
 
 
+class Place(NamedTuple):
+    """A message's id, the client's, and its topic."""
+
+    message_id: str
+    topic: str
+
+    @classmethod
+    def of(cls, found: Found) -> Place:
+        """That of a message that was found."""
+        terms = terms_of(found.record)
+        return cls(terms.message_id.decode(), terms.topic.decode())
+
+
 class PendingMessages:
     """Finds, describes and aborts what has not fired. Whatever cannot be done raises `RequestError`."""
 
@@ -82,8 +95,31 @@ class PendingMessages:
         :param limit: most messages of the page; at least 1 and at most `MAX_PAGE` count.
         :param cursor: of the page before.
         """
-        limit = max(1, min(limit, MAX_PAGE))
-        behind = _parse_cursor(cursor)
+        page = self.select(wanted, max(1, min(limit, MAX_PAGE)), parse_cursor(cursor))
+        messages = [self.describe(one) for one in page.found]
+        messages = [message for message in messages if may(READ, message.topic)]
+        topics = {message.topic for message in messages} | {wanted.topic}
+        paused = [one for one in self.paused() if one.topic in topics]
+        cursor_of_next = page.cursor.hex() if page.cursor is not None else None
+        return HeldPage(messages, cursor_of_next, paused)
+
+    def paused(self) -> list[PausedTopic]:
+        """The topics of which nothing fires for now."""
+        return [
+            PausedTopic(
+                topic=topic.decode(),
+                since_ms=pause.since_ms,
+                waiting=pause.waiting,
+                resumed=pause.resumed,
+            )
+            for topic, pause in self._store.paused.items()
+        ]
+
+    def select(self, wanted: Wanted, limit: int, behind: bytes | None) -> FoundPage:
+        """A page of the messages that match, whoever may see them, the next due first.
+
+        :param behind: cursor of the page before.
+        """
         if wanted.id or wanted.key:
             page = _page_of(self._named(wanted), wanted, limit, behind)
         elif wanted.state == State.PENDING.value:
@@ -101,12 +137,10 @@ class PendingMessages:
                 ResponseCode.INVALID_PARAMETER,
                 "only pending messages can be listed by topic or time: name an id or a key",
             )
-        messages = [self.describe(one) for one in page.found]
-        messages = [message for message in messages if may(READ, message.topic)]
-        if wanted.tag:
-            # The scan compares hashes, and two tags can share one.
-            messages = [message for message in messages if message.tags == wanted.tag]
-        return HeldPage(messages, page.cursor.hex() if page.cursor is not None else None)
+        if not wanted.tag:
+            return page
+        # The scan compares hashes, and two tags can share one.
+        return page._replace(found=[one for one in page.found if _tag_of(one) == wanted.tag])
 
     def find(self, message_id: str) -> list[Found]:
         """By the client's id, or else by the offset id: both look the same, so both are tried."""
@@ -139,6 +173,8 @@ class PendingMessages:
             due_ms=found.due_ms,
             state=found.state.value,
             moved_ms=found.moved_ms,
+            rescheduled_ms=found.rescheduled_ms,
+            due_before_ms=found.due_before_ms,
             queue_offset=found.offset,
             store_ms=message.store_ms,
             born_ms=message.born_ms,
@@ -173,8 +209,8 @@ class PendingMessages:
         """Abort what a send's answer gave this handle for."""
         self.check_enabled()
         handle = self.read_handle(text)
-        _check_may_send(may, handle.topic)
-        return self._abort_places({(handle.message_id, handle.topic)})
+        check_may_send(may, handle.topic)
+        return self._abort_places({Place(handle.message_id, handle.topic)})
 
     def abort_by_id(self, message_id: str, topic: str, may: May) -> list[AbortOutcome]:
         """Abort the messages with an id, the client's or the offset id.
@@ -182,19 +218,13 @@ class PendingMessages:
         :param topic: where not empty, only messages of this topic count.
         """
         self.check_enabled()
-        if topic:
-            _check_may_send(may, topic)
-        places = _permitted(may, self._places_of(message_id, topic))
+        places = self.places_of(message_id, topic, may)
         return self._abort_places(places) or [_outcome(message_id, topic, 0, Aborted.UNKNOWN)]
 
     def abort_by_key(self, topic: str, key: str, may: May) -> list[AbortOutcome]:
-        """Abort a topic's messages with a key, at most `MAX_ABORTED_BY_KEY`, those that are pending first."""
+        """Abort a topic's messages with a key, at most `MAX_CHANGED_BY_KEY`, those that are pending first."""
         self.check_enabled()
-        _check_may_send(may, topic)
-        found = find_by_key(self._store, [topic.encode()], key.encode(), MAX_WITH_KEY)
-        # What is pending first, so that a second request gets at what the first one left.
-        found.sort(key=lambda one: one.state is not State.PENDING)
-        places = {_place(message) for message in found[:MAX_ABORTED_BY_KEY]}
+        places = self.places_with_key(topic, key, may)
         return self._abort_places(places) or [_outcome("", topic, 0, Aborted.UNKNOWN)]
 
     def _named(self, wanted: Wanted) -> list[Found]:
@@ -205,14 +235,27 @@ class PendingMessages:
         names_of_topics = [name.encode() for name in topics]
         return find_by_key(self._store, names_of_topics, wanted.key.encode(), MAX_WITH_KEY)
 
-    def _places_of(self, message_id: str, topic: str) -> set[tuple[str, str]]:
-        """Id and topic of the messages with an id. Redeliveries to consumers are not aborted by the way."""
-        places = {_place(found) for found in self.find(message_id)}
-        if topic:
-            return {place for place in places if place[1] == topic}
-        return {place for place in places if not place[1].startswith((RETRY_PREFIX, DLQ_PREFIX))}
+    def places_of(self, message_id: str, topic: str, may: May) -> set[Place]:
+        """Where the messages with an id are that may be changed. Redeliveries to consumers are not changed by the way.
 
-    def _abort_places(self, places: set[tuple[str, str]]) -> list[AbortOutcome]:
+        :param topic: where not empty, only messages of this topic count.
+        """
+        places = {Place.of(found) for found in self.find(message_id)}
+        if topic:
+            check_may_send(may, topic)
+            return {place for place in places if place.topic == topic}
+        retried = (RETRY_PREFIX, DLQ_PREFIX)
+        return _permitted(may, {one for one in places if not one.topic.startswith(retried)})
+
+    def places_with_key(self, topic: str, key: str, may: May) -> set[Place]:
+        """Likewise of a topic's messages with a key, at most `MAX_CHANGED_BY_KEY`."""
+        check_may_send(may, topic)
+        found = find_by_key(self._store, [topic.encode()], key.encode(), MAX_WITH_KEY)
+        # What is pending first, so that a second request gets at what the first one left.
+        found.sort(key=lambda one: one.state is not State.PENDING)
+        return {Place.of(message) for message in found[:MAX_CHANGED_BY_KEY]}
+
+    def _abort_places(self, places: set[Place]) -> list[AbortOutcome]:
         outcomes = []
         for message_id, topic in sorted(places):
             for result in self.abort(message_id, topic):
@@ -225,27 +268,37 @@ class PendingMessages:
         results = self._store.abort(message_id.encode(), now_ms, topic.encode())
         for result in results:
             if result.outcome is Aborted.ABORTED:
-                self._broker.audit.note("abort", topic=topic, msgId=message_id, dueMs=result.due_ms)
+                self._note_abort(Place(message_id, topic), result.due_ms)
         return results
+
+    def abort_found(self, found: Found) -> bool:
+        """Abort one message that was found, whoever asks; False when it is no longer pending."""
+        outcome = self._store.abort_sequence(found.sequence, self._broker.clock.now_ms())
+        if outcome is Aborted.ABORTED:
+            self._note_abort(Place.of(found), found.due_ms)
+        return outcome is Aborted.ABORTED
+
+    def _note_abort(self, place: Place, due_ms: int) -> None:
+        self._broker.audit.note("abort", topic=place.topic, msgId=place.message_id, dueMs=due_ms)
 
 
 def _outcome(message_id: str, topic: str, due_ms: int, outcome: Aborted) -> AbortOutcome:
     return AbortOutcome(outcome=outcome.value, msg_id=message_id, topic=topic, due_ms=due_ms)
 
 
-def _check_may_send(may: May, topic: str) -> None:
+def check_may_send(may: May, topic: str) -> None:
     if not may(PUB, topic):
         raise RequestError(
             ResponseCode.NO_PERMISSION, f"you have no permission to send to topic {topic}"
         )
 
 
-def _permitted(may: May, places: set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """The places that the asking side may abort at. Of a message that they may not even read, they learn nothing.
+def _permitted(may: May, places: set[Place]) -> set[Place]:
+    """The places at which the asking side may change messages. Of one that they may not even read, they learn nothing.
 
-    :raises RequestError: when they may read one that they may not abort.
+    :raises RequestError: when they may read one that they may not change.
     """
-    permitted = {place for place in places if may(PUB, place[1])}
+    permitted = {place for place in places if may(PUB, place.topic)}
     for _, topic in places - permitted:
         if may(READ, topic):
             raise RequestError(
@@ -255,10 +308,8 @@ def _permitted(may: May, places: set[tuple[str, str]]) -> set[tuple[str, str]]:
     return permitted
 
 
-def _place(found: Found) -> tuple[str, str]:
-    """A message's id and topic."""
-    terms = terms_of(found.record)
-    return terms.message_id.decode(), terms.topic.decode()
+def _tag_of(found: Found) -> str | None:
+    return find(decode_message(found.record).properties, names.TAGS)
 
 
 def _page_of(found: list[Found], wanted: Wanted, limit: int, behind: bytes | None) -> FoundPage:
@@ -284,7 +335,8 @@ def _end_of(wanted: Wanted) -> int:
     return _LATEST_MS if wanted.end_ms is None else max(0, wanted.end_ms)
 
 
-def _parse_cursor(text: str) -> bytes | None:
+def parse_cursor(text: str) -> bytes | None:
+    """The cursor that a page gave out as text; None for an empty one."""
     if not text:
         return None
     try:

@@ -140,7 +140,7 @@ def _consume_directly(call: Call, broker: Broker) -> Iterator[Need]:
     yield from _stored(offset, SUB, broker)
 
 
-def _abort(call: Call, broker: Broker) -> Iterator[Need]:
+def _change(call: Call, broker: Broker) -> Iterator[Need]:
     if call.fields.handle:
         try:
             yield topic_need(RecallHandle.parse(call.fields.handle).topic, PUB)
@@ -271,10 +271,16 @@ PERMISSIONS: Final[Mapping[int, Requirement]] = {
     Code.GET_MAX_OFFSET: topic(READ),
     Code.GET_MIN_OFFSET: topic(READ),
     Code.GET_EARLIEST_MSG_STORETIME: topic(READ),
-    # messages that have not fired; a look-up shows what the user may read, an abort takes what the user may send
+    # messages that have not fired; a look-up shows what the user may read, a change takes what the user may send;
+    # of paused topics, those are listed that the user may read
     Code.RECALL_MESSAGE: topic(PUB),
     Code.LOOK_UP_TIMERS: topic(READ),
-    Code.ABORT_TIMERS: _abort,
+    Code.ABORT_TIMERS: _change,
+    Code.RESCHEDULE_TIMERS: _change,
+    Code.BULK_CHANGE_TIMERS: topic(PUB),
+    Code.PAUSE_TOPIC: topic(UPDATE),
+    Code.RESUME_TOPIC: topic(UPDATE),
+    Code.LIST_PAUSED_TOPICS: nothing,
     Code.GET_TIMER_METRICS: cluster(GET),
     # what recurs; it is set by sends
     Code.LIST_RECURRING: topic(READ),

@@ -130,6 +130,11 @@ def routes(to: Handlers) -> Mapping[int, Route]:
         Code.RECALL_MESSAGE: Route(headers.RecallMessage, to.timers.recall),
         Code.LOOK_UP_TIMERS: Route(headers.LookUpTimers, to.timers.look_up),
         Code.ABORT_TIMERS: Route(headers.AbortTimers, to.timers.abort),
+        Code.RESCHEDULE_TIMERS: Route(headers.RescheduleTimers, to.timers.reschedule),
+        Code.BULK_CHANGE_TIMERS: Route(headers.BulkChangeTimers, to.timers.change_many),
+        Code.PAUSE_TOPIC: Route(headers.NamedTopic, to.timers.pause),
+        Code.RESUME_TOPIC: Route(headers.NamedTopic, to.timers.resume),
+        Code.LIST_PAUSED_TOPICS: Route(None, to.timers.paused),
         Code.GET_TIMER_METRICS: Route(None, to.timers.metrics),
         Code.CLOCK: Route(headers.MoveClock, to.manual_time.clock),
         # what recurs

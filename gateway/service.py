@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 import time
@@ -15,6 +16,7 @@ from twisted.logger import Logger, globalLogBeginner
 
 from gateway.audit import AuditLog
 from gateway.broker import Broker
+from gateway.bulk import BulkChanges
 from gateway.clients import Clients
 from gateway.clock import Clock
 from gateway.committer import Committer
@@ -43,6 +45,7 @@ from gateway.handlers.relays import Relays
 from gateway.handlers.replies import Replies
 from gateway.handlers.routing import Routing
 from gateway.handlers.sending import Sending
+from gateway.handlers.timer_orders import TimerOrders
 from gateway.handlers.timers import Timers
 from gateway.handlers.topic_admin import TopicAdmin
 from gateway.handlers.transactions import Transactions
@@ -55,12 +58,14 @@ from gateway.manual_clock import ClockError, clock_for
 from gateway.metrics import Metrics
 from gateway.outgoing import Outgoing
 from gateway.parked import ParkingLot
+from gateway.pauses import Pauses
 from gateway.pending import PendingMessages
 from gateway.pop_orders import PopOrders
 from gateway.pop_queues import PopQueues
 from gateway.pop_waits import PopWaits
 from gateway.quotas import Quotas
 from gateway.recurring import RecurringMessages
+from gateway.rescheduling import Rescheduling
 from gateway.resets import Resets
 from gateway.router import RequestError, Router
 from gateway.routes import Handlers, routes
@@ -92,6 +97,12 @@ SHORTEST_TOKEN = 16
 
 LAST_VERSION_WITHOUT_GO_AWAY = 475
 """MQVersion V5_3_1: later clients understand a broker that sends them away (NettyRemotingAbstract)."""
+
+LEADER = "TIDEGATE_LEADER_PID"
+"""Variable by which one of several workers knows the process that started it (`gateway.workers`)."""
+
+LEADER_LOOK_SECONDS = 1.0
+"""How often a worker looks whether that process is still there."""
 
 GC_THRESHOLD = 50_000
 """Objects between two runs of the cycle collector: the hot path makes none that need it, and a run is a pause."""
@@ -168,6 +179,7 @@ class Gateway:
             max_connections=config.max_connections,
             max_frame_size=config.max_frame_size,
             max_unfinished_bytes=config.max_unfinished_bytes,
+            max_unsent_bytes=config.max_unsent_bytes,
             idle_seconds=config.connection_idle_ms / 1000,
             tls=tls,
             tls_only=config.tls == "enforcing",
@@ -352,10 +364,22 @@ class Gateway:
             host=host,
         )
         self._tapping = Tapping(reactor, self.factory)
-        for part in (topics, groups, quotas, intake, recurring, self.factory, self._tapping):
+        for part in (
+            topics,
+            groups,
+            parked,
+            outgoing,
+            quotas,
+            intake,
+            recurring,
+            self.factory,
+            self._tapping,
+        ):
             broker.follow(part.configure)
         self._pending = pending = PendingMessages(broker)
-        self._sending = sending = Sending(broker, pending)
+        rescheduling = Rescheduling(broker, pending)
+        timer_orders = TimerOrders(broker, pending, rescheduling)
+        self._sending = sending = Sending(broker, timer_orders)
         transactions = Transactions(broker)
         pop_queues, pop_waits = PopQueues(broker), PopWaits(parked, reactor)
         ordered_pops = OrderedPops(broker)
@@ -370,7 +394,10 @@ class Gateway:
             pop_views=PopViews(broker, pop_queues, pop_waits),
             assignments=Assignments(broker, modes),
             offsets=Offsets(broker),
-            timers=Timers(broker, pending),
+            timers=Timers(
+                *(broker, pending, rescheduling),
+                *(BulkChanges(broker, pending, rescheduling), Pauses(broker)),
+            ),
             recurring=RecurringRequests(broker),
             manual_time=ManualTime(broker, reactor),
             transactions=transactions,
@@ -445,13 +472,9 @@ class Gateway:
 def run(config: Config) -> int:
     """Serve until told to stop; the process's exit status."""
     try:
-        logs = _begin_logging(config)
-    except OSError as failure:
-        print(
-            f"tidegate: cannot write log_file = {config.log_file}: {failure.strerror}; "
-            "set it to a file in a folder that exists and can be written to",
-            file=sys.stderr,
-        )
+        logs = begin_logging(config)
+    except StartError as failure:
+        print(f"tidegate: {failure}", file=sys.stderr)
         return 1
     from twisted.internet import reactor as twisted_reactor
 
@@ -486,12 +509,36 @@ def run(config: Config) -> int:
     reactor.addSystemEventTrigger("before", "shutdown", gateway.stop)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: reactor.callFromThread(reactor.stop))
+    if LEADER in os.environ:
+        _follow(reactor, int(os.environ[LEADER]))
     reactor.run(installSignalHandlers=False)
     return 0
 
 
-def _begin_logging(config: Config) -> Logs:
-    stream = config.log_file.open("a") if config.log_file is not None else sys.stderr
+def _follow(reactor: Any, leader: int) -> None:
+    """Stop when the process that started this one is gone, however it went."""
+
+    def look() -> None:
+        if os.getppid() == leader:
+            reactor.callLater(LEADER_LOOK_SECONDS, look)
+        else:
+            reactor.stop()
+
+    look()
+
+
+def begin_logging(config: Config) -> Logs:
+    """Log from now on as the settings say.
+
+    :raises StartError: when the log file cannot be written.
+    """
+    try:
+        stream = config.log_file.open("a") if config.log_file is not None else sys.stderr
+    except OSError as failure:
+        raise StartError(
+            f"cannot write log_file = {config.log_file}: {failure.strerror}; "
+            "set it to a file in a folder that exists and can be written to"
+        ) from failure
     logs = Logs(config, stream)
     logs.begin(globalLogBeginner)
     return logs

@@ -6,7 +6,7 @@ or Twisted.
 
 from storage.check import find_faults
 from storage.copies import Compacted, Pending, back_up, compact, read_pending, restore
-from storage.debouncing import Replaced, can_replace, note_older, replace_pending
+from storage.debouncing import MAX_LOOKED_AT, can_replace, note_older, replace_pending
 from storage.errors import DataFolderError, StorageError, StorageFullError
 from storage.halves import (
     Half,
@@ -46,11 +46,17 @@ from storage.recurring import (
     put_recurring,
     scan_recurring,
 )
-from storage.rescheduling import Rescheduled, RescheduleResult, reschedule
+from storage.rescheduling import (
+    Rescheduled,
+    RescheduleResult,
+    reschedule,
+    reschedule_sequence,
+)
 from storage.retention import remove_expired
 from storage.store import Aborted, AbortResult, Fired, Growth, Store, Usage
 
 __all__ = [
+    "MAX_LOOKED_AT",
     "AbortResult",
     "Aborted",
     "Compacted",
@@ -68,7 +74,6 @@ __all__ = [
     "Queue",
     "Recurring",
     "RecurringPage",
-    "Replaced",
     "RescheduleResult",
     "Rescheduled",
     "State",
@@ -109,6 +114,7 @@ __all__ = [
     "remove_expired",
     "replace_pending",
     "reschedule",
+    "reschedule_sequence",
     "restore",
     "resume_topic",
     "scan_pending",

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import lmdb
 
 from storage.keys import (
-    DEBOUNCE_VALUE,
     ENDS_VALUE,
     HALF_VALUE,
     HELD_SPAN_MS,
@@ -143,7 +142,7 @@ def _check_debounced(
     """Nothing that is pending with a debounced key is older than its row says: it would not be replaced."""
     for name, value in txn.cursor(db=store.tables.debounced):
         topic, _, key = name.partition(b"\0")
-        sequence, _ = DEBOUNCE_VALUE.unpack(value)
+        sequence = int.from_bytes(value)
         prefix = key_prefix(topic, key)
         if txn.get(prefix + pack_u64(sequence), db=store.tables.keys) is None:
             faults.append(f"debounced {name!r}: message {sequence} does not have the key")

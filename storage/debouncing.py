@@ -8,19 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import islice
-from typing import NamedTuple
 
-from storage.keys import DEBOUNCE_VALUE, debounce_key, key_prefix, term
+from storage.keys import debounce_key, key_prefix, pack_u64, term
 from storage.store import Aborted, Store, in_batch, rows_with_prefix
-
-
-class Replaced(NamedTuple):
-    """What a message takes the place of: how many messages, and since when, in epoch ms, messages have replaced one
-    another without one of them firing."""
-
-    messages: int
-    since_ms: int
-
 
 MAX_LOOKED_AT = 2_000
 """Messages with a key that one debounce looks at, some 50 ms. So many only come together without debounce."""
@@ -33,24 +23,24 @@ def can_replace(store: Store, topic: bytes, key: bytes) -> bool:
 
 
 @in_batch
-def replace_pending(store: Store, topic: bytes, key: bytes, sequence: int, now_ms: int) -> Replaced:
+def replace_pending(store: Store, topic: bytes, key: bytes, sequence: int, now_ms: int) -> int:
     """Abort every message of a topic with a key that has not fired, for the one that takes their place.
 
-    :param sequence: of that one, which has the key; if it is pending already, it stays.
+    :param sequence: of that one, which has the key.
+    :returns: how many were aborted. Where `can_replace` says no, only some are.
     """
-    store.count_bytes(400)
     txn = store.batch_transaction()
+    store.count_bytes(400)
     key = term(key)
+    candidates = _candidates(store, topic, key)
     replaced = sum(
         store.abort_sequence(other, now_ms) is Aborted.ABORTED
-        for other in _candidates(store, topic, key)
+        for other in candidates[:MAX_LOOKED_AT]
         if other != sequence
     )
-    name = debounce_key(topic, key)
-    before = txn.get(name, db=store.tables.debounced)
-    since_ms = DEBOUNCE_VALUE.unpack(before)[1] if before is not None and replaced else now_ms
-    txn.put(name, DEBOUNCE_VALUE.pack(sequence, since_ms), db=store.tables.debounced)
-    return Replaced(replaced, since_ms)
+    first = candidates[MAX_LOOKED_AT] if len(candidates) > MAX_LOOKED_AT else sequence
+    txn.put(debounce_key(topic, key), pack_u64(first), db=store.tables.debounced)
+    return replaced
 
 
 def _candidates(store: Store, topic: bytes, key: bytes) -> list[int]:
@@ -59,7 +49,7 @@ def _candidates(store: Store, topic: bytes, key: bytes) -> list[int]:
     txn = store.batch_transaction()
     before = txn.get(debounce_key(topic, key), db=store.tables.debounced)
     prefix = key_prefix(topic, key)
-    rows = rows_with_prefix(txn, store.tables.keys, prefix, prefix + (before or b"")[:8])
+    rows = rows_with_prefix(txn, store.tables.keys, prefix, prefix + (before or b""))
     sequences = (int.from_bytes(row[-8:]) for row, _ in rows if len(row) == len(prefix) + 8)
     return list(islice(sequences, MAX_LOOKED_AT + 1))
 
@@ -68,12 +58,9 @@ def _candidates(store: Store, topic: bytes, key: bytes) -> list[int]:
 def note_older(store: Store, topic: bytes, keys: Iterable[bytes], sequence: int) -> None:
     """Note that a message becomes pending now that was given its number long ago, as the half of a transaction is."""
     txn = store.batch_transaction()
+    number = pack_u64(sequence)
     for key in keys:
         name = debounce_key(topic, term(key))
         before = txn.get(name, db=store.tables.debounced)
-        if before is None:
-            continue
-        first, since_ms = DEBOUNCE_VALUE.unpack(before)
-        if sequence < first:
-            value = DEBOUNCE_VALUE.pack(sequence, since_ms)
-            txn.put(name, value, db=store.tables.debounced)
+        if before is not None and number < before:
+            txn.put(name, number, db=store.tables.debounced)

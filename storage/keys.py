@@ -14,7 +14,7 @@ All integers are big-endian, so that the order of bytes is the order of meaning.
     held      topic | 0 | due span 8                  rows in `timers` 8
     paused    topic                                   since ms 8 | rows in `waiting` 8 | resumed 1
     waiting   topic | 0 | due ms 8 | sequence 8 | id  as in `timers`
-    debounced topic | 0 | key                         sequence 8 | since ms 8
+    debounced topic | 0 | key                         sequence 8
     aborted   aborted ms 8 | sequence 8               (empty)
     halves    sequence 8                              next check ms 8 | checks made 4
     checks    next check ms 8 | sequence 8            (empty)
@@ -36,7 +36,7 @@ A message that becomes due while its topic has a row in `paused` moves from `tim
 and is still pending there. The row of a topic that was resumed goes when none of its messages waits.
 
 `debounced` says of a key that no message of the topic with it that is pending was accepted before
-`sequence`, and since when messages have replaced one another.
+`sequence`.
 
 A message in `halves` is the first half of a transaction: it waits in `messages` and in no index
 until it is committed, and then takes its place like any other, under the sequence that it has.
@@ -90,8 +90,6 @@ QUEUE_COLUMNS = Struct(">iiQ")
 """What follows the sequence in a queue's row: tag hash, size, stored ms."""
 PAUSE_VALUE = Struct(">QQ?")
 """since ms, messages that wait, resumed"""
-DEBOUNCE_VALUE = Struct(">QQ")
-"""sequence, since ms"""
 ENDS_VALUE = Struct(">QQ")
 NOT_TIMED = b"\0\0\0\0\0\0\0\0"
 """The due ms, in `ids`, of a message for now."""

@@ -108,5 +108,5 @@ def _remove_message(store: Store, txn: lmdb.Transaction, number: bytes) -> None:
     for key in map(term, terms.keys):
         txn.delete(key_prefix(terms.topic, key) + number, db=tables.keys)
         debounced = debounce_key(terms.topic, key)
-        if (txn.get(debounced, db=tables.debounced) or b"").startswith(number):
+        if txn.get(debounced, db=tables.debounced) == number:
             txn.delete(debounced, db=tables.debounced)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import random
 
-from gateway.abort import abort_remark, best_outcome
 from gateway.broker import Broker
 from gateway.config import Config
-from gateway.delays import REQUESTS, TIMER_PROPERTIES
+from gateway.delays import REQUESTS
+from gateway.handlers.timer_orders import TimerOrders, is_order
 from gateway.intake import REGION, Accepted, NewMessage
-from gateway.pending import PendingMessages
 from gateway.recurring import asks_to_recur, name_of, read_order
 from gateway.router import Call, RequestError
 from gateway.topics import (
@@ -38,7 +37,7 @@ from gateway.wire.messages import (
 )
 from gateway.wire.properties import find, remove
 from gateway.wire.recall import RecallHandle
-from storage import Aborted, find_by_sequence
+from storage import find_by_sequence
 
 MIN_VERSION_WITH_MAX_RECONSUME = 121
 """MQVersion V3_4_9: clients from there on say themselves how often a message is to be retried."""
@@ -57,6 +56,7 @@ REWRITTEN_ON_RETRY = (
     names.TIMER_OUT_MS,
     names.REAL_TOPIC,
     names.REAL_QID,
+    names.DEBOUNCE,
     names.MSG_REGION,
     names.TRACE_ON,
     names.CLUSTER,
@@ -74,9 +74,9 @@ NO_SPACE = (
 class Sending:
     """Takes messages in."""
 
-    def __init__(self, broker: Broker, pending: PendingMessages) -> None:
+    def __init__(self, broker: Broker, orders: TimerOrders) -> None:
         self._broker = broker
-        self._pending = pending
+        self._orders = orders
         broker.follow(self._configure)
         self._topics = broker.topics
         self._intake = broker.intake
@@ -113,8 +113,8 @@ class Sending:
         self._check_transaction(fields, properties, half)
         if topic.name.startswith(RETRY_PREFIX):
             topic, queue_id = self._retry_or_dead(call, topic, queue_id)
-        if names.TIMER_DEL_UNIQKEY in properties and self._is_delete_order(properties):
-            self._delete_order(call, topic, queue_id, properties)
+        if is_order(properties):
+            self._orders.carry_out(call, topic, queue_id, properties)
             return
         accept = self._intake.accept_half if half else self._intake.accept
         accepted = accept(
@@ -161,9 +161,10 @@ class Sending:
                     ResponseCode.NO_PERMISSION,
                     f"the broker[{self._broker.advertised.host}] sending transaction message is forbidden",
                 )
-            if self._is_delete_order(properties):
+            if is_order(properties):
                 raise RequestError(
-                    ResponseCode.MESSAGE_ILLEGAL, "a transaction cannot abort a message"
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    "a transaction cannot abort or reschedule a message",
                 )
         elif fields.sys_flag & SysFlag.TRANSACTION_PREPARED and names.TRAN_MSG not in properties:
             # Upstream stores it where nobody ever gets to see it.
@@ -185,6 +186,7 @@ class Sending:
             _place(accepted),
             accepted.message_id,
             handle,
+            accepted.replaced,
         )
 
     def topic_of(self, fields: SendMessage) -> Topic:
@@ -275,6 +277,12 @@ class Sending:
                 "the message is illegal, maybe msg body or properties length not matched. msg body "
                 f"length limit {self._config.max_message_size}B, msg properties length limit 32KB.",
             )
+        items = self._items(call.command.body)
+        if any(find(item.properties, names.RESCHEDULE) for item in items):
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"{names.RESCHEDULE} works in messages that are sent one by one, not in a batch",
+            )
         messages = [
             NewMessage(
                 queue_id,
@@ -286,7 +294,7 @@ class Sending:
                 item.body,
                 item.properties,
             )
-            for item in self._items(call.command.body)
+            for item in items
         ]
         if any(asks_to_recur(message.properties) for message in messages):
             raise RequestError(
@@ -314,38 +322,6 @@ class Sending:
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL, f"the batch cannot be read: {error}"
             ) from error
-
-    def _is_delete_order(self, properties: str) -> bool:
-        """Upstream takes it for one only together with a time (HookUtils.handleScheduleMessage)."""
-        return find(properties, names.TIMER_DEL_UNIQKEY) is not None and any(
-            find(properties, name) is not None for name in TIMER_PROPERTIES
-        )
-
-    def _delete_order(self, call: Call, topic: Topic, queue_id: int, properties: str) -> None:
-        """Abort the message that a message with `TIMER_DEL_UNIQKEY` names; the order itself is never delivered.
-
-        Unlike upstream the order need not name the target's time, and its answer is the truth.
-        """
-        target = find(properties, names.TIMER_DEL_UNIQKEY) or ""
-        # With upstream's appendTopicForTimerDeleteKey the id stands behind the topic and a plus.
-        target = target.removeprefix(f"{topic.name}+")
-        results = self._pending.abort(target, topic.name)
-        outcome = best_outcome(results)
-        uniq = find(properties, names.UNIQ_KEY) or target
-        if outcome is Aborted.ABORTED:
-            frame = send_response(
-                call.command.opaque,
-                offset_msg_id(self._broker.host, 0),
-                queue_id,
-                0,
-                uniq,
-                None,
-            )
-        else:
-            frame = call.encode(
-                code=ResponseCode.MESSAGE_ILLEGAL, remark=abort_remark(outcome, target)
-            )
-        self._committer.answer(call, frame)
 
     def send_back(self, call: Call) -> None:
         """A consumer could not handle a message: deliver it again later, or bury it (36)."""

@@ -1,28 +1,61 @@
-"""Messages that have not fired: recall (370), abort and look-up (Tidegate's own 31002 and 31001), counts (61)."""
+"""Messages that have not fired: recall (370) and counts (61); and what only Tidegate answers: look-up (31001), abort
+(31002), reschedule (31003), bulk changes (31007), and pauses of topics (31004 to 31006)."""
 
 from __future__ import annotations
 
 import msgspec
 
 from gateway.abort import abort_remark, best_outcome
+from gateway.access import READ
 from gateway.broker import Broker
+from gateway.bulk import BulkChanges
 from gateway.intake import REGION
+from gateway.pauses import Pauses
 from gateway.pending import PendingMessages, Wanted
+from gateway.rescheduling import NewTime, Rescheduling
 from gateway.router import Call, RequestError
 from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode
-from gateway.wire.headers import AbortTimers, LookUpTimers, RecallMessage
-from gateway.wire.pending_bodies import AbortAnswer
+from gateway.wire.headers import (
+    AbortTimers,
+    BulkChangeTimers,
+    LookUpTimers,
+    RecallMessage,
+    RescheduleTimers,
+)
+from gateway.wire.pending_bodies import AbortAnswer, PauseAnswer, PausedTopics, RescheduleAnswer
 from storage import Aborted
+
+
+def _nothing_named() -> RequestError:
+    return RequestError(
+        ResponseCode.INVALID_PARAMETER, "name a handle, an id, or a topic and a key"
+    )
+
+
+def _new_time(fields: RescheduleTimers | BulkChangeTimers) -> NewTime:
+    to = NewTime(fields.due, fields.delay, fields.shift)
+    to.check()
+    return to
 
 
 class Timers:
     """Answers questions and orders about what has not fired."""
 
-    def __init__(self, broker: Broker, pending: PendingMessages) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        pending: PendingMessages,
+        rescheduling: Rescheduling,
+        bulk: BulkChanges,
+        pauses: Pauses,
+    ) -> None:
         self._broker = broker
         self._store = broker.store
         self._pending = pending
+        self._rescheduling = rescheduling
+        self._bulk = bulk
+        self._pauses = pauses
 
     def recall(self, call: Call) -> None:
         """Abort by the handle that the send was answered with. Success means: it was pending, and never fires."""
@@ -66,11 +99,57 @@ class Timers:
         elif fields.key and fields.topic:
             results = self._pending.abort_by_key(fields.topic, fields.key, call.may)
         else:
-            raise RequestError(
-                ResponseCode.INVALID_PARAMETER, "name a handle, an id, or a topic and a key"
-            )
-        body = msgspec.json.encode(AbortAnswer(results))
-        self._broker.committer.answer(call, call.encode(body=body))
+            raise _nothing_named()
+        self._answer(call, AbortAnswer(results))
+
+    def reschedule(self, call: Call) -> None:
+        """Give another time, by handle, by id, or by topic and key; one result for each message."""
+        fields: RescheduleTimers = call.fields
+        to = _new_time(fields)
+        if fields.handle:
+            results = self._rescheduling.by_handle(fields.handle, to, call.may)
+        elif fields.id:
+            results = self._rescheduling.by_id(fields.id, fields.topic, to, call.may)
+        elif fields.key and fields.topic:
+            results = self._rescheduling.by_key(fields.topic, fields.key, to, call.may)
+        else:
+            raise _nothing_named()
+        self._answer(call, RescheduleAnswer(results))
+
+    def change_many(self, call: Call) -> None:
+        """Count, abort or reschedule one step of the pending messages of a topic that match."""
+        fields: BulkChangeTimers = call.fields
+        wanted = Wanted(
+            key=fields.key,
+            topic=fields.topic,
+            tag=fields.tag,
+            begin_ms=fields.begin,
+            end_ms=fields.end,
+        )
+        if fields.action == "count":
+            answer = self._bulk.count(wanted, call.may, fields.cursor)
+        elif fields.action == "abort":
+            answer = self._bulk.abort(wanted, call.may, fields.cursor)
+        else:
+            answer = self._bulk.reschedule(wanted, _new_time(fields), call.may, fields.cursor)
+        self._answer(call, answer)
+
+    def pause(self, call: Call) -> None:
+        """Let nothing of a topic fire until it is resumed."""
+        self._answer(call, PauseAnswer(self._pauses.pause(call.fields.topic)))
+
+    def resume(self, call: Call) -> None:
+        """Let a topic fire again."""
+        self._answer(call, PauseAnswer(self._pauses.resume(call.fields.topic)))
+
+    def paused(self, call: Call) -> None:
+        """The topics of which nothing fires, as far as the asking side may read them."""
+        topics = [one for one in self._pending.paused() if call.may(READ, one.topic)]
+        call.answer(body=msgspec.json.encode(PausedTopics(topics)))
+
+    def _answer(self, call: Call, body: msgspec.Struct) -> None:
+        """Answer once what was changed is on disk."""
+        self._broker.committer.answer(call, call.encode(body=msgspec.json.encode(body)))
 
     def look_up(self, call: Call) -> None:
         """A page of messages by id, by key, or by due time, each with its state; the next due first."""

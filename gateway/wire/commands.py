@@ -299,14 +299,18 @@ def send_response(
     queue_offset: int,
     transaction_id: str | None,
     recall_handle: str | None = None,
+    replaced: int | None = None,
 ) -> bytes:
     """The frame that answers a send with success (SendMessageResponseHeader).
 
     :param msg_id: offsetMsgId; several, joined by commas, for a batch.
     :param transaction_id: the message's UNIQ_KEY, if it has one.
     :param recall_handle: for a timed message only.
+    :param replaced: Tidegate's own: of how many messages a debounced one took the place.
     """
     more = f',"recallHandle":"{recall_handle}"' if recall_handle is not None else ""
+    if replaced is not None:
+        more += f',"replaced":"{replaced}"'
     if transaction_id is not None:
         # Ids are letters and digits, but they are the client's, so one may need escapes.
         quoted = f'"{transaction_id}"' if transaction_id.isalnum() else _quoted(transaction_id)

@@ -67,6 +67,7 @@ __all__ = [
     "FIELDS_OF_REQUESTS",
     "AbortTimers",
     "AckMessage",
+    "BulkChangeTimers",
     "ChangeInvisibleTime",
     "ChangeRecurring",
     "CloneGroupOffset",
@@ -106,6 +107,7 @@ __all__ = [
     "MoveClock",
     "NameServerBroker",
     "NamedSubject",
+    "NamedTopic",
     "NamedUser",
     "NextRecurring",
     "Notification",
@@ -122,6 +124,7 @@ __all__ = [
     "QueryTopicConsumers",
     "QueryTopicsByConsumer",
     "RecallMessage",
+    "RescheduleTimers",
     "ResetOffset",
     "SearchOffset",
     "SendMessage",
@@ -368,6 +371,52 @@ class MoveClock(Fields):
     """Epoch ms."""
 
 
+class RescheduleTimers(Fields):
+    """31003, Tidegate's own: gives another time to what has not fired, by handle, by id, or by topic and key. One of
+    the three times is given.
+    """
+
+    handle: str = ""
+    """A recall handle."""
+    id: str = ""
+    """UNIQ_KEY or offsetMsgId."""
+    key: str = ""
+    topic: str = ""
+    due: Int64 | None = None
+    """Epoch ms."""
+    delay: Int64 | None = None
+    """Milliseconds from now."""
+    shift: Int64 | None = None
+    """Milliseconds later than until now; earlier, if negative."""
+
+
+class NamedTopic(Fields):
+    """31004 and 31005, Tidegate's own: pauses the firing of a topic, resumes it."""
+
+    topic: str
+
+
+class BulkChangeTimers(Fields):
+    """31007, Tidegate's own: counts, aborts or reschedules the pending messages of a topic that match all that is
+    given, one step of them. An empty text does not narrow the search.
+    """
+
+    topic: str
+    action: Literal["count", "abort", "reschedule"]
+    key: str = ""
+    tag: str = ""
+    begin: Int64 = 0
+    """Earliest due time, epoch ms."""
+    end: Int64 | None = None
+    """Due time, epoch ms, from which on messages are left out."""
+    due: Int64 | None = None
+    """The new time, see `RescheduleTimers`."""
+    delay: Int64 | None = None
+    shift: Int64 | None = None
+    cursor: str = ""
+    """From the step before."""
+
+
 FIELDS_OF_REQUESTS: Final[Mapping[int, type[Fields]]] = {
     RequestCode.SEND_MESSAGE: SendMessage,
     RequestCode.PULL_MESSAGE: PullMessage,
@@ -440,6 +489,10 @@ FIELDS_OF_REQUESTS: Final[Mapping[int, type[Fields]]] = {
     RequestCode.POLLING_INFO: PollingInfo,
     RequestCode.LOOK_UP_TIMERS: LookUpTimers,
     RequestCode.ABORT_TIMERS: AbortTimers,
+    RequestCode.RESCHEDULE_TIMERS: RescheduleTimers,
+    RequestCode.PAUSE_TOPIC: NamedTopic,
+    RequestCode.RESUME_TOPIC: NamedTopic,
+    RequestCode.BULK_CHANGE_TIMERS: BulkChangeTimers,
     RequestCode.LIST_RECURRING: ListRecurring,
     RequestCode.CHANGE_RECURRING: ChangeRecurring,
     RequestCode.NEXT_RECURRING: NextRecurring,

@@ -116,6 +116,12 @@ INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
 TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
 """Properties whose names begin so are not stored."""
 
+# Tidegate's own, set by the sender.
+RESCHEDULE: Final = "TIDEGATE_RESCHEDULE"
+"""Marks an order to deliver the timed message with this id at the order's time."""
+DEBOUNCE: Final = "TIDEGATE_DEBOUNCE"
+"""One of the message's keys. The messages of the topic with it that have not fired are aborted for this one."""
+
 # Added by Tidegate to what a query finds, so that any tool shows them.
 STATE: Final = "TIDEGATE_STATE"
 """What has become of a timed message: pending, fired or aborted."""

@@ -281,7 +281,9 @@ class TestPending:
         with FakeGateway(page(MESSAGE, MESSAGE, cursor="C1")) as gateway:
             run = tidegate("pending", "--server", gateway.server, "--json")
         first, second, rest = map(json.loads, run.out.splitlines())
-        assert first == second == MESSAGE | {"bornHost": None, "movedMs": None, "queueOffset": None}
+        missing = {"bornHost": None, "movedMs": None, "queueOffset": None}
+        never = {"rescheduledMs": 0, "dueBeforeMs": 0}
+        assert first == second == MESSAGE | missing | never
         assert rest == {"cursor": "C1"}
         assert run.err == ""
 

@@ -57,6 +57,8 @@ class TestOne:
             "bornMs": START_MS - 7,
             "bornHost": f"{host}:{port}",
             "bodySize": 5,
+            "rescheduledMs": 0,
+            "dueBeforeMs": 0,
         }
         assert handle == answer.ext()["recallHandle"]
         assert client.recall("orders", handle).code == ResponseCode.SUCCESS

@@ -18,18 +18,18 @@ from tests.storage.sample import TOPIC, Sample, fire, hold, pending_ids, states
 KEY = b"k"
 
 
-def debounce(store: Store, name: bytes, due_ms: int, now_ms: int) -> tuple[int, int]:
-    """Hold a message in place of the others with the key: how many those were, and since when."""
+def debounce(store: Store, name: bytes, due_ms: int, now_ms: int) -> int:
+    """Hold a message in place of the others with the key: how many those were."""
     replaced = replace_pending(store, TOPIC, KEY, store.next_sequence, now_ms)
     hold(store, Sample(name, keys=(KEY,)), due_ms, now_ms)
     return replaced
 
 
 def test_the_last_one_wins(store: Store) -> None:
-    assert debounce(store, b"a", 1_000, 1) == (0, 1)
+    assert debounce(store, b"a", 1_000, 1) == 0
     store.commit()
-    assert debounce(store, b"b", 1_100, 2) == (1, 1)
-    assert debounce(store, b"c", 1_200, 3) == (1, 1)
+    assert debounce(store, b"b", 1_100, 2) == 1
+    assert debounce(store, b"c", 1_200, 3) == 1
     store.commit()
     assert pending_ids(store) == [b"c"]
     assert states(store, b"a") == states(store, b"b") == ["aborted"]
@@ -40,9 +40,9 @@ def test_those_that_came_without_debounce_are_replaced_too(store: Store) -> None
         hold(store, Sample(name, keys=(b"x", KEY)), 1_000)
     hold(store, Sample(b"other key", keys=(b"kk",)), 1_000)
     hold(store, Sample(b"other topic", b"bills", keys=(KEY,)), 1_000)
-    assert debounce(store, b"c", 1_200, 3) == (2, 3)
+    assert debounce(store, b"c", 1_200, 3) == 2
     hold(store, Sample(b"d", keys=(KEY,)), 1_000)
-    assert debounce(store, b"e", 1_200, 4) == (2, 3)
+    assert debounce(store, b"e", 1_200, 4) == 2
     store.commit()
     assert sorted(pending_ids(store)) == [b"e", b"other key", b"other topic"]
 
@@ -50,7 +50,7 @@ def test_those_that_came_without_debounce_are_replaced_too(store: Store) -> None
 def test_what_has_fired_begins_anew(store: Store) -> None:
     debounce(store, b"a", 1_000, 1)
     fire(store, 1_000)
-    assert debounce(store, b"b", 2_000, 1_500) == (0, 1_500)
+    assert debounce(store, b"b", 2_000, 1_500) == 0
     store.commit()
     assert states(store, b"a") == ["fired"]
 
@@ -80,7 +80,7 @@ def test_a_half_that_is_committed_late_is_found_all_the_same(store: Store) -> No
     note_older(store, TOPIC, [KEY], sequence)
     store.schedule(2_000, TOPIC, 0, sequence, message.record(1), 0, b"half", [KEY])
     store.commit()
-    assert debounce(store, b"b", 1_100, 2) == (2, 1)
+    assert debounce(store, b"b", 1_100, 2) == 2
     store.commit()
     assert pending_ids(store) == [b"b"]
 
@@ -92,7 +92,7 @@ def test_its_row_goes_with_the_message(store: Store, folder: Folder) -> None:
     store.commit()
     with store.read_transaction() as txn:
         assert txn.stat(store.tables.debounced)["entries"] == 0
-    assert debounce(folder.open(), b"b", 9_000, 6_000) == (0, 6_000)
+    assert debounce(folder.open(), b"b", 9_000, 6_000) == 0
 
 
 def test_survives_a_crash(store: Store, folder: Folder) -> None:
@@ -100,6 +100,6 @@ def test_survives_a_crash(store: Store, folder: Folder) -> None:
     store.commit()
     debounce(store, b"lost", 1_000, 2)
     store = folder.reopen_after_crash()
-    assert debounce(store, b"b", 1_000, 3) == (1, 1)
+    assert debounce(store, b"b", 1_000, 3) == 1
     store.commit()
     assert pending_ids(store) == [b"b"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from storage import (
@@ -14,6 +16,7 @@ from storage import (
     find_by_id,
     pause_topic,
     reschedule,
+    reschedule_sequence,
 )
 from tests.storage.folder import Folder
 from tests.storage.sample import TOPIC, Sample, fire, hold, ids_in, pending_ids, send
@@ -21,10 +24,15 @@ from tests.storage.sample import TOPIC, Sample, fire, hold, ids_in, pending_ids,
 MOVED, FIRED, ABORTED, UNKNOWN = Rescheduled
 
 
+def at(due_ms: int) -> Callable[[int], int]:
+    """A new time, whatever the old one was."""
+    return lambda _: due_ms
+
+
 def test_it_fires_at_the_new_time_and_not_at_the_old(store: Store) -> None:
     hold(store, Sample(b"a"), 1_000)
     store.commit()
-    assert reschedule(store, b"a", 5_000, 10) == [RescheduleResult(MOVED, 5_000, 1_000)]
+    assert reschedule(store, b"a", at(5_000), 10) == [RescheduleResult(MOVED, 5_000, 1_000)]
     store.commit()
     assert fire(store, 4_999) == 0
     assert fire(store, 5_000) == 1
@@ -35,7 +43,7 @@ def test_an_earlier_time(store: Store) -> None:
     hold(store, Sample(b"a"), 5_000)
     hold(store, Sample(b"b"), 3_000)
     store.commit()
-    reschedule(store, b"a", 2_000, 10)
+    reschedule(store, b"a", at(2_000), 10)
     store.commit()
     assert store.next_due() == 2_000
     assert pending_ids(store) == [b"a", b"b"]
@@ -45,7 +53,7 @@ def test_its_history_is_found(store: Store) -> None:
     hold(store, Sample(b"a"), 1_000)
     store.commit()
     for due_ms, now_ms in ((5_000, 10), (4_000, 20)):
-        reschedule(store, b"a", due_ms, now_ms)
+        reschedule(store, b"a", at(due_ms), now_ms)
         store.commit()
     (found,) = find_by_id(store, b"a")
     assert (found.state, found.due_ms) == (State.PENDING, 4_000)
@@ -58,9 +66,9 @@ def test_its_history_is_found(store: Store) -> None:
 
 def test_within_one_batch(store: Store) -> None:
     hold(store, Sample(b"a"), 1_000)
-    assert reschedule(store, b"a", 5_000, 10) == [RescheduleResult(MOVED, 5_000, 1_000)]
+    assert reschedule(store, b"a", at(5_000), 10) == [RescheduleResult(MOVED, 5_000, 1_000)]
     assert store.abort(b"a", 11) == [AbortResult(Aborted.ABORTED, 5_000)]
-    assert reschedule(store, b"a", 6_000, 12) == [RescheduleResult(ABORTED, 5_000, 5_000)]
+    assert reschedule(store, b"a", at(6_000), 12) == [RescheduleResult(ABORTED, 5_000, 5_000)]
     store.commit()
     assert pending_ids(store) == []
 
@@ -69,7 +77,7 @@ def test_after_firing_in_the_same_batch(store: Store) -> None:
     hold(store, Sample(b"a"), 1_000)
     store.commit()
     store.fire_due(1_000, 1_000, 10)
-    assert reschedule(store, b"a", 5_000, 1_000) == [RescheduleResult(FIRED, 1_000, 1_000)]
+    assert reschedule(store, b"a", at(5_000), 1_000) == [RescheduleResult(FIRED, 1_000, 1_000)]
     store.commit()
     assert ids_in(store) == [b"a"]
 
@@ -77,9 +85,9 @@ def test_after_firing_in_the_same_batch(store: Store) -> None:
 def test_what_was_never_timed_or_never_was(store: Store) -> None:
     send(store, Sample(b"a"))
     store.commit()
-    assert reschedule(store, b"a", 5_000, 10) == [RescheduleResult(FIRED, 0, 0)]
-    assert reschedule(store, b"b", 5_000, 10) == [RescheduleResult(UNKNOWN, 0, 0)]
-    assert reschedule(store, b"a", 5_000, 10, b"bills") == [RescheduleResult(UNKNOWN, 0, 0)]
+    assert reschedule(store, b"a", at(5_000), 10) == [RescheduleResult(FIRED, 0, 0)]
+    assert reschedule(store, b"b", at(5_000), 10) == [RescheduleResult(UNKNOWN, 0, 0)]
+    assert reschedule(store, b"a", at(5_000), 10, b"bills") == [RescheduleResult(UNKNOWN, 0, 0)]
 
 
 @pytest.mark.parametrize("inbox_size", [1, 1_000])
@@ -89,7 +97,7 @@ def test_survives_a_crash(folder: Folder, inbox_size: int) -> None:
     for name in (b"a", b"b", b"c"):
         hold(store, Sample(name), 1_000)
     store.commit()
-    reschedule(store, b"b", 5_000, 10)
+    reschedule(store, b"b", at(5_000), 10)
     store.commit()
     store = folder.reopen_after_crash()
     assert pending_ids(store) == [b"a", b"c", b"b"]
@@ -101,7 +109,7 @@ def test_what_waits_in_a_paused_topic_leaves_it(store: Store) -> None:
     pause_topic(store, TOPIC, 1)
     store.commit()
     assert fire(store, 1_000) == 0
-    assert reschedule(store, b"a", 5_000, 1_000) == [RescheduleResult(MOVED, 5_000, 1_000)]
+    assert reschedule(store, b"a", at(5_000), 1_000) == [RescheduleResult(MOVED, 5_000, 1_000)]
     store.commit()
     assert store.next_due() == 5_000
     assert [pause.waiting for _, pause in store.paused.items()] == [0]
@@ -110,8 +118,21 @@ def test_what_waits_in_a_paused_topic_leaves_it(store: Store) -> None:
 def test_a_refused_batch_leaves_it_as_it_was(store: Store) -> None:
     hold(store, Sample(b"a"), 1_000)
     store.commit()
-    reschedule(store, b"a", 5_000, 10)
+    reschedule(store, b"a", at(5_000), 10)
     store.abandon()
     (found,) = find_by_id(store, b"a")
     assert (found.due_ms, found.rescheduled_ms) == (1_000, 0)
     assert fire(store, 1_000) == 1
+
+
+def test_by_a_distance_from_its_time(store: Store) -> None:
+    sequence = hold(store, Sample(b"a"), 1_000)
+    hold(store, Sample(b"a"), 2_000)
+    store.commit()
+    later = reschedule(store, b"a", lambda due_ms: due_ms + 100, 10)
+    assert later == [RescheduleResult(MOVED, 2_100, 2_000), RescheduleResult(MOVED, 1_100, 1_000)]
+    one = reschedule_sequence(store, sequence, lambda due_ms: due_ms - 50, 11)
+    assert one == RescheduleResult(MOVED, 1_050, 1_100)
+    assert reschedule_sequence(store, 99, at(1), 11).outcome is UNKNOWN
+    store.commit()
+    assert [found.due_ms for found in find_by_id(store, b"a")] == [2_100, 1_050]

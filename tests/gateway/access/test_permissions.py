@@ -164,6 +164,10 @@ NEEDS: dict[int, tuple[dict[str, str], object, Grants]] = {
     200151: ({}, BATCH_ACK, [(G, "Sub"), (T, "Sub")]),
     31001: ({"topic": "T"}, None, [(T, "Get")]),
     31002: ({"topic": "T", "key": "k"}, None, [(T, "Pub")]),
+    31003: ({"topic": "T", "key": "k", "delay": "5"}, None, [(T, "Pub")]),
+    31004: ({"topic": "T"}, None, [(T, "Update")]),
+    31005: ({"topic": "T"}, None, [(T, "Update")]),
+    31007: ({"topic": "T", "action": "count"}, None, [(T, "Pub")]),
     31010: ({"topic": "T"}, None, [(T, "Get")]),
     31011: ({"topic": "T", "name": "n", "change": "pause"}, None, [(T, "Pub")]),
     31012: ({"topic": "T", "name": "n"}, None, [(T, "Get")]),
@@ -186,7 +190,7 @@ CLUSTER_FIELDS = {
     "username": "alice",
     "subject": "User:alice",
 }
-OPEN = (46,)
+OPEN = (46, 31006)
 BY_MESSAGE = (33,)
 
 

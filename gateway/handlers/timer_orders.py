@@ -1,0 +1,109 @@
+"""Messages that are orders about other messages: abort one (`TIMER_DEL_UNIQKEY`), or give it another time
+(`TIDEGATE_RESCHEDULE`). Any client can send them. They are carried out, answered with the truth, and never delivered.
+"""
+
+from __future__ import annotations
+
+from gateway.abort import abort_remark, best_outcome
+from gateway.broker import Broker
+from gateway.delays import REQUESTS, TIMER_PROPERTIES, delay_of
+from gateway.pending import PendingMessages, Place
+from gateway.rescheduling import NewTime, Rescheduling
+from gateway.router import Call, RequestError
+from gateway.topics import Topic
+from gateway.wire import properties as names
+from gateway.wire.codes import ResponseCode
+from gateway.wire.commands import send_response
+from gateway.wire.messages import offset_msg_id
+from gateway.wire.properties import find
+from gateway.wire.recall import RecallHandle
+from storage import Aborted, Rescheduled, RescheduleResult
+
+_BEST_FIRST = (
+    Rescheduled.RESCHEDULED,
+    Rescheduled.ALREADY_ABORTED,
+    Rescheduled.ALREADY_FIRED,
+    Rescheduled.UNKNOWN,
+)
+
+_REMARKS = {
+    Rescheduled.ALREADY_FIRED: "reschedule failed, the message has already fired: {}",
+    Rescheduled.ALREADY_ABORTED: "reschedule failed, the message was already aborted: {}",
+    Rescheduled.UNKNOWN: "reschedule failed, no such message: {}",
+}
+
+
+def is_order(properties: str) -> bool:
+    """Whether a message is an order, by its properties.
+
+    Upstream takes one for an order to abort only together with a time (HookUtils.handleScheduleMessage).
+    """
+    if names.RESCHEDULE in properties and find(properties, names.RESCHEDULE) is not None:
+        return True
+    return (
+        names.TIMER_DEL_UNIQKEY in properties
+        and find(properties, names.TIMER_DEL_UNIQKEY) is not None
+        and any(find(properties, name) is not None for name in TIMER_PROPERTIES)
+    )
+
+
+class TimerOrders:
+    """Carries orders out."""
+
+    def __init__(
+        self, broker: Broker, pending: PendingMessages, rescheduling: Rescheduling
+    ) -> None:
+        self._broker = broker
+        self._pending = pending
+        self._rescheduling = rescheduling
+
+    def carry_out(self, call: Call, topic: Topic, queue_id: int, properties: str) -> None:
+        """Do what an order says, in the topic that it was sent to; it is answered once that is on disk."""
+        target = find(properties, names.TIMER_DEL_UNIQKEY)
+        if target is None:
+            self._reschedule(call, topic, queue_id, properties)
+        else:
+            # With upstream's appendTopicForTimerDeleteKey the id stands behind the topic and a plus.
+            self._abort(call, topic, queue_id, properties, target.removeprefix(f"{topic.name}+"))
+
+    def _abort(self, call: Call, topic: Topic, queue_id: int, properties: str, target: str) -> None:
+        """Unlike upstream the order need not name the target's time, and its answer is the truth."""
+        outcome = best_outcome(self._pending.abort(target, topic.name))
+        if outcome is Aborted.ABORTED:
+            self._done(call, queue_id, find(properties, names.UNIQ_KEY) or target)
+        else:
+            self._not_done(call, abort_remark(outcome, target))
+
+    def _reschedule(self, call: Call, topic: Topic, queue_id: int, properties: str) -> None:
+        target = find(properties, names.RESCHEDULE) or ""
+        if not any(find(properties, name) is not None for name in REQUESTS):
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"{names.RESCHEDULE} names a message, but nothing says when that is to be delivered: set one of "
+                f"{', '.join(REQUESTS)}",
+            )
+        now_ms = self._broker.clock.now_ms()
+        delay = delay_of(properties, now_ms, self._broker.intake.rules_of(topic))
+        to = NewTime(due_ms=delay.due_ms if delay is not None else now_ms)
+        results = self._rescheduling.move(Place(target, topic.name), to)
+        best = min(results, key=_rank)
+        if best.outcome is Rescheduled.RESCHEDULED:
+            broker = self._broker.config.broker_name
+            handle = RecallHandle(topic.name, broker, best.due_ms, target).encode()
+            self._done(call, queue_id, find(properties, names.UNIQ_KEY) or target, handle)
+        else:
+            self._not_done(call, _REMARKS[best.outcome].format(target))
+
+    def _done(self, call: Call, queue_id: int, message_id: str, handle: str | None = None) -> None:
+        offset_id = offset_msg_id(self._broker.host, 0)
+        frame = send_response(call.command.opaque, offset_id, queue_id, 0, message_id, handle)
+        self._broker.committer.answer(call, frame)
+
+    def _not_done(self, call: Call, remark: str) -> None:
+        frame = call.encode(code=ResponseCode.MESSAGE_ILLEGAL, remark=remark)
+        self._broker.committer.answer(call, frame)
+
+
+def _rank(result: RescheduleResult) -> int:
+    """One answer for all messages with an id: a client's repeated send can leave several."""
+    return _BEST_FIRST.index(result.outcome)

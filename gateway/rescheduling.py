@@ -1,0 +1,165 @@
+"""Messages that have not fired are given another time, for whoever asks.
+
+As in `gateway.pending`, handlers of the remoting protocol and the HTTP API bring the same questions here. Changes join
+the store's batch: an answer may leave once the batch is committed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gateway.broker import Broker
+from gateway.delays import check_distance
+from gateway.pending import May, PendingMessages, Place, check_may_send
+from gateway.router import RequestError
+from gateway.wire.codes import ResponseCode
+from gateway.wire.pending_bodies import RescheduleOutcome
+from storage import Found, Rescheduled, RescheduleResult, State, reschedule, reschedule_sequence
+
+
+class NewTime(NamedTuple):
+    """When a message is to fire from now on, all in ms: at an instant since 1970, so long from now, or so much later
+    than its time until now (earlier, if negative). Exactly one is given."""
+
+    due_ms: int | None = None
+    delay_ms: int | None = None
+    shift_ms: int | None = None
+
+    def check(self) -> None:
+        """:raises RequestError: unless it is exactly one."""
+        if self.count(None) != 2:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                "name the new time by one of due (epoch ms), delay (ms from now) and shift (ms)",
+            )
+
+    def of(self, due_ms: int, now_ms: int) -> int:
+        """The new time of a message, epoch ms; one that has passed is now."""
+        if self.due_ms is not None:
+            new_ms = self.due_ms
+        elif self.delay_ms is not None:
+            new_ms = now_ms + self.delay_ms
+        else:
+            new_ms = due_ms + (self.shift_ms or 0)
+        return max(new_ms, now_ms)
+
+
+class Rescheduling:
+    """Gives pending messages another time. Whatever cannot be done raises `RequestError`."""
+
+    def __init__(self, broker: Broker, pending: PendingMessages) -> None:
+        self._broker = broker
+        self._store = broker.store
+        self._pending = pending
+
+    def by_handle(self, text: str, to: NewTime, may: May) -> list[RescheduleOutcome]:
+        """Move what a send's answer gave this handle for; the handle goes on to name it."""
+        handle = self._pending.read_handle(text)
+        check_may_send(may, handle.topic)
+        return self._move_places({Place(handle.message_id, handle.topic)}, to)
+
+    def by_id(self, message_id: str, topic: str, to: NewTime, may: May) -> list[RescheduleOutcome]:
+        """Move the messages with an id, the client's or the offset id.
+
+        :param topic: where not empty, only messages of this topic count.
+        """
+        places = self._pending.places_of(message_id, topic, may)
+        return self._move_places(places, to) or [_unknown(message_id, topic)]
+
+    def by_key(self, topic: str, key: str, to: NewTime, may: May) -> list[RescheduleOutcome]:
+        """Move a topic's messages with a key, as many as one abort by key takes on, those that are pending first."""
+        places = self._pending.places_with_key(topic, key, may)
+        return self._move_places(places, to) or [_unknown("", topic)]
+
+    def _move_places(self, places: set[Place], to: NewTime) -> list[RescheduleOutcome]:
+        for place in places:
+            self._check(self._pending.find(place.message_id), to)
+        return [
+            _outcome(place, result) for place in sorted(places) for result in self.move(place, to)
+        ]
+
+    def move(self, place: Place, to: NewTime) -> list[RescheduleResult]:
+        """Move the messages of a topic with a client's id, whoever asks; each move is noted in the audit log.
+
+        The caller has checked that the new time is not too far.
+        """
+        self.check_enabled()
+        now_ms = self._broker.clock.now_ms()
+        results = reschedule(
+            self._store,
+            place.message_id.encode(),
+            lambda due_ms: to.of(due_ms, now_ms),
+            self._broker.clock.stored_ms(),
+            place.topic.encode(),
+        )
+        for result in results:
+            self._moved(place, result)
+        return results
+
+    def move_found(self, found: list[Found], to: NewTime) -> int:
+        """Move these messages, those of them that are still pending; how many these were.
+
+        :raises RequestError: when one of them would fire too far ahead; then none is moved.
+        """
+        self.check_enabled()
+        self._check(found, to)
+        now_ms, stored_ms = self._broker.clock.now_ms(), self._broker.clock.stored_ms()
+        moved = 0
+        for one in found:
+            result = reschedule_sequence(
+                self._store, one.sequence, lambda due_ms: to.of(due_ms, now_ms), stored_ms
+            )
+            moved += self._moved(Place.of(one), result)
+        return moved
+
+    def _moved(self, place: Place, result: RescheduleResult) -> bool:
+        if result.outcome is not Rescheduled.RESCHEDULED:
+            return False
+        self._broker.committer.due_at(result.due_ms)
+        self._broker.audit.note(
+            "reschedule",
+            topic=place.topic,
+            msgId=place.message_id,
+            dueMs=result.due_ms,
+            fromMs=result.due_before_ms,
+        )
+        return True
+
+    def check_enabled(self) -> None:
+        """Refuse unless messages may be taken back: who moves one to the year after next does no less."""
+        if not self._broker.config.recall_enabled:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                "reschedule failed, operation is forbidden (setting recall_enabled)",
+            )
+
+    def _check(self, found: list[Found], to: NewTime) -> None:
+        """Hold the new times against the longest delay of the topic, as sends are."""
+        to.check()
+        now_ms = self._broker.clock.now_ms()
+        for one in found:
+            topic = self._broker.topics.get(Place.of(one).topic)
+            if one.state is State.PENDING and topic is not None:
+                rules = self._broker.intake.rules_of(topic)
+                distance_ms = to.of(one.due_ms, now_ms) - now_ms
+                check_distance(distance_ms, rules.max_delay_ms, "the new time", rules.limit)
+
+
+def _outcome(place: Place, result: RescheduleResult) -> RescheduleOutcome:
+    return RescheduleOutcome(
+        outcome=result.outcome.value,
+        msg_id=place.message_id,
+        topic=place.topic,
+        due_ms=result.due_ms,
+        due_before_ms=result.due_before_ms,
+    )
+
+
+def _unknown(message_id: str, topic: str) -> RescheduleOutcome:
+    return RescheduleOutcome(
+        outcome=Rescheduled.UNKNOWN.value,
+        msg_id=message_id,
+        topic=topic,
+        due_ms=0,
+        due_before_ms=0,
+    )

@@ -1,0 +1,154 @@
+"""Many pending messages at once: counted, aborted and rescheduled in steps."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway import bulk
+from gateway.wire.codes import RequestCode, ResponseCode
+from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway
+
+
+def change(client: MemoryClient, action: str, **fields: Any) -> tuple[int, str | None]:
+    """One step: how many messages, and the cursor of the next."""
+    ext = {"topic": "orders"} | {name: str(value) for name, value in fields.items()}
+    answer = client.ask(RequestCode.BULK_CHANGE_TIMERS, {"action": action, **ext})
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    body = json.loads(answer.body)
+    return body["messages"], body["cursor"]
+
+
+def change_all(
+    client: MemoryClient, action: str, cursor: str | None = "", **fields: Any
+) -> list[int]:
+    """All steps, or those from a cursor on: how many messages each."""
+    counts = []
+    while cursor is not None:
+        count, cursor = change(client, action, cursor=cursor, **fields)
+        counts.append(count)
+        assert len(counts) < 100
+    return counts
+
+
+def dues(client: MemoryClient) -> dict[str, int]:
+    """When each pending message is due, after the start."""
+    found: list[dict[str, Any]] = client.look_up(limit=1_000)
+    return {one["msgId"]: one["dueMs"] - START_MS for one in found}
+
+
+@pytest.fixture
+def filled(client: MemoryClient) -> MemoryClient:
+    """Twelve messages, a second apart, every third with a tag and every fourth with a key; and others."""
+    for number in range(12):
+        properties = {"UNIQ_KEY": f"m{number:02}", "TIMER_DELAY_MS": str(1_000 * number + 1_000)}
+        if number % 3 == 0:
+            properties["TAGS"] = "Aa"
+        if number % 4 == 0:
+            properties["KEYS"] = "k"
+        client.send_message("orders", "x", properties)
+    # A tag of the same hash, and the same key in another topic.
+    client.send_message(UNIQ_KEY="BB", TAGS="BB", TIMER_DELAY_MS="1000")
+    client.send_message("bills", UNIQ_KEY="bill", TAGS="Aa", KEYS="k", TIMER_DELAY_MS="1000")
+    return client
+
+
+SELECTIONS: list[tuple[dict[str, Any], list[str]]] = [
+    ({"tag": "Aa"}, ["m00", "m03", "m06", "m09"]),
+    ({"key": "k"}, ["m00", "m04", "m08"]),
+    ({"key": "k", "tag": "Aa"}, ["m00"]),
+    ({"begin": START_MS + 3_000, "end": START_MS + 5_000}, ["m02", "m03"]),
+    ({"tag": "Aa", "begin": START_MS + 3_000}, ["m03", "m06", "m09"]),
+    ({"key": "k", "end": START_MS + 6_000}, ["m00", "m04"]),
+    ({}, [*(f"m{number:02}" for number in range(12)), "BB"]),
+    ({"tag": "none"}, []),
+]
+
+
+@pytest.mark.parametrize(("selection", "expected"), SELECTIONS)
+@pytest.mark.parametrize("step", [2, 500])
+class TestSelections:
+    @pytest.fixture(autouse=True)
+    def steps(self, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+        monkeypatch.setattr(bulk, "STEP", step)
+        monkeypatch.setattr(bulk, "COUNTED", step)
+
+    def test_count(
+        self, filled: MemoryClient, selection: dict[str, Any], expected: list[str], step: int
+    ) -> None:
+        before = dues(filled)
+        counts = change_all(filled, "count", **selection)
+        assert sum(counts) == len(expected)
+        assert max(counts) <= step
+        assert dues(filled) == before
+
+    def test_abort(
+        self, filled: MemoryClient, selection: dict[str, Any], expected: list[str], step: int
+    ) -> None:
+        before = dues(filled)
+        counts = change_all(filled, "abort", **selection)
+        assert sum(counts) == len(expected)
+        assert max(counts) <= step
+        assert dues(filled).keys() == before.keys() - expected
+
+    @pytest.mark.parametrize("shift", [2_500, -700, 60_000])
+    def test_shift(
+        self,
+        filled: MemoryClient,
+        selection: dict[str, Any],
+        expected: list[str],
+        step: int,
+        shift: int,
+    ) -> None:
+        """Each message once, also where its new time is in the range that is still to come."""
+        before = dues(filled)
+        assert sum(change_all(filled, "reschedule", shift=shift, **selection)) == len(expected)
+        moved = {name: due + shift for name, due in before.items() if name in expected}
+        assert dues(filled) == before | moved
+
+    def test_to_one_time(
+        self, filled: MemoryClient, selection: dict[str, Any], expected: list[str], step: int
+    ) -> None:
+        before = dues(filled)
+        assert sum(change_all(filled, "reschedule", delay=20_000, **selection)) == len(expected)
+        assert dues(filled) == before | dict.fromkeys(expected, 20_000)
+
+
+def test_what_fires_meanwhile_is_not_changed(
+    gateway: MemoryGateway, filled: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "STEP", 4)
+    count, cursor = change(filled, "abort")
+    assert (count, cursor is None) == (4, False)
+    gateway.advance(7_000)
+    rest = change_all(filled, "abort", cursor=cursor)
+    assert sum(rest) == 5
+    assert len(filled.pull()) == 4
+
+
+def test_nothing_is_moved_when_one_would_be_too_far(filled: MemoryClient) -> None:
+    before = dues(filled)
+    ext = {"action": "reschedule", "topic": "orders", "shift": str(730 * 86_400_000 - 5_000)}
+    answer = filled.ask(RequestCode.BULK_CHANGE_TIMERS, ext)
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert "max_delay" in (answer.remark or "")
+    assert dues(filled) == before
+
+
+@pytest.mark.parametrize(
+    "ext",
+    [
+        {"action": "abort", "topic": ""},
+        {"action": "reschedule", "topic": "orders"},
+        {"action": "count", "topic": "orders", "cursor": "zz"},
+    ],
+)
+def test_what_is_not_said(client: MemoryClient, ext: dict[str, str]) -> None:
+    assert client.ask(RequestCode.BULK_CHANGE_TIMERS, ext).code == ResponseCode.INVALID_PARAMETER
+
+
+def test_an_unknown_action(client: MemoryClient) -> None:
+    ext = {"action": "fire", "topic": "orders"}
+    assert client.ask(RequestCode.BULK_CHANGE_TIMERS, ext).code == ResponseCode.SYSTEM_ERROR

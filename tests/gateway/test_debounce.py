@@ -1,0 +1,176 @@
+"""Debounce by property: the last message with a key takes the place of those before it."""
+
+from __future__ import annotations
+
+from gateway.wire.codes import ResponseCode
+from gateway.wire.commands import Command
+from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies
+
+
+def debounced(
+    client: MemoryClient,
+    body: str,
+    delay_ms: int | None,
+    key: str = "k",
+    topic: str = "orders",
+    **more: str,
+) -> Command:
+    """Send a message that takes the place of the others with its key."""
+    time = {"TIMER_DELAY_MS": str(delay_ms)} if delay_ms is not None else {}
+    properties = {"UNIQ_KEY": body, "KEYS": key, "TIDEGATE_DEBOUNCE": key, **time, **more}
+    return client.send_message(topic, body, properties)
+
+
+def test_the_last_one_wins(gateway: MemoryGateway, client: MemoryClient) -> None:
+    for number, replaced in enumerate(("0", "1", "1")):
+        answer = debounced(client, f"m{number}", 1_000)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        assert answer.ext()["replaced"] == replaced
+        gateway.advance(400)
+    assert [one["state"] for one in client.look_up(key="k", state="any")] == [
+        "aborted",
+        "aborted",
+        "pending",
+    ]
+    gateway.advance(599)
+    assert client.pull() == []
+    gateway.advance(1)
+    assert bodies(client.pull()) == ["m2"]
+    gateway.advance(10_000)
+    assert len(client.pull()) == 1
+    # What has fired stays as it is.
+    assert debounced(client, "next", 1_000).ext()["replaced"] == "0"
+
+
+def test_others_are_left_alone(gateway: MemoryGateway, client: MemoryClient) -> None:
+    debounced(client, "a", 500, "k1")
+    debounced(client, "b", 500, "k2")
+    debounced(client, "c", 500, "k1", "bills")
+    client.send_message("orders", "d", UNIQ_KEY="d", TIMER_DELAY_MS="500")
+    assert debounced(client, "e", 500, "k1").ext()["replaced"] == "1"
+    gateway.advance(500)
+    assert bodies(client.pull()) == ["b", "d", "e"]
+    assert bodies(client.pull("bills")) == ["c"]
+
+
+def test_messages_that_were_sent_without_are_replaced(client: MemoryClient) -> None:
+    for name in ("a", "b"):
+        client.send_message("orders", name, UNIQ_KEY=name, KEYS="x k", TIMER_DELAY_MS="500")
+    assert debounced(client, "c", 500).ext()["replaced"] == "2"
+
+
+def test_a_message_for_now_takes_their_place_too(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    debounced(client, "later", 500)
+    assert debounced(client, "now", None).ext()["replaced"] == "1"
+    gateway.advance(500)
+    assert bodies(client.pull()) == ["now"]
+
+
+def test_sends_in_one_turn(gateway: MemoryGateway) -> None:
+    """They are one batch, and the later replaces the earlier all the same."""
+    clients = [gateway.connect() for _ in range(3)]
+    opaques = []
+    for number, client in enumerate(clients):
+        ext = client.send_fields(
+            properties=f"KEYS\x01k\x02TIDEGATE_DEBOUNCE\x01k\x02TIMER_DELAY_MS\x01{100 - number}\x02"
+        )
+        opaques.append(client.send(310, ext, b"%d" % number))
+    answers = [client.answer(opaque) for client, opaque in zip(clients, opaques, strict=True)]
+    assert [answer.ext()["replaced"] for answer in answers if answer] == ["0", "1", "1"]
+    gateway.advance(100)
+    assert bodies(clients[0].pull()) == ["2"]
+
+
+def test_items_of_a_batch(gateway: MemoryGateway, client: MemoryClient) -> None:
+    properties = {"KEYS": "k", "TIDEGATE_DEBOUNCE": "k", "TIMER_DELAY_MS": "100"}
+    client.send_batch((str(number), properties) for number in range(4))
+    gateway.advance(100)
+    assert bodies(client.pull()) == ["3"]
+
+
+def test_the_key_must_be_one_of_the_message(client: MemoryClient) -> None:
+    answer = client.send_message(KEYS="kk other", TIDEGATE_DEBOUNCE="k", TIMER_DELAY_MS="100")
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert "is not one of the keys of the message" in (answer.remark or "")
+    assert client.look_up() == []
+
+
+def test_too_many_to_look_through(client: MemoryClient) -> None:
+    client.send_batch((str(n), {"KEYS": "k", "TIMER_DELAY_MS": "9000"}) for n in range(2_001))
+    answer = debounced(client, "x", 500)
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert "choose another key" in (answer.remark or "")
+    assert len(client.look_up(limit=1_000)) == 1_000
+
+
+def test_a_moved_message_is_replaced(gateway: MemoryGateway, client: MemoryClient) -> None:
+    debounced(client, "a", 500)
+    client.send_message(TIDEGATE_RESCHEDULE="a", TIMER_DELAY_MS="5000")
+    assert debounced(client, "b", 500).ext()["replaced"] == "1"
+    gateway.advance(10_000)
+    assert bodies(client.pull()) == ["b"]
+
+
+def test_retries_do_not_replace_one_another(gateway: MemoryGateway, client: MemoryClient) -> None:
+    """Each was delivered, so each that failed is to come back."""
+    client.heartbeat("c1")
+    for name in ("a", "b"):
+        debounced(client, name, None)
+    for message in client.pull():
+        answer = client.ask(
+            36,
+            {"offset": str(message.physical_offset), "group": "consumers", "delayLevel": "1"},
+        )
+        assert answer.code == ResponseCode.SUCCESS
+    gateway.advance(1_000)
+    assert sorted(bodies(client.pull("%RETRY%consumers"))) == ["a", "b"]
+
+
+def test_survives_a_crash(gateway: MemoryGateway, client: MemoryClient) -> None:
+    debounced(client, "a", 500)
+    gateway.crash()
+    client = gateway.connect()
+    assert debounced(client, "b", 500).ext()["replaced"] == "1"
+    gateway.crash()
+    gateway.advance(500)
+    assert bodies(gateway.connect().pull()) == ["b"]
+    assert gateway.now_ms == START_MS + 500
+
+
+def test_a_transaction_debounces_when_it_is_committed(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    half = client.send_message(
+        "orders",
+        "half",
+        {
+            "UNIQ_KEY": "H",
+            "KEYS": "k",
+            "TIDEGATE_DEBOUNCE": "k",
+            "TIMER_DELAY_MS": "500",
+            "TRAN_MSG": "true",
+            "PGROUP": "p",
+        },
+        fields={"sys_flag": 4},
+    )
+    assert half.code == ResponseCode.SUCCESS
+    debounced(client, "a", 9_000)
+    ext = half.ext()
+    ended = client.ask(
+        37,
+        {
+            "producerGroup": "p",
+            "tranStateTableOffset": ext["queueOffset"],
+            "commitLogOffset": str(int(ext["msgId"][-16:], 16)),
+            "commitOrRollback": "8",
+            "msgId": "H",
+            "fromTransactionCheck": "false",
+        },
+    )
+    assert ended.code == ResponseCode.SUCCESS
+    assert [one["msgId"] for one in client.look_up()] == ["H"]
+    assert debounced(client, "b", 700).ext()["replaced"] == "1"
+    gateway.advance(1_000)
+    assert bodies(client.pull()) == ["b"]

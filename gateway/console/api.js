@@ -61,4 +61,5 @@ export function query(fields) {
 
 export const get = (path, fields = {}) => request("GET", path + query(fields));
 export const post = (path, body = {}) => request("POST", path, body);
+export const put = (path, body) => request("PUT", path, body);
 export const remove = (path) => request("DELETE", path);

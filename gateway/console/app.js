@@ -6,6 +6,7 @@ import { groups, jobs, topics } from "./lists.js";
 import { message } from "./message.js";
 import { search } from "./messages.js";
 import { pulse } from "./pulse.js";
+import { recurring } from "./recurring.js";
 import { knowTopics, send } from "./send.js";
 import { shortcuts, timeline } from "./timeline.js";
 
@@ -14,6 +15,7 @@ const VIEWS = [
   ["messages", "Messages", search, "m"],
   ["topics", "Topics", topics, "o"],
   ["groups", "Groups", groups, "g"],
+  ["recurring", "Recurring", recurring, "r"],
   ["jobs", "Bulk changes", jobs, "b"],
 ];
 

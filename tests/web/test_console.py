@@ -22,7 +22,9 @@ pytestmark = pytest.mark.live
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 TOKEN = "a-token-for-the-console"
-VIEWS = ("timeline", "messages?topic=close-order", "topics?system=on", "groups", "jobs")
+VIEWS = (
+    *("timeline", "messages?topic=close-order", "topics?system=on", "groups", "recurring", "jobs"),
+)
 
 
 def console_of(process: GatewayProcess) -> str:
@@ -213,9 +215,34 @@ def test_a_message_is_sent_by_hand(console: Console) -> None:
     assert len(console.api("/messages?topic=by-hand")["messages"]) == 1
 
 
+def test_a_message_recurs_rests_and_is_forgotten(console: Console) -> None:
+    console.open("recurring")
+    console.see("button.main", "New").click()
+    for name, text in (("topic", "reports"), ("name", "nightly"), ("cron", "0 5 * * MON-FRI")):
+        console.see(f"dialog input[name={name}]").send_keys(text)
+    console.see("dialog [role=status]", "Next: ")
+    console.see("dialog button.main", "Set").click()
+    console.see("td", "0 5 * * MON-FRI")
+    console.see("td button", "pause").click()
+    console.see("td .state", "paused")
+    console.see("td button.link", "nightly").click()
+    console.see("dialog .times li")
+    console.see("dialog pre", "hello")
+    console.see("dialog button.danger", "Delete…").click()
+    console.see("dialog button.danger", "for good").click()
+    console.see(".empty", "Nothing recurs.")
+    assert console.api("/recurring")["recurring"] == []
+
+
 def test_keys_lead_to_every_view(console: Console) -> None:
     console.open()
-    for key, view in (("m", "messages"), ("o", "topics"), ("g", "groups"), ("b", "jobs")):
+    for key, view in (
+        ("m", "messages"),
+        ("o", "topics"),
+        ("g", "groups"),
+        ("r", "recurring"),
+        ("b", "jobs"),
+    ):
         console.browser.page.execute_script("document.activeElement.blur()")
         console.press(key)
         console.see(f"nav [data-view={view}][aria-current]")

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from compat import normal
-from compat.exchanges import Exchange
+from compat.exchanges import TAG, Exchange
 from gateway.wire.codes import RequestCode as Code
 from gateway.wire.commands import Command
 
@@ -116,6 +116,9 @@ def _of_clients(exchange: Exchange, said: Command) -> dict[str, Any]:
     asked = exchange.request.ext()
     if known["ext"].get("queueId") in (asked.get("e"), asked.get("queueId")):
         known["ext"].pop("queueId", None)  # the client's own choice, given back
+    topic = asked.get("b") or asked.get("topic")
+    if topic and not TAG.search(topic.encode()):
+        known["ext"].pop("queueOffset", None)  # of a topic that others send to, such as traces
     return known
 
 

@@ -77,7 +77,7 @@ DIFFERENCES: Final[Sequence[Difference]] = (
         "It is the place where the message waits; each has its own way of storing those, and no "
         "client can do anything with it. The same goes for halves of transactions.",
         ("*10/0/ext.queueOffset", "seen/*/ext.queueOffset"),
-        ("later.*", "recall.*", "transactions.*"),
+        ("later.*", "recall.*", "traces.*", "transactions.*"),
     ),
     Difference(
         "A message with a delay level has a recall handle.",
@@ -96,7 +96,7 @@ DIFFERENCES: Final[Sequence[Difference]] = (
             "seen/never sent/code",
             "seen/the past/*",
         ),
-        ("recall.*",),
+        ("recall.*", "traces.*"),
     ),
     Difference(
         "The longest delay is 2 years.",

@@ -24,6 +24,9 @@ from recording.proxy import Route
 TOLD_HOST: Final = "127.0.0.2"
 """Where clients are told that the servers are, and where the recorders are instead."""
 
+VIP_DISTANCE: Final = 2
+"""How far below a broker's port its VIP channel is."""
+
 _HOST: Final = "127.0.0.1"
 _STOP_LIMIT_S: Final = 20
 _LISTENING: Final = re.compile(r"listening on 127\.0\.0\.1:(\d+)")
@@ -72,7 +75,11 @@ def rocketmq(folder: Path) -> Iterator[Peer]:
     with RealBroker(advertised_host=TOLD_HOST, settings=settings) as broker:
         routes = [
             Route(name, (TOLD_HOST, port), (_HOST, port))
-            for name, port in (("namesrv", broker.namesrv_port), ("broker", broker.port))
+            for name, port in (
+                ("namesrv", broker.namesrv_port),
+                ("broker", broker.port),
+                ("vip channel", broker.port - VIP_DISTANCE),
+            )
         ]
         with Recorder(capture, routes):
             yield Peer(
@@ -107,7 +114,11 @@ def tidegate(folder: Path, data: Path) -> Iterator[Peer]:
             said = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
             raise PeerError(f"the gateway did not start: {said[-1]}")
         port = int(listening[1])
-        with Recorder(capture, [Route("gateway", (TOLD_HOST, port), (_HOST, port))]):
+        routes = [
+            Route(name, (TOLD_HOST, each), (_HOST, each))
+            for name, each in (("gateway", port), ("vip channel", port - VIP_DISTANCE))
+        ]
+        with Recorder(capture, routes):
             told = (TOLD_HOST, port)
             yield Peer("Tidegate", told, told, (_HOST, port), capture)
     finally:

@@ -26,6 +26,9 @@ OLD_VERSIONS: Final[tuple[Version, ...]] = ("4.5.2", "4.2.0")
 
 Compression = Literal["LZ4", "ZSTD", "ZLIB"]
 
+COMPRESSIONS: Final[tuple[Compression, ...]] = ("LZ4", "ZSTD", "ZLIB")
+"""How the client 5.x can compress."""
+
 _SOURCES: Final = Path(__file__).with_name("java")
 _DRIVER: Final = ("Driver", "Extras", "Generation")
 _MODERN: Final = (*_DRIVER, "Modern", "Decisions")
@@ -60,6 +63,8 @@ def java_driver(version: Version = "5.5.0", heap: str = "512m") -> Driver:
         return [
             *(java(), f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
             *(f"-Duser.home={folder}", f"-Drocketmq.client.logRoot={folder}"),
+            # Of those that trace: else they trace sends and consumption only.
+            "-Dcom.rocketmq.recall.default.trace.enable=true",
             *_DOORS.get(version, ()),
             *("-cp", paths, "Driver"),
         ]
@@ -94,6 +99,8 @@ class JavaClient(Client):
             "namespaceV2": namespace_v2,
             **({"compression": compression} if compression else {}),
         }
+        # What the server calls its topics and groups with.
+        self._space = f"{namespace}%" if namespace else ""
         super().__init__(
             namesrv, driver, lambda: java_driver(version), settings=settings, **options
         )
@@ -178,10 +185,11 @@ class JavaClient(Client):
         )
         consumer = JavaConsumer(self._driver, name, lambda: self._close(name))
         if wait:
-            wanted = {topic} if broadcast else {topic, f"%RETRY%{group}"}
+            full = f"{self._space}{topic}"
+            wanted = {full} if broadcast else {full, f"%RETRY%{self._space}{group}"}
             until(
-                lambda: consumer.knows(wanted) and bool(consumer.assigned(topic)),
-                f"a queue of {topic}, and routes of {wanted}, for the consumer of {group}",
+                lambda: consumer.knows(wanted) and bool(consumer.assigned(full)),
+                f"a queue of {full}, and routes of {wanted}, for the consumer of {group}",
                 _ASSIGNMENT_LIMIT_S,
             )
         return consumer

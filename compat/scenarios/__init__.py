@@ -14,13 +14,14 @@ from compat.scenarios import (
     queries,
     recall,
     sending,
+    traces,
     transactions,
 )
 from compat.scenarios.stage import SCENARIOS, Scenario, Stage
 
 FILES = (
     *(admin, clients, consuming, dashboard, filters, later, ordered, popping, queries),
-    *(recall, sending, transactions),
+    *(recall, sending, traces, transactions),
 )
 """The files that registered them; importing these is what fills the table."""
 

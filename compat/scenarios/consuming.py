@@ -160,6 +160,34 @@ def broadcasting(stage: Stage) -> None:
         stage.see(f"consumer {number}", arrived(consumer.wait_for(1)))
 
 
+@scenario(*ABLE)
+def in_a_namespace(stage: Stage) -> None:
+    """A client with a namespace has its topics and groups under it, and does not see it."""
+    topic, group, space = stage.topic(), stage.topic("g"), stage.topic("space")
+    stage.java().create_topic(f"{space}%{topic}", 1)
+    stage.make_group(f"{space}%{group}")
+    client = stage.able(namespace=space)
+    consumer = client.consume(topic, group, fail_first=1, retry_level=1)
+    sent = client.send(topic, b"mine", keys="k")
+    stage.see("status", sent.status)
+    messages = consumer.wait_for(2)
+    stage.see("arrived", arrived(messages))
+    stage.see("topics", sorted({message.topic for message in messages}))
+    stage.see("stored", stage.raw().max_offset(f"{space}%{topic}"))
+
+
+@scenario(*JAVA5)
+def in_a_later_namespace(stage: Stage) -> None:
+    """The newer kind of namespace is told beside each request, and changes no name."""
+    topic = stage.topic()
+    stage.java().create_topic(topic, 1)
+    client = stage.java(namespace_v2=stage.topic("space"))
+    consumer = client.consume(topic, stage.topic("g"))
+    stage.see("status", client.send(topic, b"mine").status)
+    stage.see("arrived", arrived(consumer.wait_for(1)))
+    stage.see("stored", stage.raw().max_offset(topic))
+
+
 @scenario(*JAVA5)
 def two_share_the_queues(stage: Stage) -> None:
     """Of two consumers of a group each gets half of the queues, and the one all when the other goes."""

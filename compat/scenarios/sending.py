@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from compat.clients.driver import Outgoing, until
-from compat.scenarios.stage import ABLE, OFFICIAL, OFFICIAL_AND_OLD, OLD_JAVA, RAW, Stage, scenario
+from compat.clients.java import COMPRESSIONS
+from compat.scenarios.stage import (
+    ABLE,
+    JAVA,
+    JAVA5,
+    OFFICIAL,
+    OFFICIAL_AND_OLD,
+    OLD_JAVA,
+    RAW,
+    Stage,
+    scenario,
+)
 from gateway.wire.codes import RequestCode
 from gateway.wire.messages import BatchItem, encode_batch
 
@@ -59,6 +70,29 @@ def a_large_body(stage: Stage) -> None:
     client = stage.able()
     stage.see("sent", client.send(topic, b"compressed " * 2_000))
     stage.see("stored", client.puller(stage.topic("g")).pull(topic, 0, 0))
+
+
+@scenario(*JAVA5)
+def compressed(stage: Stage) -> None:
+    """A body arrives as it was, whichever way its client compressed it, and is stored as it came."""
+    topic = stage.topic()
+    stage.java().create_topic(topic, 1)
+    body = b"compressed " * 1_000
+    for kind in COMPRESSIONS:
+        stage.see(f"sent {kind}", stage.java(compression=kind).send(topic, body, tags=kind))
+    messages = stage.java().consume(topic, stage.topic("g")).wait_for(3)
+    stage.see("as it was", [message.body == body for message in messages])
+    raw = stage.raw()
+    stage.ask("stored", raw, RequestCode.PULL_MESSAGE, raw.pull_fields(topic))
+
+
+@scenario(*JAVA)
+def by_the_vip_channel(stage: Stage) -> None:
+    """A client may send to the port that is two below the broker's."""
+    topic = stage.topic()
+    stage.java().create_topic(topic, 1)
+    stage.see("sent", stage.java(vip_channel=True).send(topic, b"very important"))
+    stage.see("stored", stage.raw().max_offset(topic))
 
 
 @scenario(*OFFICIAL)

@@ -1,0 +1,87 @@
+"""Message traces: what clients tell of their messages in a topic of its own."""
+
+from __future__ import annotations
+
+from compat.clients.driver import until
+from compat.scenarios.raw import RawClient
+from compat.scenarios.stage import ABLE, JAVA5, Stage, scenario
+from gateway.wire.codes import RequestCode
+from gateway.wire.messages import decode_messages
+
+_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+
+_COMPARED = {
+    "Pub": (2, 3, 4, 6, 7, 9, 11, 13),
+    "Recall": (2, 3, 4, 6),
+    "SubBefore": (2, 3, 6, 7),
+    "SubAfter": (4, 5, 6, 8),
+}
+"""Which fields of each kind of record are no ids, times or addresses (TraceDataEncoder)."""
+
+
+@scenario(*ABLE)
+def of_one_message(stage: Stage) -> None:
+    """A message's trace tells of its sending, and of its consumption before and after."""
+    topic = stage.topic()
+    stage.java().create_topic(topic, 1)
+    make_trace_topic(stage)
+    client = stage.able(trace=True)
+    consumer = client.consume(topic, stage.topic("g"))
+    sent = client.send(topic, b"traced", tags="red", keys="k")
+    consumer.wait_for(1)
+    stage.see("trace", traced(stage.raw(), sent.msg_id, {"Pub", "SubBefore", "SubAfter"}))
+
+
+@scenario(*JAVA5)
+def of_messages_for_later(stage: Stage) -> None:
+    """A message for later is traced when it is sent, when it is taken back, and when it comes."""
+    topic = stage.topic()
+    stage.java().create_topic(topic, 1)
+    client = stage.java(trace=True)
+    consumer = client.consume(topic, stage.topic("g"))
+    kept = client.send(topic, b"kept", delay_time_ms=1_500)
+    leveled = client.send(topic, b"leveled", level=1)
+    taken = client.send(topic, b"taken", delay_time_ms=60_000)
+    assert taken.recall_handle is not None
+    client.recall(topic, taken.recall_handle)
+    consumer.wait_for(2)
+    for step, sent in (("by time", kept), ("by level", leveled)):
+        stage.see(step, traced(stage.raw(), sent.msg_id, {"Pub", "SubBefore", "SubAfter"}))
+    stage.see("taken back", traced(stage.raw(), taken.msg_id, {"Pub", "Recall"}))
+
+
+def make_trace_topic(stage: Stage) -> None:
+    """A broker makes it with the first trace, which the Go client loses when that takes a moment."""
+    stage.raw().send(_TOPIC)
+    names, route = stage.raw_namesrv(), {"topic": _TOPIC}
+    until(
+        lambda: names.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, route).code == 0,
+        "the trace topic",
+        10,
+    )
+
+
+def traced(raw: RawClient, message_id: str, wanted: set[str]) -> list[list[str]]:
+    """The records of a message's trace, once there is one of each kind that is wanted."""
+    found: list[list[str]] = []
+    window = {"beginTimestamp": "0", "endTimestamp": str(2**62)}
+    asked = {"topic": _TOPIC, "key": message_id, "maxNum": "32", **window}
+
+    def is_there() -> bool:
+        # By raw frames, whose answers are not compared: the traces of others may be in them.
+        carriers = decode_messages(raw.ask(RequestCode.QUERY_MESSAGE, asked).body)
+        found[:] = [record for each in carriers for record in records(each.body, message_id)]
+        return wanted <= {record[0] for record in found}
+
+    until(is_there, f"a trace with {sorted(wanted)}", 30)
+    return sorted(found)
+
+
+def records(body: bytes, message_id: str) -> list[list[str]]:
+    """What a message of the trace topic tells of one message: a record's kind and comparable fields."""
+    all_records = [record.split("\x01") for record in body.decode().split("\x02") if record]
+    return [
+        [fields[0], *(fields[place] for place in _COMPARED[fields[0]] if place < len(fields))]
+        for fields in all_records
+        if message_id in fields
+    ]

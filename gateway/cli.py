@@ -23,6 +23,7 @@ from gateway.audit_command import audit
 from gateway.capturing import capture
 from gateway.clock_command import clock
 from gateway.log_command import log_level
+from gateway.recurring_command import recurring
 
 if TYPE_CHECKING:
     from gateway.config import Loaded
@@ -96,7 +97,7 @@ def _settle(file: Path | None, flags: dict[str, object]) -> Loaded:
 )
 @click.command_panel("A gateway of your own", commands=["serve", "config", "version"])
 @click.command_panel(
-    "What a running gateway holds", commands=["pending", "abort", "clock", "log-level"]
+    "What a running gateway holds", commands=["pending", "abort", "recurring", "clock", "log-level"]
 )
 @click.command_panel(
     "Care of data", commands=[*(command.name or "" for command in care.COMMANDS), "audit"]
@@ -315,7 +316,7 @@ def compat(arguments: tuple[str, ...]) -> None:
     compare.main(args=arguments, prog_name="tidegate compat")
 
 
-for command in (*care.COMMANDS, audit, clock, log_level):
+for command in (*care.COMMANDS, audit, clock, log_level, recurring):
     cli.add_command(command)
 cli.add_command(capture)
 

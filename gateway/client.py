@@ -201,7 +201,7 @@ def look_up(client: RemotingClient, **asked: str | int | None) -> HeldPage:
     Keywords: id, key, topic, tag, begin and end (due time in epoch ms; inclusive, exclusive), state
     (pending, fired, aborted or any), limit, cursor. Raises ClientError and RefusalError.
     """
-    return _ask_for(client, RequestCode.LOOK_UP_TIMERS, asked, HeldPage)
+    return ask_for(client, RequestCode.LOOK_UP_TIMERS, asked, HeldPage)
 
 
 def abort(client: RemotingClient, **asked: str | int | None) -> list[AbortOutcome]:
@@ -209,7 +209,7 @@ def abort(client: RemotingClient, **asked: str | int | None) -> list[AbortOutcom
 
     Raises ClientError and RefusalError.
     """
-    return _ask_for(client, RequestCode.ABORT_TIMERS, asked, AbortAnswer).results
+    return ask_for(client, RequestCode.ABORT_TIMERS, asked, AbortAnswer).results
 
 
 def move_clock(client: RemotingClient, **asked: int | None) -> ClockState:
@@ -217,7 +217,7 @@ def move_clock(client: RemotingClient, **asked: int | None) -> ClockState:
 
     Raises ClientError and RefusalError.
     """
-    return _ask_for(client, RequestCode.CLOCK, asked, ClockState)
+    return ask_for(client, RequestCode.CLOCK, asked, ClockState)
 
 
 def setting(client: RemotingClient, name: str) -> str:
@@ -225,7 +225,7 @@ def setting(client: RemotingClient, name: str) -> str:
 
     Raises ClientError and RefusalError.
     """
-    body = _successful(client.ask(RequestCode.GET_BROKER_CONFIG)).body.decode()
+    body = successful(client.ask(RequestCode.GET_BROKER_CONFIG)).body.decode()
     for line in body.splitlines():
         key, assigns, value = line.partition("=")
         if assigns and key == name:
@@ -238,14 +238,15 @@ def change_setting(client: RemotingClient, name: str, value: str) -> None:
 
     Raises ClientError and RefusalError.
     """
-    _successful(client.ask(RequestCode.UPDATE_BROKER_CONFIG, body=f"{name}={value}".encode()))
+    successful(client.ask(RequestCode.UPDATE_BROKER_CONFIG, body=f"{name}={value}".encode()))
 
 
-def _ask_for(
+def ask_for(
     client: RemotingClient, code: int, asked: Mapping[str, str | int | None], kind: type[_Answer]
 ) -> _Answer:
+    """What a request's body answers, as `kind`. None asks nothing. Raises ClientError and RefusalError."""
     ext = {name: str(value) for name, value in asked.items() if value is not None}
-    answer = _successful(client.ask(code, ext))
+    answer = successful(client.ask(code, ext))
     try:
         return msgspec.json.decode(answer.body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -254,7 +255,8 @@ def _ask_for(
         ) from None
 
 
-def _successful(answer: Command) -> Command:
+def successful(answer: Command) -> Command:
+    """An answer, unless it is an error: that raises RefusalError."""
     if answer.code != ResponseCode.SUCCESS:
         remark = " ".join((answer.remark or "no reason given").split())
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
 
 import msgspec
 from rich.box import SIMPLE_HEAD
@@ -18,10 +21,15 @@ from gateway.moments import show_distance, show_moment
 from gateway.setting_values import show_size
 from gateway.wire.clock_bodies import ClockState
 from gateway.wire.pending_bodies import AbortOutcome, HeldMessage
+from gateway.wire.recurring_bodies import RecurringMessage, RecurringTimes
+
+if TYPE_CHECKING:
+    from gateway.recurring_client import Done
 
 # Wide enough that nothing is folded or cut when the output goes to a file or another program.
 _UNFOLDED = 10_000
 _STATE_STYLE = {"pending": "cyan", "fired": "green", "aborted": "yellow"}
+_RECURRING_STYLE = {"active": "green", "paused": "yellow"}
 _OUTCOME_STYLE = {"aborted": "green", "already fired": "red", "already aborted": "yellow"}
 
 
@@ -158,6 +166,75 @@ def clock(state: ClockState, *, as_json: bool) -> None:
         print(f"{state.fired:,} message{'' if state.fired == 1 else 's'} fired")
     if state.next_due_ms is not None:
         print(f"next due {show_moment(state.next_due_ms)}")
+
+
+def json_lines(found: Iterable[msgspec.Struct]) -> None:
+    """One JSON object a line."""
+    for one in found:
+        print(msgspec.json.encode(one).decode())
+
+
+def recurring_table(found: Sequence[RecurringMessage], now_ms: int) -> None:
+    """What recurs, how, and when next."""
+    table = _table(
+        *("Topic", "Name", "State", "Recurs", "Next (local time)", "", "Fired", "Misfire"),
+        right=("Fired",),
+    )
+    for one in found:
+        rule = f"{one.cron} ({one.zone})" if one.cron is not None else f"every {one.every}"
+        table.add_row(
+            Text(printable(one.topic)),
+            Text(printable(one.name)),
+            Text(one.state, _RECURRING_STYLE.get(one.state, "")),
+            Text(rule),
+            show_moment(one.next_ms),
+            show_distance(one.next_ms, now_ms),
+            f"{one.fired:,}" + (f" of {one.count:,}" if one.count is not None else ""),
+            one.misfire,
+        )
+    if found:
+        _console().print(table)
+    print(f"{len(found):,} recurring message{'' if len(found) == 1 else 's'}", file=sys.stderr)
+
+
+def recurring_change(done: Done, now_ms: int, *, as_json: bool) -> None:
+    """What was done to a recurring message."""
+    if as_json:
+        json_lines([done])
+        return
+    then = "would be" if done.state == "paused" else "is"
+    line = f"{done.topic} {done.name}: {done.outcome}"
+    if done.outcome != "deleted":
+        line += (
+            f", {done.state}; the next {then} {show_moment(done.next_ms)}, "
+            f"{show_distance(done.next_ms, now_ms)}"
+        )
+    print(printable(line))
+
+
+def recurring_times(found: RecurringTimes, now_ms: int, *, as_json: bool) -> None:
+    """The times of a rule, in its zone as well where that is another one."""
+    if as_json:
+        json_lines([found])
+        return
+    table = _table("Local time", "", f"In {found.zone}")
+    for time_ms in found.times:
+        table.add_row(
+            show_moment(time_ms), show_distance(time_ms, now_ms), _in_zone(time_ms, found.zone)
+        )
+    _console().print(table)
+
+
+def _in_zone(time_ms: int, zone: str) -> str:
+    try:
+        moment = datetime.fromtimestamp(time_ms / 1000, ZoneInfo(zone))
+    except (
+        OverflowError,
+        ValueError,
+        KeyError,
+    ):  # past the year 9999, or a zone that only the gateway knows
+        return ""
+    return moment.strftime("%a %Y-%m-%d %H:%M:%S %Z")
 
 
 def settings_table(loaded: Loaded) -> None:

@@ -1,0 +1,123 @@
+"""What the command line asks a gateway about recurring messages. All of it raises ClientError and RefusalError."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import msgspec
+
+from gateway.client import RefusalError, RemotingClient, ask_for, successful
+from gateway.wire.codes import RequestCode
+from gateway.wire.headers import SendMessageV2, to_ext
+from gateway.wire.properties import join
+from gateway.wire.recurring_bodies import (
+    RecurringChange,
+    RecurringList,
+    RecurringMessage,
+    RecurringTimes,
+)
+
+_TEMPLATE = "TBW102"
+"""A topic that does not exist yet is made by its settings."""
+
+_MADE_QUEUES = 8
+
+
+class Done(msgspec.Struct, frozen=True, rename="camel"):
+    """What was done to a recurring message (see `RecurringChange`), and how it is now; times are epoch ms."""
+
+    outcome: str
+    topic: str
+    name: str
+    state: str
+    next_ms: int
+
+
+def list_recurring(
+    client: RemotingClient, *, topic: str | None = None, full: bool = False
+) -> list[RecurringMessage]:
+    """All recurring messages, of one topic where it is given; with `full`, their bodies and properties too."""
+    found: list[RecurringMessage] = []
+    cursor: str | None = None
+    while True:
+        asked = {"topic": topic, "full": "true" if full else None, "cursor": cursor}
+        page = ask_for(client, RequestCode.LIST_RECURRING, asked, RecurringList)
+        found += page.recurring
+        cursor = page.cursor
+        if cursor is None:
+            return found
+
+
+def change_recurring(client: RemotingClient, topic: str, name: str, change: str) -> Done:
+    """Pauses, resumes or deletes one: `change` is "pause", "resume" or "delete"."""
+    asked = {"topic": topic, "name": name, "change": change}
+    done = ask_for(client, RequestCode.CHANGE_RECURRING, asked, RecurringChange)
+    return Done(done.outcome, topic, name, done.recurring.state, done.recurring.next_ms)
+
+
+def next_times(client: RemotingClient, **asked: str | int | None) -> RecurringTimes:
+    """When a recurring message fires next (`topic`, `name`), or when a rule would (`cron`, `every`, `zone`, `start`,
+    `end`); `times` is how many to tell."""
+    return ask_for(client, RequestCode.NEXT_RECURRING, asked, RecurringTimes)
+
+
+def set_recurring(
+    client: RemotingClient,
+    topic: str,
+    name: str,
+    body: bytes,
+    properties: Mapping[str, str],
+    rule: Mapping[str, str | None],
+    queue: int | None = None,
+) -> Done:
+    """Sets a recurring message. Without a queue the gateway takes one.
+
+    :param rule: cron, every, zone, start, end, count and misfire, as the properties have them; None is left out.
+    """
+    # A broker that knows nothing of this would take the message for one to deliver at once: it cannot answer this.
+    next_times(client, times=1, **{one: rule.get(one) for one in _OF_TIMES})
+    own = {f"TIDEGATE_{one.upper()}": value for one, value in rule.items() if value is not None}
+    try:
+        text = join({**properties, **own, "TIDEGATE_NAME": name})
+    except ValueError as error:
+        raise RefusalError(str(error)) from None
+    fields = SendMessageV2(
+        producer_group="tidegate-recurring",
+        topic=topic,
+        default_topic=_TEMPLATE,
+        default_topic_queue_nums=_MADE_QUEUES,
+        queue_id=-1 if queue is None else queue,
+        sys_flag=0,
+        born_timestamp=time.time_ns() // 1_000_000,
+        flag=0,
+        properties=text,
+    )
+    ext = successful(client.ask(RequestCode.SEND_MESSAGE_V2, to_ext(fields), body)).ext()
+    return Done(ext["recurring"], topic, name, ext["recurringState"], int(ext["nextMs"]))
+
+
+_OF_TIMES = ("cron", "every", "zone", "start", "end")
+
+
+def restore_recurring(client: RemotingClient, one: RecurringMessage) -> Done:
+    """Sets a recurring message as a full list has it; paused, if it was."""
+    if one.body is None or one.properties is None:
+        raise RefusalError(f"{one.name} has no body here: 'list --full --json' writes it")
+    rule = {
+        "cron": one.cron,
+        "every": one.every,
+        "zone": one.zone,
+        "start": _text(one.start_ms),
+        "end": _text(one.end_ms),
+        "count": _text(one.count),
+        "misfire": one.misfire,
+    }
+    done = set_recurring(client, one.topic, one.name, one.body, one.properties, rule, one.queue_id)
+    if one.state == "paused":
+        done = change_recurring(client, one.topic, one.name, "pause")
+    return done
+
+
+def _text(number: int | None) -> str | None:
+    return None if number is None else str(number)

@@ -1,0 +1,269 @@
+"""`tidegate recurring`: sets, shows and changes the recurring messages of a running gateway."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+import rich_click as click
+
+from gateway.asking import connect, now_ms, server_options
+
+_NOT_ALL = 4
+"""The status when something could not be imported, as that of `tidegate import`."""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def recurring() -> None:
+    """Recurring messages: by cron expression or period, set, shown, paused and deleted.
+
+    A recurring message is left with the gateway once, and fires at each of its times. Any client can
+    set one, by properties of a message: docs/recurring.md.
+
+    \b
+    Examples:
+      tidegate recurring add --topic reports --name nightly --cron '0 5 * * MON-FRI' --zone Europe/Berlin --body go
+      tidegate recurring list
+      tidegate recurring pause --topic reports --name nightly
+    """
+
+
+def _named(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option("--name", required=True, metavar="NAME", help="What it is called there."),
+        click.option("--topic", required=True, metavar="TOPIC", help="The topic that it fires in."),
+    ):
+        command = option(command)
+    return command
+
+
+def _rule(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option("--end", metavar="TIME", help="Nothing after this time."),
+        click.option("--start", metavar="TIME", help="Nothing before this time."),
+        click.option(
+            "--zone",
+            metavar="ZONE",
+            help="Time zone of the expression and of times, such as Europe/Berlin. Default: UTC.",
+        ),
+        click.option("--every", metavar="PERIOD", help="By a period: 30s, 2m, 1h30m, 7d."),
+        click.option(
+            "--cron",
+            metavar="EXPRESSION",
+            help="By a cron expression: minute hour day-of-month month day-of-week, or six fields, second first.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@recurring.command("list")
+@server_options
+@click.option("--topic", metavar="TOPIC", help="Only those of this topic.")
+@click.option("--full", is_flag=True, help="With --json: bodies (base64) and properties as well.")
+def list_(topic: str | None, full: bool, as_json: bool, **server: Any) -> None:
+    """Show what recurs, by topic and name.
+
+    With --json each line is one of them, times in epoch ms; with --full they can be imported.
+
+    \b
+    Examples:
+      tidegate recurring list --topic reports
+      tidegate recurring list --full --json > recurring.jsonl
+    """
+    from gateway import display
+    from gateway.recurring_client import list_recurring
+
+    with connect(**server) as client:
+        found = list_recurring(client, topic=topic, full=full)
+    if as_json:
+        display.json_lines(found)
+    else:
+        display.recurring_table(found, now_ms())
+
+
+@recurring.command()
+@server_options
+@_named
+@_rule
+@click.option("--count", metavar="NUMBER", help="End after so many messages.")
+@click.option(
+    "--misfire",
+    metavar="POLICY",
+    help="For those that were missed: SMART, FIRE_ONCE_NOW, DO_NOTHING or IGNORE_MISFIRE_POLICY (all).",
+)
+@click.option("--body", metavar="TEXT", help="The message's body.")
+@click.option(
+    "--body-file", type=click.File("rb"), metavar="FILE", help="The message's body, from a file."
+)
+@click.option("--tag", metavar="TAG", help="The message's tag.")
+@click.option("--keys", metavar="KEYS", help="The message's keys, separated by blanks.")
+@click.option(
+    "--property",
+    "properties",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A property of the message; more than once for several.",
+)
+@click.option(
+    "--queue",
+    type=click.IntRange(0),
+    default=None,
+    metavar="NUMBER",
+    help="The queue that it fires in. Default: any one, and then always that.",
+)
+def add(
+    topic: str,
+    name: str,
+    body: str | None,
+    body_file: IO[bytes] | None,
+    tag: str | None,
+    keys: str | None,
+    properties: tuple[str, ...],
+    queue: int | None,
+    as_json: bool,
+    cron: str | None,
+    every: str | None,
+    zone: str | None,
+    start: str | None,
+    end: str | None,
+    count: str | None,
+    misfire: str | None,
+    **server: Any,
+) -> None:
+    """Set a recurring message, in place of the one with its topic and name.
+
+    With the same rule as before only the message and the policy are new: times and count go on. A
+    TIME is ISO 8601 (of the zone unless it has its own), relative (+30m) or epoch ms.
+
+    \b
+    Examples:
+      tidegate recurring add --topic reports --name nightly --cron '0 5 * * *' --zone Europe/Berlin --body go
+      tidegate recurring add --topic beats --name pulse --every 2m --body-file pulse.json --tag pulse --count 10
+    """
+    from gateway import display
+    from gateway.recurring_client import set_recurring
+
+    if (body is None) == (body_file is None):
+        raise click.UsageError("give the message's body by --body or by --body-file")
+    content = body.encode() if body is not None else body_file.read() if body_file else b""
+    if not content:
+        raise click.UsageError("a message without a body cannot be sent")
+    own = dict(_pair(one) for one in properties)
+    own |= {name: value for name, value in (("TAGS", tag), ("KEYS", keys)) if value}
+    rule = {
+        "cron": cron,
+        "every": every,
+        "zone": zone,
+        "start": start,
+        "end": end,
+        "count": count,
+        "misfire": misfire,
+    }
+    with connect(**server) as client:
+        done = set_recurring(client, topic, name, content, own, rule, queue)
+    display.recurring_change(done, now_ms(), as_json=as_json)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, assigns, value = text.partition("=")
+    if not name or not assigns or not value:
+        raise click.UsageError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def _change(name: str, meaning: str) -> None:
+    @recurring.command(
+        name,
+        help=f"{meaning}\n\nSays what was done, also when there was nothing to do.\n\n\b\nExample:\n  tidegate recurring {name} --topic reports --name nightly",
+    )
+    @server_options
+    @_named
+    def change(**options: Any) -> None:
+        from gateway import display
+        from gateway.recurring_client import change_recurring
+
+        place = {one: options.pop(one) for one in ("topic", "name")}
+        as_json = options.pop("as_json")
+        with connect(**options) as client:
+            done = change_recurring(client, change=name, **place)
+        display.recurring_change(done, now_ms(), as_json=as_json)
+
+
+_change("pause", "Let one rest: it does not fire until it is resumed.")
+_change("resume", "Let one fire again; what it missed is up to its misfire policy.")
+_change("delete", "Forget one. What has fired stays where it is.")
+
+
+@recurring.command("next")
+@server_options
+@click.option("--topic", metavar="TOPIC", help="The topic of a recurring message.")
+@click.option("--name", metavar="NAME", help="What it is called there.")
+@_rule
+@click.option(
+    "--times",
+    type=click.IntRange(1, 1000),
+    default=10,
+    metavar="NUMBER",
+    help="How many times to show. Default: 10.",
+)
+def next_(as_json: bool, times: int, **options: Any) -> None:
+    """Show when one fires next, or when a rule would that is set now.
+
+    Nothing is set: it says what an expression means, on the days when clocks are changed as well.
+
+    \b
+    Examples:
+      tidegate recurring next --topic reports --name nightly
+      tidegate recurring next --cron '0 5 31 * *' --zone Europe/Berlin --times 3
+    """
+    from gateway import display
+    from gateway.recurring_client import next_times
+
+    asked = {
+        one: options.pop(one) for one in ("topic", "name", "cron", "every", "zone", "start", "end")
+    }
+    if (asked["topic"] is None) != (asked["name"] is None):
+        raise click.UsageError("give --topic and --name together, or a rule")
+    if asked["name"] is not None and (asked["cron"] or asked["every"]):
+        raise click.UsageError("ask about --topic and --name, or about a rule, and not both")
+    with connect(**options) as client:
+        found = next_times(client, times=times, **asked)
+    display.recurring_times(found, now_ms(), as_json=as_json)
+
+
+@recurring.command("import")
+@server_options
+@click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def import_(source: Path, as_json: bool, **server: Any) -> None:
+    """Set what `list --full --json` wrote, at this gateway or at another.
+
+    Each begins anew: counts from 0, and periods without a start from now. What was paused is paused.
+
+    \b
+    Example:
+      tidegate recurring import recurring.jsonl --server 192.0.2.7:9876
+    """
+    import msgspec
+
+    from gateway import display
+    from gateway.client import RefusalError
+    from gateway.recurring_client import restore_recurring
+    from gateway.wire.recurring_bodies import RecurringMessage
+
+    failed = 0
+    with connect(**server) as client, source.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                one = msgspec.json.decode(line, type=RecurringMessage)
+                done = restore_recurring(client, one)
+            except (msgspec.DecodeError, RefusalError) as error:
+                failed += 1
+                click.echo(f"line {number}: {' '.join(str(error).split())}", err=True)
+                continue
+            display.recurring_change(done, now_ms(), as_json=as_json)
+    if failed:
+        click.echo(f"{failed:,} could not be set", err=True)
+        sys.exit(_NOT_ALL)

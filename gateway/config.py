@@ -513,6 +513,38 @@ class Config(BaseModel):
         least=1024**2,
         most=64 * 1024**3,
     )
+    max_unsent_bytes: Size = setting(
+        64 * 1024**2,
+        _LIMITS,
+        "Bytes that wait for one client to read them; past it the connection is closed. While any wait, "
+        "nothing more is read from it.",
+        unit="bytes",
+        live=True,
+        least=1024**2,
+        most=64 * 1024**3,
+    )
+    max_waiting_requests: Count = setting(
+        100_000,
+        _LIMITS,
+        "Pulls and pops that wait for a message at a time, a pop once for each queue; further ones are "
+        "refused and come back later.",
+        unit="requests",
+        upstream="maxPopPollingSize",
+        live=True,
+        least=1,
+        most=100_000_000,
+    )
+    max_asked_clients: Count = setting(
+        65_535,
+        _LIMITS,
+        "Requests that clients have been asked for others and have not answered, such as for a reply or "
+        "for what a tool wants to know; further ones are refused.",
+        unit="requests",
+        upstream="clientAsyncSemaphoreValue",
+        live=True,
+        least=1,
+        most=10_000_000,
+    )
     max_pull_messages: Count = setting(
         32,
         _LIMITS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -18,9 +19,12 @@ from gateway.reactor import Reactor
 from gateway.tap import Tap
 from gateway.tls import TlsLayers
 from gateway.wire.commands import Command, CommandError, decode_command
-from gateway.wire.frames import FrameBuffer, FrameError
+from gateway.wire.frames import Frame, FrameBuffer, FrameError
 from gateway.wire.messages import pack_host
 from gateway.wire.opening import Opening, OpeningError, show_address
+
+MAX_UNSENT_BYTES = 64 << 20
+"""Bytes that wait for one client to read them, unless the settings say otherwise."""
 
 UNKNOWN_HOST = "127.0.0.1"
 """Stands for an IPv6 peer in a message: old clients cannot read longer addresses (C++, Go)."""
@@ -31,7 +35,8 @@ class RemotingConnection(Protocol):
     """Splits what arrives into commands and hands them on; is the `Peer` of the calls.
 
     A client that does not read its answers is not read from either: the transport pauses this connection when its
-    output is full (it is the transport's streaming producer), so neither side's memory grows.
+    output is full (it is the transport's streaming producer). What it had sent until then waits for it to read on, so
+    neither side's memory grows; what others send to it meanwhile may not pass `max_unsent_bytes`.
     """
 
     factory: RemotingFactory
@@ -48,8 +53,12 @@ class RemotingConnection(Protocol):
         self._receive = self._open
         self._layer: Any = None  # Twisted does not say the types of its methods
         self._frames = FrameBuffer()
+        self._received: deque[Frame] = deque()
+        self._malformed = False
+        self._unsent = 0
         self._unfinished = 0
         self._closing = False
+        self._aborted = False
 
     def connectionMade(self) -> None:
         peer = self.transport.getPeer()
@@ -109,22 +118,28 @@ class RemotingConnection(Protocol):
     def _read(self, data: bytes) -> None:
         """Take the bytes of frames."""
         try:
-            frames = self._frames.feed(data)
-            malformed = False
+            self._received += self._frames.feed(data)
         except FrameError as error:
-            frames = error.frames
-            malformed = True
+            self._received += error.frames
+            self._malformed = True
         self._note_unfinished(self._frames.pending)
-        on_command = self.factory.on_command
+        self._work()
+
+    def _work(self) -> None:
+        """Hand on the commands of the frames that have arrived, as long as the client reads its answers."""
+        received, on_command = self._received, self.factory.on_command
         tap = self.factory.tap
         try:
-            for frame in frames:
+            # One that is closing is told only where to go, in a few bytes.
+            while received and (self._closing or not self.congested):
+                frame = received.popleft()
                 if tap is not None:
                     tap.received(self, frame)
                 on_command(decode_command(frame), self)
         except CommandError:
-            malformed = True
-        if malformed:
+            self._malformed = True
+            received.clear()
+        if self._malformed and not received:
             # As upstream: what cannot be parsed is not answered. What was answered before it still leaves.
             self.log.info("closed {peer}: it sent a malformed frame", peer=self.address)
             self.close()
@@ -137,10 +152,20 @@ class RemotingConnection(Protocol):
         self.factory.disconnected(self)
 
     def send(self, frame: bytes) -> None:
-        if self.open:
-            self.transport.write(frame)
-            if self.factory.tap is not None:
-                self.factory.tap.sent(self, frame)
+        if not self.open or self._aborted:
+            return
+        self.transport.write(frame)
+        if self.factory.tap is not None:
+            self.factory.tap.sent(self, frame)
+        if self.congested:
+            self._unsent += len(frame)
+            if self._unsent > self.factory.max_unsent_bytes:
+                self.log.warn(
+                    "closed {peer}: it does not read, and max_unsent_bytes = {limit} wait for it",
+                    peer=self.address,
+                    limit=self.factory.max_unsent_bytes,
+                )
+                self.abort()
 
     def close(self) -> None:
         """Close once everything that was sent has left; asked again, close at once."""
@@ -154,7 +179,9 @@ class RemotingConnection(Protocol):
 
     def abort(self) -> None:
         """Close at once, and let go of what it holds."""
+        self._aborted = True
         self._frames = FrameBuffer(self.factory.max_frame_size)
+        self._received.clear()
         self.transport.abortConnection()
 
     def pauseProducing(self) -> None:
@@ -163,8 +190,11 @@ class RemotingConnection(Protocol):
 
     def resumeProducing(self) -> None:
         self.congested = False
+        self._unsent = 0
         if self.open:
             self.transport.resumeProducing()
+            if self._received:
+                self.factory.reactor.callLater(0, self._work)
 
     def stopProducing(self) -> None:
         """The transport says it wants no more; `connectionLost` follows."""
@@ -188,6 +218,7 @@ class RemotingFactory(ServerFactory):
     :param idle_seconds: silence after which a connection is closed.
     :param tls: what makes the TLS of those that ask for it; None refuses them.
     :param tls_only: refuse the others.
+    :param max_unsent_bytes: bytes that wait for one client to read them; past it the connection is closed.
     :param max_unfinished_bytes: bytes of frames that are still arriving, over all connections; past it the
         connections with the largest ones are closed.
     """
@@ -205,6 +236,7 @@ class RemotingFactory(ServerFactory):
         max_frame_size: int,
         max_unfinished_bytes: int,
         idle_seconds: float,
+        max_unsent_bytes: int = MAX_UNSENT_BYTES,
         tls: TlsLayers | None = None,
         tls_only: bool = False,
     ) -> None:
@@ -214,6 +246,7 @@ class RemotingFactory(ServerFactory):
         self.max_frame_size = max_frame_size
         self.max_connections = max_connections
         self._max_unfinished_bytes = max_unfinished_bytes
+        self.max_unsent_bytes = max_unsent_bytes
         self.idle_seconds = idle_seconds
         self.tls = tls
         self.tls_only = tls_only
@@ -226,6 +259,7 @@ class RemotingFactory(ServerFactory):
     def configure(self, config: Config) -> None:
         """Keep connections by these settings."""
         self.max_connections = config.max_connections
+        self.max_unsent_bytes = config.max_unsent_bytes
         self.idle_seconds = config.connection_idle_ms / 1000
 
     def buildProtocol(self, addr: object) -> Any:

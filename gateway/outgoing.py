@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from twisted.logger import Logger
 
+from gateway.config import Config
+from gateway.overload import overloaded
 from gateway.reactor import DelayedCall, Reactor
 from gateway.router import Peer
 from gateway.wire.codes import CommandFlag
@@ -29,7 +31,8 @@ class _Waiting(NamedTuple):
 class Outgoing:
     """Sends requests to clients and brings each answer to whoever asked.
 
-    The numbers are the gateway's own: they have nothing to do with those that clients give theirs.
+    The numbers are the gateway's own: they have nothing to do with those that clients give theirs. At most
+    `max_asked_clients` requests wait for their answers.
     """
 
     log = Logger()
@@ -38,6 +41,20 @@ class Outgoing:
         self._reactor = reactor
         self._opaque = 0
         self._waiting: dict[Peer, dict[int, _Waiting]] = {}
+        self._count = 0
+        self._limit = MAX_OPAQUE
+
+    def configure(self, config: Config) -> None:
+        """Let as many wait as the settings say."""
+        self._limit = config.max_asked_clients
+
+    def check_room(self, count: int = 1) -> None:
+        """See whether so many more clients may be asked.
+
+        :raises RequestError: when they may not.
+        """
+        if self._count + count > self._limit:
+            raise overloaded("max_asked_clients", self._limit)
 
     def oneway(
         self, peer: Peer, code: int, ext: Mapping[str, str] | None = None, body: bytes = b""
@@ -59,7 +76,9 @@ class Outgoing:
         :param timeout: seconds to wait for the answer.
         :param on_answer: called exactly once, and never before this returns. `peer.open` then tells
             a late answer from a lost connection.
+        :raises RequestError: when too many requests wait already; nothing was asked then.
         """
+        self.check_room()
         opaque = self._number()
         seconds = timeout if peer.open else 0.0
         waiting = self._waiting.setdefault(peer, {})
@@ -67,6 +86,7 @@ class Outgoing:
             opaque = self._number()
         deadline = self._reactor.callLater(seconds, lambda: self._finish(peer, opaque, None))
         waiting[opaque] = _Waiting(on_answer, deadline)
+        self._count += 1
         peer.send(encode_command(code, opaque, ext=ext, body=body))
 
     def answered(self, command: Command, peer: Peer) -> None:
@@ -90,6 +110,7 @@ class Outgoing:
     def _finish(self, peer: Peer, opaque: int, answer: Command | None) -> None:
         waiting = self._waiting[peer]
         on_answer, _ = waiting.pop(opaque)
+        self._count -= 1
         if not waiting:
             del self._waiting[peer]
         try:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
+from gateway.config import Config
+from gateway.overload import overloaded
 from storage import Growth, Queue
 
 
@@ -76,18 +78,37 @@ class ParkingLot:
 
     Whoever parks has just looked at the queue, and commits do not happen in between, so no message can slip in unseen.
     Pulls that want none of the new messages' tags are not looked at: what waits here has seen its queue to its end, or
-    would have skipped the rest.
+    would have skipped the rest. At most `max_waiting_requests` are to wait.
     """
 
     def __init__(self) -> None:
         self._queues: dict[Queue, _Waiting] = {}
+        self._count = 0
+        self._limit = 0
+
+    def configure(self, config: Config) -> None:
+        """Have room for as many as the settings say."""
+        self._limit = config.max_waiting_requests
 
     def __len__(self) -> int:
-        return sum(len(waiting.all()) for waiting in self._queues.values())
+        return self._count
+
+    def has_room(self, count: int = 1) -> bool:
+        """Whether so many more may wait."""
+        return self._count + count <= self._limit
+
+    def check_room(self) -> None:
+        """See whether one more may wait.
+
+        :raises RequestError: when it may not.
+        """
+        if not self.has_room():
+            raise overloaded("max_waiting_requests", self._limit)
 
     def park(self, pull: Parked) -> None:
         """Let a pull wait until its queue grows, but not past its deadline."""
         self._queues.setdefault(pull.queue, _Waiting()).add(pull)
+        self._count += 1
 
     def grown(self, growth: Growth) -> None:
         """Look again for the pulls that may want what is new in a queue."""
@@ -125,7 +146,8 @@ class ParkingLot:
             if pull.alive and not pull.retry(first):
                 self.park(pull)
 
-    def _remove(self, queue: Queue, pulls: Iterable[Parked]) -> None:
+    def _remove(self, queue: Queue, pulls: Collection[Parked]) -> None:
+        self._count -= len(pulls)
         waiting = self._queues[queue]
         for pull in pulls:
             waiting.remove(pull)

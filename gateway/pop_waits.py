@@ -109,12 +109,13 @@ class PopWaits:
         :param over: answers that there is nothing.
         :returns: False when too many wait already.
         """
-        if self.count(waited) >= MAX_WAITING:
+        places = list(queues)
+        if self.count(waited) >= MAX_WAITING or not self._parked.has_room(len(places)):
             return False
         self._counts[waited] = self.count(waited) + 1
         wait = _Wait(peer, retry, over, lambda: self._forget(waited))
         deadline = self._reactor.seconds() + min(seconds, LONGEST_WAIT)
-        for queue in queues:
+        for queue in places:
             self._parked.park(_WaitAt(wait, queue, deadline))
         return True
 

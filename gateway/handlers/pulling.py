@@ -104,6 +104,7 @@ class Pulling:
         has_skipped = pull.offset != offset
         may_wait = fields.sys_flag & PullSysFlag.SUSPEND and fields.suspend_timeout_millis > 0
         if may_wait and not has_skipped:
+            self._broker.parked.check_room()
             wait = min(fields.suspend_timeout_millis / 1000, LONGEST_SUSPENSION)
             pull.deadline = self._reactor.seconds() + wait
             self._broker.parked.park(pull)

@@ -85,6 +85,7 @@ class Relays:
                     ResponseCode.SYSTEM_ERROR,
                     f"the client does not support this feature. version={client.version}",
                 )
+        self._broker.outgoing.check_room(len(clients))
         tables: dict[str, msgspec.Raw] = {}
         silent = {client.client_id for client in clients}
 

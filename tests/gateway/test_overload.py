@@ -1,0 +1,157 @@
+"""Too much at once: each limit refuses in words that clients know, and what one does not read harms nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.commands import Command
+from tests.gateway.conftest import MakeGateway
+from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
+from tests.gateway.test_pop import pop_fields
+
+MIB = 1 << 20
+
+
+class TestWaitingRequests:
+    @pytest.fixture
+    def gateway(self, make_gateway: MakeGateway) -> MemoryGateway:
+        return make_gateway(max_waiting_requests=2)
+
+    def test_pulls_are_refused(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        client.send_message()
+        first = client.park(offset=1)
+        gateway.connect().park(offset=1)
+        refused = gateway.connect().ask_pull(offset=1, wait_ms=15_000)
+        assert refused.code == ResponseCode.SYSTEM_BUSY
+        assert refused.remark == (
+            "[OVERLOAD]system busy, start flow control for a while: max_waiting_requests = 2 is reached"
+        )
+        # One that need not wait is answered as ever, and so are those that wait.
+        assert len(gateway.connect().pull()) == 1
+        client.send_message(body="new")
+        answer = client.answer(first)
+        assert answer is not None
+        assert answer.code == ResponseCode.SUCCESS
+
+    @pytest.mark.parametrize(
+        "leave",
+        [
+            lambda gateway, waiting: gateway.connect().send_message(),
+            lambda gateway, waiting: gateway.advance(16_000),
+            lambda gateway, waiting: (waiting.disconnect(), gateway.advance(1_000)),
+        ],
+        ids=["a message comes", "their time is over", "their client leaves"],
+    )
+    def test_there_is_room_again(
+        self,
+        gateway: MemoryGateway,
+        client: MemoryClient,
+        leave: Callable[[MemoryGateway, MemoryClient], object],
+    ) -> None:
+        client.send_message()
+        waiting = gateway.connect()
+        for _ in range(2):
+            waiting.park(offset=1)
+        assert len(gateway.service.broker.parked) == 2
+        leave(gateway, waiting)
+        assert len(gateway.service.broker.parked) == 0
+        client.send_message("others")
+        client.park("others", offset=1)
+
+    def test_pops_are_told_that_it_is_full(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        client.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "consumers"})
+        client.send_message("empty", fields={"topic_queues": 4})
+        gateway.connect().park("empty", offset=1)
+        where = pop_fields(gateway, topic="empty", queueId=1, pollTime=15_000)
+        answer = client.ask(RequestCode.POP_MESSAGE, where)
+        assert answer.code == ResponseCode.POLLING_FULL
+
+    def test_can_be_changed_while_serving(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        client.send_message()
+        changed = client.ask(
+            RequestCode.UPDATE_BROKER_CONFIG, None, b"maxPopPollingSize=3\nmax_unsent_bytes=2MiB\n"
+        )
+        assert changed.code == ResponseCode.SUCCESS
+        for _ in range(3):
+            client.park(offset=1)
+        assert client.ask_pull(offset=1, wait_ms=15_000).code == ResponseCode.SYSTEM_BUSY
+
+
+class TestAskedClients:
+    def ask(self, client: MemoryClient) -> int:
+        fields = {"consumerGroup": "consumers", "clientId": "worker", "jstackEnable": "false"}
+        return client.send(RequestCode.GET_CONSUMER_RUNNING_INFO, fields)
+
+    def test_tools_are_refused(self, make_gateway: MakeGateway) -> None:
+        gateway = make_gateway(max_asked_clients=1)
+        client, worker = gateway.connect(), gateway.connect()
+        client.send_message()
+        worker.heartbeat("worker")
+        worker.take()
+        waiting = self.ask(client)
+        assert client.answer(waiting) is None
+        refused = client.answer(self.ask(client))
+        assert refused is not None
+        assert refused.code == ResponseCode.SYSTEM_BUSY
+        assert len(worker.requests()) == 1
+        # The first one's time is over, so somebody else may ask.
+        gateway.advance(60_000)
+        assert client.answer(waiting) is not None
+        assert client.answer(self.ask(client)) is None
+
+
+class TestUnread:
+    """A client that asks for much and reads nothing."""
+
+    @pytest.fixture
+    def gateway(self, make_gateway: MakeGateway) -> MemoryGateway:
+        gateway = make_gateway(max_unsent_bytes=MIB)
+        gateway.connect().send_message(body=bytes(200_000))
+        return gateway
+
+    def greedy(self, gateway: MemoryGateway) -> MemoryClient:
+        """It has sent 50 pulls at once, whose answers would have 10 MB."""
+        client = gateway.connect()
+        client.stop_reading()
+        for _ in range(50):
+            client.send(RequestCode.PULL_MESSAGE, client.pull_request())
+        gateway.settle()
+        return client
+
+    def test_is_answered_as_it_reads(self, gateway: MemoryGateway) -> None:
+        client = self.greedy(gateway)
+        assert client.transport.unread < 2 * 210_000
+        answers: list[Command] = []
+        while arrived := client.take():
+            answers += arrived
+            assert len(arrived) <= 2
+        assert [one.code for one in answers] == [ResponseCode.SUCCESS] * 50
+        assert sorted(one.opaque for one in answers) == [one.opaque for one in answers]
+
+    def test_harms_nobody(self, gateway: MemoryGateway) -> None:
+        for _ in range(10):
+            self.greedy(gateway)
+        client = gateway.connect()
+        client.send_message("others", "hello")
+        assert bodies(client.pull("others")) == ["hello"]
+
+    def test_is_closed_when_too_much_waits_for_it(self, gateway: MemoryGateway) -> None:
+        slow, quick = gateway.connect(), gateway.connect()
+        for _ in range(20):
+            slow.park(offset=1)
+        waiting = quick.park(offset=1)
+        slow.stop_reading()
+        gateway.connect().send_message(body=bytes(200_000))
+        gateway.settle()
+        assert slow.closed
+        assert slow.transport.unread < MIB + 3 * 210_000
+        answer = quick.answer(waiting)
+        assert answer is not None
+        assert len(answer.body) > 200_000

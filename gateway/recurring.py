@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 from twisted.logger import Logger
 
+from gateway.audit import AuditLog
 from gateway.clock import Clock
 from gateway.committer import Recurred
 from gateway.config import Config
@@ -157,12 +158,19 @@ class RecurringMessages:
     log = Logger()
 
     def __init__(
-        self, store: Store, clock: Clock, intake: Intake, topics: Topics, config: Config
+        self,
+        store: Store,
+        clock: Clock,
+        intake: Intake,
+        topics: Topics,
+        audit: AuditLog,
+        config: Config,
     ) -> None:
         self._store = store
         self._clock = clock
         self._intake = intake
         self._topics = topics
+        self._audit = audit
         self.disk_full = False
         """Set by the housekeeping: nothing fires until there is room again."""
         self.configure(config)
@@ -235,6 +243,9 @@ class RecurringMessages:
         self._count += old is None
         self._wake_for(new)
         outcome = "set" if old is None else "updated" if goes_on else "replaced"
+        self._audit.note(
+            f"recurring {outcome}", topic=topic.name, name=name, cron=rule.cron, every=rule.every
+        )
         return RecurringChange(outcome, _describe(new, definition))
 
     def pause(self, topic: str, name: str) -> RecurringChange:
@@ -242,6 +253,7 @@ class RecurringMessages:
         one, definition = self._current(topic, name)
         if not one.paused:
             plan_recurring(self._store, *one[:4], paused=True)
+            self._audit.note("recurring paused", topic=topic, name=name)
         outcome = "already paused" if one.paused else "paused"
         return RecurringChange(outcome, _describe(one._replace(paused=True), definition))
 
@@ -256,12 +268,14 @@ class RecurringMessages:
         if outcome == "resumed":
             plan_recurring(self._store, *one[:4], paused=False)
             self._wake_for(one)
+            self._audit.note("recurring resumed", topic=topic, name=name)
         return RecurringChange(outcome, _describe(one, definition))
 
     def delete(self, topic: str, name: str) -> RecurringChange:
         """Forget it; what has fired stays where it is. :returns: "deleted"."""
         one, definition = self._current(topic, name)
         self._delete(one)
+        self._audit.note("recurring deleted", topic=topic, name=name)
         return RecurringChange("deleted", _describe(one, definition))
 
     def forget_topic(self, topic: str) -> int:

@@ -177,7 +177,8 @@ def _pair(text: str) -> tuple[str, str]:
 def _change(name: str, meaning: str) -> None:
     @recurring.command(
         name,
-        help=f"{meaning}\n\nSays what was done, also when there was nothing to do.\n\n\b\nExample:\n  tidegate recurring {name} --topic reports --name nightly",
+        help=f"{meaning}\n\nSays what was done, also when there was nothing to do.\n\n"
+        f"\b\nExample:\n  tidegate recurring {name} --topic reports --name nightly",
     )
     @server_options
     @_named

@@ -340,7 +340,7 @@ class Gateway:
         )
         quotas = Quotas(store, config, reactor.seconds)
         intake = Intake(store, clock, committer, quotas, config, host)
-        recurring = RecurringMessages(store, clock, intake, topics, config)
+        recurring = RecurringMessages(store, clock, intake, topics, audit, config)
         committer.recur(recurring)
         self.broker = broker = Broker(
             config=config,

@@ -668,6 +668,20 @@ def test_a_definition_that_cannot_be_used_is_paused(
     }
 
 
+def test_who_changed_what_is_in_the_audit_log(gateway: MemoryGateway, client: MemoryClient) -> None:
+    put(client, every="1m")
+    put(client, every="2m")
+    for what in ("pause", "pause", "resume", "resume", "delete", "delete"):
+        change(client, what)
+    lines = [json.loads(line) for line in (gateway.data / "audit.jsonl").read_text().splitlines()]
+    noted = [(line["action"], line["topic"], line["name"]) for line in lines]
+    assert noted == [
+        (f"recurring {done}", "orders", "nightly")
+        for done in ("set", "replaced", "paused", "resumed", "deleted")
+    ]
+    assert lines[1]["every"] == "2m"
+
+
 def test_metrics(make_gateway: MakeGateway) -> None:
     gateway = make_gateway()
     client = gateway.connect()

@@ -23,6 +23,7 @@ from gateway.audit_command import audit
 from gateway.capturing import capture
 from gateway.clock_command import clock
 from gateway.log_command import log_level
+from gateway.manual import completion, man
 from gateway.recurring_command import recurring
 
 if TYPE_CHECKING:
@@ -95,7 +96,9 @@ def _settle(file: Path | None, flags: dict[str, object]) -> Loaded:
         "padding_helptext_first_line": (0, 0, 1, 0),
     }
 )
-@click.command_panel("A gateway of your own", commands=["serve", "config", "version"])
+@click.command_panel(
+    "A gateway of your own", commands=["serve", "config", "version", "completion", "man"]
+)
 @click.command_panel(
     "What a running gateway holds", commands=["pending", "abort", "recurring", "clock", "log-level"]
 )
@@ -316,7 +319,7 @@ def compat(arguments: tuple[str, ...]) -> None:
     compare.main(args=arguments, prog_name="tidegate compat")
 
 
-for command in (*care.COMMANDS, audit, clock, log_level, recurring):
+for command in (*care.COMMANDS, audit, clock, log_level, recurring, completion, man):
     cli.add_command(command)
 cli.add_command(capture)
 

@@ -69,6 +69,7 @@ from gateway.rescheduling import Rescheduling
 from gateway.resets import Resets
 from gateway.router import RequestError, Router
 from gateway.routes import Handlers, routes
+from gateway.service_manager import ServiceManager
 from gateway.setting_values import HostPort
 from gateway.stats import Statistics
 from gateway.tap import Tapping
@@ -506,6 +507,9 @@ def run(config: Config) -> int:
             else "no console and no API: http is not a loopback address; set http_token_file or authentication",
             flush=True,
         )
+    manager = ServiceManager()
+    manager.ready(f"clients are told {gateway.advertised}", reactor)
+    reactor.addSystemEventTrigger("before", "shutdown", manager.stopping)
     reactor.addSystemEventTrigger("before", "shutdown", gateway.stop)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: reactor.callFromThread(reactor.stop))

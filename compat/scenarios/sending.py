@@ -18,6 +18,52 @@ from compat.scenarios.stage import (
 from gateway.wire.codes import RequestCode
 from gateway.wire.messages import BatchItem, encode_batch
 
+_SYSTEM_PROPERTIES = {
+    "REAL_TOPIC": "other",
+    "REAL_QID": "3",
+    "RETRY_TOPIC": "other",
+    "RECONSUME_TIME": "2",
+    "MAX_RECONSUME_TIMES": "3",
+    "MIN_OFFSET": "7",
+    "MAX_OFFSET": "8",
+    "BUYER_ID": "9",
+    "ORIGIN_MESSAGE_ID": "7F0000010000000000000000000000FF",
+    "TRANSFER_FLAG": "a",
+    "CORRECTION_FLAG": "b",
+    "MQ2_FLAG": "c",
+    "PGROUP": "someone",
+    "MSG_REGION": "Elsewhere",
+    "TRACE_ON": "false",
+    "UNIQ_KEY": "mine",
+    "EXTEND_UNIQ_INFO": "more",
+    "INSTANCE_ID": "i",
+    "CLUSTER": "another",
+    "MSG_TYPE": "ordinary",
+    "POP_CK": "1 2 3",
+    "POP_CK_OFFSET": "5",
+    "1ST_POP_TIME": "1000",
+    "SHARDING_KEY": "s",
+    "__SHARDINGKEY": "s",
+    "INNER_NUM": "1",
+    "INNER_BASE": "0",
+    "DUP_INFO": "d",
+    "TRANSACTION_CHECK_TIMES": "4",
+    "CHECK_IMMUNITY_TIME_IN_SECONDS": "30",
+    "TRAN_PREPARED_QUEUE_OFFSET": "6",
+    "TIMER_ENQUEUE_MS": "1000",
+    "TIMER_DEQUEUE_MS": "1000",
+    "TIMER_ROLL_TIMES": "1",
+    "TIMER_OUT_MS": "1000",
+    "TIMER_DEL_FLAG": "1",
+    "DLQ_ORIGIN_TOPIC": "other",
+    "BORN_HOST": "192.0.2.1",
+    "BORN_TIMESTAMP": "1000",
+    "CONSUME_START_TIME": "1000",
+    "INNER_MULTI_DISPATCH": "one,two",
+    "__CRC32#": "12345",
+}
+"""Of the names in MessageConst those that no other scenario is about."""
+
 
 @scenario(*OFFICIAL_AND_OLD)
 def one_message(stage: Stage) -> None:
@@ -180,6 +226,16 @@ def missing_and_wrong_fields(stage: Stage) -> None:
     stage.send("queueId no number", raw, topic, queueId="x")
     stage.send("sysFlag empty", raw, topic, sysFlag="")
     stage.send("bornTimestamp a fraction", raw, topic, bornTimestamp="1.5")
+
+
+@scenario(*RAW)
+def names_of_the_server(stage: Stage) -> None:
+    """Properties with names that servers use themselves are kept, dropped or refused alike."""
+    topic = stage.topic()
+    raw = stage.raw()
+    for name, value in _SYSTEM_PROPERTIES.items():
+        stage.send(name, raw, topic, name.encode(), properties=f"{name}\x01{value}\x02")
+    stage.ask("stored", raw, RequestCode.PULL_MESSAGE, raw.pull_fields(topic))
 
 
 @scenario(*RAW)

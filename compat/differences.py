@@ -39,13 +39,14 @@ DIFFERENCES: Final[Sequence[Difference]] = (
         upstream="*Exception*",
     ),
     Difference(
-        "The words of some other refusals: a queue that is none, a time or a filter that is wrong.",
+        "The words of some other refusals: a queue that is none, a time or a filter that is wrong, a batch in one record.",
         "They name the setting, the property or the column in question. The code is the same.",
         (
             *("seen/no queues/remark", "seen/queue too high/remark"),
             *("seen/TIMER_*/remark", "seen/other kind/remark", "seen/22 /remark"),
+            *("seen/INNER_NUM/remark", "seen/batch flag*/remark", "seen/unwrap flag and*/remark"),
         ),
-        ("sending.refusals*", "later.*", "clients.checks*", "filters.*"),
+        ("sending.refusals*", "sending.names-of*", "later.*", "clients.checks*", "filters.*"),
     ),
     Difference(
         "A batch that cannot be read is an illegal message (13).",

@@ -69,6 +69,9 @@ def rocketmq(folder: Path) -> Iterator[Peer]:
     settings = {
         "transactionTimeOut": "3000",
         "transactionCheckInterval": "1000",
+        # Else it turns sends away where the machine is busy.
+        "waitTimeMillsInSendQueue": "10000",
+        "osPageCacheBusyTimeOutMills": "10000",
         "authenticationMetadataProvider": provider.format("authentication", "Authentication"),
         "authorizationMetadataProvider": provider.format("authorization", "Authorization"),
     }

@@ -235,7 +235,12 @@ def names_of_the_server(stage: Stage) -> None:
     raw = stage.raw()
     for name, value in _SYSTEM_PROPERTIES.items():
         stage.send(name, raw, topic, name.encode(), properties=f"{name}\x01{value}\x02")
-    stage.ask("stored", raw, RequestCode.PULL_MESSAGE, raw.pull_fields(topic))
+    inner = "INNER_NUM\x012\x02"
+    stage.send("batch flag", raw, topic, b"batch flag", sysFlag="128")
+    stage.send("batch flag and number", raw, topic, properties=inner, sysFlag="128")
+    stage.send("unwrap flag and number", raw, topic, properties=inner, sysFlag="64")
+    stage.send("unwrap flag", raw, topic, b"unwrap flag", sysFlag="64")
+    stage.ask("stored", raw, RequestCode.PULL_MESSAGE, raw.pull_fields(topic, 30))
 
 
 @scenario(*RAW)

@@ -106,6 +106,7 @@ class Sending:
             self._send_batch(call, topic, queue_id)
             return
         properties = fields.properties or ""
+        _refuse_inner_batch(fields.sys_flag, properties)
         if asks_to_recur(properties):
             self._recurring(call, topic, queue_id, properties)
             return
@@ -296,6 +297,8 @@ class Sending:
             )
             for item in items
         ]
+        for message in messages:
+            _refuse_inner_batch(message.sys_flag, message.properties)
         if any(asks_to_recur(message.properties) for message in messages):
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,
@@ -379,6 +382,21 @@ class Sending:
             f"{properties}{names.RETRY_TOPIC}\x01{origin_topic}\x02"
             f"{names.ORIGIN_MESSAGE_ID}\x01{origin_id}\x02"
             f"{names.WAIT}\x01false\x02{names.DELAY}\x01{level}\x02"
+        )
+
+
+def _refuse_inner_batch(sys_flag: int, properties: str) -> None:
+    """Refuse a batch in one record, which only topics with a batch queue take (HookUtils.checkInnerBatch).
+
+    Consumers would take such a message's body apart, whatever it is.
+    """
+    if sys_flag & SysFlag.INNER_BATCH or (
+        names.INNER_NUM in properties and find(properties, names.INNER_NUM) is not None
+    ):
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"a message with the sysFlag {SysFlag.INNER_BATCH} or the property {names.INNER_NUM} is a batch in one "
+            "record; there are no topics for those here",
         )
 
 

@@ -312,6 +312,23 @@ class TestSize:
         assert "2048B" in answer.remark
 
 
+class TestBatchInOneRecord:
+    @pytest.mark.parametrize(
+        ("sys_flag", "properties"),
+        [(0x80, ""), (0x80, "INNER_NUM\x012\x02"), (0, "INNER_NUM\x012\x02")],
+    )
+    def test_is_refused(self, client: MemoryClient, sys_flag: int, properties: str) -> None:
+        """Consumers would take its body apart."""
+        fields = client.send_fields(sys_flag=sys_flag, properties=properties)
+        answer = client.ask(RequestCode.SEND_MESSAGE_V2, fields, b"hello")
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert "INNER_NUM" in (answer.remark or "")
+
+    def test_other_names_that_begin_so_are_not(self, client: MemoryClient) -> None:
+        fields = client.send_fields(properties="MY_INNER_NUMBER\x012\x02")
+        assert client.ask(RequestCode.SEND_MESSAGE_V2, fields, b"hello").code == 0
+
+
 class TestRetryTopics:
     TOPIC = "%RETRY%workers"
 

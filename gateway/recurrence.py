@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import Enum
 from functools import lru_cache
+from itertools import islice, pairwise
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -21,6 +22,9 @@ from gateway.setting_values import LONGEST, parse_duration, show_duration
 
 MAX_EXPRESSION = 200
 """Longest cron expression, in characters."""
+
+FINEST_CRON_MS = 1_000
+"""What cron expressions name is seconds at the finest."""
 
 SAMPLE = 60
 """Occurrences of a cron expression that are looked at to see how close together they come."""
@@ -150,15 +154,13 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         first = self.next_after(now_ms, now_ms)
         if first is None:
             raise RuleError(f"{self} never fires from now on")
-        shortest = self.every_ms
-        if shortest is None:
-            shortest = min_period_ms
-            before = first
-            for number, time_ms in enumerate(self.times_after(first, now_ms)):
-                if number == SAMPLE:
-                    break
-                shortest = min(shortest, time_ms - before)
-                before = time_ms
+        if self.every_ms is not None:
+            shortest = self.every_ms
+        elif min_period_ms <= FINEST_CRON_MS:
+            return
+        else:
+            sample = [first, *islice(self.times_after(first, now_ms), SAMPLE)]
+            shortest = min((b - a for a, b in pairwise(sample)), default=min_period_ms)
         if shortest < min_period_ms:
             raise RuleError(
                 f"{self} fires every {show_duration(shortest * _ONE_MS)}; the shortest period is "

@@ -290,10 +290,11 @@ def drain(data: Path, server: tuple[str, int], timeout: float) -> None:
     from gateway.draining import drain as hand_over
     from gateway.intake import terms_of
     from gateway.transfer import Sender
-    from storage import Store
+    from storage import Store, count_recurring
 
     _must_exist(data)
     store = Store(data, terms_of)
+    recurring = count_recurring(store)
     sent = stay = 0
     try:
         with Sender(server, timeout) as sender:
@@ -309,6 +310,10 @@ def drain(data: Path, server: tuple[str, int], timeout: float) -> None:
     finally:
         store.close()
         _tell(f"{sent:,} handed over, {stay:,} refused")
+        if recurring:
+            _tell(
+                f"{recurring:,} recurring messages stay, as no other broker has such: docs/recurring.md"
+            )
     if stay:
         sys.exit(_FAULTY)
 

@@ -98,6 +98,16 @@ def test_a_serving_gateway_is_not_drained(make_gateway: MakeGateway, tidegate: C
     assert pending(gateway) == ["A"]
 
 
+def test_recurring_messages_are_said_to_stay(make_gateway: MakeGateway, tidegate: Command) -> None:
+    gateway = make_gateway()
+    order = {"TIDEGATE_NAME": "nightly", "TIDEGATE_EVERY": "1h"}
+    assert gateway.connect().send_message("orders", "x", order).code == 0
+    gateway.stop()
+    done = tidegate("drain", "--data", gateway.data, "--to", "127.0.0.1:1")
+    assert done.returncode == 0
+    assert done.stderr.splitlines()[1].startswith("1 recurring messages stay")
+
+
 @pytest.mark.live
 def test_drain_from_one_gateway_to_another(tmp_path: Path, tidegate: Command) -> None:
     due_ms = now_ms() + 3_600_000

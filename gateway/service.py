@@ -287,7 +287,7 @@ class Gateway:
         connections = partial(len, self.factory.connections)
         metrics = Metrics(self.broker, connections, lambda: self.recorded)
         web = compose(
-            *(self.broker, self._pending, self._reactor, self._sending.send),
+            *(self.broker, self._pending, self._rescheduling, self._reactor, self._sending.send),
             not_ready=self._not_ready,
             connections=connections,
         )
@@ -378,7 +378,7 @@ class Gateway:
         ):
             broker.follow(part.configure)
         self._pending = pending = PendingMessages(broker)
-        rescheduling = Rescheduling(broker, pending)
+        self._rescheduling = rescheduling = Rescheduling(broker, pending)
         timer_orders = TimerOrders(broker, pending, rescheduling)
         self._sending = sending = Sending(broker, timer_orders)
         transactions = Transactions(broker)

@@ -16,7 +16,7 @@ from storage.halves import (
     put_off_check,
     take_half,
 )
-from storage.keys import Terms
+from storage.keys import HELD_SPAN_MS, Terms
 from storage.lookup import (
     Found,
     FoundPage,
@@ -54,11 +54,14 @@ from storage.rescheduling import (
 )
 from storage.retention import remove_expired
 from storage.store import Aborted, AbortResult, Fired, Growth, Store, Usage
+from storage.timeline import Columns, count_due, due_range
 
 __all__ = [
+    "HELD_SPAN_MS",
     "MAX_LOOKED_AT",
     "AbortResult",
     "Aborted",
+    "Columns",
     "Compacted",
     "DataFolderError",
     "Fired",
@@ -86,10 +89,12 @@ __all__ = [
     "back_up",
     "can_replace",
     "compact",
+    "count_due",
     "count_recurring",
     "current_recurring",
     "delete_recurring",
     "delete_recurring_of",
+    "due_range",
     "due_recurring",
     "find_by_id",
     "find_by_key",

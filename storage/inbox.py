@@ -169,17 +169,23 @@ class Inbox:
         self, start: bytes, end: bytes, topic: bytes | None
     ) -> Iterator[tuple[bytes, bytes]]:
         """The timers from `start` on and before `end`, of one topic or of all, in the order of keys."""
+        found = self.rows_between(start, end, topic)
+        # Most readers stop after a page, so what lies behind it need not be sorted.
+        heapify(found)
+        while found:
+            yield heappop(found)
+
+    def rows_between(
+        self, start: bytes, end: bytes, topic: bytes | None
+    ) -> list[tuple[bytes, bytes]]:
+        """The same timers in no order."""
         name = topic + b"\0" if topic is not None else b""
-        found = [
+        return [
             row
             for rows in (self._rows, self._taken)
             for row in rows.items()
             if start <= row[0] < end and row[0].startswith(name, 8) and row[0] not in self._added
         ]
-        # Most readers stop after a page, so what lies behind it need not be sorted.
-        heapify(found)
-        while found:
-            yield heappop(found)
 
     def _put(self, key: bytes, value: bytes) -> None:
         self._rows[key] = value

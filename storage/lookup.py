@@ -139,14 +139,7 @@ def scan_pending(
     found: list[Found] = []
     with store.read_transaction() as txn:
         start = max(pack_u64(begin_ms), cursor + b"\0" if cursor is not None else b"")
-        in_table = (
-            _all_timers(store, txn, start, end_ms)
-            if topic is None
-            else _timers_of(store, txn, topic, start, end_ms)
-        )
-        in_memory = store.inbox.between(start, pack_u64(end_ms), topic)
-        waiting = waiting_timers(txn, store.tables, topic, start, pack_u64(end_ms))
-        for seen, (key, value) in enumerate(merge(in_table, in_memory, waiting), 1):
+        for seen, (key, value) in enumerate(pending_timers(store, txn, topic, start, end_ms), 1):
             matches = tag_hash is None or TIMER_VALUE.unpack(value)[1] == tag_hash
             if matches:
                 _, _, sequence, message_id = split_timer_key(key)
@@ -176,6 +169,25 @@ def newest_stored_ms(store: Store) -> int:
             # From a queue's last row to the last row of the queue before it.
             alive = cursor.set_range(cursor.key()[:-8]) and cursor.prev()
     return newest_ms
+
+
+def pending_timers(
+    store: Store, txn: lmdb.Transaction, topic: bytes | None, start: bytes, end_ms: int
+) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values, as in `timers` and in their order, of all that has not fired, wherever it waits.
+
+    :param topic: only messages of this topic; None for all topics.
+    :param start: the key to begin with.
+    :param end_ms: the due time behind the last of interest.
+    """
+    in_table = (
+        _all_timers(store, txn, start, end_ms)
+        if topic is None
+        else _timers_of(store, txn, topic, start, end_ms)
+    )
+    in_memory = store.inbox.between(start, pack_u64(end_ms), topic)
+    waiting = waiting_timers(txn, store.tables, topic, start, pack_u64(end_ms))
+    return merge(in_table, in_memory, waiting)
 
 
 def _all_timers(

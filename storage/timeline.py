@@ -6,16 +6,25 @@ bounded piece of work, and says where the next one goes on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 import lmdb
 
 from storage.keys import HELD_SPAN_MS, TIMER_VALUE, held_key, pack_u64
+from storage.lookup import pending_timers
+from storage.paused import waiting_timers
 from storage.store import Store
 
 MAX_ROWS = 10_000
 """Rows that one piece of counting looks at, some 10 ms."""
+
+_END = b"\xff" * 8
+"""Behind every timer's key."""
+
+_HELD, _WAITING = b"h", b"w"
+"""How a cursor among sums begins: it stands in `held`, or behind it, in `waiting`."""
 
 
 class Columns(NamedTuple):
@@ -44,6 +53,16 @@ class Tally(NamedTuple):
     cursor: bytes | None
 
 
+class _Row(NamedTuple):
+    """So many messages of a topic that are due at a time, or in the span of `held` that begins then; `place` is where
+    a count can go on behind them, and empty where it cannot."""
+
+    place: bytes
+    topic: bytes
+    due_ms: int
+    messages: int
+
+
 def count_due(
     store: Store,
     columns: Columns,
@@ -52,61 +71,75 @@ def count_due(
     tag_hash: int | None = None,
     cursor: bytes | None = None,
 ) -> Tally:
-    """Count what is due in each of these columns. The first piece has those that wait in memory, too.
+    """Count what is due in each of these columns.
 
     :param topic: only messages of this topic; None for all.
     :param tag_hash: only messages whose tag has this hash.
-    :param cursor: where the piece before ended.
+    :param cursor: where the piece before ended. What changes between two pieces may be counted twice or not at all.
     """
     counts: dict[tuple[bytes, int], int] = {}
-
-    def add(key_topic: bytes, due_ms: int, more: int) -> None:
-        place = (key_topic, (due_ms - columns.begin_ms) // columns.width_ms)
-        counts[place] = counts.get(place, 0) + more
-
-    if cursor is None:
-        begin, end = pack_u64(columns.begin_ms), pack_u64(columns.end_ms)
-        for key, value in store.inbox.between(begin, end, topic):
-            if tag_hash in (None, TIMER_VALUE.unpack(value)[1]):
-                add(key[8 : key.index(0, 8)], int.from_bytes(key[:8]), 1)
     seen = 0
     with store.read_transaction() as txn:
         if columns.fit_held and tag_hash is None:
-            rows = _held(store, txn, columns, topic, cursor)
+            rows = _summed(store, txn, columns, topic, cursor or _HELD)
         else:
-            rows = _timers(store, txn, columns, topic, tag_hash, cursor)
-        for seen, (place, key_topic, due_ms, count) in enumerate(rows, 1):
-            if count:
-                add(key_topic, due_ms, count)
-            if seen == MAX_ROWS:
-                return Tally(counts, seen, place)
+            begin = cursor + b"\0" if cursor is not None else pack_u64(columns.begin_ms)
+            timers = pending_timers(store, txn, topic, begin, columns.end_ms)
+            rows = _singly(timers, tag_hash)
+        for seen, row in enumerate(rows, 1):
+            if row.messages:
+                column = (row.topic, (row.due_ms - columns.begin_ms) // columns.width_ms)
+                counts[column] = counts.get(column, 0) + row.messages
+            if seen >= MAX_ROWS and row.place:
+                return Tally(counts, seen, row.place)
     return Tally(counts, seen, None)
 
 
 def due_range(store: Store) -> tuple[int, int] | None:
     """When the earliest and the latest message are due, epoch ms; None while none is held."""
-    times = [int.from_bytes(key[:8]) for key, _ in store.inbox.between(b"", b"\xff" * 9, None)]
+    keys = [key for key, _ in store.inbox.rows_between(b"", _END, None)]
     with store.read_transaction() as txn:
+        # What waits in paused topics is due already; its first will do.
+        keys += [key for key, _ in islice(waiting_timers(txn, store.tables, None, b"", _END), 1)]
         cursor = txn.cursor(db=store.tables.timers)
         if cursor.first():
-            times.append(int.from_bytes(cursor.key()[:8]))
+            keys.append(cursor.key())
             cursor.last()
-            times.append(int.from_bytes(cursor.key()[:8]))
+            keys.append(cursor.key())
+    times = [int.from_bytes(key[:8]) for key in keys]
     return (min(times), max(times)) if times else None
 
 
+def _singly(timers: Iterable[tuple[bytes, bytes]], tag_hash: int | None) -> Iterator[_Row]:
+    for key, value in timers:
+        wanted = tag_hash in (None, TIMER_VALUE.unpack(value)[1])
+        yield _Row(key, key[8 : key.index(0, 8)], int.from_bytes(key[:8]), int(wanted))
+
+
+def _summed(
+    store: Store, txn: lmdb.Transaction, columns: Columns, topic: bytes | None, cursor: bytes
+) -> Iterator[_Row]:
+    """The rows of `held`, and one by one the messages that it does not count."""
+    begin, end = pack_u64(columns.begin_ms), pack_u64(columns.end_ms)
+    if cursor[:1] == _HELD:
+        if not cursor[1:]:
+            for key, _ in store.inbox.rows_between(begin, end, topic):
+                yield _Row(b"", key[8 : key.index(0, 8)], int.from_bytes(key[:8]), 1)
+        for row in _held(store, txn, columns, topic, cursor[1:]):
+            yield row._replace(place=_HELD + row.place)
+    elif cursor[1:]:
+        begin = cursor[1:] + b"\0"
+    for row in _singly(waiting_timers(txn, store.tables, topic, begin, end), None):
+        yield row._replace(place=_WAITING + row.place)
+
+
 def _held(
-    store: Store,
-    txn: lmdb.Transaction,
-    columns: Columns,
-    topic: bytes | None,
-    behind: bytes | None,
-) -> Iterator[tuple[bytes, bytes, int, int]]:
-    """Key, topic, begin of the span, and count of each row within the columns."""
+    store: Store, txn: lmdb.Transaction, columns: Columns, topic: bytes | None, behind: bytes
+) -> Iterator[_Row]:
     first, last = columns.begin_ms // HELD_SPAN_MS, columns.end_ms // HELD_SPAN_MS
     cursor = txn.cursor(db=store.tables.held)
     start = held_key(topic, first) if topic is not None else b""
-    alive = cursor.set_range(behind + b"\0" if behind is not None else start)
+    alive = cursor.set_range(behind + b"\0" if behind else start)
     while alive:
         key = cursor.key()
         name, span = key[:-8], int.from_bytes(key[-8:])
@@ -117,29 +150,5 @@ def _held(
         elif span >= last:
             alive = cursor.set_range(name + b"\xff" * 9)
         else:
-            yield key, name[:-1], span * HELD_SPAN_MS, int.from_bytes(cursor.value())
+            yield _Row(key, name[:-1], span * HELD_SPAN_MS, int.from_bytes(cursor.value()))
             alive = cursor.next()
-
-
-def _timers(
-    store: Store,
-    txn: lmdb.Transaction,
-    columns: Columns,
-    topic: bytes | None,
-    tag_hash: int | None,
-    behind: bytes | None,
-) -> Iterator[tuple[bytes, bytes, int, int]]:
-    """Key, topic and due time of each message within the columns; 1, or 0 where it is not wanted."""
-    cursor = txn.cursor(db=store.tables.timers)
-    end = pack_u64(columns.end_ms)
-    if not cursor.set_range(behind + b"\0" if behind is not None else pack_u64(columns.begin_ms)):
-        return
-    for key, value in cursor:
-        if key >= end:
-            return
-        name = key[8 : key.index(0, 8)]
-        wanted = topic in (None, name) and tag_hash in (
-            None,
-            TIMER_VALUE.unpack(value)[1],
-        )
-        yield key, name, int.from_bytes(key[:8]), int(wanted)

@@ -23,16 +23,16 @@ from twisted.python.failure import Failure
 
 from gateway.access import PUB, READ
 from gateway.broker import Broker
+from gateway.intake import terms_of
 from gateway.pending import PendingMessages, Wanted
+from gateway.rescheduling import NewTime, Rescheduling
+from gateway.topics import DLQ_PREFIX, RETRY_PREFIX
 from gateway.web.endpoints import ApiError, Asker, Fields, Shown
-from gateway.web.fields import TopicName, read_moment
+from gateway.web.fields import NewTimeFields, TopicName, read_moment
 from gateway.web.timeline import count as count_columns
 from gateway.web.turns import Turns
-from gateway.wire.messages import parse_offset_msg_id
 from gateway.wire.pending_bodies import HeldMessage
-from storage import Aborted
-from storage.keys import HELD_SPAN_MS
-from storage.timeline import Columns
+from storage import HELD_SPAN_MS, Columns, Found
 
 TOKEN_MINUTES = 10
 """How long a preview can be confirmed."""
@@ -56,7 +56,7 @@ MAX_RUNNING = 4
 
 _LAST_MS = (1 << 63) - 1
 
-Action = Literal["abort"]
+Action = Literal["abort", "reschedule"]
 
 
 class Selection(Fields):
@@ -74,6 +74,7 @@ class PreviewBody(Fields):
 
     action: Action
     selection: Selection
+    to: Annotated[NewTimeFields | None, Meta(description="For `reschedule`: the new time.")] = None
 
 
 class Preview(Shown):
@@ -131,6 +132,7 @@ class _Order(msgspec.Struct, frozen=True):
 
     action: Action
     wanted: Wanted
+    to: NewTime | None
     bound: int
     count: int
     is_exact: bool
@@ -142,9 +144,12 @@ class Bulk:
 
     log = Logger()
 
-    def __init__(self, broker: Broker, pending: PendingMessages, turns: Turns) -> None:
+    def __init__(
+        self, broker: Broker, pending: PendingMessages, rescheduling: Rescheduling, turns: Turns
+    ) -> None:
         self._broker = broker
         self._pending = pending
+        self._rescheduling = rescheduling
         self._turns = turns
         self._secret = secrets.token_bytes(32)
         self._jobs: dict[int, Job] = {}
@@ -153,12 +158,13 @@ class Bulk:
     async def preview_bulk(self, asker: Asker, body: PreviewBody) -> Preview:
         """How many messages a change would be made to, and a token that confirms it. Nothing is changed."""
         self._pending.check_enabled()
+        to = self._new_time(body)
         wanted = self._wanted(asker, body.selection)
         bound = self._broker.store.next_sequence
         sample = self._pending.look_up(wanted, asker.may, limit=SAMPLE).messages
         number, is_exact = await self._count(asker, wanted)
         expires_ms = self._broker.clock.now_ms() + TOKEN_MINUTES * 60_000
-        order = _Order(body.action, wanted, bound, number, is_exact, expires_ms)
+        order = _Order(body.action, wanted, to, bound, number, is_exact, expires_ms)
         return Preview(
             count=number,
             is_exact=is_exact,
@@ -233,6 +239,13 @@ class Bulk:
             end_ms=max(0, read_moment(end, clock)) if end is not None else None,
         )
 
+    def _new_time(self, body: PreviewBody) -> NewTime | None:
+        if (body.action == "reschedule") != (body.to is not None):
+            raise ApiError(
+                HTTPStatus.BAD_REQUEST, "a new time belongs to reschedule, and only there"
+            )
+        return body.to.read(self._broker.clock) if body.to is not None else None
+
     async def _count(self, asker: Asker, wanted: Wanted) -> tuple[int, bool]:
         """How many messages are wanted, and whether that is exact."""
         if wanted.key or wanted.tag or not _sees_all(asker):
@@ -240,7 +253,11 @@ class Bulk:
         total, is_exact = 0, True
         for columns in _pieces(wanted.begin_ms, wanted.end_ms):
             counted = await count_columns(self._broker, self._turns, columns, wanted.topic)
-            total += sum(sum(counts) for counts in counted.by_topic.values())
+            total += sum(
+                sum(counts)
+                for topic, counts in counted.by_topic.items()
+                if _is_meant(wanted, topic)
+            )
             is_exact = is_exact and counted.is_whole
         return total, is_exact
 
@@ -248,7 +265,7 @@ class Bulk:
         total, cursor = 0, ""
         while total < MAX_COUNTED:
             page = self._pending.look_up(wanted, asker.may, limit=_limit(wanted), cursor=cursor)
-            total += len(page.messages)
+            total += sum(_is_meant(wanted, one.topic) for one in page.messages)
             if page.cursor is None:
                 return total, True
             cursor = page.cursor
@@ -256,36 +273,48 @@ class Bulk:
         return total, False
 
     async def _work(self, asker: Asker, order: _Order, job: Job) -> None:
-        cursor: str | None = ""
-        while cursor is not None and job.state == "running":
-            page = self._pending.look_up(
-                order.wanted, asker.may, limit=_limit(order.wanted), cursor=cursor
-            )
-            meant = [one for one in page.messages if _sequence(one) < order.bound]
+        begun_ms = self._broker.clock.stored_ms()
+        behind: bytes | None = None
+        while job.state == "running":
+            if self._broker.committer.stopped:
+                job.state = "cancelled"
+                break
+            page = self._pending.select(order.wanted, _limit(order.wanted), behind)
+            # What was moved by this job may come by again, at its new time.
+            meant = [
+                one
+                for one in page.found
+                if one.sequence < order.bound and one.rescheduled_ms < begun_ms
+            ]
             for start in range(0, len(meant), PIECE):
                 if job.state == "running":
-                    await self._change(asker, job, meant[start : start + PIECE])
+                    await self._change(asker, order, job, meant[start : start + PIECE])
             await self._turns.next()
-            cursor = page.cursor
+            behind = page.cursor
+            if behind is None:
+                break
         if job.state == "running":
             job.state = "done"
             job.ended_ms = self._broker.clock.now_ms()
 
-    async def _change(self, asker: Asker, job: Job, messages: list[HeldMessage]) -> None:
+    async def _change(self, asker: Asker, order: _Order, job: Job, found: list[Found]) -> None:
         """Change a piece; it counts once it is on disk."""
+        readable = [
+            one
+            for one in found
+            if _is_meant(order.wanted, _topic_of(one)) and asker.may(READ, _topic_of(one))
+        ]
+        mine = [one for one in readable if asker.may(PUB, _topic_of(one))]
         with self._broker.audit.acting(asker):
-            changed = sum(
-                asker.may(PUB, message.topic) and self._abort(asker, message)
-                for message in messages
+            changed = (
+                self._rescheduling.move_found(mine, order.to)
+                if order.to is not None
+                else sum(self._pending.abort_found(one) for one in mine)
             )
         if changed:
             await self._turns.stored()
         job.done += changed
-        job.missed += len(messages) - changed
-
-    def _abort(self, asker: Asker, message: HeldMessage) -> bool:
-        results = self._pending.abort_by_id(message.msg_id, message.topic, asker.may)
-        return any(result.outcome == Aborted.ABORTED.value for result in results)
+        job.missed += len(readable) - changed
 
     def _failed(self, failure: Failure, job: Job) -> None:
         job.state = "failed"
@@ -337,8 +366,13 @@ def _limit(wanted: Wanted) -> int:
     return PAGE_WITH_KEY if wanted.key else PIECE
 
 
-def _sequence(message: HeldMessage) -> int:
-    return parse_offset_msg_id(message.offset_msg_id)[1]
+def _is_meant(wanted: Wanted, topic: str) -> bool:
+    """Redeliveries to consumers are not changed by the way."""
+    return bool(wanted.topic) or not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+
+
+def _topic_of(found: Found) -> str:
+    return terms_of(found.record).topic.decode()
 
 
 def _sees_all(asker: Asker) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from http import HTTPStatus
 from typing import Annotated, Literal
 
@@ -9,7 +10,9 @@ from msgspec import Meta
 
 from gateway.clock import Clock
 from gateway.moments import parse_moment
-from gateway.web.endpoints import ApiError
+from gateway.rescheduling import NewTime
+from gateway.setting_values import parse_duration
+from gateway.web.endpoints import ApiError, Fields
 
 Moment = Annotated[
     int | str,
@@ -37,6 +40,35 @@ SearchedState = Annotated[
     Literal["pending", "fired", "aborted", "any"],
     Meta(description="State; others than pending need an id or a key."),
 ]
+
+
+class NewTimeFields(Fields):
+    """Another time for messages: one of the two."""
+
+    at: Annotated[
+        int | str | None, Meta(description="When they are to fire, as in queries: `+30m`.")
+    ] = None
+    shift: Annotated[
+        str | None,
+        Meta(description="How much later than now planned, such as `10m`; earlier: `-10m`."),
+    ] = None
+
+    def read(self, clock: Clock) -> NewTime:
+        """The new time.
+
+        :raises ApiError: when it is none, or two.
+        """
+        if (self.at is None) == (self.shift is None):
+            raise ApiError(HTTPStatus.BAD_REQUEST, "name the new time by either at or shift")
+        if self.shift is None:
+            assert self.at is not None
+            return NewTime(due_ms=read_moment(self.at, clock))
+        try:
+            length = parse_duration(self.shift.removeprefix("-").removeprefix("+"))
+        except ValueError as error:
+            raise ApiError(HTTPStatus.BAD_REQUEST, f"shift = {self.shift!r}: {error}") from error
+        sign = -1 if self.shift.startswith("-") else 1
+        return NewTime(shift_ms=sign * (length // timedelta(milliseconds=1)))
 
 
 def read_moment(moment: int | str, clock: Clock) -> int:

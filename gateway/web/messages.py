@@ -13,12 +13,14 @@ from gateway.access import READ
 from gateway.broker import Broker
 from gateway.pending import PendingMessages, Wanted
 from gateway.permissions import GET, group_need
+from gateway.rescheduling import Rescheduling
 from gateway.web.endpoints import ApiError, Asker, Fields, Shown
 from gateway.web.fields import (
     Cursor,
     Limit,
     MessageId,
     Moment,
+    NewTimeFields,
     SearchedState,
     TopicName,
     read_moment,
@@ -26,7 +28,7 @@ from gateway.web.fields import (
 from gateway.web.turns import Turns
 from gateway.wire.codes import SysFlag
 from gateway.wire.messages import Message, decode_message, parse_offset_msg_id
-from gateway.wire.pending_bodies import AbortAnswer, HeldMessage, HeldPage
+from gateway.wire.pending_bodies import AbortAnswer, HeldMessage, HeldPage, RescheduleAnswer
 from gateway.wire.properties import parse
 from storage import Found, State, find_by_sequence
 
@@ -75,7 +77,7 @@ class Body(Shown):
 class Event(Shown):
     """Something that happened to a message, or is going to."""
 
-    kind: Literal["born", "accepted", "due", "fired", "aborted", "stored"]
+    kind: Literal["born", "accepted", "rescheduled", "due", "fired", "aborted", "stored"]
     at_ms: int
 
 
@@ -106,9 +108,12 @@ class MessagePage(Shown):
 class Messages:
     """Finds, shows and aborts."""
 
-    def __init__(self, broker: Broker, pending: PendingMessages, turns: Turns) -> None:
+    def __init__(
+        self, broker: Broker, pending: PendingMessages, rescheduling: Rescheduling, turns: Turns
+    ) -> None:
         self._broker = broker
         self._pending = pending
+        self._rescheduling = rescheduling
         self._turns = turns
 
     def search_messages(self, asker: Asker, query: SearchQuery) -> HeldPage:
@@ -153,6 +158,19 @@ class Messages:
         await self._turns.stored()
         return AbortAnswer(results)
 
+    async def reschedule_message(
+        self, asker: Asker, query: MessageQuery, body: NewTimeFields
+    ) -> RescheduleAnswer:
+        """Give a message another time; the answer says whether it had not fired.
+
+        Messages of its topic that were sent with the same id are moved with it.
+        """
+        message = self._pending.describe(self.find(asker, query.id))
+        to = body.read(self._broker.clock)
+        results = self._rescheduling.by_id(message.msg_id, message.topic, to, asker.may)
+        await self._turns.stored()
+        return RescheduleAnswer(results)
+
     def find(self, asker: Asker, message_id: str) -> Found:
         """The message with an offset id.
 
@@ -187,6 +205,8 @@ def _history(found: Found, message: Message) -> list[Event]:
         Event(kind="born", at_ms=message.born_ms),
         Event(kind=accepted, at_ms=message.store_ms),  # type: ignore[arg-type]
     ]
+    if found.rescheduled_ms:
+        events.append(Event(kind="rescheduled", at_ms=found.rescheduled_ms))
     if found.state is not State.UNTIMED:
         events.append(Event(kind="due", at_ms=found.due_ms))
     if found.state is State.FIRED:

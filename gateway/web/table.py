@@ -7,8 +7,10 @@ from importlib.metadata import version
 from typing import Any, NamedTuple
 
 from gateway.broker import Broker
+from gateway.pauses import Pauses
 from gateway.pending import PendingMessages
 from gateway.reactor import Reactor
+from gateway.rescheduling import Rescheduling
 from gateway.router import Call
 from gateway.web.bulk import Bulk
 from gateway.web.endpoints import Asker, Endpoint
@@ -38,6 +40,7 @@ class WebHandlers(NamedTuple):
 def compose(
     broker: Broker,
     pending: PendingMessages,
+    rescheduling: Rescheduling,
     reactor: Reactor,
     send: Callable[[Call], None],
     not_ready: Callable[[], list[str]],
@@ -54,10 +57,10 @@ def compose(
     return WebHandlers(
         overview=Overview(broker, not_ready, connections),
         timelines=Timelines(broker, turns),
-        listings=Listings(broker),
-        messages=Messages(broker, pending, turns),
+        listings=Listings(broker, pending, Pauses(broker), turns),
+        messages=Messages(broker, pending, rescheduling, turns),
         sender=sender,
-        bulk=Bulk(broker, pending, turns),
+        bulk=Bulk(broker, pending, rescheduling, turns),
         recurring=RecurringEndpoints(broker, sender, turns),
     )
 
@@ -72,6 +75,7 @@ def endpoints(web: WebHandlers) -> list[Endpoint]:
         Endpoint("POST", "/messages", web.sender.send_message, "Messages"),
         Endpoint("GET", "/messages/{id}", web.messages.show_message, "Messages"),
         Endpoint("POST", "/messages/{id}/abort", web.messages.abort_message, "Messages"),
+        Endpoint("POST", "/messages/{id}/reschedule", web.messages.reschedule_message, "Messages"),
         Endpoint("POST", "/bulk/preview", web.bulk.preview_bulk, "Many messages"),
         Endpoint("POST", "/bulk", web.bulk.start_bulk, "Many messages"),
         Endpoint("GET", "/bulk", web.bulk.list_jobs, "Many messages"),
@@ -98,6 +102,8 @@ def endpoints(web: WebHandlers) -> list[Endpoint]:
             "Recurring messages",
         ),
         Endpoint("GET", "/topics", web.listings.list_topics, "Topics and groups"),
+        Endpoint("POST", "/topics/{topic}/pause", web.listings.pause_topic, "Topics and groups"),
+        Endpoint("POST", "/topics/{topic}/resume", web.listings.resume_topic, "Topics and groups"),
         Endpoint("GET", "/groups", web.listings.list_groups, "Topics and groups"),
     ]
     document = describe(rows, BASE, version("tidegate"))

@@ -14,7 +14,7 @@ from gateway.web.endpoints import Asker, Fields, Shown
 from gateway.web.fields import Moment, TopicName, read_moment
 from gateway.web.turns import Turns
 from gateway.wire.messages import java_hash
-from storage.timeline import Columns, count_due, due_range
+from storage import Columns, count_due, due_range
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
 
@@ -118,7 +118,7 @@ class Timelines:
         totals = {topic: sum(counts) for topic, counts in by_topic.items()}
         ranked = sorted(totals, key=lambda topic: (-totals[topic], topic))
         rest = [by_topic[topic] for topic in ranked[MAX_TOPICS:]]
-        first_ms, last_ms = due_range(self._broker.store) or (None, None)
+        first_ms, last_ms = counted.due_range or (None, None)
         return Timeline(
             begin_ms=columns.begin_ms,
             width_ms=columns.width_ms,
@@ -142,6 +142,7 @@ class Timelines:
         if asked in self._kept:
             return self._kept[asked][1]
         counted = await count(self._broker, self._turns, columns, topic, tag)
+        counted.due_range = due_range(self._broker.store)
         if len(self._kept) < MAX_KEPT:
             took = perf_counter() - now
             self._kept[asked] = (now + took * KEEP_TIMES, counted)
@@ -155,6 +156,7 @@ class Counted:
         self._columns = columns
         self.by_topic: dict[str, list[int]] = {}
         self.is_whole = True
+        self.due_range: tuple[int, int] | None = None
 
     def add(self, counts: Mapping[tuple[bytes, int], int]) -> None:
         """Add a piece."""

@@ -7,10 +7,14 @@ from collections.abc import Iterable
 
 from gateway.access import READ
 from gateway.broker import Broker
-from gateway.permissions import GET, group_need
+from gateway.pauses import Pauses
+from gateway.pending import PendingMessages
+from gateway.permissions import GET, UPDATE, group_need
 from gateway.topics import Topic
 from gateway.web.endpoints import Asker, Fields, Shown
-from gateway.web.fields import Contains, Cursor, Limit
+from gateway.web.fields import Contains, Cursor, Limit, TopicName
+from gateway.web.turns import Turns
+from gateway.wire.pending_bodies import PauseAnswer, PausedTopic
 
 MAX_GROUPS_AT_A_TIME = 100
 """Most groups in an answer: each may have progress in a thousand queues."""
@@ -24,9 +28,15 @@ class ListQuery(Fields):
     cursor: Cursor = ""
 
 
+class TopicQuery(Fields):
+    """Names a topic."""
+
+    topic: TopicName
+
+
 class TopicRow(Shown):
     """A topic. `held` messages have not fired, `stored` ones are in its queues; `entered` have come there since the
-    start. `isSystem` topics are the gateway's own.
+    start. `isSystem` topics are the gateway's own. `pause` is there while nothing of the topic fires.
     """
 
     name: str
@@ -36,6 +46,7 @@ class TopicRow(Shown):
     stored: int
     entered: int
     is_system: bool
+    pause: PausedTopic | None
 
 
 class TopicList(Shown):
@@ -85,8 +96,13 @@ class GroupList(Shown):
 class Listings:
     """Lists what there is."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(
+        self, broker: Broker, pending: PendingMessages, pauses: Pauses, turns: Turns
+    ) -> None:
         self._broker = broker
+        self._pending = pending
+        self._pauses = pauses
+        self._turns = turns
 
     def list_topics(self, asker: Asker, query: ListQuery) -> TopicList:
         """Topics, with how many messages they hold."""
@@ -117,7 +133,22 @@ class Listings:
             stored=sum(queue.visible - queue.first for queue in queues),
             entered=entered,
             is_system=system,
+            pause=next((one for one in self._pending.paused() if one.topic == topic.name), None),
         )
+
+    async def pause_topic(self, asker: Asker, query: TopicQuery) -> PauseAnswer:
+        """Let nothing of a topic fire from now on. What is due waits, and can be found, moved and aborted."""
+        asker.check_topic(UPDATE, query.topic)
+        changed = self._pauses.pause(query.topic)
+        await self._turns.stored()
+        return PauseAnswer(changed)
+
+    async def resume_topic(self, asker: Asker, query: TopicQuery) -> PauseAnswer:
+        """Let a topic fire again, first what waits."""
+        asker.check_topic(UPDATE, query.topic)
+        changed = self._pauses.resume(query.topic)
+        await self._turns.stored()
+        return PauseAnswer(changed)
 
     def list_groups(self, asker: Asker, query: ListQuery) -> GroupList:
         """Consumer groups, with who is online and how far they are."""

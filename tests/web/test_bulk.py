@@ -150,3 +150,63 @@ def test_who_did_it_is_noted(held: MemoryGateway, http: HttpClient) -> None:
     assert [line["action"] for line in lines] == ["bulk abort", *["abort"] * 5]
     assert {line["from"] for line in lines} == {"127.0.0.1"}
     assert lines[-1]["msgId"] == left["msgId"]
+
+
+def test_many_are_given_another_time_once(held: MemoryGateway, http: HttpClient) -> None:
+    body = {
+        "action": "reschedule",
+        "selection": {"topic": "orders", "begin": "now"},
+        "to": {"shift": "10d"},
+    }
+    before = [one["dueMs"] for one in http.get("/messages", topic="orders")["messages"]]
+    held.advance(1)
+    job = http.post("/bulk", {"token": http.post("/bulk/preview", body)["token"]})
+    held.settle()
+    job = http.get(f"/bulk/{job['id']}")
+    assert (job["state"], job["done"], job["missed"]) == ("done", 12, 0)
+    after = [one["dueMs"] for one in http.get("/messages", topic="orders")["messages"]]
+    assert after == [due_ms + 240 * HOUR_MS for due_ms in before]
+
+
+def test_messages_of_a_paused_topic_are_among_them(held: MemoryGateway, http: HttpClient) -> None:
+    http.post("/topics/orders/pause")
+    held.advance(4 * HOUR_MS)
+    shown = preview(http, topic="orders")
+    assert shown["count"] == 12
+    job = http.post("/bulk", {"token": shown["token"]})
+    held.settle()
+    assert http.get(f"/bulk/{job['id']}")["done"] == 12
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"action": "reschedule", "selection": {"topic": "orders"}},
+        {"action": "abort", "selection": {"topic": "orders"}, "to": {"at": "now"}},
+        {"action": "reschedule", "selection": {"topic": "orders"}, "to": {}},
+    ],
+)
+def test_changes_that_are_none(http: HttpClient, body: object) -> None:
+    assert http.refusal("POST", "/bulk/preview", body)["status"] == 400
+
+
+def test_redeliveries_are_not_changed_by_the_way(held: MemoryGateway, http: HttpClient) -> None:
+    held.connect().send_message("%RETRY%workers", DELAY="5", fields={"reconsume": 1})
+    assert preview(http, begin="now")["count"] == 24
+    assert preview(http, topic="%RETRY%workers")["count"] == 1
+    http.post("/bulk", {"token": preview(http, begin="now")["token"]})
+    held.settle()
+    assert pending(http) == 1
+
+
+def test_a_job_ends_with_the_gateway(
+    held: MemoryGateway, http: HttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "PIECE", 1)
+    handlers = {one.handler.__name__: one.handler for one in api_endpoints(held)}
+    token = preview(http, begin="now")["token"]
+    job = handlers["start_bulk"](Asker(None, "127.0.0.1"), bulk.ConfirmBody(token=token))
+    held.service.broker.committer.stop()
+    held.settle()
+    assert job.state == "cancelled"
+    assert job.done < job.expected

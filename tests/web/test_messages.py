@@ -176,3 +176,45 @@ def test_fired_messages_are_not_listed_by_topic_alone(http: HttpClient) -> None:
 def _events(http: HttpClient, sent: Any) -> list[tuple[str, int]]:
     page = http.get(f"/messages/{sent['offsetMsgId']}")
     return [(event["kind"], event["atMs"]) for event in page["history"]]
+
+
+def test_a_message_is_given_another_time(gateway: MemoryGateway, http: HttpClient) -> None:
+    sent = send(http)
+    path = f"/messages/{sent['offsetMsgId']}"
+    gateway.advance(1_000)
+    (moved,) = http.post(f"{path}/reschedule", {"at": "+2h"})["results"]
+    assert (moved["outcome"], moved["dueMs"]) == ("rescheduled", START_MS + 2 * HOUR_MS + 1_000)
+    (moved,) = http.post(f"{path}/reschedule", {"shift": "-30m"})["results"]
+    assert moved["dueMs"] == START_MS + HOUR_MS + 1_800_000 + 1_000
+    assert ("rescheduled", START_MS + 1_000) in _events(http, sent)
+    gateway.advance(2 * HOUR_MS)
+    (late,) = http.post(f"{path}/reschedule", {"at": "+1h"})["results"]
+    assert late["outcome"] == "already fired"
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"at": "+1h", "shift": "1m"}, {"at": "soon"}, {"shift": "x"}, {"at": "+900d"}]
+)
+def test_new_times_that_are_none(body: object, http: HttpClient) -> None:
+    sent = send(http)
+    problem = http.refusal("POST", f"/messages/{sent['offsetMsgId']}/reschedule", body)
+    assert problem["status"] == 400
+
+
+def test_a_topic_is_paused_and_resumed(gateway: MemoryGateway, http: HttpClient) -> None:
+    send(http)
+    send(http, topic="others")
+    assert http.post("/topics/orders/pause") == {"changed": True}
+    assert http.post("/topics/orders/pause") == {"changed": False}
+    gateway.advance(HOUR_MS)
+    rows = {one["name"]: one for one in http.get("/topics", contains="r")["topics"]}
+    assert (rows["orders"]["held"], rows["orders"]["pause"]["waiting"]) == (1, 1)
+    assert (rows["others"]["held"], rows["others"]["pause"]) == (0, None)
+    for end in (START_MS + 2 * HOUR_MS, START_MS + HOUR_MS + 1_000):
+        counted = http.get("/timeline", begin=START_MS + HOUR_MS - 1_000, end=end)
+        assert (counted["total"], counted["firstDueMs"]) == (1, START_MS + HOUR_MS)
+    assert len(http.get("/messages", topic="orders")["messages"]) == 1
+    assert http.post("/topics/orders/resume") == {"changed": True}
+    gateway.advance(1_000)
+    assert http.get("/messages", topic="orders")["messages"] == []
+    assert http.refusal("POST", "/topics/nothing/pause", {})["status"] == 404

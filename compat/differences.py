@@ -39,7 +39,8 @@ DIFFERENCES: Final[Sequence[Difference]] = (
         upstream="*Exception*",
     ),
     Difference(
-        "The words of some other refusals: a queue that is none, a time or a filter that is wrong, a batch in one record.",
+        "The words of some other refusals: a queue that is none, a wrong time or filter, a batch in one "
+        "record.",
         "They name the setting, the property or the column in question. The code is the same.",
         (
             *("seen/no queues/remark", "seen/queue too high/remark"),

@@ -57,7 +57,7 @@ def _tell(found: msgspec.Struct, json_file: Path | None) -> None:
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_bytes(msgspec.json.format(msgspec.json.encode(found)))
-    for section in reporting.sections(reporting.findings_of(found)):
+    for section in reporting.sections([("", found)]):
         click.echo(f"{section.title}: {section.verdict}")
 
 
@@ -262,7 +262,12 @@ def compare(
     results = read_results(spark, candidate)
     if recorded is not None:
         asked = read_table(spark, recorded, "pair").where("asked_ns is not null")
-        expected = asked.join(results.select("file", "position"), ["file", "position"], "semi")
+        asked = asked.join(results.select("file", "position"), ["file", "position"], "semi")
+        # What was not seen to be answered cannot be compared; a one-way request has no answer.
+        expected = asked.where("answered_ns is not null or flag & 2 != 0")
+        if unseen := asked.count() - expected.count():
+            click.echo(f"{unseen:,} requests have no recorded answer and are left out")
+        results = results.join(expected.select("file", "position"), ["file", "position"], "semi")
     else:
         assert baseline is not None
         expected = read_results(spark, baseline)
@@ -280,40 +285,48 @@ def compare(
 
 
 @cli.command()
-@click.option("--profile", "profile_file", type=_FILE, help="What profile wrote with --json.")
-@click.option("--replay", "replay_file", type=_FILE)
-@click.option("--compare", "compare_file", type=_FILE)
-@click.option("--verify", "verify_file", type=_FILE)
+@click.option("--compare", multiple=True, type=_FILE, help="What compare wrote with --json.")
+@click.option("--verify", multiple=True, type=_FILE, help="What verify wrote.")
+@click.option("--replay", multiple=True, type=_FILE, help="What replay wrote.")
+@click.option("--profile", multiple=True, type=_FILE, help="What profile wrote.")
 @click.option("--title", default="Replay of recorded traffic")
 @click.option("--out", required=True, type=_FOLDER, help="Gets report.html and report.md.")
 def report(
-    profile_file: Path | None,
-    replay_file: Path | None,
-    compare_file: Path | None,
-    verify_file: Path | None,
+    compare: tuple[Path, ...],
+    verify: tuple[Path, ...],
+    replay: tuple[Path, ...],
+    profile: tuple[Path, ...],
     title: str,
     out: Path,
 ) -> None:
-    """Make one page, and Markdown, of what the other commands wrote with --json."""
-    from spark_jobs import reporting
+    """Make one page, and Markdown, of what the other commands wrote with --json.
+
+    Of several files of a kind, each has a part with the file's name.
+
+    \b
+    Example:
+      tidegate report --compare compare.json --verify recorded.json --verify replayed.json --out report
+    """
+    from spark_jobs import pages, reporting
     from spark_jobs.comparing import Comparison
     from spark_jobs.firing import Verdict
     from spark_jobs.profiling import Profile
     from spark_jobs.replay import Outcome
 
-    findings = reporting.Findings(
-        _load(profile_file, Profile),
-        _load(replay_file, Outcome),
-        _load(compare_file, Comparison),
-        _load(verify_file, Verdict),
-    )
-    parts = reporting.sections(findings)
-    if not parts:
+    given: list[tuple[tuple[Path, ...], type[msgspec.Struct]]] = [
+        (compare, Comparison),
+        (verify, Verdict),
+        (replay, Outcome),
+        (profile, Profile),
+    ]
+    findings = [(file.stem, _load(file, kind)) for files, kind in given for file in files]
+    if not findings:
         raise click.UsageError("name what to report by --profile, --replay, --compare or --verify")
+    parts = reporting.sections(findings)
     now = datetime.datetime.now(datetime.UTC)
     out.mkdir(parents=True, exist_ok=True)
-    (out / "report.html").write_text(reporting.html(title, now, parts), encoding="utf-8")
-    (out / "report.md").write_text(reporting.markdown(title, now, parts), encoding="utf-8")
+    (out / "report.html").write_text(pages.html(title, now, parts), encoding="utf-8")
+    (out / "report.md").write_text(pages.markdown(title, now, parts), encoding="utf-8")
     click.echo(f"{out / 'report.html'} and {out / 'report.md'}")
 
 
@@ -351,9 +364,7 @@ def jobs(file: TextIO, master: str, memory: str) -> None:
     sys.exit(status)
 
 
-def _load(file: Path | None, kind: type[_Kind]) -> _Kind | None:
-    if file is None:
-        return None
+def _load(file: Path, kind: type[_Kind]) -> _Kind:
     try:
         return msgspec.json.decode(file.read_bytes(), type=kind)
     except (OSError, msgspec.DecodeError) as error:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -20,10 +22,11 @@ from gateway.wire.codes import RequestCode
 from gateway.wire.dialect import DialectError, to_json
 from gateway.wire.messages import MessageError, decode_messages
 from gateway.wire.properties import find
+from spark_jobs.features import feature
 from spark_jobs.messages import PULLS
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 _NAMES: Final = {int(code): code.name for code in RequestCode}
 _RECORDS: Final = tuple(
@@ -32,19 +35,38 @@ _RECORDS: Final = tuple(
     )
 )
 """Requests that are answered with messages."""
-_KEY: Final = ("file", "position", "code")
+_CANDIDATE, _NOISE = 1, 2
+"""Numbers of runs; the baseline's is 0."""
+_ONLY_OLD, _ONLY_NEW, _BOTH = 1, 2, 3
+"""Which of the two runs that are compared have an answer, or had none after asking."""
 _SIGNIFICANT: Final = 3.0
 """Standard deviations by which a rate of differences must be above the noise's."""
 
-_BODY_FACTS: Final = pa.schema(
+_SIDE_BY_SIDE: Final = (
+    *("run", "file", "position", "code", "feature", "asked_ns"),
+    *("answer_code", "answer_remark", "names", "values", "answer_body"),
+)
+_TALLIES: Final = pa.schema(
     [
+        ("code", pa.int32()),
+        ("feature", pa.string()),
+        ("field", pa.string()),
+        ("runs", pa.int32()),
+        ("number", pa.int64()),
+        ("first_ns", pa.int64()),
+        ("last_ns", pa.int64()),
         ("file", pa.string()),
         ("position", pa.int64()),
-        ("code", pa.int32()),
-        ("facts", pa.map_(pa.string(), pa.string())),
+        ("expected", pa.string()),
+        ("found", pa.string()),
     ]
 )
-_BODY_DDL: Final = "file string, position bigint, code int, facts map<string,string>"
+"""What a task counted: answers by the runs that have them, where `field` is null; else differences
+to one run, with the first of them as a sample."""
+_TALLIES_DDL: Final = (
+    "code int, feature string, field string, runs int, number bigint, first_ns bigint, "
+    "last_ns bigint, file string, position bigint, expected string, found string"
+)
 
 
 class Difference(msgspec.Struct, kw_only=True):
@@ -62,6 +84,9 @@ class Difference(msgspec.Struct, kw_only=True):
     """How many differ between the two runs of the baseline's server."""
     verdict: str
     """`differs`, `noise` or `ignored`."""
+    first_ns: int | None
+    """When the first request was recorded whose answer differs in this, and the last; epoch ns."""
+    last_ns: int | None
     file: str
     position: int
     """The request of the sample."""
@@ -79,6 +104,22 @@ class CodeVerdict(msgspec.Struct, kw_only=True):
     """`same`, `noise` (nothing differs but what differs anyway) or `differs`."""
 
 
+class FeatureVerdict(msgspec.Struct, kw_only=True):
+    """Whether the answers to the requests that use one feature are the same."""
+
+    name: str
+    """One of those of `features.feature`."""
+    answers: int
+    differ: int
+    """Of the field that differs most."""
+    verdict: str
+    """As of `CodeVerdict`."""
+    fields: list[str]
+    """Code and name of those that differ."""
+    first_ns: int | None
+    """Since when: the recorded time of the first request whose answer differs, epoch ns."""
+
+
 class Comparison(msgspec.Struct, kw_only=True):
     """What two runs answered differently."""
 
@@ -88,50 +129,13 @@ class Comparison(msgspec.Struct, kw_only=True):
     has_noise: bool
     """Whether there was a second run to tell noise by."""
     codes: list[CodeVerdict]
+    features: list[FeatureVerdict]
     differences: list[Difference]
 
     @property
     def is_same(self) -> bool:
         """Whether nothing differs but noise."""
         return all(code.verdict != "differs" for code in self.codes)
-
-
-def facts(answers: DataFrame) -> DataFrame:
-    """Each answer as a map from field to value, by the request's file, position and code.
-
-    :param answers: rows with at least the columns of `replaying.RESULTS` that begin with `answer`.
-    """
-    from pyspark.sql import functions as f
-
-    is_answered = f.col("answer_code").isNotNull()
-    plain = f.create_map(
-        f.lit("answered"),
-        is_answered.cast("string"),
-        f.lit("code"),
-        f.col("answer_code").cast("string"),
-        f.lit("remark"),
-        f.col("answer_remark"),
-    )
-    ext = f.transform_keys(
-        f.coalesce("answer_ext", f.create_map().cast("map<string,string>")),
-        lambda name, _: f.concat(f.lit("ext."), name),
-    )
-    has_body = f.length("answer_body") > 0
-    heads = answers.select(*_KEY, f.map_concat(plain, ext).alias("facts"))
-    bodies = answers.where(has_body).select(*_KEY, "answer_code", "answer_body")
-    read = bodies.mapInArrow(_body_facts, _BODY_DDL).withColumnRenamed("facts", "body_facts")
-    no_body = f.create_map().cast("map<string,string>")
-    return heads.join(read, [*_KEY], "left").select(
-        *_KEY, f.map_concat("facts", f.coalesce("body_facts", no_body)).alias("facts")
-    )
-
-
-def _body_facts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        rows = batch.to_pylist()
-        found = [list(body_facts(row["code"], row["answer_body"]).items()) for row in rows]
-        arrays = [batch.column(name) for name in _KEY] + [pa.array(found, _BODY_FACTS[3].type)]
-        yield pa.RecordBatch.from_arrays(arrays, schema=_BODY_FACTS)
 
 
 def body_facts(code: int, body: bytes) -> dict[str, str]:
@@ -169,40 +173,38 @@ def compare(
     :param noise: a second run of the baseline's server; without one everything that differs counts.
     :param ignored: fields that do not count, as `FIELD` or `CODE:FIELD`.
     """
-    from pyspark.sql import functions as f
-
-    old = facts(baseline).withColumnRenamed("facts", "old")
-    new = facts(candidate).withColumnRenamed("facts", "new")
-    both = old.join(new, [*_KEY], "full")
-    if noise is None:
-        both = both.withColumn("again", f.col("old"))
-    else:
-        again = facts(noise).withColumnRenamed("facts", "again")
-        both = both.join(again, [*_KEY], "left")
-    both = both.cache()
-    try:
-        present = both.select(
-            "code", f.col("old").isNotNull().alias("a"), f.col("new").isNotNull().alias("b")
-        )
-        counts = present.groupBy("code", "a", "b").count().collect()
-        answers = {row["code"]: row["count"] for row in counts if row["a"] and row["b"]}
-        compared = both.where("old is not null and new is not null")
-        differ = _differences(compared, "new")
-        noisy: dict[tuple[int, str], int] = {}
-        if noise is not None:
-            among = compared.where("again is not null")
-            noisy = {(row["code"], row["field"]): row["n"] for row in _differences(among, "again")}
-    finally:
-        both.unpersist()
+    runs = [baseline, candidate] if noise is None else [baseline, candidate, noise]
+    tallied = _side_by_side(runs).mapInArrow(
+        partial(_tally, has_noise=noise is not None), _TALLIES_DDL
+    )
+    answers: Counter[int] = Counter()
+    by_feature: dict[str, Counter[int]] = {}
+    by_runs: Counter[int] = Counter()
+    differ: list[_Tally] = []
+    noisy: list[_Tally] = []
+    for row in tallied.collect():
+        if row["field"] is not None:
+            (differ if row["runs"] == _CANDIDATE else noisy).append(row.asDict())
+            continue
+        by_runs[row["runs"]] += row["number"]
+        if row["runs"] == _BOTH:
+            answers[row["code"]] += row["number"]
+            by_feature.setdefault(row["feature"], Counter())[row["code"]] += row["number"]
     skip = set(ignored)
-    differences = [_judged(row, answers, noisy, skip) for row in differ]
+    differences = _judged(differ, noisy, answers, skip)
     return Comparison(
-        compared=sum(answers.values()),
-        only_in_baseline=sum(row["count"] for row in counts if not row["b"]),
-        only_in_candidate=sum(row["count"] for row in counts if not row["a"]),
+        compared=answers.total(),
+        only_in_baseline=by_runs[_ONLY_OLD],
+        only_in_candidate=by_runs[_ONLY_NEW],
         has_noise=noise is not None,
         codes=[
             _code_verdict(code, number, differences) for code, number in sorted(answers.items())
+        ],
+        features=[
+            _feature_verdict(
+                name, number.total(), _judged(_of(differ, name), _of(noisy, name), number, skip)
+            )
+            for name, number in sorted(by_feature.items())
         ],
         differences=sorted(
             differences, key=lambda one: (one.verdict != "differs", one.code, one.field)
@@ -210,48 +212,185 @@ def compare(
     )
 
 
-def _differences(both: DataFrame, other: str) -> list[Any]:
-    """For each code and field in which `old` and another differ: how often, and a sample."""
+def _side_by_side(runs: Sequence[DataFrame]) -> DataFrame:
+    """The answers of all runs, in an order in which those to one request follow one another."""
     from pyspark.sql import functions as f
 
-    def pair(_: Column, old: Column, new: Column) -> Column:
-        return f.struct(old.alias("old"), new.alias("new"))
-
-    def is_different(_: Column, value: Column) -> Column:
-        return ~value["old"].eqNullSafe(value["new"])
-
-    changed = f.map_filter(f.map_zip_with("old", other, pair), is_different)
-    return (
-        both.select(*_KEY, changed.alias("changed"))
-        .where(f.size("changed") > 0)
-        .select(*_KEY, f.explode("changed").alias("field", "values"))
-        .groupBy("code", "field")
-        .agg(
-            f.count("*").alias("n"),
-            f.min(f.struct("file", "position", "values")).alias("sample"),
+    rows = [
+        answers.withColumn(
+            "feature", f.col("feature") if "feature" in answers.columns else feature()
         )
-        .collect()
-    )
+        .withColumns({"names": f.map_keys("answer_ext"), "values": f.map_values("answer_ext")})
+        .withColumn("run", f.lit(run))
+        .select(*_SIDE_BY_SIDE)
+        for run, answers in enumerate(runs)
+    ]
+    together = rows[0]
+    for more in rows[1:]:
+        together = together.unionAll(more)
+    return together.repartition("position", "file").sortWithinPartitions("position", "file", "run")
+
+
+_Tally = dict[str, Any]
+"""A row of `_TALLIES`."""
+_Answer = list[Any]
+"""Code, remark, names and values of the fields, body; all None where there was no answer."""
+
+
+class _Request(NamedTuple):
+    file: str
+    position: int
+    code: int
+    feature: str
+    asked_ns: int | None
+
+
+def _tally(batches: Iterable[pa.RecordBatch], has_noise: bool) -> Iterator[pa.RecordBatch]:
+    """Compare the answers to each request; what was counted, as one batch of `_TALLIES`."""
+    counts: Counter[tuple[int, str, int]] = Counter()
+    found: dict[tuple[int, str, int, str], _Tally] = {}
+    for request, (old, new, again) in _by_request(batches):
+        runs = (_ONLY_OLD if old is not None else 0) | (_ONLY_NEW if new is not None else 0)
+        counts[request.code, request.feature, runs] += 1
+        if old is None or new is None:
+            continue
+        if old != new:
+            for field, *values in _differences(request.code, old, new):
+                _count(found, _CANDIDATE, request, field, values)
+        if has_noise and again is not None and old != again:
+            for field, *values in _differences(request.code, old, again):
+                _count(found, _NOISE, request, field, values)
+    rows: list[_Tally] = [
+        {"code": code, "feature": name, "runs": runs, "number": number}
+        for (code, name, runs), number in counts.items()
+    ]
+    yield pa.RecordBatch.from_pylist(rows + list(found.values()), schema=_TALLIES)
+
+
+def _count(
+    found: dict[tuple[int, str, int, str], _Tally],
+    run: int,
+    request: _Request,
+    field: str,
+    values: Sequence[str | None],
+) -> None:
+    """Count a difference; the sample is the first in the recording."""
+    file, position, code, name, asked_ns = request
+    known = found.get((run, name, code, field))
+    if known is None:
+        found[run, name, code, field] = {
+            "code": code,
+            "feature": name,
+            "field": field,
+            "runs": run,
+            "number": 1,
+            "first_ns": asked_ns,
+            "last_ns": asked_ns,
+            "file": file,
+            "position": position,
+            "expected": values[0],
+            "found": values[1],
+        }
+        return
+    known["number"] += 1
+    if asked_ns is not None:
+        known["first_ns"] = min(asked_ns, known["first_ns"] or asked_ns)
+        known["last_ns"] = max(asked_ns, known["last_ns"] or asked_ns)
+    if (file, position) < (known["file"], known["position"]):
+        known |= {"file": file, "position": position, "expected": values[0], "found": values[1]}
+
+
+def _by_request(
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[tuple[_Request, list[_Answer | None]]]:
+    """Each request with its answers in the three runs."""
+    last: tuple[str, int] | None = None
+    request: _Request | None = None
+    answers: list[_Answer | None] = [None, None, None]
+    for batch in batches:
+        columns = [batch.column(name).to_pylist() for name in _SIDE_BY_SIDE]
+        for run, file, position, code, name, asked_ns, *answer in zip(*columns, strict=True):
+            if last != (file, position):
+                if request is not None:
+                    yield request, answers
+                last = (file, position)
+                request = _Request(file, position, code, name or "", asked_ns)
+                answers = [None, None, None]
+            answers[run] = answer
+    if request is not None:
+        yield request, answers
+
+
+def _differences(
+    code: int, old: _Answer, new: _Answer
+) -> Iterator[tuple[str, str | None, str | None]]:
+    """The fields in which two answers differ, with both values."""
+    if (old[0] is None) != (new[0] is None):
+        yield "answered", _shown(old[0] is not None), _shown(new[0] is not None)
+    if old[0] != new[0]:
+        yield "code", _shown(old[0]), _shown(new[0])
+    if old[1] != new[1]:
+        yield "remark", old[1], new[1]
+    if old[2:4] != new[2:4]:
+        before, after = (dict(zip(one[2] or (), one[3] or (), strict=True)) for one in (old, new))
+        for name in before.keys() | after.keys():
+            if before.get(name) != after.get(name):
+                yield f"ext.{name}", before.get(name), after.get(name)
+    if (old[4] or b"") != (new[4] or b""):
+        before, after = (body_facts(code, one[4]) if one[4] else {} for one in (old, new))
+        for name in before.keys() | after.keys():
+            if before.get(name) != after.get(name):
+                yield name, before.get(name), after.get(name)
+
+
+def _shown(value: bool | int | None) -> str | None:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return None if value is None else str(value)
+
+
+def _of(tallies: Iterable[_Tally], name: str) -> list[_Tally]:
+    return [one for one in tallies if one["feature"] == name]
 
 
 def _judged(
-    row: Any, answers: dict[int, int], noisy: dict[tuple[int, str], int], ignored: set[str]
+    differ: Iterable[_Tally], noisy: Iterable[_Tally], answers: Mapping[int, int], ignored: set[str]
+) -> list[Difference]:
+    """What tasks counted, judged by code and field.
+
+    :param answers: by code.
+    """
+    noise: Counter[tuple[int, str]] = Counter()
+    for row in noisy:
+        noise[row["code"], row["field"]] += row["number"]
+    by_field: dict[tuple[int, str], list[_Tally]] = {}
+    for row in differ:
+        by_field.setdefault((row["code"], row["field"]), []).append(row)
+    return [
+        _difference(code, field, rows, noise[code, field], answers[code], ignored)
+        for (code, field), rows in by_field.items()
+    ]
+
+
+def _difference(
+    code: int, field: str, rows: list[_Tally], noise: int, answers: int, ignored: set[str]
 ) -> Difference:
-    code, field, sample = row["code"], row["field"], row["sample"]
-    expected, found = sample["values"]["old"], sample["values"]["new"]
-    noise = noisy.get((code, field), 0)
-    verdict = "differs" if exceeds(row["n"], noise, answers[code]) else "noise"
+    sample = min(rows, key=lambda row: (row["file"], row["position"]))
+    expected, found = sample["expected"], sample["found"]
+    differ = sum(row["number"] for row in rows)
+    verdict = "differs" if exceeds(differ, noise, answers) else "noise"
     if field in ignored or f"{code}:{field}" in ignored:
         verdict = "ignored"
-    kind = "missing" if found is None else "added" if expected is None else "changed"
     return Difference(
         code=code,
         field=field,
-        kind=kind,
-        answers=answers[code],
-        differ=row["n"],
+        kind="missing" if found is None else "added" if expected is None else "changed",
+        answers=answers,
+        differ=differ,
         noise=noise,
         verdict=verdict,
+        first_ns=min((at for row in rows if (at := row["first_ns"]) is not None), default=None),
+        last_ns=max((at for row in rows if (at := row["last_ns"]) is not None), default=None),
         file=sample["file"],
         position=sample["position"],
         expected=expected,
@@ -276,4 +415,16 @@ def _code_verdict(code: int, answers: int, differences: list[Difference]) -> Cod
     verdict = "differs" if "differs" in found else "noise" if found else "same"
     return CodeVerdict(
         code=code, name=_NAMES.get(code, "unknown"), answers=answers, verdict=verdict
+    )
+
+
+def _feature_verdict(name: str, answers: int, found: list[Difference]) -> FeatureVerdict:
+    differs = [one for one in found if one.verdict == "differs"]
+    return FeatureVerdict(
+        name=name,
+        answers=answers,
+        differ=max((one.differ for one in differs), default=0),
+        verdict="differs" if differs else "noise" if found else "same",
+        fields=sorted(f"{one.code} {one.field}" for one in differs),
+        first_ns=min((one.first_ns for one in differs if one.first_ns is not None), default=None),
     )

@@ -21,6 +21,7 @@ from gateway.wire.commands import CommandError, decode_command, encode_command
 from gateway.wire.dialect import to_json
 from gateway.wire.frames import FrameBuffer, FrameError
 from spark_jobs.errors import JobError
+from spark_jobs.features import feature
 from spark_jobs.replaying import DDL, Journal, Pacing, Player, Target
 from spark_jobs.rewriting import DESTRUCTIVE, Rules
 
@@ -159,7 +160,7 @@ def replay(
         patience_s=patience_s,
     )
     # Adaptive execution would join small partitions, and their tasks would wait for one another.
-    parts = chosen.select(*_COLUMNS).repartition(tasks, "connection")
+    parts = chosen.select(*_COLUMNS, feature()).repartition(tasks, "connection")
     ordered = parts.sortWithinPartitions("asked_ns", "file", "position")
     play = partial(
         _play,

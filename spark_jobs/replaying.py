@@ -29,6 +29,8 @@ RESULTS: Final = pa.schema(
         ("position", pa.int64()),
         ("connection", pa.string()),
         ("code", pa.int32()),
+        ("feature", pa.string()),
+        ("asked_ns", pa.int64()),
         ("outcome", pa.string()),
         ("due_ns", pa.int64()),
         ("sent_ns", pa.int64()),
@@ -43,10 +45,13 @@ RESULTS: Final = pa.schema(
 """What became of each request; docs/replay.md says what each column means."""
 
 DDL: Final = (
-    "file string, position bigint, connection string, code int, outcome string, due_ns bigint, "
-    "sent_ns bigint, answered_ns bigint, answer_code int, answer_remark string, "
-    "answer_ext map<string,string>, answer_body binary, unmapped string"
+    "file string, position bigint, connection string, code int, feature string, asked_ns bigint, "
+    "outcome string, due_ns bigint, sent_ns bigint, answered_ns bigint, answer_code int, "
+    "answer_remark string, answer_ext map<string,string>, answer_body binary, unmapped string"
 )
+
+_KEPT: Final = ("file", "position", "connection", "code", "feature", "asked_ns")
+"""What a result has of the recorded request."""
 
 ANSWERED: Final = "answered"
 ONEWAY: Final = "oneway"
@@ -277,7 +282,7 @@ class Player:
         self._last_send_ns = due_ns if self._pacing.rate else 0
         await self._make_room()
         result: dict[str, Any] = {
-            **{name: row[name] for name in ("file", "position", "connection", "code")},
+            **{name: row.get(name) for name in _KEPT},
             "due_ns": due_ns,
         }
         address = self._target.broker

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from gateway.wire.codes import RequestCode
 from spark_jobs import replaying
 from spark_jobs.comparing import body_facts, compare, exceeds
+from spark_jobs.features import feature
 from spark_jobs.ingest import read_table
 from tests.spark.making import log_bytes
 
@@ -30,6 +31,7 @@ def run(name: str, *, broken: bool = False) -> list[dict[str, Any]]:
     for at in range(200):
         ext = {"msgId": f"{name}{at}", "queueId": "3", "MSG_REGION": "DefaultRegion"}
         row = {"file": "a", "position": at, "code": SEND, "answer_code": 0, "answer_ext": ext}
+        row |= {"feature": "recall" if at % 2 else "sends", "asked_ns": 1000 + at}
         if broken and at == 7:
             row["answer_code"] = 1
             row["answer_remark"] = "no"
@@ -55,6 +57,15 @@ def test_what_two_runs_of_one_server_differ_in_is_noise(spark: SparkSession) -> 
     assert (found["code"].expected, found["code"].found, found["code"].position) == ("0", "1", 7)
     assert (found["ext.MSG_REGION"].kind, found["remark"].kind) == ("missing", "added")
     assert [code.verdict for code in bad.codes] == ["differs"]
+    assert (found["code"].first_ns, found["ext.MSG_REGION"].last_ns) == (1007, 1009)
+    by_feature = {one.name: one for one in bad.features}
+    assert by_feature["sends"].verdict == "noise"
+    assert by_feature["recall"].verdict == "differs"
+    assert by_feature["recall"].first_ns == 1007
+    assert by_feature["recall"].fields == [
+        f"{SEND} {name}" for name in ("code", "ext.MSG_REGION", "remark")
+    ]
+    assert [one.answers for one in bad.features] == [99, 100]
     ignored = compare(
         baseline,
         answers(spark, run("c", broken=True)),
@@ -98,3 +109,35 @@ def test_bodies_are_compared_by_what_they_mean() -> None:
     assert "body.unreadable" in body_facts(pull, records[:-1])
     assert body_facts(105, b'{"b":{0:"x"},"a":1}') == {"body.b": '{"0": "x"}', "body.a": "1"}
     assert body_facts(26, b"\xff\x00") == {"body.bytes": "ff00"}
+
+
+USES: list[tuple[RequestCode, dict[str, str] | None, str]] = [
+    (RequestCode.SEND_MESSAGE_V2, {"b": "t", "i": "DELAY\x013\x02"}, "delay levels"),
+    (RequestCode.SEND_MESSAGE_V2, {"b": "t", "i": "A\x01DELAY\x02"}, "sends"),
+    (
+        RequestCode.SEND_MESSAGE,
+        {"topic": "t", "properties": "a\x01b\x02TIMER_DELAY_MS\x015\x02"},
+        "arbitrary times",
+    ),
+    (
+        RequestCode.SEND_MESSAGE_V2,
+        {"b": "t", "i": "DELAY\x013\x02TRAN_MSG\x01true\x02"},
+        "transactions",
+    ),
+    (RequestCode.SEND_MESSAGE_V2, {"b": "%RETRY%g", "i": "DELAY\x013\x02"}, "retries"),
+    (RequestCode.SEND_BATCH_MESSAGE, {"b": "t"}, "batches"),
+    (RequestCode.SEND_MESSAGE_V2, {"b": "t", "m": "true"}, "batches"),
+    (RequestCode.PULL_MESSAGE, {"subscription": "*"}, "pulls"),
+    (RequestCode.PULL_MESSAGE, {"subscription": "red || blue"}, "filters"),
+    (RequestCode.POP_MESSAGE, None, "pops"),
+    (RequestCode.RECALL_MESSAGE, {}, "recall"),
+    (RequestCode.LOCK_BATCH_MQ, None, "ordered consumption"),
+    (RequestCode.GET_CONSUME_STATS, {}, "admin"),
+]
+
+
+def test_what_a_request_makes_use_of(spark: SparkSession) -> None:
+    given = [(int(code), ext) for code, ext, _ in USES]
+    rows = spark.createDataFrame(given, "code int, ext map<string,string>")
+    found = [row[0] for row in rows.select(feature()).collect()]
+    assert found == [name for _, _, name in USES]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from selenium.webdriver.common.by import By
 
-from spark_jobs.reporting import Plot, Section, Table, html
+from spark_jobs.pages import Plot, Section, Table, html
 from tests.browser import PHONE, Browser
 
 MADE_AT = datetime.datetime(2026, 2, 3, 4, 5, tzinfo=datetime.UTC)
@@ -30,7 +30,7 @@ def test_the_page_opens(
     assert page.title == "Traffic of Monday"
     assert browser.errors() == []
     assert browser.overflow() == 0
-    bars = page.find_elements(By.CSS_SELECTOR, "svg rect")
+    bars = page.find_elements(By.CSS_SELECTOR, ".plot rect")
     long, short = (bar.rect["width"] for bar in bars)
     assert long == pytest.approx(2 * short, rel=0.1)
     background = page.find_element(By.TAG_NAME, "body").value_of_css_property("background-color")

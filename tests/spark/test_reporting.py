@@ -5,10 +5,11 @@ from __future__ import annotations
 import datetime
 from html.parser import HTMLParser
 
-from spark_jobs.comparing import CodeVerdict, Comparison, Difference
+from spark_jobs.comparing import CodeVerdict, Comparison, Difference, FeatureVerdict
 from spark_jobs.firing import Errors, Verdict
+from spark_jobs.pages import Plot, Section, html, markdown
 from spark_jobs.replay import Outcome
-from spark_jobs.reporting import Findings, html, markdown, sections
+from spark_jobs.reporting import sections
 
 AT = datetime.datetime(2026, 1, 2, 3, 4, tzinfo=datetime.UTC)
 
@@ -20,28 +21,47 @@ DIFFERENCE = Difference(
     differ=2,
     noise=0,
     verdict="differs",
+    first_ns=1_700_000_000_123_000_000,
+    last_ns=1_700_000_001_000_000_000,
     file="a.capture",
     position=99,
     expected="fine | <b>really</b>",
     found=None,
 )
-FINDINGS = Findings(
-    replay=Outcome(
+REPLAY = (
+    "replay",
+    Outcome(
         outcomes={"answered": 12_345},
         unmapped={"recallHandle": 1},
         pacing_p50_ms=0.5,
         pacing_p99_ms=3.21,
         rate=5_000.0,
     ),
-    comparison=Comparison(
+)
+COMPARISON = (
+    "compare",
+    Comparison(
         compared=10,
         only_in_baseline=0,
         only_in_candidate=0,
         has_noise=True,
         codes=[CodeVerdict(code=310, name="SEND_MESSAGE_V2", answers=10, verdict="differs")],
+        features=[
+            FeatureVerdict(
+                name="recall",
+                answers=10,
+                differ=2,
+                verdict="differs",
+                fields=["310 remark"],
+                first_ns=1_700_000_000_123_000_000,
+            )
+        ],
         differences=[DIFFERENCE],
     ),
-    firing=Verdict(
+)
+FIRING = (
+    "verify",
+    Verdict(
         messages=3,
         fired=2,
         lost=1,
@@ -69,6 +89,9 @@ FINDINGS = Findings(
         ],
     ),
 )
+
+
+FINDINGS = (REPLAY, COMPARISON, FIRING)
 
 
 class Reader(HTMLParser):
@@ -109,12 +132,24 @@ def test_both_forms_say_what_was_found() -> None:
     found = sections(FINDINGS)
     assert [section.is_good for section in found] == [False, False, None]
     for text in (html("r", AT, found), markdown("r", AT, found)):
-        for said in ("the answers to 1 of 1 request codes differ", "1 lost", "12,345", "7.5"):
+        for said in ("in recall, since 2023-11-14 22:13:20.123", "1 lost", "12,345", "7.5"):
             assert said in text
     assert "fine \\| " in markdown("r", AT, found)
 
 
 def test_only_what_there_is_is_reported() -> None:
-    assert sections(Findings()) == []
-    [only] = sections(Findings(replay=FINDINGS.replay))
+    assert sections(()) == []
+    [only] = sections([REPLAY])
     assert only.title == "Replay"
+    one, other = sections([REPLAY, ("again", REPLAY[1])])
+    assert (one.title, other.title) == ("Replay: replay", "Replay: again")
+
+
+def test_plots_are_in_both_forms() -> None:
+    plot = Plot("Requests", "ms", [("SEND", 40.0), ("A_PULL", 20.0), ("none", 0.0)])
+    found = [Section("Traffic", "some", None, [plot, Plot("nothing", "", [])])]
+    lines = markdown("r", AT, found).splitlines()
+    bars = {line.split()[0]: line.count("#") for line in lines if line.endswith(" ms")}
+    assert (bars["SEND"], bars["A_PULL"], bars["none"]) == (30, 15, 1)
+    assert html("r", AT, found).count("<rect") == 3
+    assert "nothing" not in html("r", AT, found)

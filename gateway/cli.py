@@ -1,7 +1,7 @@
 """The command `tidegate`: serves, shows its settings, and asks a running gateway what it holds.
 
 Exit status: 0 done; 1 the server could not be reached or refused; 2 a wrong flag or setting;
-3 a message that was to be aborted was not; 4 a data folder has faults, or not everything could be
+3 a message that was to be aborted or rescheduled was not; 4 a data folder has faults, or not everything could be
 imported.
 """
 
@@ -17,7 +17,7 @@ import rich_click as click
 from click.exceptions import NoArgsIsHelpError
 from rich_click import RichCommand, RichOption
 
-from gateway import care
+from gateway import care, change_commands
 from gateway.asking import connect, moment, now_ms, server_options
 from gateway.audit_command import audit
 from gateway.capturing import capture
@@ -39,7 +39,6 @@ _JOBS: Final = {
     "report": "Make one page of what these found.",
 }
 _FAILED: Final = 1
-_NOT_ABORTED: Final = 3
 
 
 class SettingsCommand(RichCommand):
@@ -100,7 +99,17 @@ def _settle(file: Path | None, flags: dict[str, object]) -> Loaded:
     "A gateway of your own", commands=["serve", "config", "version", "completion", "man"]
 )
 @click.command_panel(
-    "What a running gateway holds", commands=["pending", "abort", "recurring", "clock", "log-level"]
+    "What a running gateway holds",
+    commands=[
+        "pending",
+        "abort",
+        "reschedule",
+        "pause",
+        "resume",
+        "recurring",
+        "clock",
+        "log-level",
+    ],
 )
 @click.command_panel(
     "Care of data", commands=[*(command.name or "" for command in care.COMMANDS), "audit"]
@@ -252,52 +261,8 @@ def pending(
             if cursor is None or not everything:
                 break
     shown.end(cursor)
-
-
-@cli.command()
-@server_options
-@click.option("--id", "message_id", metavar="ID", help="The message with this id.")
-@click.option("--topic", metavar="TOPIC", help="The topic of the id or key.")
-@click.option("--key", metavar="KEY", help="All unfired messages with this key; needs --topic.")
-@click.option("--handle", metavar="HANDLE", help="The recall handle that its send answered.")
-def abort(
-    server: tuple[str, int],
-    timeout: float,
-    tls: bool,
-    tls_ca: Path | None,
-    access_key: str | None,
-    secret_key: str | None,
-    as_json: bool,
-    message_id: str | None,
-    topic: str | None,
-    key: str | None,
-    handle: str | None,
-) -> None:
-    """Abort messages that have not fired: they are never delivered.
-
-    Says of each what became of it: aborted, already fired, already aborted or unknown. The status
-    is 0 when all were aborted now, 3 when any was not, 1 when the gateway could not be asked.
-
-    \b
-    Examples:
-      tidegate abort --topic orders --key order-1001
-      tidegate abort --id 7F0000010A2B18B4AAC2...
-      tidegate abort --handle djEgb3JkZXJz... --json
-    """
-    if [message_id, key, handle].count(None) != 2:
-        raise click.UsageError("name what to abort by one of --id, --key and --handle")
-    if key is not None and topic is None:
-        raise click.UsageError("--key needs --topic: a key means something only in its topic")
-    from gateway import client, display
-
-    with connect(server, timeout, tls, tls_ca, access_key, secret_key) as connection:
-        outcomes = client.abort(connection, id=message_id, topic=topic, key=key, handle=handle)
-    if as_json:
-        display.outcome_lines(outcomes)
-    else:
-        display.outcome_table(outcomes, now_ms())
-    if not outcomes or any(outcome.outcome != "aborted" for outcome in outcomes):
-        sys.exit(_NOT_ABORTED)
+    if not as_json:
+        display.paused_note(page.paused, now_ms())
 
 
 @cli.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
@@ -319,7 +284,16 @@ def compat(arguments: tuple[str, ...]) -> None:
     compare.main(args=arguments, prog_name="tidegate compat")
 
 
-for command in (*care.COMMANDS, audit, clock, log_level, recurring, completion, man):
+for command in (
+    *care.COMMANDS,
+    *change_commands.COMMANDS,
+    audit,
+    clock,
+    log_level,
+    recurring,
+    completion,
+    man,
+):
     cli.add_command(command)
 cli.add_command(capture)
 

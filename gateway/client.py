@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
@@ -19,7 +19,17 @@ from gateway.wire.clock_bodies import ClockState
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command, CommandError, decode_command, encode_command
 from gateway.wire.frames import FrameBuffer, FrameError
-from gateway.wire.pending_bodies import AbortAnswer, AbortOutcome, HeldPage
+from gateway.wire.pending_bodies import (
+    AbortAnswer,
+    AbortOutcome,
+    BulkAnswer,
+    HeldPage,
+    PauseAnswer,
+    PausedTopic,
+    PausedTopics,
+    RescheduleAnswer,
+    RescheduleOutcome,
+)
 from gateway.wire.signatures import ACCESS_KEY, SIGNATURE, sign
 
 if TYPE_CHECKING:
@@ -202,6 +212,43 @@ def look_up(client: RemotingClient, **asked: str | int | None) -> HeldPage:
     (pending, fired, aborted or any), limit, cursor. Raises ClientError and RefusalError.
     """
     return ask_for(client, RequestCode.LOOK_UP_TIMERS, asked, HeldPage)
+
+
+def reschedule(client: RemotingClient, **asked: str | int | None) -> list[RescheduleOutcome]:
+    """Gives another time to what is named by id, by handle, or by key and topic, and tells of each message.
+
+    The time is one of due (epoch ms), delay (ms from now) and shift (ms). Raises ClientError and RefusalError.
+    """
+    return ask_for(client, RequestCode.RESCHEDULE_TIMERS, asked, RescheduleAnswer).results
+
+
+def change_many(client: RemotingClient, **asked: str | int | None) -> Iterator[BulkAnswer]:
+    """Counts, aborts or reschedules, as action says, the pending messages of a topic that match, step by step.
+
+    Keywords: action, topic, key, tag, begin and end as of `look_up`, a time as of `reschedule`. Raises ClientError
+    and RefusalError.
+    """
+    cursor: str | None = ""
+    while cursor is not None:
+        step = ask_for(
+            client, RequestCode.BULK_CHANGE_TIMERS, {**asked, "cursor": cursor or None}, BulkAnswer
+        )
+        yield step
+        cursor = step.cursor
+
+
+def set_paused(client: RemotingClient, topic: str, *, paused: bool) -> bool:
+    """Pauses or resumes the firing of a topic; False when it was so before.
+
+    Raises ClientError and RefusalError.
+    """
+    code = RequestCode.PAUSE_TOPIC if paused else RequestCode.RESUME_TOPIC
+    return ask_for(client, code, {"topic": topic}, PauseAnswer).changed
+
+
+def paused_topics(client: RemotingClient) -> list[PausedTopic]:
+    """The topics of which nothing fires. Raises ClientError and RefusalError."""
+    return ask_for(client, RequestCode.LIST_PAUSED_TOPICS, {}, PausedTopics).topics
 
 
 def abort(client: RemotingClient, **asked: str | int | None) -> list[AbortOutcome]:

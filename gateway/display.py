@@ -20,7 +20,7 @@ from gateway.config import Loaded, descriptions
 from gateway.moments import show_distance, show_moment
 from gateway.setting_values import show_size
 from gateway.wire.clock_bodies import ClockState
-from gateway.wire.pending_bodies import AbortOutcome, HeldMessage
+from gateway.wire.pending_bodies import AbortOutcome, HeldMessage, PausedTopic, RescheduleOutcome
 from gateway.wire.recurring_bodies import RecurringMessage, RecurringTimes
 
 if TYPE_CHECKING:
@@ -30,7 +30,12 @@ if TYPE_CHECKING:
 _UNFOLDED = 10_000
 _STATE_STYLE = {"pending": "cyan", "fired": "green", "aborted": "yellow"}
 _RECURRING_STYLE = {"active": "green", "paused": "yellow"}
-_OUTCOME_STYLE = {"aborted": "green", "already fired": "red", "already aborted": "yellow"}
+_OUTCOME_STYLE = {
+    "aborted": "green",
+    "rescheduled": "green",
+    "already fired": "red",
+    "already aborted": "yellow",
+}
 
 
 def printable(text: str) -> str:
@@ -85,7 +90,7 @@ class MessageTable:
             row = (
                 show_moment(message.due_ms) if message.due_ms else "",
                 show_distance(message.due_ms, self._now_ms) if message.due_ms else "",
-                message.state,
+                message.state + (", rescheduled" if message.rescheduled_ms else ""),
                 message.topic,
                 str(message.queue_id),
                 message.tags or "",
@@ -117,13 +122,15 @@ class MessageTable:
         )
         for row in self._rows:
             cells = [Text(cell) for cell in row]
-            cells[2].style = _STATE_STYLE.get(row[2], "")
+            cells[2].style = _STATE_STYLE.get(row[2].partition(",")[0], "")
             table.add_row(*cells)
         return table
 
     def _print_narrow(self, console: Console) -> None:
         for due, distance, state, topic, queue, tags, keys, size, host, message_id in self._rows:
-            head = Text(f"{due}  {distance}  ").append(state, _STATE_STYLE.get(state, ""))
+            head = Text(f"{due}  {distance}  ").append(
+                state, _STATE_STYLE.get(state.partition(",")[0], "")
+            )
             facts = f"  {topic}, queue {queue}"
             facts += f", tag {tags}" if tags else ""
             facts += f", keys {keys}" if keys else ""
@@ -132,13 +139,15 @@ class MessageTable:
             console.print(head, Text(facts), Text(f"  {message_id}"), sep="\n", soft_wrap=True)
 
 
-def outcome_lines(outcomes: Iterable[AbortOutcome]) -> None:
+def outcome_lines(outcomes: Iterable[AbortOutcome | RescheduleOutcome]) -> None:
     """One JSON object a line."""
     for outcome in outcomes:
         print(msgspec.json.encode(outcome).decode())
 
 
-def outcome_table(outcomes: Sequence[AbortOutcome], now_ms: int) -> None:
+def outcome_table(
+    outcomes: Sequence[AbortOutcome] | Sequence[RescheduleOutcome], now_ms: int
+) -> None:
     """What became of each message."""
     if not outcomes:
         print("no message matches", file=sys.stderr)
@@ -153,6 +162,51 @@ def outcome_table(outcomes: Sequence[AbortOutcome], now_ms: int) -> None:
             Text(printable(outcome.msg_id or "")),
         )
     _console().print(table)
+
+
+def changed(count: int, done: str, *, as_json: bool) -> None:
+    """How many messages match, or were changed."""
+    if as_json:
+        print(json.dumps({"messages": count}))
+    elif not count:
+        print("no message matches", file=sys.stderr)
+    else:
+        print(f"{count:,} message{'' if count == 1 else 's'} {done}")
+
+
+def paused_topics(topics: Sequence[PausedTopic], now_ms: int, *, as_json: bool) -> None:
+    """The topics of which nothing fires."""
+    if as_json:
+        for one in topics:
+            print(msgspec.json.encode(one).decode())
+    elif not topics:
+        print("no topic is paused", file=sys.stderr)
+    else:
+        for one in topics:
+            print(_pause_text(one, now_ms))
+
+
+def paused_note(topics: Sequence[PausedTopic], now_ms: int) -> None:
+    """Says on standard error which of the topics that are shown are paused."""
+    for one in topics:
+        print(_pause_text(one, now_ms), file=sys.stderr)
+
+
+def _pause_text(one: PausedTopic, now_ms: int) -> str:
+    how = "resumed, on their way" if one.resumed else "due and waiting"
+    since = f"{show_moment(one.since_ms)} ({show_distance(one.since_ms, now_ms)})"
+    return f"{printable(one.topic)}: paused since {since}, {one.waiting:,} {how}"
+
+
+def pause_set(topic: str, state: str, *, changed: bool, as_json: bool) -> None:
+    """Whether a topic was paused or resumed just now."""
+    if as_json:
+        print(json.dumps({"topic": topic, "changed": changed}))
+    elif changed:
+        print(f"{printable(topic)}: {state}")
+    else:
+        was = "was paused before" if state == "paused" else "was not paused"
+        print(f"{printable(topic)}: {was}")
 
 
 def clock(state: ClockState, *, as_json: bool) -> None:

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,39 +20,8 @@ from gateway.config import Config, descriptions
 from gateway.setting_values import HostPort
 from gateway.wire.commands import Command, encode_response
 from gateway.wire.pending_bodies import HeldMessage
-from tests.cli.fake import FakeGateway, success
+from tests.cli.fake import FakeGateway, Run, Tidegate, success
 from tests.cli.test_client import MESSAGE
-
-
-class Run(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-Tidegate = Callable[..., Run]
-
-
-@pytest.fixture
-def tidegate(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Tidegate:
-    """Runs the command in this process, in an empty folder and without TIDEGATE_ variables."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.delenv("TIDEGATE_SERVER", raising=False)
-
-    def run(*arguments: str) -> Run:
-        monkeypatch.setattr(sys, "argv", ["tidegate", *arguments])
-        status: object = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            status = end.code
-        printed = capsys.readouterr()
-        return Run(int(str(status or 0)), printed.out, printed.err)
-
-    return run
 
 
 def one_line(run: Run) -> str:

@@ -1,0 +1,284 @@
+"""`tidegate abort`, `reschedule`, `pause` and `resume`: what changes messages that have not fired."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import rich_click as click
+
+from gateway.asking import connect, moment, now_ms, server_options
+
+if TYPE_CHECKING:
+    from gateway.client import RemotingClient
+
+_NOTHING_CHANGED: Final = 1
+_NOT_ALL: Final = 3
+
+_NAMES: Final = ("id", "handle", "key", "topic", "tag", "begin", "end", "everything")
+
+
+def _selection(verb: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Adds the flags that say which messages are meant."""
+
+    def add(command: Callable[..., None]) -> Callable[..., None]:
+        for option in (
+            click.option("--yes", is_flag=True, help="Do not ask whether so many are meant."),
+            click.option(
+                "--dry-run", is_flag=True, help="Only say how many messages that would be."
+            ),
+            click.option(
+                "--all", "everything", is_flag=True, help="All unfired messages of the topic."
+            ),
+            click.option(
+                "--to", "end", metavar="TIME", callback=moment, help="Those due before this time."
+            ),
+            click.option(
+                "--from", "begin", metavar="TIME", callback=moment, help="Those due from then on."
+            ),
+            click.option("--tag", metavar="TAG", help="Those with this tag."),
+            click.option(
+                "--key", metavar="KEY", help=f"{verb} all unfired messages with this key."
+            ),
+            click.option("--topic", metavar="TOPIC", help="The topic of the messages."),
+            click.option(
+                "--handle", metavar="HANDLE", help="The recall handle of the send's answer."
+            ),
+            click.option("--id", metavar="ID", help="The message with this id."),
+        ):
+            command = option(command)
+        return command
+
+    return add
+
+
+class _Selection:
+    """Which messages the flags of `_selection` mean: some by name, or many."""
+
+    def __init__(self, verb: str, flags: dict[str, Any]) -> None:
+        self.flags = {name: flags.pop(name) for name in _NAMES}
+        self._dry_run: bool = flags.pop("dry_run")
+        self._yes: bool = flags.pop("yes")
+        self._verb = verb
+        given = self.flags
+        narrows = [given[name] is not None for name in ("tag", "begin", "end")]
+        if given["key"] is not None and given["topic"] is None:
+            raise click.UsageError("--key needs --topic: a key means something only in its topic")
+        names = [given["id"], given["handle"]].count(None)
+        many = any(narrows) or given["everything"] or (self._dry_run and given["key"] is not None)
+        if names == 0 or (names == 1 and (many or given["key"] is not None)):
+            raise click.UsageError(f"name what to {verb} by only one of --id, --key and --handle")
+        if names == 2 and given["key"] is None and not (many and given["topic"] is not None):
+            raise click.UsageError(
+                f"name what to {verb} by one of --id, --key and --handle, or many with --topic and at least one of "
+                "--tag, --from, --to and --all"
+            )
+        self.is_many = many
+
+    @property
+    def named(self) -> dict[str, str | None]:
+        """The questions of a request about messages by name."""
+        return {name: self.flags[name] for name in ("id", "handle", "key", "topic")}
+
+    def change(self, client: RemotingClient, as_json: bool, **how: str | int | None) -> None:
+        """Say how many are meant, ask whether that is so, and change them step by step."""
+        from gateway import display
+        from gateway.client import change_many
+
+        asked = {name: self.flags[name] for name in ("key", "topic", "tag", "begin", "end")}
+        count = sum(step.messages for step in change_many(client, action="count", **asked))
+        if self._dry_run or not count:
+            display.changed(count, "match", as_json=as_json)
+            if not count:
+                sys.exit(_NOT_ALL)
+            return
+        if not self._yes:
+            self._confirm(count)
+        steps = change_many(client, action=self._verb, **asked, **how)
+        done = f"{self._verb.removesuffix('e')}ed"
+        display.changed(sum(step.messages for step in steps), done, as_json=as_json)
+
+    def _confirm(self, count: int) -> None:
+        question = (
+            f"{self._verb.capitalize()} {count:,} message{'' if count == 1 else 's'} "
+            f"of topic {self.flags['topic']}?"
+        )
+        try:
+            if click.confirm(question, err=True):
+                return
+        except click.Abort:
+            raise click.UsageError("--yes is needed where nobody can be asked") from None
+        click.echo("nothing was changed", err=True)
+        sys.exit(_NOTHING_CHANGED)
+
+
+@click.command()
+@server_options
+@_selection("Abort")
+def abort(as_json: bool, **flags: Any) -> None:
+    """Abort messages that have not fired: they are never delivered.
+
+    By --id, --handle, or --topic and --key, it says of each message what became of it: aborted, already
+    fired, already aborted or unknown. The status is 0 when all were aborted now, 3 when any was not,
+    1 when the gateway could not be asked.
+
+    With --tag, --from, --to or --all it aborts many messages of a topic, those that match all that is
+    given: it says how many these are, and asks before it does so.
+
+    \b
+    Examples:
+      tidegate abort --topic orders --key order-1001
+      tidegate abort --id 7F0000010A2B18B4AAC2...
+      tidegate abort --handle djEgb3JkZXJz... --json
+      tidegate abort --topic orders --tag close --from now --to +30m --dry-run
+      tidegate abort --topic orders --tag close --from now --to +30m --yes
+    """
+    from gateway import client, display
+
+    selection = _Selection("abort", flags)
+    with connect(**flags) as connection:
+        if selection.is_many:
+            selection.change(connection, as_json)
+            return
+        outcomes = client.abort(connection, **selection.named)
+    if as_json:
+        display.outcome_lines(outcomes)
+    else:
+        display.outcome_table(outcomes, now_ms())
+    if not outcomes or any(outcome.outcome != "aborted" for outcome in outcomes):
+        sys.exit(_NOT_ALL)
+
+
+def _new_time(ctx: click.Context, param: click.Parameter, text: str | None) -> dict[str, int]:
+    """A flag's callback: a new time as the gateway is asked for it. What is relative counts by its clock."""
+    if text is None:
+        return {}
+    if text == "now":
+        return {"delay": 0}
+    if text[:1] in ("+", "-"):
+        return {"delay": _signed_ms(text)}
+    due_ms = moment(ctx, param, text)
+    assert due_ms is not None
+    return {"due": due_ms}
+
+
+def _shift(ctx: click.Context, param: click.Parameter, text: str | None) -> dict[str, int]:
+    """A flag's callback: how much later, or earlier."""
+    return {} if text is None else {"shift": _signed_ms(text)}
+
+
+def _signed_ms(text: str) -> int:
+    from gateway.setting_values import parse_duration
+
+    sign = -1 if text[:1] == "-" else 1
+    try:
+        distance = parse_duration(text.removeprefix("+").removeprefix("-"))
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is not a distance in time; write one such as +30m, -2h or +1h30m"
+        ) from None
+    return sign * (distance // timedelta(milliseconds=1))
+
+
+@click.command()
+@server_options
+@_selection("Move")
+@click.option(
+    "--by",
+    "shift",
+    metavar="+DURATION|-DURATION",
+    callback=_shift,
+    help="So much later, or earlier.",
+)
+@click.option("--at", "new_time", metavar="TIME", callback=_new_time, help="The new time.")
+def reschedule(
+    as_json: bool, new_time: dict[str, int], shift: dict[str, int], **flags: Any
+) -> None:
+    """Have messages that have not fired fire at another time.
+
+    The new time is --at a TIME, which is ISO 8601 (local unless it has a zone), relative to now (+30m),
+    `now` or epoch ms; or --by so much later (+30m) or earlier (-30m) than each message's own time.
+    A time that has passed delivers at once.
+
+    By --id, --handle, or --topic and --key, it says of each message what became of it: rescheduled,
+    already fired, already aborted or unknown. The status is 0 when all were rescheduled, 3 when any
+    was not, 1 when the gateway could not be asked. The recall handles of moved messages go on to work.
+
+    With --tag, --from, --to or --all it moves many messages of a topic, those that match all that is
+    given: it says how many these are, and asks before it does so.
+
+    \b
+    Examples:
+      tidegate reschedule --topic orders --key order-1001 --at +30m
+      tidegate reschedule --id 7F0000010A2B18B4... --at 2030-01-31T09:30
+      tidegate reschedule --topic orders --from now --to +1h --by +2h --dry-run
+      tidegate reschedule --topic orders --tag close --by -10m --yes
+    """
+    from gateway import client, display
+
+    selection = _Selection("reschedule", flags)
+    to = {**new_time, **shift}
+    if len(to) != 1:
+        raise click.UsageError("name the new time by one of --at TIME and --by +DURATION")
+    with connect(**flags) as connection:
+        if selection.is_many:
+            selection.change(connection, as_json, **to)
+            return
+        outcomes = client.reschedule(connection, **selection.named, **to)
+    if as_json:
+        display.outcome_lines(outcomes)
+    else:
+        display.outcome_table(outcomes, now_ms())
+    if not outcomes or any(outcome.outcome != "rescheduled" for outcome in outcomes):
+        sys.exit(_NOT_ALL)
+
+
+@click.command()
+@click.argument("topic", required=False)
+@server_options
+def pause(topic: str | None, as_json: bool, **flags: Any) -> None:
+    """Let nothing of a topic fire until it is resumed; without a topic, list those that are paused.
+
+    What becomes due meanwhile waits. It is still pending: it can be found, rescheduled and aborted.
+    Messages without a delay are delivered as ever, and other topics fire at their times. A pause
+    lasts across restarts of the gateway.
+
+    \b
+    Examples:
+      tidegate pause orders
+      tidegate pause
+    """
+    from gateway import client, display
+
+    with connect(**flags) as connection:
+        if topic is None:
+            display.paused_topics(client.paused_topics(connection), now_ms(), as_json=as_json)
+        else:
+            changed = client.set_paused(connection, topic, paused=True)
+            display.pause_set(topic, "paused", changed=changed, as_json=as_json)
+
+
+@click.command()
+@click.argument("topic")
+@server_options
+def resume(topic: str, as_json: bool, **flags: Any) -> None:
+    """Let a paused topic fire again.
+
+    What waits fires now, in the order of due times and in steps that leave room for everything else.
+
+    \b
+    Examples:
+      tidegate resume orders
+      tidegate resume orders --json
+    """
+    from gateway import client, display
+
+    with connect(**flags) as connection:
+        changed = client.set_paused(connection, topic, paused=False)
+    display.pause_set(topic, "resumed", changed=changed, as_json=as_json)
+
+
+COMMANDS: Final[tuple[Any, ...]] = (abort, reschedule, pause, resume)
+"""All of them, for the command line to take up."""

@@ -1,5 +1,8 @@
 // Numbers, times and durations as people read them. Times are local, and to the millisecond where that matters.
 
+/** How a time can be written where one is asked for. */
+export const WHEN = "now, +30s, +2h, 2030-01-31T09:30, or epoch ms";
+
 const two = (number) => String(number).padStart(2, "0");
 const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 

@@ -1,6 +1,6 @@
 // Topics, consumer groups, and the last changes to many messages.
 
-import { get, remove } from "./api.js";
+import { get, post, remove } from "./api.js";
 import { selectionText } from "./bulk.js";
 import { h, notice, show } from "./dom.js";
 import { count, duration, moment, short } from "./format.js";
@@ -44,12 +44,29 @@ function filterBar(view, parameters, go, ...more) {
   return form;
 }
 
+/** Whether a topic fires, and the button that changes it. */
+function firing(one) {
+  const order = one.pause && !one.pause.resumed ? "resume" : "pause";
+  const change = async () => {
+    try {
+      await post(`/topics/${encodeURIComponent(one.name)}/${order}`);
+      notice(order === "pause" ? `Nothing of ${one.name} fires until it is resumed.` : `${one.name} fires again.`, "good");
+    } catch (error) {
+      notice(error.message, "bad");
+    }
+  };
+  return [
+    one.pause && h("span", { class: "state aborted", title: `since ${moment(one.pause.sinceMs)}` }, `${one.pause.resumed ? "catching up" : "paused"}, ${count(one.pause.waiting)} due `),
+    !one.isSystem && h("button", { type: "button", class: "quiet", onclick: change }, order),
+  ];
+}
+
 export function topics(place, parameters, go) {
   const rows = h("tbody");
   const system = parameters.get("system") === "on";
   show(place, h("h1", { class: "unseen" }, "Topics"),
     h("div", { class: "bar" }, filterBar("topics", parameters, go, h("label", { class: "check" }, h("input", { type: "checkbox", name: "system", checked: system }), "the gateway's own too"))),
-    h("section", { class: "panel table-box" }, h("table", {}, head("topic", "#held", "", "#in queues", "#entered since start", "#queues", "may"), rows)));
+    h("section", { class: "panel table-box" }, h("table", {}, head("topic", "#held", "", "#in queues", "#entered since start", "#queues", "may", "firing"), rows)));
   return live(place, async () => {
     const found = (await pages("/topics", "topics", parameters.get("contains") ?? "")).filter((one) => system || !one.isSystem);
     const most = Math.max(1, ...found.map((one) => one.held));
@@ -57,8 +74,9 @@ export function topics(place, parameters, go) {
       cell("topic", h("a", { href: `#/timeline?topic=${encodeURIComponent(one.name)}` }, one.name)),
       cell("held", one.held), h("td", { class: "meter-cell", "aria-hidden": "true" }, one.held > 0 && h("meter", { max: most, value: one.held })),
       cell("in queues", one.stored), cell("entered", one.entered), cell("queues", one.queues),
-      cell("may", [one.perm & 4 && "read", one.perm & 2 && "write"].filter(Boolean).join(", ") || "nothing"))),
-    !found.length && h("tr", {}, h("td", { colspan: "7", class: "empty" }, "No topics yet: the first send makes one.")));
+      cell("may", [one.perm & 4 && "read", one.perm & 2 && "write"].filter(Boolean).join(", ") || "nothing"),
+      cell("firing", firing(one)))),
+    !found.length && h("tr", {}, h("td", { colspan: "8", class: "empty" }, "No topics yet: the first send makes one.")));
   });
 }
 

@@ -1,8 +1,8 @@
 // One message: what it is, what it says, and what has become of it.
 
 import { get, post } from "./api.js";
-import { dialog, h, notice, show } from "./dom.js";
-import { bytes, distance, moment } from "./format.js";
+import { dialog, field, h, notice, show } from "./dom.js";
+import { WHEN, bytes, distance, moment } from "./format.js";
 import { state } from "./messages.js";
 
 const HAPPENED = { born: "sent by its client", accepted: "accepted, to wait for its time", stored: "stored in its queue", due: "due", fired: "entered its queue", aborted: "taken back", rescheduled: "given another time" };
@@ -67,6 +67,7 @@ export function message(place, parameters, go, id) {
       h("div", { class: "headline" }, h("h1", { class: "mono" }, one.msgId || one.offsetMsgId), state(one.state),
         one.state === "pending" && h("span", { class: "dim" }, `due ${distance(one.dueMs, nowMs)}`),
         h("span", { class: "spring" }),
+        one.state === "pending" && h("button", { type: "button", onclick: reschedule }, "Reschedule…"),
         one.state === "pending" && h("button", { type: "button", class: "danger", onclick: abort }, "Abort…")),
       h("div", { class: "columns" },
         h("section", { class: "panel" }, h("h2", {}, "Message"), facts([
@@ -84,20 +85,37 @@ export function message(place, parameters, go, id) {
       h("section", { class: "panel" }, bodyOf(page.body)),
       h("section", { class: "panel" }, h("h2", {}, "Properties"), facts(Object.entries(page.properties).map(([name, value]) => [name, h("span", { class: "wrap" }, value)]))));
 
+    /** Has something done to it, and says what became of that. */
+    async function change(path, body, wanted) {
+      try {
+        const { results } = await post(`/messages/${id}/${path}`, body);
+        notice(results.map((result) => result.outcome).join(", "), results.some((result) => result.outcome === wanted) ? "good" : "bad");
+      } catch (error) {
+        notice(error.message, "bad");
+      }
+      load();
+    }
+
+    function reschedule() {
+      const at = h("input", { value: "+10m", required: true, autocomplete: "off" });
+      const box = dialog("Another time for this message", h("form", { onsubmit: (event) => {
+        event.preventDefault();
+        box.close();
+        change("reschedule", { at: at.value }, "rescheduled");
+      } },
+      h("p", {}, `It is due ${moment(one.dueMs)}.`), field("New time", at, WHEN),
+      h("div", { class: "actions" }, h("button", { class: "main" }, "Reschedule"))));
+      at.select();
+    }
+
     function abort() {
       const box = dialog("Abort this message?",
         h("p", {}, "It will never be delivered. This cannot be undone."),
         h("p", { class: "mono wrap" }, one.msgId), h("p", {}, one.topic, ", due ", moment(one.dueMs)),
         h("div", { class: "actions" }, h("button", { type: "button", onclick: () => box.close() }, "Keep it"),
-          h("button", { type: "button", class: "danger", autofocus: true, onclick: async () => {
-            try {
-              const { results } = await post(`/messages/${id}/abort`);
-              notice(results.map((result) => result.outcome).join(", "), results.some((result) => result.outcome === "aborted") ? "good" : "bad");
-            } catch (error) {
-              notice(error.message, "bad");
-            }
+          h("button", { type: "button", class: "danger", autofocus: true, onclick: () => {
             box.close();
-            load();
+            change("abort", {}, "aborted");
           } }, "Abort it")));
     }
   }

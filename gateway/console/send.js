@@ -2,6 +2,7 @@
 
 import { get, post } from "./api.js";
 import { dialog, field, h, notice } from "./dom.js";
+import { WHEN } from "./format.js";
 
 export function send() {
   const text = (name, more) => h("input", { name, autocomplete: "off", ...more });
@@ -19,7 +20,7 @@ export function send() {
     }
   } },
   field("Topic", text("topic", { required: true, list: "topics-known", maxlength: "127" })),
-  field("When", text("at", { value: "+30s" }), "now, +30s, +2h, 2030-01-31T09:30, or epoch ms"),
+  field("When", text("at", { value: "+30s" }), WHEN),
   field("Tag", text("tags")),
   field("Keys", text("keys"), "separated by blanks"),
   field("Body", h("textarea", { name: "body", rows: "5", required: true }, "hello")));

@@ -184,6 +184,7 @@ def test_many_are_aborted_after_their_number_was_typed(console: Console) -> None
     console.open("messages?topic=bulk")
     console.see(".messages td", "k2")
     console.see("button.danger", "Change all of these").click()
+    console.see("dialog button", "Abort them").click()
     confirm = console.see("dialog button.danger", "Abort 3 messages")
     assert not confirm.is_enabled()
     console.see("dialog input").send_keys("2")
@@ -197,6 +198,36 @@ def test_many_are_aborted_after_their_number_was_typed(console: Console) -> None
     assert console.api("/messages?topic=bulk")["messages"] == []
     console.open("jobs")
     console.see("td", "abort: topic bulk")
+
+
+def test_one_and_many_are_given_another_time(console: Console) -> None:
+    sent = console.send(topic="moved")
+    console.open(f"message/{sent['offsetMsgId']}")
+    console.see("button", "Reschedule…").click()
+    console.see("dialog input").clear()
+    console.see("dialog input").send_keys("+3h", Keys.ENTER)
+    console.see(".history li.rescheduled")
+    console.see(".headline", "due in 3h")
+    console.open("messages?topic=moved")
+    console.see("button.danger", "Change all of these").click()
+    console.see("dialog form button", "Reschedule them").click()
+    console.see("dialog input").send_keys("1")
+    console.see("dialog button.danger", "Reschedule 1 message").click()
+    console.see("dialog [role=status]", "1 given another time")
+    console.see("dialog button.main", "Close").click()
+    (moved,) = console.api("/messages?topic=moved")["messages"]
+    assert moved["dueMs"] < moved["dueBeforeMs"], "ten minutes from now is before three hours"
+
+
+def test_a_topic_rests_and_goes_on(console: Console) -> None:
+    console.send(topic="resting")
+    console.open("topics?contains=resting")
+    console.see("td button", "pause").click()
+    console.see("td .state", "paused")
+    console.see("td button", "resume").click()
+    console.see("td button", "pause")
+    (row,) = console.api("/topics?contains=resting")["topics"]
+    assert row["pause"] is None or row["pause"]["resumed"]
 
 
 def test_a_message_is_sent_by_hand(console: Console) -> None:

@@ -233,7 +233,7 @@ class Committer:
             return
         self.failing = False
         if changed:
-            self.meter.committed(len(answers), perf_counter() - begun)
+            self.meter.committed(len(answers), perf_counter() - begun, store.write_seconds)
         if fired.messages and earliest_ms is not None:
             self.meter.fired(fired.messages, self._clock.now_ms() - earliest_ms)
         self._journal.write()

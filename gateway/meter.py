@@ -41,6 +41,7 @@ class Meter:
         self.commit_seconds = Distribution(
             (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
         )
+        self.write_seconds = Distribution(self.commit_seconds.bounds)
         self.batch_answers = Distribution((0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024))
         self.firing_error = Distribution(
             (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 60.0, 3600.0)
@@ -48,10 +49,14 @@ class Meter:
         self.refused = 0
         """Batches that could not be stored."""
 
-    def committed(self, answers: int, seconds: float) -> None:
-        """A batch is on disk; so many requests waited for it."""
+    def committed(self, answers: int, seconds: float, write_seconds: float) -> None:
+        """A batch is on disk; so many requests waited for it.
+
+        :param write_seconds: of the time, what writing the pages and the disk's sync took.
+        """
         self.batch_answers.add(answers)
         self.commit_seconds.add(seconds)
+        self.write_seconds.add(write_seconds)
 
     def fired(self, messages: int, late_ms: int) -> None:
         """Messages of one step entered their queues, the earliest of them so late: none of them was later."""

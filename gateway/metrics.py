@@ -6,7 +6,7 @@ BrokerMetricsManager); the others begin with `tidegate_`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, generate_latest
 from prometheus_client.core import (
@@ -21,6 +21,10 @@ from gateway.broker import Broker
 from gateway.limits import ATTRIBUTES
 from gateway.meter import Distribution
 from recording.writer import Counts
+from storage import count_soon
+
+SNAPSHOT_BOUNDS = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)
+"""Seconds from now (TimerMetrics)."""
 
 _COMMON = ("cluster", "node_type", "node_id")
 
@@ -65,10 +69,14 @@ class BrokerCollector(Collector):
         for topic, count in sorted(broker.store.held_totals().items()):
             held.add_metric((*self._labels, topic.decode()), count)
         yield held
-        yield self._counter(
+        yield self._by_topic(
             "rocketmq_timer_enqueue", "Messages taken in for later", broker.store.timed
         )
-        yield self._counter("rocketmq_timer_dequeue", "Messages fired", broker.committer.fired)
+        yield self._by_topic("rocketmq_timer_dequeue", "Messages fired", broker.store.fired)
+        # A message is among the timers in the commit that acknowledges it: nothing lags behind.
+        yield self._gauge("rocketmq_timer_enqueue_lag", "Messages accepted and not timed", 0)
+        yield self._gauge("rocketmq_timer_enqueue_latency", "How long they have waited, in ms", 0)
+        yield from self._snapshot()
         due_ms = broker.committer.next_due_ms
         late_ms = max(0, broker.clock.now_ms() - due_ms) if due_ms is not None else 0
         yield self._gauge(
@@ -87,6 +95,22 @@ class BrokerCollector(Collector):
             "Times that one was later than recurring_misfire_threshold",
             broker.committer.misfired,
         )
+
+    def _snapshot(self) -> Iterator[Metric]:
+        """How many messages are due until each of upstream's bounds (TimerMetrics.timerDist) and behind the one before;
+        left out while counting them would hold up the gateway."""
+        broker = self._broker
+        counts = count_soon(broker.store, broker.clock.now_ms(), SNAPSHOT_BOUNDS)
+        if counts is None:
+            return
+        family = GaugeMetricFamily(
+            "rocketmq_timer_message_snapshot",
+            "Messages due until a bound, in seconds from now, and behind the bound before it",
+            labels=(*_COMMON, "timer_bound_s"),
+        )
+        for bound, count in zip(SNAPSHOT_BOUNDS, counts, strict=True):
+            family.add_metric((*self._labels, str(bound)), count)
+        yield family
 
     def _traffic(self) -> Iterator[Metric]:
         """What entered queues, and what consumers were handed."""
@@ -143,6 +167,11 @@ class BrokerCollector(Collector):
             "tidegate_commit_seconds", "Time that a commit took", meter.commit_seconds
         )
         yield self._histogram(
+            "tidegate_write_seconds",
+            "Of it, what writing the pages and the disk's sync took",
+            meter.write_seconds,
+        )
+        yield self._histogram(
             "tidegate_batch_requests", "Requests that a commit answered", meter.batch_answers
         )
         yield self._histogram(
@@ -189,6 +218,12 @@ class BrokerCollector(Collector):
     def _counter(self, name: str, meaning: str, value: float) -> Metric:
         family = CounterMetricFamily(name, meaning, labels=_COMMON)
         family.add_metric(self._labels, value)
+        return family
+
+    def _by_topic(self, name: str, meaning: str, counts: Mapping[bytes, int]) -> Metric:
+        family = CounterMetricFamily(name, meaning, labels=(*_COMMON, "topic"))
+        for topic, count in sorted(counts.items()):
+            family.add_metric((*self._labels, topic.decode()), count)
         return family
 
     def _histogram(self, name: str, meaning: str, values: Distribution) -> Metric:

@@ -53,6 +53,7 @@ from storage.rescheduling import (
     reschedule_sequence,
 )
 from storage.retention import remove_expired
+from storage.soon import count_soon
 from storage.store import Aborted, AbortResult, Fired, Growth, Store, Usage
 from storage.timeline import Columns, count_due, due_range
 
@@ -91,6 +92,7 @@ __all__ = [
     "compact",
     "count_due",
     "count_recurring",
+    "count_soon",
     "current_recurring",
     "delete_recurring",
     "delete_recurring_of",

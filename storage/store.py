@@ -7,11 +7,13 @@ nothing of it. One thread calls.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from enum import Enum
 from functools import wraps
 from pathlib import Path
+from time import perf_counter
 from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import lmdb
@@ -157,8 +159,12 @@ class Store:
         self._queues: dict[tuple[bytes, int], Queue] = {}
         self._offsets: dict[tuple[bytes, bytes, int], int] = {}
         self._changed_offsets: set[tuple[bytes, bytes, int]] = set()
-        self.timed = 0
-        """Messages taken in for later since the store was opened."""
+        self.timed: Counter[bytes] = Counter()
+        """Messages taken in for later since the store was opened, by topic."""
+        self.fired: Counter[bytes] = Counter()
+        """Those of them, and of those from before, that have fired."""
+        self.write_seconds = 0.0
+        """How long the last commit took to write its pages and have the disk hold them."""
         with self._lmdb.begin() as txn:
             self._next_sequence = self._committed_sequence = _first_free_sequence(txn, self.tables)
             for key, value in txn.cursor(db=self.tables.offsets):
@@ -182,7 +188,8 @@ class Store:
         self._held: dict[tuple[bytes, int], int] = {}
         self._held_changes: dict[bytes, int] = {}
         self._changes = 0
-        self._timed = 0
+        self._timed: Counter[bytes] = Counter()
+        self._fired: Counter[bytes] = Counter()
         self._grown: dict[Queue, set[int]] = {}
         self._shortened: dict[Queue, int] = {}
         self._advanced: dict[tuple[bytes, bytes, int], int | None] = {}
@@ -256,7 +263,7 @@ class Store:
             self._timers.append((key, timer))
             self._count_timer(topic, due_ms, 1)
         self._count_pending(topic, 1, len(record))
-        self._timed += 1
+        self._timed[topic] += 1
 
     def _note_growth(self, queue: Queue, tag_hash: int) -> None:
         tags = self._grown.get(queue)
@@ -479,6 +486,7 @@ class Store:
         """
         queue_number, tag_hash, size = TIMER_VALUE.unpack(timer)
         self._count_pending(topic, -1, size)
+        self._fired[topic] += 1
         queue = self.queue(topic, queue_number)
         offset = queue.next
         queue.next = offset + 1
@@ -604,7 +612,9 @@ class Store:
             self.paused.write(txn)
             self._put_offsets(txn)
             self._txn = None
+            begun = perf_counter()
             txn.commit()
+            self.write_seconds = perf_counter() - begun
         except Exception as error:
             failure = self.spoil(error)
             self.abandon()
@@ -612,7 +622,8 @@ class Store:
                 raise
             raise failure from error
         self._changed_offsets.clear()
-        self.timed += self._timed
+        self.timed.update(self._timed)
+        self.fired.update(self._fired)
         self._add_held()
         self._held_bytes.commit()
         self.inbox.commit(self._changes)

@@ -117,7 +117,7 @@ class Overview:
             accepted=self._speed("put", stats.put),
             fired=self._speed("fired", broker.committer.fired),
             handed_out=self._speed("got", stats.got),
-            timed_total=broker.store.timed,
+            timed_total=broker.store.timed.total(),
             firing_error=_spread(meter.firing_error),
             commit=_spread(meter.commit_seconds),
             held=sum(broker.store.held_totals().values()),

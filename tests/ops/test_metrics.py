@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.meter import Distribution
@@ -59,13 +60,40 @@ def test_held_messages_by_topic(gateway: MemoryGateway) -> None:
     hold(gateway, 9_000_000, "later")
     scrape = Scrape(gateway)
     assert scrape.by("rocketmq_timing_messages", "topic") == {"orders": 2, "later": 1}
-    assert scrape["rocketmq_timer_enqueue_total"] == 3
+    assert scrape.by("rocketmq_timer_enqueue_total", "topic") == {"orders": 2, "later": 1}
     gateway.connect().abort(id="A")
     assert Scrape(gateway).by("rocketmq_timing_messages", "topic") == {"orders": 1, "later": 1}
     gateway.advance(60_000)
     scrape = Scrape(gateway)
     assert scrape.by("rocketmq_timing_messages", "topic") == {"later": 1}
-    assert scrape["rocketmq_timer_dequeue_total"] == 1
+    assert scrape.by("rocketmq_timer_dequeue_total", "topic") == {"orders": 1}
+
+
+def test_what_is_due_soon_is_counted_by_upstreams_bounds(gateway: MemoryGateway) -> None:
+    gateway.advance(3_700)  # into a span of time, so that spans and bounds do not fit
+    for seconds in (1, 5, 6, 50, 200, 290, 1_000, 80_000, 200_000):
+        hold(gateway, seconds * 1_000, f"T{seconds % 3}")
+    counts = Scrape(gateway).by("rocketmq_timer_message_snapshot", "timer_bound_s")
+    assert counts == {
+        "5": 2,
+        "60": 2,
+        "300": 2,
+        "900": 0,
+        "3600": 1,
+        "14400": 0,
+        "28800": 0,
+        "86400": 1,
+    }
+    gateway.advance(10_000)
+    assert Scrape(gateway).by("rocketmq_timer_message_snapshot", "timer_bound_s")["5"] == 0
+    assert Scrape(gateway)["rocketmq_timer_enqueue_lag"] == 0
+
+
+def test_too_much_to_count_is_left_out(
+    gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage.soon._MOST_ROWS", 0)
+    assert Scrape(gateway).by("rocketmq_timer_message_snapshot", "timer_bound_s") == {}
 
 
 def test_refused_batches_count_for_nothing_else(gateway: MemoryGateway) -> None:
@@ -121,6 +149,7 @@ def test_commits_are_measured(gateway: MemoryGateway) -> None:
     gateway.connect().send_message()
     scrape = Scrape(gateway)
     assert scrape["tidegate_commit_seconds_count"] == before + 1
+    assert 0 < scrape["tidegate_write_seconds_sum"] < scrape["tidegate_commit_seconds_sum"]
     assert scrape["tidegate_batch_requests_sum"] >= 1
 
 

@@ -1,7 +1,8 @@
 """Sends recorded requests again, each at its time, and keeps what is answered. Knows no Spark.
 
 One `Player` plays many connections in one event loop. Requests leave by time, in the order of their
-connection, whether or not earlier ones have been answered.
+connection, whether or not earlier ones have been answered; only one that names what an answer told,
+such as a recall, waits for that answer.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import asyncio
 import hashlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
@@ -21,7 +23,7 @@ from gateway.wire.codes import CommandFlag, RequestCode
 from gateway.wire.commands import Command, CommandError, decode_command, encode_command
 from gateway.wire.frames import FrameBuffer, FrameError
 from spark_jobs.exchanges import TEXTS
-from spark_jobs.rewriting import Rewriter, Rules
+from spark_jobs.rewriting import Rewriter, Rules, ids_needed, ids_told
 
 RESULTS: Final = pa.schema(
     [
@@ -79,6 +81,8 @@ NAME_SERVER_CODES: Final = frozenset(
 )
 """Requests that a name server answers; all others are a broker's."""
 
+_TEACHING_S: Final = 2.0
+"""A request whose ids an earlier answer is to tell waits so long for it."""
 _RETRY_CONNECT_S: Final = 1.0
 _SPIN_S: Final = 0.0005
 
@@ -199,6 +203,8 @@ class _Sent(NamedTuple):
     rewriter: Rewriter
     line: _Line
     opaque: int
+    teaches: tuple[str, ...] = ()
+    """Recorded ids that its answer will tell the new ones of."""
 
 
 class Player:
@@ -216,6 +222,8 @@ class Player:
         self._outstanding: dict[int, _Sent] = {}
         self._last_send_ns = 0
         self._room = asyncio.Event()
+        self._teachers: dict[str, _Sent] = {}
+        """Requests whose answers will tell what a recorded id is in this run."""
 
     def play(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Play all of it; what became of the requests, as batches of `RESULTS`."""
@@ -239,6 +247,8 @@ class Player:
     def finish(self, sent: _Sent, outcome: str) -> None:
         """A request has come to its end."""
         self._outstanding.pop(id(sent.result), None)
+        for taught in sent.teaches:
+            self._teachers.pop(taught, None)
         sent.result["outcome"] = outcome
         self._finished.append(sent.result)
         self._room.set()
@@ -300,6 +310,8 @@ class Player:
         rewriter = self._rewriters.get(row["connection"])
         if rewriter is None:
             rewriter = self._rewriters[row["connection"]] = Rewriter(self._rules)
+        if self._teachers:
+            await self._be_taught(ids_needed(row["code"], row["ext"] or ()))
         changed = rewriter.request(
             row["code"],
             dict(row["ext"] or ()),
@@ -324,9 +336,23 @@ class Player:
         if row["flag"] & CommandFlag.ONEWAY:
             self._finished.append(result | {"outcome": ONEWAY})
             return
-        sent = _Sent(row, result, rewriter, line, opaque)
+        teaches = ids_told(row["code"], row["answer_ext"] or ())
+        sent = _Sent(row, result, rewriter, line, opaque, teaches)
+        for taught in teaches:
+            self._teachers[taught] = sent
         line.waiting[opaque] = sent
         self._outstanding[id(result)] = sent
+
+    async def _be_taught(self, needed: Collection[str]) -> None:
+        """Wait for the answers that tell what these ids are in this run, if they are to come."""
+        deadline = time.monotonic() + min(_TEACHING_S, self._pacing.patience_s)
+        while any(one in self._teachers for one in needed):
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return
+            self._room.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._room.wait(), left_s)
 
     async def _make_room(self) -> None:
         """Wait while too many answers are outstanding; give up those that are due for long."""

@@ -7,7 +7,7 @@ the replay, and keeps what it learned from these.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal, NamedTuple
 
 from gateway.wire import properties as names
@@ -64,6 +64,22 @@ _NAMED_IN_BODY: Final = {
     RequestCode.CHECK_CLIENT_CONFIG,
 }
 """Requests that name topics and groups in a JSON body."""
+
+
+def ids_needed(code: int, ext: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Ids in a recorded request that an earlier answer told, and that a run has others for."""
+    if code == RequestCode.RECALL_MESSAGE:
+        return tuple(value for name, value in ext if name == "recallHandle")
+    if code == RequestCode.END_TRANSACTION:
+        return tuple(value for name, value in ext if name in ("transactionId", "msgId"))
+    return ()
+
+
+def ids_told(code: int, answer_ext: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Ids in the recorded answer to a send that later requests may need."""
+    if code not in SENDS:
+        return ()
+    return tuple(value for name, value in answer_ext if name in ("recallHandle", "transactionId"))
 
 
 class Rules(NamedTuple):

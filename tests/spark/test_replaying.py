@@ -32,6 +32,7 @@ class Server:
     def __init__(self) -> None:
         self.asked: list[Command] = []
         self.is_silent = False
+        self.dawdles_s = 0.0
         self.hang_up_after: int | None = None
         outer = self
 
@@ -44,6 +45,7 @@ class Server:
                         outer.asked.append(command)
                         if len(outer.asked) == outer.hang_up_after:
                             return
+                        time.sleep(outer.dawdles_s)
                         if not outer.is_silent and not command.is_oneway:
                             self.request.sendall(outer.answer(command))
 
@@ -146,6 +148,18 @@ def test_a_rate_is_not_exceeded(server: Server, tmp_path: Path) -> None:
     results = play(server.address, tmp_path, rows, speed=0.0, rate=100.0)
     due = sorted(row["due_ns"] for row in results)
     assert due[-1] - due[0] >= 9 * 10_000_000
+
+
+def test_a_recall_waits_for_the_answer_that_tells_its_handle(
+    server: Server, tmp_path: Path
+) -> None:
+    server.dawdles_s = 0.2
+    rows = [sent(0, "A" * 32)]
+    rows.append(asked(1, RECALL, {"topic": "orders", "recallHandle": "old-" + "A" * 32}))
+    first, second = play(server.address, tmp_path, rows)
+    assert server.asked[1].ext()["recallHandle"] == f"new-{new_id('A' * 32, 'run')}"
+    assert second["sent_ns"] >= first["answered_ns"]
+    assert second["unmapped"] is None
 
 
 def test_a_handle_of_an_earlier_answer_is_mapped(server: Server, tmp_path: Path) -> None:

@@ -209,9 +209,6 @@ class RecurringMessages:
                 f"the message is too long to recur: its body has at most max_message_size = {self._max_body} "
                 f"bytes, its properties {MAX_PROPERTIES - ADDED_LATER}"
             )
-        now_ms = self._clock.now_ms()
-        with _refusing():
-            rule.check(now_ms, self._min_period_ms)
         old = current_recurring(self._store, topic.stored_name, name.encode())
         if old is None and self._count >= self._most:
             raise _illegal(
@@ -219,6 +216,10 @@ class RecurringMessages:
             )
         before = _definition_of(old)
         goes_on = old is not None and before is not None and before.rule == rule
+        now_ms = self._clock.now_ms()
+        if not goes_on:
+            with _refusing():
+                rule.check(now_ms, self._min_period_ms)
         set_ms = before.set_ms if goes_on and before is not None else now_ms
         definition = _Definition(
             rule,

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway import recurrence
+from gateway.committer import MAX_RECURRED, Recurred
 from gateway.metrics import Metrics
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
@@ -201,6 +202,19 @@ def test_set_again_with_another_rule_it_begins_anew(
     assert put(client, every="1s", count="3")["recurring"] == "replaced"
     gateway.advance(MINUTE)
     assert planned(client.pull_all()) == [(10 + n) * SECOND for n in (0, 1, 2, 3)]
+
+
+def test_one_that_is_nearly_over_can_be_set_again(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    """A period without a start would begin too late if it began now; but it goes on."""
+    end = str(START_MS + 25 * SECOND)
+    put(client, every="10s", end=end)
+    gateway.advance(18 * SECOND)
+    assert put(client, every="10s", end=end)["recurring"] == "updated"
+    gateway.advance(MINUTE)
+    assert planned(client.pull_all()) == [10 * SECOND, 20 * SECOND]
+    assert "never fires" in (try_to_put(client, every="10s", end=end).remark or "")
 
 
 def test_topics_have_names_of_their_own(gateway: MemoryGateway, client: MemoryClient) -> None:
@@ -545,13 +559,31 @@ def test_a_short_down_time_loses_nothing(gateway: MemoryGateway, client: MemoryC
 
 
 def test_very_many_missed_ones_come_in_bounded_steps(
-    gateway: MemoryGateway, client: MemoryClient
+    gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(client, every="1s", misfire="IGNORE_MISFIRE_POLICY")
+    recurring = gateway.service.broker.recurring
+    fire_due, steps = recurring.fire_due, []
+
+    def noted(now_ms: int, limit: int) -> Recurred:
+        steps.append(fire_due(now_ms, limit))
+        return steps[-1]
+
+    monkeypatch.setattr(recurring, "fire_due", noted)
     gateway.jump(2_000 * SECOND)
-    committer = gateway.service.broker.committer
-    assert committer.recurred == 2_000
+    assert [step.messages for step in steps] == [MAX_RECURRED] * (2_000 // MAX_RECURRED)
     assert planned(client.pull_all()) == [n * SECOND for n in range(1, 2_001)]
+
+
+def test_large_ones_come_in_smaller_steps(make_gateway: MakeGateway) -> None:
+    """So a batch stays bounded: some 8 MiB, of bodies of 1 MiB."""
+    gateway = make_gateway(connection_idle=timedelta(days=1), map_size_initial=1 << 28)
+    client = gateway.connect()
+    put(client, "x" * (1 << 20), every="1s", misfire="IGNORE_MISFIRE_POLICY")
+    recurring = gateway.service.broker.recurring
+    assert recurring.fire_due(START_MS + 30 * SECOND, 100) == Recurred(8, 0, more=True)
+    gateway.store.abandon()
+    recurring.reload()
 
 
 def test_a_clock_that_is_set(gateway: MemoryGateway, client: MemoryClient) -> None:

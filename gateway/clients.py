@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 
 from gateway.outgoing import Outgoing
 from gateway.router import Peer
@@ -62,9 +63,19 @@ class Clients:
         self._producers: dict[str, dict[str, Client]] = {}
 
     def heartbeat(
-        self, heartbeat: Heartbeat, peer: Peer, language: str, version: int, now: float
+        self,
+        heartbeat: Heartbeat,
+        peer: Peer,
+        language: str,
+        version: int,
+        now: float,
+        quiet: AbstractSet[str] = frozenset(),
     ) -> None:
-        """Note that a client lives; tell the members of a group whose members or subscriptions changed."""
+        """Note that a client lives; tell the members of a group whose members or subscriptions changed.
+
+        :param quiet: groups whose members are not told (notifyConsumerIdsChangedEnable = false): they find out at
+            their next look in 20 s.
+        """
         for producer in heartbeat.producer_data_set:
             members = self._producers.setdefault(producer.group_name, {})
             members[heartbeat.client_id] = Client(heartbeat.client_id, peer, language, version, now)
@@ -77,11 +88,16 @@ class Clients:
             group.members[heartbeat.client_id] = Client(
                 heartbeat.client_id, peer, language, version, now
             )
-            if group.subscribe(data) or changed:
+            if (group.subscribe(data) or changed) and group.name not in quiet:
                 self._notify(group)
 
-    def unregister(self, client_id: str, producer_group: str, consumer_group: str) -> None:
-        """A client says that it leaves a group."""
+    def unregister(
+        self, client_id: str, producer_group: str, consumer_group: str, *, quietly: bool = False
+    ) -> None:
+        """A client says that it leaves a group.
+
+        :param quietly: whether those who stay in the consumer group are not told.
+        """
         producers = self._producers.get(producer_group)
         if producers is not None:
             producers.pop(client_id, None)
@@ -89,7 +105,7 @@ class Clients:
                 del self._producers[producer_group]
         group = self._consumers.get(consumer_group)
         if group is not None and group.members.pop(client_id, None) is not None:
-            self._left(group)
+            self._left(group, quietly=quietly)
 
     def disconnected(self, peer: Peer) -> None:
         """Forget the clients of a lost connection."""
@@ -137,10 +153,11 @@ class Clients:
             if gone:
                 self._left(group)
 
-    def _left(self, group: ConsumerGroup) -> None:
+    def _left(self, group: ConsumerGroup, *, quietly: bool = False) -> None:
         if not group.members:
             del self._consumers[group.name]
-        self._notify(group)
+        if not quietly:
+            self._notify(group)
 
     def _notify(self, group: ConsumerGroup) -> None:
         """Have every member share the queues out again, at once rather than at its next look in 20 s."""

@@ -152,6 +152,7 @@ class JavaClient(Client):
         sql: bool = False,
         orderly: bool = False,
         start: From = "first",
+        since: int | None = None,
         fail_first: int = 0,
         retry_level: int = 0,
         max_reconsume_times: int = -1,
@@ -162,6 +163,7 @@ class JavaClient(Client):
     ) -> JavaConsumer:
         """Start a push consumer.
 
+        With `since`, an epoch second, a group that is new begins there and not where `start` says.
         `sql` says that the expression is SQL92 rather than tags. The consumer refuses each message
         `fail_first` times; `retry_level` is the delay level that it asks for then, 0 for the
         server's choice. With `reply` it refuses none, and answers each message with that, as those
@@ -170,6 +172,8 @@ class JavaClient(Client):
         returns once it has queues of the topic and knows where its group's retry topic is.
         """
         replying = {} if reply is None else {"reply": msgspec.to_builtins(reply)}
+        local = time.strftime("%Y%m%d%H%M%S", time.localtime(since))
+        beginning = {} if since is None else {"since": local}
         popping = {} if pop_invisible_ms is None else {"popInvisibleMs": pop_invisible_ms}
         name = self._start(
             "consume",
@@ -181,7 +185,7 @@ class JavaClient(Client):
             retryLevel=retry_level,
             maxReconsumeTimes=max_reconsume_times,
             broadcast=broadcast,
-            **{"from": FROM[start], **replying, **popping},
+            **{"from": FROM[start], **beginning, **replying, **popping},
         )
         consumer = JavaConsumer(self._driver, name, lambda: self._close(name))
         if wait:

@@ -34,6 +34,24 @@ def members_of_a_group(stage: Stage) -> None:
 
 
 @scenario(*RAW)
+def a_quiet_group(stage: Stage) -> None:
+    """Members of a group that is not to be told of changes are told only when one is lost."""
+    topic, group = stage.topic(), stage.topic("g")
+    one, two, three = stage.raw(), stage.raw(), stage.raw()
+    one.send(topic)
+    quiet = json.dumps({"groupName": group, "notifyConsumerIdsChangedEnable": False}).encode()
+    one.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=quiet)
+    for name, raw in (("one", one), ("two", two), ("three", three)):
+        stage.ask(name, raw, RequestCode.HEART_BEAT, body=heartbeat(name, group, topic))
+    leave = {"clientID": "three", "consumerGroup": group}
+    stage.ask("leave", three, RequestCode.UNREGISTER_CLIENT, leave)
+    named(one, stage, "list", RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=group)
+    stage.see("told of those", one.is_asked(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED))
+    two.leave()
+    stage.see("told of the lost one", one.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED).ext())
+
+
+@scenario(*RAW)
 def what_a_member_asked_for(stage: Stage) -> None:
     """A broker tells tools who is in a group, and what for."""
     topic, group = stage.topic(), stage.topic("g")

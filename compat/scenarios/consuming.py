@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from compat.clients.driver import Received, until
 from compat.clients.go import GoClient
 from compat.clients.java import JavaClient
@@ -54,6 +56,18 @@ def from_the_end(stage: Stage) -> None:
     client = stage.able()
     client.send(topic, b"old")
     consumer = client.consume(topic, stage.topic("g"), start="last")
+    client.send(topic, b"new")
+    stage.see("arrived", arrived(consumer.wait_for(2)))
+
+
+@scenario(*JAVA)
+def from_a_time(stage: Stage) -> None:
+    """A new group that is to begin at a time begins at the start while the queue has all it ever had."""
+    topic = stage.topic()
+    client = stage.java()
+    client.create_topic(topic, 1)
+    client.send(topic, b"old")
+    consumer = client.consume(topic, stage.topic("g"), since=int(time.time()) + 3600)
     client.send(topic, b"new")
     stage.see("arrived", arrived(consumer.wait_for(2)))
 

@@ -67,6 +67,10 @@ class RawClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        """Close the connection without a word."""
         assert self._socket is not None
         self._socket.close()
 
@@ -114,6 +118,14 @@ class RawClient:
     def request(self, code: int, limit_s: float = _LIMIT_S) -> Command:
         """What the server asks of its own accord, of that code."""
         return self._wait(lambda command: not command.is_response and command.code == code, limit_s)
+
+    def is_asked(self, code: int, limit_s: float = 0.5) -> bool:
+        """Whether the server asks that of its own accord within the time."""
+        try:
+            self.request(code, limit_s)
+        except TimeoutError:
+            return False
+        return True
 
     def send(
         self, topic: str, body: bytes = b"-", *, code: int = RequestCode.SEND_MESSAGE_V2, **ext: str

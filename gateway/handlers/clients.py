@@ -38,10 +38,13 @@ class ClientRequests:
     def heartbeat(self, call: Call) -> None:
         """Note who is there; a consumer group and its retry topic come to be with their first heartbeat."""
         heartbeat = parse_heartbeat(call.command.body)
+        quiet: set[str] = set()
         for data in heartbeat.consumer_data_set:
             group = self._broker.groups.find(data.group_name)
             if group is None:
                 continue
+            if not group.notify_consumer_ids_changed_enable:
+                quiet.add(data.group_name)
             if not data.is_broadcasting:
                 self._broker.topics.ensure(
                     RETRY_PREFIX + data.group_name, max(1, group.retry_queue_nums)
@@ -52,6 +55,7 @@ class ClientRequests:
             call.command.language,
             call.command.version,
             self._reactor.seconds(),
+            quiet,
         )
         frame = call.encode({"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"})
         if self._broker.store.has_changes:
@@ -62,8 +66,12 @@ class ClientRequests:
     def unregister(self, call: Call) -> None:
         """A client leaves its groups."""
         fields: UnregisterClient = call.fields
+        group = self._broker.groups.get(fields.consumer_group or "")
         self._broker.clients.unregister(
-            fields.client_id, fields.producer_group or "", fields.consumer_group or ""
+            fields.client_id,
+            fields.producer_group or "",
+            fields.consumer_group or "",
+            quietly=group is not None and not group.notify_consumer_ids_changed_enable,
         )
         call.answer()
 

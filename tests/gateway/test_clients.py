@@ -116,6 +116,34 @@ class TestHeartbeat:
         assert members(client) == []
 
 
+class TestQuietGroup:
+    """A group whose members are not to be told (notifyConsumerIdsChangedEnable)."""
+
+    @pytest.fixture
+    def member(self, client: MemoryClient) -> MemoryClient:
+        settings = {"groupName": "consumers", "notifyConsumerIdsChangedEnable": False}
+        body = json.dumps(settings).encode()
+        client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body)
+        client.heartbeat("c1")
+        return client
+
+    def test_who_comes_and_leaves_is_not_told_of(
+        self, gateway: MemoryGateway, member: MemoryClient
+    ) -> None:
+        other = gateway.connect()
+        other.heartbeat("c2")
+        leave = {"clientID": "c2", "consumerGroup": "consumers"}
+        other.ask(RequestCode.UNREGISTER_CLIENT, leave)
+        assert told(member) == []
+        assert members(member) == ["c1"]
+
+    def test_who_is_lost_is(self, gateway: MemoryGateway, member: MemoryClient) -> None:
+        other = gateway.connect()
+        other.heartbeat("c2")
+        other.disconnect()
+        assert told(member) == ["consumers"]
+
+
 class TestChanges:
     def test_the_first_member_is_told_of_itself(self, client: MemoryClient) -> None:
         assert join(client, "c1") == ["consumers"]

@@ -318,6 +318,10 @@ public final class Driver {
         DefaultMQPushConsumer consumer = GENERATION.pushConsumer(request);
         configure(consumer, request);
         consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(request.getString("from")));
+        if (request.containsKey("since")) {
+            consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_TIMESTAMP);
+            consumer.setConsumeTimestamp(request.getString("since"));
+        }
         consumer.setMaxReconsumeTimes(request.getIntValue("maxReconsumeTimes"));
         if (request.getBooleanValue("broadcast")) {
             GENERATION.broadcast(consumer);

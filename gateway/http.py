@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
+from twisted.logger import Logger
 from twisted.web.http import OK, SERVICE_UNAVAILABLE
 from twisted.web.pages import notFound
 from twisted.web.resource import Resource
@@ -55,6 +56,21 @@ def report(*reasons: str) -> Page:
     """Health or readiness as JSON: whether all is well, or why not."""
     body = msgspec.json.encode({"ready": not reasons, "reasons": reasons})
     return Page(SERVICE_UNAVAILABLE if reasons else OK, "application/json", body)
+
+
+class _Site(Site):
+    """Tells of requests as the log does of others: at the level debug."""
+
+    events = Logger()
+
+    def log(self, request: Any) -> None:
+        self.events.debug(
+            "{method} {path} answered {code}",
+            method=request.method.decode(errors="replace"),
+            path=request.path.decode(errors="replace"),
+            code=request.code,
+            peer=request.getClientAddress().host,
+        )
 
 
 class _Folder(Resource):
@@ -105,7 +121,7 @@ def make_site(metrics: Callable[[], bytes], not_ready: Callable[[], list[str]], 
     root.putChild(first, above)
     (last,) = rest
     above.putChild(last, api)
-    site = Site(root, requestFactory=partial(BoundedRequest, parsePOSTFormSubmission=False))  # type: ignore[no-untyped-call]
+    site = _Site(root, requestFactory=partial(BoundedRequest, parsePOSTFormSubmission=False))  # type: ignore[no-untyped-call]
     site.noisy = False
     return site
 

@@ -78,7 +78,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def test_metrics_are_prometheus_text(served: Served) -> None:
     status, kind, body = served.get("/metrics")
     assert (status, kind.partition(";")[0]) == (200, "text/plain")
-    assert b'\nrocketmq_timer_enqueue_total{cluster="DefaultCluster"' in body
+    assert b'\nrocketmq_timer_enqueue_lag{cluster="DefaultCluster"' in body
 
 
 @pytest.mark.live

@@ -15,6 +15,7 @@ from gateway.wire.codes import ResponseCode
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail
 from tests.gateway.memory import MemoryGateway
+from tests.gateway.tools import create_topic, ok
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -191,6 +192,8 @@ def test_dashboard_names_real_series(gateway: MemoryGateway) -> None:
     client.pull()
     hold(gateway, 1_000)
     gateway.advance(1_000)
+    ok(create_topic(client, "full", attributes="+max.held.bytes=1"))
+    client.send_message("full", TIMER_DELAY_SEC="60")
     hold(gateway, 60_000)
     there = {sample.name for sample in Scrape(gateway).samples}
     dashboard = json.loads((ROOT / "docs/grafana-dashboard.json").read_text())

@@ -34,6 +34,7 @@ export class Chart {
   }
 
   update(span, data, selection) {
+    if (span.begin !== this.#span.begin || span.end !== this.#span.end) this.tip.hidden = true;
     this.#span = span;
     this.#data = data;
     this.#selection = selection;

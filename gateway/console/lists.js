@@ -56,7 +56,7 @@ function firing(one) {
     }
   };
   return [
-    one.pause && h("span", { class: "state aborted", title: `since ${moment(one.pause.sinceMs)}` }, `${one.pause.resumed ? "catching up" : "paused"}, ${count(one.pause.waiting)} due `),
+    one.pause && h("span", { class: "state aborted", title: `since ${moment(one.pause.sinceMs)}` }, `${one.pause.resumed ? "catching up" : "paused"}, ${count(one.pause.waiting)} due`), " ",
     !one.isSystem && h("button", { type: "button", class: "quiet", onclick: change }, order),
   ];
 }

@@ -6,9 +6,11 @@ import { bytes, count, duration, quantile, short } from "./format.js";
 
 const LOOK = 2_000;
 const KEPT = 60;
+const FEWEST = 5;
 const MINUTE_OF_LOOKS = 30;
 
 function spark(values) {
+  if (values.length < FEWEST) return null;
   const most = Math.max(1, ...values);
   const points = values.map((value, place) => `${((KEPT - values.length + place) / (KEPT - 1)) * 100},${24 - (value / most) * 22}`);
   return svg("svg", { class: "spark", viewBox: "0 0 100 25", preserveAspectRatio: "none", "aria-hidden": "true" }, svg("polyline", { points: points.join(" ") }));

@@ -46,6 +46,7 @@ DESTRUCTIVE: Final = frozenset(
         RequestCode.SWITCH_TIMER_ENGINE,
         RequestCode.SET_MESSAGE_REQUEST_MODE,
         RequestCode.ABORT_TIMERS,
+        RequestCode.CHANGE_RECURRING,
     }
 )
 """Requests that take something away from others than the sender; sent only when they are named."""

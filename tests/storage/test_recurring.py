@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from storage import (
     Recurring,
     Store,
+    back_up,
     count_recurring,
     current_recurring,
     delete_recurring,
@@ -92,6 +93,18 @@ def test_an_occurrence_and_the_next_time_are_one_commit(folder: Folder) -> None:
     assert store.queue(TOPIC, 0).next == 1
     assert due(store, 1_999) == []
     assert find_recurring(store, TOPIC, b"nightly") == recurring(next_ms=2_000)._replace(fired=1)
+
+
+def test_a_backup_has_them(folder: Folder, tmp_path: Path) -> None:
+    store = folder.open()
+    put(store, recurring(), recurring(b"paused", paused=True))
+    listed = scan_recurring(store, None, None, 9)
+    folder.close()
+    back_up(folder.path, tmp_path / "backup")
+    copy = Folder(tmp_path / "backup")
+    assert scan_recurring(copy.open(), None, None, 9) == listed
+    assert len(listed.found) == 2
+    copy.check()
 
 
 def test_one_name_of_a_topic_is_one(store: Store) -> None:

@@ -82,6 +82,14 @@ class BrokerCollector(Collector):
         yield self._gauge(
             "rocketmq_timer_dequeue_latency", "How overdue the earliest message is, in ms", late_ms
         )
+        waiting = GaugeMetricFamily(
+            "tidegate_paused_messages",
+            "Messages that are due in a paused topic",
+            labels=(*_COMMON, "topic"),
+        )
+        for topic, pause in broker.store.paused.items():
+            waiting.add_metric((*self._labels, topic.decode()), pause.waiting)
+        yield waiting
         yield self._gauge(
             "tidegate_recurring", "Recurring messages, paused ones too", broker.recurring.count()
         )

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.meter import Distribution
 from gateway.metrics import Metrics
-from gateway.wire.codes import ResponseCode
+from gateway.wire.codes import RequestCode, ResponseCode
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail
 from tests.gateway.memory import MemoryGateway
@@ -95,6 +95,23 @@ def test_too_much_to_count_is_left_out(
 ) -> None:
     monkeypatch.setattr("storage.soon._MOST_ROWS", 0)
     assert Scrape(gateway).by("rocketmq_timer_message_snapshot", "timer_bound_s") == {}
+
+
+def test_messages_that_wait_in_a_paused_topic(gateway: MemoryGateway) -> None:
+    client = gateway.connect()
+    hold(gateway, 500)
+    hold(gateway, 60_000)
+    client.ask(RequestCode.PAUSE_TOPIC, {"topic": "orders"})
+    assert Scrape(gateway).by("tidegate_paused_messages", "topic") == {"orders": 0}
+    gateway.advance(500)
+    scrape = Scrape(gateway)
+    assert scrape.by("tidegate_paused_messages", "topic") == {"orders": 1}
+    assert scrape.by("rocketmq_timing_messages", "topic") == {"orders": 2}
+    assert scrape["rocketmq_timer_dequeue_latency"] == 0
+    client.ask(RequestCode.RESUME_TOPIC, {"topic": "orders"})
+    scrape = Scrape(gateway)
+    assert scrape.by("tidegate_paused_messages", "topic") == {}
+    assert scrape["rocketmq_timer_dequeue_total"] == 1
 
 
 def test_refused_batches_count_for_nothing_else(gateway: MemoryGateway) -> None:

@@ -13,13 +13,17 @@ from storage.environment import Tables
 from storage.keys import (
     ENDS_VALUE,
     HELD_SPAN_MS,
+    PAUSE_VALUE,
     QUEUE_VALUE,
     TIMER_VALUE,
+    IdRow,
+    debounce_key,
     held_key,
     key_prefix,
     pack_u64,
     queue_prefix,
     timer_key,
+    waiting_key,
 )
 from tests.storage.folder import Folder
 from tests.storage.sample import TOPIC, Sample, hold, send
@@ -158,6 +162,57 @@ FAULTS: dict[str, tuple[Plant, str]] = {
     "abort lost": (
         lambda txn, tables: txn.delete(pack_u64(500) + TAKEN, db=tables.aborted),
         "message 4 is in 0 states",
+    ),
+    "abort of a rescheduled message in ids": (
+        lambda txn, tables: txn.put(
+            b"pending\0" + PENDING, IdRow(2_000, 500, 400, 1_000).pack(), db=tables.ids
+        ),
+        "message 3: ids and aborted disagree",
+    ),
+    "rescheduled only in ids": (
+        lambda txn, tables: txn.put(
+            b"pending\0" + PENDING, IdRow(2_001, 0, 400, 2_000).pack(), db=tables.ids
+        ),
+        "message 3: ids and timers disagree",
+    ),
+    "rescheduled only in timers": (
+        lambda txn, tables: txn.put(
+            timer_key(2_500, TOPIC, 3, b"pending"),
+            txn.get(PENDING_ROW, db=tables.timers) or b"",
+            db=tables.timers,
+        ),
+        "message 3 is timed twice",
+    ),
+    "waits, and is timed as well": (
+        lambda txn, tables: (
+            txn.put(
+                waiting_key(PENDING_ROW),
+                txn.get(PENDING_ROW, db=tables.timers) or b"",
+                db=tables.waiting,
+            )
+            and txn.put(TOPIC, PAUSE_VALUE.pack(1, 1, False), db=tables.paused)
+        ),
+        "message 3 is timed twice",
+    ),
+    "waits for nothing": (
+        lambda txn, tables: txn.put(
+            waiting_key(PENDING_ROW),
+            txn.pop(PENDING_ROW, db=tables.timers) or b"",
+            db=tables.waiting,
+        ),
+        "waiting b'orders': 1 wait, but it is not paused",
+    ),
+    "number of those that wait": (
+        lambda txn, tables: txn.put(TOPIC, PAUSE_VALUE.pack(1, 7, False), db=tables.paused),
+        "paused b'orders': 7 noted, 0 wait",
+    ),
+    "debounced past a pending message": (
+        lambda txn, tables: txn.put(debounce_key(TOPIC, b"k"), TAKEN, db=tables.debounced),
+        "message 3 is pending before 4",
+    ),
+    "debounced by an unknown message": (
+        lambda txn, tables: txn.put(debounce_key(TOPIC, b"k"), UNKNOWN, db=tables.debounced),
+        "message 99 does not have the key",
     ),
     "two aborts": (
         lambda txn, tables: txn.put(pack_u64(501) + TAKEN, b"", db=tables.aborted),

@@ -15,7 +15,7 @@ PYTHONS := $(or $(PYTHON),python3.13 python3.12 python3.11 python3.14 python3 py
 SYSTEM_PROGRAMS := chromium chromedriver tcpdump
 SYSTEM_PACKAGES := chromium chromium-driver tcpdump fonts-dejavu-core
 
-.PHONY: help setup setup-clients setup-test setup-system run test test-fast lint bench example-java example-python clean
+.PHONY: help setup setup-clients setup-test setup-system run demo-replay test test-fast lint bench example-java example-python clean
 
 help:
 	@echo "make setup           virtual environment in $(VENV), with the command $(BIN)/tidegate"
@@ -24,6 +24,7 @@ help:
 	@echo "make test-fast       the checks that start no other processes"
 	@echo "make setup-system    Debian's packages that some tests need, when root: a browser, tcpdump"
 	@echo "make lint            format, style and types alone"
+	@echo "make demo-replay     real clients recorded at a real RocketMQ, replayed and compared, with a report"
 	@echo "make bench           figures of the gateway and of a real RocketMQ broker"
 	@echo "make example-java    the Java quick start, against a running 'make run'"
 	@echo "make example-python  the Python quick start, likewise"
@@ -52,6 +53,11 @@ $(VENV)/installed: $(BIN)/python pyproject.toml
 $(VENV)/installed-clients: $(VENV)/installed
 	@echo "Installing what the examples need"
 	@$(PIP) install --editable '.[clients]'
+	@touch $@
+
+$(VENV)/installed-demo: $(VENV)/installed
+	@echo "Installing what the jobs on recorded traffic need"
+	@$(PIP) install --editable '.[clients,spark]'
 	@touch $@
 
 $(VENV)/installed-test: $(VENV)/installed
@@ -86,6 +92,9 @@ lint: setup-test
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
+
+demo-replay: $(VENV)/installed-demo setup-system
+	$(BIN)/python -m compat.demo $(if $(OUT),--out $(OUT))
 
 bench: setup-clients
 	$(BIN)/python -m compat.bench

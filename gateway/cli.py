@@ -37,6 +37,7 @@ _JOBS: Final = {
     "compare": "Say what was answered differently.",
     "verify": "Say whether delayed messages fired once and when.",
     "report": "Make one page of what these found.",
+    "jobs": "Run several of these in one Spark session.",
 }
 _FAILED: Final = 1
 

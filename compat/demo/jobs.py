@@ -1,0 +1,59 @@
+"""The commands of the demonstration, as a user would type them one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from compat.demo.recording import Recorded
+
+BASELINE = "rocketmq"
+AGAIN = "rocketmq-again"
+
+
+def jobs(
+    folder: Path,
+    recorded: Recorded,
+    targets: Mapping[str, str],
+    *,
+    candidate: str,
+    speed: float,
+    patience: float,
+) -> list[list[str]]:
+    """Tables of each recording, what they are, replays of the capture, a comparison, and the report.
+
+    :param targets: name server addresses by the names of the replays, `BASELINE`, `AGAIN` and the
+        candidate among them.
+    """
+    tables = folder / "tables-capture"
+    lines: list[list[object]] = [["ingest", recorded.capture, "--out", tables]]
+    if recorded.packets is not None:
+        ports = [part for port in recorded.ports for part in ("--port", port)]
+        lines.append(["ingest", recorded.packets, *ports, "--out", folder / "tables-packets"])
+    lines += [
+        ["ingest", recorded.commit_log, "--out", folder / "tables-commitlog"],
+        ["profile", tables, "--json", folder / "profile.json"],
+        ["verify", tables, "--json", folder / "recorded.json"],
+    ]
+    lines += [
+        [
+            *("replay", tables, "--to", address, "--out", folder / name),
+            *("--speed", speed, "--delays", "scale", "--patience", patience),
+            *("--json", folder / f"replay-{name}.json"),
+        ]
+        for name, address in targets.items()
+    ]
+    lines.append(
+        [
+            *("compare", folder / candidate, "--baseline", folder / BASELINE),
+            *("--noise", folder / AGAIN, "--json", folder / "compare.json"),
+        ]
+    )
+    lines.append(
+        [
+            *("report", "--compare", folder / "compare.json", "--verify", folder / "recorded.json"),
+            *(f"--replay={folder / f'replay-{name}.json'}" for name in targets),
+            *("--profile", folder / "profile.json", "--out", folder / "report"),
+        ]
+    )
+    return [[str(part) for part in line] for line in lines]

@@ -1,0 +1,109 @@
+"""A real broker whose clients are recorded in three ways at the same time."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from compat import children
+from compat.demo.traffic import Tell, talk
+from compat.real_broker import RealBroker
+
+_LISTENING: Final = re.compile(r"listening on ([\d.]+:\d+)")
+_STOP_LIMIT_S: Final = 20
+_LINES_BEFORE_IT_LISTENS: Final = 20
+
+_SETTINGS: Final = {
+    "transactionTimeOut": "3000",
+    "transactionCheckInterval": "1000",
+    "mappedFileSizeCommitLog": str(64 * 1024 * 1024),
+}
+
+
+class Recorded(NamedTuple):
+    """Where the recordings are. `packets` is None where packets could not be recorded."""
+
+    capture: Path
+    packets: Path | None
+    commit_log: Path
+    ports: tuple[int, int]
+    """The name server's and the broker's."""
+
+
+class DemoError(Exception):
+    """A part did not start; the text is one line."""
+
+
+def record(folder: Path, tell: Tell, *, briefly: bool = False) -> Recorded:
+    """Let the clients `talk` to a fresh broker, recorded in every way that there is here."""
+    capture, store = folder / "capture", folder / "broker"
+    with RealBroker(folder=store, settings=_SETTINGS) as broker, ExitStack() as stack:
+        tell(f"RocketMQ 5.5.0: name server {broker.namesrv_address}, broker {broker.address}")
+        ports = (broker.namesrv_port, broker.port)
+        packets = stack.enter_context(_packets(folder / "packets.pcap", ports, tell))
+        address = stack.enter_context(_capture(broker.namesrv_address, capture, tell))
+        sent = talk(address, tell, briefly=briefly)
+        tell(f"{sent} messages sent")
+    return Recorded(capture, packets, store / "store" / "commitlog", ports)
+
+
+@contextmanager
+def _capture(server: str, folder: Path, tell: Tell) -> Iterator[str]:
+    flags = ("capture", "--listen", "127.0.0.1:0", "--to", server, "--out", str(folder))
+    tell(f"$ tidegate {' '.join(flags)}")
+    process = children.start(
+        [sys.executable, "-m", "gateway.cli", *flags], folder=folder.parent, stderr=subprocess.PIPE
+    )
+    assert process.stderr is not None
+    try:
+        line = process.stderr.readline().decode()
+        listening = _LISTENING.search(line)
+        if listening is None:
+            raise DemoError(f"the capture did not start: {line.strip()}")
+        yield listening[1]
+    finally:
+        process.terminate()
+        _, said = process.communicate(timeout=_STOP_LIMIT_S)
+        for line in said.decode().splitlines():
+            tell(f"  {line}")
+
+
+@contextmanager
+def _packets(file: Path, ports: tuple[int, int], tell: Tell) -> Iterator[Path | None]:
+    """Where tcpdump is and may record; else None, and it is said why."""
+    program = shutil.which("tcpdump")
+    if program is None:
+        tell("packets are NOT recorded: there is no tcpdump (Debian: apt-get install tcpdump)")
+        yield None
+        return
+    which = " or ".join(f"tcp port {port}" for port in ports)
+    command = [program, "-i", "lo", "-U", "-B", "16384", "-w", str(file), which]
+    if os.geteuid() == 0:
+        command[1:1] = ["-Z", "root"]  # else it gives up its rights before it opens the file
+    tell(f"$ tcpdump -i lo -w {file} '{which}'")
+    process = children.start(command, folder=file.parent, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    line = b""
+    for _ in range(_LINES_BEFORE_IT_LISTENS):
+        line = process.stderr.readline()
+        if not line or b"listening on" in line:
+            break
+    if not line:
+        _, said = process.communicate(timeout=_STOP_LIMIT_S)
+        tell(f"packets are NOT recorded: tcpdump: {said.decode().strip() or 'it ended'}")
+        yield None
+        return
+    try:
+        yield file
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=_STOP_LIMIT_S)
+        tell("  tcpdump: " + ", ".join(said.decode().split("\n")).strip(", "))

@@ -630,6 +630,19 @@ def test_a_full_disk_holds_them_up(gateway: MemoryGateway, client: MemoryClient)
     assert planned(client.pull_all()) == [n * SECOND for n in range(1, 7)]
 
 
+def test_a_clock_that_is_moved_by_hand(make_gateway: MakeGateway) -> None:
+    gateway = make_gateway(clock="manual", connection_idle=timedelta(days=1))
+    client = gateway.connect()
+    put(client, every="1m")
+    gateway.advance(10 * MINUTE)
+    assert client.pull_all() == []
+    answer = client.ask(RequestCode.CLOCK, {"advance": str(5 * MINUTE)})
+    assert json.loads(answer.body)["fired"] == 5
+    messages = client.pull_all()
+    assert planned(messages) == entered(messages) == [n * MINUTE for n in range(1, 6)]
+    assert json.loads(answer.body)["nextDueMs"] == START_MS + 6 * MINUTE
+
+
 # -- what they belong to
 
 

@@ -60,8 +60,8 @@ def test_java_sets_one_and_kill_9_neither_loses_nor_doubles(
     order = {"TIDEGATE_NAME": "pulse", "TIDEGATE_EVERY": "1s"}
     sent = java.send(topic, b"tick", tags="beat", keys="k", queue=2, properties=order)
     assert sent.status == "SEND_OK"
-    for kills in range(1, 3):
-        consumer.wait_until(at_least(kills), timeout=60)
+    consumer.wait_until(at_least(1), timeout=60)
+    for _ in range(3):
         own_gateway.kill()
         own_gateway.start()
     received = consumer.wait_until(at_least(4), timeout=60)

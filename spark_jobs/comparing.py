@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -216,10 +217,15 @@ def _side_by_side(runs: Sequence[DataFrame]) -> DataFrame:
     """The answers of all runs, in an order in which those to one request follow one another."""
     from pyspark.sql import functions as f
 
+    def of_request(answers: DataFrame, run: int) -> DataFrame:
+        if run:
+            # The baseline's rows tell it, and are the first.
+            none = {"feature": f.lit(None).cast("string"), "asked_ns": f.lit(None).cast("bigint")}
+            return answers.withColumns(none)
+        return answers if "feature" in answers.columns else answers.withColumn("feature", feature())
+
     rows = [
-        answers.withColumn(
-            "feature", f.col("feature") if "feature" in answers.columns else feature()
-        )
+        of_request(answers, run)
         .withColumns({"names": f.map_keys("answer_ext"), "values": f.map_values("answer_ext")})
         .withColumn("run", f.lit(run))
         .select(*_SIDE_BY_SIDE)
@@ -234,7 +240,9 @@ def _side_by_side(runs: Sequence[DataFrame]) -> DataFrame:
 _Tally = dict[str, Any]
 """A row of `_TALLIES`."""
 _Answer = list[Any]
-"""Code, remark, names and values of the fields, body; all None where there was no answer."""
+"""Code, remark, names and values of the fields, body; `_NO_NUMBER` where there was no answer."""
+_NO_NUMBER: Final = -(1 << 40)
+"""Stands for null; no code and no time is as small."""
 
 
 class _Request(NamedTuple):
@@ -242,7 +250,8 @@ class _Request(NamedTuple):
     position: int
     code: int
     feature: str
-    asked_ns: int | None
+    asked_ns: int
+    """`_NO_NUMBER` where that was not seen."""
 
 
 def _tally(batches: Iterable[pa.RecordBatch], has_noise: bool) -> Iterator[pa.RecordBatch]:
@@ -275,7 +284,8 @@ def _count(
     values: Sequence[str | None],
 ) -> None:
     """Count a difference; the sample is the first in the recording."""
-    file, position, code, name, asked_ns = request
+    file, position, code, name, _ = request
+    asked_ns = None if request.asked_ns == _NO_NUMBER else request.asked_ns
     known = found.get((run, name, code, field))
     if known is None:
         found[run, name, code, field] = {
@@ -308,8 +318,7 @@ def _by_request(
     request: _Request | None = None
     answers: list[_Answer | None] = [None, None, None]
     for batch in batches:
-        columns = [batch.column(name).to_pylist() for name in _SIDE_BY_SIDE]
-        for run, file, position, code, name, asked_ns, *answer in zip(*columns, strict=True):
+        for run, file, position, code, name, asked_ns, *answer in _rows(batch):
             if last != (file, position):
                 if request is not None:
                     yield request, answers
@@ -321,32 +330,48 @@ def _by_request(
         yield request, answers
 
 
+def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+    """A batch's rows, by whole columns: `to_pylist` makes an object for each value on the way."""
+    columns: dict[str, Any] = {}
+    for name in _SIDE_BY_SIDE:
+        column = batch.column(name)
+        if pa.types.is_list(column.type):
+            values = column.values.to_numpy(zero_copy_only=False).tolist()
+            ends = column.offsets.to_numpy().tolist()
+            columns[name] = [values[begin:end] for begin, end in pairwise(ends)]
+        elif pa.types.is_integer(column.type):
+            numbers = column.cast(pa.int64()).fill_null(_NO_NUMBER)
+            columns[name] = numbers.to_numpy().tolist()
+        else:
+            columns[name] = column.to_numpy(zero_copy_only=False).tolist()
+    return zip(*columns.values(), strict=True)
+
+
 def _differences(
     code: int, old: _Answer, new: _Answer
 ) -> Iterator[tuple[str, str | None, str | None]]:
     """The fields in which two answers differ, with both values."""
-    if (old[0] is None) != (new[0] is None):
-        yield "answered", _shown(old[0] is not None), _shown(new[0] is not None)
     if old[0] != new[0]:
-        yield "code", _shown(old[0]), _shown(new[0])
+        before, after = (None if one[0] == _NO_NUMBER else str(one[0]) for one in (old, new))
+        if before is None or after is None:
+            yield "answered", _truth(before is not None), _truth(after is not None)
+        yield "code", before, after
     if old[1] != new[1]:
         yield "remark", old[1], new[1]
     if old[2:4] != new[2:4]:
-        before, after = (dict(zip(one[2] or (), one[3] or (), strict=True)) for one in (old, new))
-        for name in before.keys() | after.keys():
-            if before.get(name) != after.get(name):
-                yield f"ext.{name}", before.get(name), after.get(name)
+        had, has = (dict(zip(one[2], one[3], strict=True)) for one in (old, new))
+        for name in had.keys() | has.keys():
+            if had.get(name) != has.get(name):
+                yield f"ext.{name}", had.get(name), has.get(name)
     if (old[4] or b"") != (new[4] or b""):
-        before, after = (body_facts(code, one[4]) if one[4] else {} for one in (old, new))
-        for name in before.keys() | after.keys():
-            if before.get(name) != after.get(name):
-                yield name, before.get(name), after.get(name)
+        had, has = (body_facts(code, one[4]) if one[4] else {} for one in (old, new))
+        for name in had.keys() | has.keys():
+            if had.get(name) != has.get(name):
+                yield name, had.get(name), has.get(name)
 
 
-def _shown(value: bool | int | None) -> str | None:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return None if value is None else str(value)
+def _truth(value: bool) -> str:
+    return "true" if value else "false"
 
 
 def _of(tallies: Iterable[_Tally], name: str) -> list[_Tally]:

@@ -12,10 +12,13 @@ from gateway.limits import limits_of
 from gateway.router import RequestError
 from gateway.wire.bodies import GroupSettings, TopicSettings
 from gateway.wire.codes import ResponseCode
-from storage import Store
+from storage import Store, remove_topic
 
 PERM_INHERIT, PERM_WRITE, PERM_READ = 1, 2, 4
 """Bits of a topic's perm (PermName)."""
+
+CLEARED_AT_ONCE = 500
+"""Messages of a deleted topic that go with it, some 10 ms of work; what is more goes with the next clean-up."""
 
 DEFAULT_TOPIC = "TBW102"
 """The topic whose route clients ask for before they send to an unknown one; its settings are the template."""
@@ -146,6 +149,7 @@ class Topics:
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic[{name}] not exist, apply first please!\n{NOT_FOUND_HELP}",
             )
+        self.clear(name)
         queues = max(0, min(queues, template.settings.write_queue_nums))
         return self.put(TopicSettings(name, queues, queues, template.settings.perm & ~PERM_INHERIT))
 
@@ -169,8 +173,21 @@ class Topics:
         topic = self._topics.get(name)
         if topic is not None:
             self._store.delete_topic(topic.stored_name)
+            remove_topic(self._store, topic.stored_name, CLEARED_AT_ONCE)
             del self._topics[name]
             self.changes += 1
+
+    def clear(self, name: str) -> None:
+        """See that nothing is left of a deleted topic that another of the same name would show. The change joins the
+        store's batch.
+
+        :raises RequestError: when more is left than can be removed at once.
+        """
+        if remove_topic(self._store, name.encode(), CLEARED_AT_ONCE) == CLEARED_AT_ONCE:
+            raise RequestError(
+                ResponseCode.SYSTEM_BUSY,
+                f"topic[{name}] was deleted, and what it held is still being removed; try again in some seconds",
+            )
 
 
 class Groups:

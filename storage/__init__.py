@@ -52,7 +52,7 @@ from storage.rescheduling import (
     reschedule,
     reschedule_sequence,
 )
-from storage.retention import remove_expired
+from storage.retention import remove_expired, remove_topic
 from storage.soon import count_soon
 from storage.store import Aborted, AbortResult, Fired, Growth, Store, Usage
 from storage.timeline import Columns, count_due, due_range
@@ -119,6 +119,7 @@ __all__ = [
     "put_recurring",
     "read_pending",
     "remove_expired",
+    "remove_topic",
     "replace_pending",
     "reschedule",
     "reschedule_sequence",

@@ -51,11 +51,28 @@ def remove_expired(
     return removed
 
 
-def _queues(store: Store, txn: lmdb.Transaction) -> Iterator[tuple[bytes, int]]:
-    """Every queue that holds a message, leaping from one to the next."""
+@in_batch
+def remove_topic(store: Store, topic: bytes, limit: int) -> int:
+    """Remove up to `limit` messages from the queues of a deleted topic.
+
+    :returns: how many were removed; fewer than `limit` means that none is left.
+    """
+    txn = store.batch_transaction()
+    removed = 0
+    for name, number in list(_queues(store, txn, topic + b"\0")):
+        removed += _shorten_queue(store, txn, name, number, 1 << 62, limit - removed)
+    if removed:
+        txn.put(NEXT_SEQUENCE, pack_u64(store.next_sequence), db=store.tables.meta)
+    return removed
+
+
+def _queues(
+    store: Store, txn: lmdb.Transaction, prefix: bytes = b""
+) -> Iterator[tuple[bytes, int]]:
+    """Every queue that holds a message and whose key begins so, leaping from one to the next."""
     cursor = txn.cursor(db=store.tables.queues)
-    alive = cursor.first()
-    while alive:
+    alive = cursor.set_range(prefix) if prefix else cursor.first()
+    while alive and cursor.key().startswith(prefix):
         key = cursor.key()
         topic, number, _ = split_queue_key(key)
         yield topic, number

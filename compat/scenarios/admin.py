@@ -8,6 +8,7 @@ import re
 from compat.clients.driver import until
 from compat.scenarios.stage import MQADMIN, RAW, Stage, scenario
 from gateway.wire.codes import RequestCode
+from gateway.wire.messages import decode_messages
 
 _CLUSTER = "DefaultCluster"
 
@@ -57,6 +58,23 @@ def topics(stage: Stage) -> None:
     stage.ask("route: gone", names, RequestCode.GET_ROUTEINFO_BY_TOPIC, of_it)
     stage.ask("stats: gone", raw, RequestCode.GET_TOPIC_STATS_INFO, of_it)
     stage.ask("delete a system topic", raw, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "TBW102"})
+
+
+@scenario(*RAW)
+def a_topic_made_again(stage: Stage) -> None:
+    """A topic that was deleted and is made again shows nothing of the old one."""
+    topic = stage.topic()
+    raw, names = stage.raw(), stage.raw_namesrv()
+    for body in (b"old", b"older"):
+        raw.send(topic, body)
+    raw.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+    names.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic})
+    stage.send("sent again", raw, topic, b"new")
+    ends = raw.ask(RequestCode.GET_MIN_OFFSET, {"topic": topic, "queueId": "0"}).ext()
+    stage.see("ends again", ends)
+    pulled = raw.ask(RequestCode.PULL_MESSAGE, raw.pull_fields(topic, int(ends["offset"])))
+    stage.see("found", [message.body for message in decode_messages(pulled.body)])
+    stage.ask("pulled again", raw, RequestCode.PULL_MESSAGE, raw.pull_fields(topic, 0))
 
 
 @scenario(*RAW)

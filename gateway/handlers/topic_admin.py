@@ -222,6 +222,8 @@ class TopicAdmin:
         settings.read_queue_nums = max(0, settings.read_queue_nums)
         settings.write_queue_nums = max(0, settings.write_queue_nums)
         current = self._topics.get(settings.topic_name)
+        if current is None:
+            self._topics.clear(settings.topic_name)
         if current is None or current.settings != settings:
             self._topics.put(settings)
 

@@ -34,7 +34,10 @@ class RecallHandle(NamedTuple):
 
     @classmethod
     def parse(cls, handle: str) -> Self:
-        """Read a handle. As upstream, padding may be missing and further items may follow.
+        """Read a handle. As upstream, padding may be missing.
+
+        What follows the time is the id, since one that its sender chose may have blanks in it; upstream takes its first
+        word, which is the id of no message then.
 
         :raises RecallHandleError: for anything else.
         """
@@ -45,7 +48,7 @@ class RecallHandle(NamedTuple):
             text = base64.urlsafe_b64decode(unpadded + "=" * (-len(unpadded) % 4)).decode()
         except (binascii.Error, UnicodeDecodeError) as error:
             raise RecallHandleError("recall handle is invalid") from error
-        items = text.split(" ")
+        items = text.split(" ", 4)
         if len(items) < 5 or items[0] != _VERSION:
             raise RecallHandleError("recall handle is invalid")
         if not _NUMBER.fullmatch(items[3]):

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.messages import java_hash
-from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway
+from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies
 from tests.gateway.tools import by_queue, commit_offset, create_topic, ok, read
 
 
@@ -260,3 +260,40 @@ class TestRows:
     def test_unknown_queue(self, client: MemoryClient) -> None:
         answer = client.ask(321, {"topic": "T", "queueId": "0", "index": "0", "count": "1"})
         assert (answer.code, answer.remark) == (1, "0@T is not exist!")
+
+
+class TestMadeAgain:
+    """A topic that was deleted, and another of its name."""
+
+    def delete(self, client: MemoryClient) -> None:
+        deleted = client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
+        assert deleted.code == ResponseCode.SUCCESS
+
+    def test_shows_nothing_of_the_old_one(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        client.send_message(body="old")
+        client.send_message(body="older", fields={"queue": 3})
+        self.delete(client)
+        assert client.send_message(body="new").ext()["queueOffset"] == "1"
+        assert bodies(client.pull(offset=1)) == ["new"]
+        assert client.pull(offset=0) == []
+        assert client.pull(queue=3) == []
+        gateway.restart()
+        assert bodies(gateway.connect().pull(offset=1)) == ["new"]
+
+    def test_not_until_everything_of_the_old_one_is_gone(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("gateway.topics.CLEARED_AT_ONCE", 2)
+        for _ in range(5):
+            client.send_message()
+        self.delete(client)
+        refused = client.send_message()
+        assert refused.code == ResponseCode.SYSTEM_BUSY
+        assert refused.remark == (
+            "topic[orders] was deleted, and what it held is still being removed; try again in some seconds"
+        )
+        gateway.advance(11_000)
+        assert client.send_message(body="new").code == ResponseCode.SUCCESS
+        assert bodies(client.pull(offset=5)) == ["new"]

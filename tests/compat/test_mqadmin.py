@@ -20,6 +20,7 @@ from tests.live.process import GatewayProcess
 pytestmark = pytest.mark.live
 
 CLUSTER = "DefaultCluster"
+LIMITS = "+max.held.messages=100000,+max.held.bytes=1GiB,+max.send.rate=500,+max.delay=30d,+retention=24h"
 PRODUCERS = RequestCode.GET_PRODUCER_CONNECTION_LIST
 
 
@@ -107,6 +108,8 @@ def lines_of(scene: Scene) -> list[list[str]]:
     changed = [
         f"updateTopic -c {CLUSTER} -t made -r 3 -w 3 -a +message.type=DELAY",
         f"updateTopic -b {broker} -t ordered -r 1 -w 1 -o true",
+        f"updateTopic -b {broker} -t limited -a {LIMITS}",
+        f"updateTopic -b {broker} -t limited -a -max.send.rate",
         f"updateTopicPerm -b {broker} -t made -p 4",
         f"updateTopicPerm -c {CLUSTER} -t made -p 6",
         "sendMessage -t made -p text -k k -c tag",
@@ -239,6 +242,10 @@ class TestTopics:
         assert "body=text" in printed["consumeMessage -t made"].replace(
             "[116, 101, 120, 116]", "text"
         )
+        limited = printed[f"updateTopic -b ADDRESS -t limited -a {LIMITS}"]
+        assert "create topic to" in limited
+        assert "+max.held.bytes=1GiB" in limited
+        assert "create topic to" in printed["updateTopic -b ADDRESS -t limited -a -max.send.rate"]
         deleted = printed[f"deleteTopic -c {CLUSTER} -t made"]
         assert deleted.count("success") == 2
         assert (

@@ -134,6 +134,33 @@ def test_undecided_transactions_go_by_it(gateway: MemoryGateway, client: MemoryC
     assert [request.code for request in client.requests()] == [RequestCode.CHECK_TRANSACTION_STATE]
 
 
+def test_recurring_messages_go_by_it(client: MemoryClient) -> None:
+    client.send_message(properties={"TIDEGATE_EVERY": "2m", "TIDEGATE_NAME": "often"})
+    assert move(client, advance=7 * MINUTE_MS)["fired"] == 3
+    at = [message.store_ms - START_MS for message in client.pull_all()]
+    assert at == [2 * MINUTE_MS, 4 * MINUTE_MS, 6 * MINUTE_MS]
+
+
+def test_popped_messages_come_back_by_it(gateway: MemoryGateway, client: MemoryClient) -> None:
+    client.send_message()
+    pop = {
+        "consumerGroup": "G",
+        "topic": "orders",
+        "queueId": "0",
+        "maxMsgNums": "1",
+        "invisibleTime": "60000",
+        "pollTime": "0",
+        "bornTime": "0",
+        "initMode": "0",
+    }
+    assert client.ask(RequestCode.POP_MESSAGE, pop).code == ResponseCode.SUCCESS
+    gateway.advance(61_000)
+    assert client.ask(RequestCode.POP_MESSAGE, pop).code != ResponseCode.SUCCESS
+    move(client, advance=MINUTE_MS)
+    gateway.advance(1_000)
+    assert client.ask(RequestCode.POP_MESSAGE, pop).code == ResponseCode.SUCCESS
+
+
 class TestFolders:
     def test_real_data_is_left_alone(self, make_gateway: MakeGateway) -> None:
         gateway = make_gateway()

@@ -6,6 +6,7 @@ bounded piece of work, and says where the next one goes on.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from storage.lookup import pending_timers
 from storage.paused import waiting_timers
 from storage.store import Store
 
-MAX_ROWS = 10_000
+MAX_ROWS = 4_000
 """Rows that one piece of counting looks at, some 10 ms."""
 
 _END = b"\xff" * 8
@@ -55,7 +56,7 @@ class Tally(NamedTuple):
 
 class _Row(NamedTuple):
     """So many messages of a topic that are due at a time, or in the span of `held` that begins then; `place` is where
-    a count can go on behind them, and empty where it cannot."""
+    they stand."""
 
     place: bytes
     topic: bytes
@@ -81,6 +82,8 @@ def count_due(
     seen = 0
     with store.read_transaction() as txn:
         if columns.fit_held and tag_hash is None:
+            if cursor is None:
+                counts = _in_memory(store, columns, topic)
             rows = _summed(store, txn, columns, topic, cursor or _HELD)
         else:
             begin = cursor + b"\0" if cursor is not None else pack_u64(columns.begin_ms)
@@ -90,7 +93,7 @@ def count_due(
             if row.messages:
                 column = (row.topic, (row.due_ms - columns.begin_ms) // columns.width_ms)
                 counts[column] = counts.get(column, 0) + row.messages
-            if seen >= MAX_ROWS and row.place:
+            if seen >= MAX_ROWS:
                 return Tally(counts, seen, row.place)
     return Tally(counts, seen, None)
 
@@ -116,15 +119,22 @@ def _singly(timers: Iterable[tuple[bytes, bytes]], tag_hash: int | None) -> Iter
         yield _Row(key, key[8 : key.index(0, 8)], int.from_bytes(key[:8]), int(wanted))
 
 
+def _in_memory(store: Store, columns: Columns, topic: bytes | None) -> dict[tuple[bytes, int], int]:
+    """What `held` does not count yet."""
+    begin_ms, width_ms = columns.begin_ms, columns.width_ms
+    begin, end = pack_u64(begin_ms), pack_u64(columns.end_ms)
+    return Counter(
+        (key[8 : key.index(0, 8)], (int.from_bytes(key[:8]) - begin_ms) // width_ms)
+        for key, _ in store.inbox.rows_between(begin, end, topic)
+    )
+
+
 def _summed(
     store: Store, txn: lmdb.Transaction, columns: Columns, topic: bytes | None, cursor: bytes
 ) -> Iterator[_Row]:
-    """The rows of `held`, and one by one the messages that it does not count."""
+    """The rows of `held`, and then one by one what waits in paused topics, which it does not count."""
     begin, end = pack_u64(columns.begin_ms), pack_u64(columns.end_ms)
     if cursor[:1] == _HELD:
-        if not cursor[1:]:
-            for key, _ in store.inbox.rows_between(begin, end, topic):
-                yield _Row(b"", key[8 : key.index(0, 8)], int.from_bytes(key[:8]), 1)
         for row in _held(store, txn, columns, topic, cursor[1:]):
             yield row._replace(place=_HELD + row.place)
     elif cursor[1:]:

@@ -43,8 +43,9 @@ SAMPLE = 10
 PIECE = 100
 """Messages that are changed in one turn of the reactor."""
 
+PAGE = 500
 PAGE_WITH_KEY = 1_000
-"""Messages with one key that are looked up at a time: each look-up goes through all of them."""
+"""Messages that are looked up at a time; with a key each look-up goes through all that have it."""
 
 MAX_COUNTED = 100_000
 """Messages that a preview by key or tag counts; above it the number is the least there are."""
@@ -275,10 +276,7 @@ class Bulk:
     async def _work(self, asker: Asker, order: _Order, job: Job) -> None:
         begun_ms = self._broker.clock.stored_ms()
         behind: bytes | None = None
-        while job.state == "running":
-            if self._broker.committer.stopped:
-                job.state = "cancelled"
-                break
+        while self._goes_on(job):
             page = self._pending.select(order.wanted, _limit(order.wanted), behind)
             # What was moved by this job may come by again, at its new time.
             meant = [
@@ -287,7 +285,7 @@ class Bulk:
                 if one.sequence < order.bound and one.rescheduled_ms < begun_ms
             ]
             for start in range(0, len(meant), PIECE):
-                if job.state == "running":
+                if self._goes_on(job):
                     await self._change(asker, order, job, meant[start : start + PIECE])
             await self._turns.next()
             behind = page.cursor
@@ -296,6 +294,11 @@ class Bulk:
         if job.state == "running":
             job.state = "done"
             job.ended_ms = self._broker.clock.now_ms()
+
+    def _goes_on(self, job: Job) -> bool:
+        if self._broker.committer.stopped and job.state == "running":
+            job.state = "cancelled"
+        return job.state == "running"
 
     async def _change(self, asker: Asker, order: _Order, job: Job, found: list[Found]) -> None:
         """Change a piece; it counts once it is on disk."""
@@ -363,7 +366,7 @@ def _pieces(begin_ms: int, end_ms: int | None) -> list[Columns]:
 
 
 def _limit(wanted: Wanted) -> int:
-    return PAGE_WITH_KEY if wanted.key else PIECE
+    return PAGE_WITH_KEY if wanted.key else PAGE
 
 
 def _is_meant(wanted: Wanted, topic: str) -> bool:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from compat.clients.driver import until
-from compat.scenarios.raw import RawClient
+import re
+from collections.abc import Callable
+
+from compat.clients.driver import Sent, until
 from compat.scenarios.stage import ABLE, JAVA5, Stage, scenario
 from gateway.wire.codes import RequestCode
 from gateway.wire.messages import decode_messages
+
+Traces = dict[str, list[list[str]]]
+"""By step the records of a message's trace."""
+
+CONSUMED = {"Pub", "SubBefore", "SubAfter"}
+"""The kinds of record that a consumed message has."""
 
 _TOPIC = "RMQ_SYS_TRACE_TOPIC"
 
@@ -25,11 +33,14 @@ def of_one_message(stage: Stage) -> None:
     topic = stage.topic()
     stage.java().create_topic(topic, 1)
     make_trace_topic(stage)
-    client = stage.able(trace=True)
-    consumer = client.consume(topic, stage.topic("g"))
-    sent = client.send(topic, b"traced", tags="red", keys="k")
-    consumer.wait_for(1)
-    stage.see("trace", traced(stage.raw(), sent.msg_id, {"Pub", "SubBefore", "SubAfter"}))
+
+    def act(group: str) -> Traces:
+        client = stage.able(trace=True)
+        sent = client.send(topic, b"traced", tags="red", keys="k")
+        client.consume(topic, group).wait_for(1)
+        return {"trace": traced(stage, sent, CONSUMED)}
+
+    see_traces(stage, act)
 
 
 @scenario(*JAVA5)
@@ -37,17 +48,38 @@ def of_messages_for_later(stage: Stage) -> None:
     """A message for later is traced when it is sent, when it is taken back, and when it comes."""
     topic = stage.topic()
     stage.java().create_topic(topic, 1)
-    client = stage.java(trace=True)
-    consumer = client.consume(topic, stage.topic("g"))
-    kept = client.send(topic, b"kept", delay_time_ms=1_500)
-    leveled = client.send(topic, b"leveled", level=1)
-    taken = client.send(topic, b"taken", delay_time_ms=60_000)
-    assert taken.recall_handle is not None
-    client.recall(topic, taken.recall_handle)
-    consumer.wait_for(2)
-    for step, sent in (("by time", kept), ("by level", leveled)):
-        stage.see(step, traced(stage.raw(), sent.msg_id, {"Pub", "SubBefore", "SubAfter"}))
-    stage.see("taken back", traced(stage.raw(), taken.msg_id, {"Pub", "Recall"}))
+    make_trace_topic(stage)
+
+    def act(group: str) -> Traces:
+        client = stage.java(trace=True)
+        consumer = client.consume(topic, group)
+        kept = client.send(topic, b"kept", delay_time_ms=1_500)
+        leveled = client.send(topic, b"leveled", level=1)
+        taken = client.send(topic, b"taken", delay_time_ms=60_000)
+        assert taken.recall_handle is not None
+        client.recall(topic, taken.recall_handle)
+        ids = {kept.msg_id, leveled.msg_id}
+        consumer.wait_until(lambda messages: ids <= {message.msg_id for message in messages})
+        return {
+            "by time": traced(stage, kept, CONSUMED),
+            "by level": traced(stage, leveled, CONSUMED),
+            "taken back": traced(stage, taken, {"Pub", "Recall"}),
+        }
+
+    see_traces(stage, act)
+
+
+def see_traces(stage: Stage, act: Callable[[str], Traces]) -> None:
+    """Note the traces of what is done, if need be at a second attempt with other clients.
+
+    A client sends a trace once, and gives it up when that fails, as it may on a busy machine.
+    """
+    try:
+        traces = act(stage.topic("g1"))
+    except TimeoutError:
+        traces = act(stage.topic("g2"))
+    for step, trace in traces.items():
+        stage.see(step, [[re.sub("xg[12]$", "xg", each) for each in record] for record in trace])
 
 
 def make_trace_topic(stage: Stage) -> None:
@@ -61,10 +93,11 @@ def make_trace_topic(stage: Stage) -> None:
     )
 
 
-def traced(raw: RawClient, message_id: str, wanted: set[str]) -> list[list[str]]:
+def traced(stage: Stage, sent: Sent, wanted: set[str]) -> list[list[str]]:
     """The records of a message's trace, once there is one of each kind that is wanted."""
     found: list[list[str]] = []
     window = {"beginTimestamp": "0", "endTimestamp": str(2**62)}
+    raw, message_id = stage.raw(), sent.msg_id
     asked = {"topic": _TOPIC, "key": message_id, "maxNum": "32", **window}
 
     def is_there() -> bool:
@@ -73,7 +106,7 @@ def traced(raw: RawClient, message_id: str, wanted: set[str]) -> list[list[str]]
         found[:] = [record for each in carriers for record in records(each.body, message_id)]
         return wanted <= {record[0] for record in found}
 
-    until(is_there, f"a trace with {sorted(wanted)}", 30)
+    until(is_there, f"a trace with {sorted(wanted)}", 20)
     return sorted(found)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 
 from compat.clients.driver import until
 from compat.scenarios.stage import MQADMIN, RAW, Stage, scenario
@@ -167,6 +168,49 @@ def of_the_broker(stage: Stage) -> None:
     stage.ask("clean topics", raw, RequestCode.CLEAN_UNUSED_TOPIC)
     no_stats = {"statsName": "TOPIC_PUT_NUMS", "statsKey": stage.topic("none")}
     stage.ask("no such figure", raw, RequestCode.VIEW_BROKER_STATS_DATA, no_stats)
+
+
+_CHANGES = {
+    "autoCreateTopicEnable": "false",
+    "autoCreateSubscriptionGroup": "false",
+    "transactionTimeOut": "7000",
+    "transactionCheckInterval": "20000",
+    "transactionCheckMax": "3",
+    "messageDelayLevel": "1s 2s 3s",
+    "maxMessageSize": "2048",
+    "maxTransferCountOnMessageInMemory": "2",
+    "fileReservedTime": "48",
+    "recallMessageEnable": "false",
+}
+"""Settings that operators know, and other values than those of a scenario's servers."""
+
+
+@scenario(*RAW, alone=True)
+def settings_that_are_changed(stage: Stage) -> None:
+    """What operators change while the broker serves is shown from then on, and counts."""
+    raw, topic = stage.raw(), stage.topic()
+    for _ in range(3):
+        raw.send(topic)
+
+    def shown() -> dict[str, str | None]:
+        lines = raw.ask(RequestCode.GET_BROKER_CONFIG).body.decode().splitlines()
+        settings = dict(line.split("=", 1) for line in lines if "=" in line)
+        return {name: settings.get(name) for name in _CHANGES}
+
+    def change(step: str, values: Mapping[str, str | None]) -> None:
+        body = "".join(f"{name}={value}\n" for name, value in values.items()).encode()
+        stage.ask(step, raw, RequestCode.UPDATE_BROKER_CONFIG, body=body)
+
+    before = shown()
+    change("change", _CHANGES)
+    stage.see("changed", shown())
+    stage.send("too large", raw, topic, bytes(4096))
+    recall = {"topic": topic, "recallHandle": "none"}
+    stage.ask("no recall", raw, RequestCode.RECALL_MESSAGE, recall)
+    pulled = raw.ask(RequestCode.PULL_MESSAGE, raw.pull_fields(topic, 0))
+    stage.see("pulled", len(decode_messages(pulled.body)))
+    change("change back", before)
+    stage.see("changed back", shown() == before)
 
 
 @scenario(*MQADMIN, alone=True)

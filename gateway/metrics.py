@@ -160,6 +160,14 @@ class BrokerCollector(Collector):
                 if value is not None:
                     limits.add_metric((*self._labels, topic.name, name), value)
         yield limits
+        size = GaugeMetricFamily(
+            "tidegate_held_bytes",
+            "Bytes of the messages that have not fired, once a limit of them was looked at",
+            labels=(*_COMMON, "topic"),
+        )
+        for held, count in sorted(self._broker.store.held_bytes_totals().items()):
+            size.add_metric((*self._labels, held.decode()), count)
+        yield size
         refused = CounterMetricFamily(
             "tidegate_quota_refusals",
             "Sends refused because of a topic's limits",

@@ -5,6 +5,8 @@ Nothing on disk counts them: they are summed up when somebody first asks, and ke
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import lmdb
 
 from storage.environment import Tables
@@ -23,6 +25,11 @@ class HeldBytes:
     def is_counted(self) -> bool:
         """Whether they have been summed up."""
         return self._totals is not None
+
+    @property
+    def totals(self) -> Mapping[bytes, int]:
+        """The bytes by topic as of the last commit; empty until they are counted."""
+        return self._totals or {}
 
     def of(self, topic: bytes) -> int:
         """A topic's bytes, once they are counted."""

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from twisted.logger import Logger
+from twisted.logger import Logger, globalLogPublisher
 
 from gateway.config import Config
 from gateway.logs import Logs
 from gateway.router import Call
 from gateway.wire.commands import decode_command, encode_command
+from tests.gateway.access.signed import SignedClient
+from tests.gateway.conftest import MakeGateway
+from tests.gateway.tools import ok
 
 Log = tuple[Logger, Logs, io.StringIO]
 MakeLog = Callable[..., Log]
@@ -78,6 +81,29 @@ def test_the_request_is_named() -> None:
     logs.actor = lambda: Call(command, None, Peer())
     log.info("changed")
     assert json.loads(stream.getvalue())["request"] == "192.0.2.7:5123#17"
+
+
+def test_secrets_are_not_logged(make_gateway: MakeGateway, scratch: Path) -> None:
+    """Whatever level there is: not the signatures, nor passwords, nor what messages hold."""
+    file = scratch / "first.json"
+    file.write_text(json.dumps({"username": "root", "password": "secret of root"}))
+    stream = io.StringIO()
+    logs = Logs(Config(data=Path("unused"), log_format="json", log_level="debug"), stream)
+    observer: Any = logs.observe
+    globalLogPublisher.addObserver(observer)
+    try:
+        gateway = make_gateway(authentication=True, initial_user_file=file, log_level="debug")
+        root = SignedClient(gateway, "root", "secret of root")
+        user = json.dumps({"username": "a", "password": "secret of a", "userType": "Normal"})
+        ok(root.ask(3001, {"username": "a"}, user.encode()))
+        ok(root.send_message(body=b"secret body", KEYS="secret-key", TIMER_DELAY_SEC="60"))
+        SignedClient(gateway, "root", "secret wrong").ask(26)
+    finally:
+        globalLogPublisher.removeObserver(observer)
+    lines = stream.getvalue()
+    assert '"code": 3001' in lines
+    assert "secret" not in lines
+    assert "ignature" not in lines.replace("check signature failed", "")
 
 
 def test_the_level_is_changed_on_the_way() -> None:

@@ -130,6 +130,9 @@ class TestHeldBytes:
         ok(client.send_message(body=b"x" * 30_000, TIMER_DELAY_SEC="60"))
         gateway.advance(60_000)
         assert gateway.store.held_bytes(b"orders") == 0
+        hold(client)
+        size = gateway.store.held_bytes(b"orders")
+        assert Scrape(gateway).by("tidegate_held_bytes", "topic") == {"orders": size}
 
     def test_the_count_is_what_is_there(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         """Counted at first, kept from then on, over whatever happens to messages."""

@@ -148,9 +148,24 @@ def serve(file: Path | None, **flags: object) -> None:
       tidegate serve --config tidegate.toml --flush async
     """
     config = _settle(file, flags).config
+    if config.workers > 1:
+        from gateway import workers
+
+        sys.exit(workers.run(config, _as_variables(file, flags)))
     from gateway.service import run
 
     sys.exit(run(config))
+
+
+def _as_variables(file: Path | None, flags: dict[str, object]) -> dict[str, str]:
+    """The environment variables that mean the same as these flags."""
+    from gateway.config import FILE_VARIABLE, descriptions
+
+    settings = descriptions()
+    found = {
+        settings[name].variable: str(value) for name, value in flags.items() if value is not None
+    }
+    return found if file is None else {**found, FILE_VARIABLE: str(file)}
 
 
 @cli.command(cls=SettingsCommand)
@@ -286,14 +301,8 @@ def compat(arguments: tuple[str, ...]) -> None:
 
 
 for command in (
-    *care.COMMANDS,
-    *change_commands.COMMANDS,
-    audit,
-    clock,
-    log_level,
-    recurring,
-    completion,
-    man,
+    *(*care.COMMANDS, *change_commands.COMMANDS, audit, clock, log_level, recurring),
+    *(completion, man),
 ):
     cli.add_command(command)
 cli.add_command(capture)

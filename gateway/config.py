@@ -52,6 +52,10 @@ ENVIRONMENT_PREFIX: Final = "TIDEGATE_"
 FILE_VARIABLE: Final = "TIDEGATE_CONFIG"
 """Environment variable that names the TOML file; not itself a setting."""
 
+LEADER_VARIABLE: Final = "TIDEGATE_LEADER_PID"
+"""Environment variable by which one of several workers knows the process that started it (`gateway.workers`); not
+itself a setting."""
+
 SERVER_VARIABLE: Final = "TIDEGATE_SERVER"
 """Environment variable that names the gateway for the client commands; not itself a setting."""
 
@@ -64,6 +68,7 @@ DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 
 
 CLIENT_VARIABLES: Final = (
     FILE_VARIABLE,
+    LEADER_VARIABLE,
     SERVER_VARIABLE,
     "TIDEGATE_ACCESS_KEY",
     "TIDEGATE_SECRET_KEY",
@@ -269,6 +274,16 @@ class Config(BaseModel):
             "process cannot.",
             upstream="flushDiskType",
         )
+    )
+    workers: Count = setting(
+        1,
+        _NETWORK,
+        "Processes that share the listening address. Each is a broker of its own, with a port (the "
+        "listening port plus 10, 20, ...), a name and a folder; clients find all of them. One uses "
+        "one core.",
+        unit="processes",
+        least=1,
+        most=64,
     )
     commit_wait: Duration = setting(
         timedelta(milliseconds=2),
@@ -650,6 +665,15 @@ class Config(BaseModel):
             raise ValueError(
                 f"listen = {self.listen} gives clients no address to connect to; "
                 "set advertise to the IPv4 address that they reach this machine at"
+            )
+        if self.workers > 1 and self.tls == "enforcing":
+            raise ValueError(
+                f"workers = {self.workers} share an address that does not speak TLS; "
+                "set tls to permissive, or workers to 1"
+            )
+        if self.workers > 1 and self.clock == "manual":
+            raise ValueError(
+                f"workers = {self.workers} would each have a clock to move; set workers to 1"
             )
         if self.tls_key is not None and self.tls_certificate is None:
             raise ValueError(

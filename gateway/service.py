@@ -20,7 +20,7 @@ from gateway.bulk import BulkChanges
 from gateway.clients import Clients
 from gateway.clock import Clock
 from gateway.committer import Committer
-from gateway.config import VIP_CHANNEL_DISTANCE, Config
+from gateway.config import LEADER_VARIABLE, VIP_CHANNEL_DISTANCE, Config
 from gateway.connection import RemotingConnection, RemotingFactory
 from gateway.consume_modes import ConsumeModes
 from gateway.guard import Guard
@@ -99,11 +99,8 @@ SHORTEST_TOKEN = 16
 LAST_VERSION_WITHOUT_GO_AWAY = 475
 """MQVersion V5_3_1: later clients understand a broker that sends them away (NettyRemotingAbstract)."""
 
-LEADER = "TIDEGATE_LEADER_PID"
-"""Variable by which one of several workers knows the process that started it (`gateway.workers`)."""
-
 LEADER_LOOK_SECONDS = 1.0
-"""How often a worker looks whether that process is still there."""
+"""How often one of several workers looks whether the process that started it is still there."""
 
 GC_THRESHOLD = 50_000
 """Objects between two runs of the cycle collector: the hot path makes none that need it, and a run is a pause."""
@@ -513,8 +510,8 @@ def run(config: Config) -> int:
     reactor.addSystemEventTrigger("before", "shutdown", gateway.stop)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: reactor.callFromThread(reactor.stop))
-    if LEADER in os.environ:
-        _follow(reactor, int(os.environ[LEADER]))
+    if LEADER_VARIABLE in os.environ:
+        _follow(reactor, int(os.environ[LEADER_VARIABLE]))
     reactor.run(installSignalHandlers=False)
     return 0
 

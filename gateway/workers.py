@@ -1,0 +1,280 @@
+"""Several gateways on one machine behind one address: `workers = N`.
+
+One interpreter uses one core. Each worker is a process that serves as a broker of its own; this one, their leader,
+starts them, starts those again that die, and answers at the shared address (`gateway.front`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from twisted.internet import error
+from twisted.internet.defer import Deferred, DeferredList, ensureDeferred
+from twisted.internet.protocol import ProcessProtocol
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from gateway.config import LEADER_VARIABLE, Config
+from gateway.connection import RemotingConnection, RemotingFactory
+from gateway.front import Front
+from gateway.service import BACKLOG, StartError, begin_logging
+from gateway.setting_values import HostPort, parse_host_port
+from gateway.wire.commands import Command
+
+PORT_DISTANCE: Final = 10
+"""Between the ports of two workers, and from the shared one to the first: their VIP channels lie between."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+"""Seconds until a worker that ended by itself is started again: twice as long each time that it has not listened."""
+
+_LISTENING: Final = re.compile(rb"^listening on (\S+), clients are told", re.MULTILINE)
+
+
+class Worker(ProcessProtocol):
+    """One worker: a process, and the next one when that ends.
+
+    :param command: the program and its arguments; `--listen` is among them.
+    :param environment: its variables.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self,
+        reactor: Any,
+        front: Front,
+        number: int,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+    ) -> None:
+        self._reactor = reactor
+        self._front = front
+        self._number = number
+        self._command = list(command)
+        self._environment = environment
+        self._process: Any = None
+        self._output = b""
+        self._pause = FIRST_PAUSE
+        self._is_wanted = True
+        self._waiting_for_start: list[Deferred[None]] = []
+        self._waiting_for_end: list[Deferred[None]] = []
+
+    def start(self) -> Deferred[None]:
+        """Start the process; fires when it, or the one that has to follow it, listens."""
+        self._run()
+        return self._when(self._waiting_for_start)
+
+    def restart(self) -> Deferred[None]:
+        """Have another process take the place of this one; fires when that listens."""
+        started = self._when(self._waiting_for_start)
+        self._pause = 0.0
+        self._terminate()
+        return started
+
+    def stop(self) -> Deferred[None]:
+        """Have the process finish what is under way; fires when it is gone."""
+        self._is_wanted = False
+        gone = self._when(self._waiting_for_end)
+        self._terminate()
+        return gone
+
+    def outReceived(self, data: bytes) -> None:
+        self._output += data
+        found = _LISTENING.search(self._output)
+        if found is None:
+            return
+        self._output = b""
+        address = parse_host_port(found[1].decode())
+        self.log.info("worker {number} listens on {address}", number=self._number, address=address)
+        self._pause = FIRST_PAUSE
+        # The process that follows has to be where clients know this one.
+        where = self._command.index("--listen") + 1
+        self._command[where] = str(address)
+        self._front.joined(self._number, address)
+        _fire(self._waiting_for_start)
+
+    def processEnded(self, reason: Failure) -> None:
+        self._process = None
+        self._output = b""
+        if self._is_wanted:
+            if self._pause:
+                self.log.error(
+                    "worker {number} ended and is started again in {pause} s: {reason}",
+                    number=self._number,
+                    pause=self._pause,
+                    reason=reason.getErrorMessage(),
+                )
+            self._reactor.callLater(self._pause, self._run)
+            self._pause = min(2 * self._pause or FIRST_PAUSE, LONGEST_PAUSE)
+        _fire(self._waiting_for_end)
+
+    def _run(self) -> None:
+        if self._is_wanted:
+            self._process = self._reactor.spawnProcess(
+                self,
+                sys.executable,
+                self._command,
+                env=self._environment,
+                childFDs={0: 0, 1: "r", 2: 2},
+            )
+
+    def _terminate(self) -> None:
+        if self._process is None:
+            _fire(self._waiting_for_end)
+            return
+        try:
+            self._process.signalProcess("TERM")
+        except error.ProcessExitedAlready:
+            self.log.debug("worker {number} has ended already", number=self._number)
+
+    @staticmethod
+    def _when(waiting: list[Deferred[None]]) -> Deferred[None]:
+        event: Deferred[None] = Deferred()
+        waiting.append(event)
+        return event
+
+
+def _fire(waiting: list[Deferred[None]]) -> None:
+    events = waiting[:]
+    waiting.clear()
+    for event in events:
+        event.callback(None)
+
+
+class Leader:
+    """The workers and their front.
+
+    :param environment: the workers' variables; all settings but their own are in it.
+    """
+
+    log = Logger()
+
+    def __init__(self, config: Config, reactor: Any, environment: Mapping[str, str]) -> None:
+        self._config = config
+        self._reactor = reactor
+        self._front = Front(reactor, self._factory)
+        self._port: Any = None
+        self._is_rolling = False
+        self._workers = [
+            Worker(reactor, self._front, number, _command(config, number), environment)
+            for number in range(config.workers)
+        ]
+
+    def start(self) -> Deferred[Any]:
+        """Listen at the shared address, and start the workers; fires when all of them listen.
+
+        :raises twisted.internet.error.CannotListenError: when the address is taken.
+        """
+        host, port = self._config.listen
+        self._port = self._reactor.listenTCP(
+            port, self._front.clients, backlog=BACKLOG, interface=host
+        )
+        return DeferredList([worker.start() for worker in self._workers])
+
+    @property
+    def address(self) -> HostPort:
+        """The shared address."""
+        return HostPort(self._config.listen.host, self._port.getHost().port)
+
+    def stop(self) -> Deferred[Any]:
+        """Stop all; fires when the last worker is gone."""
+        self._port.stopListening()
+        return DeferredList([worker.stop() for worker in self._workers])
+
+    def roll(self) -> None:
+        """Restart the workers one by one, the next when the one before it listens again."""
+        if not self._is_rolling:
+            ensureDeferred(self._roll())
+
+    async def _roll(self) -> None:
+        self._is_rolling = True
+        for worker in self._workers:
+            await worker.restart()
+        self._is_rolling = False
+        self.log.info("all workers were restarted")
+
+    def _factory(
+        self,
+        on_command: Callable[[Command, RemotingConnection], None],
+        on_disconnect: Callable[[RemotingConnection], None],
+    ) -> RemotingFactory:
+        config = self._config
+        return RemotingFactory(
+            self._reactor,
+            on_command,
+            on_disconnect,
+            max_connections=config.max_connections,
+            max_frame_size=config.max_frame_size,
+            max_unfinished_bytes=config.max_unfinished_bytes,
+            max_unsent_bytes=config.max_unsent_bytes,
+            idle_seconds=config.connection_idle_ms / 1000,
+        )
+
+
+def _command(config: Config, number: int) -> list[str]:
+    settings = own_settings(config, number).items()
+    flags = [text for setting in settings for text in setting]
+    return [sys.executable, "-m", "gateway.cli", "serve", *flags]
+
+
+def own_settings(config: Config, number: int) -> dict[str, str]:
+    """What a worker has to itself, as flags: its addresses, name and folder."""
+    distance = PORT_DISTANCE * (number + 1)
+    listen, advertise, http = config.listen, config.advertise, config.http
+    found = {
+        "--workers": "1",
+        "--listen": str(HostPort(listen.host, listen.port and listen.port + distance)),
+        "--data": str(config.data / f"worker-{number}"),
+        "--broker-name": f"{config.broker_name}-{number}",
+    }
+    if advertise is not None:
+        port = advertise.port and advertise.port + distance
+        found["--advertise"] = str(HostPort(advertise.host, port))
+    if http is not None:
+        found["--http"] = str(HostPort(http.host, http.port and http.port + number))
+    return found
+
+
+def run(config: Config, variables: Mapping[str, str]) -> int:
+    """Serve with several workers until told to stop; the process's exit status.
+
+    :param variables: the settings that were given as flags, as environment variables.
+    """
+    try:
+        begin_logging(config)
+    except StartError as failure:
+        print(f"tidegate: {failure}", file=sys.stderr)
+        return 1
+    from twisted.internet import reactor as twisted_reactor
+
+    reactor: Any = twisted_reactor
+    reactor.seconds = time.monotonic
+    environment = {**os.environ, **variables, LEADER_VARIABLE: str(os.getpid())}
+    leader = Leader(config, reactor, environment)
+    try:
+        started = leader.start()
+    except error.CannotListenError as failure:
+        reason = getattr(failure.socketError, "strerror", None) or failure.socketError
+        print(
+            f"tidegate: cannot listen on {config.listen}: {reason}; "
+            "stop what uses it, or set listen to another address",
+            file=sys.stderr,
+        )
+        return 1
+    started.addCallback(
+        lambda _: print(
+            f"listening on {leader.address} with {config.workers} workers, data in {config.data}",
+            flush=True,
+        )
+    )
+    reactor.addSystemEventTrigger("before", "shutdown", leader.stop)
+    signal.signal(signal.SIGHUP, lambda *_: reactor.callFromThread(leader.roll))
+    # With Twisted's handlers: it learns of ended processes by a signal.
+    reactor.run()
+    return 0

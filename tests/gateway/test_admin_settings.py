@@ -16,6 +16,7 @@ from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import Command
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway
+from tests.gateway.test_transactions import begin, checks, produce
 from tests.gateway.tools import create_topic, ok
 
 
@@ -100,6 +101,25 @@ class TestChanged:
         assert client.send_message("new").code == ResponseCode.TOPIC_NOT_EXIST
         answer = client.ask_pull("T", group="new")
         assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+    def test_questions_about_transactions(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        ok(
+            change(
+                client,
+                "transactionTimeOut=1000",
+                "transactionCheckInterval=2000",
+                "transactionCheckMax=2",
+            )
+        )
+        produce(client)
+        begin(client)
+        asked: list[int] = []
+        for second in range(1, 12):
+            gateway.advance(1_000)
+            asked += [second] * len(checks(client))
+        assert asked == [1, 3]
 
     def test_pulls(self, client: MemoryClient) -> None:
         for _ in range(5):

@@ -1,0 +1,84 @@
+"""Whatever comes, the API answers it, and what it answers is what its document says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import quote, urlencode
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from gateway.setting_values import parse_host_port
+from gateway.web.endpoints import PLACEHOLDER, Endpoint
+from tests.gateway.memory import MemoryGateway
+from tests.web.http import API, HTTP_PORT, HttpClient, api_endpoints
+
+WORDS = st.one_of(
+    st.sampled_from(
+        ["orders", "now", "+1h", "-5m", "0", "7", "any", "a", "2m", "* * * * *", "UTC"]
+    ),
+    st.integers(-5, 1 << 70).map(str),
+    st.text(max_size=12),
+)
+VALUES = st.recursive(
+    st.one_of(WORDS, st.integers(-5, 1 << 70), st.booleans(), st.none()),
+    lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(WORDS, inner, max_size=2)),
+    max_leaves=4,
+)
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[MemoryGateway]:
+    """A gateway that holds a few messages."""
+    with TemporaryDirectory() as folder:
+        gateway = MemoryGateway(Path(folder) / "data", http=parse_host_port(HTTP_PORT))
+        for key in ("a", "7"):
+            gateway.connect().send_message("orders", KEYS=key, TIMER_DELAY_SEC="3600")
+        yield gateway
+        gateway.close()
+
+
+def fields_of(kind: type | None) -> list[str]:
+    """The names of a request's fields, as it writes them."""
+    return list(getattr(kind, "__struct_encode_fields__", ()))
+
+
+@given(data=st.data())
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+def test_no_request_is_an_internal_error(served: MemoryGateway, data: st.DataObject) -> None:
+    endpoint: Endpoint = data.draw(st.sampled_from(api_endpoints(served)))
+    in_path = PLACEHOLDER.findall(endpoint.path)
+    path = PLACEHOLDER.sub(lambda _: quote(data.draw(WORDS) or "x", safe=""), endpoint.path)
+    names = [name for name in fields_of(endpoint.query) if name not in in_path]
+    query = {name: data.draw(WORDS) for name in names if data.draw(st.booleans())}
+    body = {
+        name: data.draw(VALUES) for name in fields_of(endpoint.body) if data.draw(st.booleans())
+    }
+    answer = HttpClient(served).ask(
+        endpoint.method, f"{API}{path}?{urlencode(query, errors='surrogatepass')}", body
+    )
+    assert answer.status in (200, 400, 403, 404, 409), answer
+    assert isinstance(json.loads(answer.body), dict)
+
+
+def test_answers_are_what_the_document_says(served: MemoryGateway) -> None:
+    http = HttpClient(served)
+    document = http.get("/openapi.json")
+    (message, *_) = http.get("/messages")["messages"]
+    paths = {
+        "/messages/{id}": f"/messages/{message['offsetMsgId']}",
+        "/bulk/{id}": None,
+        "/recurring/{topic}/{name}": None,
+        "/recurring-times": "/recurring-times?every=2m",
+    }
+    for path, ways in document["paths"].items():
+        real = paths.get(path, path)
+        if "get" in ways and real is not None:
+            schema = ways["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+            # A reference in it is to the document, so the schema is asked as a part of that.
+            Draft202012Validator({**document, **schema}).validate(http.get(real))

@@ -15,7 +15,7 @@ PYTHONS := $(or $(PYTHON),python3.13 python3.12 python3.11 python3.14 python3 py
 SYSTEM_PROGRAMS := chromium chromedriver tcpdump
 SYSTEM_PACKAGES := chromium chromium-driver tcpdump fonts-dejavu-core
 
-.PHONY: help setup setup-clients setup-test setup-system run demo-replay test test-fast lint bench example-java example-python clean
+.PHONY: help setup setup-clients setup-test setup-system run demo-replay test test-fast lint bench bench-spark example-java example-python clean
 
 help:
 	@echo "make setup           virtual environment in $(VENV), with the command $(BIN)/tidegate"
@@ -26,6 +26,7 @@ help:
 	@echo "make lint            format, style and types alone"
 	@echo "make demo-replay     real clients recorded at a real RocketMQ, replayed and compared, with a report"
 	@echo "make bench           figures of the gateway and of a real RocketMQ broker"
+	@echo "make bench-spark     figures of the jobs on recorded traffic (docs/replay.md)"
 	@echo "make example-java    the Java quick start, against a running 'make run'"
 	@echo "make example-python  the Python quick start, likewise"
 	@echo "make clean           remove $(VENV) and .tools"
@@ -98,6 +99,9 @@ demo-replay: $(VENV)/installed-demo setup-system
 
 bench: setup-clients
 	$(BIN)/python -m compat.bench
+
+bench-spark: setup-test
+	$(BIN)/python -m spark_jobs.bench $(BENCH_SPARK)
 
 example-java: setup-clients
 	$(BIN)/python -m compat.toolchain run-java examples/OrderTimeout.java

@@ -61,6 +61,11 @@ EXCEPTIONS = {
     ("spark_jobs/session.py", "compat.toolchain.java"),
     ("spark_jobs/session.py", "compat.toolchain.java_version"),
     ("spark_jobs/session.py", "compat.toolchain.make_folder"),
+    # What a benchmark asks of a machine is the same in both.
+    ("spark_jobs/bench/command.py", "compat.bench.machine.describe"),
+    ("spark_jobs/bench/measuring.py", "compat.bench.processes.Usage"),
+    ("spark_jobs/bench/measuring.py", "compat.bench.processes.usage"),
+    ("spark_jobs/bench/runs.py", "compat.children"),
 }
 """Files and what they import against the rules."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, NoReturn
 
 from gateway.config import Config
@@ -31,6 +31,11 @@ class Quotas:
         self.refusals: Counter[tuple[str, str]] = Counter()
         """How often something was refused, by topic and attribute."""
         self.configure(config)
+
+    def prepare(self, topics: Iterable[Topic]) -> None:
+        """Count what has to be counted, before there is anybody to wait for it."""
+        if self._default.held_bytes or any(topic.limits.held_bytes for topic in topics):
+            self._store.held_bytes(b"")
 
     def configure(self, config: Config) -> None:
         """Go by these settings where a topic has no limit of its own."""

@@ -337,6 +337,7 @@ class Gateway:
             config.commit_wait_ms / 1000,
         )
         quotas = Quotas(store, config, reactor.seconds)
+        quotas.prepare(topics)
         intake = Intake(store, clock, committer, quotas, config, host)
         recurring = RecurringMessages(store, clock, intake, topics, audit, config)
         committer.recur(recurring)

@@ -41,7 +41,7 @@ class HeldBytes:
         self._changes[topic] = self._changes.get(topic, 0) + change
 
     def count(self, txn: lmdb.Transaction, tables: Tables, inbox: Inbox) -> None:
-        """Sum up all that waits as of the last commit: about a second for a million messages."""
+        """Sum up all that waits as of the last commit: some seconds for a million messages."""
         totals: dict[bytes, int] = {}
         for table in (tables.timers, tables.waiting):
             # Keys of `waiting` begin with the topic, those of `timers` with the due time.

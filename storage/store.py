@@ -837,7 +837,7 @@ class Store:
         return self._held_totals.get(topic, 0) + self._held_changes.get(topic, 0)
 
     def held_bytes(self, topic: bytes) -> int:
-        """How many bytes the records of these have; the first time this takes a second for a million of them."""
+        """How many bytes the records of these have; the first time this takes some seconds for a million."""
         if not self._held_bytes.is_counted:
             with self._lmdb.begin() as txn:
                 self._held_bytes.count(txn, self.tables, self.inbox)

@@ -134,6 +134,16 @@ class TestHeldBytes:
         size = gateway.store.held_bytes(b"orders")
         assert Scrape(gateway).by("tidegate_held_bytes", "topic") == {"orders": size}
 
+    def test_they_are_counted_before_anybody_waits(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        ok(hold(client))
+        gateway.restart()
+        assert gateway.store.held_bytes_totals() == {}
+        limit(gateway.connect(), "+max.held.bytes=1MiB")
+        gateway.restart()
+        assert gateway.store.held_bytes_totals()[b"orders"] > 0
+
     def test_the_count_is_what_is_there(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         """Counted at first, kept from then on, over whatever happens to messages."""
         for number in range(20):

@@ -122,6 +122,7 @@ class Sending:
             topic,
             _new_message(call, queue_id, properties),
         )
+        self._note_debounce(topic, accepted)
         self._committer.answer(call, self._answer(call, topic, queue_id, accepted))
 
     def _recurring(self, call: Call, topic: Topic, queue_id: int, properties: str) -> None:
@@ -172,6 +173,16 @@ class Sending:
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"sysFlag says that the message is half of a transaction, but it has no {names.TRAN_MSG}",
+            )
+
+    def _note_debounce(self, topic: Topic, accepted: Accepted) -> None:
+        """Say in the audit log that a message took the place of others."""
+        if accepted.replaced:
+            self._broker.audit.note(
+                "debounce",
+                topic=topic.name,
+                msgId=accepted.message_id,
+                replaced=accepted.replaced,
             )
 
     def _answer(self, call: Call, topic: Topic, queue_id: int, accepted: Accepted) -> bytes:
@@ -305,6 +316,8 @@ class Sending:
                 "a batch cannot set a recurring message: send it alone",
             )
         accepted = self._intake.accept_batch(topic, messages)
+        for one in accepted:
+            self._note_debounce(topic, one)
         host = self._broker.host
         uniq = find(fields.properties or "", names.UNIQ_KEY)
         frame = send_response(

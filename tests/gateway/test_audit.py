@@ -51,6 +51,29 @@ def test_aborts_by_any_way(gateway: MemoryGateway, client: MemoryClient) -> None
     assert [line["msgId"] for line in lines(gateway)] == ["A", "B", "C", "D"]
 
 
+def test_other_times_debounce_and_pauses(gateway: MemoryGateway, client: MemoryClient) -> None:
+    hold(client, "A", "k")
+    client.ask(RequestCode.RESCHEDULE_TIMERS, {"id": "A", "delay": "5000"})
+    client.send_message(TIDEGATE_RESCHEDULE="A", TIMER_DELAY_MS="7000")
+    client.send_message(UNIQ_KEY="B", KEYS="k", TIDEGATE_DEBOUNCE="k", TIMER_DELAY_MS="9000")
+    client.send_batch([("x", {"UNIQ_KEY": "C", "KEYS": "k", "TIDEGATE_DEBOUNCE": "k"})])
+    client.send_message(UNIQ_KEY="D", KEYS="k", TIDEGATE_DEBOUNCE="k", TIMER_DELAY_MS="9000")
+    for code in (RequestCode.PAUSE_TOPIC, RequestCode.RESUME_TOPIC):
+        for _ in range(2):
+            client.ask(code, {"topic": "orders"})
+    about = ("at", "who", "from", "request", "topic")
+    found = [{n: v for n, v in line.items() if n not in about} for line in lines(gateway)]
+    moved = {"action": "reschedule", "msgId": "A"}
+    assert found == [
+        moved | {"dueMs": START_MS + 5_000, "fromMs": START_MS + 60_000},
+        moved | {"dueMs": START_MS + 7_000, "fromMs": START_MS + 5_000},
+        {"action": "debounce", "msgId": "B", "replaced": 1},
+        {"action": "debounce", "msgId": "C", "replaced": 1},
+        {"action": "pause"},
+        {"action": "resume"},
+    ]
+
+
 def test_what_changed_nothing_is_not_noted(gateway: MemoryGateway, client: MemoryClient) -> None:
     hold(client, "A")
     client.abort(id="A")

@@ -71,12 +71,15 @@ class PopOrders:
         self._store = store
         self._pops: dict[Place, OrderedPop] = {}
         self._releases: list[tuple[int, Place]] = []
+        # What is looked at next of each queue in `_releases`: one entry, unless a message's time was made shorter.
+        self._watched: dict[Place, int] = {}
         self.reload()
 
     def reload(self) -> None:
         """Take over what is stored."""
         self._pops.clear()
         self._releases.clear()
+        self._watched.clear()
         for name, value in self._store.notes():
             if name.startswith(_NOTE):
                 group, topic, queue = name.removeprefix(_NOTE).decode().split("\0")
@@ -105,6 +108,7 @@ class PopOrders:
                 }
         self._pops[place] = pop
         self._put(place)
+        self._watch(place)
         return pop
 
     def acknowledge(self, place: Place, offset: int) -> None:
@@ -118,6 +122,7 @@ class PopOrders:
         """A message of the last pop is invisible until then. The change joins the store's batch."""
         self._pops[place].put_off[offset] = until_ms
         self._put(place)
+        self._watch(place)
 
     def forget(self, places: Iterable[Place]) -> None:
         """Nothing was popped there. The change joins the store's batch."""
@@ -137,20 +142,28 @@ class PopOrders:
         """The queues that block nobody any longer since the last call, because a time is over."""
         free: list[Place] = []
         while self._releases and self._releases[0][0] <= now_ms:
-            _, place = heapq.heappop(self._releases)
+            time_ms, place = heapq.heappop(self._releases)
+            if self._watched.get(place) != time_ms:
+                continue
+            del self._watched[place]
             pop = self._pops.get(place)
-            if pop is not None and not pop.blocks(None, now_ms):
+            if pop is not None and pop.blocks(None, now_ms):
+                self._watch(place)
+            elif pop is not None:
                 free.append(place)
         return free
 
     def _put(self, place: Place) -> None:
         self._store.put_note(_name(place), msgspec.json.encode(self._pops[place]))
-        self._watch(place)
 
     def _watch(self, place: Place) -> None:
+        """Have `released` look at a queue when its messages are visible again."""
         pop = self._pops[place]
-        if pop.next_offset <= pop.offsets[-1]:
-            heapq.heappush(self._releases, (pop.visible_ms(pop.popped_ms), place))
+        visible_ms = pop.visible_ms(pop.popped_ms)
+        watched = self._watched.get(place)
+        if watched is None or visible_ms < watched:
+            self._watched[place] = visible_ms
+            heapq.heappush(self._releases, (visible_ms, place))
 
 
 def _name(place: Place) -> bytes:

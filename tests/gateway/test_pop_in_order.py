@@ -154,6 +154,18 @@ class TestAgain:
         assert answer is not None
         assert bodies(decode_messages(answer.body)) == ["a"]
 
+    def test_what_is_popped_over_and_over_is_watched_once(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        orders = gateway.service.broker.orders
+        for _ in range(20):
+            send(client, "a")
+            (handle,) = handles(ask_pop(gateway, client, **ORDER, invisibleTime=60_000))
+            ack(client, handle)
+        assert len(orders._releases) == 1
+        gateway.advance(61_000)
+        assert orders._releases == []
+
     def test_over_a_crash(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         send(client, "a", "b", "c")
         first, _ = handles(ask_pop(gateway, client, **ORDER, maxMsgNums=2))

@@ -18,6 +18,8 @@ from gateway.reactor import Reactor
 SOCKET: Final = "NOTIFY_SOCKET"
 WATCHDOG: Final = "WATCHDOG_USEC"
 WATCHDOG_PROCESS: Final = "WATCHDOG_PID"
+VARIABLES: Final = frozenset({SOCKET, WATCHDOG, WATCHDOG_PROCESS})
+"""What a process that this one starts must not have: systemd listens to this one."""
 
 
 class ServiceManager:

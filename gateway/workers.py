@@ -24,6 +24,7 @@ from gateway.config import LEADER_VARIABLE, Config
 from gateway.connection import RemotingConnection, RemotingFactory
 from gateway.front import Front
 from gateway.service import BACKLOG, StartError, begin_logging
+from gateway.service_manager import VARIABLES, ServiceManager
 from gateway.setting_values import HostPort, parse_host_port
 from gateway.wire.commands import Command
 
@@ -255,7 +256,8 @@ def run(config: Config, variables: Mapping[str, str]) -> int:
 
     reactor: Any = twisted_reactor
     reactor.seconds = time.monotonic
-    environment = {**os.environ, **variables, LEADER_VARIABLE: str(os.getpid())}
+    inherited = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    environment = {**inherited, **variables, LEADER_VARIABLE: str(os.getpid())}
     leader = Leader(config, reactor, environment)
     try:
         started = leader.start()
@@ -273,6 +275,9 @@ def run(config: Config, variables: Mapping[str, str]) -> int:
             flush=True,
         )
     )
+    manager = ServiceManager()
+    started.addCallback(lambda _: manager.ready(f"{config.workers} workers", reactor))
+    reactor.addSystemEventTrigger("before", "shutdown", manager.stopping)
     reactor.addSystemEventTrigger("before", "shutdown", leader.stop)
     signal.signal(signal.SIGHUP, lambda *_: reactor.callFromThread(leader.roll))
     # With Twisted's handlers: it learns of ended processes by a signal.

@@ -12,15 +12,19 @@ from tests.live.process import GatewayProcess
 pytestmark = pytest.mark.live
 
 
-def test_ready_alive_stopping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ready_alive_stopping(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    flags = ["--workers", str(workers)] if workers > 1 else []
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / "notify"))
         listener.settimeout(20)
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
         monkeypatch.setenv("WATCHDOG_USEC", "200000")
-        with GatewayProcess(tmp_path / "data") as gateway:
-            ready = listener.recv(4096).decode()
-            assert ready == f"READY=1\nSTATUS=clients are told {gateway.address}"
+        with GatewayProcess(tmp_path / "data", *flags) as gateway:
+            status = "2 workers" if workers > 1 else f"clients are told {gateway.address}"
+            assert listener.recv(4096).decode() == f"READY=1\nSTATUS={status}"
             assert [listener.recv(4096) for _ in range(3)] == [b"WATCHDOG=1"] * 3
             assert gateway.terminate() == 0
             told = set()

@@ -35,6 +35,8 @@ from storage import (
     find_by_id,
     find_by_key,
     find_by_sequence,
+    scan_aborted,
+    scan_fired,
     scan_pending,
 )
 
@@ -56,8 +58,9 @@ May = Callable[[frozenset[Action], str], bool]
 class Wanted(NamedTuple):
     """What a look-up asks for. An empty text does not narrow the search.
 
-    `id` is the client's or the offset id. `begin_ms` and `end_ms` are due times, inclusive and exclusive; `state` is
-    a `State`'s value or "any".
+    `id` is the client's or the offset id. `begin_ms` and `end_ms` are due times, inclusive and exclusive; where fired
+    or aborted messages are listed without an id or a key, the times when that happened. `state` is a `State`'s value
+    or "any".
     """
 
     id: str = ""
@@ -90,7 +93,8 @@ class PendingMessages:
         self._store = broker.store
 
     def look_up(self, wanted: Wanted, may: May, *, limit: int = 100, cursor: str = "") -> HeldPage:
-        """A page of messages by id, by key, or by due time, each with its state; the next due first.
+        """A page of messages by id, by key, or by time, each with its state; the next due first, and of those that
+        fired or were aborted the last one.
 
         :param limit: most messages of the page; at least 1 and at most `MAX_PAGE` count.
         :param cursor: of the page before.
@@ -133,14 +137,45 @@ class PendingMessages:
                 limit=limit,
             )
         else:
-            raise RequestError(
-                ResponseCode.INVALID_PARAMETER,
-                "only pending messages can be listed by topic or time: name an id or a key",
-            )
+            page = self._past(wanted, limit, behind)
         if not wanted.tag:
             return page
         # The scan compares hashes, and two tags can share one.
         return page._replace(found=[one for one in page.found if _tag_of(one) == wanted.tag])
+
+    def _past(self, wanted: Wanted, limit: int, behind: bytes | None) -> FoundPage:
+        """A page of a topic's messages that fired, or of what was aborted, by the times when that happened."""
+        begin_ms, end_ms = max(0, wanted.begin_ms), _end_of(wanted)
+        topic = self._broker.topics.get(wanted.topic)
+        if wanted.state == State.ABORTED.value:
+            return scan_aborted(
+                self._store,
+                topic=wanted.topic.encode() or None,
+                begin_ms=begin_ms,
+                end_ms=end_ms,
+                cursor=behind,
+                limit=limit,
+            )
+        if wanted.state != State.FIRED.value or not wanted.topic:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                "messages that fired are listed by topic, and those of any state by id or key: name one",
+            )
+        if topic is None:
+            return FoundPage([], None)
+        settings = topic.settings
+        return scan_fired(
+            self._store,
+            [
+                self._store.queue(topic.stored_name, number)
+                for number in range(max(settings.read_queue_nums, settings.write_queue_nums))
+            ],
+            begin_ms=begin_ms,
+            end_ms=end_ms,
+            tag_hash=java_hash(wanted.tag) if wanted.tag else None,
+            cursor=behind,
+            limit=limit,
+        )
 
     def find(self, message_id: str) -> list[Found]:
         """By the client's id, or else by the offset id: both look the same, so both are tried."""

@@ -16,6 +16,7 @@ from storage.halves import (
     put_off_check,
     take_half,
 )
+from storage.history import scan_aborted, scan_fired
 from storage.keys import HELD_SPAN_MS, Terms
 from storage.lookup import (
     Found,
@@ -125,6 +126,8 @@ __all__ = [
     "reschedule_sequence",
     "restore",
     "resume_topic",
+    "scan_aborted",
+    "scan_fired",
     "scan_pending",
     "scan_recurring",
     "take_due_pops",

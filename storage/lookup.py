@@ -147,7 +147,7 @@ def scan_pending(
                 record = txn.get(number, db=store.tables.messages)
                 id_row = txn.get(message_id + b"\0" + number, db=store.tables.ids)
                 if record is not None and id_row is not None:
-                    found.append(_found(sequence, record, State.PENDING, IdRow.unpack(id_row)))
+                    found.append(make_found(sequence, record, State.PENDING, IdRow.unpack(id_row)))
             if len(found) == limit or seen == MAX_TIMERS_SCANNED:
                 return FoundPage(found, key)
     return FoundPage(found, None)
@@ -256,7 +256,7 @@ def _describe(store: Store, txn: lmdb.Transaction, number: bytes, id_row: bytes)
     sequence = int.from_bytes(number)
     row = IdRow.unpack(id_row)
     if row.aborted_ms:
-        return _found(sequence, record, State.ABORTED, row, row.aborted_ms)
+        return make_found(sequence, record, State.ABORTED, row, row.aborted_ms)
     terms = store.terms_of(record)
     if row.due_ms:
         key = timer_key(row.due_ms, terms.topic, sequence, term(terms.message_id))
@@ -265,17 +265,18 @@ def _describe(store: Store, txn: lmdb.Transaction, number: bytes, id_row: bytes)
             or txn.get(key, db=store.tables.timers) is not None
             or is_waiting(txn, store.tables, key)
         ):
-            return _found(sequence, record, State.PENDING, row)
+            return make_found(sequence, record, State.PENDING, row)
     queue = store.queue(terms.topic, terms.queue)
     place = find_sequence(txn, store.tables, queue, sequence, row.due_ms or terms.stored_ms)
     offset, moved_ms = place or (-1, 0)
     state = State.FIRED if row.due_ms else State.UNTIMED
-    return _found(sequence, record, state, row, moved_ms, offset)
+    return make_found(sequence, record, state, row, moved_ms, offset)
 
 
-def _found(
+def make_found(
     sequence: int, record: bytes, state: State, row: IdRow, moved_ms: int = 0, offset: int = -1
 ) -> Found:
+    """A message of which is known where it is in its life."""
     return Found(
         sequence, record, state, row.due_ms, moved_ms, offset, row.rescheduled_ms, row.due_before_ms
     )

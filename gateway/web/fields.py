@@ -38,7 +38,7 @@ Limit = Annotated[int, Meta(description="Most items in the answer.", ge=1, le=10
 Cursor = Annotated[str, Meta(description="`cursor` of the answer before.", max_length=1024)]
 SearchedState = Annotated[
     Literal["pending", "fired", "aborted", "any"],
-    Meta(description="State; others than pending need an id or a key."),
+    Meta(description="State; `any` needs an id or a key, and `fired` these or a topic."),
 ]
 
 

@@ -40,7 +40,9 @@ MAX_RECEIVERS = 200
 
 
 class SearchQuery(Fields):
-    """What is looked for. Without an id or a key only pending messages are found, by topic, tag and time."""
+    """What is looked for. Without an id or a key it is by topic, tag and time: pending messages by their due times;
+    with `state` fired, which needs a topic, and aborted, by the times when that happened, the last one first.
+    """
 
     id: Annotated[str, Meta(description="The client's id of a message, or its offset id.")] = ""
     key: Annotated[str, Meta(description="A key of the message.")] = ""

@@ -258,12 +258,12 @@ class TestScan:
         assert len(client.look_up(limit=-3)) == 1
         assert len(client.look_up(limit=100_000)) == 1_000
 
-    @pytest.mark.parametrize("state", ["fired", "aborted", "any"])
-    def test_only_pending_ones_can_be_listed(self, client: MemoryClient, state: str) -> None:
-        answer = client.ask(RequestCode.LOOK_UP_TIMERS, {"topic": "orders", "state": state})
+    @pytest.mark.parametrize("asked", [{"state": "fired"}, {"state": "any", "topic": "orders"}])
+    def test_not_every_state_is_listed(self, client: MemoryClient, asked: dict[str, str]) -> None:
+        answer = client.ask(RequestCode.LOOK_UP_TIMERS, asked)
         assert answer.code == ResponseCode.INVALID_PARAMETER
         assert answer.remark is not None
-        assert "name an id or a key" in answer.remark
+        assert "name one" in answer.remark
 
     def test_handles(self, client: MemoryClient) -> None:
         schedule(client, "A", 100)

@@ -167,10 +167,43 @@ def test_unknown_messages(http: HttpClient) -> None:
     assert http.refusal("POST", "/messages/" + "0" * 32 + "/abort", {})["status"] == 404
 
 
-def test_fired_messages_are_not_listed_by_topic_alone(http: HttpClient) -> None:
-    problem = http.refusal("GET", "/messages", topic="orders", state="fired")
-    assert problem["status"] == 400
-    assert "id or a key" in problem["detail"]
+def test_what_has_happened_is_listed_the_last_first(
+    gateway: MemoryGateway, http: HttpClient
+) -> None:
+    aborted = [send(http, at="+2h", tags="late") for _ in range(3)]
+    for one in aborted:
+        gateway.advance(1_000)
+        http.post(f"/messages/{one['offsetMsgId']}/abort")
+    fired = [send(http, at=f"+{minute}m", tags=f"t{minute % 2}") for minute in range(1, 8)]
+    send(http, at="now", body="not timed by its sender")
+    gateway.connect().send_message("orders", "not timed at all")
+    gateway.advance(3 * HOUR_MS)
+
+    def listed(**query: object) -> list[str]:
+        ids, cursor = [], ""
+        while cursor is not None:
+            page = http.get("/messages", limit=2, cursor=cursor, **query)
+            ids += [one["msgId"] for one in page["messages"]]
+            cursor = page["cursor"]
+        return ids
+
+    everything = [one["msgId"] for one in reversed(fired)]
+    assert listed(topic="orders", state="fired")[:7] == everything
+    assert listed(topic="orders", state="fired", tag="t1") == everything[::2]
+    begin, end = START_MS + 3_000 + 2 * 60_000, START_MS + 3_000 + 4 * 60_000
+    assert listed(topic="orders", state="fired", begin=begin, end=end) == everything[4:6]
+    assert listed(topic="nothing", state="fired") == []
+    taken_back = [one["msgId"] for one in reversed(aborted)]
+    assert listed(state="aborted") == listed(state="aborted", topic="orders") == taken_back
+    assert listed(state="aborted", tag="late", begin=START_MS + 2_000) == taken_back[:2]
+    assert listed(state="aborted", end=START_MS + 2_000) == taken_back[2:]
+    assert listed(state="aborted", topic="nothing") == []
+
+
+@pytest.mark.parametrize("query", [{"state": "fired"}, {"state": "any", "topic": "orders"}])
+def test_listings_that_need_more(http: HttpClient, query: dict[str, str]) -> None:
+    problem = http.refusal("GET", "/messages", **query)
+    assert (problem["status"], "name one" in problem["detail"]) == (400, True)
 
 
 def _events(http: HttpClient, sent: Any) -> list[tuple[str, int]]:

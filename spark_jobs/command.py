@@ -9,7 +9,9 @@ from __future__ import annotations
 import datetime
 import shlex
 import sys
+import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
@@ -78,11 +80,21 @@ def _renames(ctx: click.Context, param: click.Parameter, value: Sequence[str]) -
     return found
 
 
+def _levels(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    from spark_jobs.messages import parse_levels
+
+    try:
+        parse_levels(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    return value
+
+
 @cli.command()
 @click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", required=True, type=_FOLDER, help="The folder of tables.")
 @click.option("--port", "ports", multiple=True, type=int, help="Servers' ports in pcap files.")
-@click.option("--levels", default=_LEVELS, help="The broker's messageDelayLevel.")
+@click.option("--levels", default=_LEVELS, callback=_levels, help="The broker's messageDelayLevel.")
 @_spark_options
 def ingest(
     sources: tuple[Path, ...], out: Path, ports: tuple[int, ...], levels: str, **options: Any
@@ -98,12 +110,7 @@ def ingest(
       tidegate ingest /data/rocketmq/store/commitlog --out tables
     """
     from spark_jobs.ingest import ingest as run
-    from spark_jobs.messages import parse_levels
 
-    try:
-        parse_levels(levels)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--levels") from None
     done = run(_session(options), sources, out, ports=ports, levels=levels)
     click.echo(f"{done.files} files read, {done.known} known before")
     for name, number in sorted(done.counts.items()):
@@ -126,7 +133,7 @@ def profile(tables: Path, **options: Any) -> None:
 
 
 @cli.command()
-@click.argument("tables", type=_FOLDER)
+@click.argument("folder", type=_FOLDER)
 @click.option(
     "--grace",
     default=5.0,
@@ -134,13 +141,34 @@ def profile(tables: Path, **options: Any) -> None:
     metavar="SECONDS",
     help="What was due so shortly before its queue was last seen is not lost. Default: 5.",
 )
+@click.option(
+    "--levels",
+    default=_LEVELS,
+    callback=_levels,
+    help="Of a replay: the target's messageDelayLevel.",
+)
 @_spark_options
-def verify(tables: Path, grace: float, **options: Any) -> None:
-    """Say whether each delayed message fired once and when, against what was asked for."""
+def verify(folder: Path, grace: float, levels: str, **options: Any) -> None:
+    """Say whether each delayed message fired once and when, against what was asked for.
+
+    FOLDER has tables, or a replay with --watch: then it is about what the replay sent.
+
+    \b
+    Examples:
+      tidegate verify tables --json recorded.json
+      tidegate verify gateway --json replayed.json
+    """
+    from spark_jobs import replay as job
     from spark_jobs.firing import verify as run
     from spark_jobs.ingest import read_table
+    from spark_jobs.messages import parse_levels
 
-    found = run(read_table(_session(options), tables, "messages"), grace_ms=round(grace * 1000))
+    spark = _session(options)
+    if (folder / "results").exists():
+        events = job.read_events(spark, folder, parse_levels(levels))
+    else:
+        events = read_table(spark, folder, "messages")
+    found = run(events, grace_ms=round(grace * 1000))
     _tell(found, options["json_file"])
     for one in found.samples:
         click.echo(f"  {one['outcome']}: {one['topic']} {one['message_id']}")
@@ -168,6 +196,13 @@ def verify(tables: Path, grace: float, **options: Any) -> None:
     help="Most seconds that tasks wait for one another.",
 )
 @click.option("--patience", default=30.0, type=click.FloatRange(0), help="Seconds for an answer.")
+@click.option(
+    "--watch",
+    default=0.0,
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="Also consume what is sent, until so long after the last request; then `verify` judges it.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be sent, and send nothing.")
 @_spark_options
 def replay(
@@ -183,6 +218,7 @@ def replay(
     groups: dict[str, str],
     lead: float,
     patience: float,
+    watch: float,
     dry_run: bool,
     **options: Any,
 ) -> None:
@@ -200,6 +236,7 @@ def replay(
     from spark_jobs import replay as job
     from spark_jobs.ingest import read_table
     from spark_jobs.rewriting import Rules
+    from spark_jobs.watching import Watcher
 
     spark = _session(options)
     chosen, plan = job.choose(read_table(spark, tables, "pair"), codes or None, without)
@@ -214,17 +251,24 @@ def replay(
             click.echo(f"  {number:,} of code {code}")
         return
     rules = Rules(job.run_name(out), speed or 1.0, delays, topics, groups)
-    found = job.replay(
-        spark,
-        chosen,
-        job.find_target(target),
-        out,
-        rules=rules,
-        speed=speed,
-        rate=rate,
-        lead_s=lead,
-        patience_s=patience,
-    )
+    broker = job.find_target(target)
+    with ExitStack() as stack:
+        if watch:
+            watched = job.topics_of(read_table(spark, tables, "messages"), topics)
+            stack.enter_context(Watcher(broker, watched, out))
+        found = job.replay(
+            spark,
+            chosen,
+            broker,
+            out,
+            rules=rules,
+            speed=speed,
+            rate=rate,
+            lead_s=lead,
+            patience_s=patience,
+            keeps_sends=watch > 0,
+        )
+        time.sleep(watch)
     _tell(found, options["json_file"])
 
 

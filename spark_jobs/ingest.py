@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from recording.format import run_of
+from recording.format import OPEN_SUFFIX, run_of
 from spark_jobs import messages
 from spark_jobs.errors import JobError
 from spark_jobs.seams import Stitched, stitch
@@ -59,6 +60,7 @@ COMMIT_LOG: Final = "commitlog"
 _PCAP_MAGICS: Final = {
     bytes.fromhex(digits) for digits in ("a1b2c3d4", "d4c3b2a1", "a1b23c4d", "4d3cb2a1", "0a0d0d0a")
 }
+_OWN_ERROR: Final = re.compile(r"JobError: (.+)")
 _FILES_AT_ONCE: Final = 64
 _Given = TypeVar("_Given")
 _Got = TypeVar("_Got")
@@ -89,7 +91,9 @@ def find_sources(paths: Iterable[Path]) -> list[Source]:
     found = []
     for path in paths:
         if path.is_dir():
-            files = sorted(file for file in path.rglob("*") if file.is_file())
+            # A capture that is being written is left for a later run.
+            there = (file for file in path.rglob("*") if file.suffix != OPEN_SUFFIX)
+            files = sorted(file for file in there if file.is_file())
             kinds = [(file, _kind(file)) for file in files]
             found += [_source(file, kind) for file, kind in kinds if kind is not None]
         elif path.is_file():
@@ -280,8 +284,24 @@ def _in_tasks(
     """What a function makes of each, a task for each, in their order."""
     if not given:
         return []
-    found: list[_Got] = spark.sparkContext.parallelize(given, len(given)).map(function).collect()
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        found: list[_Got] = (
+            spark.sparkContext.parallelize(given, len(given)).map(function).collect()
+        )
+    except Py4JJavaError as error:
+        raise JobError(_cause(str(error.java_exception.getMessage()))) from error
     return found
+
+
+def _cause(text: str) -> str:
+    """What a task failed of, in one line, out of what Spark says of it."""
+    own = _OWN_ERROR.findall(text)
+    if own:
+        return str(own[-1])
+    said = [line for line in text.splitlines() if line.strip()]
+    return f"a task failed: {said[0] if said else 'Spark does not say why'}"
 
 
 def _counts(unfinished: Path, found: Sequence[Receipt], stitched: Stitched) -> dict[str, int]:

@@ -7,7 +7,7 @@ import json
 import secrets
 import socket
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -20,10 +20,12 @@ from gateway.wire.codes import RequestCode
 from gateway.wire.commands import CommandError, decode_command, encode_command
 from gateway.wire.dialect import to_json
 from gateway.wire.frames import FrameBuffer, FrameError
+from spark_jobs import messages
 from spark_jobs.errors import JobError
 from spark_jobs.features import feature
 from spark_jobs.replaying import DDL, Journal, Pacing, Player, Target
 from spark_jobs.rewriting import DESTRUCTIVE, Rules
+from spark_jobs.watching import WATCHED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -134,6 +136,7 @@ def replay(
     rate: float = 0.0,
     lead_s: float = 10.0,
     patience_s: float = 30.0,
+    keeps_sends: bool = False,
 ) -> Outcome:
     """Send the requests and write what became of them to `folder/results`.
 
@@ -158,6 +161,7 @@ def replay(
         speed=speed,
         rate=rate / tasks,
         patience_s=patience_s,
+        keeps_sends=keeps_sends,
     )
     # Adaptive execution would join small partitions, and their tasks would wait for one another.
     parts = chosen.select(*_COLUMNS, feature()).repartition(tasks, "connection")
@@ -192,6 +196,34 @@ def read_results(spark: SparkSession, folder: Path) -> DataFrame:
     if not (results / "_SUCCESS").exists():
         raise JobError(f"{folder} has no finished replay")
     return spark.read.schema(DDL).parquet(str(results))
+
+
+def read_events(spark: SparkSession, folder: Path, levels: tuple[int, ...]) -> DataFrame:
+    """What happened to the messages of a replay that was watched, as rows of `messages.MESSAGES`.
+
+    :raises JobError: when there is none, or nobody watched it.
+    """
+    from pyspark.sql import functions as f
+
+    watched = folder / WATCHED
+    if not watched.exists():
+        raise JobError(f"{folder} has a replay that nobody watched: replay with --watch SECONDS")
+    sends = (
+        read_results(spark, folder)
+        .where("ext is not null")
+        .withColumn("asked_ns", f.col("sent_ns"))
+    )
+    sent = sends.mapInArrow(partial(messages.messages_of_pairs, levels=levels), messages.DDL)
+    return sent.unionByName(spark.read.schema(messages.DDL).parquet(str(watched)))
+
+
+def topics_of(events: DataFrame, renamed: Mapping[str, str]) -> list[str]:
+    """The topics that a replay of recorded messages sends to.
+
+    :param events: rows of `messages.MESSAGES`.
+    """
+    rows = events.where("event = 'sent' and topic is not null").select("topic").distinct().collect()
+    return sorted(renamed.get(row["topic"], row["topic"]) for row in rows)
 
 
 def _play(

@@ -23,6 +23,7 @@ from gateway.wire.codes import CommandFlag, RequestCode
 from gateway.wire.commands import Command, CommandError, decode_command, encode_command
 from gateway.wire.frames import FrameBuffer, FrameError
 from spark_jobs.exchanges import TEXTS
+from spark_jobs.messages import SENDS
 from spark_jobs.rewriting import Rewriter, Rules, ids_needed, ids_told
 
 RESULTS: Final = pa.schema(
@@ -42,6 +43,8 @@ RESULTS: Final = pa.schema(
         ("answer_ext", TEXTS),
         ("answer_body", pa.binary()),
         ("unmapped", pa.string()),
+        ("ext", TEXTS),
+        ("body", pa.binary()),
     ]
 )
 """What became of each request; docs/replay.md says what each column means."""
@@ -49,11 +52,16 @@ RESULTS: Final = pa.schema(
 DDL: Final = (
     "file string, position bigint, connection string, code int, feature string, asked_ns bigint, "
     "outcome string, due_ns bigint, sent_ns bigint, answered_ns bigint, answer_code int, "
-    "answer_remark string, answer_ext map<string,string>, answer_body binary, unmapped string"
+    "answer_remark string, answer_ext map<string,string>, answer_body binary, unmapped string, "
+    "ext map<string,string>, body binary"
 )
 
 _KEPT: Final = ("file", "position", "connection", "code", "feature", "asked_ns")
 """What a result has of the recorded request."""
+
+_KEPT_CODES: Final = SENDS | {RequestCode.RECALL_MESSAGE}
+_KEPT_BODIES: Final = frozenset({RequestCode.SEND_BATCH_MESSAGE})
+"""What of a send's body is told about its messages' times stands in the properties, but for these."""
 
 ANSWERED: Final = "answered"
 ONEWAY: Final = "oneway"
@@ -96,6 +104,7 @@ class Pacing(NamedTuple):
     :param rate: most requests per second of this player; 0 is no limit.
     :param outstanding: most requests that wait for their answers; then no more are sent.
     :param patience_s: an answer is waited for so long.
+    :param keeps_sends: whether the results have the sends as they left, for `verify`.
     """
 
     start_ns: int
@@ -104,6 +113,7 @@ class Pacing(NamedTuple):
     rate: float = 0.0
     outstanding: int = 4096
     patience_s: float = 30.0
+    keeps_sends: bool = False
 
 
 class Target(NamedTuple):
@@ -322,6 +332,9 @@ class Player:
         opaque = line.next_opaque
         line.next_opaque += 1
         result |= {"sent_ns": time.time_ns(), "unmapped": ",".join(changed.unmapped) or None}
+        if self._pacing.keeps_sends and row["code"] in _KEPT_CODES:
+            result |= {"ext": list(changed.ext.items())}
+            result |= {"body": changed.body if row["code"] in _KEPT_BODIES else b""}
         line.send(
             encode_command(
                 row["code"],

@@ -10,6 +10,9 @@ from compat.demo.recording import Recorded
 BASELINE = "rocketmq"
 AGAIN = "rocketmq-again"
 
+_WATCH_S = 4.0
+_GRACE_S = 2.0
+
 
 def jobs(
     folder: Path,
@@ -35,14 +38,16 @@ def jobs(
         ["profile", tables, "--json", folder / "profile.json"],
         ["verify", tables, "--json", folder / "recorded.json"],
     ]
-    lines += [
-        [
-            *("replay", tables, "--to", address, "--out", folder / name),
-            *("--speed", speed, "--delays", "scale", "--patience", patience),
-            *("--json", folder / f"replay-{name}.json"),
-        ]
-        for name, address in targets.items()
-    ]
+    for name, address in targets.items():
+        lines.append(
+            [
+                *("replay", tables, "--to", address, "--out", folder / name),
+                *("--speed", speed, "--delays", "scale", "--patience", patience),
+                *("--watch", _WATCH_S, "--json", folder / f"replay-{name}.json"),
+            ]
+        )
+        verified = folder / f"replayed-{name}.json"
+        lines.append(["verify", folder / name, "--grace", _GRACE_S, "--json", verified])
     lines.append(
         [
             *("compare", folder / candidate, "--baseline", folder / BASELINE),
@@ -52,6 +57,7 @@ def jobs(
     lines.append(
         [
             *("report", "--compare", folder / "compare.json", "--verify", folder / "recorded.json"),
+            *(f"--verify={folder / f'replayed-{name}.json'}" for name in targets),
             *(f"--replay={folder / f'replay-{name}.json'}" for name in targets),
             *("--profile", folder / "profile.json", "--out", folder / "report"),
         ]

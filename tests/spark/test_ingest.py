@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ from pyspark.sql import SparkSession
 from spark_jobs.errors import JobError
 from spark_jobs.ingest import batches, find_sources, ingest, read_table, totals
 from spark_jobs.messages import DEFAULT_LEVELS
+from spark_jobs.sources import Part, ranges, read_part
+from spark_jobs.tables import Receipt
 from tests.spark.conftest import RECORDED
 from tests.spark.making import log_bytes
 
@@ -62,6 +66,55 @@ def test_files_are_read_once_and_what_a_kill_left_is_not_read(
         ingest(spark, [recordings], folder, levels=DEFAULT_LEVELS)
 
 
+def read_or_die(part: Part, folder: Path, levels: tuple[int, ...]) -> Receipt:
+    """What a task does whose process is killed with `kill -9` in its second part."""
+    if part.number == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return read_part(part, folder, levels)
+
+
+def test_a_killed_run_is_gone_on_with(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recordings = tmp_path / "recordings"
+    recordings.mkdir()
+    for name in ("cpp.capture", "mqadmin.capture"):
+        shutil.copy(RECORDED / name, recordings)
+    folder = tmp_path / "tables"
+    with monkeypatch.context() as patch:
+        patch.setattr("spark_jobs.ingest.read_part", read_or_die)
+        with pytest.raises(JobError, match="exited unexpectedly"):
+            ingest(spark, [recordings], folder, levels=DEFAULT_LEVELS)
+    assert batches(folder) == []
+    [written] = folder.rglob("rows/kind=pair/part-000000.parquet")
+    before = written.stat().st_mtime_ns
+    assert ingest(spark, [recordings], folder, levels=DEFAULT_LEVELS).files == 2
+    [batch] = batches(folder)
+    kept = batch / "rows" / "kind=pair" / "part-000000.parquet"
+    assert kept.stat().st_mtime_ns == before, "what was whole is not read again"
+    assert totals(folder)["frames"] == 187 + 63
+
+
+def test_a_capture_is_split_among_tasks(
+    spark: SparkSession, tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_jobs.ingest.ranges", lambda size: ranges(size, 20_000))
+    folder = tmp_path / "tables"
+    file = RECORDED / "java-5.5.0.capture"
+    split = ingest(spark, [file], folder, levels=DEFAULT_LEVELS)
+    parts = list(folder.rglob("rows/kind=pair/part-*.parquet"))
+    assert len(parts) == 4
+    whole, found = (
+        read_table(spark, place, "pair")
+        .where(f"file = '{file.resolve()}'")
+        .toArrow()
+        .sort_by("position")
+        for place in (tables, folder)
+    )
+    assert found.to_pylist() == whole.to_pylist()
+    assert split.counts["frames"] == 220
+
+
 def test_a_commit_log_becomes_messages_and_damage_is_told(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -85,5 +138,14 @@ def test_what_cannot_be_read_is_refused_in_one_line(spark: SparkSession, tmp_pat
     with pytest.raises(JobError, match="does not exist"):
         find_sources([tmp_path / "nowhere"])
     assert find_sources([tmp_path]) == []
+    (tmp_path / "newer.capture").write_bytes(b"tidegate capture 2\n" + bytes(40))
+    with pytest.raises(JobError, match=r"newer\.capture is not a capture"):
+        ingest(spark, [tmp_path / "newer.capture"], tmp_path / "tables", levels=DEFAULT_LEVELS)
     with pytest.raises(JobError, match="run 'tidegate ingest'"):
         read_table(spark, tmp_path, "pair")
+
+
+def test_a_capture_that_is_being_written_is_left_for_later(tmp_path: Path) -> None:
+    shutil.copy(RECORDED / "cpp.capture", tmp_path / "20260101T000000Z-abc-00001.capture")
+    shutil.copy(RECORDED / "cpp.capture", tmp_path / "20260101T000000Z-abc-00002.open")
+    assert [Path(source.path).suffix for source in find_sources([tmp_path])] == [".capture"]

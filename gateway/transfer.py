@@ -30,8 +30,10 @@ _BY_SERVER: Final = (
     *(names.START_DELIVER_TIME, names.TIMER_OUT_MS, names.TIMER_ENQUEUE_MS),
     *(names.TIMER_DEQUEUE_MS, names.TIMER_ROLL_TIMES, names.TIMER_DELAY_LEVEL),
     *(names.REAL_TOPIC, names.REAL_QID, names.MSG_REGION, names.TRACE_ON, names.CLUSTER),
+    names.DEBOUNCE,
 )
-"""Properties that say when, or that a server adds: the next one adds its own."""
+"""Properties that say when, or that a server adds: the next one adds its own. And what was done when the message was
+accepted: done again, a debounce would abort what came after it."""
 
 _KEPT_FLAGS: Final = SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK | SysFlag.MULTI_TAGS
 """Bits of sysFlag that tell of the body and the tags, and hold wherever the message is."""

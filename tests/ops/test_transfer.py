@@ -74,6 +74,18 @@ def test_import_into_another_gateway(
         assert abort(client, topic=TOPIC, key="k2")[0].outcome == "aborted"
 
 
+def test_what_was_debounced_replaces_nothing_that_came_after_it(
+    source: GatewayProcess, target: GatewayProcess, tidegate: Command
+) -> None:
+    due_ms = now_ms() + 3_600_000
+    send(source, "DEBOUNCED", due_ms + 1, KEYS="k", TIDEGATE_DEBOUNCE="k")
+    send(source, "AFTER", due_ms, KEYS="k")
+    done = tidegate("import", "--to", target.address, text=export(source, tidegate))
+    assert done.returncode == 0
+    with target.client() as client:
+        assert [one.msg_id for one in look_up(client).messages] == ["AFTER", "DEBOUNCED"]
+
+
 def test_an_import_can_be_repeated(
     source: GatewayProcess, target: GatewayProcess, tidegate: Command
 ) -> None:

@@ -81,6 +81,27 @@ def test_a_jar_is_named_as_in_a_repository() -> None:
     assert str(jar) == "io.netty:netty-transport-native-epoll:4.1.65.Final:linux-x86_64"
 
 
+@pytest.mark.parametrize(
+    ("version", "is_here"),
+    [("go1.26.8", True), ("go1.22", True), ("go1.21.13", False), ("devel", False), ("", False)],
+)
+def test_takes_a_go_that_is_new_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, is_here: bool
+) -> None:
+    executable = tmp_path / "go"
+    executable.write_text(f"#!/bin/sh\necho '{version}'\n")
+    executable.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    toolchain.installed_go.cache_clear()
+    try:
+        assert toolchain.has_go_client() == is_here
+        if not is_here:
+            with pytest.raises(ToolchainError, match=r"^there is no Go of version 1\.22"):
+                toolchain.go_client()
+    finally:
+        toolchain.installed_go.cache_clear()
+
+
 def test_a_folder_is_made_once_for_each_stamp(tools: Path) -> None:
     made = []
 

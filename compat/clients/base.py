@@ -43,7 +43,7 @@ class Client:
 
     `driver` is a running process to share; else the one given as `own` is started, and ended by
     `close`. With `credentials`, an access key and its secret key, requests are signed.
-    `settings` are fields that every producer and consumer is started with.
+    `group` is the producer's, and `settings` are fields that every producer and consumer is started with.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class Client:
         driver: Driver | None,
         own: Callable[[], Driver],
         *,
+        group: str = "senders",
         send_timeout_ms: int = 10_000,
         retries: int = 2,
         credentials: tuple[str, str] | None = None,
@@ -62,6 +63,7 @@ class Client:
             **signing_fields(credentials),
             **(settings or {}),
         }
+        self._group = group
         self._sending: dict[str, Any] = {
             "timeoutMs": send_timeout_ms,
             "retries": retries,
@@ -151,7 +153,7 @@ class Client:
 
     def _sender(self) -> str:
         if self._producer is None:
-            self._producer = self._start("producer", group="senders", **self._sending)
+            self._producer = self._start("producer", group=self._group, **self._sending)
         return self._producer
 
     def _start(self, what: str, **fields: Any) -> str:

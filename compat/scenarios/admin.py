@@ -217,7 +217,7 @@ def settings_that_are_changed(stage: Stage) -> None:
 def commands(stage: Stage) -> None:
     """RocketMQ's own tool does its work, and prints the same."""
     topic, group = stage.topic(), stage.topic("g")
-    java = stage.java()
+    java = stage.java(group=f"{group}p")
     java.create_topic(topic, 2)
     consumer = java.consume(topic, group)
     sent = java.send(topic, b"hello", tags="red", keys=f"{topic}k", queue=1)
@@ -237,7 +237,7 @@ def commands(stage: Stage) -> None:
         f"topicClusterList -t {topic}",
         f"consumerProgress -g {group}",
         f"consumerConnection -g {group}",
-        f"producerConnection -g senders -t {topic}",
+        f"producerConnection -g {group}p -t {topic}",
         f"queryMsgByKey -t {topic} -k {topic}k",
         f"queryMsgById -t {topic} -i {sent.offset_msg_id}",
         f"queryMsgByUniqueKey -t {topic} -i {sent.msg_id}",

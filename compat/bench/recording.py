@@ -1,0 +1,133 @@
+"""What recording costs: `python -m compat.bench.recording`.
+
+One client asks a gateway process: directly, one whose own tap records, and through `tidegate
+capture`. Requests are heartbeats of 1 KiB: the gateway does almost nothing for one, so the
+recording's share is as large as it gets. Processor time is that of the processes between, so it says
+the same on a busy machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Final, NamedTuple
+
+from compat import children
+from gateway.client import RemotingClient
+from gateway.wire.codes import RequestCode
+from gateway.wire.commands import encode_command
+from gateway.wire.frames import FrameBuffer
+
+_REQUESTS: Final = 20_000
+_IN_FLIGHT: Final = 64
+_ONE_BY_ONE: Final = 2_000
+_ROUNDS: Final = 3
+_LISTENING: Final = re.compile(r"listening on ([\d.]+):(\d+)")
+_STOP_LIMIT_S: Final = 20
+
+Address = tuple[str, int]
+
+
+class _Way(NamedTuple):
+    """Where to ask, and the process whose processor time counts."""
+
+    address: Address
+    pid: int
+
+    def processor_s(self) -> float:
+        """Processor time that it has taken."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def _running(folder: Path, *arguments: str) -> Iterator[_Way]:
+    """A command that says where it listens, on whichever of its outputs."""
+    process = children.start(
+        [sys.executable, "-m", "gateway.cli", *arguments],
+        folder=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            if found := _LISTENING.search(line.decode()):
+                break
+        else:
+            raise SystemExit(f"tidegate {arguments[0]} did not start")
+        yield _Way((found[1], int(found[2])), process.pid)
+    finally:
+        children.stop(process, _STOP_LIMIT_S)
+        process.stdout.close()
+
+
+def _serve(folder: Path, name: str, *flags: str) -> Sequence[str]:
+    return ("serve", "--data", str(folder / name), "--listen", "127.0.0.1:0", *flags)
+
+
+async def _ask_many(address: Address) -> None:
+    """With some in flight."""
+    reader, writer = await asyncio.open_connection(*address)
+    frames = FrameBuffer()
+    body = b'{"clientID":"bench","consumerDataSet":[],"producerDataSet":[]}'.ljust(1024)
+    sent = answered = 0
+    while answered < _REQUESTS:
+        while sent < _REQUESTS and sent - answered < _IN_FLIGHT:
+            sent += 1
+            writer.write(encode_command(RequestCode.HEART_BEAT, sent, body=body))
+        answered += len(frames.feed(await reader.read(1 << 20)))
+    writer.close()
+
+
+def _latency_us(address: Address) -> float:
+    """Median time of one request, with none other in flight."""
+    took = []
+    with RemotingClient(*address) as client:
+        for _ in range(_ONE_BY_ONE):
+            began = time.perf_counter()
+            client.ask(RequestCode.HEART_BEAT, body=b'{"clientID":"bench"}')
+            took.append(time.perf_counter() - began)
+    return median(took) * 1e6
+
+
+def main() -> None:
+    """Measure, and print a Markdown table."""
+    with tempfile.TemporaryDirectory(prefix="tidegate-recording-") as scratch:
+        folder = Path(scratch)
+        tap = ("--capture", str(folder / "tap"))
+        with (
+            _running(folder, *_serve(folder, "plain")) as plain,
+            _running(folder, *_serve(folder, "tapped", *tap)) as tapped,
+            _running(
+                folder,
+                *("capture", "--listen", "127.0.0.1:0", "--to", "{}:{}".format(*plain.address)),
+                *("--out", str(folder / "capture")),
+            ) as proxied,
+        ):
+            ways = {"a gateway": plain, "one that taps": tapped, "tidegate capture": proxied}
+            costs: dict[str, list[float]] = {name: [] for name in ways}
+            latencies: dict[str, list[float]] = {name: [] for name in ways}
+            for _ in range(_ROUNDS):
+                for name, way in ways.items():
+                    before = way.processor_s()
+                    asyncio.run(_ask_many(way.address))
+                    costs[name].append((way.processor_s() - before) / _REQUESTS * 1e6)
+                    latencies[name].append(_latency_us(way.address))
+    print("| process | processor time per request | median latency, one at a time |")
+    print("|---|---|---|")
+    for name in ways:
+        print(f"| {name} | {median(costs[name]):.0f} us | {median(latencies[name]):.0f} us |")
+
+
+if __name__ == "__main__":
+    main()

@@ -238,6 +238,11 @@ class Config(BaseModel):
         "managed with mqadmin (createUser and its like).",
         upstream="authenticationEnabled",
     )
+    http_tls: Switch = setting(
+        False,
+        _TLS,
+        "Whether the HTTP port speaks TLS, and nothing else, with the same certificate.",
+    )
     http_token_file: OptionalFile = setting(
         None,
         _ACCESS,
@@ -679,6 +684,8 @@ class Config(BaseModel):
             raise ValueError(
                 f"tls_key = {self.tls_key} is the key of no certificate; set tls_certificate too"
             )
+        if self.http_tls and self.tls == "disabled":
+            raise ValueError("http_tls = true needs TLS; set tls to permissive or enforcing")
         if self.http_token_file is not None and self.authentication:
             raise ValueError(
                 f"http_token_file = {self.http_token_file} would be no use: with authentication = true "

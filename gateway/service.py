@@ -139,6 +139,7 @@ class Gateway:
         """
         config = self.config
         tls, initial, token = self._tls(), self._initial_user(), self._http_token()
+        self._layers = tls
         try:
             store = Store(
                 config.data,
@@ -293,6 +294,8 @@ class Gateway:
             *(self.broker.audit.acting, self._settle),
         )
         site: Any = make_site(metrics.text, self._not_ready, api)
+        if config.http_tls and self._layers is not None:
+            site = self._layers.around(site)
         try:
             port = self._reactor.listenTCP(address.port, site, interface=address.host)
         except error.CannotListenError as failure:
@@ -498,9 +501,10 @@ def run(config: Config) -> int:
         print("time stands still until 'tidegate clock advance' or 'set' moves it", flush=True)
     if config.http is not None:
         address = HostPort(config.http.host, gateway.http_port)
-        print(f"metrics on http://{address}/metrics", flush=True)
+        scheme = "https" if config.http_tls else "http"
+        print(f"metrics on {scheme}://{address}/metrics", flush=True)
         print(
-            f"console on http://{address}/"
+            f"console on {scheme}://{address}/"
             if gateway.has_console
             else "no console and no API: http is not a loopback address; set http_token_file or authentication",
             flush=True,

@@ -125,10 +125,15 @@ class TlsLayers:
     """Makes the layer that turns a connection's bytes into what they mean, and back."""
 
     def __init__(self, reactor: Any, certificates: Certificates) -> None:
-        # Its interfaces cannot be checked without a plugin; it makes nothing, as layers are made around what there is.
-        untyped: Any = certificates
-        nothing: Any = Factory.forProtocol(Protocol)
-        self._factory = TLSMemoryBIOFactory(untyped, False, nothing, clock=reactor)
+        self._reactor = reactor
+        # Its interfaces cannot be checked without a plugin.
+        self._certificates: Any = certificates
+        # It makes nothing, as layers are made around what there is.
+        self._factory = self.around(Factory.forProtocol(Protocol))
+
+    def around(self, factory: Any) -> TLSMemoryBIOFactory:
+        """Have a factory's connections speak TLS alone."""
+        return TLSMemoryBIOFactory(self._certificates, False, factory, clock=self._reactor)
 
     def layer(self, peer: str, received: Callable[[bytes], None]) -> TLSMemoryBIOProtocol:
         """A layer that is the transport of what is inside, and a protocol to what is outside.

@@ -57,13 +57,19 @@ export class MessageTable {
     const cell = (label, ...children) => h("td", { "data-label": label }, children);
     return h("tr", {},
       cell("due", h("time", { datetime: message.dueMs ? new Date(message.dueMs).toISOString() : undefined }, message.dueMs ? moment(message.dueMs) : "at once")),
-      cell("", h("span", { class: "dim" }, message.dueMs ? distance(message.dueMs, this.#now) : "")),
+      cell("", h("span", { class: "dim" }, this.#when(message))),
       cell("topic", message.topic),
       cell("id", link(message)),
       cell("tag", message.tags),
       cell("keys", message.keys),
       cell("size", bytes(message.bodySize)),
       cell("state", state(message.state)));
+  }
+
+  /** How far off it is, or when that was which became of it. */
+  #when(message) {
+    const time = message.movedMs || message.dueMs;
+    return time ? `${message.movedMs ? `${message.state} ` : ""}${distance(time, this.#now)}` : "";
   }
 }
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import ssl
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 from tests.browser import PHONE, Browser
+from tests.gateway.certificates import Authority
 from tests.live.process import GatewayProcess
 
 pytestmark = pytest.mark.live
@@ -27,12 +30,12 @@ VIEWS = (
 )
 
 
-def console_of(process: GatewayProcess) -> str:
+def console_of(process: GatewayProcess, scheme: str = "http") -> str:
     """The address that the process prints at start."""
     assert process._process is not None
     assert process._process.stdout is not None
     lines = [process._process.stdout.readline().decode() for _ in range(2)]
-    found = re.fullmatch(r"console on (http://127\.0\.0\.1:\d+/)\n", lines[1])
+    found = re.fullmatch(rf"console on ({scheme}://127\.0\.0\.1:\d+/)\n", lines[1])
     assert found is not None, lines
     return found[1]
 
@@ -281,6 +284,23 @@ def test_keys_lead_to_every_view(console: Console) -> None:
     console.press("?")
     console.see("dialog kbd", "s")
     console.press(Keys.ESCAPE)
+
+
+def test_the_port_speaks_tls_when_told_to(tmp_path: Path) -> None:
+    authority = Authority()
+    (tmp_path / "ca.pem").write_bytes(authority.pem)
+    issued = authority.issue(tmp_path, "gateway")
+    flags = (
+        *("--http", "127.0.0.1:0", "--http-tls", "--tls-certificate", str(issued.certificate)),
+        *("--tls-key", str(issued.key)),
+    )
+    with GatewayProcess(tmp_path / "data", *flags) as process:
+        address = console_of(process, "https")
+        trust = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+        with urllib.request.urlopen(f"{address}api/v1/status", timeout=10, context=trust) as answer:
+            assert json.load(answer)["broker"] == "broker-a"
+        with pytest.raises((urllib.error.URLError, ConnectionError)):
+            urllib.request.urlopen(address.replace("https", "http"), timeout=10)
 
 
 def test_a_token_is_asked_for(browser: Browser, tmp_path: Path) -> None:

@@ -285,11 +285,14 @@ def _in_tasks(
     if not given:
         return []
     from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
 
     try:
         found: list[_Got] = (
             spark.sparkContext.parallelize(given, len(given)).map(function).collect()
         )
+    except PySparkException as error:
+        raise JobError(_cause(str(error))) from error
     except Py4JJavaError as error:
         raise JobError(_cause(str(error.java_exception.getMessage()))) from error
     return found

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import socketserver
+import subprocess
+import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -237,3 +240,31 @@ def test_offsets_follow_the_answers_of_this_run() -> None:
     )
     unknown = rewriter.request(pull, {**place, "queueOffset": "200"}, b"", 0, 0)
     assert unknown.unmapped == ("queueOffset",)
+
+
+def play_many(port: str, folder: str, count: str) -> None:
+    """A process that replays; it is killed in the middle."""
+    rows = [sent(at, f"{at:032X}") for at in range(int(count))]
+    play(("127.0.0.1", int(port)), Path(folder), rows)
+
+
+@pytest.mark.live
+def test_after_a_kill_nothing_is_sent_twice(server: Server, tmp_path: Path) -> None:
+    count = 1500
+    program = f"import sys; from {__name__} import play_many; play_many(*sys.argv[1:])"
+    command = [sys.executable, "-c", program, str(server.address[1]), str(tmp_path), str(count)]
+    with subprocess.Popen(command) as process:
+        while len(server.asked) < 100:
+            time.sleep(0.01)
+            assert process.poll() is None
+        process.kill()
+    before = len(server.asked)
+    assert before < count
+    rows = [sent(at, f"{at:032X}") for at in range(count)]
+    results = play(server.address, tmp_path, rows, speed=0.0)
+    outcomes = Counter(row["outcome"] for row in results)
+    assert set(outcomes) == {"answered", "sent before"}
+    ids = Counter(parse(command.ext()["i"])["UNIQ_KEY"] for command in server.asked)
+    assert set(ids.values()) == {1}
+    assert len(ids) == before + outcomes["answered"]
+    assert count - len(ids) <= 1, "what was noted and not sent is lost to the replay"

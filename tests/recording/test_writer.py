@@ -149,3 +149,10 @@ def test_what_a_killed_recorder_left_is_kept(tmp_path: Path) -> None:
         second.record(1, Kind.FROM_CLIENT, FRAME)
     left.with_suffix(SUFFIX).unlink()
     assert len(frames(tmp_path)) == 2
+
+
+def test_only_the_owner_may_read(tmp_path: Path) -> None:
+    with CaptureWriter(tmp_path) as writer:
+        write(writer, FRAME)
+    (file,) = files(tmp_path)
+    assert file.stat().st_mode & 0o777 == 0o600

@@ -21,8 +21,8 @@ from storage.environment import Tables
 from storage.keys import TIMER_VALUE, IdRow, TermsOf, pack_u64, term, timer_key
 from storage.paused import is_waiting
 
-INBOX_SIZE = 30_000
-"""Timers that gather before they begin to move on; at most twice as many are here, some 20 MB.
+INBOX_SIZE = 16_000
+"""Timers that gather before they begin to move on; at most twice as many are here, some 10 MB.
 Finding them again at start takes some 10 us each."""
 
 MOVED_AT_ONCE = 500

@@ -1,0 +1,160 @@
+"""The proxy between plain sockets: brokers found through it, and what is no frame."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from compat.real_broker import free_port
+from compat.recorder import Recorder
+from gateway.client import RemotingClient
+from gateway.wire.codes import RequestCode
+from gateway.wire.commands import decode_command, encode_response
+from gateway.wire.frames import FrameBuffer
+from recording.format import Kind, read_capture
+from recording.proxy import Route, Splitter
+
+LIMIT_S = 10
+
+
+class Server:
+    """Gives what each connection says to a function, and sends back what that returns."""
+
+    def __init__(self, answer: Callable[[bytes], bytes]) -> None:
+        self._answer = answer
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address: tuple[str, int] = self._listener.getsockname()
+        self._threads = [threading.Thread(target=self._serve)]
+        self._threads[0].start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            thread = threading.Thread(target=self._talk, args=(connection,))
+            self._threads.append(thread)
+            thread.start()
+
+    def _talk(self, connection: socket.socket) -> None:
+        with connection:
+            while data := connection.recv(1 << 20):
+                connection.sendall(self._answer(data))
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join(LIMIT_S)
+
+
+def answering(body: bytes) -> Callable[[bytes], bytes]:
+    def answer(data: bytes) -> bytes:
+        (frame,) = FrameBuffer().feed(data)
+        return encode_response(decode_command(frame).opaque, 0, body=body)
+
+    return answer
+
+
+@pytest.fixture
+def broker() -> Iterator[Server]:
+    server = Server(answering(b"the broker"))
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def name_server(broker: Server) -> Iterator[Server]:
+    addresses = {"0": f"127.0.0.1:{broker.address[1]}"}
+    route = {"brokerDatas": [{"brokerAddrs": addresses, "brokerName": "a"}], "queueDatas": []}
+    server = Server(answering(json.dumps(route).encode()))
+    yield server
+    server.close()
+
+
+def test_brokers_are_found_through_the_proxy(
+    tmp_path: Path, name_server: Server, broker: Server
+) -> None:
+    file = tmp_path / "capture"
+    here = ("127.0.0.1", free_port())
+    with Recorder(file, [Route("names", here, name_server.address, is_followed=True)]):
+        with RemotingClient(*here) as client:
+            asked = {"topic": "orders"}
+            told = [client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, asked).body for _ in range(2)]
+            other = client.ask(RequestCode.GET_KV_CONFIG).body
+        assert told[0] == told[1], "a broker has one place here"
+        assert json.loads(other)["brokerDatas"][0]["brokerAddrs"]["0"].endswith(
+            f":{broker.address[1]}"
+        ), "only answers that clients take addresses from are changed"
+        address = json.loads(told[0])["brokerDatas"][0]["brokerAddrs"]["0"]
+        host, _, port = address.rpartition(":")
+        assert int(port) != broker.address[1]
+        with RemotingClient(host, int(port)) as client:
+            assert client.ask(RequestCode.HEART_BEAT).body == b"the broker"
+    records = list(read_capture(file))
+    opened = [record.data.decode() for record in records if record.kind == Kind.OPENED]
+    assert opened == ["names", f"broker 127.0.0.1:{broker.address[1]}"]
+    said = [record.data for record in records if record.kind == Kind.FROM_SERVER]
+    assert f"127.0.0.1:{broker.address[1]}".encode() in said[0], "recorded as the server said it"
+
+
+def test_what_is_no_frame_passes_and_is_not_recorded(tmp_path: Path) -> None:
+    server = Server(lambda data: b"\x16\x03\x03" + data)
+    try:
+        for is_followed in (True, False):
+            file = tmp_path / f"capture-{is_followed}"
+            here = ("127.0.0.1", free_port())
+            with (
+                Recorder(file, [Route("tls", here, server.address, is_followed)]),
+                socket.create_connection(here, LIMIT_S) as client,
+            ):
+                for hello in (b"\x16\x03\x01 hello", b"more"):
+                    client.sendall(hello)
+                    received = b""
+                    while len(received) < len(hello) + 3:
+                        received += client.recv(1024)
+                    assert received == b"\x16\x03\x03" + hello
+            kinds = [record.kind for record in read_capture(file)]
+            assert kinds == [Kind.OPENED, Kind.CLOSED]
+    finally:
+        server.close()
+
+
+def test_a_client_that_says_no_more_still_hears(tmp_path: Path) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    here = ("127.0.0.1", free_port())
+    with (
+        listener,
+        Recorder(tmp_path / "capture", [Route("late", here, listener.getsockname())]),
+        socket.create_connection(here, LIMIT_S) as client,
+    ):
+        client.sendall(b"\0\0\0\x04last")
+        client.shutdown(socket.SHUT_WR)
+        server, _ = listener.accept()
+        with server:
+            received = b""
+            while data := server.recv(1024):
+                received += data
+            assert received == b"\0\0\0\x04last"
+            server.sendall(b"\0\0\0\x04well")
+        assert client.recv(1024) == b"\0\0\0\x04well"
+        assert client.recv(1) == b""
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 100])
+def test_frames_are_cut_however_the_bytes_come(size: int) -> None:
+    frames = [b"\0\0\0\x05" + bytes([number]) * 5 for number in range(10)]
+    data = b"".join(frames)
+    splitter = Splitter()
+    found = [
+        frame for at in range(0, len(data), size) for frame in splitter.feed(data[at : at + size])
+    ]
+    assert found == frames
+    assert splitter.take_rest() == b""
+    assert not splitter.is_broken

@@ -18,7 +18,11 @@ async function request(method, path, body) {
   if (body !== undefined) headers["Content-Type"] = "application/json";
   let answer;
   try {
-    answer = await fetch(`api/v1${path}`, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
+    answer = await fetch(`api/v1${path}`, {
+      method,
+      headers,
+      body: body === undefined ? undefined : JSON.stringify(body),
+    });
   } catch {
     throw new Refused({ status: 0, detail: "The gateway does not answer." });
   }
@@ -40,16 +44,29 @@ function logIn(challenge) {
     const name = h("input", { name: "username", autocomplete: "username", required: true });
     const secret = h("input", { type: "password", name: "password", autocomplete: "current-password", required: true });
     const wrong = sessionStorage.getItem(KEY) !== null;
-    const box = dialog("Who are you?",
-      h("form", { method: "dialog", onsubmit: () => {
-        const text = byKey ? btoa(String.fromCharCode(...new TextEncoder().encode(`${name.value}:${secret.value}`))) : secret.value;
-        sessionStorage.setItem(KEY, `${byKey ? "Basic" : "Bearer"} ${text}`);
-      } },
-      wrong && h("p", { class: "bad-text", role: "alert" }, "That was not right."),
-      byKey && field("Access key", name),
-      field(byKey ? "Secret key" : "Token", secret, byKey ? undefined : "As in the file of http_token_file."),
-      h("div", { class: "actions" }, h("button", { class: "main" }, "Log in"))));
-    box.addEventListener("close", () => { asking = undefined; resolve(); });
+    const box = dialog(
+      "Who are you?",
+      h(
+        "form",
+        {
+          method: "dialog",
+          onsubmit: () => {
+            const text = byKey
+              ? btoa(String.fromCharCode(...new TextEncoder().encode(`${name.value}:${secret.value}`)))
+              : secret.value;
+            sessionStorage.setItem(KEY, `${byKey ? "Basic" : "Bearer"} ${text}`);
+          },
+        },
+        wrong && h("p", { class: "bad-text", role: "alert" }, "That was not right."),
+        byKey && field("Access key", name),
+        field(byKey ? "Secret key" : "Token", secret, byKey ? undefined : "As in the file of http_token_file."),
+        h("div", { class: "actions" }, h("button", { class: "main" }, "Log in")),
+      ),
+    );
+    box.addEventListener("close", () => {
+      asking = undefined;
+      resolve();
+    });
   });
   return asking;
 }

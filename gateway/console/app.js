@@ -24,7 +24,9 @@ const nav = document.getElementById("nav");
 let current;
 
 function go(view, parameters = {}) {
-  const given = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== undefined && value !== ""));
+  const given = new URLSearchParams(
+    Object.entries(parameters).filter(([, value]) => value !== undefined && value !== ""),
+  );
   const next = `#/${view}${given.size ? `?${given}` : ""}`;
   if (next === location.hash) route();
   else location.hash = next;
@@ -34,7 +36,8 @@ function route() {
   const [path, text] = location.hash.replace(/^#\/?/, "").split("?");
   const [view, argument] = path.split("/").map(decodeURIComponent);
   current?.leave?.();
-  const [name, title, open] = VIEWS.find(([one]) => one === view) ?? (view === "message" ? ["messages", "Message", message] : VIEWS[0]);
+  const [name, title, open] =
+    VIEWS.find(([one]) => one === view) ?? (view === "message" ? ["messages", "Message", message] : VIEWS[0]);
   for (const link of nav.children)
     if (link.dataset.view === name) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
@@ -44,8 +47,21 @@ function route() {
 }
 
 function help() {
-  const rows = [...VIEWS.map(([, title, , key]) => [key, title]), ["s", "send a message"], ["/", "search"], ...shortcuts, ["?", "this"]];
-  dialog("Keyboard", h("dl", { class: "keys" }, rows.map(([key, text]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, text)])));
+  const rows = [
+    ...VIEWS.map(([, title, , key]) => [key, title]),
+    ["s", "send a message"],
+    ["/", "search"],
+    ...shortcuts,
+    ["?", "this"],
+  ];
+  dialog(
+    "Keyboard",
+    h(
+      "dl",
+      { class: "keys" },
+      rows.map(([key, text]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, text)]),
+    ),
+  );
 }
 
 document.addEventListener("keydown", (event) => {
@@ -63,7 +79,8 @@ document.addEventListener("keydown", (event) => {
 async function status() {
   try {
     const one = await get("/status");
-    document.querySelector(".brand").title = `Tidegate ${one.version}: ${one.broker} at ${one.address}${one.user ? `, as ${one.user}` : ""}`;
+    document.querySelector(".brand").title =
+      `Tidegate ${one.version}: ${one.broker} at ${one.address}${one.user ? `, as ${one.user}` : ""}`;
     for (const reason of one.reasons) notice(`Not ready: ${reason}`, "bad");
     if (!one.clockMoves) notice("The clock of this gateway goes by hand: tidegate clock advance");
   } catch (error) {
@@ -71,7 +88,12 @@ async function status() {
   }
 }
 
-show(nav, VIEWS.map(([name, title, , key]) => h("a", { href: `#/${name}`, "data-view": name, title: `${title} (${key})` }, title)));
+show(
+  nav,
+  VIEWS.map(([name, title, , key]) =>
+    h("a", { href: `#/${name}`, "data-view": name, title: `${title} (${key})` }, title),
+  ),
+);
 document.getElementById("send").addEventListener("click", send);
 document.getElementById("help").addEventListener("click", help);
 window.addEventListener("hashchange", route);

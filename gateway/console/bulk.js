@@ -8,14 +8,22 @@ const LOOK = 400;
 
 const NAMES = { topic: "topic", key: "key", tag: "tag", begin: "due from", end: "due before" };
 
-export const selectionText = (selection) => Object.entries(selection).filter(([, value]) => value !== undefined && value !== "")
-  .map(([name, value]) => `${NAMES[name] ?? name} ${(name === "begin" || name === "end") && typeof value === "number" ? moment(value) : value}`).join(", ");
+export const selectionText = (selection) =>
+  Object.entries(selection)
+    .filter(([, value]) => value !== undefined && value !== "")
+    .map(
+      ([name, value]) =>
+        `${NAMES[name] ?? name} ${(name === "begin" || name === "end") && typeof value === "number" ? moment(value) : value}`,
+    )
+    .join(", ");
 
 const DONE = { abort: "aborted", reschedule: "given another time" };
 
 /** @param selection what the API calls one; `changed` is called when messages have changed. */
 export function bulk(selection, changed) {
-  const given = Object.fromEntries(Object.entries(selection).filter(([, value]) => value !== undefined && value !== ""));
+  const given = Object.fromEntries(
+    Object.entries(selection).filter(([, value]) => value !== undefined && value !== ""),
+  );
   const body = h("div");
   const box = dialog("Change many messages", body);
   let preview, action;
@@ -23,16 +31,38 @@ export function bulk(selection, changed) {
 
   function choose() {
     const to = h("input", { value: "+10m", required: true, autocomplete: "off", "aria-label": "New time" });
-    const how = h("select", { "aria-label": "At or by" },
-      h("option", { value: "at" }, "to fire at"), h("option", { value: "shift" }, "to fire later by"));
-    how.addEventListener("change", () => { to.value = how.value === "at" ? "+10m" : "10m"; });
-    show(body,
+    const how = h(
+      "select",
+      { "aria-label": "At or by" },
+      h("option", { value: "at" }, "to fire at"),
+      h("option", { value: "shift" }, "to fire later by"),
+    );
+    how.addEventListener("change", () => {
+      to.value = how.value === "at" ? "+10m" : "10m";
+    });
+    show(
+      body,
       h("p", {}, `All that have not fired, with ${selectionText(given)}:`),
-      h("div", { class: "choices" },
+      h(
+        "div",
+        { class: "choices" },
         h("button", { type: "button", class: "danger", onclick: () => look("abort") }, "Abort them…"),
-        h("form", { class: "inline", onsubmit: (event) => { event.preventDefault(); look("reschedule", { [how.value]: to.value }); } },
-          how, to, h("button", {}, "Reschedule them…"))),
-      h("p", { class: "dim" }, "Nothing is changed before you have seen how many these are."));
+        h(
+          "form",
+          {
+            class: "inline",
+            onsubmit: (event) => {
+              event.preventDefault();
+              look("reschedule", { [how.value]: to.value });
+            },
+          },
+          how,
+          to,
+          h("button", {}, "Reschedule them…"),
+        ),
+      ),
+      h("p", { class: "dim" }, "Nothing is changed before you have seen how many these are."),
+    );
   }
 
   async function look(wanted, to) {
@@ -48,18 +78,64 @@ export function bulk(selection, changed) {
 
   function confirm(to) {
     const number = `${preview.isExact ? "" : "at least "}${count(preview.count)} message${preview.count === 1 ? "" : "s"}`;
-    const what = action === "abort" ? "will never be delivered. This cannot be undone." : `will fire ${to.at ? `at ${to.at}` : `later by ${to.shift}`}.`;
+    const what =
+      action === "abort"
+        ? "will never be delivered. This cannot be undone."
+        : `will fire ${to.at ? `at ${to.at}` : `later by ${to.shift}`}.`;
     const word = action === "abort" ? "Abort" : "Reschedule";
-    const button = h("button", { type: "button", class: "danger", disabled: true, onclick: start }, `${word} ${number}`);
-    const typed = h("input", { "aria-label": "Number of messages", autocomplete: "off", inputmode: "numeric",
-      oninput: () => { button.disabled = typed.value.trim() !== String(preview.count); } });
-    show(body,
-      h("p", {}, h("strong", {}, number), ` with ${selectionText(given)} ${what} Messages that arrive from now on stay as they are.`),
-      preview.sample.length > 0 && h("table", { class: "sample" }, h("tbody", {}, preview.sample.map((one) =>
-        h("tr", {}, h("td", {}, moment(one.dueMs)), h("td", {}, one.topic), h("td", { class: "mono" }, one.msgId))),
-      preview.count > preview.sample.length && h("tr", {}, h("td", { colspan: "3", class: "dim" }, `and ${count(preview.count - preview.sample.length)} more`)))),
+    const button = h(
+      "button",
+      { type: "button", class: "danger", disabled: true, onclick: start },
+      `${word} ${number}`,
+    );
+    const typed = h("input", {
+      "aria-label": "Number of messages",
+      autocomplete: "off",
+      inputmode: "numeric",
+      oninput: () => {
+        button.disabled = typed.value.trim() !== String(preview.count);
+      },
+    });
+    show(
+      body,
+      h(
+        "p",
+        {},
+        h("strong", {}, number),
+        ` with ${selectionText(given)} ${what} Messages that arrive from now on stay as they are.`,
+      ),
+      preview.sample.length > 0 &&
+        h(
+          "table",
+          { class: "sample" },
+          h(
+            "tbody",
+            {},
+            preview.sample.map((one) =>
+              h(
+                "tr",
+                {},
+                h("td", {}, moment(one.dueMs)),
+                h("td", {}, one.topic),
+                h("td", { class: "mono" }, one.msgId),
+              ),
+            ),
+            preview.count > preview.sample.length &&
+              h(
+                "tr",
+                {},
+                h("td", { colspan: "3", class: "dim" }, `and ${count(preview.count - preview.sample.length)} more`),
+              ),
+          ),
+        ),
       preview.count > 0 && h("label", { class: "field" }, h("span", {}, `To confirm, type ${preview.count}`), typed),
-      h("div", { class: "actions" }, h("button", { type: "button", onclick: () => box.close() }, "Change nothing"), preview.count > 0 && button));
+      h(
+        "div",
+        { class: "actions" },
+        h("button", { type: "button", onclick: () => box.close() }, "Change nothing"),
+        preview.count > 0 && button,
+      ),
+    );
     if (preview.count > 0) typed.focus();
   }
 
@@ -75,11 +151,16 @@ export function bulk(selection, changed) {
   async function follow(job) {
     const bar = h("progress", { max: Math.max(1, job.expected), value: 0 });
     const text = h("p", { role: "status" });
-    const end = h("button", { type: "button", onclick: () => remove(`/bulk/${job.id}`).catch((error) => notice(error.message, "bad")) }, "Stop");
+    const end = h(
+      "button",
+      { type: "button", onclick: () => remove(`/bulk/${job.id}`).catch((error) => notice(error.message, "bad")) },
+      "Stop",
+    );
     show(body, bar, text, h("div", { class: "actions" }, end));
     for (;;) {
       bar.value = job.done + job.missed;
-      text.textContent = `${count(job.done)} ${DONE[action]}${job.missed ? `, ${count(job.missed)} not: they had fired, or you may not` : ""}`;
+      const missed = job.missed ? `, ${count(job.missed)} not: they had fired, or you may not` : "";
+      text.textContent = `${count(job.done)} ${DONE[action]}${missed}`;
       if (job.state !== "running") break;
       await new Promise((resolve) => setTimeout(resolve, LOOK));
       try {
@@ -90,7 +171,10 @@ export function bulk(selection, changed) {
       }
     }
     if (job.state === "failed") text.append(h("span", { class: "bad-text" }, ` ${job.error}`));
-    show(end.parentElement, h("button", { type: "button", class: "main", autofocus: true, onclick: () => box.close() }, "Close"));
+    show(
+      end.parentElement,
+      h("button", { type: "button", class: "main", autofocus: true, onclick: () => box.close() }, "Close"),
+    );
     changed?.();
   }
 }

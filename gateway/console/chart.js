@@ -4,7 +4,10 @@ import { h, show, svg } from "./dom.js";
 import { count, duration, moment, short, tick } from "./format.js";
 import { Span } from "./span.js";
 
-const LEFT = 44, RIGHT = 8, TOP = 10, BOTTOM = 24;
+const LEFT = 44,
+  RIGHT = 8,
+  TOP = 10,
+  BOTTOM = 24;
 export const COLOURS = 7;
 
 /**
@@ -28,7 +31,9 @@ export class Chart {
     this.picture.addEventListener("pointermove", (event) => this.#move(event));
     this.picture.addEventListener("pointerup", (event) => this.#up(event));
     this.picture.addEventListener("pointercancel", (event) => this.#cancel(event));
-    this.picture.addEventListener("pointerleave", () => { this.tip.hidden = true; });
+    this.picture.addEventListener("pointerleave", () => {
+      this.tip.hidden = true;
+    });
     this.picture.addEventListener("dblclick", () => this.zoomToSelection());
     new ResizeObserver(() => this.#draw()).observe(this.element);
   }
@@ -62,7 +67,8 @@ export class Chart {
   }
 
   #draw() {
-    const width = this.#width, height = this.#height;
+    const width = this.#width,
+      height = this.#height;
     this.picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
     this.picture.setAttribute("height", height);
     const floor = height - BOTTOM;
@@ -72,31 +78,43 @@ export class Chart {
       const now = this.#x(this.#data.nowMs);
       if (now >= LEFT && now <= width - RIGHT)
         layers.push(svg("line", { class: "now", x1: now, x2: now, y1: TOP - 4, y2: floor }));
-      this.picture.setAttribute("aria-label",
-        `${count(this.#data.total)} messages are due from ${moment(this.#span.begin)} to ${moment(this.#span.end)}`);
+      this.picture.setAttribute(
+        "aria-label",
+        `${count(this.#data.total)} messages are due from ${moment(this.#span.begin)} to ${moment(this.#span.end)}`,
+      );
     }
     if (this.#selection) {
-      const from = Math.max(LEFT, this.#x(this.#selection[0])), to = Math.min(width - RIGHT, this.#x(this.#selection[1]));
-      if (to > from) layers.unshift(svg("rect", { class: "selection", x: from, y: TOP, width: to - from, height: floor - TOP }));
+      const from = Math.max(LEFT, this.#x(this.#selection[0])),
+        to = Math.min(width - RIGHT, this.#x(this.#selection[1]));
+      if (to > from)
+        layers.unshift(svg("rect", { class: "selection", x: from, y: TOP, width: to - from, height: floor - TOP }));
     }
     show(this.picture, layers);
   }
 
   #axis(width, height, floor) {
     const { times, step } = this.#span.ticks(Math.max(2, Math.floor(width / 110)));
-    return svg("g", { class: "axis" },
+    return svg(
+      "g",
+      { class: "axis" },
       svg("line", { x1: LEFT, x2: width - RIGHT, y1: floor, y2: floor }),
       times.map((time) => [
         svg("line", { class: "grid", x1: this.#x(time), x2: this.#x(time), y1: TOP, y2: floor + 4 }),
-        svg("text", { x: Math.min(this.#x(time), width - 30), y: height - 7, "text-anchor": "middle" }, tick(time, step)),
-      ]));
+        svg(
+          "text",
+          { x: Math.min(this.#x(time), width - 30), y: height - 7, "text-anchor": "middle" },
+          tick(time, step),
+        ),
+      ]),
+    );
   }
 
   #sums() {
     const { topics, others, columns } = this.#data;
     const rows = topics.slice(0, COLOURS).map((one) => one.counts);
     const rest = [...topics.slice(COLOURS).map((one) => one.counts), ...(others ? [others] : [])];
-    if (rest.length) rows.push(Array.from({ length: columns }, (_, place) => rest.reduce((sum, row) => sum + row[place], 0)));
+    if (rest.length)
+      rows.push(Array.from({ length: columns }, (_, place) => rest.reduce((sum, row) => sum + row[place], 0)));
     return rows;
   }
 
@@ -109,8 +127,10 @@ export class Chart {
     const bars = [];
     for (let place = 0; place < columns; place++) {
       if (!totals[place]) continue;
-      const from = this.#x(beginMs + place * widthMs), to = this.#x(beginMs + (place + 1) * widthMs);
-      const left = Math.max(LEFT, from), right = Math.min(this.#width - RIGHT, to);
+      const from = this.#x(beginMs + place * widthMs),
+        to = this.#x(beginMs + (place + 1) * widthMs);
+      const left = Math.max(LEFT, from),
+        right = Math.min(this.#width - RIGHT, to);
       if (right <= left) continue;
       // A single message is seen beside a million.
       const stretch = Math.max(1, 2 / (totals[place] * scale));
@@ -119,15 +139,37 @@ export class Chart {
         if (!row[place]) return;
         const tall = row[place] * scale * stretch;
         y -= tall;
-        bars.push(svg("rect", { class: `t${topic}`, x: left, y, width: Math.max(1, right - left - (to - from > 4 ? 1 : 0)), height: tall }));
+        bars.push(
+          svg("rect", {
+            class: `t${topic}`,
+            x: left,
+            y,
+            width: Math.max(1, right - left - (to - from > 4 ? 1 : 0)),
+            height: tall,
+          }),
+        );
       });
     }
     const labels = most > 1 ? [most, Math.round(most / 2)] : [most];
-    return svg("g", {},
-      svg("g", { class: "axis" }, labels.map((number) => [
-        svg("line", { class: "grid", x1: LEFT, x2: this.#width - RIGHT, y1: floor - number * scale, y2: floor - number * scale }),
-        svg("text", { x: LEFT - 6, y: floor - number * scale + 4, "text-anchor": "end" }, short(number)),
-      ])), bars);
+    return svg(
+      "g",
+      {},
+      svg(
+        "g",
+        { class: "axis" },
+        labels.map((number) => [
+          svg("line", {
+            class: "grid",
+            x1: LEFT,
+            x2: this.#width - RIGHT,
+            y1: floor - number * scale,
+            y2: floor - number * scale,
+          }),
+          svg("text", { x: LEFT - 6, y: floor - number * scale + 4, "text-anchor": "end" }, short(number)),
+        ]),
+      ),
+      bars,
+    );
   }
 
   #place(event) {
@@ -143,7 +185,9 @@ export class Chart {
       return;
     }
     const at = (this.#ms(this.#place(event).x) - this.#span.begin) / this.#span.length;
-    this.#events.moved(this.#span.zoomed(Math.exp(Math.max(-120, Math.min(120, event.deltaY)) / 300), Math.min(1, Math.max(0, at))));
+    this.#events.moved(
+      this.#span.zoomed(Math.exp(Math.max(-120, Math.min(120, event.deltaY)) / 300), Math.min(1, Math.max(0, at))),
+    );
   }
 
   #down(event) {
@@ -168,7 +212,9 @@ export class Chart {
     }
     this.#drag.to = x;
     if (Math.abs(x - this.#drag.from) > 3) {
-      this.#selection = [this.#ms(Math.min(x, this.#drag.from)), this.#ms(Math.max(x, this.#drag.from))].map(Math.round);
+      this.#selection = [this.#ms(Math.min(x, this.#drag.from)), this.#ms(Math.max(x, this.#drag.from))].map(
+        Math.round,
+      );
       this.#draw();
     }
   }
@@ -216,11 +262,21 @@ export class Chart {
     const rows = topics.map((one, topic) => [one.topic, one.counts[place], Math.min(topic, COLOURS)]);
     if (others) rows.push(["other topics", others[place], COLOURS]);
     const held = rows.filter(([, number]) => number);
-    show(this.tip,
-      h("strong", {}, moment(column[0])), h("small", {}, ` for ${duration(widthMs)}`),
-      h("ul", {}, held.slice(0, 8).map(([name, number, colour]) =>
-        h("li", {}, h("i", { class: `dot t${colour}` }), h("span", {}, name), h("b", {}, count(number)))),
-      held.length > 8 && h("li", {}, `and ${held.length - 8} more`)));
+    show(
+      this.tip,
+      h("strong", {}, moment(column[0])),
+      h("small", {}, ` for ${duration(widthMs)}`),
+      h(
+        "ul",
+        {},
+        held
+          .slice(0, 8)
+          .map(([name, number, colour]) =>
+            h("li", {}, h("i", { class: `dot t${colour}` }), h("span", {}, name), h("b", {}, count(number))),
+          ),
+        held.length > 8 && h("li", {}, `and ${held.length - 8} more`),
+      ),
+    );
     this.tip.style.left = `${Math.min(x + 14, this.#width - 240)}px`;
     this.tip.style.top = `${Math.max(0, y - 10)}px`;
   }

@@ -23,10 +23,21 @@ export const show = (place, ...children) => place.replaceChildren(...children.fl
 /** A dialog that is gone once it is closed; Escape closes it, and focus goes back to where it was. */
 export function dialog(title, ...children) {
   const before = document.activeElement;
-  const box = h("dialog", { "aria-label": title },
-    h("header", {}, h("h2", {}, title), h("button", { type: "button", class: "quiet", "aria-label": "Close", onclick: () => box.close() }, "✕")),
-    children);
-  box.addEventListener("close", () => { box.remove(); before?.focus?.(); });
+  const box = h(
+    "dialog",
+    { "aria-label": title },
+    h(
+      "header",
+      {},
+      h("h2", {}, title),
+      h("button", { type: "button", class: "quiet", "aria-label": "Close", onclick: () => box.close() }, "✕"),
+    ),
+    children,
+  );
+  box.addEventListener("close", () => {
+    box.remove();
+    before?.focus?.();
+  });
   document.body.append(box);
   box.showModal();
   return box;

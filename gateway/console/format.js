@@ -6,19 +6,31 @@ export const WHEN = "now, +30s, +2h, 2030-01-31T09:30, or epoch ms";
 const two = (number) => String(number).padStart(2, "0");
 const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
-export const SECOND = 1_000, MINUTE = 60_000, HOUR = 3_600_000, DAY = 86_400_000;
+export const SECOND = 1_000,
+  MINUTE = 60_000,
+  HOUR = 3_600_000,
+  DAY = 86_400_000;
 
 export const count = (number) => number.toLocaleString("en-US");
 
 /** At most four figures: 950, 1.2k, 31k, 4.5M. */
 export function short(number) {
-  for (const [size, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]])
+  for (const [size, unit] of [
+    [1e9, "G"],
+    [1e6, "M"],
+    [1e3, "k"],
+  ])
     if (number >= size) return `${(number / size).toFixed(number < size * 10 ? 1 : 0)}${unit}`;
   return number < 10 && number % 1 ? number.toFixed(1) : String(Math.round(number));
 }
 
 export function bytes(number) {
-  for (const [size, unit] of [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]])
+  for (const [size, unit] of [
+    [2 ** 40, "TiB"],
+    [2 ** 30, "GiB"],
+    [2 ** 20, "MiB"],
+    [2 ** 10, "KiB"],
+  ])
     if (number >= size) return `${(number / size).toFixed(number < size * 10 ? 1 : 0)} ${unit}`;
   return `${number} B`;
 }
@@ -29,7 +41,9 @@ const clock = (date) => `${two(date.getHours())}:${two(date.getMinutes())}:${two
 /** 2030-01-31 09:30:00.125 */
 export function moment(ms) {
   const date = new Date(ms);
-  return Number.isNaN(date.getTime()) ? String(ms) : `${day(date)} ${clock(date)}.${String(date.getMilliseconds()).padStart(3, "0")}`;
+  return Number.isNaN(date.getTime())
+    ? String(ms)
+    : `${day(date)} ${clock(date)}.${String(date.getMilliseconds()).padStart(3, "0")}`;
 }
 
 /** As much of a time as tells it from its neighbours, so many ms away. */
@@ -48,11 +62,21 @@ export function duration(ms) {
   if (ms < SECOND) return `${Math.round(ms)}ms`;
   const parts = [];
   let rest = Math.round(ms / SECOND) * SECOND;
-  for (const [size, unit] of [[365 * DAY, "y"], [DAY, "d"], [HOUR, "h"], [MINUTE, "m"], [SECOND, "s"]]) {
+  for (const [size, unit] of [
+    [365 * DAY, "y"],
+    [DAY, "d"],
+    [HOUR, "h"],
+    [MINUTE, "m"],
+    [SECOND, "s"],
+  ]) {
     if (rest >= size || parts.length) parts.push([Math.floor(rest / size), unit]);
     rest %= size;
   }
-  return parts.slice(0, 2).filter(([number]) => number).map(([number, unit]) => number + unit).join(" ");
+  return parts
+    .slice(0, 2)
+    .filter(([number]) => number)
+    .map(([number, unit]) => number + unit)
+    .join(" ");
 }
 
 export const distance = (ms, now) =>

@@ -9,7 +9,8 @@ const REFRESH = 3_000;
 
 /** Shows a list, again and again while the view is open. */
 function live(place, draw) {
-  let timer, open = true;
+  let timer,
+    open = true;
   async function load() {
     try {
       if (!document.hidden) await draw();
@@ -19,13 +20,33 @@ function live(place, draw) {
     if (open) timer = setTimeout(load, REFRESH);
   }
   load();
-  return { leave: () => { open = false; clearTimeout(timer); } };
+  return {
+    leave: () => {
+      open = false;
+      clearTimeout(timer);
+    },
+  };
 }
 
 /** The heads of columns; a # in front says that the column has numbers. */
-const head = (...names) => h("thead", {}, h("tr", {}, names.map((name) =>
-  h("th", { scope: "col", class: name.startsWith("#") ? "number" : undefined }, name.replace("#", "")))));
-const cell = (label, ...children) => h("td", { "data-label": label, class: typeof children[0] === "number" ? "number" : undefined }, children.map((one) => typeof one === "number" ? count(one) : one));
+const head = (...names) =>
+  h(
+    "thead",
+    {},
+    h(
+      "tr",
+      {},
+      names.map((name) =>
+        h("th", { scope: "col", class: name.startsWith("#") ? "number" : undefined }, name.replace("#", "")),
+      ),
+    ),
+  );
+const cell = (label, ...children) =>
+  h(
+    "td",
+    { "data-label": label, class: typeof children[0] === "number" ? "number" : undefined },
+    children.map((one) => (typeof one === "number" ? count(one) : one)),
+  );
 
 async function pages(path, name, contains) {
   const rows = [];
@@ -39,8 +60,26 @@ async function pages(path, name, contains) {
 }
 
 function filterBar(view, parameters, go, ...more) {
-  const form = h("form", { class: "inline", role: "search", onsubmit: (event) => { event.preventDefault(); go(view, Object.fromEntries(new FormData(form))); } },
-    h("input", { name: "contains", type: "search", placeholder: "name contains", "aria-label": "Name contains", value: parameters.get("contains") ?? "" }), more, h("button", {}, "Filter"));
+  const form = h(
+    "form",
+    {
+      class: "inline",
+      role: "search",
+      onsubmit: (event) => {
+        event.preventDefault();
+        go(view, Object.fromEntries(new FormData(form)));
+      },
+    },
+    h("input", {
+      name: "contains",
+      type: "search",
+      placeholder: "name contains",
+      "aria-label": "Name contains",
+      value: parameters.get("contains") ?? "",
+    }),
+    more,
+    h("button", {}, "Filter"),
+  );
   return form;
 }
 
@@ -50,13 +89,22 @@ function firing(one) {
   const change = async () => {
     try {
       await post(`/topics/${encodeURIComponent(one.name)}/${order}`);
-      notice(order === "pause" ? `Nothing of ${one.name} fires until it is resumed.` : `${one.name} fires again.`, "good");
+      notice(
+        order === "pause" ? `Nothing of ${one.name} fires until it is resumed.` : `${one.name} fires again.`,
+        "good",
+      );
     } catch (error) {
       notice(error.message, "bad");
     }
   };
   return [
-    one.pause && h("span", { class: "state aborted", title: `since ${moment(one.pause.sinceMs)}` }, `${one.pause.resumed ? "catching up" : "paused"}, ${count(one.pause.waiting)} due`), " ",
+    one.pause &&
+      h(
+        "span",
+        { class: "state aborted", title: `since ${moment(one.pause.sinceMs)}` },
+        `${one.pause.resumed ? "catching up" : "paused"}, ${count(one.pause.waiting)} due`,
+      ),
+    " ",
     !one.isSystem && h("button", { type: "button", class: "quiet", onclick: change }, order),
   ];
 }
@@ -64,54 +112,190 @@ function firing(one) {
 export function topics(place, parameters, go) {
   const rows = h("tbody");
   const system = parameters.get("system") === "on";
-  show(place, h("h1", { class: "unseen" }, "Topics"),
-    h("div", { class: "bar" }, filterBar("topics", parameters, go, h("label", { class: "check" }, h("input", { type: "checkbox", name: "system", checked: system }), "the gateway's own too"))),
-    h("section", { class: "panel table-box" }, h("table", {}, head("topic", "#held", "", "#in queues", "#entered since start", "#queues", "may", "firing"), rows)));
+  show(
+    place,
+    h("h1", { class: "unseen" }, "Topics"),
+    h(
+      "div",
+      { class: "bar" },
+      filterBar(
+        "topics",
+        parameters,
+        go,
+        h(
+          "label",
+          { class: "check" },
+          h("input", { type: "checkbox", name: "system", checked: system }),
+          "the gateway's own too",
+        ),
+      ),
+    ),
+    h(
+      "section",
+      { class: "panel table-box" },
+      h(
+        "table",
+        {},
+        head("topic", "#held", "", "#in queues", "#entered since start", "#queues", "may", "firing"),
+        rows,
+      ),
+    ),
+  );
   return live(place, async () => {
-    const found = (await pages("/topics", "topics", parameters.get("contains") ?? "")).filter((one) => system || !one.isSystem);
+    const found = (await pages("/topics", "topics", parameters.get("contains") ?? "")).filter(
+      (one) => system || !one.isSystem,
+    );
     const most = Math.max(1, ...found.map((one) => one.held));
-    show(rows, found.map((one) => h("tr", {},
-      cell("topic", h("a", { href: `#/timeline?topic=${encodeURIComponent(one.name)}` }, one.name)),
-      cell("held", one.held), h("td", { class: "meter-cell", "aria-hidden": "true" }, one.held > 0 && h("meter", { max: most, value: one.held })),
-      cell("in queues", one.stored), cell("entered", one.entered), cell("queues", one.queues),
-      cell("may", [one.perm & 4 && "read", one.perm & 2 && "write"].filter(Boolean).join(", ") || "nothing"),
-      cell("firing", firing(one)))),
-    !found.length && h("tr", {}, h("td", { colspan: "8", class: "empty" }, "No topics yet: the first send makes one.")));
+    show(
+      rows,
+      found.map((one) =>
+        h(
+          "tr",
+          {},
+          cell("topic", h("a", { href: `#/timeline?topic=${encodeURIComponent(one.name)}` }, one.name)),
+          cell("held", one.held),
+          h(
+            "td",
+            { class: "meter-cell", "aria-hidden": "true" },
+            one.held > 0 && h("meter", { max: most, value: one.held }),
+          ),
+          cell("in queues", one.stored),
+          cell("entered", one.entered),
+          cell("queues", one.queues),
+          cell("may", [one.perm & 4 && "read", one.perm & 2 && "write"].filter(Boolean).join(", ") || "nothing"),
+          cell("firing", firing(one)),
+        ),
+      ),
+      !found.length &&
+        h("tr", {}, h("td", { colspan: "8", class: "empty" }, "No topics yet: the first send makes one.")),
+    );
   });
 }
 
 export function groups(place, parameters, go) {
   const list = h("div", { class: "groups" });
   const opened = new Set();
-  show(place, h("h1", { class: "unseen" }, "Groups"), h("div", { class: "bar" }, filterBar("groups", parameters, go)), list);
+  show(
+    place,
+    h("h1", { class: "unseen" }, "Groups"),
+    h("div", { class: "bar" }, filterBar("groups", parameters, go)),
+    list,
+  );
   return live(list, async () => {
     const found = await pages("/groups", "groups", parameters.get("contains") ?? "");
     const now = Date.now();
-    show(list, found.map((group) => {
-      const key = group.name;
-      return h("details", { class: "panel group", open: opened.has(key) || found.length === 1, ontoggle: (event) => event.target.open ? opened.add(key) : opened.delete(key) },
-        h("summary", {}, h("strong", {}, group.name),
-          h("span", { class: `state ${group.members.length ? "fired" : ""}` }, group.members.length ? `${group.members.length} online` : "offline"),
-          h("span", { class: group.lag ? "lag" : "dim" }, group.lag ? `${count(group.lag)} behind` : "nothing to do")),
-        group.members.length > 0 && h("p", { class: "mono dim wrap" }, group.members.join("  ")),
-        group.topics.length > 0 && h("table", {}, head("topic", "#behind", "oldest waits", "a second", "queues: behind"), h("tbody", {}, group.topics.map((one) => h("tr", {},
-          cell("topic", h("a", { href: `#/timeline?topic=${encodeURIComponent(one.topic)}` }, one.topic)), cell("behind", one.lag),
-          cell("oldest waits", one.waitingSinceMs ? duration(now - one.waitingSinceMs) : "–"), cell("a second", short(one.perSecond)),
-          cell("queues", h("span", { class: "mono dim" }, one.queues.map((queue) => `${queue.queue}: ${count(queue.lag)}`).join("  "))))))));
-    }), !found.length && h("p", { class: "empty" }, "No consumer groups."));
+    show(
+      list,
+      found.map((group) => {
+        const key = group.name;
+        return h(
+          "details",
+          {
+            class: "panel group",
+            open: opened.has(key) || found.length === 1,
+            ontoggle: (event) => (event.target.open ? opened.add(key) : opened.delete(key)),
+          },
+          h(
+            "summary",
+            {},
+            h("strong", {}, group.name),
+            h(
+              "span",
+              { class: `state ${group.members.length ? "fired" : ""}` },
+              group.members.length ? `${group.members.length} online` : "offline",
+            ),
+            h("span", { class: group.lag ? "lag" : "dim" }, group.lag ? `${count(group.lag)} behind` : "nothing to do"),
+          ),
+          group.members.length > 0 && h("p", { class: "mono dim wrap" }, group.members.join("  ")),
+          group.topics.length > 0 &&
+            h(
+              "table",
+              {},
+              head("topic", "#behind", "oldest waits", "a second", "queues: behind"),
+              h(
+                "tbody",
+                {},
+                group.topics.map((one) =>
+                  h(
+                    "tr",
+                    {},
+                    cell("topic", h("a", { href: `#/timeline?topic=${encodeURIComponent(one.topic)}` }, one.topic)),
+                    cell("behind", one.lag),
+                    cell("oldest waits", one.waitingSinceMs ? duration(now - one.waitingSinceMs) : "–"),
+                    cell("a second", short(one.perSecond)),
+                    cell(
+                      "queues",
+                      h(
+                        "span",
+                        { class: "mono dim" },
+                        one.queues.map((queue) => `${queue.queue}: ${count(queue.lag)}`).join("  "),
+                      ),
+                    ),
+                  ),
+                ),
+              ),
+            ),
+        );
+      }),
+      !found.length && h("p", { class: "empty" }, "No consumer groups."),
+    );
   });
 }
 
 export function jobs(place) {
   const rows = h("tbody");
-  show(place, h("h1", { class: "unseen" }, "Bulk changes"),
-    h("section", { class: "panel table-box" }, h("table", {}, head("started", "change", "#messages", "#done", "#missed", "state", "by", ""), rows)));
+  show(
+    place,
+    h("h1", { class: "unseen" }, "Bulk changes"),
+    h(
+      "section",
+      { class: "panel table-box" },
+      h("table", {}, head("started", "change", "#messages", "#done", "#missed", "state", "by", ""), rows),
+    ),
+  );
   return live(place, async () => {
     const { jobs: found } = await get("/bulk");
-    show(rows, found.map((job) => h("tr", {}, cell("started", moment(job.startedMs)), cell("change", `${job.action}: ${selectionText(job.selection)}`),
-      cell("messages", job.expected), cell("done", job.done), cell("missed", job.missed),
-      cell("state", h("span", { class: `state ${{ done: "fired", running: "pending" }[job.state] ?? "aborted"}` }, job.state), job.error && ` ${job.error}`), cell("by", job.user ?? "–"),
-      cell("", job.state === "running" && h("button", { type: "button", onclick: () => remove(`/bulk/${job.id}`).catch((error) => notice(error.message, "bad")) }, "Stop")))),
-    !found.length && h("tr", {}, h("td", { colspan: "8", class: "empty" }, "None since the gateway started. They begin in Timeline or Messages.")));
+    show(
+      rows,
+      found.map((job) =>
+        h(
+          "tr",
+          {},
+          cell("started", moment(job.startedMs)),
+          cell("change", `${job.action}: ${selectionText(job.selection)}`),
+          cell("messages", job.expected),
+          cell("done", job.done),
+          cell("missed", job.missed),
+          cell(
+            "state",
+            h("span", { class: `state ${{ done: "fired", running: "pending" }[job.state] ?? "aborted"}` }, job.state),
+            job.error && ` ${job.error}`,
+          ),
+          cell("by", job.user ?? "–"),
+          cell(
+            "",
+            job.state === "running" &&
+              h(
+                "button",
+                {
+                  type: "button",
+                  onclick: () => remove(`/bulk/${job.id}`).catch((error) => notice(error.message, "bad")),
+                },
+                "Stop",
+              ),
+          ),
+        ),
+      ),
+      !found.length &&
+        h(
+          "tr",
+          {},
+          h(
+            "td",
+            { colspan: "8", class: "empty" },
+            "None since the gateway started. They begin in Timeline or Messages.",
+          ),
+        ),
+    );
   });
 }

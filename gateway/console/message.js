@@ -5,14 +5,25 @@ import { dialog, field, h, notice, show } from "./dom.js";
 import { WHEN, bytes, distance, moment } from "./format.js";
 import { state } from "./messages.js";
 
-const HAPPENED = { born: "sent by its client", accepted: "accepted, to wait for its time", stored: "stored in its queue", due: "due", fired: "entered its queue", aborted: "taken back", rescheduled: "given another time" };
+const HAPPENED = {
+  born: "sent by its client",
+  accepted: "accepted, to wait for its time",
+  stored: "stored in its queue",
+  due: "due",
+  fired: "entered its queue",
+  aborted: "taken back",
+  rescheduled: "given another time",
+};
 
 /** Text in lines of 16 bytes: place, hex, and what of it can be read. */
 function hexLines(text) {
   const lines = [];
   for (let place = 0; place < text.length; place += 32) {
     const pairs = text.slice(place, place + 32).match(/../g);
-    const letters = pairs.map((pair) => { const code = parseInt(pair, 16); return code > 31 && code < 127 ? String.fromCharCode(code) : "·"; });
+    const letters = pairs.map((pair) => {
+      const code = parseInt(pair, 16);
+      return code > 31 && code < 127 ? String.fromCharCode(code) : "·";
+    });
     lines.push(`${(place / 2).toString(16).padStart(6, "0")}  ${pairs.join(" ").padEnd(48)} ${letters.join("")}`);
   }
   return lines.join("\n");
@@ -36,19 +47,42 @@ function bodyOf(body) {
     Hex: hexLines(body.encoding === "hex" ? body.text : toHex(body.text)),
   };
   const shown = h("pre", { class: "body", tabindex: "0", "aria-label": "Body" });
-  const choices = h("div", { class: "presets", role: "group", "aria-label": "Show as" }, Object.keys(ways).map((name) =>
-    h("button", { type: "button", onclick: () => choose(name) }, name)));
+  const choices = h(
+    "div",
+    { class: "presets", role: "group", "aria-label": "Show as" },
+    Object.keys(ways).map((name) => h("button", { type: "button", onclick: () => choose(name) }, name)),
+  );
   const choose = (name) => {
     shown.textContent = ways[name];
     for (const button of choices.children) button.setAttribute("aria-pressed", String(button.textContent === name));
   };
   choose(Object.keys(ways)[0]);
-  return [h("div", { class: "chosen" }, h("h2", {}, "Body"), choices,
-    h("span", { class: "dim" }, bytes(body.size), body.isCompressed && " compressed", !body.isWhole && ` · the first ${bytes(body.shown)} are shown`)), shown];
+  return [
+    h(
+      "div",
+      { class: "chosen" },
+      h("h2", {}, "Body"),
+      choices,
+      h(
+        "span",
+        { class: "dim" },
+        bytes(body.size),
+        body.isCompressed && " compressed",
+        !body.isWhole && ` · the first ${bytes(body.shown)} are shown`,
+      ),
+    ),
+    shown,
+  ];
 }
 
-const facts = (pairs) => h("dl", { class: "facts" }, pairs.filter(([, value]) => value !== undefined && value !== null && value !== "")
-  .map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+const facts = (pairs) =>
+  h(
+    "dl",
+    { class: "facts" },
+    pairs
+      .filter(([, value]) => value !== undefined && value !== null && value !== "")
+      .map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]),
+  );
 
 export function message(place, parameters, go, id) {
   const nowMs = Date.now();
@@ -63,33 +97,103 @@ export function message(place, parameters, go, id) {
     }
     const one = page.message;
     const topic = h("a", { href: `#/messages?topic=${encodeURIComponent(one.topic)}` }, one.topic);
-    show(place,
-      h("div", { class: "headline" }, h("h1", { class: "mono" }, one.msgId || one.offsetMsgId), state(one.state),
+    show(
+      place,
+      h(
+        "div",
+        { class: "headline" },
+        h("h1", { class: "mono" }, one.msgId || one.offsetMsgId),
+        state(one.state),
         one.state === "pending" && h("span", { class: "dim" }, `due ${distance(one.dueMs, nowMs)}`),
         h("span", { class: "spring" }),
         one.state === "pending" && h("button", { type: "button", onclick: reschedule }, "Reschedule…"),
-        one.state === "pending" && h("button", { type: "button", class: "danger", onclick: abort }, "Abort…")),
-      h("div", { class: "columns" },
-        h("section", { class: "panel" }, h("h2", {}, "Message"), facts([
-          ["Topic", topic], ["Queue", `${one.queueId}${one.queueOffset >= 0 ? `, offset ${one.queueOffset}` : ""}`],
-          ["Tag", one.tags], ["Keys", one.keys?.split(" ").map((key) => [h("a", { href: `#/messages?${new URLSearchParams({ key, topic: one.topic, state: "any" })}` }, key), " "])],
-          ["Offset id", h("span", { class: "mono" }, one.offsetMsgId)], ["Sent from", one.bornHost],
-          ["Deliveries before", page.reconsumeTimes || undefined],
-          ["Recall handle", one.recallHandle && h("span", { class: "mono wrap" }, one.recallHandle)]])),
-        h("section", { class: "panel" }, h("h2", {}, "History"), h("ol", { class: "history" }, page.history.map((event) =>
-          h("li", { class: event.kind }, h("time", { datetime: new Date(event.atMs).toISOString() }, moment(event.atMs)), " ",
-            event.kind === "due" && one.state === "pending" ? `will be due, ${distance(event.atMs, nowMs)}` : HAPPENED[event.kind] ?? event.kind))),
-        page.receivers.length > 0 && [h("h3", {}, "Consumer groups"), h("ul", { class: "receivers" }, page.receivers.map((group) =>
-          h("li", {}, h("span", { class: `state ${group.isPast ? "fired" : "pending"}` }, group.isPast ? "past it" : "not yet"), " ",
-            h("a", { href: `#/groups?contains=${encodeURIComponent(group.group)}` }, group.group), h("span", { class: "dim" }, ` at offset ${group.offset}`))))])),
+        one.state === "pending" && h("button", { type: "button", class: "danger", onclick: abort }, "Abort…"),
+      ),
+      h(
+        "div",
+        { class: "columns" },
+        h(
+          "section",
+          { class: "panel" },
+          h("h2", {}, "Message"),
+          facts([
+            ["Topic", topic],
+            ["Queue", `${one.queueId}${one.queueOffset >= 0 ? `, offset ${one.queueOffset}` : ""}`],
+            ["Tag", one.tags],
+            [
+              "Keys",
+              one.keys
+                ?.split(" ")
+                .map((key) => [
+                  h("a", { href: `#/messages?${new URLSearchParams({ key, topic: one.topic, state: "any" })}` }, key),
+                  " ",
+                ]),
+            ],
+            ["Offset id", h("span", { class: "mono" }, one.offsetMsgId)],
+            ["Sent from", one.bornHost],
+            ["Deliveries before", page.reconsumeTimes || undefined],
+            ["Recall handle", one.recallHandle && h("span", { class: "mono wrap" }, one.recallHandle)],
+          ]),
+        ),
+        h(
+          "section",
+          { class: "panel" },
+          h("h2", {}, "History"),
+          h(
+            "ol",
+            { class: "history" },
+            page.history.map((event) =>
+              h(
+                "li",
+                { class: event.kind },
+                h("time", { datetime: new Date(event.atMs).toISOString() }, moment(event.atMs)),
+                " ",
+                event.kind === "due" && one.state === "pending"
+                  ? `will be due, ${distance(event.atMs, nowMs)}`
+                  : (HAPPENED[event.kind] ?? event.kind),
+              ),
+            ),
+          ),
+          page.receivers.length > 0 && [
+            h("h3", {}, "Consumer groups"),
+            h(
+              "ul",
+              { class: "receivers" },
+              page.receivers.map((group) =>
+                h(
+                  "li",
+                  {},
+                  h(
+                    "span",
+                    { class: `state ${group.isPast ? "fired" : "pending"}` },
+                    group.isPast ? "past it" : "not yet",
+                  ),
+                  " ",
+                  h("a", { href: `#/groups?contains=${encodeURIComponent(group.group)}` }, group.group),
+                  h("span", { class: "dim" }, ` at offset ${group.offset}`),
+                ),
+              ),
+            ),
+          ],
+        ),
+      ),
       h("section", { class: "panel" }, bodyOf(page.body)),
-      h("section", { class: "panel" }, h("h2", {}, "Properties"), facts(Object.entries(page.properties).map(([name, value]) => [name, h("span", { class: "wrap" }, value)]))));
+      h(
+        "section",
+        { class: "panel" },
+        h("h2", {}, "Properties"),
+        facts(Object.entries(page.properties).map(([name, value]) => [name, h("span", { class: "wrap" }, value)])),
+      ),
+    );
 
     /** Has something done to it, and says what became of that. */
     async function change(path, body, wanted) {
       try {
         const { results } = await post(`/messages/${id}/${path}`, body);
-        notice(results.map((result) => result.outcome).join(", "), results.some((result) => result.outcome === wanted) ? "good" : "bad");
+        notice(
+          results.map((result) => result.outcome).join(", "),
+          results.some((result) => result.outcome === wanted) ? "good" : "bad",
+        );
       } catch (error) {
         notice(error.message, "bad");
       }
@@ -98,25 +202,50 @@ export function message(place, parameters, go, id) {
 
     function reschedule() {
       const at = h("input", { value: "+10m", required: true, autocomplete: "off" });
-      const box = dialog("Another time for this message", h("form", { onsubmit: (event) => {
-        event.preventDefault();
-        box.close();
-        change("reschedule", { at: at.value }, "rescheduled");
-      } },
-      h("p", {}, `It is due ${moment(one.dueMs)}.`), field("New time", at, WHEN),
-      h("div", { class: "actions" }, h("button", { class: "main" }, "Reschedule"))));
+      const box = dialog(
+        "Another time for this message",
+        h(
+          "form",
+          {
+            onsubmit: (event) => {
+              event.preventDefault();
+              box.close();
+              change("reschedule", { at: at.value }, "rescheduled");
+            },
+          },
+          h("p", {}, `It is due ${moment(one.dueMs)}.`),
+          field("New time", at, WHEN),
+          h("div", { class: "actions" }, h("button", { class: "main" }, "Reschedule")),
+        ),
+      );
       at.select();
     }
 
     function abort() {
-      const box = dialog("Abort this message?",
+      const box = dialog(
+        "Abort this message?",
         h("p", {}, "It will never be delivered. This cannot be undone."),
-        h("p", { class: "mono wrap" }, one.msgId), h("p", {}, one.topic, ", due ", moment(one.dueMs)),
-        h("div", { class: "actions" }, h("button", { type: "button", onclick: () => box.close() }, "Keep it"),
-          h("button", { type: "button", class: "danger", autofocus: true, onclick: () => {
-            box.close();
-            change("abort", {}, "aborted");
-          } }, "Abort it")));
+        h("p", { class: "mono wrap" }, one.msgId),
+        h("p", {}, one.topic, ", due ", moment(one.dueMs)),
+        h(
+          "div",
+          { class: "actions" },
+          h("button", { type: "button", onclick: () => box.close() }, "Keep it"),
+          h(
+            "button",
+            {
+              type: "button",
+              class: "danger",
+              autofocus: true,
+              onclick: () => {
+                box.close();
+                change("abort", {}, "aborted");
+              },
+            },
+            "Abort it",
+          ),
+        ),
+      );
     }
   }
 

@@ -7,7 +7,8 @@ import { bytes, distance, moment } from "./format.js";
 
 export const state = (name) => h("span", { class: `state ${name}` }, name);
 
-const link = (message) => h("a", { href: `#/message/${message.offsetMsgId}`, class: "mono" }, message.msgId || message.offsetMsgId);
+const link = (message) =>
+  h("a", { href: `#/message/${message.offsetMsgId}`, class: "mono" }, message.msgId || message.offsetMsgId);
 
 /** Pages of messages, each below the one before. */
 export class MessageTable {
@@ -21,9 +22,26 @@ export class MessageTable {
 
   constructor() {
     const heads = ["due", "", "topic", "id", "tag", "keys", "size", "state"];
-    this.element = h("div", { class: "table-box" },
-      h("table", { class: "messages" }, h("thead", {}, h("tr", {}, heads.map((name) => h("th", { scope: "col" }, name)))), this.#rows),
-      this.#empty, this.#more);
+    this.element = h(
+      "div",
+      { class: "table-box" },
+      h(
+        "table",
+        { class: "messages" },
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            heads.map((name) => h("th", { scope: "col" }, name)),
+          ),
+        ),
+        this.#rows,
+      ),
+      this.#empty,
+      this.#more,
+    );
   }
 
   async load(query, now) {
@@ -55,15 +73,25 @@ export class MessageTable {
 
   #row(message) {
     const cell = (label, ...children) => h("td", { "data-label": label }, children);
-    return h("tr", {},
-      cell("due", h("time", { datetime: message.dueMs ? new Date(message.dueMs).toISOString() : undefined }, message.dueMs ? moment(message.dueMs) : "at once")),
+    return h(
+      "tr",
+      {},
+      cell(
+        "due",
+        h(
+          "time",
+          { datetime: message.dueMs ? new Date(message.dueMs).toISOString() : undefined },
+          message.dueMs ? moment(message.dueMs) : "at once",
+        ),
+      ),
       cell("", h("span", { class: "dim" }, this.#when(message))),
       cell("topic", message.topic),
       cell("id", link(message)),
       cell("tag", message.tags),
       cell("keys", message.keys),
       cell("size", bytes(message.bodySize)),
-      cell("state", state(message.state)));
+      cell("state", state(message.state)),
+    );
   }
 
   /** How far off it is, or when that was which became of it. */
@@ -76,22 +104,42 @@ export class MessageTable {
 /** The view that looks messages up by anything. */
 export function search(place, parameters, go) {
   const value = (name) => parameters.get(name) ?? "";
-  const input = (name, hint) => h("input", { name, value: value(name), placeholder: hint, autocomplete: "off", list: name === "topic" ? "topics-known" : undefined });
-  const states = h("select", { name: "state" }, ["pending", "fired", "aborted", "any"].map((name) => h("option", { selected: name === (value("state") || "pending") }, name)));
+  const input = (name, hint) =>
+    h("input", {
+      name,
+      value: value(name),
+      placeholder: hint,
+      autocomplete: "off",
+      list: name === "topic" ? "topics-known" : undefined,
+    });
+  const states = h(
+    "select",
+    { name: "state" },
+    ["pending", "fired", "aborted", "any"].map((name) =>
+      h("option", { selected: name === (value("state") || "pending") }, name),
+    ),
+  );
   const table = new MessageTable();
   const found = h("section", { class: "panel", hidden: true });
-  const form = h("form", { class: "search", role: "search", onsubmit: (event) => {
-    event.preventDefault();
-    go("messages", Object.fromEntries(new FormData(form)));
-  } },
-  field("Id", input("id", "client's or offset id")),
-  field("Key", input("key")),
-  field("Topic", input("topic")),
-  field("Tag", input("tag")),
-  field("Due from", input("begin", "now, +30m, 2030-01-31T09:30")),
-  field("Due before", input("end", "+2h")),
-  field("State", states),
-  h("button", { class: "main" }, "Search"));
+  const form = h(
+    "form",
+    {
+      class: "search",
+      role: "search",
+      onsubmit: (event) => {
+        event.preventDefault();
+        go("messages", Object.fromEntries(new FormData(form)));
+      },
+    },
+    field("Id", input("id", "client's or offset id")),
+    field("Key", input("key")),
+    field("Topic", input("topic")),
+    field("Tag", input("tag")),
+    field("Due from", input("begin", "now, +30m, 2030-01-31T09:30")),
+    field("Due before", input("end", "+2h")),
+    field("State", states),
+    h("button", { class: "main" }, "Search"),
+  );
   show(place, h("h1", { class: "unseen" }, "Messages"), h("section", { class: "panel" }, form), found);
 
   const asked = Object.fromEntries([...parameters].filter(([, text]) => text));
@@ -101,8 +149,17 @@ export function search(place, parameters, go) {
   async function run() {
     const { id, state: wantedState, ...selection } = asked;
     const changes = !id && (wantedState ?? "pending") === "pending" && Object.keys(selection).length > 0;
-    show(found, h("div", { class: "chosen" }, h("h2", {}, "Found"),
-      changes && h("button", { type: "button", class: "danger", onclick: () => bulk(selection, run) }, "Change all of these…")), table.element);
+    show(
+      found,
+      h(
+        "div",
+        { class: "chosen" },
+        h("h2", {}, "Found"),
+        changes &&
+          h("button", { type: "button", class: "danger", onclick: () => bulk(selection, run) }, "Change all of these…"),
+      ),
+      table.element,
+    );
     found.hidden = false;
     try {
       await table.load(asked);

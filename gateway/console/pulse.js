@@ -12,8 +12,14 @@ const MINUTE_OF_LOOKS = 30;
 function spark(values) {
   if (values.length < FEWEST) return null;
   const most = Math.max(1, ...values);
-  const points = values.map((value, place) => `${((KEPT - values.length + place) / (KEPT - 1)) * 100},${24 - (value / most) * 22}`);
-  return svg("svg", { class: "spark", viewBox: "0 0 100 25", preserveAspectRatio: "none", "aria-hidden": "true" }, svg("polyline", { points: points.join(" ") }));
+  const points = values.map(
+    (value, place) => `${((KEPT - values.length + place) / (KEPT - 1)) * 100},${24 - (value / most) * 22}`,
+  );
+  return svg(
+    "svg",
+    { class: "spark", viewBox: "0 0 100 25", preserveAspectRatio: "none", "aria-hidden": "true" },
+    svg("polyline", { points: points.join(" ") }),
+  );
 }
 
 function seconds(value) {
@@ -39,35 +45,66 @@ export function pulse(place) {
     setTimeout(look, LOOK);
   }
 
-  const perSecond = (name) => seen.slice(1).map((rates, number) =>
-    Math.max(0, (rates[name].total - seen[number][name].total) / Math.max(0.001, (rates.atMs - seen[number].atMs) / 1000)));
+  const perSecond = (name) =>
+    seen
+      .slice(1)
+      .map((rates, number) =>
+        Math.max(
+          0,
+          (rates[name].total - seen[number][name].total) / Math.max(0.001, (rates.atMs - seen[number].atMs) / 1000),
+        ),
+      );
 
   /** What was counted since a minute ago. */
   function lately(name) {
-    const now = seen.at(-1)[name], then = seen.at(-1 - MINUTE_OF_LOOKS)?.[name] ?? seen[0][name];
+    const now = seen.at(-1)[name],
+      then = seen.at(-1 - MINUTE_OF_LOOKS)?.[name] ?? seen[0][name];
     const change = now.counts.map((number, place) => number - then.counts[place]);
     return change.some(Boolean) ? { bounds: now.bounds, counts: change } : now;
   }
 
-  const tile = (name, value, hint, line, bad) => h("div", { class: `tile${bad ? " bad" : ""}`, title: hint }, h("span", {}, name), h("b", {}, value), line);
+  const tile = (name, value, hint, line, bad) =>
+    h("div", { class: `tile${bad ? " bad" : ""}`, title: hint }, h("span", {}, name), h("b", {}, value), line);
 
   function draw(rates) {
     const speed = (name, label, hint) => {
       const values = perSecond(name);
       return tile(label, short(values.at(-1) ?? rates[name].tenSeconds), hint, spark(values));
     };
-    const late = lately("firingError"), commit = lately("commit");
-    show(place,
+    const late = lately("firingError"),
+      commit = lately("commit");
+    show(
+      place,
       tile("held", count(rates.held), "Messages that have not fired"),
       speed("accepted", "accepted /s", "Messages accepted a second, for now or for later"),
       speed("fired", "fired /s", "Messages that entered their queue in time a second"),
       speed("handedOut", "delivered /s", "Messages handed to consumers a second"),
-      tile("late p99", seconds(quantile(late.bounds, late.counts, 0.99)), "How late messages entered their queues, 99 of 100, in the last minute if any"),
-      tile("commit p99", seconds(quantile(commit.bounds, commit.counts, 0.99)), "How long commits took, mostly the disk's sync"),
-      tile("overdue", rates.overdueMs > 1000 ? duration(rates.overdueMs) : "no", "How overdue the earliest message is", null, rates.overdueMs > 5000),
+      tile(
+        "late p99",
+        seconds(quantile(late.bounds, late.counts, 0.99)),
+        "How late messages entered their queues, 99 of 100, in the last minute if any",
+      ),
+      tile(
+        "commit p99",
+        seconds(quantile(commit.bounds, commit.counts, 0.99)),
+        "How long commits took, mostly the disk's sync",
+      ),
+      tile(
+        "overdue",
+        rates.overdueMs > 1000 ? duration(rates.overdueMs) : "no",
+        "How overdue the earliest message is",
+        null,
+        rates.overdueMs > 5000,
+      ),
       tile("connections", count(rates.connections), `${count(rates.parkedPulls)} pulls wait for a message`),
-      tile("data", bytes(rates.sizeBytes), `${bytes(rates.freeBytes)} of it can be used again; the disk has ${bytes(rates.diskFreeBytes)} free`),
-      rates.refusedBatches > 0 && tile("refused", count(rates.refusedBatches), "Batches that could not be stored since the start", null, true));
+      tile(
+        "data",
+        bytes(rates.sizeBytes),
+        `${bytes(rates.freeBytes)} of it can be used again; the disk has ${bytes(rates.diskFreeBytes)} free`,
+      ),
+      rates.refusedBatches > 0 &&
+        tile("refused", count(rates.refusedBatches), "Batches that could not be stored since the start", null, true),
+    );
   }
 
   look();

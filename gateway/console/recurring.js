@@ -24,12 +24,36 @@ async function all() {
 
 export function recurring(box) {
   const rows = h("tbody");
-  let timer, open = true;
+  let timer,
+    open = true;
   const heads = ["next", "", "topic", "name", "rule", "zone", "missed ones", "fired", "state", ""];
-  show(box, h("h1", { class: "unseen" }, "Recurring messages"),
-    h("div", { class: "bar" }, h("button", { type: "button", class: "main", onclick: () => edit(undefined, load) }, "New")),
-    h("section", { class: "panel table-box" },
-      h("table", {}, h("thead", {}, h("tr", {}, heads.map((name) => h("th", { scope: "col" }, name)))), rows)));
+  show(
+    box,
+    h("h1", { class: "unseen" }, "Recurring messages"),
+    h(
+      "div",
+      { class: "bar" },
+      h("button", { type: "button", class: "main", onclick: () => edit(undefined, load) }, "New"),
+    ),
+    h(
+      "section",
+      { class: "panel table-box" },
+      h(
+        "table",
+        {},
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            heads.map((name) => h("th", { scope: "col" }, name)),
+          ),
+        ),
+        rows,
+      ),
+    ),
+  );
 
   async function act(work) {
     try {
@@ -43,7 +67,9 @@ export function recurring(box) {
   function row(one, now) {
     const cell = (label, ...children) => h("td", { "data-label": label }, children);
     const order = one.state === "paused" ? "resume" : "pause";
-    return h("tr", {},
+    return h(
+      "tr",
+      {},
       cell("next", moment(one.nextMs)),
       cell("", h("span", { class: "dim" }, one.state === "paused" ? "" : distance(one.nextMs, now))),
       cell("topic", one.topic),
@@ -53,15 +79,20 @@ export function recurring(box) {
       cell("missed ones", one.misfire),
       cell("fired", count(one.fired), one.count !== undefined && one.count !== null && ` of ${count(one.count)}`),
       cell("state", h("span", { class: `state ${one.state === "paused" ? "aborted" : "pending"}` }, one.state)),
-      cell("", h("button", { type: "button", onclick: () => act(() => post(`${place(one)}/${order}`)) }, order)));
+      cell("", h("button", { type: "button", onclick: () => act(() => post(`${place(one)}/${order}`)) }, order)),
+    );
   }
 
   async function load() {
     clearTimeout(timer);
     try {
       const found = document.hidden ? undefined : await all();
-      if (found) show(rows, found.map((one) => row(one, Date.now())),
-        !found.length && h("tr", {}, h("td", { colspan: "10", class: "empty" }, "Nothing recurs.")));
+      if (found)
+        show(
+          rows,
+          found.map((one) => row(one, Date.now())),
+          !found.length && h("tr", {}, h("td", { colspan: "10", class: "empty" }, "Nothing recurs.")),
+        );
     } catch (error) {
       show(rows, h("tr", {}, h("td", { colspan: "10", class: "bad-text" }, error.message)));
     }
@@ -72,7 +103,12 @@ export function recurring(box) {
   }
 
   load();
-  return { leave: () => { open = false; clearTimeout(timer); } };
+  return {
+    leave: () => {
+      open = false;
+      clearTimeout(timer);
+    },
+  };
 }
 
 async function look(one, changed) {
@@ -83,24 +119,55 @@ async function look(one, changed) {
     notice(error.message, "bad");
     return;
   }
-  const erase = h("button", { type: "button", class: "danger", onclick: async () => {
-    if (erase.textContent === "Delete…") {
-      erase.textContent = "Delete it for good";
-      return;
-    }
-    try {
-      notice((await remove(place(one))).outcome, "good");
-    } catch (error) {
-      notice(error.message, "bad");
-    }
-    box.close();
-    changed();
-  } }, "Delete…");
-  const box = dialog(`${one.name} in ${one.topic}`,
+  const erase = h(
+    "button",
+    {
+      type: "button",
+      class: "danger",
+      onclick: async () => {
+        if (erase.textContent === "Delete…") {
+          erase.textContent = "Delete it for good";
+          return;
+        }
+        try {
+          notice((await remove(place(one))).outcome, "good");
+        } catch (error) {
+          notice(error.message, "bad");
+        }
+        box.close();
+        changed();
+      },
+    },
+    "Delete…",
+  );
+  const box = dialog(
+    `${one.name} in ${one.topic}`,
     h("p", { class: "mono" }, rule(one), ` ${one.zone}`),
-    h("h3", {}, "Next times"), h("ol", { class: "times" }, page.times.map((time) => h("li", {}, moment(time)))),
-    h("h3", {}, "Body"), h("pre", { class: "body" }, decode(page.recurring.body)),
-    h("div", { class: "actions" }, erase, h("button", { type: "button", onclick: () => { box.close(); edit(page.recurring, changed); } }, "Change")));
+    h("h3", {}, "Next times"),
+    h(
+      "ol",
+      { class: "times" },
+      page.times.map((time) => h("li", {}, moment(time))),
+    ),
+    h("h3", {}, "Body"),
+    h("pre", { class: "body" }, decode(page.recurring.body)),
+    h(
+      "div",
+      { class: "actions" },
+      erase,
+      h(
+        "button",
+        {
+          type: "button",
+          onclick: () => {
+            box.close();
+            edit(page.recurring, changed);
+          },
+        },
+        "Change",
+      ),
+    ),
+  );
 }
 
 function edit(one, changed) {
@@ -108,35 +175,57 @@ function edit(one, changed) {
   const times = h("p", { class: "dim", role: "status" });
   const problem = h("p", { class: "bad-text", role: "alert", hidden: true });
   let typed;
-  const form = h("form", { class: "send", oninput: () => { clearTimeout(typed); typed = setTimeout(tell, TYPED); }, onsubmit: async (event) => {
-    event.preventDefault();
-    const { topic, name, ...fields } = given();
-    try {
-      notice((await put(place({ topic, name }), fields)).outcome, "good");
-      box.close();
-      changed();
-    } catch (error) {
-      problem.textContent = error.message;
-      problem.hidden = false;
-    }
-  } },
-  field("Topic", input("topic", { required: true, list: "topics-known", readOnly: Boolean(one) })),
-  field("Name", input("name", { required: true, readOnly: Boolean(one) })),
-  h("div", { class: "pair" }, field("Cron", input("cron", { placeholder: "0 5 * * MON-FRI" })), field("or every", input("every", { placeholder: "2m" }))),
-  h("div", { class: "pair" },
-    field("Time zone", input("zone", { placeholder: Intl.DateTimeFormat().resolvedOptions().timeZone })), field("At most", input("count", { inputmode: "numeric", placeholder: "times" }))),
-  times,
-  h("div", { class: "pair" }, field("Tag", input("tags")), field("Keys", input("keys"))),
-  field("Body", h("textarea", { name: "body", rows: "4", required: true }, one?.body ? decode(one.body) : "hello")),
-  problem,
-  h("div", { class: "actions" }, h("button", { class: "main" }, one ? "Replace" : "Set")));
+  const form = h(
+    "form",
+    {
+      class: "send",
+      oninput: () => {
+        clearTimeout(typed);
+        typed = setTimeout(tell, TYPED);
+      },
+      onsubmit: async (event) => {
+        event.preventDefault();
+        const { topic, name, ...fields } = given();
+        try {
+          notice((await put(place({ topic, name }), fields)).outcome, "good");
+          box.close();
+          changed();
+        } catch (error) {
+          problem.textContent = error.message;
+          problem.hidden = false;
+        }
+      },
+    },
+    field("Topic", input("topic", { required: true, list: "topics-known", readOnly: Boolean(one) })),
+    field("Name", input("name", { required: true, readOnly: Boolean(one) })),
+    h(
+      "div",
+      { class: "pair" },
+      field("Cron", input("cron", { placeholder: "0 5 * * MON-FRI" })),
+      field("or every", input("every", { placeholder: "2m" })),
+    ),
+    h(
+      "div",
+      { class: "pair" },
+      field("Time zone", input("zone", { placeholder: Intl.DateTimeFormat().resolvedOptions().timeZone })),
+      field("At most", input("count", { inputmode: "numeric", placeholder: "times" })),
+    ),
+    times,
+    h("div", { class: "pair" }, field("Tag", input("tags")), field("Keys", input("keys"))),
+    field("Body", h("textarea", { name: "body", rows: "4", required: true }, one?.body ? decode(one.body) : "hello")),
+    problem,
+    h("div", { class: "actions" }, h("button", { class: "main" }, one ? "Replace" : "Set")),
+  );
   const box = dialog(one ? `Change ${one.name}` : "A recurring message", form);
 
   function given() {
     const fields = Object.fromEntries([...new FormData(form)].filter(([, value]) => value.trim()));
     if (fields.count) fields.count = Number(fields.count) || 0;
     if (one) fields.misfire = one.misfire;
-    if (one?.properties) fields.properties = Object.fromEntries(Object.entries(one.properties).filter(([name]) => !["KEYS", "TAGS", "UNIQ_KEY"].includes(name)));
+    if (one?.properties)
+      fields.properties = Object.fromEntries(
+        Object.entries(one.properties).filter(([name]) => !["KEYS", "TAGS", "UNIQ_KEY"].includes(name)),
+      );
     return fields;
   }
 

@@ -6,24 +6,30 @@ import { WHEN } from "./format.js";
 
 export function send() {
   const text = (name, more) => h("input", { name, autocomplete: "off", ...more });
-  const form = h("form", { class: "send", onsubmit: async (event) => {
-    event.preventDefault();
-    const fields = Object.fromEntries([...new FormData(form)].filter(([, value]) => value));
-    try {
-      const sent = await post("/messages", fields);
-      box.close();
-      notice(`Sent to ${fields.topic}`, "good");
-      location.hash = `#/message/${sent.offsetMsgId}`;
-    } catch (error) {
-      problem.textContent = error.message;
-      problem.hidden = false;
-    }
-  } },
-  field("Topic", text("topic", { required: true, list: "topics-known", maxlength: "127" })),
-  field("When", text("at", { value: "+30s" }), WHEN),
-  field("Tag", text("tags")),
-  field("Keys", text("keys"), "separated by blanks"),
-  field("Body", h("textarea", { name: "body", rows: "5", required: true }, "hello")));
+  const form = h(
+    "form",
+    {
+      class: "send",
+      onsubmit: async (event) => {
+        event.preventDefault();
+        const fields = Object.fromEntries([...new FormData(form)].filter(([, value]) => value));
+        try {
+          const sent = await post("/messages", fields);
+          box.close();
+          notice(`Sent to ${fields.topic}`, "good");
+          location.hash = `#/message/${sent.offsetMsgId}`;
+        } catch (error) {
+          problem.textContent = error.message;
+          problem.hidden = false;
+        }
+      },
+    },
+    field("Topic", text("topic", { required: true, list: "topics-known", maxlength: "127" })),
+    field("When", text("at", { value: "+30s" }), WHEN),
+    field("Tag", text("tags")),
+    field("Keys", text("keys"), "separated by blanks"),
+    field("Body", h("textarea", { name: "body", rows: "5", required: true }, "hello")),
+  );
   const problem = h("p", { class: "bad-text", role: "alert", hidden: true });
   form.append(problem, h("div", { class: "actions" }, h("button", { class: "main" }, "Send")));
   const box = dialog("Send a message", form);

@@ -51,12 +51,14 @@ export class Span {
     if (step >= DAY) {
       const days = Math.round(step / DAY);
       const date = new Date(first);
-      date.setDate(date.getDate() - ((Math.round(date.getTime() / DAY) % days) + days) % days);
-      for (; date.getTime() < this.end; date.setDate(date.getDate() + days)) if (date.getTime() >= this.begin) times.push(date.getTime());
+      date.setDate(date.getDate() - (((Math.round(date.getTime() / DAY) % days) + days) % days));
+      for (; date.getTime() < this.end; date.setDate(date.getDate() + days))
+        if (date.getTime() >= this.begin) times.push(date.getTime());
       return times;
     }
     const midnight = first.getTime();
-    for (let time = midnight + Math.ceil((this.begin - midnight) / step) * step; time < this.end; time += step) times.push(time);
+    for (let time = midnight + Math.ceil((this.begin - midnight) / step) * step; time < this.end; time += step)
+      times.push(time);
     return times;
   }
 
@@ -68,7 +70,8 @@ export class Span {
     date.setDate(1);
     date.setMonth(months >= 12 ? 0 : date.getMonth() - (date.getMonth() % months));
     if (months >= 12) date.setFullYear(date.getFullYear() - (date.getFullYear() % (months / 12)));
-    for (; date.getTime() < this.end; date.setMonth(date.getMonth() + months)) if (date.getTime() >= this.begin) times.push(date.getTime());
+    for (; date.getTime() < this.end; date.setMonth(date.getMonth() + months))
+      if (date.getTime() >= this.begin) times.push(date.getTime());
     return { step: months * 30.4 * DAY, times };
   }
 }

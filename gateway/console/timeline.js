@@ -8,19 +8,35 @@ import { DAY, HOUR, MINUTE, count, distance, duration, inputTime, moment } from 
 import { MessageTable } from "./messages.js";
 import { Span } from "./span.js";
 
-const SPANS = [["1m", MINUTE], ["10m", 10 * MINUTE], ["1h", HOUR], ["6h", 6 * HOUR], ["1d", DAY], ["7d", 7 * DAY], ["30d", 30 * DAY], ["1y", 365 * DAY]];
+const SPANS = [
+  ["1m", MINUTE],
+  ["10m", 10 * MINUTE],
+  ["1h", HOUR],
+  ["6h", 6 * HOUR],
+  ["1d", DAY],
+  ["7d", 7 * DAY],
+  ["30d", 30 * DAY],
+  ["1y", 365 * DAY],
+];
 const REFRESH = 3_000;
 
 export const shortcuts = [
-  ["← →", "move in time"], ["+ −", "zoom in, out"], ["Enter", "zoom to what is selected"],
-  ["n", "from now on"], ["0", "all that is held"], ["Esc", "select nothing"],
+  ["← →", "move in time"],
+  ["+ −", "zoom in, out"],
+  ["Enter", "zoom to what is selected"],
+  ["n", "from now on"],
+  ["0", "all that is held"],
+  ["Esc", "select nothing"],
 ];
 
 export function timeline(place, parameters, go) {
   const topic = parameters.get("topic") ?? "";
   const tag = parameters.get("tag") ?? "";
   const wanted = [Number(parameters.get("from")), Number(parameters.get("to"))];
-  let selection, data, timer, asked = 0;
+  let selection,
+    data,
+    timer,
+    asked = 0;
   let follows = !(wanted[0] && wanted[1]);
   let span = follows ? fromNow(Number(parameters.get("length")) || HOUR) : new Span(...wanted);
 
@@ -34,35 +50,86 @@ export function timeline(place, parameters, go) {
   const table = new MessageTable();
   const from = h("input", { type: "datetime-local", step: "1", "aria-label": "From" });
   const to = h("input", { type: "datetime-local", step: "1", "aria-label": "To" });
-  const presets = h("div", { class: "presets", role: "group", "aria-label": "Length" },
+  const presets = h(
+    "div",
+    { class: "presets", role: "group", "aria-label": "Length" },
     SPANS.map(([name, length]) => h("button", { type: "button", onclick: () => follow(length) }, name)),
-    h("button", { type: "button", title: "All that is held (0)", onclick: all }, "all"));
-  const filter = h("form", { class: "inline", onsubmit: (event) => {
-    event.preventDefault();
-    const fields = new FormData(filter);
-    go("timeline", { ...address(), topic: fields.get("topic"), tag: fields.get("tag") });
-  } },
-  h("input", { name: "topic", placeholder: "topic", value: topic, "aria-label": "Topic", list: "topics-known", autocomplete: "off" }),
-  h("input", { name: "tag", placeholder: "tag", value: tag, "aria-label": "Tag" }),
-  h("button", {}, "Filter"));
-
-  show(place,
-    h("h1", { class: "unseen" }, "Timeline"),
-    h("div", { class: "bar" },
-      presets,
-      h("div", { class: "presets", role: "group", "aria-label": "Move" },
-        h("button", { type: "button", "aria-label": "Earlier", title: "Earlier (←)", onclick: () => move(span.moved(-0.5)) }, "←"),
-        h("button", { type: "button", "aria-label": "Later", title: "Later (→)", onclick: () => move(span.moved(0.5)) }, "→"),
-        h("button", { type: "button", "aria-label": "Zoom in", title: "Zoom in (+)", onclick: () => move(span.zoomed(0.5)) }, "+"),
-        h("button", { type: "button", "aria-label": "Zoom out", title: "Zoom out (−)", onclick: () => move(span.zoomed(2)) }, "−"),
-        h("button", { type: "button", title: "From now on (n)", onclick: () => follow(span.length) }, "now")),
-      h("form", { class: "inline range", onsubmit: (event) => {
+    h("button", { type: "button", title: "All that is held (0)", onclick: all }, "all"),
+  );
+  const filter = h(
+    "form",
+    {
+      class: "inline",
+      onsubmit: (event) => {
         event.preventDefault();
-        const begin = new Date(from.value).getTime(), end = new Date(to.value).getTime();
-        if (end > begin) move(new Span(begin, end));
-      } }, from, h("span", { "aria-hidden": "true" }, "–"), to, h("button", {}, "Show"))),
+        const fields = new FormData(filter);
+        go("timeline", { ...address(), topic: fields.get("topic"), tag: fields.get("tag") });
+      },
+    },
+    h("input", {
+      name: "topic",
+      placeholder: "topic",
+      value: topic,
+      "aria-label": "Topic",
+      list: "topics-known",
+      autocomplete: "off",
+    }),
+    h("input", { name: "tag", placeholder: "tag", value: tag, "aria-label": "Tag" }),
+    h("button", {}, "Filter"),
+  );
+
+  show(
+    place,
+    h("h1", { class: "unseen" }, "Timeline"),
+    h(
+      "div",
+      { class: "bar" },
+      presets,
+      h(
+        "div",
+        { class: "presets", role: "group", "aria-label": "Move" },
+        h(
+          "button",
+          { type: "button", "aria-label": "Earlier", title: "Earlier (←)", onclick: () => move(span.moved(-0.5)) },
+          "←",
+        ),
+        h(
+          "button",
+          { type: "button", "aria-label": "Later", title: "Later (→)", onclick: () => move(span.moved(0.5)) },
+          "→",
+        ),
+        h(
+          "button",
+          { type: "button", "aria-label": "Zoom in", title: "Zoom in (+)", onclick: () => move(span.zoomed(0.5)) },
+          "+",
+        ),
+        h(
+          "button",
+          { type: "button", "aria-label": "Zoom out", title: "Zoom out (−)", onclick: () => move(span.zoomed(2)) },
+          "−",
+        ),
+        h("button", { type: "button", title: "From now on (n)", onclick: () => follow(span.length) }, "now"),
+      ),
+      h(
+        "form",
+        {
+          class: "inline range",
+          onsubmit: (event) => {
+            event.preventDefault();
+            const begin = new Date(from.value).getTime(),
+              end = new Date(to.value).getTime();
+            if (end > begin) move(new Span(begin, end));
+          },
+        },
+        from,
+        h("span", { "aria-hidden": "true" }, "–"),
+        to,
+        h("button", {}, "Show"),
+      ),
+    ),
     h("section", { class: "panel" }, h("div", { class: "caption-row" }, caption, filter), chart.element, legend),
-    h("section", { class: "panel" }, chosen, table.element));
+    h("section", { class: "panel" }, chosen, table.element),
+  );
 
   function fromNow(length) {
     const now = Date.now() + (data ? data.nowMs - data.heardMs : 0);
@@ -136,38 +203,78 @@ export function timeline(place, parameters, go) {
 
   function describe() {
     const held = data.isWhole ? count(data.total) : `at least ${count(data.total)}`;
-    show(caption,
-      h("strong", {}, `${held} due`), ` in ${duration(span.length)} from ${moment(span.begin)}`,
-      h("span", { class: "dim" }, follows ? " · follows the clock" : ` (${distance(span.begin, data.nowMs)})`, ` · columns of ${duration(data.widthMs)}`),
-      !data.total && data.firstDueMs && h("button", { type: "button", class: "link", onclick: all }, "show all that is held"));
+    show(
+      caption,
+      h("strong", {}, `${held} due`),
+      ` in ${duration(span.length)} from ${moment(span.begin)}`,
+      h(
+        "span",
+        { class: "dim" },
+        follows ? " · follows the clock" : ` (${distance(span.begin, data.nowMs)})`,
+        ` · columns of ${duration(data.widthMs)}`,
+      ),
+      !data.total &&
+        data.firstDueMs &&
+        h("button", { type: "button", class: "link", onclick: all }, "show all that is held"),
+    );
     from.value = inputTime(span.begin);
     to.value = inputTime(span.end);
     for (const [place, button] of [...presets.children].entries())
       button.setAttribute("aria-pressed", String(follows && SPANS[place]?.[1] === span.length));
     const others = data.others?.reduce((sum, number) => sum + number, 0);
-    show(legend,
-      data.topics.map((one, place) => h("li", {},
-        h("button", { type: "button", class: "link", title: topic ? "Show all topics" : `Show ${one.topic} alone`, onclick: () => go("timeline", { ...address(), topic: topic ? "" : one.topic, tag }) },
-          h("i", { class: `dot t${Math.min(place, COLOURS)}` }), one.topic, h("b", {}, count(one.total)), topic && " ✕"))),
-      others && h("li", {}, h("i", { class: `dot t${COLOURS}` }), "other topics ", h("b", {}, count(others))));
+    show(
+      legend,
+      data.topics.map((one, place) =>
+        h(
+          "li",
+          {},
+          h(
+            "button",
+            {
+              type: "button",
+              class: "link",
+              title: topic ? "Show all topics" : `Show ${one.topic} alone`,
+              onclick: () => go("timeline", { ...address(), topic: topic ? "" : one.topic, tag }),
+            },
+            h("i", { class: `dot t${Math.min(place, COLOURS)}` }),
+            one.topic,
+            h("b", {}, count(one.total)),
+            topic && " ✕",
+          ),
+        ),
+      ),
+      others && h("li", {}, h("i", { class: `dot t${COLOURS}` }), "other topics ", h("b", {}, count(others))),
+    );
   }
 
   async function list() {
     const [begin, end] = selection ?? [span.begin, span.end];
     const what = { topic, tag, begin: Math.max(0, Math.floor(begin)), end: Math.ceil(end) };
-    show(chosen,
+    show(
+      chosen,
       h("h2", {}, selection ? `Selected: ${duration(end - begin)} from ${moment(begin)}` : "Next of these"),
       selection && h("button", { type: "button", onclick: () => chart.zoomToSelection() }, "Zoom in"),
       selection && h("button", { type: "button", class: "quiet", onclick: () => select() }, "Clear"),
-      h("button", { type: "button", class: "danger", disabled: !data?.total, onclick: () => bulk(what, load) }, "Change all of these…"));
+      h(
+        "button",
+        { type: "button", class: "danger", disabled: !data?.total, onclick: () => bulk(what, load) },
+        "Change all of these…",
+      ),
+    );
     await table.load(what, data?.nowMs);
   }
 
   function key(event) {
     const keys = {
-      ArrowLeft: () => move(span.moved(-0.25)), ArrowRight: () => move(span.moved(0.25)),
-      "+": () => move(span.zoomed(0.5)), "=": () => move(span.zoomed(0.5)), "-": () => move(span.zoomed(2)),
-      n: () => follow(span.length), 0: all, Escape: () => select(), Enter: () => document.activeElement === chart.picture && chart.zoomToSelection(),
+      ArrowLeft: () => move(span.moved(-0.25)),
+      ArrowRight: () => move(span.moved(0.25)),
+      "+": () => move(span.zoomed(0.5)),
+      "=": () => move(span.zoomed(0.5)),
+      "-": () => move(span.zoomed(2)),
+      n: () => follow(span.length),
+      0: all,
+      Escape: () => select(),
+      Enter: () => document.activeElement === chart.picture && chart.zoomToSelection(),
     };
     if (!keys[event.key]) return false;
     keys[event.key]();
@@ -175,5 +282,11 @@ export function timeline(place, parameters, go) {
   }
 
   load();
-  return { key, leave: () => { asked++; clearTimeout(timer); } };
+  return {
+    key,
+    leave: () => {
+      asked++;
+      clearTimeout(timer);
+    },
+  };
 }

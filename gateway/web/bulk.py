@@ -282,7 +282,8 @@ class Bulk:
             meant = [
                 one
                 for one in page.found
-                if one.sequence < order.bound and one.rescheduled_ms < begun_ms
+                if one.sequence < order.bound
+                and (order.to is None or one.rescheduled_ms < begun_ms)
             ]
             for start in range(0, len(meant), PIECE):
                 if self._goes_on(job):

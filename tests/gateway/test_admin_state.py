@@ -6,6 +6,7 @@ import struct
 
 import pytest
 
+from gateway import topics
 from gateway.wire.codes import RequestCode, ResponseCode
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway
 from tests.gateway.tools import ok, read
@@ -202,13 +203,20 @@ def test_cold_data(client: MemoryClient) -> None:
 
 
 @pytest.mark.parametrize("code", [306, 316, 329])
-def test_cleaning_up_now(gateway: MemoryGateway, client: MemoryClient, code: int) -> None:
+def test_cleaning_up_now(
+    gateway: MemoryGateway,
+    client: MemoryClient,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(topics, "CLEARED_AT_ONCE", 1)
+    client.send_message("gone")
     client.send_message("gone")
     client.send_message("kept")
     ok(client.ask(215, {"topic": "gone"}))
-    assert gateway.store.queue(b"gone", 0).first == 0
-    ok(client.ask(code))
     assert gateway.store.queue(b"gone", 0).first == 1
+    ok(client.ask(code))
+    assert gateway.store.queue(b"gone", 0).first == 2
     assert gateway.store.queue(b"kept", 0).first == 0
 
 

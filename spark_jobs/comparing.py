@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 _NAMES: Final = {int(code): code.name for code in RequestCode}
 _RECORDS: Final = tuple(
     sorted(
-        int(code) for code in PULLS | {RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID}
+        int(code)
+        for code in PULLS
+        | {RequestCode.POP_MESSAGE, RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID}
     )
 )
 """Requests that are answered with messages."""
@@ -140,7 +142,10 @@ class Comparison(msgspec.Struct, kw_only=True):
 
 
 def body_facts(code: int, body: bytes) -> dict[str, str]:
-    """What is compared of an answer's body: of messages their contents, of JSON each key."""
+    """What is compared of an answer's body: of messages their contents, of JSON each key.
+
+    Lists in JSON are sets of queues, clients or addresses; their order is a hash table's.
+    """
     if code in _RECORDS:
         try:
             messages = decode_messages(body)
@@ -159,7 +164,15 @@ def body_facts(code: int, body: bytes) -> dict[str, str]:
         return {"body.bytes": body.hex() if len(body) <= 64 else f"{len(body)} bytes"}
     if not isinstance(value, dict):
         return {"body.value": json.dumps(value, sort_keys=True)}
-    return {f"body.{name}": json.dumps(part, sort_keys=True) for name, part in value.items()}
+    return {
+        f"body.{name}": json.dumps(_unordered(part), sort_keys=True) for name, part in value.items()
+    }
+
+
+def _unordered(value: Any) -> Any:
+    if isinstance(value, list):
+        return sorted(value, key=lambda one: json.dumps(one, sort_keys=True))
+    return value
 
 
 def compare(

@@ -52,7 +52,7 @@ DDL: Final = (
 SENT: Final = "sent"
 """A producer sent it; `answer_code` is null where no answer was seen."""
 DELIVERED: Final = "delivered"
-"""A consumer of `group` was given it, by a pull."""
+"""A consumer of `group` was given it, by a pull or a pop."""
 PARKED: Final = "parked"
 """A broker stored it for later (commit log)."""
 STORED: Final = "stored"
@@ -72,7 +72,10 @@ SENDS: Final = frozenset(
 PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 CODES: Final = tuple(
     sorted(
-        int(code) for code in SENDS | PULLS | {RequestCode.RECALL_MESSAGE, RequestCode.HEART_BEAT}
+        int(code)
+        for code in SENDS
+        | PULLS
+        | {RequestCode.POP_MESSAGE, RequestCode.RECALL_MESSAGE, RequestCode.HEART_BEAT}
     )
 )
 """Requests that `messages_of_pair` reads something from."""
@@ -161,7 +164,7 @@ def messages_of_pair(pair: Mapping[str, Any], levels: tuple[int, ...]) -> Iterat
     try:
         if code in SENDS:
             yield from _sent(pair, ext, place, levels)
-        elif code in PULLS:
+        elif code in PULLS or code == RequestCode.POP_MESSAGE:
             yield from _delivered(pair, ext, place, levels)
         elif code == RequestCode.HEART_BEAT:
             yield from _subscribed(pair, place)

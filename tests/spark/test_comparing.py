@@ -107,6 +107,10 @@ def test_bodies_are_compared_by_what_they_mean() -> None:
     assert body_facts(pull, records) == body_facts(pull, moved)
     assert body_facts(pull, records)["body.tags"] == "red,"
     assert "body.unreadable" in body_facts(pull, records[:-1])
+    assert body_facts(int(RequestCode.POP_MESSAGE), records) == body_facts(pull, records)
+    assert body_facts(41, b'{"set":[{"q":0},{"q":1}]}') == body_facts(
+        41, b'{"set":[{"q":1},{"q":0}]}'
+    )
     assert body_facts(105, b'{"b":{0:"x"},"a":1}') == {"body.b": '{"0": "x"}', "body.a": "1"}
     assert body_facts(26, b"\xff\x00") == {"body.bytes": "ff00"}
 

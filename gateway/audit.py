@@ -11,10 +11,12 @@ the batch of the change was refused.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
@@ -199,7 +201,11 @@ class _File:
 
 
 class _Handler(RotatingFileHandler):
-    """Rotates by size; what goes wrong is for whoever writes."""
+    """Rotates by size; what goes wrong is for whoever writes. The files are for their owner alone."""
+
+    def _open(self) -> TextIOWrapper:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        return os.fdopen(os.open(self.baseFilename, flags, 0o600), "a", encoding="utf-8")
 
     def handleError(self, record: logging.LogRecord) -> None:
         error = sys.exception()

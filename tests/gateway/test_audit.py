@@ -144,6 +144,7 @@ def test_files_are_put_aside(make_gateway: MakeGateway) -> None:
     files = sorted(file.name for file in gateway.data.glob("audit*"))
     assert files == ["audit.jsonl", "audit.jsonl.1", "audit.jsonl.2"]
     assert all((gateway.data / file).stat().st_size <= 1024 for file in files)
+    assert all((gateway.data / file).stat().st_mode & 0o777 == 0o600 for file in files)
     numbers = [line["number"] for line in lines(gateway)]
     assert numbers == list(range(numbers[0], 100))
     assert len(numbers) > 20

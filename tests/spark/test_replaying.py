@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gateway.wire.codes import RequestCode
+from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command, decode_command, encode_response
 from gateway.wire.frames import FrameBuffer
 from gateway.wire.properties import parse
@@ -268,3 +268,19 @@ def test_after_a_kill_nothing_is_sent_twice(server: Server, tmp_path: Path) -> N
     assert set(ids.values()) == {1}
     assert len(ids) == before + outcomes["answered"]
     assert count - len(ids) <= 1, "what was noted and not sent is lost to the replay"
+
+
+def test_a_target_that_refuses_is_told_and_teaches_nothing(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(command: Command) -> bytes:
+        return encode_response(command.opaque, ResponseCode.SYSTEM_BUSY, remark="too many requests")
+
+    monkeypatch.setattr(server, "answer", refuse)
+    rows = [sent(0, "A" * 32)]
+    rows.append(asked(100, RECALL, {"topic": "orders", "recallHandle": "old-" + "A" * 32}))
+    results = play(server.address, tmp_path, rows)
+    assert [row["outcome"] for row in results] == ["answered"] * 2
+    assert [row["answer_code"] for row in results] == [ResponseCode.SYSTEM_BUSY] * 2
+    assert results[0]["answer_remark"] == "too many requests"
+    assert results[1]["unmapped"] == "recallHandle"

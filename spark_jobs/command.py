@@ -182,13 +182,37 @@ def verify(folder: Path, grace: float, levels: str, **options: Any) -> None:
     "--to", "target", required=True, callback=_address, metavar="HOST:PORT", help="Name server."
 )
 @click.option("--out", required=True, type=_FOLDER, help="The folder of what is answered.")
-@click.option("--speed", default=1.0, type=click.FloatRange(0), help="0: as fast as possible.")
+@click.option(
+    "--speed",
+    default=1.0,
+    type=click.FloatRange(0),
+    help="How much faster; 0: as fast as possible.",
+)
 @click.option("--rate", default=0.0, type=click.FloatRange(0), help="Most requests per second.")
 @click.option("--code", "codes", multiple=True, type=int, help="Only these request codes.")
 @click.option("--without", multiple=True, type=int, help="Not these request codes.")
-@click.option("--delays", type=click.Choice(["keep", "scale"]), default="keep")
-@click.option("--topic", "topics", multiple=True, callback=_renames, metavar="OLD=NEW")
-@click.option("--group", "groups", multiple=True, callback=_renames, metavar="OLD=NEW")
+@click.option(
+    "--delays",
+    type=click.Choice(["keep", "scale"]),
+    default="keep",
+    help="scale divides delays by the speed, but not levels, which are the server's. Default: keep.",
+)
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    callback=_renames,
+    metavar="OLD=NEW",
+    help="Send to another topic than was recorded.",
+)
+@click.option(
+    "--group",
+    "groups",
+    multiple=True,
+    callback=_renames,
+    metavar="OLD=NEW",
+    help="And for another group.",
+)
 @click.option(
     "--lead",
     default=10.0,

@@ -13,10 +13,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from compat.bench import load, machine
+from compat.bench import holding, load, machine
 from compat.bench.load import Measured, Progress
 from compat.bench.records import Received, Sent, balance, lateness, send_times
-from compat.bench.results import FORMAT, Outcome, Results, Storm
+from compat.bench.results import FORMAT, Held, Outcome, Results, Storm
 from compat.bench.scenarios import Scenario
 from compat.bench.systems import SYSTEMS
 from compat.toolchain import CLIENT_VERSIONS, PROJECT, java, java_version
@@ -41,7 +41,11 @@ def steps(scenarios: Sequence[Scenario], systems: Sequence[str], repeat: int) ->
     for turn in range(repeat):
         for number, scenario in enumerate(scenarios):
             order = systems if (turn + number) % 2 == 0 else systems[::-1]
-            found += [Step(scenario, system) for system in order]
+            found += [
+                Step(scenario, system)
+                for system in order
+                if system == "tidegate" or not scenario.alone
+            ]
     return found
 
 
@@ -62,16 +66,27 @@ def run_step(step: Step, folder: Path, tell: Callable[[Progress], None]) -> Outc
     Raises StartError or LoadError.
     """
     scratch = folder / f"{step.system}-{step.scenario.name}"
-    tell(Progress("starting the server"))
+    filling = step.scenario.held > 0
+    tell(Progress("filling its folder" if filling else "starting the server"))
     try:
-        with SYSTEMS[step.system](scratch / "server", step.scenario.flush) as system:
+        with SYSTEMS[step.system](scratch / "server", step.scenario) as system:
+            held = None
+            if step.scenario.kind == "held":
+                tell(Progress("looking up"))
+                held = holding.measure(
+                    system.address,
+                    step.scenario.held,
+                    start_seconds=system.start_seconds,
+                    fill_seconds=system.fill_seconds,
+                    disk_bytes=system.filled_bytes,
+                )
             measured = load.run(step.scenario, system, scratch, tell)
-        return judge(step, measured)
+        return judge(step, measured, held)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def judge(step: Step, measured: Measured) -> Outcome:
+def judge(step: Step, measured: Measured, held: Held | None = None) -> Outcome:
     """The figures of one run."""
     ledger = balance(measured.sent, measured.received)
     if not step.scenario.consume:
@@ -95,6 +110,7 @@ def judge(step: Step, measured: Measured) -> Outcome:
         failures=measured.failures,
         client_gc_ms=measured.client_gc_ms,
         storm=_judge_storm(*measured.storm) if measured.storm else None,
+        held=held,
     )
 
 

@@ -17,20 +17,25 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from compat.bench import campaign, load, report, results, scenarios
 from compat.bench.campaign import Step
+from compat.bench.holding import FillError
 from compat.bench.load import LoadError
 from compat.bench.records import RecordError
 from compat.bench.results import Results, ResultsError
 from compat.bench.systems import SYSTEMS, StartError
 from compat.real_broker import RealBrokerError
 from compat.toolchain import TOOLS, ToolchainError
+from gateway.client import ClientError, RefusalError
 
 _FOLDER: Final = TOOLS / "bench"
 _TITLES: Final = {"tidegate": "Tidegate", "rocketmq": "RocketMQ"}
 
 _KNOWN_ERRORS: Final = (
+    ClientError,
+    FillError,
     LoadError,
     RealBrokerError,
     RecordError,
+    RefusalError,
     ResultsError,
     StartError,
     ToolchainError,
@@ -41,7 +46,7 @@ Tell = Callable[[load.Progress], None]
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--quick", "extent", flag_value="quick", help="What matters most, about 3 minutes.")
-@click.option("--full", "extent", flag_value="full", help="Everything, about half an hour.")
+@click.option("--full", "extent", flag_value="full", help="Everything, about 40 minutes.")
 @click.option(
     "--only", type=click.Choice(list(_TITLES)), help="Run one system instead of both in turn."
 )
@@ -50,7 +55,8 @@ Tell = Callable[[load.Progress], None]
     "names",
     multiple=True,
     metavar="NAME",
-    help="Run only this one, of quick or full; may be given several times.",
+    help="Run only this one, of quick or full, or held-N with any number N of messages; may be given several times. "
+    "One that is held against another brings that along.",
 )
 @click.option(
     "--repeat",
@@ -113,7 +119,7 @@ def bench(
         if show:
             report.show(console, results.load(show), earlier)
             return
-        chosen = _choose(extent, names)
+        chosen = choose(extent, names)
         file = output or folder / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}.json"
         found = _run(chosen, [only] if only else list(SYSTEMS), repeat, folder, file)
     except _KNOWN_ERRORS as error:
@@ -123,17 +129,25 @@ def bench(
     console.print(f"\nresults: {file}", soft_wrap=True)
 
 
-def _choose(extent: str | None, names: Sequence[str]) -> list[scenarios.Scenario]:
+def choose(extent: str | None, names: Sequence[str]) -> list[scenarios.Scenario]:
+    """The scenarios of an extent, or those with these names and what they are held against."""
     if not names:
         return scenarios.full() if extent == "full" else scenarios.quick()
     # A scenario of the same name is shorter in the quick run, which therefore counts first.
     known = {s.name: s for s in scenarios.full()}
     if extent != "full":
         known |= {s.name: s for s in scenarios.quick()}
+    known |= {name: found for name in names if (found := scenarios.named(name))}
     unknown = [name for name in names if name not in known]
     if unknown:
         raise click.UsageError(f"no scenario {unknown[0]!r}; there are: {', '.join(known)}")
-    return [known[name] for name in names]
+    chosen: list[scenarios.Scenario] = []
+    for name in names:
+        # What a scenario is held against is run before it.
+        for needed in (known[name].beside, name):
+            if needed and known[needed] not in chosen:
+                chosen.append(known[needed])
+    return chosen
 
 
 def _run(

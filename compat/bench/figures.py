@@ -46,6 +46,8 @@ class Goal:
     """The figure itself: at most this (at least, where more is better)."""
     ratio: float | None = None
     """The ratio to RocketMQ's: at most this (at least, where more is better)."""
+    beside: float | None = None
+    """The ratio to Tidegate's own in the scenario that stands beside: likewise."""
 
     def text(self, figure: Figure) -> str:
         """The goal in a few characters."""
@@ -55,10 +57,22 @@ class Goal:
             parts.append(f"{sign} {self.limit:,g}" if self.limit else "0")
         if self.ratio is not None:
             parts.append(f"{sign} {self.ratio:g}x")
+        if self.beside is not None:
+            parts.append(f"{sign} {self.beside:g}x the other's")
         return ", ".join(parts)
 
-    def is_met(self, figure: Figure, own: float | None, other: float | None) -> bool | None:
-        """Whether the goal is met; None when that cannot be told."""
+    def is_met(
+        self,
+        figure: Figure,
+        own: float | None,
+        other: float | None,
+        beside: float | None = None,
+    ) -> bool | None:
+        """Whether the goal is met; None when that cannot be told.
+
+        :param other: RocketMQ's figure.
+        :param beside: Tidegate's in the scenario that stands beside.
+        """
         if own is None:
             return None
         pairs: list[tuple[float, float]] = []
@@ -68,6 +82,10 @@ class Goal:
             if other is None:
                 return None
             pairs.append((own, self.ratio * other))
+        if self.beside is not None:
+            if beside is None:
+                return None
+            pairs.append((own, self.beside * beside))
         return all(
             value >= bound if figure.more_is_better else value <= bound for value, bound in pairs
         )
@@ -103,6 +121,18 @@ def _firing(outcome: Outcome) -> Spread | None:
 
 def _stored(outcome: Outcome) -> Spread | None:
     return outcome.stored
+
+
+def _by_id(outcome: Outcome) -> Spread | None:
+    return outcome.held.by_id if outcome.held else None
+
+
+def _by_key(outcome: Outcome) -> Spread | None:
+    return outcome.held.by_key if outcome.held else None
+
+
+def _by_range(outcome: Outcome) -> Spread | None:
+    return outcome.held.by_range if outcome.held else None
 
 
 def _storm_firing(outcome: Outcome) -> Spread | None:
@@ -179,6 +209,25 @@ STORM_FIGURES: Final = (
     Figure("storm.doubled", "storm doubled", _storm_count(lambda e: e.doubled), 0, is_count=True),
     Figure("storm.early", "storm early", _storm_count(lambda e: e.early), 0, is_count=True),
 )
+HELD_FIGURES: Final = (
+    Figure(
+        "start",
+        "start to first answer, s",
+        lambda o: o.held.start_seconds if o.held else None,
+        digits=2,
+    ),
+    Figure("id.p50", "look-up by id P50, ms", _part(_by_id, lambda s: s.p50), digits=2),
+    Figure("id.p99", "look-up by id P99, ms", _part(_by_id, lambda s: s.p99), digits=2),
+    Figure("key.p50", "look-up by key P50, ms", _part(_by_key, lambda s: s.p50), digits=2),
+    Figure("key.p99", "look-up by key P99, ms", _part(_by_key, lambda s: s.p99), digits=2),
+    Figure("range.p50", "page of a topic P50, ms", _part(_by_range, lambda s: s.p50), digits=2),
+    Figure("range.p99", "page of a topic P99, ms", _part(_by_range, lambda s: s.p99), digits=2),
+    Figure(
+        "full",
+        "disk held before the start, MiB",
+        lambda o: o.held.disk_bytes / _MIB if o.held else None,
+    ),
+)
 END_TO_END: Final = (
     Figure("e2e.p50", "send to receipt P50, ms", _part(_firing, lambda s: s.p50), digits=0),
     Figure("e2e.p99", "send to receipt P99, ms", _part(_firing, lambda s: s.p99), digits=0),
@@ -190,8 +239,13 @@ FIGURES: Final[dict[Kind, tuple[Figure, ...]]] = {
     "levels": (RATE, *FIRING_FIGURES, *FAULTS, *SEND_FIGURES, CPU, CORES, *RESOURCES),
     "normal": (RATE, *SEND_FIGURES, *END_TO_END, *FAULTS, CPU_RATE, CPU, CORES, *RESOURCES),
     "storm": (RATE, *STORM_FIGURES, *SEND_FIGURES, *FIRING_FIGURES, *FAULTS, CORES, *RESOURCES[2:]),
+    "waiting": (RATE, *END_TO_END, *FAULTS, CPU, CORES, *RESOURCES[2:]),
+    "workers": (RATE, *SEND_FIGURES, FAULTS[0], CPU, CORES, *RESOURCES),
+    "held": (RATE, *HELD_FIGURES, *SEND_FIGURES, FAULTS[0], CPU, CORES, *RESOURCES),
 }
 
+_LOOK_UPS: Final = ("id", "key", "range")
+_PARTS: Final = ("p50", "p99")
 _NONE: Final = Goal(limit=0)
 _MEMORY: Final = {"memory": Goal(limit=300)}
 _DISK: Final = {"written": Goal(ratio=0.5), "held": Goal(ratio=0.5)}
@@ -227,6 +281,20 @@ def goals(scenario: Scenario) -> dict[str, Goal]:
             }
         case "normal":
             return {"cpu_rate": Goal(ratio=0.8), **_FAULTLESS, **_MEMORY}
+        case "waiting":
+            cpu = {"cpu": Goal(beside=2)} if scenario.beside else {}
+            return {**cpu, **_FAULTLESS, **_MEMORY}
+        case "workers":
+            # Where no core is free the rate cannot grow; a worker that costs little more than one alone would add its
+            # share if there were one.
+            return {"cpu": Goal(beside=1 / 0.8)} if scenario.beside else {}
+        case "held":
+            return {
+                **({"rate": Goal(beside=0.8)} if scenario.beside else {}),
+                "start": Goal(limit=2),
+                **{f"{kind}.{part}": Goal(limit=10) for kind in _LOOK_UPS for part in _PARTS},
+                **_MEMORY,
+            }
 
 
 def _firing_goals(limits: tuple[float, ...]) -> dict[str, Goal]:

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -89,7 +90,7 @@ def run(
     errors = scratch / "load.err"
     with errors.open("wb") as complaints:
         process = children.start(
-            _command(prepare(), scenario, system.address, records, scratch),
+            _command(scenario, system.address, records, scratch),
             folder=scratch,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -180,9 +181,7 @@ def _watch(
     )
 
 
-def _command(
-    program: _Program, scenario: Scenario, address: str, records: Path, scratch: Path
-) -> list[str]:
+def _command(scenario: Scenario, address: str, records: Path, scratch: Path) -> list[str]:
     plan: dict[str, object] = {
         "namesrv": address,
         "topic": f"bench-{scenario.name}",
@@ -200,6 +199,13 @@ def _command(
         "patience": _PATIENCE_S,
         "storm": scenario.storm,
     }
+    if scenario.kind == "waiting":
+        return [
+            *(sys.executable, "-m", "compat.bench.waiting", address, str(plan["topic"])),
+            *(str(records), str(scenario.consumers), str(scenario.rate), str(scenario.warmup)),
+            *(str(scenario.seconds), str(scenario.body)),
+        ]
+    program = prepare()
     return [
         str(program.java),
         # One size from the start: a growing heap pauses the client, and its pauses look like the server's.

@@ -28,6 +28,8 @@ def show(console: Console, results: Results, earlier: Results | None = None) -> 
         # Not the table's own title, which is folded to the table's width.
         console.print(Text(f"\n{scenario.title}", style="bold"))
         console.print(table(results, scenario, earlier))
+        for line in comparisons(results, scenario):
+            console.print(line, markup=False)
         for line in failures(results, scenario):
             console.print(line, markup=False)
 
@@ -97,11 +99,28 @@ def table(results: Results, scenario: Scenario, earlier: Results | None = None) 
             cells.append(ratio(own, other))
         if "tidegate" in systems:
             goal = held_to.get(figure.key)
-            met = goal.is_met(figure, own, other) if goal else None
+            beside = figure.over(results.of(scenario.beside, "tidegate"))
+            met = goal.is_met(figure, own, other, beside) if goal else None
             cells.append(goal.text(figure) if goal else "")
             cells.append(_MET[met])
         shown.add_row(*cells)
     return shown
+
+
+def comparisons(results: Results, scenario: Scenario) -> list[str]:
+    """A line of each figure that is held against that of the scenario beside."""
+    lines = []
+    held_to = goals(scenario)
+    for figure in FIGURES[scenario.kind]:
+        goal = held_to.get(figure.key)
+        if goal is None or goal.beside is None:
+            continue
+        for name, title in _TITLES.items():
+            own = figure.over(results.of(scenario.name, name))
+            beside = figure.over(results.of(scenario.beside, name))
+            if times := ratio(own, beside):
+                lines.append(f"{title}: {figure.label}: {times} times that of {scenario.beside}")
+    return lines
 
 
 def failures(results: Results, scenario: Scenario) -> list[str]:

@@ -27,6 +27,22 @@ class Storm(msgspec.Struct, frozen=True, kw_only=True):
     stored: Spread | None
 
 
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """How a server does that begins with a folder full of messages."""
+
+    fill_seconds: float
+    """How long filling the folder took: no figure of the server's."""
+    disk_bytes: int
+    """What the messages occupied on disk before the start."""
+    start_seconds: float
+    """From the start of the process to its first answer. The files were not in the page cache."""
+    by_id: Spread | None
+    """Look-ups of one message by its id, from the question to the answer; None where none is held."""
+    by_key: Spread | None
+    by_range: Spread | None
+    """First pages of one topic's messages that are due in an hour chosen at random."""
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """One scenario on one system, once."""
 
@@ -57,6 +73,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Failed sends, by the start of the error's text."""
     client_gc_ms: int
     storm: Storm | None = None
+    held: Held | None = None
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):

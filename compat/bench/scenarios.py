@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final, Literal
 
 import msgspec
@@ -9,10 +10,13 @@ import msgspec
 Flush = Literal["sync", "async"]
 """Whether a send is answered after it is on disk, or before."""
 
-Kind = Literal["sends", "life", "levels", "normal", "storm"]
+Kind = Literal["sends", "life", "levels", "normal", "storm", "waiting", "workers", "held"]
 
 _STORM_SENDS_PER_SECOND: Final = 4_000
 """About how fast a storm is gathered, with the reserve that is left until it is due."""
+
+_FILLED_PER_SECOND: Final = 15_000
+"""About how fast a data folder is filled."""
 
 _FAR_MS: Final = (30 * 60_000, 120 * 60_000)
 """Delays that end long after the run: such a scenario measures the accepting alone."""
@@ -43,6 +47,16 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     queues: int = 8
     storm: int = 0
     """So many messages of another topic are due in one second while the load goes on."""
+    consumers: int = 1
+    """Consumers whose pulls wait; several share out the messages' tags among them."""
+    workers: int = 1
+    """The gateway's setting."""
+    held: int = 0
+    """Messages that the data folder holds before the server starts."""
+    beside: str = ""
+    """The scenario whose figures this one's are held against."""
+    alone: bool = False
+    """It says something about the gateway only."""
 
     @property
     def longest_delay(self) -> float:
@@ -57,8 +71,11 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     def expected_seconds(self) -> float:
         """About how long a run takes, with the start of a server and of the client."""
         drain = 2 * self.longest_delay if self.consume else 0
-        return 12 + self.warmup + self.seconds + drain + self.storm / _STORM_SENDS_PER_SECOND
+        gathering = self.storm / _STORM_SENDS_PER_SECOND + self.held / _FILLED_PER_SECOND
+        return 12 + self.warmup + self.seconds + drain + gathering
 
+
+_HELD_NAME: Final = re.compile(r"held-(\d{1,9})")
 
 _LEVEL_SECONDS: Final = {1: 1, 2: 5, 3: 10}
 """The default table's first delay levels: those that a benchmark can wait for."""
@@ -154,4 +171,64 @@ def full() -> list[Scenario]:
             storm=500_000,
         )
     )
-    return scenarios
+    scenarios += [_waiting(1, beside=""), _waiting(100, beside="waiting-1")]
+    scenarios += [_workers(count) for count in (1, 2, 4)]
+    return [*scenarios, held(0), held(1_000_000)]
+
+
+def named(name: str) -> Scenario | None:
+    """A scenario that is in no run unless it is asked for: `held-N` of any N."""
+    found = _HELD_NAME.fullmatch(name)
+    return held(int(found[1])) if found else None
+
+
+def held(count: int) -> Scenario:
+    """Sends and look-ups while so many messages wait."""
+    return Scenario(
+        name=f"held-{count}",
+        kind="held",
+        title=f"Timed sends and look-ups while {count:,} messages are held, 16 threads, sync flush",
+        flush="sync",
+        threads=16,
+        delay_ms=_FAR_MS,
+        consume=False,
+        seconds=12,
+        warmup=10,
+        held=count,
+        beside="held-0" if count else "",
+        alone=True,
+    )
+
+
+def _waiting(consumers: int, beside: str) -> Scenario:
+    who = "1 consumer" if consumers == 1 else f"{consumers} consumers that filter by tag"
+    return Scenario(
+        name=f"waiting-{consumers}",
+        kind="waiting",
+        title=f"500 messages per s for now to {who}, long polling, async flush",
+        flush="async",
+        threads=1,
+        rate=500,
+        seconds=15,
+        warmup=5,
+        queues=1,
+        consumers=consumers,
+        beside=beside,
+    )
+
+
+def _workers(count: int) -> Scenario:
+    return Scenario(
+        name=f"workers-{count}",
+        kind="workers",
+        title=f"Timed sends, 64 threads, workers = {count}, sync flush",
+        flush="sync",
+        threads=64,
+        delay_ms=_FAR_MS,
+        consume=False,
+        seconds=12,
+        warmup=10,
+        workers=count,
+        beside="workers-1" if count > 1 else "",
+        alone=True,
+    )

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from compat import children
-from compat.bench.scenarios import Flush
+from compat.bench import holding
+from compat.bench.scenarios import Scenario
 from compat.real_broker import RealBroker
 
 _START_LIMIT_S: Final = 30
@@ -34,10 +35,16 @@ class System(NamedTuple):
     """The process that takes, keeps and delivers messages."""
     folder: Path
     """Where its data is."""
+    start_seconds: float = 0.0
+    """How long it took until it listened; 0 where that is not measured."""
+    fill_seconds: float = 0.0
+    """How long it took before that to fill its data folder."""
+    filled_bytes: int = 0
+    """What that occupies on disk."""
 
 
 @contextmanager
-def tidegate(folder: Path, flush: Flush) -> Iterator[System]:
+def tidegate(folder: Path, scenario: Scenario) -> Iterator[System]:
     """A gateway in a process of its own, on a free port.
 
     Its other settings are those of the environment variables, so that one can be tried:
@@ -45,18 +52,33 @@ def tidegate(folder: Path, flush: Flush) -> Iterator[System]:
     """
     folder.mkdir(parents=True)
     data, output = folder / "data", folder / "output"
+    begin = time.monotonic()
+    filled_bytes = holding.fill(data, scenario.held) if scenario.held else 0
+    filled = time.monotonic()
     with output.open("wb") as out:
         process = children.start(
             [
                 *(sys.executable, "-m", "gateway.cli", "serve", "--data", data),
-                *("--listen", "127.0.0.1:0", "--flush", flush),
+                *("--listen", "127.0.0.1:0", "--flush", scenario.flush),
+                *("--workers", str(scenario.workers)),
             ],
             folder=folder,
             stdout=out,
             stderr=subprocess.STDOUT,
         )
     try:
-        yield System("tidegate", _address(process, output), process.pid, data)
+        address = _address(process, output)
+        holding.wait_for_answer(address)
+        started = time.monotonic()
+        yield System(
+            "tidegate",
+            address,
+            process.pid,
+            data,
+            start_seconds=started - filled,
+            fill_seconds=filled - begin,
+            filled_bytes=filled_bytes,
+        )
     finally:
         children.stop(process, _STOP_LIMIT_S)
 
@@ -70,16 +92,16 @@ def _address(process: subprocess.Popen[bytes], output: Path) -> str:
         if process.poll() is not None:
             lines = said.strip().splitlines() or [f"exit status {process.returncode}"]
             raise StartError(f"the gateway did not start: {lines[-1]}")
-        time.sleep(0.05)
+        time.sleep(0.01)
     raise StartError(f"the gateway was not listening after {_START_LIMIT_S} s")
 
 
 @contextmanager
-def rocketmq(folder: Path, flush: Flush) -> Iterator[System]:
+def rocketmq(folder: Path, scenario: Scenario) -> Iterator[System]:
     """A real broker with its defaults but for the flush, and a heap of 2 GiB. Its name server is not measured."""
-    with RealBroker(flush=flush, heap="2g", folder=folder) as broker:
+    with RealBroker(flush=scenario.flush, heap="2g", folder=folder) as broker:
         yield System("rocketmq", broker.namesrv_address, broker.pids[0], folder / "store")
 
 
-Start = Callable[[Path, Flush], AbstractContextManager[System]]
+Start = Callable[[Path, Scenario], AbstractContextManager[System]]
 SYSTEMS: Final[dict[str, Start]] = {"tidegate": tidegate, "rocketmq": rocketmq}

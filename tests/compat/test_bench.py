@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from compat.bench import campaign, report, results, scenarios, systems
-from compat.bench.command import bench
+from compat.bench.command import bench, choose
 from compat.bench.figures import CPU, FIGURES, RATE, Goal, goals
 from compat.bench.load import LoadError, Progress
 from compat.bench.machine import Limits, Machine, describe, measure_limits
@@ -253,6 +253,28 @@ def test_the_systems_take_turns_at_going_first() -> None:
     ]
 
 
+def test_what_says_nothing_of_the_broker_is_not_run_on_it() -> None:
+    plan = campaign.steps([scenarios.held(10)], ["tidegate", "rocketmq"], repeat=2)
+    assert [step.system for step in plan] == ["tidegate", "tidegate"]
+
+
+def test_any_number_can_be_held() -> None:
+    found = scenarios.named("held-12345")
+    assert found is not None
+    assert (found.held, found.beside) == (12_345, "held-0")
+    assert scenarios.named("held-many") is None
+    assert scenarios.named("sends-12") is None
+
+
+def test_what_a_scenario_is_held_against_is_run_before_it() -> None:
+    full = [scenario.name for scenario in scenarios.full()]
+    for scenario in scenarios.full():
+        if scenario.beside:
+            assert full.index(scenario.beside) < full.index(scenario.name)
+    chosen = choose(None, ["held-70", "waiting-100", "waiting-1"])
+    assert [s.name for s in chosen] == ["held-0", "held-70", "waiting-1", "waiting-100"]
+
+
 # --- figures and goals ---
 
 SENDS = next(s for s in scenarios.full() if s.name == "sends-16-sync")
@@ -360,6 +382,13 @@ def test_a_goal_for_less(goal: Goal, own: float | None, other: float | None, met
     assert goal.is_met(CPU, own, other) is met
 
 
+@pytest.mark.parametrize(
+    ("own", "beside", "met"), [(79, 100, False), (80, 100, True), (80, None, None)]
+)
+def test_a_goal_beside_another_scenario(own: float, beside: float | None, met: bool) -> None:
+    assert Goal(beside=0.8).is_met(RATE, own, None, beside) is met
+
+
 @pytest.mark.parametrize(("own", "met"), [(199, False), (200, True)])
 def test_a_goal_for_more(own: float, met: bool) -> None:
     assert Goal(ratio=2).is_met(RATE, own, 100) is met
@@ -395,6 +424,16 @@ def test_systems_stand_side_by_side_with_ratio_and_goal() -> None:
 )
 def test_a_ratio_shows_two_digits_that_matter(own: float | None, other: float, text: str) -> None:
     assert report.ratio(own, other) == text
+
+
+def test_a_scenario_stands_beside_another() -> None:
+    alone, filtered = (s for s in scenarios.full() if s.kind == "waiting")
+    found = run(outcome(alone, cpu=0.2), outcome(filtered, cpu=0.5), chosen=[alone, filtered])
+    assert report.comparisons(found, alone) == []
+    assert report.comparisons(found, filtered) == [
+        "Tidegate: server CPU a message, µs: 2.50 times that of waiting-1"
+    ]
+    assert "≤ 2x the other's" in shown(found)
 
 
 def test_one_system_alone_has_no_ratio() -> None:
@@ -535,6 +574,37 @@ def test_a_tiny_run_of_sends_alone_waits_for_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.live
+def test_a_full_folder_is_searched_before_it_is_sent_to(tmp_path: Path) -> None:
+    scenario = msgspec.structs.replace(
+        scenarios.held(3_000), seconds=0.5, warmup=0.2, threads=2, flush="async"
+    )
+    found = campaign.run_step(campaign.Step(scenario, "tidegate"), tmp_path, lambda _: None)
+    assert found.ledger.acknowledged > 0
+    assert found.held is not None
+    assert found.held.disk_bytes > 3_000 * 256
+    assert found.held.start_seconds > 0
+    for spread_ in (found.held.by_id, found.held.by_key, found.held.by_range):
+        assert spread_ is not None
+        assert spread_.count == 200
+    text = shown(run(found, chosen=[scenario]))
+    assert cells(text, "look-up by id P50, ms")[1] == "≤ 10"
+
+
+@pytest.mark.live
+def test_filtered_pulls_that_wait_get_every_message_once(tmp_path: Path) -> None:
+    full = {scenario.name: scenario for scenario in scenarios.full()}
+    scenario = msgspec.structs.replace(
+        full["waiting-100"], consumers=5, rate=100, seconds=1, warmup=0.2
+    )
+    found = campaign.run_step(campaign.Step(scenario, "tidegate"), tmp_path, lambda _: None)
+    assert found.ledger == Ledger(
+        acknowledged=100, refused=0, received=100, lost=0, doubled=0, early=0
+    )
+    assert found.firing is not None
+    assert found.firing.min >= 0
+
+
+@pytest.mark.live
 def test_a_small_storm_is_counted_apart(tmp_path: Path) -> None:
     scenario = msgspec.structs.replace(TINY, kind="storm", seconds=6, storm=300)
     found = campaign.run_step(campaign.Step(scenario, "tidegate"), tmp_path, lambda _: None)
@@ -578,8 +648,8 @@ def test_a_gateway_that_dies_under_load_ends_the_run(
     pids: list[int] = []
 
     @contextmanager
-    def remembered(folder: Path, flush: scenarios.Flush) -> Iterator[systems.System]:
-        with systems.tidegate(folder, flush) as system:
+    def remembered(folder: Path, scenario: Scenario) -> Iterator[systems.System]:
+        with systems.tidegate(folder, scenario) as system:
             pids.append(system.pid)
             yield system
 

@@ -1,0 +1,106 @@
+"""A server that begins with a full folder: how soon it answers, and how long look-ups take."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from compat import children
+from compat.bench import fill as filler
+from compat.bench.processes import held_bytes
+from compat.bench.records import Spread, spread
+from compat.bench.results import Held
+from gateway.client import RemotingClient, look_up, successful
+from gateway.wire.codes import RequestCode
+
+_LOOK_UPS: Final = 200
+_HOUR_MS: Final = 3_600_000
+_ANSWER_LIMIT_S: Final = 60
+
+
+class FillError(Exception):
+    """The folder could not be filled; the text is one line."""
+
+
+def fill(data: Path, count: int) -> int:
+    """Fill a gateway's data folder, in a process of its own.
+
+    :returns: bytes that its files then occupy on disk.
+    :raises FillError: when that process fails.
+    """
+    process = children.start(
+        [sys.executable, "-m", "compat.bench.fill", data, str(count)],
+        folder=data.parent,
+        stderr=subprocess.PIPE,
+    )
+    _, complaints = process.communicate()
+    if process.returncode:
+        lines = complaints.decode(errors="replace").strip().splitlines() or ["it was killed"]
+        raise FillError(f"the folder could not be filled: {lines[-1]}")
+    return held_bytes(data)
+
+
+def connect(address: str) -> RemotingClient:
+    """A connection to a server's address."""
+    host, _, port = address.rpartition(":")
+    return RemotingClient(host, int(port), timeout=_ANSWER_LIMIT_S)
+
+
+def wait_for_answer(address: str) -> None:
+    """Returns with the server's first answer. Raises ClientError."""
+    with connect(address) as client:
+        successful(client.ask(RequestCode.GET_BROKER_CLUSTER_INFO))
+
+
+def measure(
+    address: str, count: int, *, start_seconds: float, fill_seconds: float, disk_bytes: int
+) -> Held:
+    """Look messages up. Raises ClientError, and RefusalError."""
+    chance = random.Random(count)
+    now_ms = time.time_ns() // 1_000_000
+    by_id = by_key = by_range = None
+    if count:
+        with connect(address) as client:
+
+            def find_id() -> None:
+                number = chance.randrange(count)
+                _expect(look_up(client, id=filler.message_id(number)).messages, 1)
+
+            def find_key() -> None:
+                number = chance.randrange(0, count, filler.KEYED)
+                page = look_up(client, topic=filler.topic(number), key=filler.key(number))
+                _expect(page.messages, 1)
+
+            def find_page() -> None:
+                topic = filler.topic(chance.randrange(min(count, filler.TOPICS)))
+                begin = now_ms + filler.SOONEST_MS + chance.randrange(filler.SPAN_MS - _HOUR_MS)
+                look_up(client, topic=topic, begin=begin, end=begin + _HOUR_MS, limit=20)
+
+            by_id, by_key, by_range = (_time(one) for one in (find_id, find_key, find_page))
+    return Held(
+        fill_seconds=fill_seconds,
+        disk_bytes=disk_bytes,
+        start_seconds=start_seconds,
+        by_id=by_id,
+        by_key=by_key,
+        by_range=by_range,
+    )
+
+
+def _expect(found: Sequence[object], count: int) -> None:
+    if len(found) != count:
+        raise FillError(f"{len(found)} messages were found in place of {count}")
+
+
+def _time(ask: Callable[[], None]) -> Spread | None:
+    times = []
+    for _ in range(_LOOK_UPS):
+        begin = time.monotonic()
+        ask()
+        times.append((time.monotonic() - begin) * 1_000)
+    return spread(times)

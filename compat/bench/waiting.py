@@ -1,0 +1,236 @@
+"""`python -m compat.bench.waiting NAMESRV TOPIC RECORDS CONSUMERS RATE WARMUP SECONDS BODY`: pulls that wait.
+
+Each consumer is a connection with one pull that waits at the topic's one queue; with several, each wants one tag of as
+many as there are consumers, and one more connection sends messages whose tags take turns. So each message goes to
+exactly one consumer, however many there are. A hundred official clients would need more of the machine than the
+server: this speaks the protocol itself, in one thread.
+
+Standard output and the records are those of `Load.java`, whose place it takes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import selectors
+import socket
+import struct
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from gateway.client import RemotingClient, successful
+from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.commands import Command, decode_command, encode_command
+from gateway.wire.frames import FrameBuffer
+from gateway.wire.messages import decode_messages
+
+_FIRST_ID: Final = 1 << 40
+"""Of what is measured; smaller ones are warm-up."""
+
+_GROUP: Final = "bench-waiting"
+_WAIT_MS: Final = 15_000
+_PATIENCE_S: Final = 30
+_SUSPEND_AND_SUBSCRIBE: Final = 2 | 4
+"""PullSysFlag: wait for a message, and the subscription is in the request."""
+
+_pack_sent = struct.Struct(">3q").pack
+_pack_received = struct.Struct(">4q").pack
+_pack_id = struct.Struct(">q").pack
+_unpack_id = struct.Struct(">q").unpack_from
+
+
+class Connection:
+    """A connection that sends requests and hands on what comes back."""
+
+    def __init__(self, address: tuple[str, int], selector: selectors.BaseSelector) -> None:
+        self.socket = socket.create_connection(address)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._frames = FrameBuffer()
+        self._opaques = itertools.count(1)
+        selector.register(self.socket, selectors.EVENT_READ, self)
+
+    def ask(self, code: int, ext: Mapping[str, str], body: bytes = b"") -> int:
+        """Send a request; its number."""
+        opaque = next(self._opaques)
+        self.socket.sendall(encode_command(code, opaque, ext=ext, body=body))
+        return opaque
+
+    def receive(self) -> list[Command]:
+        """The answers that have arrived."""
+        data = self.socket.recv(1 << 18)
+        if not data:
+            raise ConnectionError("the server closed a connection")
+        return [c for c in map(decode_command, self._frames.feed(data)) if c.is_response]
+
+
+class Consumer:
+    """Pulls one queue from its beginning, for one tag or for all."""
+
+    def __init__(self, connection: Connection, topic: str, number: int, tag: str) -> None:
+        self.connection = connection
+        self._ext = {
+            "consumerGroup": f"{_GROUP}-{number}",
+            "topic": topic,
+            "queueId": "0",
+            "maxMsgNums": "32",
+            "sysFlag": str(_SUSPEND_AND_SUBSCRIBE),
+            "commitOffset": "0",
+            "suspendTimeoutMillis": str(_WAIT_MS),
+            "subscription": tag,
+            "subVersion": "0",
+            "expressionType": "TAG",
+        }
+
+    def pull(self, offset: str) -> None:
+        """Ask for what follows."""
+        self.connection.ask(RequestCode.PULL_MESSAGE, self._ext | {"queueOffset": offset})
+
+
+class Load:
+    """The whole load, turned by one selector."""
+
+    def __init__(self, broker: tuple[str, int], topic: str, consumers: int, body: int) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._topic = topic
+        self._tags = [f"tag{n}" for n in range(consumers)]
+        self._filler = b"x" * max(0, body - 8)
+        self._sender = Connection(broker, self._selector)
+        self._asked: dict[int, tuple[int, int, float]] = {}
+        self._by_socket: dict[Connection, Consumer] = {}
+        self.sent = bytearray()
+        self.received = bytearray()
+        self.acknowledged = self.received_count = 0
+        self.failures: dict[str, int] = {}
+        for number, tag in enumerate(self._tags):
+            connection = Connection(broker, self._selector)
+            only = tag if consumers > 1 else "*"
+            consumer = Consumer(connection, topic, number, only)
+            self._by_socket[connection] = consumer
+            consumer.pull("0")
+
+    def send(self, first: int, rate: float, seconds: float, *, tell: bool) -> float:
+        """Send at a rate, whatever the answers; returns with the last answer, after so many seconds."""
+        begin = time.monotonic()
+        count = int(rate * seconds)
+        told = begin
+        for turn in range(count):
+            planned = begin + turn / rate
+            while (now := time.monotonic()) < planned:
+                self._turn(planned - now)
+            self._send_one(first + turn, planned)
+            if tell and now > told + 0.5:
+                told = now
+                say(event="progress", sent=turn, received=self.received_count)
+        deadline = time.monotonic() + _PATIENCE_S
+        while self._asked and time.monotonic() < deadline:
+            self._turn(0.05)
+        return time.monotonic() - begin
+
+    def drain(self, count: int) -> bool:
+        """Wait until so many have been received; False when that takes too long."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while self.received_count < count:
+            if time.monotonic() > deadline:
+                return False
+            self._turn(0.05)
+        return True
+
+    def idle(self, seconds: float) -> None:
+        """Take what comes for some time."""
+        end = time.monotonic() + seconds
+        while (now := time.monotonic()) < end:
+            self._turn(end - now)
+
+    def _send_one(self, number: int, planned: float) -> None:
+        asked_ms = time.time_ns() // 1_000_000
+        properties = (
+            f"UNIQ_KEY\x01{number:032X}\x02TAGS\x01{self._tags[number % len(self._tags)]}\x02"
+        )
+        properties += f"asked\x01{asked_ms}\x02"
+        ext = {"a": _GROUP, "b": self._topic, "c": "TBW102", "d": "1", "e": "0", "f": "0"}
+        ext |= {"g": str(asked_ms), "h": "0", "i": properties, "j": "0"}
+        opaque = self._sender.ask(RequestCode.SEND_MESSAGE_V2, ext, _pack_id(number) + self._filler)
+        self._asked[opaque] = (number, asked_ms, planned)
+
+    def _turn(self, timeout: float) -> None:
+        for chosen, _ in self._selector.select(timeout):
+            connection: Connection = chosen.data
+            for answer in connection.receive():
+                if connection is self._sender:
+                    self._take_answer(answer)
+                else:
+                    self._take_page(self._by_socket[connection], answer)
+
+    def _take_answer(self, answer: Command) -> None:
+        number, asked_ms, planned = self._asked.pop(answer.opaque)
+        latency = int((time.monotonic() - planned) * 1e9)
+        if answer.code != ResponseCode.SUCCESS:
+            latency = -1
+            reason = f"code {answer.code}, {(answer.remark or '')[:100]}"
+            self.failures[reason] = self.failures.get(reason, 0) + 1
+        if number >= _FIRST_ID:
+            self.sent += _pack_sent(number, asked_ms, latency)
+            self.acknowledged += latency >= 0
+
+    def _take_page(self, consumer: Consumer, answer: Command) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        if answer.code == ResponseCode.SUCCESS:
+            for message in decode_messages(answer.body):
+                (number,) = _unpack_id(message.body)
+                if number >= _FIRST_ID:
+                    self.received += _pack_received(
+                        number, message.born_ms, now_ms, message.store_ms
+                    )
+                    self.received_count += 1
+        consumer.pull(answer.ext().get("nextBeginOffset", "0"))
+
+
+def find_broker(namesrv: str) -> tuple[str, int]:
+    """The address of the one broker that a name server knows."""
+    host, _, port = namesrv.rpartition(":")
+    with RemotingClient(host, int(port)) as client:
+        body = successful(client.ask(RequestCode.GET_BROKER_CLUSTER_INFO)).body
+    ((_, broker),) = msgspec.json.decode(body)["brokerAddrTable"].items()
+    host, _, port = broker["brokerAddrs"]["0"].rpartition(":")
+    return host, int(port)
+
+
+def make_topic(broker: tuple[str, int], topic: str) -> None:
+    """Make a topic with one queue, at the broker itself."""
+    ext = {"topic": topic, "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1"}
+    ext |= {"perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}
+    with RemotingClient(*broker) as client:
+        successful(client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext))
+
+
+def say(**event: object) -> None:
+    """An event, as a line for whoever started this."""
+    print(json.dumps(event), flush=True)
+
+
+def main(arguments: list[str]) -> None:
+    """Run the load as the arguments say."""
+    namesrv, topic, records, *numbers = arguments
+    consumers, rate, warmup, seconds, body = (float(one) for one in numbers)
+    broker = find_broker(namesrv)
+    make_topic(broker, topic)
+    load = Load(broker, topic, int(consumers), int(body))
+    load.send(0, rate, warmup, tell=False)
+    load.idle(1)
+    say(event="ready")
+    sys.stdin.readline()
+    took = load.send(_FIRST_ID, rate, seconds, tell=True)
+    say(event="sent", seconds=took, sent=int(rate * seconds), acknowledged=load.acknowledged)
+    say(event="drained", complete=load.drain(load.acknowledged))
+    Path(records, "sent.bin").write_bytes(load.sent)
+    Path(records, "received.bin").write_bytes(load.received)
+    say(event="done", gc_ms=0, failures=load.failures)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -97,8 +97,8 @@ def spoken(
         values = answers[request][answer]
         if said is not None:
             for path, value in normal.facts(_of_clients(exchange, said)):
-                if request in RACING and path.endswith(_NOT_ALWAYS):
-                    continue
+                if request in RACING and (path.endswith(_NOT_ALWAYS) or value == []):
+                    continue  # what is not there, or not yet
                 is_figure = request in RACING and path in _FIGURES
                 values.setdefault(path, set()).add("<offset>" if is_figure else _text(value))
     return Spoken(seen, codes, answers)

@@ -68,6 +68,7 @@ def a_topic_made_again(stage: Stage) -> None:
     raw, names = stage.raw(), stage.raw_namesrv()
     for body in (b"old", b"older"):
         raw.send(topic, body)
+    until(lambda: raw.max_offset(topic) == 2, "both in their queue", 10)
     raw.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
     names.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic})
     stage.send("sent again", raw, topic, b"new")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from compat import children
-from compat.clients.driver import Driver
+from compat.clients.driver import Driver, until
 from compat.clients.java import JavaClient, Version
 from compat.real_broker import RealBroker
 from gateway.client import RemotingClient
@@ -90,6 +90,22 @@ def test_a_gateway_is_recorded(tmp_path: Path) -> None:
     assert re.search(r"ended: 2 frames, 0\.0 MiB in \d files", said)
     assert codes(folder) == {RequestCode.GET_ROUTEINFO_BY_TOPIC}
     assert not list(folder.glob("*.open"))
+
+
+def test_what_a_killed_recorder_wrote_is_there(tmp_path: Path) -> None:
+    folder = tmp_path / "capture"
+    with GatewayProcess(tmp_path / "data") as gateway:
+        with capturing(gateway.address, folder) as capture:
+            with RemotingClient("127.0.0.1", capture.port) as client:
+                client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"})
+            (file,) = folder.glob("*.open")
+            until(lambda: file.stat().st_size > 500, "the answer to be written", 10)
+            capture.process.kill()
+            capture.process.communicate()
+        with capturing(gateway.address, folder) as capture:
+            assert capture.end()[0] == 0
+    assert codes(folder) == {RequestCode.GET_ROUTEINFO_BY_TOPIC}
+    assert len(list(folder.glob(f"*{SUFFIX}"))) == 2
 
 
 def test_a_server_that_is_down_is_counted(tmp_path: Path) -> None:

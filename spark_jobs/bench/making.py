@@ -20,8 +20,11 @@ from spark_jobs.capture import FROM_CLIENT, FROM_SERVER, MAGIC, OPENED, Record, 
 from spark_jobs.exchanges import decode_frame
 
 _HEAD: Final = struct.Struct(">QIBI")
-_ID: Final = re.compile(rb"(?<![0-9A-F])[0-9A-F]{24}([0-9A-F]{8})(?![0-9A-F])")
-"""Of an id the process's address, number and loader; then time and counter, which are replaced."""
+_ID: Final = re.compile(
+    rb"(?:\\u0001|[^0-9A-F])(?:[0-9A-F]{24})?[0-9A-F]{16}([0-9A-F]{8})[0-9A-F]{8}(?![0-9A-F])"
+)
+"""An id of 32 digits, or 56 of a client with an IPv6 address; what is replaced are digits in front of
+its time and counter."""
 
 
 class Recording(NamedTuple):
@@ -91,8 +94,8 @@ def multiply(
                 stream.write(head + name)
         for copy in range(copies):
             block = template.block.copy()
-            times = start_ns + (copy * count + np.arange(count)) * step_ns
-            block[template.times] = _big_endian(times.astype(np.int64), 8)
+            since_ns = (copy * count + np.arange(count)) * step_ns
+            block[template.times] = _big_endian(start_ns + since_ns.astype(np.int64), 8)
             block[template.connections] = _big_endian(numbers + copy % lanes * width, 4)
             block[template.ids] = np.frombuffer(b"%08X" % copy, np.uint8)
             stream.write(block.data)

@@ -92,6 +92,12 @@ Tell = Callable[[load.Progress], None]
     metavar="FILE",
     help="Run nothing: show a results file.",
 )
+@click.option(
+    "--plots",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Also draw the figures, as SVG files in this folder.",
+)
 def bench(
     extent: str | None,
     only: str | None,
@@ -101,6 +107,7 @@ def bench(
     output: Path | None,
     compare: Path | None,
     show: Path | None,
+    plots: Path | None,
 ) -> None:
     """Measure the gateway beside a real RocketMQ broker, with the official Java client as load.
 
@@ -112,12 +119,15 @@ def bench(
       tidegate bench
       tidegate bench --full --output before.json
       tidegate bench --only tidegate --scenario life-1000-sync --compare before.json
+      tidegate bench --show before.json --plots docs/plots
     """
     console = Console()
     try:
         earlier = results.load(compare) if compare else None
         if show:
-            report.show(console, results.load(show), earlier)
+            found = results.load(show)
+            report.show(console, found, earlier)
+            _draw(console, found, plots)
             return
         chosen = choose(extent, names)
         file = output or folder / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}.json"
@@ -127,6 +137,16 @@ def bench(
         sys.exit(1)
     report.show(console, found, earlier)
     console.print(f"\nresults: {file}", soft_wrap=True)
+    _draw(console, found, plots)
+
+
+def _draw(console: Console, found: Results, folder: Path | None) -> None:
+    if folder is None:
+        return
+    from compat.bench.plots import draw
+
+    for picture in draw(found, folder):
+        console.print(f"plot: {picture}", soft_wrap=True)
 
 
 def choose(extent: str | None, names: Sequence[str]) -> list[scenarios.Scenario]:

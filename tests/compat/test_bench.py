@@ -26,6 +26,7 @@ from compat.bench.command import bench, choose
 from compat.bench.figures import CPU, FIGURES, RATE, Goal, goals
 from compat.bench.load import LoadError, Progress
 from compat.bench.machine import Limits, Machine, describe, measure_limits
+from compat.bench.plots import draw
 from compat.bench.processes import held_bytes, usage
 from compat.bench.records import (
     Ledger,
@@ -462,6 +463,27 @@ def test_an_earlier_run_without_the_scenario_leaves_a_dash() -> None:
 
 def test_a_busy_machine_is_pointed_out() -> None:
     assert "Others were using the machine (load average 3.0" in shown(run(outcome(), load=3.0))
+
+
+# --- plots ---
+
+
+def test_plots_show_what_was_measured(tmp_path: Path) -> None:
+    some = [scenarios.held(count) for count in (0, 1_000)]
+    found = run(outcome(LIFE), outcome(LIFE, "rocketmq"), *map(outcome, some), chosen=[LIFE, *some])
+    pictures = {file.name: file.read_text() for file in draw(found, tmp_path / "new")}
+    assert pictures.keys() == {"rates.svg", "firing.svg", "held.svg"}
+    assert ">9,000<" in pictures["rates.svg"]
+    assert ">life-1000-sync<" in pictures["rates.svg"]
+    assert ">RocketMQ, life-1000-sync<" in pictures["firing.svg"]
+    assert ">messages held<" in pictures["held.svg"]
+    again = {file.name: file.read_text() for file in draw(found, tmp_path)}
+    assert again == pictures
+
+
+def test_what_was_not_measured_is_not_drawn(tmp_path: Path) -> None:
+    found = run(outcome(SENDS))
+    assert [file.name for file in draw(found, tmp_path)] == ["rates.svg"]
 
 
 # --- the results file ---

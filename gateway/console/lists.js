@@ -184,6 +184,8 @@ export function groups(place, parameters, go) {
   return live(list, async () => {
     const found = await pages("/groups", "groups", parameters.get("contains") ?? "");
     const now = Date.now();
+    // Those with work to do first, then those with somebody there.
+    found.sort((one, other) => other.lag - one.lag || other.members.length - one.members.length);
     show(
       list,
       found.map((group) => {
@@ -209,26 +211,30 @@ export function groups(place, parameters, go) {
           group.members.length > 0 && h("p", { class: "mono dim wrap" }, group.members.join("  ")),
           group.topics.length > 0 &&
             h(
-              "table",
-              {},
-              head("topic", "#behind", "oldest waits", "a second", "queues: behind"),
+              "div",
+              { class: "table-box" },
               h(
-                "tbody",
+                "table",
                 {},
-                group.topics.map((one) =>
-                  h(
-                    "tr",
-                    {},
-                    cell("topic", h("a", { href: `#/timeline?topic=${encodeURIComponent(one.topic)}` }, one.topic)),
-                    cell("behind", one.lag),
-                    cell("oldest waits", one.waitingSinceMs ? duration(now - one.waitingSinceMs) : "–"),
-                    cell("a second", short(one.perSecond)),
-                    cell(
-                      "queues",
-                      h(
-                        "span",
-                        { class: "mono dim" },
-                        one.queues.map((queue) => `${queue.queue}: ${count(queue.lag)}`).join("  "),
+                head("topic", "#behind", "oldest waits", "a second", "queues: behind"),
+                h(
+                  "tbody",
+                  {},
+                  group.topics.map((one) =>
+                    h(
+                      "tr",
+                      {},
+                      cell("topic", h("a", { href: `#/timeline?topic=${encodeURIComponent(one.topic)}` }, one.topic)),
+                      cell("behind", one.lag),
+                      cell("oldest waits", one.waitingSinceMs ? duration(now - one.waitingSinceMs) : "–"),
+                      cell("a second", short(one.perSecond)),
+                      cell(
+                        "queues",
+                        h(
+                          "span",
+                          { class: "mono dim" },
+                          one.queues.map((queue) => `${queue.queue}: ${count(queue.lag)}`).join(" · "),
+                        ),
                       ),
                     ),
                   ),

@@ -17,6 +17,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
+from gateway.wire.codes import RequestCode
 from tests.browser import PHONE, Browser
 from tests.gateway.certificates import Authority
 from tests.live.process import GatewayProcess
@@ -43,9 +44,15 @@ def console_of(process: GatewayProcess, scheme: str = "http") -> str:
 class Console:
     """The console of a gateway, in a browser."""
 
-    def __init__(self, browser: Browser, address: str) -> None:
-        self.browser = browser
+    def __init__(self, browser: Browser | None, address: str) -> None:
+        self._browser = browser
         self.address = address
+
+    @property
+    def browser(self) -> Browser:
+        """The browser, for what is done in it."""
+        assert self._browser is not None
+        return self._browser
 
     def api(self, path: str, body: object = None) -> Any:
         """What the API answers."""
@@ -92,10 +99,26 @@ class Console:
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A gateway that holds messages, one of them with keys that would be a script in a careless page."""
+    """A gateway with a consumer group that is behind."""
     folder = tmp_path_factory.mktemp("console")
     with GatewayProcess(folder / "data", "--http", "127.0.0.1:0") as process:
-        yield console_of(process)
+        address = console_of(process)
+        Console(None, address).send(topic="consumed", at="now", queue=0)
+        with process.client() as client:
+            pull = {
+                "consumerGroup": "workers",
+                "topic": "consumed",
+                "queueId": "0",
+                "queueOffset": "0",
+                "maxMsgNums": "1",
+                "sysFlag": "5",
+                "commitOffset": "0",
+                "suspendTimeoutMillis": "0",
+                "subVersion": "0",
+                "subscription": "*",
+            }
+            assert client.ask(RequestCode.PULL_MESSAGE, pull).code == 0
+        yield address
 
 
 @pytest.fixture
@@ -118,6 +141,9 @@ def test_views_fit_and_complain_of_nothing(
     console.see("nav [aria-current]")
     console.see("main .panel")
     console.see("#pulse .tile", "held")
+    for summary in console.browser.page.find_elements(By.CSS_SELECTOR, "summary")[:1]:
+        summary.click()
+        console.see("td", "consumed")
     assert console.browser.overflow() == 0
     ground = console.browser.page.execute_script(
         "return getComputedStyle(document.body).backgroundColor"

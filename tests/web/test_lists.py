@@ -1,0 +1,58 @@
+"""Topics, groups and figures through the API."""
+
+from __future__ import annotations
+
+from tests.gateway.memory import START_MS, MemoryGateway
+from tests.web.http import HttpClient
+
+
+def test_how_far_groups_are(gateway: MemoryGateway, http: HttpClient) -> None:
+    client = gateway.connect()
+    for _ in range(5):
+        client.send_message("orders", fields={"queue": 0})
+        gateway.advance(1_000)
+    client.heartbeat("worker-1", "workers")
+    client.pull("orders", 0, 3, group="workers", commit=3)
+    client.pull("orders", 0, 5, group="done", commit=5)
+    groups = {one["name"]: one for one in http.get("/groups")["groups"]}
+    assert (groups["workers"]["lag"], groups["workers"]["members"]) == (2, ["worker-1"])
+    (topic,) = groups["workers"]["topics"]
+    assert (topic["topic"], topic["waitingSinceMs"]) == ("orders", START_MS + 3_000)
+    assert topic["queues"][0] == {"queue": 0, "first": 0, "end": 5, "offset": 3, "lag": 2}
+    assert (groups["done"]["lag"], groups["done"]["members"]) == (0, [])
+
+
+def test_lists_come_in_pages(gateway: MemoryGateway, http: HttpClient) -> None:
+    client = gateway.connect()
+    for number in range(5):
+        client.send_message(f"Page{number}")
+    names, cursor = [], ""
+    while cursor is not None:
+        page = http.get("/topics", contains="page", limit=2, cursor=cursor)
+        assert len(page["topics"]) <= 2
+        names += [one["name"] for one in page["topics"]]
+        cursor = page["cursor"]
+    assert names == [f"Page{number}" for number in range(5)]
+
+
+def test_what_topics_hold(gateway: MemoryGateway, http: HttpClient) -> None:
+    client = gateway.connect()
+    client.send_message("orders")
+    client.send_message("orders", TIMER_DELAY_SEC="60")
+    (row,) = http.get("/topics", contains="orders")["topics"]
+    assert (row["held"], row["stored"], row["entered"], row["isSystem"]) == (1, 1, 1, False)
+
+
+def test_rates_and_status(gateway: MemoryGateway, http: HttpClient) -> None:
+    client = gateway.connect()
+    for _ in range(20):
+        client.send_message("orders", TIMER_DELAY_MS="500")
+    gateway.advance(10_000)
+    rates = http.get("/rates")
+    assert (rates["accepted"]["total"], rates["fired"]["total"]) == (20, 20)
+    assert (rates["timedTotal"], rates["held"], rates["overdueMs"]) == (20, 0, 0)
+    assert rates["fired"]["minute"] == 2
+    assert sum(rates["firingError"]["counts"]) == 20
+    assert len(rates["firingError"]["counts"]) == len(rates["firingError"]["bounds"]) + 1
+    status = http.get("/status")
+    assert (status["broker"], status["user"], status["reasons"]) == ("broker-a", None, [])

@@ -11,21 +11,23 @@ PYTEST := $(BIN)/python -m pytest
 # Any of these that is new enough; PYTHON=... chooses.
 PYTHONS := $(or $(PYTHON),python3.13 python3.12 python3.11 python3.14 python3 python)
 
-# Debian's packages that tests use where they are there: a browser for pages, a recorder of packets.
-SYSTEM_PROGRAMS := chromium chromedriver tcpdump
-SYSTEM_PACKAGES := chromium chromium-driver tcpdump fonts-dejavu-core
+# Debian's packages that tests use where they are there: a browser for pages, a recorder of packets, a clock to set.
+SYSTEM_PROGRAMS := chromium chromedriver tcpdump faketime
+SYSTEM_PACKAGES := chromium chromium-driver tcpdump faketime fonts-dejavu-core
 
-.PHONY: help setup setup-clients setup-test setup-system run demo-replay test test-fast lint bench bench-spark example-java example-python clean
+.PHONY: help setup setup-clients setup-test setup-system run demo-replay test test-fast lint bench bench-full torture bench-spark example-java example-python clean
 
 help:
 	@echo "make setup           virtual environment in $(VENV), with the command $(BIN)/tidegate"
 	@echo "make run             serve on 127.0.0.1:9876, data in the default folder"
 	@echo "make test            every check, with real clients and a real RocketMQ broker"
 	@echo "make test-fast       the checks that start no other processes"
-	@echo "make setup-system    Debian's packages that some tests need, when root: a browser, tcpdump"
+	@echo "make setup-system    Debian's packages that some tests need, when root: a browser, tcpdump, faketime"
 	@echo "make lint            format, style and types alone"
 	@echo "make demo-replay     real clients recorded at a real RocketMQ, replayed and compared, with a report"
 	@echo "make bench           figures of the gateway and of a real RocketMQ broker"
+	@echo "make bench-full      all of them, in about 40 minutes"
+	@echo "make torture         kills, full disks, stopped clocks and crowds under load, for 5 minutes"
 	@echo "make bench-spark     figures of the jobs on recorded traffic (docs/replay.md)"
 	@echo "make example-java    the Java quick start, against a running 'make run'"
 	@echo "make example-python  the Python quick start, likewise"
@@ -98,7 +100,13 @@ demo-replay: $(VENV)/installed-demo setup-system
 	$(BIN)/python -m compat.demo $(if $(OUT),--out $(OUT))
 
 bench: setup-clients
-	$(BIN)/python -m compat.bench
+	$(BIN)/python -m compat.bench $(BENCH)
+
+bench-full: setup-clients
+	$(BIN)/python -m compat.bench --full $(BENCH)
+
+torture: setup-test setup-system
+	$(BIN)/python -m tests.torture $(TORTURE)
 
 bench-spark: setup-test
 	$(BIN)/python -m spark_jobs.bench $(BENCH_SPARK)

@@ -63,6 +63,8 @@ def _rates(results: Results) -> Picture | None:
 def _bars(axes: Axes, results: Results, chosen: Sequence[Scenario], figure: Figure) -> None:
     for number, (system, (title, colour)) in enumerate(_SYSTEMS.items()):
         values = [figure.over(results.of(scenario.name, system)) for scenario in chosen]
+        if not any(values):
+            continue
         places = [row + (number - 0.5) * _BAR for row in range(len(chosen))]
         bars = axes.barh(places, [value or 0 for value in values], _BAR, color=colour, label=title)
         labels = ["" if value is None else f"{value:,.0f}" for value in values]

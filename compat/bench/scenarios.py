@@ -15,7 +15,7 @@ Kind = Literal["sends", "life", "levels", "normal", "storm", "waiting", "workers
 _STORM_SENDS_PER_SECOND: Final = 4_000
 """About how fast a storm is gathered, with the reserve that is left until it is due."""
 
-_FILLED_PER_SECOND: Final = 15_000
+_FILLED_PER_SECOND: Final = 30_000
 """About how fast a data folder is filled."""
 
 _FAR_MS: Final = (30 * 60_000, 120 * 60_000)

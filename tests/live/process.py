@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -21,8 +22,11 @@ _LISTENING = re.compile(r"listening on 127\.0\.0\.1:(\d+)")
 class GatewayProcess:
     """`tidegate serve` on a free port, which it keeps over restarts."""
 
-    def __init__(self, data: Path, *flags: str) -> None:
+    def __init__(
+        self, data: Path, *flags: str, environment: Mapping[str, str] | None = None
+    ) -> None:
         self.data = data
+        self._environment = environment
         self._flags = flags
         self.port = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -60,7 +64,11 @@ class GatewayProcess:
         self.data.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = children.start(
-                command, folder=self.data.parent, stdout=subprocess.PIPE, stderr=log
+                command,
+                folder=self.data.parent,
+                environment=self._environment,
+                stdout=subprocess.PIPE,
+                stderr=log,
             )
         assert self._process.stdout is not None
         line = self._process.stdout.readline().decode()

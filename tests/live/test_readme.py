@@ -11,8 +11,8 @@ import pytest
 
 from compat.clients.driver import until
 from compat.toolchain import PROJECT, has_cpp_client
+from tests.live.ledger import send
 from tests.live.process import GatewayProcess
-from tests.live.test_crash import send
 
 pytestmark = pytest.mark.live
 

@@ -1,0 +1,141 @@
+"""The command line of the torture test."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
+
+import rich_click as click
+
+from tests.torture import harms
+from tests.torture.harms import Terms
+from tests.torture.site import MAX_CONNECTIONS, Site, disk
+
+_MIB = 1 << 20
+
+
+class Verdict(NamedTuple):
+    """What a run came to."""
+
+    acknowledged: int
+    fired: int
+    aborted: int
+    moved: int
+    refused: int
+    faults: dict[str, set[str]]
+    harms: Counter[str]
+    own_memory: int
+    """The most, in bytes, at the moments that it was looked at."""
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing was lost, early or doubled."""
+        return not any(self.faults.values())
+
+    def __str__(self) -> str:
+        done = ", ".join(f"{count} x {name}" for name, count in sorted(self.harms.items()))
+        faults = ", ".join(f"{len(ids)} {kind}" for kind, ids in self.faults.items())
+        return (
+            f"{self.harms.total()} harms ({done}); {self.acknowledged:,} messages acknowledged, "
+            f"{self.moved:,} moved, {self.aborted:,} aborted, {self.fired:,} fired, "
+            f"{self.refused:,} requests refused; {faults}; "
+            f"{self.own_memory / _MIB:.0f} MiB of memory at most"
+        )
+
+
+def torture(
+    site: Site, seconds: float, senders: int, terms: Terms, seed: int, tell: Callable[[str], None]
+) -> Verdict:
+    """Harm a gateway under load for so long, each harm once before any comes twice. Raises TimeoutError when it does
+    not serve again."""
+    chance = random.Random(seed)
+    known, missing = harms.possible(site)
+    for reason in missing:
+        tell(f"left out: {reason}")
+    done: Counter[str] = Counter()
+    with site.gateway:
+        site.wait_until_serving()
+        site.begin(senders)
+        begin = time.monotonic()
+        left: list[str] = []
+        while time.monotonic() - begin < seconds or len(done) < len(known):
+            time.sleep(chance.uniform(0.3, 1.5))
+            if not left:
+                left = chance.sample(list(known), len(known))
+            name = left.pop()
+            try:
+                said = known[name](site, chance, terms)
+            except harms.KNOWN_ERRORS as error:
+                said = f"met {error}"
+            done[name] += 1
+            site.watch_memory()
+            tell(
+                f"{time.monotonic() - begin:5.0f} s  {name}: {said}; "
+                f"{len(site.ledger.sent):,} acknowledged so far"
+            )
+        tell("waiting for what is pending")
+        found = site.end()
+    ledger = site.ledger
+    return Verdict(
+        acknowledged=len(ledger.sent),
+        fired=len(found),
+        aborted=len(ledger.aborted),
+        moved=len(ledger.moved),
+        refused=ledger.refused,
+        faults=ledger.faults(found),
+        harms=done,
+        own_memory=site.peak_own_memory,
+    )
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--minutes", type=click.FloatRange(0.1), default=5.0, help="Default: 5.")
+@click.option(
+    "--workers", type=click.IntRange(1, 16), default=1, help="Of the gateway. Default: 1."
+)
+@click.option(
+    "--flush", type=click.Choice(["sync", "async"]), default="sync", help="Default: sync."
+)
+@click.option("--senders", type=click.IntRange(1, 256), default=8, help="Threads. Default: 8.")
+@click.option("--pause", type=float, default=30.0, help="Seconds of a SIGSTOP. Default: 30.")
+@click.option("--connections", default=20_000, help="Idle ones of a crowd. Default: 20000.")
+@click.option("--disk", "disk_mib", default=2_048, help="MiB of the disk to fill. Default: 2048.")
+@click.option(
+    "--seed", type=int, default=None, help="Of the harms' order. Default: another one each time."
+)
+def main(
+    minutes: float,
+    workers: int,
+    flush: str,
+    senders: int,
+    pause: float,
+    connections: int,
+    disk_mib: int,
+    seed: int | None,
+) -> None:
+    """Kill, stop, starve and crowd a gateway under load, and count what became of each message.
+
+    The ledger must show nothing lost, nothing early, nothing doubled; the exit status says so.
+    A full disk needs root (a file system in memory is mounted), a stepped clock Debian's libfaketime.
+    """
+    chosen = random.randrange(1 << 32) if seed is None else seed
+    click.echo(f"seed {chosen}, workers {workers}, flush {flush}, {minutes:g} min")
+    harms.raise_file_limit(MAX_CONNECTIONS)
+    with disk(disk_mib) as (folder, is_own):
+        site = Site(folder, workers, flush, has_own_disk=is_own)
+        try:
+            verdict = torture(
+                site, minutes * 60, senders, Terms(pause, connections), chosen, click.echo
+            )
+        except TimeoutError as error:
+            click.echo(f"torture: {error}\n{site.gateway.log.read_text()[-3000:]}", err=True)
+            sys.exit(1)
+    click.echo(f"torture: {verdict}")
+    for kind, ids in verdict.faults.items():
+        if ids:
+            click.echo(f"{kind}: {', '.join(sorted(ids)[:20])}", err=True)
+    sys.exit(0 if verdict.is_clean else 1)

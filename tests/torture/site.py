@@ -1,0 +1,161 @@
+"""The gateway that is tortured: its disk, its clock, its processes, and the load on it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from compat.bench.processes import usage
+from gateway.client import ClientError, RefusalError, RemotingClient, successful
+from gateway.wire.codes import RequestCode
+from gateway.wire.messages import Message
+from tests.live.ledger import Ledger, read_all, wait_until_fired, work
+from tests.live.process import GatewayProcess
+
+MAX_CONNECTIONS: Final = 25_000
+PATIENCE_S: Final = 60
+"""How long the gateway may take to serve again after anything."""
+
+_CLOCK_LIBRARY: Final = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
+"""Of Debian's package libfaketime."""
+
+
+class Site:
+    """A gateway in a folder, whose clock can be set where libfaketime is installed.
+
+    :param has_own_disk: whether the folder is a file system that may be filled.
+    """
+
+    def __init__(self, folder: Path, workers: int, flush: str, *, has_own_disk: bool) -> None:
+        self.folder = folder
+        self.has_own_disk = has_own_disk
+        self.has_own_clock = _CLOCK_LIBRARY is not None
+        self.workers = workers
+        self._clock = folder / "clock"
+        self.set_clock(0)
+        flags = ["--workers", str(workers), "--flush", flush]
+        flags += ["--max-connections", str(MAX_CONNECTIONS), "--disk-reserve", "0"]
+        self.gateway = GatewayProcess(folder / "data", *flags, environment=self._environment())
+        self.ledger = Ledger()
+        self.peak_own_memory = 0
+        self._over = threading.Event()
+        self._senders: list[threading.Thread] = []
+
+    def _environment(self) -> dict[str, str]:
+        if not self.has_own_clock:
+            return {}
+        return {
+            "LD_PRELOAD": str(_CLOCK_LIBRARY),
+            "FAKETIME_TIMESTAMP_FILE": str(self._clock),
+            "FAKETIME_CACHE_DURATION": "1",
+            # Set is the wall clock alone, as by an operator or NTP.
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "NO_FAKE_STAT": "1",
+        }
+
+    def set_clock(self, seconds: int) -> None:
+        """Have the gateway's wall clock, within a second, differ from the true one by so much."""
+        new = self._clock.with_suffix(".new")
+        new.write_text(f"{seconds:+d}s\n")
+        new.rename(self._clock)
+
+    def address(self, number: int) -> tuple[str, int]:
+        """Where one of the workers listens. Raises ClientError and RefusalError."""
+        with self.gateway.client() as client:
+            body = successful(client.ask(RequestCode.GET_BROKER_CLUSTER_INFO)).body
+        brokers = msgspec.json.decode(body)["brokerAddrTable"]
+        addresses = sorted(broker["brokerAddrs"]["0"] for broker in brokers.values())
+        host, _, port = addresses[number % len(addresses)].rpartition(":")
+        return host, int(port)
+
+    def connect(self, number: int) -> RemotingClient:
+        """A connection to one of the workers. Raises ClientError and RefusalError."""
+        return RemotingClient(*self.address(number))
+
+    def begin(self, senders: int) -> None:
+        """Put the load on."""
+        self._senders = [
+            threading.Thread(target=self._send, args=(number, senders), daemon=True)
+            for number in range(senders)
+        ]
+        for sender in self._senders:
+            sender.start()
+
+    def _send(self, seed: int, step: int) -> None:
+        numbers = iter(range(seed, 1 << 60, step))
+        while not self._over.is_set():
+            try:
+                connection = self.connect(seed)
+            except (ClientError, RefusalError):
+                self._over.wait(0.1)
+                continue
+            work(connection, self.ledger, seed, numbers, self._over)
+
+    def end(self) -> list[Message]:
+        """Take the load off, and wait for all that is pending; everything that fired."""
+        self._over.set()
+        for sender in self._senders:
+            sender.join()
+        self.wait_until_serving()
+        with self.gateway.client() as client:
+            wait_until_fired(client)
+        self.watch_memory()
+        return [
+            message for number in range(self.workers) for message in read_all(self.connect(number))
+        ]
+
+    def wait_until_serving(self) -> None:
+        """Returns when every worker answers again; raises TimeoutError when that takes too long."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                with self.gateway.client() as client:
+                    successful(client.ask(RequestCode.LOOK_UP_TIMERS))
+                return
+            except (ClientError, RefusalError) as error:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"the gateway does not serve again: {error}") from None
+                time.sleep(0.05)
+
+    def worker_pids(self) -> list[int]:
+        """The processes that hold the data: the workers, or the gateway itself."""
+        pid = self.gateway.pid
+        if self.workers == 1:
+            return [pid]
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+        return [int(one) for one in children.split()]
+
+    def watch_memory(self) -> None:
+        """Note how much memory of its own the whole gateway has."""
+        used = usage(self.gateway.pid)
+        self.peak_own_memory = max(self.peak_own_memory, used.own_memory)
+
+
+@contextmanager
+def disk(size_mib: int) -> Iterator[tuple[Path, bool]]:
+    """A new folder, and whether it is a file system of its own, of this size: that needs root."""
+    folder = Path(tempfile.mkdtemp(prefix="torture-"))
+    mount, umount = shutil.which("mount"), shutil.which("umount")
+    mounted = False
+    if mount and umount and os.geteuid() == 0:
+        options = f"size={size_mib}m"
+        done = subprocess.run(
+            [mount, "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True, check=False
+        )
+        mounted = done.returncode == 0
+    try:
+        yield folder, mounted
+    finally:
+        if mounted and umount:
+            subprocess.run([umount, "--lazy", folder], check=False)
+        shutil.rmtree(folder, ignore_errors=True)

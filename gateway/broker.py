@@ -10,6 +10,7 @@ from gateway.clients import Clients
 from gateway.clock import Clock
 from gateway.committer import Committer
 from gateway.config import Config
+from gateway.firing import Firing
 from gateway.intake import Intake
 from gateway.kv_config import KvConfig
 from gateway.outgoing import Outgoing
@@ -41,6 +42,7 @@ class Broker:
     clients: Clients
     parked: ParkingLot
     committer: Committer
+    firing: Firing
     quotas: Quotas
     intake: Intake
     recurring: RecurringMessages

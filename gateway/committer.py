@@ -10,25 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from time import perf_counter
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from twisted.logger import Logger
 
 from gateway.clock import Clock
+from gateway.firing import Firing, Step
 from gateway.meter import Meter
 from gateway.reactor import DelayedCall, Reactor
 from gateway.wire.codes import ResponseCode
-from storage import Fired, Growth, StorageError, StorageFullError, Store, fire_resumed
-
-MAX_FIRED = 500
-"""Messages fired in one step, some 3 ms of work: between two steps sends and pulls have their turn. Of each topic that
-was resumed, as many of those that waited."""
-
-MAX_RECURRED = 100
-"""Recurring messages that fire in one step, some 6 ms of work: what fires is taken in as if it were sent."""
-
-MAX_CROWDED_OUT = 100
-"""While more is due than that: messages fired in one step of each topic that is not at the front."""
+from storage import Growth, StorageError, StorageFullError, Store
 
 LONGEST_SLEEP_MS = 1_000
 """Time until the timers are looked at again even if none is known to be due: the wall clock may have been set."""
@@ -44,8 +35,6 @@ MOST_EXPECTED = 256
 
 MAX_BATCH_BYTES = 8 << 20
 """A batch larger than this is committed in the middle of a turn, so that memory stays bounded."""
-
-NOTHING_FIRED = Fired(0, more=False)
 
 
 class Waker(Protocol):
@@ -78,35 +67,10 @@ class Journal(Copy, Protocol):
         """The changes are on disk, and are answered now."""
 
 
-class Recurred(NamedTuple):
-    """What one step of recurring messages did: how many entered their queues, how many were later than they may be, and
-    whether more are due."""
-
-    messages: int
-    misfired: int
-    more: bool
-
-
-class Recurrences(Copy, Protocol):
-    """Puts messages that recur into their queues, and notes in the same batch when they do so next."""
-
-    @property
-    def next_due_ms(self) -> int | None:
-        """When the first of them is due, or was until it was deleted."""
-
-    def fire_due(self, now_ms: int, limit: int) -> Recurred:
-        """Fire what is due, at most `limit` of it.
-
-        :raises StorageError: as `Store.fire_due` does.
-        """
-
-
-NOTHING_RECURRED = Recurred(0, 0, more=False)
-
-
 class Committer:
     """Commits the store's batch at the end of each turn that changed something, and fires what is due.
 
+    :param firing: what is due; it becomes part of the batch.
     :param waker: answers the pulls that wait for a queue.
     :param copies: told when a batch was refused.
     :param journal: told of that too, and when one is stored.
@@ -121,6 +85,7 @@ class Committer:
         reactor: Reactor,
         clock: Clock,
         store: Store,
+        firing: Firing,
         waker: Waker,
         copies: Iterable[Copy],
         journal: Journal,
@@ -130,38 +95,18 @@ class Committer:
         self._clock = clock
         self._store = store
         self._waker = waker
-        self._copies = (*copies, journal)
+        self._firing = firing
+        self._copies = (*copies, firing, journal)
         self._journal = journal
         self._answers: list[tuple[Waiting, bytes]] = []
         self._wait = wait
         self._expected = 1.0
         self._turn_end: DelayedCall | None = None
-        self._next_due: int | None = store.next_due()
-        self._recurrences: Recurrences | None = None
         self._alarm: DelayedCall | None = None
         self._alarm_ms = 0
         self._stopped = False
         self.failing = False
-        self.fired = 0
-        """Messages fired since the start, without those that recur."""
-        self.recurred = 0
-        """Recurring messages that entered their queues since the start."""
-        self.misfired = 0
-        """How often a misfire policy had to decide about them."""
         self.meter = Meter()
-
-    @property
-    def next_due_ms(self) -> int | None:
-        """When the earliest message is due, or was until it was aborted; None when none is held."""
-        recurring = self._recurrences.next_due_ms if self._recurrences is not None else None
-        if recurring is None or self._next_due is None:
-            return self._next_due if recurring is None else recurring
-        return min(self._next_due, recurring)
-
-    def recur(self, recurrences: Recurrences) -> None:
-        """Fire these too."""
-        self._recurrences = recurrences
-        self._copies += (recurrences,)
 
     @property
     def stopped(self) -> bool:
@@ -195,11 +140,6 @@ class Committer:
         if self._turn_end is None:
             self._turn_end = self._reactor.callLater(0, self._end_turn)
 
-    def due_at(self, due_ms: int) -> None:
-        """A message joined the batch that is due at this time; wake for it if it is the earliest."""
-        if self._next_due is None or due_ms < self._next_due:
-            self._next_due = due_ms
-
     def commit(self) -> None:
         """Fire what is due, commit, answer, wake."""
         if self._turn_end is not None:
@@ -210,21 +150,10 @@ class Committer:
         answers, self._answers = self._answers, []
         if answers:
             self._expected = min(max(len(answers), self._expected * FORGETTING), MOST_EXPECTED)
-        fired = resumed = NOTHING_FIRED
-        recurred = NOTHING_RECURRED
-        earliest_ms = self._next_due
+        fired = Step()
         try:
-            if self._next_due is not None and not self._stopped:
-                now_ms = self._clock.now_ms()
-                if self._next_due <= now_ms:
-                    stored_ms = self._clock.stored_ms()
-                    fired = store.fire_due(now_ms, stored_ms, MAX_FIRED)
-                    if fired.more:
-                        others = store.fire_crowded_out(now_ms, stored_ms, MAX_CROWDED_OUT)
-                        fired = Fired(fired.messages + others, more=True)
-            if store.paused.resumed() and not self._stopped:
-                resumed = fire_resumed(store, self._clock.stored_ms(), MAX_FIRED)
-            recurred = self._fire_recurring()
+            if not self._stopped:
+                fired = self._firing.step()
             changed = store.has_changes or store.has_changed_offsets
             begun = perf_counter()
             grown = store.commit() if changed else []
@@ -234,30 +163,17 @@ class Committer:
         self.failing = False
         if changed:
             self.meter.committed(len(answers), perf_counter() - begun, store.write_seconds)
-        if fired.messages and earliest_ms is not None:
-            self.meter.fired(fired.messages, self._clock.now_ms() - earliest_ms)
+        if fired.timed:
+            self.meter.fired(fired.timed, self._clock.now_ms() - fired.earliest_ms)
         self._journal.write()
         for call, frame in answers:
             call.send(frame)
         for growth in grown:
             self._waker.grown(growth)
-        self.fired += fired.messages + resumed.messages
-        self.recurred += recurred.messages
-        self.misfired += recurred.misfired
-        if self._next_due is not None and self._next_due <= self._clock.now_ms():
-            self._next_due = store.next_due()
-        if fired.more or resumed.more or recurred.more:
+        self._firing.stored(fired)
+        if fired.more:
             self.change()
         self._set_alarm()
-
-    def _fire_recurring(self) -> Recurred:
-        recurrences = self._recurrences
-        if recurrences is None or recurrences.next_due_ms is None or self._stopped:
-            return NOTHING_RECURRED
-        now_ms = self._clock.now_ms()
-        if recurrences.next_due_ms > now_ms:
-            return NOTHING_RECURRED
-        return recurrences.fire_due(now_ms, MAX_RECURRED)
 
     def _refuse(self, answers: list[tuple[Waiting, bytes]], error: StorageError) -> None:
         """Nothing of the batch is stored: say so to everyone who waits, and fire again later."""
@@ -282,7 +198,7 @@ class Committer:
             return
         now_ms = self._clock.now_ms()
         wake_ms = now_ms + LONGEST_SLEEP_MS
-        due_ms = self.next_due_ms
+        due_ms = self._firing.next_due_ms
         if due_ms is not None and (self._clock.moves or due_ms <= now_ms):
             wake_ms = min(wake_ms, max(now_ms, due_ms))
         if self._alarm is not None:

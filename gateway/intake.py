@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gateway.clock import Clock
-from gateway.committer import Committer
 from gateway.config import Config
 from gateway.delays import DelayRules, asks_for_delay, delay_of
+from gateway.firing import Firing
 from gateway.limits import MAX_DELAY, origin
 from gateway.quotas import Quotas
 from gateway.router import RequestError
@@ -89,7 +89,7 @@ class Intake:
         self,
         store: Store,
         clock: Clock,
-        committer: Committer,
+        firing: Firing,
         quotas: Quotas,
         config: Config,
         store_host: bytes,
@@ -97,7 +97,7 @@ class Intake:
         self._quotas = quotas
         self._store = store
         self._clock = clock
-        self._committer = committer
+        self._firing = firing
         self._store_host = store_host
         self.configure(config)
         self._added = (
@@ -308,7 +308,7 @@ class Intake:
             message_id.encode(),
             keys,
         )
-        self._committer.due_at(due_ms)
+        self._firing.due_at(due_ms)
         return Accepted(sequence, message_id, -1, due_ms, replaced)
 
     def _record(

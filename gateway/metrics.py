@@ -77,7 +77,7 @@ class BrokerCollector(Collector):
         yield self._gauge("rocketmq_timer_enqueue_lag", "Messages accepted and not timed", 0)
         yield self._gauge("rocketmq_timer_enqueue_latency", "How long they have waited, in ms", 0)
         yield from self._snapshot()
-        due_ms = broker.committer.next_due_ms
+        due_ms = broker.firing.next_due_ms
         late_ms = max(0, broker.clock.now_ms() - due_ms) if due_ms is not None else 0
         yield self._gauge(
             "rocketmq_timer_dequeue_latency", "How overdue the earliest message is, in ms", late_ms
@@ -96,12 +96,12 @@ class BrokerCollector(Collector):
         yield self._counter(
             "tidegate_recurring_fired",
             "Messages that recurring ones put into their queues",
-            broker.committer.recurred,
+            broker.firing.recurred,
         )
         yield self._counter(
             "tidegate_recurring_misfires",
             "Times that one was later than recurring_misfire_threshold",
-            broker.committer.misfired,
+            broker.firing.misfired,
         )
 
     def _snapshot(self) -> Iterator[Metric]:

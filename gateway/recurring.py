@@ -16,9 +16,9 @@ from twisted.logger import Logger
 
 from gateway.audit import AuditLog
 from gateway.clock import Clock
-from gateway.committer import Recurred
 from gateway.config import Config
 from gateway.delays import REQUESTS
+from gateway.firing import Recurred
 from gateway.intake import Intake, NewMessage
 from gateway.recurrence import Misfire, Rule, RuleError, make_rule, parse_misfire
 from gateway.router import RequestError
@@ -153,7 +153,7 @@ def name_of(properties: str) -> str:
 
 
 class RecurringMessages:
-    """Everything that recurs. It is a `Recurrences` of the committer's."""
+    """Everything that recurs. It is what `Firing` calls `Recurrences`."""
 
     log = Logger()
 
@@ -362,7 +362,7 @@ class RecurringMessages:
     def _delete(self, one: Recurring) -> None:
         self._count -= delete_recurring(self._store, one.topic, one.name)
 
-    # -- what the committer asks for
+    # -- what `Firing` asks for
 
     @property
     def next_due_ms(self) -> int | None:

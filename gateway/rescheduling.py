@@ -115,7 +115,7 @@ class Rescheduling:
     def _moved(self, place: Place, result: RescheduleResult) -> bool:
         if result.outcome is not Rescheduled.RESCHEDULED:
             return False
-        self._broker.committer.due_at(result.due_ms)
+        self._broker.firing.due_at(result.due_ms)
         self._broker.audit.note(
             "reschedule",
             topic=place.topic,

@@ -23,6 +23,7 @@ from gateway.committer import Committer
 from gateway.config import LEADER_VARIABLE, VIP_CHANNEL_DISTANCE, Config
 from gateway.connection import RemotingConnection, RemotingFactory
 from gateway.consume_modes import ConsumeModes
+from gateway.firing import Firing
 from gateway.guard import Guard
 from gateway.handlers.access_admin import AccessAdmin
 from gateway.handlers.assignments import Assignments
@@ -330,10 +331,12 @@ class Gateway:
         topics, groups = Topics(store, config), Groups(store, config)
         kv, modes, orders = KvConfig(store), ConsumeModes(store), PopOrders(store)
         audit = AuditLog(config, clock, lambda: store.has_changes)
+        firing = Firing(clock, store)
         committer = Committer(
             reactor,
             clock,
             store,
+            firing,
             parked,
             (topics, groups, kv, users, modes, orders),
             audit,
@@ -341,9 +344,9 @@ class Gateway:
         )
         quotas = Quotas(store, config, reactor.seconds)
         quotas.prepare(topics)
-        intake = Intake(store, clock, committer, quotas, config, host)
+        intake = Intake(store, clock, firing, quotas, config, host)
         recurring = RecurringMessages(store, clock, intake, topics, audit, config)
-        committer.recur(recurring)
+        firing.recur(recurring)
         self.broker = broker = Broker(
             config=config,
             clock=clock,
@@ -354,10 +357,11 @@ class Gateway:
             clients=Clients(outgoing),
             parked=parked,
             committer=committer,
+            firing=firing,
             quotas=quotas,
             intake=intake,
             recurring=recurring,
-            stats=Statistics(store, clock.now_ms, config.cluster_name, lambda: committer.fired),
+            stats=Statistics(store, clock.now_ms, config.cluster_name, lambda: firing.fired),
             audit=audit,
             resets=Resets(),
             orders=orders,

@@ -69,7 +69,7 @@ class ManualTime:
         if committer.stopped:
             return
         for _ in range(STEPS):
-            due_ms = committer.next_due_ms
+            due_ms = self._broker.firing.next_due_ms
             arrived = due_ms is None or due_ms > move.target_ms
             if arrived or due_ms is None:
                 clock.move_to(move.target_ms)
@@ -93,14 +93,14 @@ class ManualTime:
             self._reactor.callLater(0, self._go_on)
 
     def _fired(self) -> int:
-        committer = self._broker.committer
-        return committer.fired + committer.recurred
+        firing = self._broker.firing
+        return firing.fired + firing.recurred
 
     def _state(self, fired: int) -> ClockState:
         manual = isinstance(self._broker.clock, ManualClock)
         return ClockState(
             clock="manual" if manual else "real",
             now_ms=self._broker.clock.now_ms(),
-            next_due_ms=self._broker.committer.next_due_ms,
+            next_due_ms=self._broker.firing.next_due_ms,
             fired=fired,
         )

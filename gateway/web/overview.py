@@ -111,11 +111,11 @@ class Overview:
         broker = self._broker
         asker.check(Need(Resource("Cluster", broker.config.cluster_name), GET))
         stats, meter, usage = broker.stats, broker.committer.meter, broker.store.usage()
-        now_ms, due_ms = broker.clock.now_ms(), broker.committer.next_due_ms
+        now_ms, due_ms = broker.clock.now_ms(), broker.firing.next_due_ms
         return Rates(
             at_ms=now_ms,
             accepted=self._speed("put", stats.put),
-            fired=self._speed("fired", broker.committer.fired),
+            fired=self._speed("fired", broker.firing.fired),
             handed_out=self._speed("got", stats.got),
             timed_total=broker.store.timed.total(),
             firing_error=_spread(meter.firing_error),

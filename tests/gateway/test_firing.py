@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway import committer
+from gateway import firing
 from gateway.wire.codes import RequestCode, ResponseCode
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies
 
@@ -99,11 +99,11 @@ class TestManyAtOnce:
     def test_leave_in_bounded_steps_while_sends_go_on(
         self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(committer, "MAX_FIRED", 10)
+        monkeypatch.setattr(firing, "MAX_FIRED", 10)
         send_all(client, [1_000] * 95)
         gateway.advance(999)
         gateway.reactor.rightNow += 0.001
-        counter = gateway.service.broker.committer
+        counter = gateway.service.broker.firing
         steps = []
         answered_after = []
         fired = 0
@@ -160,7 +160,7 @@ class TestRestart:
     def test_a_crash_while_firing(
         self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(committer, "MAX_FIRED", 4)
+        monkeypatch.setattr(firing, "MAX_FIRED", 4)
         send_all(client, [100] * 10)
         gateway.advance(99)
         gateway.reactor.rightNow += 0.001
@@ -168,7 +168,7 @@ class TestRestart:
         gateway.reactor.turn()
         # The second step has moved its messages, and dies before it is committed.
         gateway.store.fire_due(gateway.now_ms, gateway.now_ms, 4)
-        assert gateway.service.broker.committer.fired == 4
+        assert gateway.service.broker.firing.fired == 4
         gateway.crash()
         assert bodies(gateway.connect().pull()) == [str(number) for number in range(10)]
         gateway.check()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway import committer
+from gateway import firing
 from gateway.wire.codes import RequestCode, ResponseCode
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies
 
@@ -125,7 +125,7 @@ def test_survives(gateway: MemoryGateway, client: MemoryClient, end: str) -> Non
 def test_letting_go_is_in_steps_and_survives_a_crash(
     gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(committer, "MAX_FIRED", 10)
+    monkeypatch.setattr(firing, "MAX_FIRED", 10)
     for number in range(35):
         schedule(client, f"{number:02}", 100 + number)
     pause(client)
@@ -133,7 +133,7 @@ def test_letting_go_is_in_steps_and_survives_a_crash(
     client.send(RequestCode.RESUME_TOPIC, {"topic": "orders"})
     for _ in range(3):
         gateway.reactor.turn()
-    fired = gateway.service.broker.committer.fired
+    fired = gateway.service.broker.firing.fired
     assert 0 < fired < 35
     gateway.crash()
     gateway.advance(1_000)
@@ -163,7 +163,7 @@ def test_a_long_overdue_message_does_not_count_as_late(
     schedule(client, "a", 100)
     pause(client)
     gateway.advance(60_000)
-    assert gateway.service.broker.committer.next_due_ms is None
+    assert gateway.service.broker.firing.next_due_ms is None
     resume(client)
-    assert gateway.service.broker.committer.fired == 1
+    assert gateway.service.broker.firing.fired == 1
     assert gateway.service.broker.committer.meter.firing_error.total == 0

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway import recurrence
-from gateway.committer import MAX_RECURRED, Recurred
+from gateway.firing import MAX_RECURRED, Recurred
 from gateway.metrics import Metrics
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
@@ -615,7 +615,7 @@ def test_commits_that_fail(gateway: MemoryGateway, client: MemoryClient) -> None
     assert planned(client.pull_all()) == [n * SECOND for n in range(1, 8)]
     assert [one["name"] for one in listed(client)] == ["nightly"]
     assert gateway.service.broker.recurring.count() == 1
-    assert gateway.service.broker.committer.recurred == 7
+    assert gateway.service.broker.firing.recurred == 7
 
 
 def test_a_full_disk_holds_them_up(gateway: MemoryGateway, client: MemoryClient) -> None:
@@ -691,7 +691,7 @@ def test_settings_change_while_it_serves(gateway: MemoryGateway, client: MemoryC
     assert "max_message_size = 10" in (try_to_put(client, "x" * 11, every="1m").remark or "")
     gateway.jump(MINUTE + 1)
     assert client.pull_all() == []
-    assert broker.committer.misfired == 1
+    assert broker.firing.misfired == 1
 
 
 def test_a_definition_that_cannot_be_used_is_paused(

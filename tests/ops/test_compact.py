@@ -44,7 +44,7 @@ def test_it_gets_smaller_and_keeps_what_is_held(gateway: MemoryGateway, tidegate
     gateway.start()
     gateway.jump(3_600_000)
     assert bodies(gateway.connect().pull()) == []  # retention_hours = 0 has begun already
-    assert gateway.service.broker.committer.fired == 1
+    assert gateway.service.broker.firing.fired == 1
 
 
 def test_a_serving_gateway_is_left_alone(gateway: MemoryGateway, tidegate: Command) -> None:

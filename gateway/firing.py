@@ -1,0 +1,144 @@
+"""What is due: timed messages, those of topics that were resumed, and messages that recur.
+
+All of it goes into queues in bounded steps, as part of the batch that the committer is about to store.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from gateway.clock import Clock
+from storage import Fired, Store, fire_resumed
+
+MAX_FIRED = 500
+"""Messages fired in one step, some 3 ms of work: between two steps sends and pulls have their turn. Of each topic that
+was resumed, as many of those that waited."""
+
+MAX_RECURRED = 100
+"""Recurring messages that fire in one step, some 6 ms of work: what fires is taken in as if it were sent."""
+
+MAX_CROWDED_OUT = 100
+"""While more is due than that: messages fired in one step of each topic that is not at the front."""
+
+
+class Recurred(NamedTuple):
+    """What one step of recurring messages did: how many entered their queues, how many were later than they may be, and
+    whether more are due."""
+
+    messages: int
+    misfired: int
+    more: bool
+
+
+class Recurrences(Protocol):
+    """Puts messages that recur into their queues, and notes in the same batch when they do so next."""
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When the first of them is due, or was until it was deleted."""
+
+    def fire_due(self, now_ms: int, limit: int) -> Recurred:
+        """Fire what is due, at most `limit` of it.
+
+        :raises StorageError: as `Store.fire_due` does.
+        """
+
+    def reload(self) -> None:
+        """Take over what the store has: the batch was refused."""
+
+
+class Step(NamedTuple):
+    """What one step put into queues, and whether more is due; `earliest_ms` is when the first timed message was due."""
+
+    timed: int = 0
+    earliest_ms: int = 0
+    resumed: int = 0
+    recurred: int = 0
+    misfired: int = 0
+    more: bool = False
+
+
+class Firing:
+    """Fires what is due. A step counts only once `stored` is told of it."""
+
+    def __init__(self, clock: Clock, store: Store) -> None:
+        self._clock = clock
+        self._store = store
+        self._next_timed: int | None = store.next_due()
+        self._recurrences: Recurrences | None = None
+        self.fired = 0
+        """Messages fired since the start, without those that recur."""
+        self.recurred = 0
+        """Recurring messages that entered their queues since the start."""
+        self.misfired = 0
+        """How often a misfire policy had to decide about them."""
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When the earliest message is due, or was until it was aborted; None when none is held."""
+        recurring = self._recurrences.next_due_ms if self._recurrences is not None else None
+        if recurring is None or self._next_timed is None:
+            return self._next_timed if recurring is None else recurring
+        return min(self._next_timed, recurring)
+
+    def recur(self, recurrences: Recurrences) -> None:
+        """Fire these too."""
+        self._recurrences = recurrences
+
+    def due_at(self, due_ms: int) -> None:
+        """A message joined the batch that is due at this time."""
+        if self._next_timed is None or due_ms < self._next_timed:
+            self._next_timed = due_ms
+
+    def step(self) -> Step:
+        """Fire what is due, as much as one step may.
+
+        :raises StorageError: nothing of the batch can be stored.
+        """
+        now_ms = self._clock.now_ms()
+        timed = self._fire_timed(now_ms)
+        waited = Fired(0, more=False)
+        if self._store.paused.resumed():
+            waited = fire_resumed(self._store, self._clock.stored_ms(), MAX_FIRED)
+        recurred = self._fire_recurring(now_ms)
+        return Step(
+            timed=timed.messages,
+            earliest_ms=self._next_timed or now_ms,
+            resumed=waited.messages,
+            recurred=recurred.messages,
+            misfired=recurred.misfired,
+            more=timed.more or waited.more or recurred.more,
+        )
+
+    def stored(self, step: Step) -> None:
+        """What a step fired is on disk."""
+        self.fired += step.timed + step.resumed
+        self.recurred += step.recurred
+        self.misfired += step.misfired
+        if self._next_timed is not None and self._next_timed <= self._clock.now_ms():
+            self._next_timed = self._store.next_due()
+
+    def reload(self) -> None:
+        """The batch was refused, and with it what the last step fired."""
+        if self._recurrences is not None:
+            self._recurrences.reload()
+
+    def _fire_timed(self, now_ms: int) -> Fired:
+        if self._next_timed is None or self._next_timed > now_ms:
+            return Fired(0, more=False)
+        stored_ms = self._clock.stored_ms()
+        fired = self._store.fire_due(now_ms, stored_ms, MAX_FIRED)
+        if not fired.more:
+            return fired
+        others = self._store.fire_crowded_out(now_ms, stored_ms, MAX_CROWDED_OUT)
+        return Fired(fired.messages + others, more=True)
+
+    def _fire_recurring(self, now_ms: int) -> Recurred:
+        recurrences = self._recurrences
+        if (
+            recurrences is None
+            or recurrences.next_due_ms is None
+            or recurrences.next_due_ms > now_ms
+        ):
+            return Recurred(0, 0, more=False)
+        return recurrences.fire_due(now_ms, MAX_RECURRED)

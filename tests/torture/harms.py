@@ -87,8 +87,8 @@ def fill_disk(site: Site, chance: random.Random, terms: Terms) -> str:
         with filler.open("wb", buffering=0) as file:
             status = os.statvfs(site.folder)
             free = status.f_bavail * status.f_frsize
-            # All but a little at once; the rest byte by byte, and then what the gateway gives back.
-            os.posix_fallocate(file.fileno(), 0, max(1, free - len(_CHUNK)))
+            # All but a little at once, as the gateway takes some meanwhile; then the rest, and what it gives back.
+            os.posix_fallocate(file.fileno(), 0, max(1, free - 32 * len(_CHUNK)))
             file.seek(0, os.SEEK_END)
             end = time.monotonic() + chance.uniform(3, 6)
             while time.monotonic() < end:

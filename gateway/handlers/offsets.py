@@ -27,7 +27,8 @@ class Offsets:
 
     def query(self, call: Call) -> None:
         """A group's progress in a queue. A group without any starts at 0 while the queue still holds its first message,
-        whatever the client was set to; else the client decides (ConsumerManageProcessor.queryConsumerOffset)."""
+        whatever the client was set to; else, and where it never held one, the client decides
+        (ConsumerManageProcessor.queryConsumerOffset)."""
         fields: QueryConsumerOffset = call.fields
         offset = self._store.offset(
             fields.consumer_group.encode(), fields.topic.encode(), fields.queue_id
@@ -38,7 +39,8 @@ class Offsets:
                     ResponseCode.QUERY_NOT_FOUND,
                     "Not found, do not set to zero, maybe this group boot first",
                 )
-            if self._queue(fields.topic, fields.queue_id).first > 0:
+            queue = self._queue(fields.topic, fields.queue_id)
+            if queue.first > 0 or queue.visible == 0:
                 raise RequestError(
                     ResponseCode.QUERY_NOT_FOUND,
                     "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",

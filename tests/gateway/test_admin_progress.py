@@ -205,6 +205,7 @@ class TestClone:
 
     def test_one_topic(self, client: MemoryClient) -> None:
         create_topic(client, "S")
+        client.send_message("S")
         commit_offset(client, "S", 0, 7, "G")
         self.clone(client, topic="T")
         assert offset_of(client, "T", 0, "H") == 1

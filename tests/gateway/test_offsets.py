@@ -128,7 +128,15 @@ class TestNewGroup:
     def test_starts_at_0_while_the_queue_has_its_first_message(self, client: MemoryClient) -> None:
         client.send_message()
         assert progress(client, group="new") == 0
-        assert progress(client, group="new", queue=3) == 0
+
+    @pytest.mark.parametrize(("topic", "queue"), [("orders", 3), ("unknown", 0)])
+    def test_decides_itself_where_nothing_ever_was(
+        self, client: MemoryClient, topic: str, queue: int
+    ) -> None:
+        """As a real 5.5.0 broker answers."""
+        client.send_message()
+        answer = client.ask(RequestCode.QUERY_CONSUMER_OFFSET, place(topic, queue))
+        assert answer.code == ResponseCode.QUERY_NOT_FOUND
 
     def test_decides_itself_when_older_messages_are_gone(
         self, gateway: MemoryGateway, client: MemoryClient

@@ -170,7 +170,7 @@ public final class Load {
         while (true) {
             try {
                 producer.createTopic("TBW102", topic, plan.queues, new HashMap<>());
-                if (producer.fetchPublishMessageQueues(topic).size() == plan.queues) {
+                if (producer.fetchPublishMessageQueues(topic).size() == plan.allQueues()) {
                     return;
                 }
             } catch (MQClientException error) {
@@ -328,9 +328,9 @@ public final class Load {
             consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> receive(messages));
             consumer.start();
             long deadline = System.nanoTime() + 60_000_000_000L;
-            while (assigned() < plan.queues) {
+            while (assigned() < plan.allQueues()) {
                 if (System.nanoTime() > deadline) {
-                    throw new IOException("only " + assigned() + " of " + plan.queues + " queues were assigned");
+                    throw new IOException("only " + assigned() + " of " + plan.allQueues() + " queues were assigned");
                 }
                 Thread.sleep(50);
             }
@@ -526,7 +526,10 @@ public final class Load {
         String namesrv;
         String topic;
         Path records;
+        /** Of each topic at each broker. */
         int queues;
+        /** How many brokers there are. */
+        int brokers;
         int threads;
         /** Sends per second of all threads together; 0: each sends as soon as it has its answer. */
         int rate;
@@ -557,6 +560,7 @@ public final class Load {
             plan.topic = given.get("topic");
             plan.records = Path.of(given.get("records"));
             plan.queues = Integer.parseInt(given.get("queues"));
+            plan.brokers = Integer.parseInt(given.get("brokers"));
             plan.threads = Integer.parseInt(given.get("threads"));
             plan.rate = Integer.parseInt(given.get("rate"));
             plan.body = Integer.parseInt(given.get("body"));
@@ -572,6 +576,10 @@ public final class Load {
             plan.patience = Integer.parseInt(given.get("patience"));
             plan.storm = Integer.parseInt(given.get("storm"));
             return plan;
+        }
+
+        int allQueues() {
+            return queues * brokers;
         }
 
         String stormTopic() {

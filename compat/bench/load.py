@@ -187,6 +187,7 @@ def _command(scenario: Scenario, address: str, records: Path, scratch: Path) -> 
         "topic": f"bench-{scenario.name}",
         "records": records,
         "queues": scenario.queues,
+        "brokers": scenario.workers,
         "threads": scenario.threads,
         "rate": scenario.rate,
         "body": scenario.body,

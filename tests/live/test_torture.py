@@ -17,7 +17,9 @@ def test_whatever_is_done_nothing_is_lost_early_or_doubled() -> None:
     with disk(256) as (folder, is_own):
         site = Site(folder, 2, "sync", has_own_disk=is_own)
         known, _ = harms.possible(site)
-        verdict = torture(site, 5, 4, Terms(pause_s=2, connections=500), 1, told.append)
+        verdict = torture(
+            site, 5, 4, Terms(pause_s=2, spell_s=1.5, connections=500), 1, told.append
+        )
     assert verdict.harms.keys() == known.keys()
     assert not any(": met " in line for line in told)
     assert {kind: ids for kind, ids in verdict.faults.items() if ids} == {}

@@ -16,6 +16,7 @@ from tests.torture.harms import Terms
 from tests.torture.site import MAX_CONNECTIONS, Site, disk
 
 _MIB = 1 << 20
+_SPELL_S = 3.0
 _PATIENCE_S = 60
 """How much longer a run may take so that each harm is done once."""
 
@@ -133,7 +134,7 @@ def main(
         site = Site(folder, workers, flush, has_own_disk=is_own)
         try:
             verdict = torture(
-                site, minutes * 60, senders, Terms(pause, connections), chosen, click.echo
+                site, minutes * 60, senders, Terms(pause, _SPELL_S, connections), chosen, click.echo
             )
         except TimeoutError as error:
             click.echo(f"torture: {error}\n{site.gateway.log.read_text()[-3000:]}", err=True)

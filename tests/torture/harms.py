@@ -28,10 +28,14 @@ _RESERVED_FILES: Final = 500
 
 
 class Terms(NamedTuple):
-    """How hard the harms are: seconds of a pause, number of idle connections."""
+    """How hard the harms are."""
 
     pause_s: float
+    """How long a process stands still."""
+    spell_s: float
+    """How long, up to twice over, whatever else takes time goes on."""
     connections: int
+    """In a crowd."""
 
 
 def kill(site: Site, chance: random.Random, terms: Terms) -> str:
@@ -73,7 +77,7 @@ def step_clock(site: Site, chance: random.Random, terms: Terms) -> str:
     """The wall clock jumps, and jumps back."""
     step = chance.choice((-1, 1)) * chance.randint(2, LONGEST_STEP_S)
     site.set_clock(step)
-    time.sleep(chance.uniform(2, 4))
+    time.sleep(chance.uniform(1, 2) * terms.spell_s)
     site.set_clock(0)
     time.sleep(1)
     return f"{step:+d} s"
@@ -90,7 +94,7 @@ def fill_disk(site: Site, chance: random.Random, terms: Terms) -> str:
             # All but a little at once, as the gateway takes some meanwhile; then the rest, and what it gives back.
             os.posix_fallocate(file.fileno(), 0, max(1, free - 32 * len(_CHUNK)))
             file.seek(0, os.SEEK_END)
-            end = time.monotonic() + chance.uniform(3, 6)
+            end = time.monotonic() + chance.uniform(1, 2) * terms.spell_s
             while time.monotonic() < end:
                 try:
                     file.write(_CHUNK)
@@ -143,7 +147,7 @@ def read_slowly(site: Site, chance: random.Random, terms: Terms) -> str:
             # As much as it takes: a gateway that has too much to say to someone stops listening to him.
             reader.send(b"".join(frames))
             selector.register(reader, selectors.EVENT_READ)
-        end = time.monotonic() + 3
+        end = time.monotonic() + terms.spell_s
         while time.monotonic() < end:
             for chosen, _ in selector.select(0.1):
                 assert isinstance(chosen.fileobj, socket.socket)

@@ -221,9 +221,10 @@ def _workers(count: int) -> Scenario:
     return Scenario(
         name=f"workers-{count}",
         kind="workers",
-        title=f"Timed sends, 64 threads, workers = {count}, sync flush",
+        title=f"Timed sends, 64 threads for each worker, workers = {count}, sync flush",
         flush="sync",
-        threads=64,
+        # As many for each, so that as many messages share one worker's commit.
+        threads=64 * count,
         delay_ms=_FAR_MS,
         consume=False,
         seconds=12,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import sys
 import time
 from collections import Counter
@@ -127,6 +128,8 @@ def main(
     The ledger must show nothing lost, nothing early, nothing doubled; the exit status says so.
     A full disk needs root (a file system in memory is mounted), a stepped clock Debian's libfaketime.
     """
+    # Asked to end, it also stops what it started and unmounts its disk.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     chosen = random.randrange(1 << 32) if seed is None else seed
     click.echo(f"seed {chosen}, workers {workers}, flush {flush}, {minutes:g} min")
     harms.raise_file_limit(MAX_CONNECTIONS)

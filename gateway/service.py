@@ -91,6 +91,9 @@ from storage import DataFolderError, Store, newest_stored_ms
 BACKLOG = 1024
 """Connections that the kernel lets wait to be accepted, for the moment when a whole fleet reconnects."""
 
+MOST_PORTS_TRIED = 10
+"""Free ports that are tried, where any will do, until one has a VIP channel that is free too."""
+
 LONGEST_GOODBYE = 3.0
 """Seconds that a stopping gateway waits for clients to take their last answers."""
 
@@ -231,25 +234,35 @@ class Gateway:
     def _listen(self) -> None:
         """Listen, and on the VIP channel too. The advertised address may depend on the port that is really bound."""
         host, asked_port = self.config.listen
-        port = self._reactor.listenTCP(asked_port, self.factory, backlog=BACKLOG, interface=host)
-        self._ports.append(port)
-        self.port = port.getHost().port
+        self._ports.append(self._listen_at(host, asked_port))
+        if self.config.vip_channel:
+            self._listen_on_vip_channel(host, asked_port)
+        self.port = self._ports[0].getHost().port
         self.advertised = self.config.advertised(self.port)
-        if not self.config.vip_channel:
-            return
-        vip_port = self.port - VIP_CHANNEL_DISTANCE
-        try:
-            self._ports.append(
-                self._reactor.listenTCP(vip_port, self.factory, backlog=BACKLOG, interface=host)
-            )
-        except error.CannotListenError:
-            if self.config.vip_channel_required:
+
+    def _listen_on_vip_channel(self, host: str, asked_port: int) -> None:
+        """Where any port will do, it is exchanged for another one as long as that of its VIP channel is taken."""
+        for _ in range(MOST_PORTS_TRIED if asked_port == 0 else 1):
+            vip_port = self._ports[0].getHost().port - VIP_CHANNEL_DISTANCE
+            try:
+                self._ports.append(self._listen_at(host, vip_port))
+                return
+            except error.CannotListenError as failure:
+                taken = failure
+            if asked_port == 0:
+                other = self._listen_at(host, 0)
                 self._ports.pop().stopListening()
-                raise
-            self.log.warn(
-                "not answering on {port}, the VIP channel of old clients: the port is taken",
-                port=vip_port,
-            )
+                self._ports.append(other)
+        if self.config.vip_channel_required:
+            self._ports.pop().stopListening()
+            raise taken
+        self.log.warn(
+            "not answering on {port}, the VIP channel of old clients: the port is taken",
+            port=vip_port,
+        )
+
+    def _listen_at(self, host: str, port: int) -> Any:
+        return self._reactor.listenTCP(port, self.factory, backlog=BACKLOG, interface=host)
 
     def _http_token(self) -> str | None:
         """What requests of the HTTP API must bring, if a token is set."""

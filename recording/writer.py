@@ -227,7 +227,8 @@ class CaptureWriter:
             self._follow(waiting)
 
     def _make_room(self, waiting: _Waiting) -> str | None:
-        """Begin the next file when the one before is full. What is wrong when there is no room."""
+        """End a file that is full, and begin one when there is something to write. What is wrong when there is no
+        room."""
         try:
             if self._least_free:
                 disk = os.statvfs(self.folder)
@@ -235,9 +236,8 @@ class CaptureWriter:
                     return f"the disk of {self.folder} has less room than is to stay free"
             if self._file is not None and self._file.is_full(self._rotation):
                 self._end_file()
-            if self._file is None:
-                begins = waiting.parts[0] if waiting.parts else None
-                self._file = self._next_file(begins)
+            if self._file is None and waiting.parts:
+                self._file = self._next_file(waiting.parts[0])
         except OSError as error:
             return f"cannot write to {self.folder}: {error.strerror}"
         return None

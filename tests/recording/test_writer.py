@@ -26,10 +26,17 @@ def wait_until(is_true: Callable[[], bool]) -> None:
 
 
 def write(writer: CaptureWriter, *frame: bytes) -> None:
-    """Record a frame, and wait until it is in a file."""
-    before = writer.counts.bytes
+    """Record a frame that is unlike the one before, and wait until it is in a file."""
     writer.record(1, Kind.FROM_CLIENT, *frame)
-    wait_until(lambda: writer.counts.bytes > before)
+    whole = b"".join(frame)
+    wait_until(lambda: any(ends_with(file, whole) for file in writer.folder.glob("*.*")))
+
+
+def ends_with(file: Path, data: bytes) -> bool:
+    try:
+        return file.read_bytes().endswith(data)
+    except FileNotFoundError:
+        return False  # it got its name just now
 
 
 def files(folder: Path) -> list[Path]:
@@ -67,8 +74,8 @@ def test_a_new_file_begins_with_the_open_connections(tmp_path: Path) -> None:
 
 def test_the_oldest_files_go(tmp_path: Path) -> None:
     with CaptureWriter(tmp_path, Rotation(file_bytes=1, keep=2)) as writer:
-        for _ in range(5):
-            write(writer, FRAME)
+        for number in range(5):
+            write(writer, FRAME[:-1], bytes([number]))
     assert [run_of(file.name) for file in files(tmp_path)] == [run_of(files(tmp_path)[0].name)] * 2
     assert len(frames(tmp_path)) == 2
 

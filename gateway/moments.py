@@ -12,6 +12,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Fewer digits would be before 1973; they are nearly always seconds, or a date without its dashes.
 _LEAST_EPOCH_MS = 100_000_000_000
 
+LATEST_EPOCH_MS = 1 << 62
+"""No time is later: what is computed from one still fits where times are kept."""
+
 EXPECTED = (
     "write a time such as 2030-01-31T09:30, 2030-01-31T09:30:00+01:00, +30m, -2h, now, or epoch ms"
 )
@@ -30,7 +33,7 @@ def parse_moment(text: str, now_ms: int, zone: tzinfo | None = None) -> int:
             distance = parse_duration(text[1:]) // _ONE_MS
             return now_ms + distance if text[0] == "+" else now_ms - distance
         if text.isascii() and text.isdigit():
-            if int(text) < _LEAST_EPOCH_MS:
+            if not _LEAST_EPOCH_MS <= int(text) <= LATEST_EPOCH_MS:
                 raise ValueError
             return int(text)
         moment = datetime.fromisoformat(text)

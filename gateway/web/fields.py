@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from gateway.clock import Clock
-from gateway.moments import parse_moment
+from gateway.moments import LATEST_EPOCH_MS, parse_moment
 from gateway.rescheduling import NewTime
 from gateway.setting_values import parse_duration
 from gateway.web.endpoints import ApiError, Fields
@@ -77,6 +77,8 @@ def read_moment(moment: int | str, clock: Clock) -> int:
     :raises ApiError: when it is none.
     """
     if isinstance(moment, int):
+        if abs(moment) > LATEST_EPOCH_MS:
+            raise ApiError(HTTPStatus.BAD_REQUEST, f"{moment} is not a time")
         return moment
     try:
         return parse_moment(moment, clock.now_ms())

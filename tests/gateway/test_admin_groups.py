@@ -112,6 +112,7 @@ def test_consume_mode_with_a_bad_body(client: MemoryClient) -> None:
 class TestDelete:
     def test_progress_stays_unless_it_is_to_go(self, client: MemoryClient) -> None:
         create_topic(client, "T")
+        client.send_message("T")  # a queue without any is answered for as unknown
         put_group(client, "G")
         ok(commit_offset(client, "T", 0, 5, "G"))
         ok(client.ask(207, {"groupName": "G"}))

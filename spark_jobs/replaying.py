@@ -164,12 +164,18 @@ class Journal:
 
 
 class _Line(asyncio.Protocol):
-    """A connection to the target."""
+    """A connection to the target.
+
+    Nothing waits to be written while the next request is noted as sent: what a kill takes from a
+    connection is one request at most.
+    """
 
     def __init__(self, player: Player) -> None:
         self._player = player
         self._frames = FrameBuffer()
         self._transport: asyncio.Transport | None = None
+        self._written = asyncio.Event()
+        self._written.set()
         self.waiting: dict[int, _Sent] = {}
         self.next_opaque = 1
 
@@ -180,9 +186,17 @@ class _Line(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        transport.set_write_buffer_limits(0)
+
+    def pause_writing(self) -> None:
+        self._written.clear()
+
+    def resume_writing(self) -> None:
+        self._written.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._written.set()
         for sent in self.waiting.values():
             self._player.finish(sent, CLOSED)
         self.waiting.clear()
@@ -201,6 +215,16 @@ class _Line(asyncio.Protocol):
     def send(self, data: bytes) -> None:
         assert self._transport is not None
         self._transport.write(data)
+
+    async def written(self, patience_s: float) -> None:
+        """Wait until all that was sent has left; hang up on a target that does not read."""
+        if self._written.is_set():
+            return
+        try:
+            await asyncio.wait_for(self._written.wait(), patience_s)
+        except TimeoutError:
+            self.close()
+            await self._written.wait()
 
     def close(self) -> None:
         if self._transport is not None:
@@ -393,8 +417,10 @@ class Player:
 
     async def _line(self, connection: str, address: tuple[str, int]) -> _Line | None:
         line = self._lines.get((connection, address))
-        if line is not None and line.is_open:
-            return line
+        if line is not None:
+            await line.written(self._pacing.patience_s)
+            if line.is_open:
+                return line
         failed_at, _ = self._failed.get(address, (float("-inf"), ""))
         if time.monotonic() - failed_at < _RETRY_CONNECT_S:
             return None

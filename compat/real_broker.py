@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Literal, Self
 
 from compat import children
+from compat.ports import free_port
 from compat.toolchain import SERVER, classpath, java
 from gateway.client import ClientError, RemotingClient
 from gateway.wire.codes import RequestCode, ResponseCode
@@ -24,8 +23,15 @@ _FLUSH_TYPES: Final = {"async": "ASYNC_FLUSH", "sync": "SYNC_FLUSH"}
 _FIRST_TOPIC: Final = "TBW102"
 """The topic that a broker registers so that others can be made by sending to them."""
 
-_START_LIMIT_S: Final = 120
+_VIP_DISTANCE: Final = -2
+_HA_DISTANCE: Final = 1
+_NAMESRV_DISTANCE: Final = 2
+
+_START_LIMIT_S: Final = 300
 _STOP_LIMIT_S: Final = 20
+_MOST_STARTS: Final = 5
+_PORT_IS_TAKEN: Final = "Address already in use"
+"""What both say of that before they end, in the text of java.net.BindException."""
 
 # What the broker reaches into on Java 17, for its direct buffers.
 _OPENED: Final = (
@@ -40,13 +46,18 @@ class RealBrokerError(Exception):
     """The broker or the name server did not start. The text has the end of what it said."""
 
 
+class _PortTakenError(RealBrokerError):
+    """Somebody else listens where it was to."""
+
+
 class RealBroker:
     """A name server and a broker with their data in one folder; `with` starts and stops them.
 
     `flush` is whether a send is answered before or after it is on disk; `heap` is a JVM size.
     `folder` is kept when it is given, and continued from when it is used again; else it is a
-    scratch folder that is removed. Ports that are not given are free ones; the broker also takes
-    the one above its port, on every interface, and the one two below.
+    scratch folder that is removed. The ports are free ones, and change at the start when somebody
+    was quicker; the broker also takes the one above its port, on every interface, and the one two
+    below.
 
     `advertised_host` is the address that clients are told. The servers listen on 127.0.0.1, so with
     another loopback address whoever listens there on the same ports is in between.
@@ -59,13 +70,10 @@ class RealBroker:
         flush: Flush = "async",
         heap: str = "512m",
         folder: Path | None = None,
-        port: int | None = None,
-        namesrv_port: int | None = None,
         advertised_host: str = "127.0.0.1",
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        self.port = port or _free_broker_port()
-        self.namesrv_port = namesrv_port or free_port()
+        self.port = self._free_port()
         self.advertised_host = advertised_host
         self._flush = flush
         self._heap = heap
@@ -74,6 +82,11 @@ class RealBroker:
         self._folder = folder or Path(tempfile.mkdtemp(prefix="tidegate-broker-"))
         self._namesrv: subprocess.Popen[bytes] | None = None
         self._broker: subprocess.Popen[bytes] | None = None
+
+    @property
+    def namesrv_port(self) -> int:
+        """The name server's."""
+        return self.port + _NAMESRV_DISTANCE
 
     @property
     def address(self) -> str:
@@ -99,55 +112,70 @@ class RealBroker:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
+
+    @staticmethod
+    def _free_port() -> int:
+        return free_port(_VIP_DISTANCE, _HA_DISTANCE, _NAMESRV_DISTANCE)
 
     def start(self) -> None:
         """Start both; returns when clients can find the broker. Raises RealBrokerError."""
-        self._folder.mkdir(parents=True, exist_ok=True)
         try:
-            self._namesrv = self._launch(
-                "namesrv",
-                "org.apache.rocketmq.namesrv.NamesrvStartup",
-                {"listenPort": str(self.namesrv_port), "bindAddress": "127.0.0.1"},
-                heap="128m",
-            )
-            # A broker that finds no name server tries again only after ten seconds.
-            self._wait_until(self._namesrv_answers)
-            self._broker = self._launch(
-                "broker",
-                "org.apache.rocketmq.broker.BrokerStartup",
-                {
-                    "brokerClusterName": "DefaultCluster",
-                    "brokerName": "broker-a",
-                    "brokerId": "0",
-                    "brokerIP1": self.advertised_host,
-                    "bindAddress": "127.0.0.1",
-                    "listenPort": str(self.port),
-                    "haListenPort": str(self.port + 1),
-                    "namesrvAddr": f"127.0.0.1:{self.namesrv_port}",
-                    "storePathRootDir": str(self._folder / "store"),
-                    "flushDiskType": _FLUSH_TYPES[self._flush],
-                    "autoCreateTopicEnable": "true",
-                    "timerWheelEnable": "true",
-                    "recallMessageEnable": "true",
-                    "enablePropertyFilter": "true",
-                    **self._settings,
-                },
-                heap=self._heap,
-            )
-            self._wait_until(self._broker_is_found)
+            for _ in range(_MOST_STARTS - 1):
+                try:
+                    self._start()
+                except _PortTakenError:
+                    self._end()
+                    self.port = self._free_port()
+                else:
+                    return
+            self._start()
         except BaseException:
             self.stop()
             raise
 
+    def _start(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._namesrv = self._launch(
+            "namesrv",
+            "org.apache.rocketmq.namesrv.NamesrvStartup",
+            {"listenPort": str(self.namesrv_port), "bindAddress": "127.0.0.1"},
+            heap="128m",
+        )
+        # A broker that finds no name server tries again only after ten seconds.
+        self._wait_until(self._namesrv_answers)
+        self._broker = self._launch(
+            "broker",
+            "org.apache.rocketmq.broker.BrokerStartup",
+            {
+                "brokerClusterName": "DefaultCluster",
+                "brokerName": "broker-a",
+                "brokerId": "0",
+                "brokerIP1": self.advertised_host,
+                "bindAddress": "127.0.0.1",
+                "listenPort": str(self.port),
+                "haListenPort": str(self.port + _HA_DISTANCE),
+                "namesrvAddr": f"127.0.0.1:{self.namesrv_port}",
+                "storePathRootDir": str(self._folder / "store"),
+                "flushDiskType": _FLUSH_TYPES[self._flush],
+                "autoCreateTopicEnable": "true",
+                "timerWheelEnable": "true",
+                "recallMessageEnable": "true",
+                "enablePropertyFilter": "true",
+                **self._settings,
+            },
+            heap=self._heap,
+        )
+        self._wait_until(self._broker_is_found)
+
     def stop(self) -> None:
         """Stop both and remove a scratch folder; does nothing when they do not run."""
+        self._end()
+        if self._is_scratch:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _end(self) -> None:
         for process in (self._broker, self._namesrv):
             if process and self._is_scratch:
                 process.kill()  # it would take its time to store what is not wanted
@@ -155,8 +183,6 @@ class RealBroker:
             elif process:
                 children.stop(process, _STOP_LIMIT_S)
         self._broker = self._namesrv = None
-        if self._is_scratch:
-            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _launch(
         self, name: str, main_class: str, settings: Mapping[str, str], heap: str
@@ -164,7 +190,7 @@ class RealBroker:
         file = self._folder / f"{name}.conf"
         file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         paths = os.pathsep.join(str(path) for path in classpath(SERVER))
-        with self._output(name).open("ab") as output:
+        with self._output(name).open("wb") as output:
             return children.start(
                 [
                     *(java(), f"-Xms{heap}", f"-Xmx{heap}", *_OPENED),
@@ -184,9 +210,13 @@ class RealBroker:
         while not is_ready():
             for name, process in (("namesrv", self._namesrv), ("broker", self._broker)):
                 if process and (process.poll() is not None or time.monotonic() > deadline):
-                    said = self._output(name).read_text(errors="replace")[-2000:]
-                    raise RealBrokerError(f"the real {name} did not start: {said}")
+                    raise self._failure(name)
             time.sleep(0.1)
+
+    def _failure(self, name: str) -> RealBrokerError:
+        said = self._output(name).read_text(errors="replace")
+        kind = _PortTakenError if _PORT_IS_TAKEN in said else RealBrokerError
+        return kind(f"the real {name} did not start: {said[-2000:]}")
 
     def _namesrv_answers(self) -> bool:
         return self._ask_for_route() is not None
@@ -202,23 +232,3 @@ class RealBroker:
             return None
         finally:
             client.close()
-
-
-def free_port() -> int:
-    """A TCP port on which nothing listens at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _free_broker_port() -> int:
-    while True:
-        port = free_port()
-        try:
-            for neighbour in (port - 2, port + 1):
-                with socket.socket() as probe:
-                    probe.bind(("0.0.0.0", neighbour))  # noqa: S104  where the broker will listen
-        except OSError:
-            continue
-        return port

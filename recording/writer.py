@@ -16,7 +16,6 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from recording.format import MAGIC, OPEN_SUFFIX, RECORD_HEAD, SUFFIX, Kind
@@ -123,12 +122,7 @@ class CaptureWriter:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property

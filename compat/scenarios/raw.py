@@ -7,7 +7,6 @@ import json
 import socket
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Final, Self
 
 from compat.comparison import RAW
@@ -61,12 +60,7 @@ class RawClient:
         self._socket = socket.create_connection(self._address, _LIMIT_S)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.leave()
 
     def leave(self) -> None:

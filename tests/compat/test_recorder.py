@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compat.real_broker import free_port
+from compat.ports import free_port
 from compat.recorder import Recorder
 from recording.format import CaptureError, Kind, Record, read_capture
 from recording.proxy import Route

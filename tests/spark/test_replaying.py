@@ -21,6 +21,7 @@ from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command, decode_command, encode_response
 from gateway.wire.frames import FrameBuffer
 from gateway.wire.properties import parse
+from spark_jobs import replaying
 from spark_jobs.exchanges import ROWS
 from spark_jobs.replaying import Journal, Pacing, Player, Target
 from spark_jobs.rewriting import Rewriter, Rules, new_id
@@ -28,6 +29,7 @@ from spark_jobs.rewriting import Rewriter, Rules, new_id
 NOW_NS = 1_700_000_000_000_000_000
 SEND = int(RequestCode.SEND_MESSAGE_V2)
 RECALL = int(RequestCode.RECALL_MESSAGE)
+LIMIT_S = 60.0
 
 
 class Server:
@@ -38,6 +40,7 @@ class Server:
         self.is_silent = False
         self.dawdles_s = 0.0
         self.hang_up_after: int | None = None
+        self.silent_after: int | None = None
         self.ended = 0
         outer = self
 
@@ -51,6 +54,8 @@ class Server:
                         if len(outer.asked) == outer.hang_up_after:
                             return
                         time.sleep(outer.dawdles_s)
+                        if len(outer.asked) == outer.silent_after:
+                            outer.is_silent = True
                         if not outer.is_silent and not command.is_oneway:
                             # A client that was killed has sent more than it waits for.
                             with suppress(OSError):
@@ -62,7 +67,7 @@ class Server:
         self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.address: tuple[str, int] = ("127.0.0.1", self._server.server_address[1])
-        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
         self._thread.start()
 
     def answer(self, command: Command) -> bytes:
@@ -73,6 +78,13 @@ class Server:
                 command.opaque, 0, ext={"recallHandle": f"new-{key}", "transactionId": key}
             )
         return encode_response(command.opaque, 0)
+
+    def wait_until_ended(self, connections: int = 1) -> None:
+        """All that came on so many connections has been read."""
+        deadline = time.monotonic() + LIMIT_S
+        while self.ended < connections:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
 
     def close(self) -> None:
         self._server.shutdown()
@@ -124,7 +136,7 @@ def play(
     rules: Rules | None = None,
     **pacing: Any,
 ) -> list[dict[str, Any]]:
-    pace = Pacing(time.time_ns(), NOW_NS, **{"patience_s": 5.0, **pacing})
+    pace = Pacing(time.time_ns(), NOW_NS, **{"patience_s": LIMIT_S, **pacing})
     with Journal(folder / "journal", "part") as journal:
         player = Player(Target(address, address), pace, rules or Rules("run"), journal)
         return [row for batch in player.play(batches(rows)) for row in batch.to_pylist()]
@@ -161,8 +173,9 @@ def test_a_rate_is_not_exceeded(server: Server, tmp_path: Path) -> None:
 
 
 def test_a_recall_waits_for_the_answer_that_tells_its_handle(
-    server: Server, tmp_path: Path
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(replaying, "_TEACHING_S", LIMIT_S)
     server.dawdles_s = 0.2
     rows = [sent(0, "A" * 32)]
     rows.append(asked(1, RECALL, {"topic": "orders", "recallHandle": "old-" + "A" * 32}))
@@ -172,7 +185,10 @@ def test_a_recall_waits_for_the_answer_that_tells_its_handle(
     assert second["unmapped"] is None
 
 
-def test_a_handle_of_an_earlier_answer_is_mapped(server: Server, tmp_path: Path) -> None:
+def test_a_handle_of_an_earlier_answer_is_mapped(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replaying, "_TEACHING_S", LIMIT_S)
     rows = [
         sent(0, "A" * 32),
         asked(200, RECALL, {"topic": "orders", "recallHandle": "old-" + "A" * 32}),
@@ -208,13 +224,16 @@ def test_a_target_that_is_silent_holds_up_nobody_for_ever(server: Server, tmp_pa
     rows = [sent(at, f"{at:032X}") for at in range(4)]
     results = play(server.address, tmp_path, rows, patience_s=0.2, outstanding=2)
     assert [row["outcome"] for row in results] == ["no answer"] * 4
+    server.wait_until_ended()
     assert len(server.asked) == 4
 
 
 def test_a_connection_that_is_closed_is_made_again(server: Server, tmp_path: Path) -> None:
     server.hang_up_after = 2
-    rows = [sent(at * 100, f"{at:032X}") for at in range(4)]
-    results = sorted(play(server.address, tmp_path, rows), key=lambda row: row["position"])
+    rows = [sent(at, f"{at:032X}") for at in range(4)]
+    # With one outstanding at a time the third waits until it is seen that the second is lost.
+    played = play(server.address, tmp_path, rows, outstanding=1)
+    results = sorted(played, key=lambda row: row["position"])
     assert [row["outcome"] for row in results] == ["answered", "closed", "answered", "answered"]
 
 
@@ -252,23 +271,25 @@ def test_offsets_follow_the_answers_of_this_run() -> None:
 def play_many(port: str, folder: str, count: str) -> None:
     """A process that replays; it is killed in the middle."""
     rows = [sent(at, f"{at:032X}") for at in range(int(count))]
-    play(("127.0.0.1", int(port)), Path(folder), rows)
+    play(("127.0.0.1", int(port)), Path(folder), rows, speed=0.0, outstanding=50)
 
 
 @pytest.mark.live
 def test_after_a_kill_nothing_is_sent_twice(server: Server, tmp_path: Path) -> None:
-    count = 1500
+    count = 1000
+    # However late the kill comes, the process cannot have sent everything: it waits for answers.
+    server.silent_after = 900
     program = f"import sys; from {__name__} import play_many; play_many(*sys.argv[1:])"
     command = [sys.executable, "-c", program, str(server.address[1]), str(tmp_path), str(count)]
     with subprocess.Popen(command) as process:
         while len(server.asked) < 100:
-            time.sleep(0.01)
+            time.sleep(0.001)
             assert process.poll() is None
         process.kill()
-    while not server.ended:
-        time.sleep(0.01)
+    server.wait_until_ended()
     before = len(server.asked)
     assert before < count
+    server.is_silent, server.silent_after = False, None
     rows = [sent(at, f"{at:032X}") for at in range(count)]
     results = play(server.address, tmp_path, rows, speed=0.0)
     outcomes = Counter(row["outcome"] for row in results)

@@ -41,12 +41,18 @@ def steps(scenarios: Sequence[Scenario], systems: Sequence[str], repeat: int) ->
     for turn in range(repeat):
         for number, scenario in enumerate(scenarios):
             order = systems if (turn + number) % 2 == 0 else systems[::-1]
-            found += [
-                Step(scenario, system)
-                for system in order
-                if system == "tidegate" or not scenario.alone
-            ]
+            found += [Step(scenario, system) for system in order if _says(scenario, system)]
     return found
+
+
+def _says(scenario: Scenario, system: str) -> bool:
+    """Whether a scenario tells something about a system."""
+    match system:
+        case "tidegate":
+            return True
+        case "answers":
+            return scenario.kind == "sends"
+    return not scenario.alone
 
 
 @contextlib.contextmanager
@@ -109,6 +115,8 @@ def judge(step: Step, measured: Measured, held: Held | None = None) -> Outcome:
         resident_bytes=measured.peak_resident,
         failures=measured.failures,
         client_gc_ms=measured.client_gc_ms,
+        client_cpu_seconds=measured.client_cpu,
+        clock_step_ms=measured.clock_step_ms,
         storm=_judge_storm(*measured.storm) if measured.storm else None,
         held=held,
     )

@@ -21,13 +21,13 @@ from compat.bench.holding import FillError
 from compat.bench.load import LoadError
 from compat.bench.records import RecordError
 from compat.bench.results import Results, ResultsError
-from compat.bench.systems import SYSTEMS, StartError
+from compat.bench.systems import SYSTEMS, TITLES, StartError
 from compat.real_broker import RealBrokerError
 from compat.toolchain import TOOLS, ToolchainError
 from gateway.client import ClientError, RefusalError
 
+_PIPED_WIDTH: Final = 120
 _FOLDER: Final = TOOLS / "bench"
-_TITLES: Final = {"tidegate": "Tidegate", "rocketmq": "RocketMQ"}
 
 _KNOWN_ERRORS: Final = (
     ClientError,
@@ -48,7 +48,7 @@ Tell = Callable[[load.Progress], None]
 @click.option("--quick", "extent", flag_value="quick", help="What matters most, about 3 minutes.")
 @click.option("--full", "extent", flag_value="full", help="Everything, about 40 minutes.")
 @click.option(
-    "--only", type=click.Choice(list(_TITLES)), help="Run one system instead of both in turn."
+    "--only", type=click.Choice(list(TITLES)), help="Run one system instead of all in turn."
 )
 @click.option(
     "--scenario",
@@ -121,7 +121,8 @@ def bench(
       tidegate bench --only tidegate --scenario life-1000-sync --compare before.json
       tidegate bench --show before.json --plots docs/plots
     """
-    console = Console()
+    # What reads a pipe has no width, and figures must not be cut.
+    console = Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
     try:
         earlier = results.load(compare) if compare else None
         if show:
@@ -199,7 +200,7 @@ def _progress(plan: Sequence[Step]) -> Iterator[Callable[[Step], Tell]]:
         number = iter(range(1, len(plan) + 1))
 
         def line(step: Step) -> Tell:
-            name = _TITLES[step.system]
+            name = TITLES[step.system]
             console.print(
                 f"[{next(number)}/{len(plan)}] {step.scenario.title}: {name}", markup=False
             )
@@ -247,5 +248,5 @@ class _Bar:
         self._bars.update(
             self._task,
             completed=self._done + passed,
-            description=f"{scenario.title} · {_TITLES[self._step.system]} · {progress.phase}{counts}",
+            description=f"{scenario.title} · {TITLES[self._step.system]} · {progress.phase}{counts}",
         )

@@ -172,6 +172,9 @@ FAULTS: Final = (
     Figure("early", "early", lambda o: o.ledger.early, digits=0, is_count=True),
 )
 CPU: Final = Figure("cpu", "server CPU a message, µs", _per_message(lambda o: o.cpu_seconds, 1e6))
+CLIENT_CPU: Final = Figure(
+    "client_cpu", "client CPU a message, µs", _per_message(lambda o: o.client_cpu_seconds, 1e6)
+)
 CPU_RATE: Final = Figure(
     "cpu_rate",
     "messages per CPU second",
@@ -234,7 +237,7 @@ END_TO_END: Final = (
 )
 
 FIGURES: Final[dict[Kind, tuple[Figure, ...]]] = {
-    "sends": (RATE, *SEND_FIGURES, FAULTS[0], CPU, CORES, *RESOURCES),
+    "sends": (RATE, *SEND_FIGURES, FAULTS[0], CPU, CLIENT_CPU, CORES, *RESOURCES),
     "life": (RATE, *FIRING_FIGURES, *FAULTS, *SEND_FIGURES, CPU, CORES, *RESOURCES),
     "levels": (RATE, *FIRING_FIGURES, *FAULTS, *SEND_FIGURES, CPU, CORES, *RESOURCES),
     "normal": (RATE, *SEND_FIGURES, *END_TO_END, *FAULTS, CPU_RATE, CPU, CORES, *RESOURCES),

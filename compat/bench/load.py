@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -53,6 +54,10 @@ class Measured(NamedTuple):
     """How many sends failed, by the start of the error's text."""
     client_gc_ms: int
     """How long the client's own garbage collection stopped it, in all."""
+    client_cpu: float
+    """CPU seconds of the client between `before` and `after`."""
+    clock_step_ms: float
+    """The largest step that the wall clock made, forward or back."""
     before: Usage
     after: Usage
     held_before: int
@@ -133,17 +138,19 @@ def _watch(
     event = next(events, {})
     if event.get("event") != "ready":
         raise _CutOffError
-    before = usage(system.pid)
+    before, client_before = usage(system.pid), usage(process.pid)
+    clock = _WallClock()
     held_before = held_bytes(system.folder)
     process.stdin.write(b"go\n")
     process.stdin.flush()
 
-    after = before
+    after, client_after = before, client_before
     held_after = held_before
     peak_own, peak_resident = before.own_memory, before.resident
     phase = "sending"
     send_seconds = 0.0
     for event in events:
+        clock.look()
         now = usage(system.pid)
         peak_own = max(peak_own, now.own_memory)
         peak_resident = max(peak_resident, now.resident)
@@ -154,8 +161,10 @@ def _watch(
                 send_seconds = event["seconds"]
                 phase = "waiting for the last"
                 after, held_after = now, held_bytes(system.folder)
+                client_after = usage(process.pid)
             case "drained":
                 after, held_after = now, held_bytes(system.folder)
+                client_after = usage(process.pid)
             case "done":
                 break
     else:
@@ -172,6 +181,8 @@ def _watch(
         send_seconds=send_seconds,
         failures=event["failures"],
         client_gc_ms=event["gc_ms"],
+        client_cpu=client_after.cpu - client_before.cpu,
+        clock_step_ms=clock.largest_step_ms,
         before=before,
         after=after,
         held_before=held_before,
@@ -179,6 +190,31 @@ def _watch(
         peak_own_memory=peak_own,
         peak_resident=peak_resident,
     )
+
+
+class _WallClock:
+    """Watches the wall clock for steps: against the steady clock, from one look to the next."""
+
+    def __init__(self) -> None:
+        self._distance_ns = self._measure()
+        self.largest_step_ms = 0.0
+
+    def look(self) -> None:
+        distance_ns = self._measure()
+        step_ms = abs(distance_ns - self._distance_ns) / 1e6
+        self._distance_ns = distance_ns
+        self.largest_step_ms = max(self.largest_step_ms, step_ms)
+
+    @staticmethod
+    def _measure() -> int:
+        """How far the wall clock is ahead; the closest of a few readings, for one can be interrupted."""
+        readings = []
+        for _ in range(5):
+            begin = time.monotonic_ns()
+            wall = time.time_ns()
+            end = time.monotonic_ns()
+            readings.append((end - begin, wall - (begin + end) // 2))
+        return min(readings)[1]
 
 
 def _command(scenario: Scenario, address: str, records: Path, scratch: Path) -> list[str]:

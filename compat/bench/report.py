@@ -12,13 +12,17 @@ from rich.text import Text
 from compat.bench.figures import FIGURES, Figure, goals
 from compat.bench.results import Results
 from compat.bench.scenarios import Scenario
+from compat.bench.systems import TITLES
 
 _MET: Final[dict[bool | None, Text]] = {
     True: Text("yes", "green"),
     False: Text("no", "red"),
     None: Text(""),
 }
-_TITLES: Final = {"tidegate": "Tidegate", "rocketmq": "RocketMQ"}
+
+
+_CLOCK_STEP_MS: Final = 2.0
+"""A step of the wall clock that is worth a line: it moves the firing error of what is due meanwhile."""
 
 
 def show(console: Console, results: Results, earlier: Results | None = None) -> None:
@@ -32,6 +36,8 @@ def show(console: Console, results: Results, earlier: Results | None = None) -> 
             console.print(line, markup=False)
         for line in failures(results, scenario):
             console.print(line, markup=False)
+        for line in clock_steps(results, scenario):
+            console.print(line, markup=False, style="yellow")
 
 
 def head(results: Results, earlier: Results | None = None) -> RenderableType:
@@ -71,12 +77,12 @@ def head(results: Results, earlier: Results | None = None) -> RenderableType:
 
 def table(results: Results, scenario: Scenario, earlier: Results | None = None) -> Table:
     """One scenario: a line of each figure, a column of each system."""
-    systems = [name for name in _TITLES if results.of(scenario.name, name)]
-    both = len(systems) == len(_TITLES)
+    systems = [name for name in TITLES if results.of(scenario.name, name)]
+    both = {"tidegate", "rocketmq"} <= set(systems)
     shown = Table()
     shown.add_column("", no_wrap=True)
     for name in systems:
-        shown.add_column(_TITLES[name], justify="right")
+        shown.add_column(TITLES[name], justify="right")
         if earlier is not None:
             shown.add_column("before", justify="right", style="dim")
     if both:
@@ -87,7 +93,7 @@ def table(results: Results, scenario: Scenario, earlier: Results | None = None) 
 
     held_to = goals(scenario)
     for figure in FIGURES[scenario.kind]:
-        values = {name: figure.over(results.of(scenario.name, name)) for name in _TITLES}
+        values = {name: figure.over(results.of(scenario.name, name)) for name in TITLES}
         cells: list[str | Text] = [figure.label]
         for name in systems:
             cells.append(number(values[name], figure.digits))
@@ -115,7 +121,7 @@ def comparisons(results: Results, scenario: Scenario) -> list[str]:
         goal = held_to.get(figure.key)
         if goal is None or goal.beside is None:
             continue
-        for name, title in _TITLES.items():
+        for name, title in TITLES.items():
             own = figure.over(results.of(scenario.name, name))
             beside = figure.over(results.of(scenario.beside, name))
             if times := ratio(own, beside):
@@ -126,11 +132,24 @@ def comparisons(results: Results, scenario: Scenario) -> list[str]:
 def failures(results: Results, scenario: Scenario) -> list[str]:
     """A line of each reason for which sends failed."""
     found: dict[tuple[str, str], int] = {}
-    for name in _TITLES:
+    for name in TITLES:
         for outcome in results.of(scenario.name, name):
             for text, count in outcome.failures.items():
                 found[name, text] = found.get((name, text), 0) + count
-    return [f"{_TITLES[name]}: {count:,} sends: {text}" for (name, text), count in found.items()]
+    return [f"{TITLES[name]}: {count:,} sends: {text}" for (name, text), count in found.items()]
+
+
+def clock_steps(results: Results, scenario: Scenario) -> list[str]:
+    """A line of each system whose messages were timed by a clock that was set meanwhile."""
+    largest = {
+        name: max((o.clock_step_ms for o in results.of(scenario.name, name)), default=0.0)
+        for name in TITLES
+    }
+    return [
+        f"{TITLES[name]}: the wall clock was stepped by {step_ms:.0f} ms during the run, which firing errors hold"
+        for name, step_ms in largest.items()
+        if step_ms >= _CLOCK_STEP_MS
+    ]
 
 
 def number(value: float | None, digits: int) -> str:

@@ -72,6 +72,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     failures: dict[str, int]
     """Failed sends, by the start of the error's text."""
     client_gc_ms: int
+    client_cpu_seconds: float = 0.0
+    """The load's own, in the time that the server's is measured in."""
+    clock_step_ms: float = 0.0
+    """The largest step of the wall clock: firing errors hold it, for it is the wall clock that they are told by."""
     storm: Storm | None = None
     held: Held | None = None
 

@@ -15,6 +15,7 @@ from compat import children
 from compat.bench import holding
 from compat.bench.scenarios import Scenario
 from compat.real_broker import RealBroker
+from compat.toolchain import PROJECT
 
 _START_LIMIT_S: Final = 30
 _STOP_LIMIT_S: Final = 30
@@ -22,7 +23,7 @@ _LISTENING: Final = re.compile(r"^listening on ([^\s,]+)", re.MULTILINE)
 
 
 class StartError(Exception):
-    """The gateway did not start; the text is one line."""
+    """A server did not start; the text is one line."""
 
 
 class System(NamedTuple):
@@ -51,34 +52,52 @@ def tidegate(folder: Path, scenario: Scenario) -> Iterator[System]:
     `TIDEGATE_... tidegate bench`.
     """
     folder.mkdir(parents=True)
-    data, output = folder / "data", folder / "output"
+    data = folder / "data"
     begin = time.monotonic()
     filled_bytes = holding.fill(data, scenario.held) if scenario.held else 0
     filled = time.monotonic()
-    with output.open("wb") as out:
-        process = children.start(
-            [
-                *(sys.executable, "-m", "gateway.cli", "serve", "--data", data),
-                *("--listen", "127.0.0.1:0", "--flush", scenario.flush),
-                *("--workers", str(scenario.workers)),
-            ],
-            folder=folder,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        address = _address(process, output)
-        holding.wait_for_answer(address)
+    options = ("--listen", "127.0.0.1:0", "--flush", scenario.flush, "--workers", scenario.workers)
+    with _program("gateway.cli", "serve", "--data", data, *options, folder=folder) as server:
+        holding.wait_for_answer(server.address)
         started = time.monotonic()
         yield System(
             "tidegate",
-            address,
-            process.pid,
+            server.address,
+            server.pid,
             data,
             start_seconds=started - filled,
             fill_seconds=filled - begin,
             filled_bytes=filled_bytes,
         )
+
+
+@contextmanager
+def answers(folder: Path, scenario: Scenario) -> Iterator[System]:
+    """A server that answers sends and keeps nothing: what it reaches, client and loopback allow."""
+    folder.mkdir(parents=True)
+    with _program("compat.bench.answers", scenario.queues, folder=folder) as server:
+        yield System("answers", server.address, server.pid, folder)
+
+
+class _Server(NamedTuple):
+    address: str
+    pid: int
+
+
+@contextmanager
+def _program(module: str, *arguments: object, folder: Path) -> Iterator[_Server]:
+    """A Python program that says where it listens."""
+    output = folder / "output"
+    with output.open("wb") as out:
+        process = children.start(
+            [sys.executable, "-m", module, *map(str, arguments)],
+            folder=folder,
+            environment={"PYTHONPATH": str(PROJECT)},
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        yield _Server(_address(process, output), process.pid)
     finally:
         children.stop(process, _STOP_LIMIT_S)
 
@@ -91,9 +110,9 @@ def _address(process: subprocess.Popen[bytes], output: Path) -> str:
             return found[1]
         if process.poll() is not None:
             lines = said.strip().splitlines() or [f"exit status {process.returncode}"]
-            raise StartError(f"the gateway did not start: {lines[-1]}")
+            raise StartError(f"the server did not start: {lines[-1]}")
         time.sleep(0.01)
-    raise StartError(f"the gateway was not listening after {_START_LIMIT_S} s")
+    raise StartError(f"the server was not listening after {_START_LIMIT_S} s")
 
 
 @contextmanager
@@ -104,4 +123,9 @@ def rocketmq(folder: Path, scenario: Scenario) -> Iterator[System]:
 
 
 Start = Callable[[Path, Scenario], AbstractContextManager[System]]
-SYSTEMS: Final[dict[str, Start]] = {"tidegate": tidegate, "rocketmq": rocketmq}
+SYSTEMS: Final[dict[str, Start]] = {
+    "tidegate": tidegate,
+    "rocketmq": rocketmq,
+    "answers": answers,
+}
+TITLES: Final = {"tidegate": "Tidegate", "rocketmq": "RocketMQ", "answers": "answers only"}

@@ -259,6 +259,16 @@ def test_what_says_nothing_of_the_broker_is_not_run_on_it() -> None:
     assert [step.system for step in plan] == ["tidegate", "tidegate"]
 
 
+def test_what_keeps_nothing_only_answers_sends() -> None:
+    chosen = [SENDS, LIFE]
+    plan = campaign.steps(chosen, ["tidegate", "answers"], repeat=1)
+    assert [(step.scenario.name, step.system) for step in plan] == [
+        (SENDS.name, "tidegate"),
+        (SENDS.name, "answers"),
+        (LIFE.name, "tidegate"),
+    ]
+
+
 def test_any_number_can_be_held() -> None:
     found = scenarios.named("held-12345")
     assert found is not None
@@ -465,6 +475,17 @@ def test_a_busy_machine_is_pointed_out() -> None:
     assert "Others were using the machine (load average 3.0" in shown(run(outcome(), load=3.0))
 
 
+@pytest.mark.parametrize(("step_ms", "told"), [(0.4, False), (129.0, True)])
+def test_a_wall_clock_that_was_set_is_pointed_out(step_ms: float, told: bool) -> None:
+    found = msgspec.structs.replace(outcome(LIFE), clock_step_ms=step_ms)
+    assert ("stepped by 129 ms" in shown(run(found, chosen=[LIFE]))) is told
+
+
+def test_what_keeps_nothing_stands_behind_the_ratio_of_the_others() -> None:
+    text = shown(run(outcome(), outcome(system="rocketmq", rate=3_000), outcome(system="answers")))
+    assert cells(text, "sends per s") == ["9,000", "3,000", "9,000", "3.00", "≥ 2x", "yes"]
+
+
 # --- plots ---
 
 
@@ -575,7 +596,8 @@ def test_a_tiny_run_loses_doubles_and_hurries_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.live
-def test_a_tiny_run_of_sends_alone_waits_for_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("system", ["tidegate", "answers"])
+def test_a_tiny_run_of_sends_alone_waits_for_nothing(system: str, tmp_path: Path) -> None:
     scenario = Scenario(
         name="tiny-sends",
         kind="sends",
@@ -587,8 +609,9 @@ def test_a_tiny_run_of_sends_alone_waits_for_nothing(tmp_path: Path) -> None:
         seconds=0.5,
         warmup=0.2,
     )
-    found = campaign.run_step(campaign.Step(scenario, "tidegate"), tmp_path, lambda _: None)
+    found = campaign.run_step(campaign.Step(scenario, system), tmp_path, lambda _: None)
     assert found.ledger.acknowledged > 0
+    assert found.client_cpu_seconds > 0
     assert (found.ledger.refused, found.ledger.received, found.ledger.lost) == (0, 0, 0)
     assert found.firing is None
     assert found.send is not None

@@ -1,57 +1,46 @@
 """The address that several workers share: where the brokers are, and what all of them hold.
 
 Each worker is a broker with a port, a name and a data folder of its own. Clients ask here for routes, as they ask a
-name server, and then talk to the workers themselves. What tools ask here of messages that have not fired is asked of
-every worker, and the answers are made one.
+name server, and then talk to the workers themselves. What tools ask here is asked of every worker, and the answers are
+made one: `gateway.merging` has the table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
-from operator import itemgetter
 from typing import Any, Final
 
-import msgspec
 from twisted.internet.protocol import ClientCreator
-from twisted.logger import Logger
 
 from gateway.connection import RemotingConnection, RemotingFactory
+from gateway.merging import MERGES, ONE_WORKER, Merge
 from gateway.outgoing import Outgoing
+from gateway.recurring import asks_to_recur
 from gateway.router import Peer
 from gateway.setting_values import HostPort
 from gateway.wire.codes import RequestCode as Code
 from gateway.wire.codes import ResponseCode
-from gateway.wire.commands import Command, encode_response
-from gateway.wire.messages import parse_offset_msg_id
-from gateway.wire.pending_bodies import (
-    AbortAnswer,
-    AbortOutcome,
-    HeldMessage,
-    HeldPage,
-    PauseAnswer,
-    PausedTopic,
-    PausedTopics,
-    RescheduleAnswer,
-    RescheduleOutcome,
-)
+from gateway.wire.commands import Command, FieldError, encode_response
+from gateway.wire.headers import SendMessageV2
 
 PATIENCE: Final = 5.0
 """Seconds that a worker has to answer. One that is starting again does not, and the others answer without it."""
-
-Answers = list[bytes]
-"""The bodies of the workers that answered success, in the workers' order."""
 
 
 class Link:
     """The way to one worker: a connection that is opened when something is to be asked, and kept.
 
+    :param broker: the worker's name.
     :param address: where the worker listens.
     """
 
     MOST_REMEMBERED: Final = 10_000
 
-    def __init__(self, reactor: Any, factory: RemotingFactory, address: HostPort) -> None:
+    def __init__(
+        self, reactor: Any, factory: RemotingFactory, broker: str, address: HostPort
+    ) -> None:
+        self.broker = broker
         creator: Any = ClientCreator
         self._creator = creator(reactor, factory.buildProtocol, address)
         self._address = address
@@ -95,9 +84,8 @@ class Front:
     """Answers at the shared address.
 
     :param make_factory: a factory of connections, given what to do with a command and with a lost connection.
+    :param changed: told of a change of settings that all workers have made (request 25).
     """
-
-    log = Logger()
 
     def __init__(
         self,
@@ -106,22 +94,28 @@ class Front:
             [Callable[[Command, RemotingConnection], None], Callable[[RemotingConnection], None]],
             RemotingFactory,
         ],
+        changed: Callable[[Command], None],
     ) -> None:
         self._reactor = reactor
+        self._changed = changed
         self._outgoing = Outgoing(reactor)
         self.clients = make_factory(self._asked, lambda _: None)
         self._to_workers = make_factory(self._outgoing.answered, self._outgoing.disconnected)
         self._links: dict[int, Link] = {}
 
-    def joined(self, number: int, address: HostPort) -> None:
+    def joined(self, number: int, broker: str, address: HostPort) -> None:
         """A worker listens: for the first time, or again where it did before."""
         if number not in self._links:
-            self._links[number] = Link(self._reactor, self._to_workers, address)
+            self._links[number] = Link(self._reactor, self._to_workers, broker, address)
 
     def _asked(self, command: Command, client: Peer) -> None:
         if command.is_response or command.is_oneway:
             return
+        links = [self._links[number] for number in sorted(self._links)]
         merge = MERGES.get(command.code)
+        if merge is None and _sets_a_recurring_message(command):
+            # It must be found where it is when it is set again, and recurs at one of them only.
+            merge, links = ONE_WORKER, links[:1]
         if merge is None:
             remark = (
                 f"request type {command.code} is for one broker, and this is the address that several workers share; "
@@ -133,25 +127,42 @@ class Front:
                 )
             )
             return
-        Question(self._outgoing, command, client, merge).put(
-            [self._links[number] for number in sorted(self._links)]
-        )
+        Question(self._outgoing, command, client, merge, self._done).put(links)
+
+    def _done(self, command: Command) -> None:
+        if command.code == Code.UPDATE_BROKER_CONFIG:
+            self._changed(command)
+
+
+def _sets_a_recurring_message(command: Command) -> bool:
+    """Whether a request is a send by which a tool has a message recur, or pauses or deletes such a one."""
+    if command.code != Code.SEND_MESSAGE_V2:
+        return False
+    try:
+        return asks_to_recur(command.fields(SendMessageV2).properties or "")
+    except FieldError:
+        return False
 
 
 class Question:
-    """One request that is put to every worker, and answered when all have answered or had their time."""
+    """One request that is put to workers, and answered when all have answered or had their time.
+
+    :param done: told of the request where all that were asked have done it.
+    """
 
     def __init__(
         self,
         outgoing: Outgoing,
         command: Command,
         client: Peer,
-        merge: Callable[[Answers, Command], bytes],
+        merge: Merge,
+        done: Callable[[Command], None],
     ) -> None:
         self._outgoing = outgoing
         self._command = command
         self._client = client
         self._merge = merge
+        self._done = done
         self._answers: dict[Link, Command | None] = {}
         self._missing = 0
 
@@ -181,152 +192,16 @@ class Question:
             self._finish()
 
     def _finish(self) -> None:
-        answers = [answer for answer in self._answers.values() if answer is not None]
-        bodies = [answer.body for answer in answers if answer.code == ResponseCode.SUCCESS]
-        opaque = self._command.opaque
-        if not answers or (self._command.code in NEED_ALL and len(answers) < len(self._answers)):
-            silent = len(self._answers) - len(answers)
-            frame = encode_response(
-                opaque,
-                ResponseCode.SERVICE_NOT_AVAILABLE,
-                remark=f"{silent} of {len(self._answers)} workers do not answer; ask again",
+        answers = {link.broker: answer for link, answer in self._answers.items()}
+        whole = self._merge.decide(answers, self._command)
+        if whole.code == ResponseCode.SUCCESS:
+            self._done(self._command)
+        self._client.send(
+            encode_response(
+                self._command.opaque,
+                whole.code,
+                ext=whole.ext,
+                remark=whole.remark,
+                body=whole.body,
             )
-        elif bodies:
-            frame = encode_response(
-                opaque, ResponseCode.SUCCESS, body=self._merge(bodies, self._command)
-            )
-        else:
-            # As they all refuse, what one says will do.
-            refusal = answers[0]
-            frame = encode_response(
-                opaque, refusal.code, ext=refusal.ext(), remark=refusal.remark, body=refusal.body
-            )
-        self._client.send(frame)
-
-
-def _merge_route(bodies: Answers, _: Command) -> bytes:
-    """A topic's queues at every worker that has it."""
-    routes = [msgspec.json.decode(body) for body in bodies]
-    merged = {
-        "brokerDatas": [broker for route in routes for broker in route["brokerDatas"]],
-        "filterServerTable": {},
-        "queueDatas": [queues for route in routes for queues in route["queueDatas"]],
-    }
-    return msgspec.json.encode(merged)
-
-
-def _merge_clusters(bodies: Answers, _: Command) -> bytes:
-    clusters = [msgspec.json.decode(body) for body in bodies]
-    brokers: dict[str, object] = {}
-    members: dict[str, list[str]] = {}
-    for cluster in clusters:
-        brokers |= cluster["brokerAddrTable"]
-        for name, own in cluster["clusterAddrTable"].items():
-            members.setdefault(name, []).extend(own)
-    return msgspec.json.encode({"brokerAddrTable": brokers, "clusterAddrTable": members})
-
-
-def _merge_topics(bodies: Answers, _: Command) -> bytes:
-    names = {name: None for body in bodies for name in msgspec.json.decode(body)["topicList"]}
-    return msgspec.json.encode({"topicList": list(names)})
-
-
-def _merge_pages(bodies: Answers, command: Command) -> bytes:
-    """One page of what all hold, the next due first.
-
-    A worker's cursor says up to where it has told everything. Behind the least of them nobody knows what comes
-    between, so the merged page ends there, or at its limit.
-    """
-    pages = [msgspec.json.decode(body, type=HeldPage) for body in bodies]
-    ext = command.ext()
-    is_scan = not (ext.get("id") or ext.get("key"))
-    messages = sorted(
-        ((_place(message, is_scan), message) for page in pages for message in page.messages),
-        key=_first,
-    )
-    ends = [bytes.fromhex(page.cursor) for page in pages if page.cursor is not None]
-    told = [entry for entry in messages if not ends or entry[0] <= min(ends)]
-    limit = int(ext.get("limit", len(told)))
-    cursor: str | None = None
-    if len(told) > limit:
-        # Two workers can have messages at the same place; a cursor cannot stand between them.
-        end = told[limit - 1][0]
-        told = [entry for entry in told if entry[0] <= end]
-        cursor = end.hex()
-    elif ends:
-        cursor = min(ends).hex()
-    paused = _add_up(topic for page in pages for topic in page.paused)
-    return msgspec.json.encode(HeldPage([message for _, message in told], cursor, paused))
-
-
-_first = itemgetter(0)
-
-
-def _place(message: HeldMessage, is_scan: bool) -> bytes:
-    """Where a message stands in the order of its worker's pages, as a cursor has it (`PendingMessages.look_up`)."""
-    _, sequence = parse_offset_msg_id(message.offset_msg_id)
-    due = message.due_ms.to_bytes(8)
-    number = sequence.to_bytes(8)
-    if not is_scan:
-        return due + number
-    return due + message.topic.encode() + b"\0" + number + message.msg_id.encode()
-
-
-def _add_up(topics: Iterable[PausedTopic]) -> list[PausedTopic]:
-    """Each paused topic once: since its first pause, with what waits anywhere."""
-    found: dict[str, PausedTopic] = {}
-    for topic in topics:
-        known = found.setdefault(topic.topic, topic)
-        if known is not topic:
-            found[topic.topic] = msgspec.structs.replace(
-                known,
-                since_ms=min(known.since_ms, topic.since_ms),
-                waiting=known.waiting + topic.waiting,
-                resumed=known.resumed and topic.resumed,
-            )
-    return [found[name] for name in sorted(found)]
-
-
-def _merge_aborts(bodies: Answers, _: Command) -> bytes:
-    """What became of the messages; "unknown" only where no worker knows any."""
-    results: list[AbortOutcome] = []
-    for body in bodies:
-        results += msgspec.json.decode(body, type=AbortAnswer).results
-    known = [result for result in results if result.outcome != "unknown"]
-    return msgspec.json.encode(AbortAnswer(known or results[:1]))
-
-
-def _merge_reschedules(bodies: Answers, _: Command) -> bytes:
-    results: list[RescheduleOutcome] = []
-    for body in bodies:
-        results += msgspec.json.decode(body, type=RescheduleAnswer).results
-    known = [result for result in results if result.outcome != "unknown"]
-    return msgspec.json.encode(RescheduleAnswer(known or results[:1]))
-
-
-def _merge_pauses(bodies: Answers, _: Command) -> bytes:
-    answers = [msgspec.json.decode(body, type=PauseAnswer) for body in bodies]
-    return msgspec.json.encode(PauseAnswer(any(answer.changed for answer in answers)))
-
-
-def _merge_paused(bodies: Answers, _: Command) -> bytes:
-    lists = [msgspec.json.decode(body, type=PausedTopics) for body in bodies]
-    return msgspec.json.encode(PausedTopics(_add_up(one for each in lists for one in each.topics)))
-
-
-MERGES: Final[dict[int, Callable[[Answers, Command], bytes]]] = {
-    Code.GET_ROUTEINFO_BY_TOPIC: _merge_route,
-    Code.GET_BROKER_CLUSTER_INFO: _merge_clusters,
-    Code.GET_ALL_TOPIC_LIST: _merge_topics,
-    Code.GET_TOPICS_BY_CLUSTER: _merge_topics,
-    Code.LOOK_UP_TIMERS: _merge_pages,
-    Code.ABORT_TIMERS: _merge_aborts,
-    Code.RESCHEDULE_TIMERS: _merge_reschedules,
-    Code.PAUSE_TOPIC: _merge_pauses,
-    Code.RESUME_TOPIC: _merge_pauses,
-    Code.LIST_PAUSED_TOPICS: _merge_paused,
-}
-"""What is answered at the shared address, and how the workers' answers become one."""
-
-NEED_ALL: Final = frozenset(code for code in MERGES if code >= Code.LOOK_UP_TIMERS)
-"""Of these an answer that leaves a worker out would not be true."""
+        )

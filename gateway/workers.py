@@ -20,12 +20,15 @@ from twisted.internet.protocol import ProcessProtocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from gateway.config import LEADER_VARIABLE, Config
+from gateway.config import LEADER_VARIABLE, Config, descriptions
 from gateway.connection import RemotingConnection, RemotingFactory
 from gateway.front import Front
+from gateway.logs import Logs
 from gateway.service import BACKLOG, StartError, begin_logging
 from gateway.service_manager import VARIABLES, ServiceManager
 from gateway.setting_values import HostPort, parse_host_port
+from gateway.upstream_settings import after
+from gateway.wire.admin_bodies import parse_changes
 from gateway.wire.commands import Command
 
 PORT_DISTANCE: Final = 10
@@ -40,8 +43,9 @@ _LISTENING: Final = re.compile(rb"^listening on (\S+), clients are told", re.MUL
 class Worker(ProcessProtocol):
     """One worker: a process, and the next one when that ends.
 
+    :param broker: its name.
     :param command: the program and its arguments; `--listen` is among them.
-    :param environment: its variables.
+    :param environment: its variables, as they are when it is started.
     """
 
     log = Logger()
@@ -51,12 +55,14 @@ class Worker(ProcessProtocol):
         reactor: Any,
         front: Front,
         number: int,
+        broker: str,
         command: Sequence[str],
         environment: Mapping[str, str],
     ) -> None:
         self._reactor = reactor
         self._front = front
         self._number = number
+        self._broker = broker
         self._command = list(command)
         self._environment = environment
         self._process: Any = None
@@ -97,7 +103,7 @@ class Worker(ProcessProtocol):
         # The process that follows has to be where clients know this one.
         where = self._command.index("--listen") + 1
         self._command[where] = str(address)
-        self._front.joined(self._number, address)
+        self._front.joined(self._number, self._broker, address)
         _fire(self._waiting_for_start)
 
     def processEnded(self, reason: Failure) -> None:
@@ -152,18 +158,26 @@ class Leader:
     """The workers and their front.
 
     :param environment: the workers' variables; all settings but their own are in it.
+    :param logs: this process's own log.
     """
 
     log = Logger()
 
-    def __init__(self, config: Config, reactor: Any, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, config: Config, reactor: Any, environment: Mapping[str, str], logs: Logs
+    ) -> None:
         self._config = config
         self._reactor = reactor
-        self._front = Front(reactor, self._factory)
+        self._environment = dict(environment)
+        self._logs = logs
+        self._front = Front(reactor, self._factory, self._changed)
         self._port: Any = None
         self._is_rolling = False
         self._workers = [
-            Worker(reactor, self._front, number, _command(config, number), environment)
+            Worker(
+                *(reactor, self._front, number, _broker_name(config, number)),
+                *(_command(config, number), self._environment),
+            )
             for number in range(config.workers)
         ]
 
@@ -192,6 +206,17 @@ class Leader:
         """Restart the workers one by one, the next when the one before it listens again."""
         if not self._is_rolling:
             ensureDeferred(self._roll())
+
+    def _changed(self, command: Command) -> None:
+        """Take up settings that the workers have taken up, and have those begin with them that are started again."""
+        before = self._config
+        self._config = config = after(before, parse_changes(command.body))
+        for name, setting in descriptions().items():
+            value = getattr(config, name)
+            if value != getattr(before, name):
+                self._environment[setting.variable] = setting.show(value)
+        self._front.clients.configure(config)
+        self._logs.configure(config)
 
     async def _roll(self) -> None:
         self._is_rolling = True
@@ -224,6 +249,10 @@ def _command(config: Config, number: int) -> list[str]:
     return [sys.executable, "-m", "gateway.cli", "serve", *flags]
 
 
+def _broker_name(config: Config, number: int) -> str:
+    return f"{config.broker_name}-{number}"
+
+
 def own_settings(config: Config, number: int) -> dict[str, str]:
     """What a worker has to itself, as flags: its addresses, name and folder."""
     distance = PORT_DISTANCE * (number + 1)
@@ -232,7 +261,7 @@ def own_settings(config: Config, number: int) -> dict[str, str]:
         "--workers": "1",
         "--listen": str(HostPort(listen.host, listen.port and listen.port + distance)),
         "--data": str(config.data / f"worker-{number}"),
-        "--broker-name": f"{config.broker_name}-{number}",
+        "--broker-name": _broker_name(config, number),
     }
     if advertise is not None:
         port = advertise.port and advertise.port + distance
@@ -248,7 +277,7 @@ def run(config: Config, variables: Mapping[str, str]) -> int:
     :param variables: the settings that were given as flags, as environment variables.
     """
     try:
-        begin_logging(config)
+        logs = begin_logging(config)
     except StartError as failure:
         print(f"tidegate: {failure}", file=sys.stderr)
         return 1
@@ -258,7 +287,7 @@ def run(config: Config, variables: Mapping[str, str]) -> int:
     reactor.seconds = time.monotonic
     inherited = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     environment = {**inherited, **variables, LEADER_VARIABLE: str(os.getpid())}
-    leader = Leader(config, reactor, environment)
+    leader = Leader(config, reactor, environment, logs)
     try:
         started = leader.start()
     except error.CannotListenError as failure:

@@ -12,6 +12,7 @@ from gateway.broker import Broker
 from gateway.recurrence import RuleError, make_rule
 from gateway.router import Call, RequestError
 from gateway.wire.codes import ResponseCode
+from gateway.wire.cursors import own_cursor
 from gateway.wire.headers import ChangeRecurring, ListRecurring, NextRecurring
 from gateway.wire.recurring_bodies import RecurringList, RecurringTimes
 
@@ -26,11 +27,14 @@ class RecurringRequests:
     def list(self, call: Call) -> None:
         """A page of those that the sender may read, or the one with a name."""
         fields: ListRecurring = call.fields
+        cursor = own_cursor(fields.cursor, self._broker.config.broker_name)
         if fields.name:
             page = RecurringList([self._recurring.get(fields.topic, fields.name)])
+        elif cursor is None:
+            page = RecurringList([])
         else:
             page = self._recurring.page(
-                fields.topic, cursor=fields.cursor, limit=fields.limit, full=fields.full
+                fields.topic, cursor=cursor, limit=fields.limit, full=fields.full
             )
         found = [one for one in page.recurring if call.may(READ, one.topic)]
         call.answer(body=msgspec.json.encode(RecurringList(found, page.cursor)))

@@ -16,6 +16,7 @@ from gateway.rescheduling import NewTime, Rescheduling
 from gateway.router import Call, RequestError
 from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode
+from gateway.wire.cursors import own_cursor
 from gateway.wire.headers import (
     AbortTimers,
     BulkChangeTimers,
@@ -23,7 +24,14 @@ from gateway.wire.headers import (
     RecallMessage,
     RescheduleTimers,
 )
-from gateway.wire.pending_bodies import AbortAnswer, PauseAnswer, PausedTopics, RescheduleAnswer
+from gateway.wire.pending_bodies import (
+    AbortAnswer,
+    BulkAnswer,
+    HeldPage,
+    PauseAnswer,
+    PausedTopics,
+    RescheduleAnswer,
+)
 from storage import Aborted
 
 
@@ -119,6 +127,7 @@ class Timers:
     def change_many(self, call: Call) -> None:
         """Count, abort or reschedule one step of the pending messages of a topic that match."""
         fields: BulkChangeTimers = call.fields
+        cursor = own_cursor(fields.cursor, self._broker.config.broker_name)
         wanted = Wanted(
             key=fields.key,
             topic=fields.topic,
@@ -126,12 +135,14 @@ class Timers:
             begin_ms=fields.begin,
             end_ms=fields.end,
         )
-        if fields.action == "count":
-            answer = self._bulk.count(wanted, call.may, fields.cursor)
+        if cursor is None:
+            answer = BulkAnswer(0)
+        elif fields.action == "count":
+            answer = self._bulk.count(wanted, call.may, cursor)
         elif fields.action == "abort":
-            answer = self._bulk.abort(wanted, call.may, fields.cursor)
+            answer = self._bulk.abort(wanted, call.may, cursor)
         else:
-            answer = self._bulk.reschedule(wanted, _new_time(fields), call.may, fields.cursor)
+            answer = self._bulk.reschedule(wanted, _new_time(fields), call.may, cursor)
         self._answer(call, answer)
 
     def pause(self, call: Call) -> None:
@@ -163,7 +174,12 @@ class Timers:
             end_ms=fields.end,
             state=fields.state,
         )
-        page = self._pending.look_up(wanted, call.may, limit=fields.limit, cursor=fields.cursor)
+        cursor = own_cursor(fields.cursor, self._broker.config.broker_name)
+        page = (
+            self._pending.look_up(wanted, call.may, limit=fields.limit, cursor=cursor)
+            if cursor is not None
+            else HeldPage([])
+        )
         call.answer(body=msgspec.json.encode(page))
 
     def metrics(self, call: Call) -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from compat.clients.driver import until
-from gateway.client import RemotingClient
+from gateway import cli
+from gateway.client import RemotingClient, paused_topics, setting
+from gateway.recurring_client import set_recurring
 from gateway.wire.codes import RequestCode, ResponseCode
 from tests.live.conftest import JavaMaker
 from tests.live.process import GatewayProcess
@@ -23,9 +28,16 @@ pytestmark = pytest.mark.live
 FAR_MS = time.time_ns() // 1_000_000 + 3_600_000
 
 
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """Two workers, for tests that leave them alone."""
+    with GatewayProcess(tmp_path_factory.mktemp("workers") / "data", "--workers", "2") as gateway:
+        yield gateway
+
+
 @pytest.fixture
-def gateway(tmp_path: Path) -> Iterator[GatewayProcess]:
-    """Two workers."""
+def own_gateway(tmp_path: Path) -> Iterator[GatewayProcess]:
+    """Two workers of a test's own."""
     with GatewayProcess(tmp_path / "data", "--workers", "2") as gateway:
         yield gateway
 
@@ -48,10 +60,10 @@ def processes(gateway: GatewayProcess) -> list[int]:
     return [int(one) for one in children.split()]
 
 
-def hold(port: int, message_id: str, due_ms: int) -> None:
+def hold(port: int, message_id: str, due_ms: int, topic: str = "held") -> None:
     """Send a timed message to one worker."""
     properties = f"UNIQ_KEY\x01{message_id}\x02KEYS\x01order\x02TIMER_DELIVER_MS\x01{due_ms}\x02"
-    ext = {"a": "g", "b": "held", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0", "h": "0"}
+    ext = {"a": "g", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0", "h": "0"}
     with RemotingClient("127.0.0.1", port) as client:
         answer = client.ask(RequestCode.SEND_MESSAGE_V2, ext | {"i": properties}, b"x")
     assert answer.code == ResponseCode.SUCCESS
@@ -104,36 +116,106 @@ def test_tools_see_what_all_hold(gateway: GatewayProcess) -> None:
     assert sorted(held(gateway, 100)) == expected
 
 
-def test_a_worker_that_dies_is_started_again(gateway: GatewayProcess) -> None:
-    before = workers(gateway)
+Tidegate = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture
+def tidegate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tidegate:
+    """Runs a command at the shared address, in this process: what it tells a program."""
+
+    def run(gateway: GatewayProcess, *arguments: str) -> list[dict[str, Any]]:
+        monkeypatch.setenv("TIDEGATE_SERVER", gateway.address)
+        monkeypatch.setattr(sys, "argv", ["tidegate", *arguments, "--json"])
+        status: object = 0
+        try:
+            cli.main()
+        except SystemExit as end:
+            status = end.code
+        printed = capsys.readouterr()
+        assert not status, printed.err
+        return [json.loads(line) for line in printed.out.splitlines()]
+
+    return run
+
+
+def recur(port: int, name: str) -> None:
+    """Have a message recur at one worker."""
+    with RemotingClient("127.0.0.1", port) as client:
+        set_recurring(client, "many", name, b"x", {}, {"every": "1h"})
+
+
+def test_commands_change_what_all_hold(gateway: GatewayProcess, tidegate: Tidegate) -> None:
+    ports = list(workers(gateway).values())
+    for number in range(6):
+        hold(ports[number % 2], f"M{number}", FAR_MS + number, "many")
+    hold(ports[1], "later", FAR_MS + 60_000, "many")
+    few = ("--topic", "many", "--from", str(FAR_MS), "--to", str(FAR_MS + 1_000))
+    assert tidegate(gateway, "abort", *few, "--dry-run") == [{"messages": 6}]
+    assert tidegate(gateway, "reschedule", *few, "--by", "+1m", "--yes") == [{"messages": 6}]
+    assert held(gateway, 3, topic="many") == ["later", *(f"M{number}" for number in range(6))]
+    assert tidegate(gateway, "abort", "--topic", "many", "--all", "--yes") == [{"messages": 7}]
+    assert held(gateway, 100, topic="many") == []
+    assert len(held(gateway, 2, topic="many", state="aborted")) == 7
+
+    tidegate(gateway, "pause", "many")
+    assert [one["topic"] for one in tidegate(gateway, "pause")] == ["many"]
+    for port in ports:
+        with RemotingClient("127.0.0.1", port) as client:
+            assert [one.topic for one in paused_topics(client)] == ["many"]
+    tidegate(gateway, "resume", "many")
+    assert tidegate(gateway, "pause") == []
+
+    for port, name in zip(ports, ("b", "a"), strict=True):
+        recur(port, name)
+    recurring = ("--topic", "many", "--name")
+    added = ("recurring", "add", *recurring, "c", "--every", "2h", "--body", "x")
+    assert tidegate(gateway, *added)[0]["outcome"] == "set"
+    assert tidegate(gateway, *added)[0]["outcome"] == "updated"
+    assert [one["name"] for one in tidegate(gateway, "recurring", "list")] == ["a", "b", "c"]
+    assert tidegate(gateway, "recurring", "pause", *recurring, "a")[0]["outcome"] == "paused"
+    tidegate(gateway, "recurring", "delete", *recurring, "b")
+    states = [(one["name"], one["state"]) for one in tidegate(gateway, "recurring", "list")]
+    assert states == [("a", "paused"), ("c", "active")]
+
+
+def test_a_worker_that_dies_is_started_again(
+    own_gateway: GatewayProcess, tidegate: Tidegate
+) -> None:
+    before = workers(own_gateway)
+    assert tidegate(own_gateway, "log-level", "debug") == [{"log_level": "debug"}]
     for number, port in enumerate(before.values()):
         hold(port, f"M{number}", FAR_MS + number)
-    victim = processes(gateway)[0]
+    victim = processes(own_gateway)[0]
     os.kill(victim, signal.SIGKILL)
-    with gateway.client() as client:
+    with own_gateway.client() as client:
         assert client.ask(RequestCode.LOOK_UP_TIMERS).code == ResponseCode.SERVICE_NOT_AVAILABLE
         # Its place is known meanwhile, so that clients wait for it.
-        assert workers(gateway) == before
+        assert workers(own_gateway) == before
         until(
             lambda: client.ask(RequestCode.LOOK_UP_TIMERS).code == ResponseCode.SUCCESS,
             "another process in its place",
             30,
         )
-    assert held(gateway, 100) == ["M0", "M1"]
-    assert victim not in processes(gateway)
+    assert held(own_gateway, 100) == ["M0", "M1"]
+    assert victim not in processes(own_gateway)
+    for port in before.values():
+        with RemotingClient("127.0.0.1", port) as worker:
+            assert setting(worker, "log_level") == "debug"
 
 
-def test_workers_stop_when_their_leader_is_gone(gateway: GatewayProcess) -> None:
-    orphans = processes(gateway)
-    os.kill(gateway.pid, signal.SIGKILL)
+def test_workers_stop_when_their_leader_is_gone(own_gateway: GatewayProcess) -> None:
+    orphans = processes(own_gateway)
+    os.kill(own_gateway.pid, signal.SIGKILL)
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in orphans), "they stop", 30)
 
 
-def test_a_rolling_restart_refuses_no_send(gateway: GatewayProcess, java_client: JavaMaker) -> None:
-    java = java_client(gateway)
+def test_a_rolling_restart_refuses_no_send(
+    own_gateway: GatewayProcess, java_client: JavaMaker
+) -> None:
+    java = java_client(own_gateway)
     java.create_topic("rolling", queues=4)
     java.send("rolling", b"first")  # it knows both workers
-    first = processes(gateway)
+    first = processes(own_gateway)
     sent = [b"first"]
     over = threading.Event()
 
@@ -145,10 +227,10 @@ def test_a_rolling_restart_refuses_no_send(gateway: GatewayProcess, java_client:
 
     sender = threading.Thread(target=send)
     sender.start()
-    os.kill(gateway.pid, signal.SIGHUP)
+    os.kill(own_gateway.pid, signal.SIGHUP)
     try:
         until(
-            lambda: len(set(processes(gateway)) - set(first)) == 2,
+            lambda: len(set(processes(own_gateway)) - set(first)) == 2,
             "both are restarted",
             60,
         )

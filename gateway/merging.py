@@ -1,0 +1,396 @@
+"""THE TABLE of what is answered for several workers at once: request code -> how their answers become one.
+
+Requests reach the workers as they came, for they may be signed. So a list is told page by page with a cursor that has
+a part for each of them (`gateway.wire.cursors`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from struct import Struct
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from gateway.wire.admin_bodies import encode_changes, encode_table, parse_changes
+from gateway.wire.codes import RequestCode as Code
+from gateway.wire.codes import ResponseCode
+from gateway.wire.commands import Command
+from gateway.wire.cursors import join_cursors, own_cursor
+from gateway.wire.messages import parse_offset_msg_id
+from gateway.wire.pending_bodies import (
+    AbortAnswer,
+    BulkAnswer,
+    HeldMessage,
+    HeldPage,
+    PauseAnswer,
+    PausedTopic,
+    PausedTopics,
+    RescheduleAnswer,
+)
+from gateway.wire.recurring_bodies import (
+    RecurringChange,
+    RecurringList,
+    RecurringMessage,
+    RecurringTimes,
+)
+
+DEFAULT_LIMIT: Final = 100
+"""Most items of a page where a request does not say (`LookUpTimers`, `ListRecurring`)."""
+
+DEFAULT_TIMES: Final = 10
+"""Most times where a request does not say (`NextRecurring`)."""
+
+_FIRED_PLACE = Struct(">QIQ")
+"""Where a page of fired messages ends: the time, the queue, the offset (`storage.scan_fired`)."""
+
+_Item = TypeVar("_Item")
+_Body = TypeVar("_Body")
+_Results = TypeVar("_Results", AbortAnswer, RescheduleAnswer)
+
+
+class Part(NamedTuple):
+    """A worker's answer, which says success. `broker` is the worker's name."""
+
+    broker: str
+    answer: Command
+
+    def body(self, kind: type[_Body]) -> _Body:
+        """What the answer's body says."""
+        return msgspec.json.decode(self.answer.body, type=kind)
+
+    @property
+    def whole(self) -> Whole:
+        """What it says, as an answer for all."""
+        return Whole(self.answer.body, self.answer.ext())
+
+
+class Whole(NamedTuple):
+    """What the answers of all say together."""
+
+    body: bytes = b""
+    ext: dict[str, str] | None = None
+    code: int = ResponseCode.SUCCESS
+    remark: str | None = None
+
+
+class Merge(NamedTuple):
+    """How the answers to one request become one.
+
+    :param make: the answer, from the workers' that say success, of which there is one at least; in the workers' order.
+    :param needs_all: an answer that leaves a worker out, or passes over the refusal of one, would not be true.
+    :param absent: the codes by which a worker says only that what is asked about is not at it.
+    """
+
+    make: Callable[[Sequence[Part], Command], Whole]
+    needs_all: bool = True
+    absent: frozenset[int] = frozenset()
+
+    def decide(self, answers: Mapping[str, Command | None], command: Command) -> Whole:
+        """The answer to a request.
+
+        :param answers: the workers' by their names, and None of one that does not answer.
+        """
+        given = {broker: answer for broker, answer in answers.items() if answer is not None}
+        silent = len(answers) - len(given)
+        if not given or (self.needs_all and silent):
+            remark = f"{silent} of {len(answers)} workers do not answer; ask again"
+            return Whole(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark)
+        parts = [
+            Part(broker, answer)
+            for broker, answer in given.items()
+            if answer.code == ResponseCode.SUCCESS
+        ]
+        refusals = [one for one in given.values() if one.code != ResponseCode.SUCCESS]
+        objections = [one for one in refusals if one.code not in self.absent]
+        if parts and not (self.needs_all and objections):
+            return self.make(parts, command)
+        refusal = (objections or refusals)[0]
+        return Whole(refusal.body, refusal.ext(), refusal.code, refusal.remark)
+
+
+# --- where topics and brokers are -------------------------------------------------------------------
+
+
+def _routes(parts: Sequence[Part], _: Command) -> Whole:
+    """A topic's queues at every worker that has it."""
+    routes = [part.body(dict[str, Any]) for part in parts]
+    merged = {
+        "brokerDatas": [broker for route in routes for broker in route["brokerDatas"]],
+        "filterServerTable": {},
+        "queueDatas": [queues for route in routes for queues in route["queueDatas"]],
+    }
+    return Whole(msgspec.json.encode(merged))
+
+
+def _clusters(parts: Sequence[Part], _: Command) -> Whole:
+    clusters = [part.body(dict[str, Any]) for part in parts]
+    brokers: dict[str, object] = {}
+    members: dict[str, list[str]] = {}
+    for cluster in clusters:
+        brokers |= cluster["brokerAddrTable"]
+        for name, own in cluster["clusterAddrTable"].items():
+            members.setdefault(name, []).extend(own)
+    return Whole(msgspec.json.encode({"brokerAddrTable": brokers, "clusterAddrTable": members}))
+
+
+def _topics(parts: Sequence[Part], _: Command) -> Whole:
+    """Names, each once; beside them whatever the first worker says."""
+    bodies = [part.body(dict[str, Any]) for part in parts]
+    names = dict.fromkeys(name for body in bodies for name in body["topicList"])
+    return Whole(msgspec.json.encode(bodies[0] | {"topicList": list(names)}))
+
+
+def _first(parts: Sequence[Part], _: Command) -> Whole:
+    """They all say the same."""
+    return parts[0].whole
+
+
+def _counts(parts: Sequence[Part], _: Command) -> Whole:
+    """Fields that count what was done."""
+    exts = [part.answer.ext() for part in parts]
+    return Whole(ext={name: str(sum(int(ext[name]) for ext in exts)) for name in exts[0]})
+
+
+def _table(parts: Sequence[Part], _: Command) -> Whole:
+    tables = [part.body(dict[str, dict[str, str]])["table"] for part in parts]
+    return Whole(
+        encode_table({name: text for one in reversed(tables) for name, text in one.items()})
+    )
+
+
+# --- settings ---------------------------------------------------------------------------------------
+
+
+def _settings(parts: Sequence[Part], _: Command) -> Whole:
+    """Settings by name; where workers differ, all values, in the workers' order."""
+    values: dict[str, dict[str, None]] = {}
+    for part in parts:
+        for name, value in parse_changes(part.answer.body).items():
+            values.setdefault(name, {})[value] = None
+    body = encode_changes({name: ",".join(different) for name, different in values.items()})
+    return Whole(body, parts[0].answer.ext())
+
+
+# --- messages that have not fired -------------------------------------------------------------------
+
+
+class _Listed(NamedTuple, Generic[_Item]):
+    """A worker's page of a list: what is on it by place, and the cursor of its next page."""
+
+    broker: str
+    items: list[tuple[bytes, _Item]]
+    cursor: str | None
+    behind: bytes = b""
+    """What a place ends with in a cursor that says to go on behind it."""
+
+
+def _one_page(
+    pages: Sequence[_Listed[_Item]], command: Command, *, backwards: bool = False
+) -> tuple[list[_Item], str | None]:
+    """A page of what all have, in the order of places, and its cursor.
+
+    A worker's cursor says up to where it has told everything. Behind the first of these places nobody knows what comes
+    between, so the page ends there, or at its limit. What a worker told beyond that it is asked for again.
+
+    :param backwards: the last place comes first.
+    """
+    ext = command.ext()
+    limit = max(1, int(ext.get("limit", DEFAULT_LIMIT)))
+    ends = [bytes.fromhex(page.cursor) for page in pages if page.cursor is not None]
+    end = (max if backwards else min)(ends, default=None)
+    known = [
+        (place, number, item)
+        for number, page in enumerate(pages)
+        for place, item in page.items
+        if end is None or (place >= end if backwards else place <= end)
+    ]
+    known.sort(key=lambda entry: entry[0], reverse=backwards)
+    told = known[:limit]
+    cursors: dict[str, str] = {}
+    for number, page in enumerate(pages):
+        own = [place for place, owner, _ in told if owner == number]
+        if len(own) < len(page.items):
+            given = own_cursor(ext.get("cursor", ""), page.broker) or ""
+            cursors[page.broker] = (own[-1] + page.behind).hex() if own else given
+        elif page.cursor is not None:
+            cursors[page.broker] = page.cursor
+    return [item for _, _, item in told], join_cursors(cursors) or None
+
+
+def _held(parts: Sequence[Part], command: Command) -> Whole:
+    """One page of what all hold, the next due first; of what fired or was aborted, the last one first."""
+    ext = command.ext()
+    named = bool(ext.get("id") or ext.get("key"))
+    state = ext.get("state", "pending")
+    place = _place_of_named if named else _PLACES[state]
+    bodies = [part.body(HeldPage) for part in parts]
+    # A worker's own cursor has the id of a pending message behind its place; none begins with this byte.
+    behind = b"\xff" if place is _place_of_pending else b""
+    pages = [
+        _Listed(part.broker, [(place(one), one) for one in page.messages], page.cursor, behind)
+        for part, page in zip(parts, bodies, strict=True)
+    ]
+    backwards = place in (_place_of_fired, _place_of_aborted)
+    messages, cursor = _one_page(pages, command, backwards=backwards)
+    paused = _add_up(topic for page in bodies for topic in page.paused)
+    return Whole(msgspec.json.encode(HeldPage(messages, cursor, paused)))
+
+
+# Where a message stands in the order of its worker's pages, as a cursor has it (`PendingMessages.select`).
+
+
+def _sequence(message: HeldMessage) -> bytes:
+    return parse_offset_msg_id(message.offset_msg_id)[1].to_bytes(8)
+
+
+def _place_of_named(message: HeldMessage) -> bytes:
+    return message.due_ms.to_bytes(8) + _sequence(message)
+
+
+def _place_of_pending(message: HeldMessage) -> bytes:
+    return message.due_ms.to_bytes(8) + message.topic.encode() + b"\0" + _sequence(message)
+
+
+def _place_of_fired(message: HeldMessage) -> bytes:
+    return _FIRED_PLACE.pack(message.moved_ms or 0, message.queue_id, message.queue_offset or 0)
+
+
+def _place_of_aborted(message: HeldMessage) -> bytes:
+    return (message.moved_ms or 0).to_bytes(8) + _sequence(message)
+
+
+_PLACES: Final = {
+    "pending": _place_of_pending,
+    "fired": _place_of_fired,
+    "aborted": _place_of_aborted,
+}
+
+
+def _add_up(topics: Iterable[PausedTopic]) -> list[PausedTopic]:
+    """Each paused topic once: since its first pause, with what waits anywhere."""
+    found: dict[str, PausedTopic] = {}
+    for topic in topics:
+        known = found.setdefault(topic.topic, topic)
+        if known is not topic:
+            found[topic.topic] = msgspec.structs.replace(
+                known,
+                since_ms=min(known.since_ms, topic.since_ms),
+                waiting=known.waiting + topic.waiting,
+                resumed=known.resumed and topic.resumed,
+            )
+    return [found[name] for name in sorted(found)]
+
+
+def _outcomes(kind: type[_Results]) -> Callable[[Sequence[Part], Command], Whole]:
+    """What became of the messages; "unknown" only where no worker knows any."""
+
+    def make(parts: Sequence[Part], _: Command) -> Whole:
+        results = [result for part in parts for result in part.body(kind).results]
+        known = [result for result in results if result.outcome != "unknown"]
+        return Whole(msgspec.json.encode({"results": known or results[:1]}))
+
+    return make
+
+
+def _bulk_step(parts: Sequence[Part], _: Command) -> Whole:
+    """A step at each worker that has something left to do."""
+    steps = [(part.broker, part.body(BulkAnswer)) for part in parts]
+    cursors = {broker: step.cursor for broker, step in steps if step.cursor is not None}
+    messages = sum(step.messages for _, step in steps)
+    return Whole(msgspec.json.encode(BulkAnswer(messages, join_cursors(cursors) or None)))
+
+
+def _pauses(parts: Sequence[Part], _: Command) -> Whole:
+    return Whole(
+        msgspec.json.encode(PauseAnswer(any(part.body(PauseAnswer).changed for part in parts)))
+    )
+
+
+def _paused(parts: Sequence[Part], _: Command) -> Whole:
+    lists = [part.body(PausedTopics) for part in parts]
+    topics = _add_up(one for each in lists for one in each.topics)
+    return Whole(msgspec.json.encode(PausedTopics(topics)))
+
+
+# --- what recurs ------------------------------------------------------------------------------------
+
+
+def _recurring(parts: Sequence[Part], command: Command) -> Whole:
+    """One page of what recurs anywhere, by topic and name."""
+    bodies = [(part.broker, part.body(RecurringList)) for part in parts]
+    pages = [
+        _Listed(broker, [(_place_of_recurring(one), one) for one in page.recurring], page.cursor)
+        for broker, page in bodies
+    ]
+    found, cursor = _one_page(pages, command)
+    return Whole(msgspec.json.encode(RecurringList(found, cursor)))
+
+
+def _place_of_recurring(one: RecurringMessage) -> bytes:
+    return f"{one.topic}\0{one.name}".encode()
+
+
+def _recurring_change(parts: Sequence[Part], _: Command) -> Whole:
+    """What was done where it is; where several workers have one of the name, the first of which it was not true yet."""
+    changes = [part.body(RecurringChange) for part in parts]
+    changes.sort(key=lambda change: change.outcome.startswith("already "))
+    return Whole(msgspec.json.encode(changes[0]))
+
+
+def _recurring_times(parts: Sequence[Part], command: Command) -> Whole:
+    """Of a rule what any worker says; of recurring messages, the next times anywhere."""
+    answers = [part.body(RecurringTimes) for part in parts]
+    ext = command.ext()
+    if not ext.get("name"):
+        return Whole(msgspec.json.encode(answers[0]))
+    times = sorted({time for answer in answers for time in answer.times})
+    most = max(1, int(ext.get("times", DEFAULT_TIMES)))
+    return Whole(msgspec.json.encode(RecurringTimes(times[:most], answers[0].zone)))
+
+
+_NO_TOPIC: Final = frozenset({ResponseCode.TOPIC_NOT_EXIST})
+_NO_VALUE: Final = frozenset({ResponseCode.QUERY_NOT_FOUND})
+_NO_RECURRING: Final = frozenset({ResponseCode.MESSAGE_ILLEGAL})
+_OTHER_BROKER: Final = frozenset({ResponseCode.ILLEGAL_OPERATION})
+"""A recall handle is one broker's."""
+
+MERGES: Final[dict[int, Merge]] = {
+    # name server
+    Code.GET_ROUTEINFO_BY_TOPIC: Merge(_routes, needs_all=False),
+    Code.GET_BROKER_CLUSTER_INFO: Merge(_clusters, needs_all=False),
+    Code.GET_ALL_TOPIC_LIST: Merge(_topics, needs_all=False),
+    Code.GET_TOPICS_BY_CLUSTER: Merge(_topics, needs_all=False),
+    Code.GET_SYSTEM_TOPIC_LIST_FROM_NS: Merge(_topics),
+    Code.GET_UNIT_TOPIC_LIST: Merge(_topics),
+    Code.GET_HAS_UNIT_SUB_TOPIC_LIST: Merge(_topics),
+    Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: Merge(_topics),
+    Code.DELETE_TOPIC_IN_NAMESRV: Merge(_first),
+    Code.WIPE_WRITE_PERM_OF_BROKER: Merge(_counts),
+    Code.ADD_WRITE_PERM_OF_BROKER: Merge(_counts),
+    Code.PUT_KV_CONFIG: Merge(_first),
+    Code.GET_KV_CONFIG: Merge(_first, absent=_NO_VALUE),
+    Code.DELETE_KV_CONFIG: Merge(_first),
+    Code.GET_KVLIST_BY_NAMESPACE: Merge(_table, absent=_NO_VALUE),
+    Code.GET_NAMESRV_CONFIG: Merge(_settings),
+    Code.UPDATE_NAMESRV_CONFIG: Merge(_first),
+    # settings
+    Code.GET_BROKER_CONFIG: Merge(_settings),
+    Code.UPDATE_BROKER_CONFIG: Merge(_first),
+    # messages that have not fired
+    Code.LOOK_UP_TIMERS: Merge(_held),
+    Code.ABORT_TIMERS: Merge(_outcomes(AbortAnswer), absent=_OTHER_BROKER),
+    Code.RESCHEDULE_TIMERS: Merge(_outcomes(RescheduleAnswer), absent=_OTHER_BROKER),
+    Code.BULK_CHANGE_TIMERS: Merge(_bulk_step),
+    Code.PAUSE_TOPIC: Merge(_pauses, absent=_NO_TOPIC),
+    Code.RESUME_TOPIC: Merge(_pauses),
+    Code.LIST_PAUSED_TOPICS: Merge(_paused),
+    # what recurs
+    Code.LIST_RECURRING: Merge(_recurring, absent=_NO_RECURRING),
+    Code.CHANGE_RECURRING: Merge(_recurring_change, absent=_NO_RECURRING),
+    Code.NEXT_RECURRING: Merge(_recurring_times, absent=_NO_RECURRING),
+}
+"""What is answered for all workers at once."""
+
+ONE_WORKER: Final = Merge(_first)
+"""Of what is put to one of them."""

@@ -1,0 +1,339 @@
+"""What several gateways answer, made one answer, as at the address that workers share."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway import bulk
+from gateway.merging import MERGES, ONE_WORKER, Whole
+from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.commands import Command, decode_command, encode_command
+from gateway.wire.cursors import join_cursors, own_cursor
+from gateway.wire.frames import FrameBuffer
+from tests.gateway.conftest import MakeGateway
+from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway
+from tests.gateway.tools import create_topic, ok
+
+WORKERS = ("broker-a-0", "broker-a-1", "broker-a-2")
+
+
+class Shared:
+    """Asks all workers, as the shared address does; one that is out does not answer."""
+
+    def __init__(self, make_gateway: MakeGateway) -> None:
+        self.gateways: list[MemoryGateway] = [make_gateway(broker_name=name) for name in WORKERS]
+        self.clients: list[MemoryClient] = [gateway.connect() for gateway in self.gateways]
+        self.out: set[int] = set()
+
+    def try_ask(self, code: int, **fields: object) -> Whole:
+        """The answer, whatever it says."""
+        return self.tell(code, b"", **fields)
+
+    def tell(self, code: int, body: bytes, **fields: object) -> Whole:
+        """The answer to a request with a body."""
+        ext = {name: str(value) for name, value in fields.items()}
+        answers: dict[str, Command | None] = {
+            name: None if number in self.out else client.ask(code, ext, body)
+            for number, (name, client) in enumerate(zip(WORKERS, self.clients, strict=True))
+        }
+        (frame,) = FrameBuffer().feed(encode_command(code, 1, ext=ext, body=body))
+        return MERGES[code].decide(answers, decode_command(frame))
+
+    def ask(self, code: int, **fields: object) -> Any:
+        """What the body of a success says."""
+        whole = self.try_ask(code, **fields)
+        assert whole.code == ResponseCode.SUCCESS, whole.remark
+        return json.loads(whole.body)
+
+    def advance(self, milliseconds: int) -> None:
+        for gateway in self.gateways:
+            gateway.advance(milliseconds)
+
+    def pages(self, code: int, name: str, **fields: object) -> list[list[Any]]:
+        """All pages of a list."""
+        found, cursor = [], str(fields.pop("cursor", ""))
+        while cursor is not None:
+            page = self.ask(code, cursor=cursor, **fields)
+            found.append(page[name])
+            cursor = page["cursor"]
+            assert len(found) < 100, "the pages come to no end"
+        return found
+
+    def look_up(self, **fields: object) -> list[str]:
+        """The ids of all that is found, page by page."""
+        pages = self.pages(RequestCode.LOOK_UP_TIMERS, "messages", **fields)
+        if "limit" in fields:
+            assert max(map(len, pages)) <= int(str(fields["limit"]))
+        return [one["msgId"] for page in pages for one in page]
+
+
+@pytest.fixture
+def shared(make_gateway: MakeGateway) -> Shared:
+    return Shared(make_gateway)
+
+
+@pytest.fixture
+def filled(shared: Shared) -> Shared:
+    """Twelve messages at the first two workers, two of each due at the same time; half of them have a key."""
+    for number in range(12):
+        properties = {
+            "UNIQ_KEY": f"m{number:02}",
+            "TIMER_DELAY_MS": str(1_000 * (number // 2) + 1_000),
+        }
+        if number % 3:
+            properties["KEYS"] = "k"
+        client = shared.clients[number % 5 % 2]
+        fields = {"queue": number % 3}
+        ok(client.send_message("orders", "x", properties, fields=fields))
+    return shared
+
+
+ALL = [f"m{number:02}" for number in range(12)]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5, 100])
+class TestPages:
+    def test_pending(self, filled: Shared, limit: int) -> None:
+        found = filled.look_up(topic="orders", limit=limit)
+        assert sorted(found) == ALL
+        assert [name[:-1] for name in found] == sorted(name[:-1] for name in found)
+        assert found == filled.look_up(limit=100)
+
+    def test_by_key(self, filled: Shared, limit: int) -> None:
+        found = filled.look_up(topic="orders", key="k", state="any", limit=limit)
+        assert sorted(found) == [name for number, name in enumerate(ALL) if number % 3]
+
+    def test_what_fired_and_was_aborted_comes_last_first(self, filled: Shared, limit: int) -> None:
+        """Many at the same time, at all workers, in queues of the same number."""
+        filled.advance(3_000)
+        for name in ("m10", "m06", "m08"):
+            filled.ask(RequestCode.ABORT_TIMERS, id=name)
+            filled.advance(1)
+        filled.ask(RequestCode.ABORT_TIMERS, topic="orders", key="k")
+        fired = filled.look_up(topic="orders", state="fired", limit=limit)
+        assert sorted(fired) == ALL[:6]
+        assert [int(name[1:]) // 2 for name in fired] == [2, 2, 1, 1, 0, 0]
+        aborted = filled.look_up(state="aborted", limit=limit)
+        assert aborted[2:] == ["m08", "m06", "m10"]
+        assert sorted(aborted[:2]) == ["m07", "m11"]
+
+    def test_recurring(self, shared: Shared, limit: int) -> None:
+        names = ["a", "b", "c", "d", "e"]
+        for number, name in enumerate([*names, "a"]):
+            order = {"TIDEGATE_NAME": name, "TIDEGATE_EVERY": "2m"}
+            ok(shared.clients[number % 3].send_message("orders", name, order))
+        pages = shared.pages(RequestCode.LIST_RECURRING, "recurring", limit=limit, full="true")
+        assert max(map(len, pages)) <= limit
+        found = [(one["name"], one["bodySize"]) for page in pages for one in page]
+        # The one of that name is at two workers.
+        assert found == [(name, 1) for name in ["a", "a", "b", "c", "d", "e"]]
+
+
+def test_a_page_without_a_limit_has_no_more_than_a_worker_gives(shared: Shared) -> None:
+    for number in range(101):
+        properties = {"UNIQ_KEY": f"m{number:03}", "TIMER_DELAY_MS": "60000"}
+        ok(shared.clients[number % 2].send_message("orders", "x", properties))
+    pages = shared.pages(RequestCode.LOOK_UP_TIMERS, "messages")
+    assert [len(page) for page in pages] == [100, 1]
+
+
+def test_ids_of_any_length_lose_and_repeat_nothing(shared: Shared) -> None:
+    """Indexes have only the beginning of a long id."""
+    names = [f"{letter * 400}{number}" for letter in "Az~" for number in range(2)]
+    for number, name in enumerate(names):
+        properties = {"UNIQ_KEY": name, "TIMER_DELAY_MS": "60000"}
+        ok(shared.clients[number % 2].send_message("orders", "x", properties))
+    assert sorted(shared.look_up(limit=1)) == sorted(names)
+
+
+class TestManyAtOnce:
+    @pytest.fixture(autouse=True)
+    def steps(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(bulk, "STEP", 2)
+        monkeypatch.setattr(bulk, "COUNTED", 2)
+
+    def change(self, shared: Shared, action: str, **fields: object) -> int:
+        """All steps; how many messages these were."""
+        changed, cursor = 0, ""
+        while cursor is not None:
+            asked = {"topic": "orders", "action": action, "cursor": cursor} | fields
+            step = shared.ask(RequestCode.BULK_CHANGE_TIMERS, **asked)
+            changed += step["messages"]
+            cursor = step["cursor"]
+        return changed
+
+    @pytest.mark.parametrize("selection", [{}, {"key": "k"}, {"end": START_MS + 4_500}])
+    def test_what_is_counted_is_aborted(self, filled: Shared, selection: dict[str, Any]) -> None:
+        meant = filled.look_up(topic="orders", **selection)
+        assert self.change(filled, "count", **selection) == len(meant) > 0
+        assert self.change(filled, "abort", **selection) == len(meant)
+        assert sorted(filled.look_up(topic="orders")) == sorted(set(ALL) - set(meant))
+
+    def test_each_is_moved_once(self, filled: Shared) -> None:
+        assert self.change(filled, "reschedule", shift=2_500) == 12
+        filled.advance(3_499)
+        assert len(filled.look_up()) == 12
+        filled.advance(1)
+        assert sorted(filled.look_up()) == ALL[2:]
+
+
+class TestChanges:
+    def test_a_topic_is_paused_wherever_it_is(self, shared: Shared) -> None:
+        for number in (0, 2):
+            ok(create_topic(shared.clients[number], "orders"))
+            ok(shared.clients[number].send_message("orders", TIMER_DELAY_MS="1000"))
+        assert shared.ask(RequestCode.PAUSE_TOPIC, topic="orders") == {"changed": True}
+        assert shared.ask(RequestCode.PAUSE_TOPIC, topic="orders") == {"changed": False}
+        shared.advance(2_000)
+        (paused,) = shared.ask(RequestCode.LIST_PAUSED_TOPICS)["topics"]
+        assert (paused["topic"], paused["waiting"]) == ("orders", 2)
+        unknown = shared.try_ask(RequestCode.PAUSE_TOPIC, topic="nothing")
+        assert unknown.code == ResponseCode.TOPIC_NOT_EXIST
+        assert shared.ask(RequestCode.RESUME_TOPIC, topic="orders") == {"changed": True}
+        shared.advance(1)
+        assert [len(client.pull("orders")) for client in shared.clients] == [1, 0, 1]
+
+    def test_one_that_recurs_is_changed_where_it_is(self, shared: Shared) -> None:
+        order = {"TIDEGATE_NAME": "pulse", "TIDEGATE_EVERY": "2m"}
+        ok(shared.clients[1].send_message("orders", "tick", order))
+        place = {"topic": "orders", "name": "pulse"}
+        times = shared.ask(RequestCode.NEXT_RECURRING, **place, times=2)["times"]
+        assert times == [START_MS + 120_000, START_MS + 240_000]
+        for change, outcome in (
+            ("pause", "paused"),
+            ("pause", "already paused"),
+            ("resume", "resumed"),
+            ("delete", "deleted"),
+        ):
+            done = shared.ask(RequestCode.CHANGE_RECURRING, **place, change=change)
+            assert (done["outcome"], done["recurring"]["name"]) == (outcome, "pulse")
+        gone = shared.try_ask(RequestCode.CHANGE_RECURRING, **place, change="pause")
+        assert gone.code == ResponseCode.MESSAGE_ILLEGAL
+        assert "has no recurring message" in (gone.remark or "")
+        assert len(shared.ask(RequestCode.NEXT_RECURRING, every="1h", times=3)["times"]) == 3
+
+    def test_of_a_name_at_two_workers_all_are_changed(self, shared: Shared) -> None:
+        for client, every in zip(shared.clients[:2], ("2m", "3m"), strict=True):
+            ok(client.send_message("orders", TIDEGATE_NAME="pulse", TIDEGATE_EVERY=every))
+        place = {"topic": "orders", "name": "pulse"}
+        minutes = [
+            (time - START_MS) // 60_000
+            for time in shared.ask(RequestCode.NEXT_RECURRING, **place, times=4)["times"]
+        ]
+        assert minutes == [2, 3, 4, 6]
+        ok(shared.clients[0].ask(RequestCode.CHANGE_RECURRING, {**place, "change": "pause"}))
+        done = shared.ask(RequestCode.CHANGE_RECURRING, **place, change="pause")
+        assert done["outcome"] == "paused"
+        states = [one["state"] for one in shared.ask(RequestCode.LIST_RECURRING)["recurring"]]
+        assert states == ["paused", "paused"]
+
+    def test_an_abort_that_one_worker_refuses_is_refused(self, shared: Shared) -> None:
+        """What is true of a part is not true."""
+        ok(shared.clients[0].send_message("orders", UNIQ_KEY="M", TIMER_DELAY_MS="1000"))
+        ok(
+            shared.clients[1].ask(
+                RequestCode.UPDATE_BROKER_CONFIG, {}, b"recallMessageEnable=false"
+            )
+        )
+        assert shared.try_ask(RequestCode.ABORT_TIMERS, id="M").code == ResponseCode.NO_PERMISSION
+
+    def test_a_handle_is_one_workers(self, shared: Shared) -> None:
+        sent = shared.clients[1].send_message("orders", TIMER_DELAY_MS="1000").ext()
+        (done,) = shared.ask(RequestCode.ABORT_TIMERS, handle=sent["recallHandle"])["results"]
+        assert done["outcome"] == "aborted"
+
+
+class TestSettings:
+    def test_they_are_changed_at_all(self, shared: Shared) -> None:
+        body = b"log_level=debug\nmaxMessageSize=2048"
+        changed = shared.tell(RequestCode.UPDATE_BROKER_CONFIG, body)
+        assert changed.code == ResponseCode.SUCCESS
+        assert {one.service.broker.config.log_level for one in shared.gateways} == {"debug"}
+        assert {one.service.broker.config.max_message_size for one in shared.gateways} == {2048}
+        refused = shared.tell(RequestCode.UPDATE_BROKER_CONFIG, b"brokerName=x")
+        assert refused.code == ResponseCode.INVALID_PARAMETER
+
+    def test_where_they_differ_all_are_told(self, shared: Shared) -> None:
+        ok(shared.clients[1].ask(RequestCode.UPDATE_BROKER_CONFIG, {}, b"log_level=error"))
+        lines = shared.try_ask(RequestCode.GET_BROKER_CONFIG).body.decode().splitlines()
+        assert "log_level=info,error" in lines
+        assert "brokerName=broker-a-0,broker-a-1,broker-a-2" in lines
+        assert "brokerClusterName=DefaultCluster" in lines
+
+
+class TestNameServer:
+    def test_values_are_kept_by_all(self, shared: Shared) -> None:
+        place = {"namespace": "n", "key": "k"}
+        missing = shared.try_ask(RequestCode.GET_KV_CONFIG, **place)
+        assert missing.code == ResponseCode.QUERY_NOT_FOUND
+        assert shared.try_ask(RequestCode.PUT_KV_CONFIG, **place, value="v").code == 0
+        # A worker that came later does not have it.
+        ok(shared.clients[0].ask(RequestCode.DELETE_KV_CONFIG, place))
+        assert shared.try_ask(RequestCode.GET_KV_CONFIG, **place).ext == {"value": "v"}
+        assert shared.ask(RequestCode.GET_KVLIST_BY_NAMESPACE, namespace="n") == {
+            "table": {"k": "v"}
+        }
+
+    def test_a_worker_is_taken_out_of_the_routes(self, shared: Shared) -> None:
+        for client in shared.clients:
+            ok(create_topic(client, "orders"))
+        done = shared.try_ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, brokerName=WORKERS[1])
+        assert int((done.ext or {})["wipeTopicCount"]) > 0
+        route = shared.ask(
+            RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders", acceptStandardJsonOnly="true"
+        )
+        perms = {one["brokerName"]: one["perm"] for one in route["queueDatas"]}
+        assert perms == {"broker-a-0": 6, "broker-a-1": 4, "broker-a-2": 6}
+        assert shared.try_ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, topic="orders").code == 0
+
+    def test_system_topics(self, shared: Shared) -> None:
+        names = shared.ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)["topicList"]
+        assert sorted(names) == sorted([*WORKERS, "DefaultCluster"])
+
+
+class TestWhoAnswers:
+    def test_routes_need_one(self, shared: Shared) -> None:
+        ok(create_topic(shared.clients[2], "orders"))
+        shared.out = {0}
+        route = shared.ask(
+            RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders", acceptStandardJsonOnly="true"
+        )
+        assert [one["brokerName"] for one in route["brokerDatas"]] == [WORKERS[2]]
+
+    @pytest.mark.parametrize(
+        "code",
+        [RequestCode.LOOK_UP_TIMERS, RequestCode.LIST_RECURRING, RequestCode.GET_BROKER_CONFIG],
+    )
+    def test_what_all_hold_needs_all(self, shared: Shared, code: int) -> None:
+        shared.out = {1}
+        refused = shared.try_ask(code)
+        assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert refused.remark == "1 of 3 workers do not answer; ask again"
+
+    def test_nobody_is_there(self) -> None:
+        (frame,) = FrameBuffer().feed(encode_command(RequestCode.SEND_MESSAGE_V2, 1))
+        whole = ONE_WORKER.decide({}, decode_command(frame))
+        assert whole.code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+def test_cursors_of_several_brokers() -> None:
+    text = join_cursors({"a": "00ff", "b": ""})
+    assert (own_cursor(text, "a"), own_cursor(text, "b"), own_cursor(text, "c")) == (
+        "00ff",
+        "",
+        None,
+    )
+    assert own_cursor("00ff", "a") == "00ff"
+    assert own_cursor("", "a") == ""
+
+
+def test_a_cursor_that_is_none_is_refused(filled: Shared) -> None:
+    asked = {"topic": "orders", "cursor": "broker-a-0:zz,broker-a-1:"}
+    assert (
+        filled.try_ask(RequestCode.LOOK_UP_TIMERS, **asked).code == ResponseCode.INVALID_PARAMETER
+    )
+    of_one = filled.look_up(cursor="broker-a-0:,:x:y,,")
+    assert of_one == [one["msgId"] for one in filled.clients[0].look_up()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from gateway.clock import Clock
@@ -31,6 +32,7 @@ from storage import (
     note_older,
     put_half,
     replace_pending,
+    replaceable,
     take_half,
 )
 
@@ -252,8 +254,20 @@ class Intake:
 
     def _admit(self, topic: Topic, prepared: list[_Prepared]) -> None:
         timed = [one for one in prepared if one.due_ms is not None]
+        keys = {one.debounced for one in prepared if one.debounced is not None}
+        if keys:
+            timed = _lasting(prepared)
         size = sum(len(one.encoded) + len(one.message.body) for one in timed)
-        self._quotas.admit(topic, len(prepared), len(timed), size)
+        self._quotas.admit(
+            topic, len(prepared), len(timed), size, lambda: self._replaced(topic, keys)
+        )
+
+    def _replaced(self, topic: Topic, keys: Iterable[bytes]) -> list[int]:
+        """The bytes of each message that waits and is to be aborted for others with these keys."""
+        found: dict[int, int] = {}
+        for key in keys:
+            found |= replaceable(self._store, topic.stored_name, key)
+        return list(found.values())
 
     def _check(self, prepared: _Prepared, most_properties: int) -> None:
         """Refuse what is too long, and a debounce that would have too much to look through."""
@@ -338,6 +352,19 @@ class Intake:
             body=message.body,
             properties=properties,
         )
+
+
+def _lasting(prepared: list[_Prepared]) -> list[_Prepared]:
+    """The messages of a batch that wait once all are stored: a later one may take the place of earlier ones."""
+    lasting = []
+    replaced: set[bytes] = set()
+    for one in reversed(prepared):
+        keys = (find(one.properties, names.KEYS) or "").encode().split()
+        if one.due_ms is not None and replaced.isdisjoint(keys):
+            lasting.append(one)
+        if one.debounced is not None:
+            replaced.add(one.debounced)
+    return lasting
 
 
 def terms_of(record: bytes) -> Terms:

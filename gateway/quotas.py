@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NoReturn
 
 from gateway.config import Config
@@ -41,12 +41,20 @@ class Quotas:
         """Go by these settings where a topic has no limit of its own."""
         self._default = without_own(config)
 
-    def admit(self, topic: Topic, messages: int, timed: int, timed_bytes: int) -> None:
+    def admit(
+        self,
+        topic: Topic,
+        messages: int,
+        timed: int,
+        timed_bytes: int,
+        replaced: Callable[[], Sequence[int]] = tuple,
+    ) -> None:
         """Count messages against the topic's limits.
 
         :param messages: how many are to be taken in, together or not at all.
         :param timed: how many of them are for later.
         :param timed_bytes: the bytes of their bodies and properties.
+        :param replaced: the bytes of each of those that they take the place of; asked only when there is no room.
         :raises RequestError: when they are too many.
         """
         if topic.name.startswith(_EXEMPT):
@@ -54,15 +62,18 @@ class Quotas:
         own, default = topic.limits, self._default
         if timed:
             most = default.held_messages if own.held_messages is None else own.held_messages
-            if most and (held := self._store.held_messages(topic.stored_name)) + timed > most:
-                self._refuse_held(
-                    topic, HELD_MESSAGES, f"{held} messages", str(most), own.held_messages
-                )
+            if most:
+                held = self._store.held_messages(topic.stored_name)
+                if held + timed > most and held + timed - len(replaced()) > most:
+                    self._refuse_held(
+                        topic, HELD_MESSAGES, f"{held} messages", str(most), own.held_messages
+                    )
             most = default.held_bytes if own.held_bytes is None else own.held_bytes
-            if most and (held := self._store.held_bytes(topic.stored_name)) + timed_bytes > most:
-                self._refuse_held(
-                    topic, HELD_BYTES, f"{held} bytes of messages", show_size(most), own.held_bytes
-                )
+            if most:
+                held = self._store.held_bytes(topic.stored_name)
+                if held + timed_bytes > most and held + timed_bytes - sum(replaced()) > most:
+                    size = f"{held} bytes of messages"
+                    self._refuse_held(topic, HELD_BYTES, size, show_size(most), own.held_bytes)
         rate = default.send_rate if own.send_rate is None else own.send_rate
         if rate:
             self._take_tokens(topic, messages, rate, own)

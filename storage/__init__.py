@@ -6,8 +6,15 @@ or Twisted.
 
 from storage.check import find_faults
 from storage.copies import Compacted, Pending, back_up, compact, read_pending, restore
-from storage.debouncing import MAX_LOOKED_AT, can_replace, note_older, replace_pending
+from storage.debouncing import (
+    MAX_LOOKED_AT,
+    can_replace,
+    note_older,
+    replace_pending,
+    replaceable,
+)
 from storage.errors import DataFolderError, StorageError, StorageFullError
+from storage.evidence import RecordReader
 from storage.halves import (
     Half,
     find_half,
@@ -17,6 +24,7 @@ from storage.halves import (
     take_half,
 )
 from storage.history import scan_aborted, scan_fired
+from storage.inspection import Findings, Inspection
 from storage.keys import HELD_SPAN_MS, Terms
 from storage.lookup import (
     Found,
@@ -66,17 +74,20 @@ __all__ = [
     "Columns",
     "Compacted",
     "DataFolderError",
+    "Findings",
     "Fired",
     "Found",
     "FoundPage",
     "Growth",
     "Half",
+    "Inspection",
     "Page",
     "Pause",
     "Pending",
     "Pop",
     "PopDue",
     "Queue",
+    "RecordReader",
     "Recurring",
     "RecurringPage",
     "RescheduleResult",
@@ -122,6 +133,7 @@ __all__ = [
     "remove_expired",
     "remove_topic",
     "replace_pending",
+    "replaceable",
     "reschedule",
     "reschedule_sequence",
     "restore",

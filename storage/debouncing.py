@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-from storage.keys import debounce_key, key_prefix, pack_u64, term
+from storage.keys import IdRow, debounce_key, key_prefix, pack_u64, term, timer_key
+from storage.paused import is_waiting
 from storage.store import Aborted, Store, in_batch, rows_with_prefix
 
 MAX_LOOKED_AT = 2_000
@@ -41,6 +42,30 @@ def replace_pending(store: Store, topic: bytes, key: bytes, sequence: int, now_m
     first = candidates[MAX_LOOKED_AT] if len(candidates) > MAX_LOOKED_AT else sequence
     txn.put(debounce_key(topic, key), pack_u64(first), db=store.tables.debounced)
     return replaced
+
+
+@in_batch
+def replaceable(store: Store, topic: bytes, key: bytes) -> dict[int, int]:
+    """What `replace_pending` would abort now: the bytes of each of these messages by their sequences."""
+    txn = store.batch_transaction()
+    found: dict[int, int] = {}
+    for sequence in _candidates(store, topic, term(key))[:MAX_LOOKED_AT]:
+        number = pack_u64(sequence)
+        record = txn.get(number, db=store.tables.messages)
+        if record is None:
+            continue
+        message_id = term(store.terms_of(record).message_id)
+        row = txn.get(message_id + b"\0" + number, db=store.tables.ids)
+        if row is None:
+            continue
+        timer = timer_key(IdRow.unpack(row).due_ms, topic, sequence, message_id)
+        if (
+            timer in store.inbox
+            or txn.get(timer, db=store.tables.timers) is not None
+            or is_waiting(txn, store.tables, timer)
+        ):
+            found[sequence] = len(record)
+    return found
 
 
 def _candidates(store: Store, topic: bytes, key: bytes) -> list[int]:

@@ -143,6 +143,9 @@ class Inbox:
 
     # -- reading, with the changes of the batch
 
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._rows
+
     def first(self) -> bytes:
         """The key of the earliest timer; empty where there is none."""
         firsts = self._firsts

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from gateway.wire.codes import ResponseCode
+from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies
+from tests.gateway.tools import create_topic, ok
 
 
 def debounced(
@@ -40,6 +41,68 @@ def test_the_last_one_wins(gateway: MemoryGateway, client: MemoryClient) -> None
     assert len(client.pull()) == 1
     # What has fired stays as it is.
     assert debounced(client, "next", 1_000).ext()["replaced"] == "0"
+
+
+class TestLimits:
+    """What it takes the place of makes room for it."""
+
+    def test_one_that_replaces_another_needs_no_room(self, client: MemoryClient) -> None:
+        ok(create_topic(client, "orders", attributes="+max.held.messages=2"))
+        ok(debounced(client, "a", 1_000, "k1"))
+        ok(debounced(client, "b", 1_000, "k2"))
+        assert debounced(client, "c", 1_000, "k1").ext()["replaced"] == "1"
+        refused = debounced(client, "d", 1_000, "k3")
+        assert refused.code == ResponseCode.SYSTEM_ERROR
+        assert "holds 2 messages" in (refused.remark or "")
+        # One is replaced, and two would come.
+        both = {"KEYS": "k2 x", "TIDEGATE_DEBOUNCE": "k2", "TIMER_DELAY_MS": "1000"}
+        other = {"TIMER_DELAY_MS": "1000"}
+        assert client.send_batch([("e", both), ("f", other)]).code == ResponseCode.SYSTEM_ERROR
+        assert sorted(one["msgId"] for one in client.look_up()) == ["b", "c"]
+
+    def test_what_has_fired_or_was_aborted_makes_none(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        ok(create_topic(client, "orders", attributes="+max.held.messages=1"))
+        ok(debounced(client, "a", 100))
+        gateway.advance(100)
+        ok(hold(client, "b"))
+        assert debounced(client, "c", 1_000).code == ResponseCode.SYSTEM_ERROR
+        client.abort(id="b")
+        ok(debounced(client, "c", 1_000))
+        ok(client.ask(RequestCode.RESCHEDULE_TIMERS, {"id": "c", "delay": "5000"}))
+        assert debounced(client, "d", 1_000).ext()["replaced"] == "1"
+        client.abort(id="d")
+        ok(hold(client, "e"))
+        assert debounced(client, "f", 1_000).code == ResponseCode.SYSTEM_ERROR
+
+    def test_what_waits_in_a_paused_topic_does(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        ok(create_topic(client, "orders", attributes="+max.held.messages=1"))
+        ok(client.ask(RequestCode.PAUSE_TOPIC, {"topic": "orders"}))
+        ok(debounced(client, "a", 100))
+        gateway.advance(1_000)
+        assert debounced(client, "b", 100).ext()["replaced"] == "1"
+
+    def test_of_a_batch_the_last_one_is_counted(self, client: MemoryClient) -> None:
+        ok(create_topic(client, "orders", attributes="+max.held.messages=1"))
+        last = {"KEYS": "k", "TIDEGATE_DEBOUNCE": "k", "TIMER_DELAY_MS": "1000"}
+        for _ in range(2):
+            ok(client.send_batch([("1", last), ("2", last), ("3", last)]))
+        assert len(client.look_up()) == 1
+
+    def test_bytes(self, client: MemoryClient) -> None:
+        ok(create_topic(client, "orders", attributes="+max.held.bytes=64KiB"))
+        ok(debounced(client, "a" * 40_000, 1_000, UNIQ_KEY="a"))
+        refused = debounced(client, "b" * 40_000, 1_000, "other", UNIQ_KEY="b")
+        assert refused.code == ResponseCode.SYSTEM_ERROR
+        assert debounced(client, "c" * 40_000, 1_000, UNIQ_KEY="c").ext()["replaced"] == "1"
+
+
+def hold(client: MemoryClient, name: str) -> Command:
+    """A message for later that takes no other's place."""
+    return client.send_message("orders", name, UNIQ_KEY=name, TIMER_DELAY_MS="60000")
 
 
 def test_others_are_left_alone(gateway: MemoryGateway, client: MemoryClient) -> None:

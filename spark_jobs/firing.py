@@ -182,16 +182,7 @@ def verify(messages: DataFrame, *, grace_ms: int = 5_000, samples: int = 20) -> 
         by_outcome = {
             row["outcome"]: row["count"] for row in table.groupBy("outcome").count().collect()
         }
-        groups = []
-        level = f.concat(f.lit("level "), f.col("asked_value").cast("string"))
-        asked = f.when(f.col("asked") == "level", level).otherwise(f.col("asked"))
-        for by, column in (
-            ("all", f.lit("all")),
-            ("topic", f.col("topic")),
-            ("asked", asked),
-            ("delay", f.col("delay")),
-        ):
-            groups += _errors(table, by, column)
+        groups = _errors(table)
         bad = table.where(
             f.col("outcome").isin("lost", "doubled", "early", "fired though recalled")
         )
@@ -218,9 +209,18 @@ def verify(messages: DataFrame, *, grace_ms: int = 5_000, samples: int = 20) -> 
     )
 
 
-def _errors(table: DataFrame, by: str, column: Any) -> list[Errors]:
+def _errors(table: DataFrame) -> list[Errors]:
+    """The errors of all groups, in one pass: each message is in a group of each kind."""
     from pyspark.sql import functions as f
 
+    level = f.concat(f.lit("level "), f.col("asked_value").cast("string"))
+    asked = f.when(f.col("asked") == "level", level).otherwise(f.col("asked"))
+    kinds = {"all": f.lit("all"), "topic": f.col("topic"), "asked": asked, "delay": f.col("delay")}
+    group = f.explode(
+        f.array(
+            *(f.struct(f.lit(by).alias("by"), name.alias("name")) for by, name in kinds.items())
+        )
+    )
     is_fired = f.col("outcome").isin("fired", "doubled", "early")
     error = f.when(is_fired, f.col("error_ms"))
     stored = f.when(is_fired, f.col("stored_error_ms"))
@@ -229,7 +229,8 @@ def _errors(table: DataFrame, by: str, column: Any) -> list[Errors]:
         return f.sum((f.col("outcome") == outcome).cast("int"))
 
     rows = (
-        table.groupBy(column.alias("name"))
+        table.withColumn("group", group)
+        .groupBy("group.by", "group.name")
         .agg(
             f.count("*").alias("messages"),
             f.sum(is_fired.cast("int")).alias("fired"),
@@ -241,15 +242,15 @@ def _errors(table: DataFrame, by: str, column: Any) -> list[Errors]:
             f.percentile(stored, f.array(f.lit(0.5), f.lit(0.99))).alias("stored"),
             f.max(stored).alias("stored_max"),
         )
-        .orderBy("name")
         .collect()
     )
     found = []
-    for row in rows:
+    order = list(kinds)
+    for row in sorted(rows, key=lambda row: (order.index(row["by"]), row["name"] or "")):
         shares = row["shares"] or (None,) * len(PERCENTILES)
         found.append(
             Errors(
-                by=by,
+                by=row["by"],
                 name=row["name"] or "",
                 messages=row["messages"],
                 fired=row["fired"],

@@ -24,6 +24,7 @@ def spark() -> Iterator[SparkSession]:
         patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         session = open_session("local[1]", memory="1g")
     session.conf.set("spark.sql.shuffle.partitions", "1")
+    session.conf.set("spark.sql.adaptive.enabled", "false")
     session.conf.set("spark.sql.codegen.wholeStage", "false")
     session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     yield session

@@ -5,14 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import sys
-import time
 from functools import partial
 from typing import Any
 
 from twisted.internet import error
 from twisted.internet.defer import Deferred
-from twisted.logger import Logger, globalLogBeginner
+from twisted.logger import Logger
 
 from gateway.audit import AuditLog
 from gateway.broker import Broker
@@ -21,7 +19,7 @@ from gateway.clients import Clients
 from gateway.clock import Clock
 from gateway.committer import Committer
 from gateway.config import LEADER_VARIABLE, VIP_CHANNEL_DISTANCE, Config
-from gateway.connection import RemotingConnection, RemotingFactory
+from gateway.connection import RemotingConnection
 from gateway.consume_modes import ConsumeModes
 from gateway.firing import Firing
 from gateway.guard import Guard
@@ -57,6 +55,7 @@ from gateway.kv_config import KvConfig
 from gateway.logs import Logs
 from gateway.manual_clock import ClockError, clock_for
 from gateway.metrics import Metrics
+from gateway.named_files import http_token, initial_user, tls_layers
 from gateway.outgoing import Outgoing
 from gateway.parked import ParkingLot
 from gateway.pauses import Pauses
@@ -64,6 +63,14 @@ from gateway.pending import PendingMessages
 from gateway.pop_orders import PopOrders
 from gateway.pop_queues import PopQueues
 from gateway.pop_waits import PopWaits
+from gateway.process import (
+    BACKLOG,
+    StartError,
+    begin,
+    cannot_listen,
+    exit_status,
+    remoting_factory,
+)
 from gateway.quotas import Quotas
 from gateway.recurring import RecurringMessages
 from gateway.rescheduling import Rescheduling
@@ -74,31 +81,22 @@ from gateway.service_manager import ServiceManager
 from gateway.setting_values import HostPort
 from gateway.stats import Statistics
 from gateway.tap import Tapping
-from gateway.tls import Certificates, TlsError, TlsLayers
 from gateway.topics import Groups, Topics
-from gateway.users import SUPER, Users
+from gateway.users import Users
 from gateway.web.doorkeeper import Doorkeeper
 from gateway.web.site import Api
 from gateway.web.table import compose, endpoints
-from gateway.wire.access_bodies import UserInfo, parse_user
-from gateway.wire.bodies import BodyError
 from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import Command, encode_response
 from gateway.wire.messages import pack_host
 from recording.writer import Counts
 from storage import DataFolderError, Store, newest_stored_ms
 
-BACKLOG = 1024
-"""Connections that the kernel lets wait to be accepted, for the moment when a whole fleet reconnects."""
-
 MOST_PORTS_TRIED = 10
 """Free ports that are tried, where any will do, until one has a VIP channel that is free too."""
 
 LONGEST_GOODBYE = 3.0
 """Seconds that a stopping gateway waits for clients to take their last answers."""
-
-SHORTEST_TOKEN = 16
-"""Letters that the token of the HTTP API has at least."""
 
 LAST_VERSION_WITHOUT_GO_AWAY = 475
 """MQVersion V5_3_1: later clients understand a broker that sends them away (NettyRemotingAbstract)."""
@@ -108,10 +106,6 @@ LEADER_LOOK_SECONDS = 1.0
 
 GC_THRESHOLD = 50_000
 """Objects between two runs of the cycle collector: the hot path makes none that need it, and a run is a pause."""
-
-
-class StartError(Exception):
-    """The gateway cannot start; the text is one line that says why and what to do."""
 
 
 class Gateway:
@@ -142,8 +136,8 @@ class Gateway:
         :raises StartError: when one of the two fails.
         """
         config = self.config
-        tls, initial, token = self._tls(), self._initial_user(), self._http_token()
-        self._layers = tls
+        self._layers = tls = tls_layers(config, self._reactor)
+        initial, token = initial_user(config), http_token(config)
         try:
             store = Store(
                 config.data,
@@ -175,61 +169,16 @@ class Gateway:
             raise StartError(
                 "authentication = true, but there is no user; set initial_user_file to a file with one"
             )
-        self.factory = RemotingFactory(
-            self._reactor,
-            self._on_command,
-            self._on_disconnect,
-            max_connections=config.max_connections,
-            max_frame_size=config.max_frame_size,
-            max_unfinished_bytes=config.max_unfinished_bytes,
-            max_unsent_bytes=config.max_unsent_bytes,
-            idle_seconds=config.connection_idle_ms / 1000,
-            tls=tls,
-            tls_only=config.tls == "enforcing",
+        self.factory = remoting_factory(
+            config, self._reactor, self._on_command, self._on_disconnect, tls
         )
         try:
             self._listen()
         except error.CannotListenError as failure:
             store.close()
-            reason = getattr(failure.socketError, "strerror", None) or failure.socketError
-            raise StartError(
-                f"cannot listen on {config.listen}: {reason}; stop what uses it, or set listen to another address"
-            ) from failure
+            raise cannot_listen(failure, "listen", config.listen) from failure
         self._compose(store, users)
         self._start_http(users, token)
-
-    def _tls(self) -> TlsLayers | None:
-        """What clients' TLS needs, unless that is disabled."""
-        config = self.config
-        if config.tls == "disabled":
-            return None
-        try:
-            certificates = Certificates(
-                self._reactor, config.tls_certificate, config.tls_key, config.tls_client_ca
-            )
-        except TlsError as failure:
-            raise StartError(str(failure)) from failure
-        return TlsLayers(self._reactor, certificates)
-
-    def _initial_user(self) -> UserInfo | None:
-        """The super user to begin with, if one is named."""
-        file = self.config.initial_user_file
-        if file is None:
-            return None
-        try:
-            user = parse_user(file.read_bytes())
-        except OSError as failure:
-            raise StartError(
-                f"cannot read initial_user_file = {file}: {failure.strerror}; check the path"
-            ) from failure
-        except BodyError:
-            user = UserInfo()
-        if not (user.username and user.username.strip() and user.password):
-            raise StartError(
-                f'initial_user_file = {file} names no user; write {{"username": "...", "password": "..."}}'
-            )
-        user.user_type = SUPER
-        return user
 
     def _listen(self) -> None:
         """Listen, and on the VIP channel too. The advertised address may depend on the port that is really bound."""
@@ -264,25 +213,6 @@ class Gateway:
     def _listen_at(self, host: str, port: int) -> Any:
         return self._reactor.listenTCP(port, self.factory, backlog=BACKLOG, interface=host)
 
-    def _http_token(self) -> str | None:
-        """What requests of the HTTP API must bring, if a token is set."""
-        file = self.config.http_token_file
-        if file is None:
-            return None
-        try:
-            token = file.read_text().strip()
-        except (OSError, UnicodeDecodeError) as failure:
-            reason = getattr(failure, "strerror", None) or failure
-            raise StartError(
-                f"cannot read http_token_file = {file}: {reason}; check the path"
-            ) from failure
-        if len(token) < SHORTEST_TOKEN or not token.isascii():
-            raise StartError(
-                f"http_token_file = {file} has no token of {SHORTEST_TOKEN} letters or more; "
-                "make one, for example with: openssl rand -hex 24"
-            )
-        return token
-
     def _start_http(self, users: Users, token: str | None) -> None:
         """Answer those who run the gateway, if they asked for it."""
         config = self.config
@@ -314,10 +244,7 @@ class Gateway:
             port = self._reactor.listenTCP(address.port, site, interface=address.host)
         except error.CannotListenError as failure:
             self.stop()
-            reason = getattr(failure.socketError, "strerror", None) or failure.socketError
-            raise StartError(
-                f"cannot listen on {address}: {reason}; stop what uses it, or set http to another address"
-            ) from failure
+            raise cannot_listen(failure, "http", address) from failure
         self._ports.append(port)
         self.http_port = port.getHost().port
 
@@ -490,22 +417,13 @@ class Gateway:
 
 def run(config: Config) -> int:
     """Serve until told to stop; the process's exit status."""
-    try:
-        logs = begin_logging(config)
-    except StartError as failure:
-        print(f"tidegate: {failure}", file=sys.stderr)
-        return 1
-    from twisted.internet import reactor as twisted_reactor
+    return exit_status(partial(_serve, config))
 
-    reactor: Any = twisted_reactor  # its interfaces cannot be checked without a plugin
-    # Twisted's own timers go by the wall clock; set back, it would hold up everything that is scheduled.
-    reactor.seconds = time.monotonic
+
+def _serve(config: Config) -> None:
+    reactor, logs = begin(config)
     gateway = Gateway(config, reactor, logs=logs)
-    try:
-        gateway.start()
-    except StartError as failure:
-        print(f"tidegate: {failure}", file=sys.stderr)
-        return 1
+    gateway.start()
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD)
@@ -535,7 +453,6 @@ def run(config: Config) -> int:
     if LEADER_VARIABLE in os.environ:
         _follow(reactor, int(os.environ[LEADER_VARIABLE]))
     reactor.run(installSignalHandlers=False)
-    return 0
 
 
 def _follow(reactor: Any, leader: int) -> None:
@@ -548,20 +465,3 @@ def _follow(reactor: Any, leader: int) -> None:
             reactor.stop()
 
     look()
-
-
-def begin_logging(config: Config) -> Logs:
-    """Log from now on as the settings say.
-
-    :raises StartError: when the log file cannot be written.
-    """
-    try:
-        stream = config.log_file.open("a") if config.log_file is not None else sys.stderr
-    except OSError as failure:
-        raise StartError(
-            f"cannot write log_file = {config.log_file}: {failure.strerror}; "
-            "set it to a file in a folder that exists and can be written to"
-        ) from failure
-    logs = Logs(config, stream)
-    logs.begin(globalLogBeginner)
-    return logs

@@ -10,8 +10,8 @@ import os
 import re
 import signal
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from twisted.internet import error
@@ -21,10 +21,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from gateway.config import LEADER_VARIABLE, Config, descriptions
-from gateway.connection import RemotingConnection, RemotingFactory
 from gateway.front import Front
 from gateway.logs import Logs
-from gateway.service import BACKLOG, StartError, begin_logging
+from gateway.process import BACKLOG, begin, cannot_listen, exit_status, remoting_factory
 from gateway.service_manager import VARIABLES, ServiceManager
 from gateway.setting_values import HostPort, parse_host_port
 from gateway.upstream_settings import after
@@ -170,7 +169,7 @@ class Leader:
         self._reactor = reactor
         self._environment = dict(environment)
         self._logs = logs
-        self._front = Front(reactor, self._factory, self._changed)
+        self._front = Front(reactor, partial(remoting_factory, config, reactor), self._changed)
         self._port: Any = None
         self._is_rolling = False
         self._workers = [
@@ -184,12 +183,15 @@ class Leader:
     def start(self) -> Deferred[Any]:
         """Listen at the shared address, and start the workers; fires when all of them listen.
 
-        :raises twisted.internet.error.CannotListenError: when the address is taken.
+        :raises StartError: when the address is taken.
         """
-        host, port = self._config.listen
-        self._port = self._reactor.listenTCP(
-            port, self._front.clients, backlog=BACKLOG, interface=host
-        )
+        host, port = listen = self._config.listen
+        try:
+            self._port = self._reactor.listenTCP(
+                port, self._front.clients, backlog=BACKLOG, interface=host
+            )
+        except error.CannotListenError as failure:
+            raise cannot_listen(failure, "listen", listen) from failure
         return DeferredList([worker.start() for worker in self._workers])
 
     @property
@@ -225,23 +227,6 @@ class Leader:
         self._is_rolling = False
         self.log.info("all workers were restarted")
 
-    def _factory(
-        self,
-        on_command: Callable[[Command, RemotingConnection], None],
-        on_disconnect: Callable[[RemotingConnection], None],
-    ) -> RemotingFactory:
-        config = self._config
-        return RemotingFactory(
-            self._reactor,
-            on_command,
-            on_disconnect,
-            max_connections=config.max_connections,
-            max_frame_size=config.max_frame_size,
-            max_unfinished_bytes=config.max_unfinished_bytes,
-            max_unsent_bytes=config.max_unsent_bytes,
-            idle_seconds=config.connection_idle_ms / 1000,
-        )
-
 
 def _command(config: Config, number: int) -> list[str]:
     settings = own_settings(config, number).items()
@@ -276,28 +261,15 @@ def run(config: Config, variables: Mapping[str, str]) -> int:
 
     :param variables: the settings that were given as flags, as environment variables.
     """
-    try:
-        logs = begin_logging(config)
-    except StartError as failure:
-        print(f"tidegate: {failure}", file=sys.stderr)
-        return 1
-    from twisted.internet import reactor as twisted_reactor
+    return exit_status(partial(_serve, config, variables))
 
-    reactor: Any = twisted_reactor
-    reactor.seconds = time.monotonic
+
+def _serve(config: Config, variables: Mapping[str, str]) -> None:
+    reactor, logs = begin(config)
     inherited = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     environment = {**inherited, **variables, LEADER_VARIABLE: str(os.getpid())}
     leader = Leader(config, reactor, environment, logs)
-    try:
-        started = leader.start()
-    except error.CannotListenError as failure:
-        reason = getattr(failure.socketError, "strerror", None) or failure.socketError
-        print(
-            f"tidegate: cannot listen on {config.listen}: {reason}; "
-            "stop what uses it, or set listen to another address",
-            file=sys.stderr,
-        )
-        return 1
+    started = leader.start()
     started.addCallback(
         lambda _: print(
             f"listening on {leader.address} with {config.workers} workers, data in {config.data}",
@@ -311,4 +283,3 @@ def run(config: Config, variables: Mapping[str, str]) -> int:
     signal.signal(signal.SIGHUP, lambda *_: reactor.callFromThread(leader.roll))
     # With Twisted's handlers: it learns of ended processes by a signal.
     reactor.run()
-    return 0

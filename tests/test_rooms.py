@@ -163,13 +163,13 @@ def test_handlers_touch_no_socket() -> None:
 
 
 def test_only_the_service_knows_everyone() -> None:
-    """Whoever else imports the composition would close a circle; the command line starts it, alone or as workers."""
+    """Whoever else imports the composition would close a circle; the command line starts it."""
     assert {
         str(file.relative_to(ROOT))
         for file in files("gateway")
         for _, name in imports(file)
         if is_under(name, ("gateway.service",))
-    } <= {"gateway/cli.py", "gateway/workers.py"}
+    } <= {"gateway/cli.py"}
 
 
 def test_handlers_are_known_to_the_table_and_the_composition_alone() -> None:

@@ -9,7 +9,8 @@ import pytest
 from twisted.internet.error import CannotListenError
 
 from gateway.config import Config
-from gateway.service import Gateway, StartError
+from gateway.process import StartError
+from gateway.service import Gateway
 from gateway.setting_values import HostPort
 from gateway.wire.codes import RequestCode, ResponseCode
 from tests.gateway.conftest import MakeGateway

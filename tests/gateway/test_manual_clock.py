@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.service import StartError
+from gateway.process import StartError
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
 from tests.gateway.conftest import MakeGateway

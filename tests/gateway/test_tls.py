@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from gateway.config import Config
-from gateway.service import Gateway, StartError
+from gateway.process import StartError
+from gateway.service import Gateway
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command, decode_command, encode_command
 from tests.gateway.certificates import Authority, Issued

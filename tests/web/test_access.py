@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.service import StartError
+from gateway.process import StartError
 from gateway.setting_values import parse_host_port
 from tests.gateway.access.signed import ROOT, ROOT_KEY, SignedClient, create_user, put_acl
 from tests.gateway.conftest import MakeGateway

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.service import StartError
+from gateway.process import StartError
 from gateway.wire.codes import ResponseCode
 from gateway.wire.signatures import is_signed, sign
 from tests.gateway.access.signed import ROOT, ROOT_KEY, SignedClient, create_user

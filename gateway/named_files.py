@@ -1,0 +1,78 @@
+"""What a gateway reads at its start from the files that settings name: certificates, its first user, a token."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from gateway.config import Config
+from gateway.process import StartError
+from gateway.tls import Certificates, TlsError, TlsLayers
+from gateway.users import SUPER
+from gateway.wire.access_bodies import UserInfo, parse_user
+from gateway.wire.bodies import BodyError
+
+SHORTEST_TOKEN: Final = 16
+"""Letters that the token of the HTTP API has at least."""
+
+
+def tls_layers(config: Config, reactor: Any) -> TlsLayers | None:
+    """What clients' TLS needs, unless that is disabled.
+
+    :raises StartError: when a file cannot be used.
+    """
+    if config.tls == "disabled":
+        return None
+    try:
+        certificates = Certificates(
+            reactor, config.tls_certificate, config.tls_key, config.tls_client_ca
+        )
+    except TlsError as failure:
+        raise StartError(str(failure)) from failure
+    return TlsLayers(reactor, certificates)
+
+
+def initial_user(config: Config) -> UserInfo | None:
+    """The super user to begin with, if one is named.
+
+    :raises StartError: when the file cannot be read, or names none.
+    """
+    file = config.initial_user_file
+    if file is None:
+        return None
+    try:
+        user = parse_user(file.read_bytes())
+    except OSError as failure:
+        raise StartError(
+            f"cannot read initial_user_file = {file}: {failure.strerror}; check the path"
+        ) from failure
+    except BodyError:
+        user = UserInfo()
+    if not (user.username and user.username.strip() and user.password):
+        raise StartError(
+            f'initial_user_file = {file} names no user; write {{"username": "...", "password": "..."}}'
+        )
+    user.user_type = SUPER
+    return user
+
+
+def http_token(config: Config) -> str | None:
+    """What requests of the HTTP API must bring, if a token is set.
+
+    :raises StartError: when the file cannot be read, or has no token.
+    """
+    file = config.http_token_file
+    if file is None:
+        return None
+    try:
+        token = file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as failure:
+        reason = getattr(failure, "strerror", None) or failure
+        raise StartError(
+            f"cannot read http_token_file = {file}: {reason}; check the path"
+        ) from failure
+    if len(token) < SHORTEST_TOKEN or not token.isascii():
+        raise StartError(
+            f"http_token_file = {file} has no token of {SHORTEST_TOKEN} letters or more; "
+            "make one, for example with: openssl rand -hex 24"
+        )
+    return token

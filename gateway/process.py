@@ -1,0 +1,97 @@
+"""What every process that serves begins with, a gateway as well as the leader of several: its log, its reactor, its
+connections, and the way it ends."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from twisted.internet.error import CannotListenError
+from twisted.logger import globalLogBeginner
+
+from gateway.config import Config
+from gateway.connection import RemotingConnection, RemotingFactory
+from gateway.logs import Logs
+from gateway.setting_values import HostPort
+from gateway.tls import TlsLayers
+from gateway.wire.commands import Command
+
+BACKLOG: Final = 1024
+"""Connections that the kernel lets wait to be accepted, for the moment when a whole fleet reconnects."""
+
+OnCommand = Callable[[Command, RemotingConnection], None]
+OnDisconnect = Callable[[RemotingConnection], None]
+
+
+class StartError(Exception):
+    """The process cannot start to serve; the text is one line that says why and what to do."""
+
+
+def exit_status(serve: Callable[[], None]) -> int:
+    """Serve; the process's exit status. What keeps it from starting is told in a line."""
+    try:
+        serve()
+    except StartError as failure:
+        print(f"tidegate: {failure}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def begin(config: Config) -> tuple[Any, Logs]:
+    """The process's reactor, and its log, which is written from now on as the settings say.
+
+    :raises StartError: when the log file cannot be written.
+    """
+    try:
+        stream = config.log_file.open("a") if config.log_file is not None else sys.stderr
+    except OSError as failure:
+        raise StartError(
+            f"cannot write log_file = {config.log_file}: {failure.strerror}; "
+            "set it to a file in a folder that exists and can be written to"
+        ) from failure
+    logs = Logs(config, stream)
+    logs.begin(globalLogBeginner)
+    from twisted.internet import reactor as twisted_reactor
+
+    reactor: Any = twisted_reactor  # its interfaces cannot be checked without a plugin
+    # Twisted's own timers go by the wall clock; set back, it would hold up everything that is scheduled.
+    reactor.seconds = time.monotonic
+    return reactor, logs
+
+
+def remoting_factory(
+    config: Config,
+    reactor: Any,
+    on_command: OnCommand,
+    on_disconnect: OnDisconnect,
+    tls: TlsLayers | None = None,
+) -> RemotingFactory:
+    """What makes a process's connections, by its settings.
+
+    :param tls: what clients' TLS needs; None where connections speak plain text.
+    """
+    return RemotingFactory(
+        reactor,
+        on_command,
+        on_disconnect,
+        max_connections=config.max_connections,
+        max_frame_size=config.max_frame_size,
+        max_unfinished_bytes=config.max_unfinished_bytes,
+        max_unsent_bytes=config.max_unsent_bytes,
+        idle_seconds=config.connection_idle_ms / 1000,
+        tls=tls,
+        tls_only=tls is not None and config.tls == "enforcing",
+    )
+
+
+def cannot_listen(failure: CannotListenError, setting: str, address: HostPort) -> StartError:
+    """Why a process does not start whose address is taken.
+
+    :param setting: the name of the setting that has the address.
+    """
+    reason = getattr(failure.socketError, "strerror", None) or failure.socketError
+    return StartError(
+        f"cannot listen on {address}: {reason}; stop what uses it, or set {setting} to another address"
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum, unique
 from typing import NamedTuple
 
@@ -41,6 +41,10 @@ class Action(StrEnum):
 PUB = frozenset({Action.PUB})
 READ = frozenset({Action.SUB, Action.GET})
 """Either lets a user see messages."""
+
+
+May = Callable[[frozenset[Action], str], bool]
+"""Whether the asking side may do one of these actions to a topic; `Call.may` is one."""
 
 
 class Resource(NamedTuple):

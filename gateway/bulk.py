@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from gateway.access import May
 from gateway.broker import Broker
-from gateway.pending import May, PendingMessages, Wanted, check_may_send, parse_cursor
+from gateway.pending import PendingMessages, Wanted, check_may_send, parse_cursor
 from gateway.rescheduling import NewTime, Rescheduling
 from gateway.router import RequestError
 from gateway.wire.codes import ResponseCode

@@ -16,7 +16,7 @@ from twisted.internet.protocol import ClientCreator
 from gateway.connection import RemotingConnection, RemotingFactory
 from gateway.merging import MERGES, ONE_WORKER, Merge
 from gateway.outgoing import Outgoing
-from gateway.recurring import asks_to_recur
+from gateway.recurring_orders import asks_to_recur
 from gateway.router import Peer
 from gateway.setting_values import HostPort
 from gateway.wire.codes import RequestCode as Code

@@ -6,10 +6,9 @@ write an answer is theirs. Changes join the store's batch: an answer may leave o
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
-from gateway.access import PUB, READ, Action
+from gateway.access import PUB, READ, May
 from gateway.broker import Broker
 from gateway.intake import terms_of
 from gateway.router import RequestError
@@ -50,9 +49,6 @@ MAX_CHANGED_BY_KEY = 1_000
 """Most messages that one abort or reschedule by key takes on."""
 
 _LATEST_MS = (1 << 63) - 1
-
-May = Callable[[frozenset[Action], str], bool]
-"""Whether the asking side may do one of these actions to a topic; `Call.may` is one."""
 
 
 class Wanted(NamedTuple):

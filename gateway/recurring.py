@@ -6,28 +6,38 @@ store's batch: an answer may leave once the batch is committed. What cannot be d
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import islice
-from typing import NamedTuple
 
-import msgspec
 from twisted.logger import Logger
 
+from gateway.access import READ, May
 from gateway.audit import AuditLog
 from gateway.clock import Clock
 from gateway.config import Config
-from gateway.delays import REQUESTS
 from gateway.firing import Recurred
 from gateway.intake import Intake, NewMessage
-from gateway.recurrence import Misfire, Rule, RuleError, make_rule, parse_misfire
+from gateway.recurrence import Misfire, RuleError, make_rule
+from gateway.recurring_definitions import (
+    ADDED_LATER,
+    Definition,
+    definition_of,
+    describe,
+    encode_definition,
+    occurrence,
+)
+from gateway.recurring_orders import OWN, Order, illegal, refusing
 from gateway.router import RequestError
 from gateway.topics import MAX_PREFIXED_NAME, RETRY_PREFIX, Topic, Topics
 from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode, SysFlag
 from gateway.wire.messages import MAX_PROPERTIES
-from gateway.wire.properties import find, parse, remove
-from gateway.wire.recurring_bodies import RecurringChange, RecurringList, RecurringMessage
+from gateway.wire.properties import remove
+from gateway.wire.recurring_bodies import (
+    RecurringChange,
+    RecurringList,
+    RecurringMessage,
+    RecurringTimes,
+)
 from storage import (
     Recurring,
     StorageError,
@@ -62,94 +72,6 @@ MAX_STEP_BYTES = 8 << 20
 
 ROOM_SECONDS = 1
 """How long nothing fires, while the disk is full, until it is looked at again."""
-
-ADDED_LATER = 1_024
-"""Bytes that properties grow by when a message fires: name, planned time, id, and what every message is given."""
-
-OWN = (
-    names.RECUR_CRON,
-    names.RECUR_EVERY,
-    names.RECUR_ZONE,
-    names.RECUR_START,
-    names.RECUR_END,
-    names.RECUR_COUNT,
-    names.RECUR_MISFIRE,
-    names.RECUR_CHANGE,
-    names.RECUR_NAME,
-    names.PLANNED_MS,
-)
-"""Properties that say how a message recurs; none of them is left on what fires as its sender wrote it."""
-
-_ASKS = (names.RECUR_CRON, names.RECUR_EVERY, names.RECUR_CHANGE)
-
-
-class Order(NamedTuple):
-    """How a message is to recur."""
-
-    name: str
-    rule: Rule
-    misfire: Misfire = Misfire.SMART
-
-
-class _Definition(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is stored of a recurring message: its rule and the message. `set_ms` is when the rule began."""
-
-    rule: Rule
-    misfire: str
-    set_ms: int
-    queue_id: int
-    flag: int
-    sys_flag: int
-    born_host: bytes
-    body: bytes
-    properties: str
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Definition).decode
-
-
-def asks_to_recur(properties: str) -> bool:
-    """Whether a message is an order about a recurring one."""
-    return "TIDEGATE_" in properties and any(find(properties, name) is not None for name in _ASKS)
-
-
-def read_order(properties: str, now_ms: int) -> Order:
-    """How a message's properties say that it is to recur.
-
-    :raises RequestError: when they say something else, or something besides.
-    """
-    for name in REQUESTS:
-        if find(properties, name) is not None:
-            raise _illegal(
-                f"a recurring message cannot have a delay, {name}; {names.RECUR_START} says when it begins"
-            )
-    with _refusing():
-        rule = make_rule(
-            now_ms,
-            cron=find(properties, names.RECUR_CRON),
-            every=find(properties, names.RECUR_EVERY),
-            zone=find(properties, names.RECUR_ZONE),
-            start=find(properties, names.RECUR_START),
-            end=find(properties, names.RECUR_END),
-            count=find(properties, names.RECUR_COUNT),
-        )
-        misfire = parse_misfire(find(properties, names.RECUR_MISFIRE))
-    return Order(name_of(properties), rule, misfire)
-
-
-def name_of(properties: str) -> str:
-    """The name that a message's properties give a recurring one.
-
-    :raises RequestError: when there is none.
-    """
-    name = find(properties, names.RECUR_NAME)
-    if name is None:
-        raise _illegal(
-            f"a recurring message needs a name, the property {names.RECUR_NAME}: "
-            "by it it is replaced, paused and deleted"
-        )
-    return name
 
 
 class RecurringMessages:
@@ -197,31 +119,29 @@ class RecurringMessages:
         name, rule, misfire = order
         _check_name(name)
         if topic.name.startswith(RETRY_PREFIX):
-            raise _illegal(
-                f"a message of {topic.name} cannot recur: send it to a topic of your own"
-            )
+            raise illegal(f"a message of {topic.name} cannot recur: send it to a topic of your own")
         if message.sys_flag & SysFlag.TRANSACTION_MASK:
-            raise _illegal("a transaction cannot set a recurring message")
+            raise illegal("a transaction cannot set a recurring message")
         properties = remove(message.properties, (*OWN, names.UNIQ_KEY))
         size = len(properties.encode())
         if len(message.body) > self._max_body or size > MAX_PROPERTIES - ADDED_LATER:
-            raise _illegal(
+            raise illegal(
                 f"the message is too long to recur: its body has at most max_message_size = {self._max_body} "
                 f"bytes, its properties {MAX_PROPERTIES - ADDED_LATER}"
             )
         old = current_recurring(self._store, topic.stored_name, name.encode())
         if old is None and self._count >= self._most:
-            raise _illegal(
+            raise illegal(
                 f"there are {self._count} recurring messages already; recurring_max = {self._most}"
             )
-        before = _definition_of(old)
+        before = definition_of(old)
         goes_on = old is not None and before is not None and before.rule == rule
         now_ms = self._clock.now_ms()
         if not goes_on:
-            with _refusing():
+            with refusing():
                 rule.check(now_ms, self._min_period_ms)
         set_ms = before.set_ms if goes_on and before is not None else now_ms
-        definition = _Definition(
+        definition = Definition(
             rule,
             misfire.value,
             set_ms,
@@ -233,12 +153,12 @@ class RecurringMessages:
             properties,
         )
         if goes_on and old is not None:
-            new = old._replace(definition=_encode(definition))
+            new = old._replace(definition=encode_definition(definition))
         else:
             next_ms = rule.next_after(now_ms, now_ms) or now_ms
             paused = old is not None and old.paused
             new = Recurring(
-                topic.stored_name, name.encode(), next_ms, 0, paused, _encode(definition)
+                topic.stored_name, name.encode(), next_ms, 0, paused, encode_definition(definition)
             )
         put_recurring(self._store, new)
         self._count += old is None
@@ -247,7 +167,7 @@ class RecurringMessages:
         self._audit.note(
             f"recurring {outcome}", topic=topic.name, name=name, cron=rule.cron, every=rule.every
         )
-        return RecurringChange(outcome, _describe(new, definition))
+        return RecurringChange(outcome, describe(new, definition))
 
     def pause(self, topic: str, name: str) -> RecurringChange:
         """Let it rest. :returns: "paused" or "already paused"."""
@@ -256,7 +176,7 @@ class RecurringMessages:
             plan_recurring(self._store, *one[:4], paused=True)
             self._audit.note("recurring paused", topic=topic, name=name)
         outcome = "already paused" if one.paused else "paused"
-        return RecurringChange(outcome, _describe(one._replace(paused=True), definition))
+        return RecurringChange(outcome, describe(one._replace(paused=True), definition))
 
     def resume(self, topic: str, name: str) -> RecurringChange:
         """Let it fire again. What it missed meanwhile is up to its misfire policy.
@@ -270,14 +190,14 @@ class RecurringMessages:
             plan_recurring(self._store, *one[:4], paused=False)
             self._wake_for(one)
             self._audit.note("recurring resumed", topic=topic, name=name)
-        return RecurringChange(outcome, _describe(one, definition))
+        return RecurringChange(outcome, describe(one, definition))
 
     def delete(self, topic: str, name: str) -> RecurringChange:
         """Forget it; what has fired stays where it is. :returns: "deleted"."""
         one, definition = self._current(topic, name)
         self._delete(one)
         self._audit.note("recurring deleted", topic=topic, name=name)
-        return RecurringChange("deleted", _describe(one, definition))
+        return RecurringChange("deleted", describe(one, definition))
 
     def forget_topic(self, topic: str) -> int:
         """Forget what recurs in a topic; how many that were."""
@@ -291,15 +211,15 @@ class RecurringMessages:
         """Carry out an order by its name: pause, resume or delete."""
         orders = {"pause": self.pause, "resume": self.resume, "delete": self.delete}
         if order not in orders:
-            raise _illegal(f"{order!r} is no order; write pause, resume or delete")
+            raise illegal(f"{order!r} is no order; write pause, resume or delete")
         return orders[order](topic, name)
 
     # -- what is told
 
     def page(
-        self, topic: str = "", *, cursor: str = "", limit: int = 100, full: bool = False
+        self, may: May, topic: str = "", *, cursor: str = "", limit: int = 100, full: bool = False
     ) -> RecurringList:
-        """A page of what recurs, by topic and name.
+        """A page of what recurs and may be read, by topic and name.
 
         :param topic: where not empty, only this topic's.
         :param cursor: of the page before.
@@ -317,44 +237,54 @@ class RecurringMessages:
             self._store, topic.encode() or None, behind or None, max(1, min(limit, MAX_PAGE))
         )
         found = [
-            _describe(one, definition, full=full)
+            describe(one, definition, full=full)
             for one in page.found
-            if (definition := _definition_of(one)) is not None
+            if (definition := definition_of(one)) is not None and may(READ, one.topic.decode())
         ]
         return RecurringList(found, page.cursor.hex() if page.cursor is not None else None)
 
     def get(self, topic: str, name: str) -> RecurringMessage:
         """One of them, with its body and properties."""
-        return _describe(*self._found(topic, name), full=True)
+        return describe(*self._found(topic, name), full=True)
 
-    def next_times(self, topic: str, name: str, count: int) -> list[int]:
-        """When it fires next, at most `count` times, epoch ms; of a paused one, when it would."""
+    def next_times(self, topic: str, name: str, count: int) -> RecurringTimes:
+        """When it fires next, at most `count` times; of a paused one, when it would."""
         one, definition = self._found(topic, name)
         if definition.rule.count is not None:
             count = min(count, definition.rule.count - one.fired)
-        with _refusing():
+        with refusing():
             following = definition.rule.times_after(one.next_ms, definition.set_ms)
-            return [one.next_ms, *islice(following, max(0, min(count, MAX_TIMES) - 1))]
+            times = [one.next_ms, *islice(following, max(0, min(count, MAX_TIMES) - 1))]
+            return RecurringTimes(times, definition.rule.zone)
 
-    def preview(self, rule: Rule, count: int) -> list[int]:
-        """When a rule would fire if it were set now, at most `count` times, epoch ms."""
+    def preview(
+        self,
+        count: int,
+        *,
+        cron: str | None,
+        every: str | None,
+        zone: str | None,
+        start: str | None,
+        end: str | None,
+    ) -> RecurringTimes:
+        """When a rule would fire if it were set now, at most `count` times; see `make_rule` for the others."""
         now_ms = self._clock.now_ms()
-        if rule.count is not None:
-            count = min(count, rule.count)
-        with _refusing():
+        with refusing():
+            rule = make_rule(now_ms, cron=cron, every=every, zone=zone, start=start, end=end)
             rule.check(now_ms, self._min_period_ms)
-            return [*islice(rule.times_after(now_ms, now_ms), max(1, min(count, MAX_TIMES)))]
+            times = islice(rule.times_after(now_ms, now_ms), max(1, min(count, MAX_TIMES)))
+            return RecurringTimes(list(times), rule.zone)
 
     def count(self) -> int:
         """How many there are, paused ones too."""
         return self._count
 
-    def _found(self, topic: str, name: str) -> tuple[Recurring, _Definition]:
+    def _found(self, topic: str, name: str) -> tuple[Recurring, Definition]:
         """One as it was committed last."""
         _check_place(topic, name)
         return _readable(find_recurring(self._store, topic.encode(), name.encode()), topic, name)
 
-    def _current(self, topic: str, name: str) -> tuple[Recurring, _Definition]:
+    def _current(self, topic: str, name: str) -> tuple[Recurring, Definition]:
         """One that is going to be changed."""
         _check_place(topic, name)
         return _readable(current_recurring(self._store, topic.encode(), name.encode()), topic, name)
@@ -406,7 +336,7 @@ class RecurringMessages:
 
     def _fire(self, one: Recurring, now_ms: int) -> tuple[bool, bool]:
         """Whether one that is due put a message into its queue, and whether it was too late."""
-        definition = _definition_of(one)
+        definition = definition_of(one)
         topic = self._topics.get(one.topic.decode())
         try:
             if definition is None:
@@ -431,7 +361,7 @@ class RecurringMessages:
             self.log.warn("{recurring} is deleted: its topic is gone", recurring=_called(one))
             return False, False
         if turn.planned_ms is not None:
-            message = _occurrence(topic, one, definition, turn.planned_ms)
+            message = occurrence(topic, one, definition, turn.planned_ms)
             self._intake.accept_planned(topic, message, turn.planned_ms)
         fired = one.fired + (turn.planned_ms is not None)
         if turn.next_ms is None or fired == definition.rule.count:
@@ -450,27 +380,14 @@ class RecurringMessages:
             self._next_due_ms = one.next_ms
 
 
-def _illegal(remark: str) -> RequestError:
-    return RequestError(ResponseCode.MESSAGE_ILLEGAL, remark)
-
-
-@contextmanager
-def _refusing() -> Iterator[None]:
-    """A rule that is none, or never fires, is a request that cannot be carried out."""
-    try:
-        yield
-    except RuleError as error:
-        raise _illegal(str(error)) from error
-
-
 def _called(one: Recurring) -> str:
     return f"recurring message {one.name.decode()} of topic {one.topic.decode()}"
 
 
-def _readable(one: Recurring | None, topic: str, name: str) -> tuple[Recurring, _Definition]:
-    definition = _definition_of(one)
+def _readable(one: Recurring | None, topic: str, name: str) -> tuple[Recurring, Definition]:
+    definition = definition_of(one)
     if one is None or definition is None:
-        raise _illegal(f"topic {topic} has no recurring message {name!r}")
+        raise illegal(f"topic {topic} has no recurring message {name!r}")
     return one, definition
 
 
@@ -482,68 +399,11 @@ def _can_be_a_topic(name: str) -> bool:
 def _check_place(topic: str, name: str) -> None:
     _check_name(name)
     if not _can_be_a_topic(topic):
-        raise _illegal(f"{topic[:MAX_NAME]!r} is no topic")
+        raise illegal(f"{topic[:MAX_NAME]!r} is no topic")
 
 
 def _check_name(name: str) -> None:
     if not name or " " in name or not name.isprintable() or len(name.encode()) > MAX_NAME:
-        raise _illegal(
+        raise illegal(
             f"{name[:MAX_NAME]!r} is no name: it has 1 to {MAX_NAME} bytes, all of them printable and no blanks"
         )
-
-
-def _definition_of(one: Recurring | None) -> _Definition | None:
-    """What is stored; None where there is nothing, or nothing that this version can read."""
-    if one is None:
-        return None
-    try:
-        return _decode(one.definition)
-    except msgspec.DecodeError:
-        return None
-
-
-def _occurrence(
-    topic: Topic, one: Recurring, definition: _Definition, planned_ms: int
-) -> NewMessage:
-    """The message that enters the queue. It was born when it was planned for."""
-    settings = topic.settings
-    queue_id = definition.queue_id
-    if queue_id >= max(settings.read_queue_nums, settings.write_queue_nums):
-        # The topic has been made smaller since.
-        queue_id %= max(1, settings.write_queue_nums)
-    return NewMessage(
-        queue_id,
-        definition.flag,
-        definition.sys_flag,
-        planned_ms,
-        definition.born_host,
-        0,
-        definition.body,
-        f"{definition.properties}{names.RECUR_NAME}\x01{one.name.decode()}\x02"
-        f"{names.PLANNED_MS}\x01{planned_ms}\x02",
-    )
-
-
-def _describe(one: Recurring, definition: _Definition, *, full: bool = False) -> RecurringMessage:
-    rule = definition.rule
-    return RecurringMessage(
-        topic=one.topic.decode(),
-        name=one.name.decode(),
-        state="paused" if one.paused else "active",
-        next_ms=one.next_ms,
-        fired=one.fired,
-        cron=rule.cron,
-        every=rule.every,
-        zone=rule.zone,
-        misfire=definition.misfire,
-        start_ms=rule.start_ms,
-        end_ms=rule.end_ms,
-        count=rule.count,
-        set_ms=definition.set_ms,
-        queue_id=definition.queue_id,
-        tags=find(definition.properties, names.TAGS) or "",
-        keys=find(definition.properties, names.KEYS) or "",
-        body_size=len(definition.body),
-        body=definition.body if full else None,
-        properties=parse(definition.properties) if full else None,
-    )

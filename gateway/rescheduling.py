@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from gateway.access import May
 from gateway.broker import Broker
 from gateway.delays import check_distance
-from gateway.pending import May, PendingMessages, Place, check_may_send
+from gateway.pending import PendingMessages, Place, check_may_send
 from gateway.router import RequestError
 from gateway.wire.codes import ResponseCode
 from gateway.wire.pending_bodies import RescheduleOutcome

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import msgspec
 
-from gateway.access import READ
 from gateway.broker import Broker
-from gateway.recurrence import RuleError, make_rule
-from gateway.router import Call, RequestError
-from gateway.wire.codes import ResponseCode
+from gateway.router import Call
 from gateway.wire.cursors import own_cursor
 from gateway.wire.headers import ChangeRecurring, ListRecurring, NextRecurring
-from gateway.wire.recurring_bodies import RecurringList, RecurringTimes
+from gateway.wire.recurring_bodies import RecurringList
 
 
 class RecurringRequests:
@@ -34,10 +31,9 @@ class RecurringRequests:
             page = RecurringList([])
         else:
             page = self._recurring.page(
-                fields.topic, cursor=cursor, limit=fields.limit, full=fields.full
+                call.may, fields.topic, cursor=cursor, limit=fields.limit, full=fields.full
             )
-        found = [one for one in page.recurring if call.may(READ, one.topic)]
-        call.answer(body=msgspec.json.encode(RecurringList(found, page.cursor)))
+        call.answer(body=msgspec.json.encode(page))
 
     def change(self, call: Call) -> None:
         """Pause, resume or delete one; the answer says what was done."""
@@ -49,20 +45,14 @@ class RecurringRequests:
         """When one fires next, or when a rule would."""
         fields: NextRecurring = call.fields
         if fields.name:
-            one = self._recurring.get(fields.topic, fields.name)
-            times = self._recurring.next_times(fields.topic, fields.name, fields.times)
-            call.answer(body=msgspec.json.encode(RecurringTimes(times, one.zone)))
-            return
-        try:
-            rule = make_rule(
-                self._broker.clock.now_ms(),
+            found = self._recurring.next_times(fields.topic, fields.name, fields.times)
+        else:
+            found = self._recurring.preview(
+                fields.times,
                 cron=fields.cron,
                 every=fields.every,
                 zone=fields.zone,
                 start=fields.start,
                 end=fields.end,
             )
-        except RuleError as error:
-            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
-        times = self._recurring.preview(rule, fields.times)
-        call.answer(body=msgspec.json.encode(RecurringTimes(times, rule.zone)))
+        call.answer(body=msgspec.json.encode(found))

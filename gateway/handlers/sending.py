@@ -9,7 +9,7 @@ from gateway.config import Config
 from gateway.delays import REQUESTS
 from gateway.handlers.timer_orders import TimerOrders, is_order
 from gateway.intake import REGION, Accepted, NewMessage
-from gateway.recurring import asks_to_recur, name_of, read_order
+from gateway.recurring_orders import asks_to_recur, name_of, read_order
 from gateway.router import Call, RequestError
 from gateway.topics import (
     DLQ_PREFIX,

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from http import HTTPStatus
 from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
 
 from gateway.access import PUB, READ
 from gateway.broker import Broker
-from gateway.recurrence import RuleError, make_rule
-from gateway.web.endpoints import ApiError, Asker, Fields, Shown
+from gateway.web.endpoints import Asker, Fields, Shown
 from gateway.web.fields import Cursor, Limit, TopicName
 from gateway.web.sending import Encoding, Sender, decode_body
 from gateway.web.turns import Turns
@@ -96,39 +94,32 @@ class RecurringEndpoints:
     """Asks and orders in the name of whoever came by HTTP."""
 
     def __init__(self, broker: Broker, sender: Sender, turns: Turns) -> None:
-        self._broker = broker
         self._recurring = broker.recurring
         self._sender = sender
         self._turns = turns
 
     def list_recurring(self, asker: Asker, query: RecurringQuery) -> RecurringList:
         """Recurring messages by topic and name."""
-        page = self._recurring.page(query.topic, cursor=query.cursor, limit=query.limit)
-        found = [one for one in page.recurring if asker.may(READ, one.topic)]
-        return RecurringList(found, page.cursor)
+        return self._recurring.page(asker.may, query.topic, cursor=query.cursor, limit=query.limit)
 
     def show_recurring(self, asker: Asker, query: RecurringPlace) -> RecurringPage:
         """One recurring message, with its body and its next times."""
         asker.check_topic(READ, query.topic)
         return RecurringPage(
             recurring=self._recurring.get(query.topic, query.name),
-            times=self._recurring.next_times(query.topic, query.name, SHOWN_TIMES),
+            times=self._recurring.next_times(query.topic, query.name, SHOWN_TIMES).times,
         )
 
     def preview_recurring(self, asker: Asker, query: RuleQuery) -> RecurringTimes:
         """When a rule would fire if it were set now. Nothing is changed."""
-        try:
-            rule = make_rule(
-                self._broker.clock.now_ms(),
-                cron=query.cron,
-                every=query.every,
-                zone=query.zone,
-                start=query.start,
-                end=query.end,
-            )
-        except RuleError as error:
-            raise ApiError(HTTPStatus.BAD_REQUEST, str(error)) from error
-        return RecurringTimes(self._recurring.preview(rule, SHOWN_TIMES), rule.zone)
+        return self._recurring.preview(
+            SHOWN_TIMES,
+            cron=query.cron,
+            every=query.every,
+            zone=query.zone,
+            start=query.start,
+            end=query.end,
+        )
 
     async def put_recurring(
         self, asker: Asker, query: RecurringPlace, body: RecurringBody

@@ -1,0 +1,93 @@
+"""What is stored of a recurring message, how lists tell of it, and the messages that are made of it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gateway.intake import NewMessage
+from gateway.recurrence import Rule
+from gateway.topics import Topic
+from gateway.wire import properties as names
+from gateway.wire.properties import find, parse
+from gateway.wire.recurring_bodies import RecurringMessage
+from storage import Recurring
+
+ADDED_LATER = 1_024
+"""Bytes that properties grow by when a message fires: name, planned time, id, and what every message is given."""
+
+
+class Definition(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is stored of a recurring message: its rule and the message. `set_ms` is when the rule began."""
+
+    rule: Rule
+    misfire: str
+    set_ms: int
+    queue_id: int
+    flag: int
+    sys_flag: int
+    born_host: bytes
+    body: bytes
+    properties: str
+
+
+encode_definition = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Definition).decode
+
+
+def definition_of(one: Recurring | None) -> Definition | None:
+    """What is stored; None where there is nothing, or nothing that this version can read."""
+    if one is None:
+        return None
+    try:
+        return _decode(one.definition)
+    except msgspec.DecodeError:
+        return None
+
+
+def occurrence(topic: Topic, one: Recurring, definition: Definition, planned_ms: int) -> NewMessage:
+    """The message that enters the queue. It was born when it was planned for."""
+    settings = topic.settings
+    queue_id = definition.queue_id
+    if queue_id >= max(settings.read_queue_nums, settings.write_queue_nums):
+        # The topic has been made smaller since.
+        queue_id %= max(1, settings.write_queue_nums)
+    return NewMessage(
+        queue_id,
+        definition.flag,
+        definition.sys_flag,
+        planned_ms,
+        definition.born_host,
+        0,
+        definition.body,
+        f"{definition.properties}{names.RECUR_NAME}\x01{one.name.decode()}\x02"
+        f"{names.PLANNED_MS}\x01{planned_ms}\x02",
+    )
+
+
+def describe(one: Recurring, definition: Definition, *, full: bool = False) -> RecurringMessage:
+    """It as lists tell of it.
+
+    :param full: with its body and properties.
+    """
+    rule = definition.rule
+    return RecurringMessage(
+        topic=one.topic.decode(),
+        name=one.name.decode(),
+        state="paused" if one.paused else "active",
+        next_ms=one.next_ms,
+        fired=one.fired,
+        cron=rule.cron,
+        every=rule.every,
+        zone=rule.zone,
+        misfire=definition.misfire,
+        start_ms=rule.start_ms,
+        end_ms=rule.end_ms,
+        count=rule.count,
+        set_ms=definition.set_ms,
+        queue_id=definition.queue_id,
+        tags=find(definition.properties, names.TAGS) or "",
+        keys=find(definition.properties, names.KEYS) or "",
+        body_size=len(definition.body),
+        body=definition.body if full else None,
+        properties=parse(definition.properties) if full else None,
+    )

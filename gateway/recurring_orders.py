@@ -1,0 +1,95 @@
+"""How a message's properties say that it is to recur."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from gateway.delays import REQUESTS
+from gateway.recurrence import Misfire, Rule, RuleError, make_rule, parse_misfire
+from gateway.router import RequestError
+from gateway.wire import properties as names
+from gateway.wire.codes import ResponseCode
+from gateway.wire.properties import find
+
+OWN = (
+    names.RECUR_CRON,
+    names.RECUR_EVERY,
+    names.RECUR_ZONE,
+    names.RECUR_START,
+    names.RECUR_END,
+    names.RECUR_COUNT,
+    names.RECUR_MISFIRE,
+    names.RECUR_CHANGE,
+    names.RECUR_NAME,
+    names.PLANNED_MS,
+)
+"""Properties that say how a message recurs; none of them is left on what fires as its sender wrote it."""
+
+_ASKS = (names.RECUR_CRON, names.RECUR_EVERY, names.RECUR_CHANGE)
+
+
+class Order(NamedTuple):
+    """How a message is to recur."""
+
+    name: str
+    rule: Rule
+    misfire: Misfire = Misfire.SMART
+
+
+def asks_to_recur(properties: str) -> bool:
+    """Whether a message is an order about a recurring one."""
+    return "TIDEGATE_" in properties and any(find(properties, name) is not None for name in _ASKS)
+
+
+def read_order(properties: str, now_ms: int) -> Order:
+    """How a message's properties say that it is to recur.
+
+    :raises RequestError: when they say something else, or something besides.
+    """
+    for name in REQUESTS:
+        if find(properties, name) is not None:
+            raise illegal(
+                f"a recurring message cannot have a delay, {name}; {names.RECUR_START} says when it begins"
+            )
+    with refusing():
+        rule = make_rule(
+            now_ms,
+            cron=find(properties, names.RECUR_CRON),
+            every=find(properties, names.RECUR_EVERY),
+            zone=find(properties, names.RECUR_ZONE),
+            start=find(properties, names.RECUR_START),
+            end=find(properties, names.RECUR_END),
+            count=find(properties, names.RECUR_COUNT),
+        )
+        misfire = parse_misfire(find(properties, names.RECUR_MISFIRE))
+    return Order(name_of(properties), rule, misfire)
+
+
+def name_of(properties: str) -> str:
+    """The name that a message's properties give a recurring one.
+
+    :raises RequestError: when there is none.
+    """
+    name = find(properties, names.RECUR_NAME)
+    if name is None:
+        raise illegal(
+            f"a recurring message needs a name, the property {names.RECUR_NAME}: "
+            "by it it is replaced, paused and deleted"
+        )
+    return name
+
+
+def illegal(remark: str) -> RequestError:
+    """The refusal of an order about a recurring message."""
+    return RequestError(ResponseCode.MESSAGE_ILLEGAL, remark)
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """A rule that is none, or never fires, is a request that cannot be carried out."""
+    try:
+        yield
+    except RuleError as error:
+        raise illegal(str(error)) from error

@@ -162,10 +162,10 @@ class BrokerCollector(Collector):
         yield limits
         size = GaugeMetricFamily(
             "tidegate_held_bytes",
-            "Bytes of the messages that have not fired, once a limit of them was looked at",
+            "Bytes of the messages that have not fired",
             labels=(*_COMMON, "topic"),
         )
-        for held, count in sorted(self._broker.store.held_bytes_totals().items()):
+        for held, count in sorted(self._broker.store.held.sizes.items()):
             size.add_metric((*self._labels, held.decode()), count)
         yield size
         refused = CounterMetricFamily(

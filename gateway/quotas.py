@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
 from gateway.config import Config
@@ -32,11 +32,6 @@ class Quotas:
         """How often something was refused, by topic and attribute."""
         self.configure(config)
 
-    def prepare(self, topics: Iterable[Topic]) -> None:
-        """Count what has to be counted, before there is anybody to wait for it."""
-        if self._default.held_bytes or any(topic.limits.held_bytes for topic in topics):
-            self._store.held_bytes(b"")
-
     def configure(self, config: Config) -> None:
         """Go by these settings where a topic has no limit of its own."""
         self._default = without_own(config)
@@ -63,14 +58,14 @@ class Quotas:
         if timed:
             most = default.held_messages if own.held_messages is None else own.held_messages
             if most:
-                held = self._store.held_messages(topic.stored_name)
+                held = self._store.held.messages_of(topic.stored_name)
                 if held + timed > most and held + timed - len(replaced()) > most:
                     self._refuse_held(
                         topic, HELD_MESSAGES, f"{held} messages", str(most), own.held_messages
                     )
             most = default.held_bytes if own.held_bytes is None else own.held_bytes
             if most:
-                held = self._store.held_bytes(topic.stored_name)
+                held = self._store.held.sizes_of(topic.stored_name)
                 if held + timed_bytes > most and held + timed_bytes - sum(replaced()) > most:
                     size = f"{held} bytes of messages"
                     self._refuse_held(topic, HELD_BYTES, size, show_size(most), own.held_bytes)

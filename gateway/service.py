@@ -283,7 +283,6 @@ class Gateway:
             config.commit_wait_ms / 1000,
         )
         quotas = Quotas(store, config, reactor.seconds)
-        quotas.prepare(topics)
         intake = Intake(store, clock, firing, quotas, config, host)
         recurring = RecurringMessages(store, clock, intake, topics, audit, config)
         firing.recur(recurring)

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import lmdb
 
+from storage.check_held import check_held
 from storage.keys import (
     ENDS_VALUE,
     HALF_VALUE,
-    HELD_SPAN_MS,
     PAUSE_VALUE,
     QUEUE_VALUE,
     RECURRENCE_VALUE,
@@ -61,6 +61,8 @@ def find_faults(store: Store, progress: Progress | None = None) -> list[str]:
 
             begin("timers", tables.timers, more=len(store.inbox))
             pending = _check_timers(store, txn, faults)
+            begin("sums of timers", tables.held, tables.hours, tables.totals)
+            check_held(txn, tables, faults)
             begin("paused topics", tables.waiting)
             _check_paused(store, txn, faults)
             begin("debounced keys", tables.debounced)
@@ -94,18 +96,14 @@ def _terms_of(store: Store, record: bytes) -> Terms | None:
 
 def _check_timers(store: Store, txn: lmdb.Transaction, faults: list[str]) -> dict[int, _Place]:
     pending: dict[int, _Place] = {}
-    held: Counter[tuple[bytes, int]] = Counter()
-    table = ((*row, True) for row in txn.cursor(db=store.tables.timers))
-    inbox = ((*row, False) for row in store.inbox.between(b"", b"\xff", None))
-    waiting = ((*row, False) for row in waiting_timers(txn, store.tables, None, b"", b"\xff"))
-    for key, value, in_table in chain(table, inbox, waiting):
+    inbox = store.inbox.between(b"", b"\xff", None)
+    waiting = waiting_timers(txn, store.tables, None, b"", b"\xff")
+    for key, value in chain(txn.cursor(db=store.tables.timers), inbox, waiting):
         due_ms, topic, sequence, message_id = split_timer_key(key)
         queue, _, size = TIMER_VALUE.unpack(value)
         if sequence in pending:
             faults.append(f"message {sequence} is timed twice")
         pending[sequence] = _Place(topic, queue, due_ms)
-        if in_table:
-            held[topic, due_ms // HELD_SPAN_MS] += 1
         record = txn.get(pack_u64(sequence), db=store.tables.messages)
         if record is None:
             faults.append(f"timer of message {sequence}: the message is missing")
@@ -113,11 +111,6 @@ def _check_timers(store: Store, txn: lmdb.Transaction, faults: list[str]) -> dic
             faults.append(f"timer of message {sequence}: its size is wrong")
         elif (terms := _terms_of(store, record)) and message_id != term(terms.message_id):
             faults.append(f"timer of message {sequence}: its id is wrong")
-    for key, value in txn.cursor(db=store.tables.held):
-        counted = held.pop((key[:-9], int.from_bytes(key[-8:])), 0)
-        if counted != int.from_bytes(value):
-            faults.append(f"held {key!r}: {int.from_bytes(value)} noted, {counted} counted")
-    faults += [f"held {place}: 0 noted, {count} counted" for place, count in held.items()]
     return pending
 
 

@@ -37,6 +37,8 @@ class Tables(NamedTuple):
     queues: lmdb._Database
     ends: lmdb._Database
     held: lmdb._Database
+    hours: lmdb._Database
+    totals: lmdb._Database
     paused: lmdb._Database
     waiting: lmdb._Database
     debounced: lmdb._Database

@@ -12,6 +12,8 @@ All integers are big-endian, so that the order of bytes is the order of meaning.
     queues    topic | 0 | queue 4 | offset 8          sequence 8 | tag hash 4 | size 4 | stored ms 8
     ends      topic | 0 | queue 4                     first offset 8 | next offset 8
     held      topic | 0 | due span 8                  rows in `timers` 8
+    hours     due hour 8 | topic                      rows in `timers` 8
+    totals    topic                                   rows in `timers` and `waiting` 8 | bytes of their messages 8
     paused    topic                                   since ms 8 | rows in `waiting` 8 | resumed 1
     waiting   topic | 0 | due ms 8 | sequence 8 | id  as in `timers`
     debounced topic | 0 | key                         sequence 8
@@ -80,6 +82,10 @@ HELD_SPAN_MS = 10_000
 the others', longer ones let the messages of a commit share their rows: with spans of a second and delays of an hour
 or two, nearly each message dirtied a page for its count alone."""
 
+HELD_SPANS_OF_AN_HOUR = 360
+"""Spans of `held` in a row of `hours`, which serves counts of many days. There the time stands before the topic: what
+fires changes neighbours, however many topics it is of."""
+
 U32 = Struct(">I")
 U64 = Struct(">Q")
 TIMER_VALUE = Struct(">Iii")
@@ -90,6 +96,8 @@ QUEUE_COLUMNS = Struct(">iiQ")
 """What follows the sequence in a queue's row: tag hash, size, stored ms."""
 PAUSE_VALUE = Struct(">QQ?")
 """since ms, messages that wait, resumed"""
+TOTAL_VALUE = Struct(">QQ")
+"""messages, bytes of their records"""
 ENDS_VALUE = Struct(">QQ")
 NOT_TIMED = b"\0\0\0\0\0\0\0\0"
 """The due ms, in `ids`, of a message for now."""
@@ -196,6 +204,11 @@ def key_prefix(topic: bytes, key: bytes) -> bytes:
 def held_key(topic: bytes, span: int) -> bytes:
     """Key of the number of messages of a topic that are due in one span of time: due ms divided by `HELD_SPAN_MS`."""
     return topic + b"\0" + pack_u64(span)
+
+
+def hour_key(hour: int, topic: bytes) -> bytes:
+    """Key of the number of messages of a topic that are due in one hour since the epoch."""
+    return pack_u64(hour) + topic
 
 
 def offset_key(group: bytes, topic: bytes, queue: int) -> bytes:

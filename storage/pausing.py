@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from storage.errors import StorageError
+from storage.keys import TIMER_VALUE
 from storage.paused import Pause
 from storage.store import Fired, Store, in_batch
 
@@ -64,6 +65,7 @@ def _fire_resumed(store: Store, stored_ms: int, limit: int) -> Fired:
             number = key[len(name) + 8 : len(name) + 16]
             cursor.delete()
             store.paused.count(topic, -1)
+            store.held.count_waiting(topic, -1, TIMER_VALUE.unpack(value)[2])
             store.enqueue(topic, number, value, stored_ms)
             left -= 1
             alive = cursor.key() != b""

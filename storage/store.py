@@ -20,7 +20,7 @@ import lmdb
 
 from storage.environment import Environment, Tables
 from storage.errors import StorageError, StorageFullError
-from storage.held_bytes import HeldBytes
+from storage.held import Held
 from storage.inbox import INBOX_SIZE, MARK, Inbox, recover
 from storage.keys import (
     HELD_SPAN_MS,
@@ -32,7 +32,6 @@ from storage.keys import (
     U64,
     IdRow,
     TermsOf,
-    held_key,
     key_prefix,
     offset_key,
     pack_u64,
@@ -171,8 +170,7 @@ class Store:
                 self._offsets[split_offset_key(key)] = U64.unpack(value)[0]
             self.paused = PausedTopics(txn, self.tables)
             self.inbox = Inbox(inbox_size, recover(txn, self.tables, terms_of))
-            self._held_totals = self._count_held(txn)
-            self._held_bytes = HeldBytes()
+            self.held = Held(txn, self.tables, self.inbox.between(b"", b"\xff", None))
         self._new_batch()
 
     def _new_batch(self) -> None:
@@ -185,8 +183,6 @@ class Store:
         self._ids: list[tuple[bytes, bytes]] = []
         self._keys: list[tuple[bytes, bytes]] = []
         self._rows: list[tuple[bytes, bytes]] = []
-        self._held: dict[tuple[bytes, int], int] = {}
-        self._held_changes: dict[bytes, int] = {}
         self._changes = 0
         self._timed: Counter[bytes] = Counter()
         self._fired: Counter[bytes] = Counter()
@@ -261,8 +257,8 @@ class Store:
         else:
             # The number of a half can stand before those among which the inbox is recovered.
             self._timers.append((key, timer))
-            self._count_timer(topic, due_ms, 1)
-        self._count_pending(topic, 1, len(record))
+            self.held.count_timer(topic, due_ms, 1, len(record))
+        self.held.count(topic, 1, len(record))
         self._timed[topic] += 1
 
     def _note_growth(self, queue: Queue, tag_hash: int) -> None:
@@ -290,11 +286,6 @@ class Store:
         self._bytes += len(record) + 200
         self._changes += 1
         return message_id
-
-    def _count_timer(self, topic: bytes, due_ms: int, change: int) -> None:
-        """Count the rows of `timers`."""
-        span = (topic, due_ms // HELD_SPAN_MS)
-        self._held[span] = self._held.get(span, 0) + change
 
     @in_batch
     def abort(
@@ -358,13 +349,17 @@ class Store:
     def take_timer(self, txn: lmdb.Transaction, key: bytes) -> bytes | None:
         """Remove a timer, wherever it is: its value, or None where the message does not wait."""
         due_ms, topic, _, _ = split_timer_key(key)
-        value = self.inbox.take(key) or self.paused.take(txn, topic, key)
-        if value is None:
-            value = txn.pop(key, db=self.tables.timers)
-            if value is None:
-                return None
-            self._count_timer(topic, due_ms, -1)
-        self._count_pending(topic, -1, TIMER_VALUE.unpack(value)[2])
+        if (value := self.inbox.take(key)) is not None:
+            size = TIMER_VALUE.unpack(value)[2]
+        elif (value := self.paused.take(txn, topic, key)) is not None:
+            size = TIMER_VALUE.unpack(value)[2]
+            self.held.count_waiting(topic, -1, size)
+        elif (value := txn.pop(key, db=self.tables.timers)) is not None:
+            size = TIMER_VALUE.unpack(value)[2]
+            self.held.count_timer(topic, due_ms, -1, size)
+        else:
+            return None
+        self.held.count(topic, -1, size)
         return value
 
     def put_timer(self, txn: lmdb.Transaction, key: bytes, value: bytes) -> None:
@@ -372,13 +367,9 @@ class Store:
         due_ms, topic, _, _ = split_timer_key(key)
         # Not into the inbox: the number can stand before those among which it is recovered.
         txn.put(key, value, db=self.tables.timers)
-        self._count_timer(topic, due_ms, 1)
-        self._count_pending(topic, 1, TIMER_VALUE.unpack(value)[2])
-
-    def _count_pending(self, topic: bytes, change: int, size: int) -> None:
-        """Count the messages that have not fired, wherever they wait."""
-        self._held_changes[topic] = self._held_changes.get(topic, 0) + change
-        self._held_bytes.add(topic, change * size)
+        size = TIMER_VALUE.unpack(value)[2]
+        self.held.count_timer(topic, due_ms, 1, size)
+        self.held.count(topic, 1, size)
 
     def fire_due(self, now_ms: int, stored_ms: int, limit: int) -> Fired:
         """Move messages that are due at `now_ms` into their queues, the earliest first, at most
@@ -466,13 +457,14 @@ class Store:
         if cursor.key() == key:
             value = cursor.value()
             cursor.delete()
-            self._count_timer(topic, int.from_bytes(key[:8]), -1)
+            self.held.count_timer(topic, int.from_bytes(key[:8]), -1, TIMER_VALUE.unpack(value)[2])
         else:
             taken = self.inbox.take(key)
             assert taken is not None
             value = taken
         if topic in self.paused:
             self.paused.put_aside(txn, topic, key, value)
+            self.held.count_waiting(topic, 1, TIMER_VALUE.unpack(value)[2])
             self._bytes += 200
             return 0
         self.enqueue(topic, key[end + 1 : end + 9], value, stored_ms)
@@ -485,7 +477,7 @@ class Store:
         :param timer: the value that it had in `timers` or `waiting`.
         """
         queue_number, tag_hash, size = TIMER_VALUE.unpack(timer)
-        self._count_pending(topic, -1, size)
+        self.held.count(topic, -1, size)
         self._fired[topic] += 1
         queue = self.queue(topic, queue_number)
         offset = queue.next
@@ -608,7 +600,7 @@ class Store:
         try:
             txn = self.batch_transaction()
             self._move_timers(txn)
-            self._put_held(txn)
+            self.held.write(txn)
             self.paused.write(txn)
             self._put_offsets(txn)
             self._txn = None
@@ -624,8 +616,7 @@ class Store:
         self._changed_offsets.clear()
         self.timed.update(self._timed)
         self.fired.update(self._fired)
-        self._add_held()
-        self._held_bytes.commit()
+        self.held.commit()
         self.inbox.commit(self._changes)
         self.paused.committed()
         self._committed_sequence = self._next_sequence
@@ -665,7 +656,7 @@ class Store:
                 self._offsets[place] = before
         self._next_sequence = self._committed_sequence
         self.inbox.abandon()
-        self._held_bytes.abandon()
+        self.held.abandon()
         self.paused.abandon()
         self._new_batch()
 
@@ -710,45 +701,10 @@ class Store:
             mark = self.inbox.ripen() or pack_u64(self._next_sequence)
             txn.put(MARK, mark, db=self.tables.meta)
         moved = self.inbox.take_latest(self._changes)
-        for key, _ in moved:
+        for key, value in moved:
             due_ms, topic, _, _ = split_timer_key(key)
-            self._count_timer(topic, due_ms, 1)
+            self.held.count_timer(topic, due_ms, 1, TIMER_VALUE.unpack(value)[2])
         self._put_rows(txn, self.tables.timers, moved)
-
-    def _put_held(self, txn: lmdb.Transaction) -> None:
-        table = self.tables.held
-        for (topic, span), change in self._held.items():
-            if not change:
-                continue
-            key = held_key(topic, span)
-            old = txn.get(key, db=table)
-            count = change + (U64.unpack(old)[0] if old is not None else 0)
-            if count:
-                txn.put(key, pack_u64(count), db=table)
-            else:
-                txn.delete(key, db=table)
-
-    def _count_held(self, txn: lmdb.Transaction) -> dict[bytes, int]:
-        totals: dict[bytes, int] = {}
-        for key, value in txn.cursor(db=self.tables.held):
-            topic = key[:-9]
-            totals[topic] = totals.get(topic, 0) + int.from_bytes(value)
-        for key, _ in self.inbox.between(b"", b"\xff", None):
-            _, topic, _, _ = split_timer_key(key)
-            totals[topic] = totals.get(topic, 0) + 1
-        for topic, pause in self.paused.items():
-            if pause.waiting:
-                totals[topic] = totals.get(topic, 0) + pause.waiting
-        return totals
-
-    def _add_held(self) -> None:
-        totals = self._held_totals
-        for topic, change in self._held_changes.items():
-            count = totals.get(topic, 0) + change
-            if count:
-                totals[topic] = count
-            else:
-                totals.pop(topic, None)
 
     def _put_offsets(self, txn: lmdb.Transaction) -> None:
         for place in self._changed_offsets:
@@ -830,22 +786,7 @@ class Store:
 
     def held_totals(self) -> Mapping[bytes, int]:
         """How many messages of each topic have not fired, without those that have none."""
-        return self._held_totals
-
-    def held_messages(self, topic: bytes) -> int:
-        """How many messages of a topic have not fired, with the changes of the open batch."""
-        return self._held_totals.get(topic, 0) + self._held_changes.get(topic, 0)
-
-    def held_bytes(self, topic: bytes) -> int:
-        """How many bytes the records of these have; the first time this takes some seconds for a million."""
-        if not self._held_bytes.is_counted:
-            with self._lmdb.begin() as txn:
-                self._held_bytes.count(txn, self.tables, self.inbox)
-        return self._held_bytes.of(topic)
-
-    def held_bytes_totals(self) -> Mapping[bytes, int]:
-        """The same for all topics; empty while nobody has asked `held_bytes`."""
-        return self._held_bytes.totals
+        return self.held.messages
 
     def usage(self) -> Usage:
         """What the data folder takes up; it costs no reading of rows."""
@@ -876,7 +817,7 @@ class Store:
 
     def pending_count(self) -> int:
         """How many messages have not fired."""
-        return sum(self._held_totals.values())
+        return sum(self.held.messages.values())
 
     def read_transaction(self) -> lmdb.Transaction:
         """A view of what is committed, for the other files of this room."""

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import lmdb
 
 from storage.keys import pack_u64
+from storage.sums import sum_up
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Raised with every change of `keys` that an older program would misread, with a step in `STEPS`
 that leads there; newer formats are refused."""
 
@@ -16,8 +17,15 @@ FORMAT = b"format"
 """Name in `meta`: the format's version, in decimal digits."""
 
 
+_ROOM = 1 << 26
+"""How much the map grows for a small file, in bytes."""
+
+
 def upgrade(environment: lmdb.Environment, found: int) -> None:
     """Take the steps from the format `found` to the present one, all or none."""
+    used = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
+    # The rows that come are fewer than those of `held`, which are some tenth of the file at most.
+    environment.set_mapsize(max(environment.info()["map_size"], used + used // 4 + _ROOM))
     with environment.begin(write=True) as txn:
         meta = environment.open_db(b"meta", txn=txn)
         for version in range(found, FORMAT_VERSION):
@@ -34,7 +42,15 @@ def _mark_timers_complete(environment: lmdb.Environment, txn: lmdb.Transaction) 
     txn.put(b"timers are complete before", pack_u64(behind_last), db=meta)
 
 
+def _sum_up_held(environment: lmdb.Environment, txn: lmdb.Transaction) -> None:
+    """Format 3 has sums of `held` by hour and by topic."""
+    names = ("timers", "waiting", "held", "hours", "totals")
+    tables = {name: environment.open_db(name.encode(), txn=txn) for name in names}
+    sum_up(txn, **tables)
+
+
 STEPS: dict[int, Callable[[lmdb.Environment, lmdb.Transaction], None]] = {
     1: _mark_timers_complete,
+    2: _sum_up_held,
 }
 """By the version that they start from."""

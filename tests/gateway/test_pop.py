@@ -170,7 +170,7 @@ class TestPop:
             def fail(*_: object) -> None:
                 raise OSError("no")
 
-            broken.setattr(gateway.store, "_put_held", fail)
+            broken.setattr(gateway.store.held, "write", fail)
             assert ask_pop(gateway, client).code == ResponseCode.SYSTEM_ERROR
         assert bodies(pop(gateway, client)) == ["a"]
 

@@ -187,7 +187,7 @@ class TestAgain:
             def fail(*_: object) -> None:
                 raise OSError("no")
 
-            broken.setattr(gateway.store, "_put_held", fail)
+            broken.setattr(gateway.store.held, "write", fail)
             assert ask_pop(gateway, client, **ORDER).code == ResponseCode.SYSTEM_ERROR
         answer = ask_pop(gateway, client, **ORDER)
         assert bodies(decode_messages(answer.body)) == ["a"]

@@ -129,37 +129,27 @@ class TestHeldBytes:
         client.abort(id="A")
         ok(client.send_message(body=b"x" * 30_000, TIMER_DELAY_SEC="60"))
         gateway.advance(60_000)
-        assert gateway.store.held_bytes(b"orders") == 0
+        assert gateway.store.held.sizes_of(b"orders") == 0
         hold(client)
-        size = gateway.store.held_bytes(b"orders")
+        size = gateway.store.held.sizes_of(b"orders")
         assert Scrape(gateway).by("tidegate_held_bytes", "topic") == {"orders": size}
 
-    def test_they_are_counted_before_anybody_waits(
-        self, gateway: MemoryGateway, client: MemoryClient
-    ) -> None:
-        ok(hold(client))
-        gateway.restart()
-        assert gateway.store.held_bytes_totals() == {}
-        limit(gateway.connect(), "+max.held.bytes=1MiB")
-        gateway.restart()
-        assert gateway.store.held_bytes_totals()[b"orders"] > 0
-
     def test_the_count_is_what_is_there(self, gateway: MemoryGateway, client: MemoryClient) -> None:
-        """Counted at first, kept from then on, over whatever happens to messages."""
+        """Kept over whatever happens to messages, and over restarts."""
         for number in range(20):
             client.send_message(UNIQ_KEY=f"A{number}", TIMER_DELAY_SEC=str(10 + number))
-        first = gateway.store.held_bytes(b"orders")
+        first = gateway.store.held.sizes_of(b"orders")
         assert first > 20 * len(b"hello")
         gateway.advance(15_000)
         client.abort(id="A19")
         with commits_fail(gateway):
             hold(client)
-        kept = gateway.store.held_bytes(b"orders")
+        kept = gateway.store.held.sizes_of(b"orders")
         assert 0 < kept < first
         gateway.restart()
-        assert gateway.store.held_bytes(b"orders") == kept
+        assert gateway.store.held.sizes_of(b"orders") == kept
         gateway.crash()
-        assert gateway.store.held_bytes(b"orders") == kept
+        assert gateway.store.held.sizes_of(b"orders") == kept
 
     def test_a_setting_for_all_topics(self, make_gateway: MakeGateway) -> None:
         client = make_gateway(max_held_bytes="1KiB").connect()

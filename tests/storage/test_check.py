@@ -16,9 +16,11 @@ from storage.keys import (
     PAUSE_VALUE,
     QUEUE_VALUE,
     TIMER_VALUE,
+    TOTAL_VALUE,
     IdRow,
     debounce_key,
     held_key,
+    hour_key,
     key_prefix,
     pack_u64,
     queue_prefix,
@@ -33,6 +35,7 @@ PENDING_ROW = timer_key(2_000, TOPIC, 3, b"pending")
 QUEUE = queue_prefix(TOPIC, 0)
 EMPTIED = queue_prefix(b"emptied", 0)
 SIZE = len(Sample(b"sent", keys=(b"k",)).record(1))
+PENDING_SIZE = len(Sample(b"pending", keys=(b"k",)).record(1))
 
 Plant = Callable[[lmdb.Transaction, Tables], object]
 
@@ -100,6 +103,30 @@ FAULTS: dict[str, tuple[Plant, str]] = {
     "held left over": (
         lambda txn, tables: txn.put(held_key(TOPIC, 3), pack_u64(1), db=tables.held),
         "1 noted, 0 counted",
+    ),
+    "hour counted wrong": (
+        lambda txn, tables: txn.put(hour_key(0, TOPIC), pack_u64(5), db=tables.hours),
+        "5 noted, 1 counted",
+    ),
+    "hour not counted": (
+        lambda txn, tables: txn.delete(hour_key(0, TOPIC), db=tables.hours),
+        "0 noted, 1 counted",
+    ),
+    "hour left over": (
+        lambda txn, tables: txn.put(hour_key(7, TOPIC), pack_u64(1), db=tables.hours),
+        "1 noted, 0 counted",
+    ),
+    "total counted wrong": (
+        lambda txn, tables: txn.put(TOPIC, TOTAL_VALUE.pack(1, 7), db=tables.totals),
+        f"1 messages of 7 bytes noted, 1 messages of {PENDING_SIZE} bytes counted",
+    ),
+    "total missing": (
+        lambda txn, tables: txn.delete(TOPIC, db=tables.totals),
+        f"none noted, 1 messages of {PENDING_SIZE} bytes counted",
+    ),
+    "total left over": (
+        lambda txn, tables: txn.put(b"nobody", TOTAL_VALUE.pack(1, 7), db=tables.totals),
+        "1 messages of 7 bytes noted, 0 messages of 0 bytes counted",
     ),
     "gap in a queue": (
         lambda txn, tables: txn.delete(QUEUE + pack_u64(0), db=tables.queues),

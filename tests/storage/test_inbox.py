@@ -6,7 +6,6 @@ import random
 
 from storage import Store, find_faults
 from storage.inbox import MARK, MOVED_AT_ONCE
-from storage.upgrades import FORMAT, FORMAT_VERSION
 from tests.storage.folder import Folder
 from tests.storage.sample import (
     FOREVER_MS,
@@ -136,23 +135,4 @@ def test_the_mark_moves_on_when_nothing_is_timed(folder: Folder) -> None:
         store.commit()
     with store.read_transaction() as txn:
         assert int.from_bytes(txn.get(MARK, db=store.tables.meta) or b"") > 8
-    folder.check()
-
-
-def test_a_folder_of_format_1_is_upgraded(folder: Folder) -> None:
-    store = folder.open(inbox_size=1)
-    hold(store, Sample(b"old"), 1_000)
-    store.commit()
-    txn = store.batch_transaction()
-    txn.delete(MARK, db=store.tables.meta)
-    txn.put(FORMAT, b"1", db=store.tables.meta)
-    store.commit()
-    store = folder.open()
-    hold(store, Sample(b"new"), 2_000)
-    store.commit()
-    store = folder.reopen_after_crash()
-    assert pending_ids(store) == [b"old", b"new"]
-    with store.read_transaction() as reading:
-        assert reading.get(FORMAT, db=store.tables.meta) == b"%d" % FORMAT_VERSION
-        assert int.from_bytes(reading.get(MARK, db=store.tables.meta) or b"") == 2
     folder.check()

@@ -85,7 +85,7 @@ def test_progress_of_a_refused_batch_is_taken_back(
         def fail(*_: object) -> None:
             raise OSError("no")
 
-        broken.setattr(store, "_put_held", fail)
+        broken.setattr(store.held, "write", fail)
         with pytest.raises(StorageError):
             store.commit()
     assert store.offset(b"G", TOPIC, 0) is None

@@ -1,0 +1,155 @@
+"""How much has not fired: messages and bytes by topic, and by span of time what of it is in `timers`.
+
+In memory are only the topics' sums. What is on disk of them counts `timers` and `waiting`; what waits in the inbox
+is added when the store is opened. So opening a store reads one row for each topic, whatever is held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import lmdb
+
+from storage.environment import Tables
+from storage.keys import (
+    HELD_SPAN_MS,
+    HELD_SPANS_OF_AN_HOUR,
+    TIMER_VALUE,
+    TOTAL_VALUE,
+    U64,
+    held_key,
+    hour_key,
+    pack_u64,
+)
+
+
+class Held:
+    """The tables `held`, `hours` and `totals`, of which the last is in memory as well; with the changes of the open
+    batch.
+
+    :param inbox: keys and values of the timers that wait in the inbox.
+    """
+
+    def __init__(
+        self, txn: lmdb.Transaction, tables: Tables, inbox: Iterable[tuple[bytes, bytes]]
+    ) -> None:
+        self._tables = tables
+        self._messages: dict[bytes, int] = {}
+        self._sizes: dict[bytes, int] = {}
+        for topic, value in txn.cursor(db=tables.totals):
+            self._messages[topic], self._sizes[topic] = TOTAL_VALUE.unpack(value)
+        for key, value in inbox:
+            topic = key[8 : key.index(0, 8)]
+            self._messages[topic] = self._messages.get(topic, 0) + 1
+            self._sizes[topic] = self._sizes.get(topic, 0) + TIMER_VALUE.unpack(value)[2]
+        # Changes of messages and of bytes.
+        self._changes: dict[bytes, list[int]] = {}
+        self._spans: dict[tuple[bytes, int], list[int]] = {}
+        self._waiting: dict[bytes, list[int]] = {}
+
+    # -- as of the last commit
+
+    @property
+    def messages(self) -> Mapping[bytes, int]:
+        """How many messages of each topic have not fired, without those that have none."""
+        return self._messages
+
+    @property
+    def sizes(self) -> Mapping[bytes, int]:
+        """How many bytes their records have."""
+        return self._sizes
+
+    # -- with the changes of the batch
+
+    def messages_of(self, topic: bytes) -> int:
+        """How many messages of a topic have not fired."""
+        change = self._changes.get(topic)
+        return self._messages.get(topic, 0) + (change[0] if change is not None else 0)
+
+    def sizes_of(self, topic: bytes) -> int:
+        """How many bytes their records have."""
+        change = self._changes.get(topic)
+        return self._sizes.get(topic, 0) + (change[1] if change is not None else 0)
+
+    # -- changes, undone by `abandon`
+
+    def count(self, topic: bytes, change: int, size: int) -> None:
+        """So many messages more, of this size each, have not fired, wherever they wait."""
+        before = self._changes.get(topic)
+        if before is None:
+            self._changes[topic] = [change, change * size]
+        else:
+            before[0] += change
+            before[1] += change * size
+
+    def count_timer(self, topic: bytes, due_ms: int, change: int, size: int) -> None:
+        """So many more of them are in `timers`."""
+        span = (topic, due_ms // HELD_SPAN_MS)
+        before = self._spans.get(span)
+        if before is None:
+            self._spans[span] = [change, change * size]
+        else:
+            before[0] += change
+            before[1] += change * size
+
+    def count_waiting(self, topic: bytes, change: int, size: int) -> None:
+        """So many more of them are in `waiting`."""
+        before = self._waiting.setdefault(topic, [0, 0])
+        before[0] += change
+        before[1] += change * size
+
+    def write(self, txn: lmdb.Transaction) -> None:
+        """Join the batch that is about to be committed."""
+        totals = {topic: list(change) for topic, change in self._waiting.items()}
+        hours: dict[tuple[int, bytes], int] = {}
+        for (topic, span), (rows, size) in self._spans.items():
+            total = totals.setdefault(topic, [0, 0])
+            total[0] += rows
+            total[1] += size
+            if rows:
+                _add(txn, self._tables.held, held_key(topic, span), rows)
+                hour = (span // HELD_SPANS_OF_AN_HOUR, topic)
+                hours[hour] = hours.get(hour, 0) + rows
+        for (number, topic), rows in hours.items():
+            if rows:
+                _add(txn, self._tables.hours, hour_key(number, topic), rows)
+        for topic, change in totals.items():
+            self._add_total(txn, topic, *change)
+
+    def commit(self) -> None:
+        """The batch is stored."""
+        for topic in self._changes:
+            messages, size = self.messages_of(topic), self.sizes_of(topic)
+            if messages:
+                self._messages[topic], self._sizes[topic] = messages, size
+            else:
+                self._messages.pop(topic, None)
+                self._sizes.pop(topic, None)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Forget the changes of the batch."""
+        self._changes = {}
+        self._spans = {}
+        self._waiting = {}
+
+    def _add_total(self, txn: lmdb.Transaction, topic: bytes, messages: int, size: int) -> None:
+        if not messages and not size:
+            return
+        old = txn.get(topic, db=self._tables.totals)
+        before, size_before = TOTAL_VALUE.unpack(old) if old is not None else (0, 0)
+        if before + messages:
+            value = TOTAL_VALUE.pack(before + messages, size_before + size)
+            txn.put(topic, value, db=self._tables.totals)
+        else:
+            txn.delete(topic, db=self._tables.totals)
+
+
+def _add(txn: lmdb.Transaction, table: lmdb._Database, key: bytes, change: int) -> None:
+    """Change a number; there is no row where it is 0."""
+    old = txn.get(key, db=table)
+    count = change + (U64.unpack(old)[0] if old is not None else 0)
+    if count:
+        txn.put(key, pack_u64(count), db=table)
+    else:
+        txn.delete(key, db=table)

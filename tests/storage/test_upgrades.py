@@ -1,0 +1,108 @@
+"""Data folders that earlier versions wrote, as they left them on disk: `formats` holds their files.
+
+Each has 40 messages of `orders`, ten minutes apart from the tenth hour on, of which the first fired and the last was
+aborted; ten of `bills`, a second apart from then on, of which six were due; and one for now. In format 2 `bills` is
+paused, all this is in `timers` or `waiting`, and the inbox has one message more.
+"""
+
+from __future__ import annotations
+
+import lzma
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from storage import Columns, DataFolderError, count_due, find_faults, read_pending
+from storage.inbox import MARK
+from storage.upgrades import FORMAT, FORMAT_VERSION, STEPS
+from tests.storage.folder import Folder
+from tests.storage.sample import Sample, fire, hold, ids_in, pending_ids, terms_of
+
+FORMATS = Path(__file__).with_name("formats")
+HOUR_MS = 3_600_000
+ORDERS, BILLS = b"orders", b"bills"
+OLDER = range(1, FORMAT_VERSION)
+
+
+def unpack(folder: Folder, version: int) -> None:
+    """Put a folder of an earlier format where a test's folder is to be."""
+    folder.path.mkdir()
+    packed = (FORMATS / f"format-{version}.mdb.xz").read_bytes()
+    (folder.path / "data.mdb").write_bytes(lzma.decompress(packed))
+
+
+@pytest.mark.parametrize("version", OLDER)
+def test_all_is_there_and_sound(folder: Folder, version: int) -> None:
+    unpack(folder, version)
+    store = folder.open()
+    bills, late = (4, []) if version == 1 else (10, [b"late"])
+    assert find_faults(store) == []
+    assert store.held_totals() == {ORDERS: 38 + len(late), BILLS: bills}
+    expected = {b"a%d" % number for number in range(1, 39)} | {*late}
+    assert set(pending_ids(store, topic=ORDERS)) == expected
+    assert ids_in(store, ORDERS) == [b"now", b"a0"]
+    assert store.offset(b"group", ORDERS, 0) == 1
+    with store.read_transaction() as txn:
+        assert txn.get(FORMAT, db=store.tables.meta) == b"%d" % FORMAT_VERSION
+        assert txn.get(MARK, db=store.tables.meta) is not None
+
+
+@pytest.mark.parametrize("version", OLDER)
+def test_its_bytes_are_those_of_the_records(folder: Folder, version: int) -> None:
+    unpack(folder, version)
+    sizes = dict(folder.open().held.sizes)
+    folder.close()
+    counted: Counter[bytes] = Counter()
+    for one in read_pending(folder.path, terms_of):
+        counted[terms_of(one.record).topic] += len(one.record)
+    assert sizes == counted != {}
+
+
+@pytest.mark.parametrize("version", OLDER)
+def test_wide_columns_count_it(folder: Folder, version: int) -> None:
+    unpack(folder, version)
+    store = folder.open()
+    counted = count_due(store, Columns(0, HOUR_MS, 24), topic=ORDERS).counts
+    late = int(version > 1)
+    assert counted == {
+        (ORDERS, 10): 5,
+        (ORDERS, 11): 6,
+        (ORDERS, 12): 6 + late,
+        **{(ORDERS, hour): 6 for hour in (13, 14, 15)},
+        (ORDERS, 16): 3,
+    }
+
+
+@pytest.mark.parametrize("version", OLDER)
+def test_it_goes_on_from_there(folder: Folder, version: int) -> None:
+    unpack(folder, version)
+    store = folder.open(inbox_size=1)
+    hold(store, Sample(b"new", ORDERS), 11 * HOUR_MS)
+    store.commit()
+    assert fire(store, 17 * HOUR_MS) == store.queue(ORDERS, 0).visible - 2 + (
+        4 if version == 1 else 0
+    )
+    assert ids_in(store, ORDERS)[:3] == [b"now", b"a0", b"a1"]
+    assert store.held_totals() == ({} if version == 1 else {BILLS: 10})
+
+
+def test_an_upgrade_that_is_cut_short_leaves_the_old_folder(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpack(folder, 1)
+    with monkeypatch.context() as broken:
+
+        def fail(*_: object) -> None:
+            raise MemoryError("no")
+
+        broken.setitem(STEPS, 2, fail)
+        with pytest.raises(DataFolderError, match="cannot open the data folder"):
+            folder.open()
+    assert find_faults(folder.open()) == []
+
+
+def test_a_folder_of_an_older_format_is_not_read_beside_a_gateway(folder: Folder) -> None:
+    unpack(folder, 2)
+    with pytest.raises(DataFolderError, match="has format 2, and 3 is needed"):
+        next(read_pending(folder.path, terms_of))

@@ -19,6 +19,7 @@ import lmdb
 
 from storage.environment import Tables
 from storage.keys import TIMER_VALUE, IdRow, TermsOf, pack_u64, term, timer_key
+from storage.ordered import OrderedKeys
 from storage.paused import is_waiting
 
 INBOX_SIZE = 16_000
@@ -31,6 +32,9 @@ MOVED_AT_ONCE = 500
 CHANGES_PER_TIMER = 4
 """Messages accepted and fired, for each timer of the inbox's size, after which the timers move on
 although few have gathered: `recover` looks at so many messages."""
+
+MAX_ORDERED = 32
+"""Topics whose timers are kept in order, for those who list them; the first of them is dropped for another one."""
 
 MARK = b"timers are complete before"
 """Name in `meta`: the first sequence, packed, whose timer may be missing from `timers`."""
@@ -59,6 +63,8 @@ class Inbox:
         self._owed = 0
         self._added: set[bytes] = set()
         self._taken: dict[bytes, bytes] = {}
+        # What somebody has listed lately: a topic's timers, or with None those of all.
+        self._ordered: dict[bytes | None, OrderedKeys] = {}
         for key, value in rows:
             self._put(key, value)
         self._gathered = len(self._rows)
@@ -102,6 +108,8 @@ class Inbox:
         """The batch is stored; it accepted and fired so many messages."""
         self._gathered += len(self._added)
         self._changes += changes
+        if self._ordered:
+            self._keep_ordered()
         self._added.clear()
         self._taken.clear()
 
@@ -168,27 +176,52 @@ class Inbox:
         """Whether a timer is here."""
         return (key in self._rows or key in self._taken) and key not in self._added
 
-    def between(
-        self, start: bytes, end: bytes, topic: bytes | None
-    ) -> Iterator[tuple[bytes, bytes]]:
-        """The timers from `start` on and before `end`, of one topic or of all, in the order of keys."""
-        found = self.rows_between(start, end, topic)
-        # Most readers stop after a page, so what lies behind it need not be sorted.
-        heapify(found)
-        while found:
-            yield heappop(found)
-
-    def rows_between(
-        self, start: bytes, end: bytes, topic: bytes | None
-    ) -> list[tuple[bytes, bytes]]:
-        """The same timers in no order."""
-        name = topic + b"\0" if topic is not None else b""
+    def rows(self) -> list[tuple[bytes, bytes]]:
+        """All timers, in no order."""
         return [
             row
             for rows in (self._rows, self._taken)
             for row in rows.items()
-            if start <= row[0] < end and row[0].startswith(name, 8) and row[0] not in self._added
+            if row[0] not in self._added
         ]
+
+    def between(
+        self, start: bytes, end: bytes, topic: bytes | None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """The timers from `start` on and before `end`, of one topic or of all, in the order of keys. What is read of
+        them is all that is looked at. Read them before the next change."""
+        rows, taken = self._rows, self._taken
+        for key in self._in_order(topic).between(start, end):
+            yield key, rows.get(key) or taken[key]
+
+    def last(self) -> bytes:
+        """The key of the latest timer; empty where there is none."""
+        return self._in_order(None).last()
+
+    def _in_order(self, topic: bytes | None) -> OrderedKeys:
+        ordered = self._ordered.get(topic)
+        if ordered is None:
+            if len(self._ordered) == MAX_ORDERED:
+                del self._ordered[next(iter(self._ordered))]
+            found: Iterable[bytes] = self._rows if topic is None else self._heaps.get(topic, ())
+            keys = {key for key in found if key in self._rows}
+            keys.update(key for key in self._taken if topic in (None, _topic_of(key)))
+            keys -= self._added
+            ordered = self._ordered[topic] = OrderedKeys(keys, self._is_here)
+        return ordered
+
+    def _is_here(self, key: bytes) -> bool:
+        return key in self._rows or key in self._taken
+
+    def _keep_ordered(self) -> None:
+        """Tell those that are in order what the batch added; what grew too much unread is dropped."""
+        for key in self._added:
+            for topic in (None, _topic_of(key)):
+                ordered = self._ordered.get(topic)
+                if ordered is not None:
+                    ordered.add(key)
+                    if len(ordered) > 4 * self._size:
+                        del self._ordered[topic]
 
     def _put(self, key: bytes, value: bytes) -> None:
         self._rows[key] = value

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from storage.keys import HELD_SPAN_MS
+from storage.keys import HELD_SPAN_MS, HELD_SPANS_OF_AN_HOUR
 from storage.store import Store
 from storage.timeline import Columns, count_due
 
-_MOST_ROWS: Final = 100_000
-"""Rows that a count looks at, some 0.1 s; where there are more, there is no count."""
+_MOST_ROWS: Final = 50_000
+"""Rows that a count looks at, some 0.1 s; where there are more, there is no count. A topic that is due in every span
+has some 1,800."""
+
+_HOUR_MS: Final = HELD_SPAN_MS * HELD_SPANS_OF_AN_HOUR
 
 
 def count_soon(store: Store, now_ms: int, bounds_s: Sequence[int]) -> list[int] | None:
@@ -21,34 +24,53 @@ def count_soon(store: Store, now_ms: int, bounds_s: Sequence[int]) -> list[int] 
     :param bounds_s: seconds from now, growing; all but the first whole spans.
     :returns: None where there is too much to look at.
     """
-    first_ms = bounds_s[0] * 1_000
     begin_ms = now_ms - now_ms % HELD_SPAN_MS
-    nearest = _counts(store, Columns(now_ms + 1, first_ms, 1))
-    spans = _counts(store, Columns(begin_ms, HELD_SPAN_MS, bounds_s[-1] * 1_000 // HELD_SPAN_MS))
-    if nearest is None or spans is None:
-        return None
-    counts = [sum(nearest.values())]
-    below = 0
+    count = _Count(store)
+    nearest = count.between(now_ms + 1, now_ms + 1 + bounds_s[0] * 1_000)
+    counts = [nearest]
+    last_ms = begin_ms
     for bound in bounds_s[1:]:
-        last = bound * 1_000 // HELD_SPAN_MS
-        counts.append(sum(spans.get(span, 0) for span in range(below, last)))
-        below = last
+        bound_ms = begin_ms + bound * 1_000
+        counts.append(count.spans_between(last_ms, bound_ms))
+        last_ms = bound_ms
     # What the first bound counts is not behind it.
-    counts[1] = max(0, counts[1] - counts[0])
-    return counts
+    counts[1] = max(0, counts[1] - nearest)
+    return counts if count.is_whole else None
 
 
-def _counts(store: Store, columns: Columns) -> dict[int, int] | None:
-    """Messages by column, of all topics."""
-    found: dict[int, int] = {}
-    cursor: bytes | None = None
-    rows = 0
-    while rows < _MOST_ROWS:
-        tally = count_due(store, columns, cursor=cursor)
-        for (_, column), count in tally.counts.items():
-            found[column] = found.get(column, 0) + count
-        rows += tally.rows
-        cursor = tally.cursor
-        if cursor is None:
-            return found
-    return None
+class _Count:
+    """Counts until too much has been looked at."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._rows = 0
+        self.is_whole = True
+
+    def spans_between(self, begin_ms: int, end_ms: int) -> int:
+        """Messages due in the spans of `held` from one on and before another: whole hours at once."""
+        first_hour_ms = -(-begin_ms // _HOUR_MS) * _HOUR_MS
+        last_hour_ms = end_ms // _HOUR_MS * _HOUR_MS
+        if first_hour_ms >= last_hour_ms:
+            return self.between(begin_ms, end_ms)
+        return (
+            self.between(begin_ms, first_hour_ms)
+            + self.between(first_hour_ms, last_hour_ms)
+            + self.between(last_hour_ms, end_ms)
+        )
+
+    def between(self, begin_ms: int, end_ms: int) -> int:
+        """Messages due from a time on and before another, in one column."""
+        if begin_ms == end_ms:
+            return 0
+        columns = Columns(begin_ms, end_ms - begin_ms, 1)
+        found = 0
+        cursor: bytes | None = None
+        while self._rows < _MOST_ROWS:
+            tally = count_due(self._store, columns, cursor=cursor)
+            found += sum(tally.counts.values())
+            self._rows += tally.rows
+            cursor = tally.cursor
+            if cursor is None:
+                return found
+        self.is_whole = False
+        return found

@@ -170,7 +170,7 @@ class Store:
                 self._offsets[split_offset_key(key)] = U64.unpack(value)[0]
             self.paused = PausedTopics(txn, self.tables)
             self.inbox = Inbox(inbox_size, recover(txn, self.tables, terms_of))
-            self.held = Held(txn, self.tables, self.inbox.between(b"", b"\xff", None))
+            self.held = Held(txn, self.tables, self.inbox.rows())
         self._new_batch()
 
     def _new_batch(self) -> None:

@@ -1,6 +1,6 @@
 """How many messages that have not fired are due when.
 
-Wide columns are summed up from `held`, narrow ones are counted one by one. Either way a call does a
+Wide columns are summed up from `hours` and `held`, narrow ones are counted one by one. Either way a call does a
 bounded piece of work, and says where the next one goes on.
 """
 
@@ -13,7 +13,14 @@ from typing import NamedTuple
 
 import lmdb
 
-from storage.keys import HELD_SPAN_MS, TIMER_VALUE, held_key, pack_u64
+from storage.keys import (
+    HELD_SPAN_MS,
+    HELD_SPANS_OF_AN_HOUR,
+    TIMER_VALUE,
+    held_key,
+    hour_key,
+    pack_u64,
+)
 from storage.lookup import pending_timers
 from storage.paused import waiting_timers
 from storage.store import Store
@@ -24,8 +31,10 @@ MAX_ROWS = 4_000
 _END = b"\xff" * 8
 """Behind every timer's key."""
 
-_HELD, _WAITING = b"h", b"w"
-"""How a cursor among sums begins: it stands in `held`, or behind it, in `waiting`."""
+_SUMS, _WAITING = b"s", b"w"
+"""How a cursor among sums begins: it stands in `held` or `hours`, or behind it, in `waiting`."""
+
+_HOUR_MS = HELD_SPAN_MS * HELD_SPANS_OF_AN_HOUR
 
 
 class Columns(NamedTuple):
@@ -45,6 +54,11 @@ class Columns(NamedTuple):
         """Whether the spans of `held` lie each within one of them."""
         return self.begin_ms % HELD_SPAN_MS == 0 and self.width_ms % HELD_SPAN_MS == 0
 
+    @property
+    def fit_hours(self) -> bool:
+        """Whether the hours lie each within one of them."""
+        return self.begin_ms % _HOUR_MS == 0 and self.width_ms % _HOUR_MS == 0
+
 
 class Tally(NamedTuple):
     """A piece of a count: messages by topic and column, and where to go on; None at the end."""
@@ -55,8 +69,8 @@ class Tally(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """So many messages of a topic that are due at a time, or in the span of `held` that begins then; `place` is where
-    they stand."""
+    """So many messages of a topic that are due at a time, or in the span or hour that begins then; `place` is where
+    they stand. A row of no messages only says how far the search has come."""
 
     place: bytes
     topic: bytes
@@ -84,7 +98,7 @@ def count_due(
         if columns.fit_held and tag_hash is None:
             if cursor is None:
                 counts = _in_memory(store, columns, topic)
-            rows = _summed(store, txn, columns, topic, cursor or _HELD)
+            rows = _summed(store, txn, columns, topic, cursor or _SUMS)
         else:
             begin = cursor + b"\0" if cursor is not None else pack_u64(columns.begin_ms)
             timers = pending_timers(store, txn, topic, begin, columns.end_ms)
@@ -100,7 +114,8 @@ def count_due(
 
 def due_range(store: Store) -> tuple[int, int] | None:
     """When the earliest and the latest message are due, epoch ms; None while none is held."""
-    keys = [key for key, _ in store.inbox.rows_between(b"", _END, None)]
+    keys = [key for key, _ in islice(store.inbox.between(b"", _END, None), 1)]
+    keys += [store.inbox.last()] if keys else []
     with store.read_transaction() as txn:
         # What waits in paused topics is due already; its first will do.
         keys += [key for key, _ in islice(waiting_timers(txn, store.tables, None, b"", _END), 1)]
@@ -125,18 +140,19 @@ def _in_memory(store: Store, columns: Columns, topic: bytes | None) -> dict[tupl
     begin, end = pack_u64(begin_ms), pack_u64(columns.end_ms)
     return Counter(
         (key[8 : key.index(0, 8)], (int.from_bytes(key[:8]) - begin_ms) // width_ms)
-        for key, _ in store.inbox.rows_between(begin, end, topic)
+        for key, _ in store.inbox.between(begin, end, topic)
     )
 
 
 def _summed(
     store: Store, txn: lmdb.Transaction, columns: Columns, topic: bytes | None, cursor: bytes
 ) -> Iterator[_Row]:
-    """The rows of `held`, and then one by one what waits in paused topics, which it does not count."""
+    """The rows of `hours` or `held`, and then one by one what waits in paused topics, which they do not count."""
     begin, end = pack_u64(columns.begin_ms), pack_u64(columns.end_ms)
-    if cursor[:1] == _HELD:
-        for row in _held(store, txn, columns, topic, cursor[1:]):
-            yield row._replace(place=_HELD + row.place)
+    if cursor[:1] == _SUMS:
+        sums = _hours if columns.fit_hours else _held
+        for row in sums(store, txn, columns, topic, cursor[1:]):
+            yield row._replace(place=_SUMS + row.place)
     elif cursor[1:]:
         begin = cursor[1:] + b"\0"
     for row in _singly(waiting_timers(txn, store.tables, topic, begin, end), None):
@@ -155,10 +171,29 @@ def _held(
         name, span = key[:-8], int.from_bytes(key[-8:])
         if topic is not None and name[:-1] != topic:
             return
+        counted = int.from_bytes(cursor.value()) if first <= span < last else 0
+        yield _Row(key, name[:-1], span * HELD_SPAN_MS, counted)
         if span < first:
             alive = cursor.set_range(name + pack_u64(first))
         elif span >= last:
             alive = cursor.set_range(name + b"\xff" * 9)
         else:
-            yield _Row(key, name[:-1], span * HELD_SPAN_MS, int.from_bytes(cursor.value()))
             alive = cursor.next()
+
+
+def _hours(
+    store: Store, txn: lmdb.Transaction, columns: Columns, topic: bytes | None, behind: bytes
+) -> Iterator[_Row]:
+    cursor = txn.cursor(db=store.tables.hours)
+    end = pack_u64(columns.end_ms // _HOUR_MS)
+    start = hour_key(columns.begin_ms // _HOUR_MS, topic or b"")
+    alive = cursor.set_range(behind + b"\0" if behind else start)
+    while alive and cursor.key() < end:
+        key = cursor.key()
+        hour, name = int.from_bytes(key[:8]), key[8:]
+        counted = int.from_bytes(cursor.value()) if topic in (None, name) else 0
+        yield _Row(key, name, hour * _HOUR_MS, counted)
+        if topic is None:
+            alive = cursor.next()
+        else:
+            alive = cursor.set_range(hour_key(hour if name < topic else hour + 1, topic))

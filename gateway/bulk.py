@@ -1,7 +1,8 @@
-"""Many pending messages of a topic at once: counted, aborted or rescheduled, step by step.
+"""Many pending messages at once: counted, aborted or rescheduled, step by step.
 
-A step is a bounded piece of work, so that sends and pulls have their turn between two of them; its cursor asks for the
-next. What arrives meanwhile may be part of it; what fires or is aborted meanwhile is not.
+A step is a bounded piece of work, so that sends and pulls have their turn between two of them. What fires or is aborted
+meanwhile is not part of it. By the remoting protocol each step is a request, whose cursor asks for the next; by the
+HTTP API they are a job (`gateway.web.bulk`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from gateway.rescheduling import NewTime, Rescheduling
 from gateway.router import RequestError
 from gateway.wire.codes import ResponseCode
 from gateway.wire.pending_bodies import BulkAnswer
-from storage import Found, State
+from storage import Found, FoundPage, State
 
 STEP = 500
 """Messages that one step changes, some 30 ms of work."""
@@ -32,7 +33,7 @@ class _Page(NamedTuple):
 
 
 class BulkChanges:
-    """Changes what `Wanted` describes: pending messages of one topic, all of them or by key, tag or due time."""
+    """Changes what `Wanted` describes: pending messages, all of them or by topic, key, tag or due time."""
 
     def __init__(
         self, broker: Broker, pending: PendingMessages, rescheduling: Rescheduling
@@ -40,6 +41,27 @@ class BulkChanges:
         self._broker = broker
         self._pending = pending
         self._rescheduling = rescheduling
+
+    def select(
+        self, wanted: Wanted, limit: int, behind: bytes | None, unmoved_since_ms: int | None
+    ) -> FoundPage:
+        """The messages of one step.
+
+        :param behind: cursor of the step before.
+        :param unmoved_since_ms: leave those out that were given another time since then: what a change has moved may
+            come by again, at its new time.
+        """
+        page = self._pending.select(wanted, limit, behind)
+        if unmoved_since_ms is None:
+            return page
+        found = [one for one in page.found if one.rescheduled_ms < unmoved_since_ms]
+        return page._replace(found=found)
+
+    def change(self, found: list[Found], to: NewTime | None) -> int:
+        """Give messages another time, or abort them where there is none; how many were still pending."""
+        if to is not None:
+            return self._rescheduling.move_found(found, to)
+        return sum(self._pending.abort_found(one) for one in found)
 
     def count(self, wanted: Wanted, may: May, cursor: str = "") -> BulkAnswer:
         """How many messages a step would change; nothing is changed."""
@@ -50,14 +72,13 @@ class BulkChanges:
         """Abort messages; each is noted in the audit log."""
         self._pending.check_enabled()
         page = self._page(wanted, may, cursor, STEP)
-        aborted = sum(self._pending.abort_found(one) for one in page.found)
-        return BulkAnswer(aborted, page.cursor)
+        return BulkAnswer(self.change(page.found, None), page.cursor)
 
     def reschedule(self, wanted: Wanted, to: NewTime, may: May, cursor: str = "") -> BulkAnswer:
         """Give messages another time. One that was moved since the first step began is not moved again, wherever in the
         range its new time is."""
         page = self._page(wanted, may, cursor, STEP)
-        return BulkAnswer(self._rescheduling.move_found(page.found, to), page.cursor)
+        return BulkAnswer(self.change(page.found, to), page.cursor)
 
     def _page(self, wanted: Wanted, may: May, cursor: str, limit: int) -> _Page:
         if not wanted.topic:
@@ -66,12 +87,9 @@ class BulkChanges:
             )
         check_may_send(may, wanted.topic)
         begun, behind = self._parse(cursor)
-        page = self._pending.select(
-            wanted._replace(id="", state=State.PENDING.value), limit, behind
-        )
-        begun_ms = int.from_bytes(begun)
-        found = [one for one in page.found if one.rescheduled_ms < begun_ms]
-        return _Page(found, (begun + page.cursor).hex() if page.cursor is not None else None)
+        wanted = wanted._replace(id="", state=State.PENDING.value)
+        page = self.select(wanted, limit, behind, int.from_bytes(begun))
+        return _Page(page.found, (begun + page.cursor).hex() if page.cursor is not None else None)
 
     def _parse(self, cursor: str) -> tuple[bytes, bytes | None]:
         """When the first step began, as it is packed, and where to go on."""

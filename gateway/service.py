@@ -229,7 +229,8 @@ class Gateway:
         connections = partial(len, self.factory.connections)
         metrics = Metrics(self.broker, connections, lambda: self.recorded)
         web = compose(
-            *(self.broker, self._pending, self._rescheduling, self._reactor, self._sending.send),
+            *(self.broker, self._pending, self._rescheduling, self._bulk, self._pauses),
+            *(self._reactor, self._sending.send),
             not_ready=self._not_ready,
             connections=connections,
         )
@@ -323,6 +324,8 @@ class Gateway:
             broker.follow(part.configure)
         self._pending = pending = PendingMessages(broker)
         self._rescheduling = rescheduling = Rescheduling(broker, pending)
+        self._bulk = bulk = BulkChanges(broker, pending, rescheduling)
+        self._pauses = pauses = Pauses(broker)
         timer_orders = TimerOrders(broker, pending, rescheduling)
         self._sending = sending = Sending(broker, timer_orders)
         transactions = Transactions(broker)
@@ -339,10 +342,7 @@ class Gateway:
             pop_views=PopViews(broker, pop_queues, pop_waits),
             assignments=Assignments(broker, modes),
             offsets=Offsets(broker),
-            timers=Timers(
-                *(broker, pending, rescheduling),
-                *(BulkChanges(broker, pending, rescheduling), Pauses(broker)),
-            ),
+            timers=Timers(broker, pending, rescheduling, bulk, pauses),
             recurring=RecurringRequests(broker),
             manual_time=ManualTime(broker, reactor),
             transactions=transactions,

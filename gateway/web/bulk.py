@@ -23,9 +23,10 @@ from twisted.python.failure import Failure
 
 from gateway.access import PUB, READ
 from gateway.broker import Broker
+from gateway.bulk import BulkChanges
 from gateway.intake import terms_of
 from gateway.pending import PendingMessages, Wanted
-from gateway.rescheduling import NewTime, Rescheduling
+from gateway.rescheduling import NewTime
 from gateway.topics import DLQ_PREFIX, RETRY_PREFIX
 from gateway.web.endpoints import ApiError, Asker, Fields, Shown
 from gateway.web.fields import NewTimeFields, TopicName, read_moment
@@ -146,11 +147,11 @@ class Bulk:
     log = Logger()
 
     def __init__(
-        self, broker: Broker, pending: PendingMessages, rescheduling: Rescheduling, turns: Turns
+        self, broker: Broker, pending: PendingMessages, changes: BulkChanges, turns: Turns
     ) -> None:
         self._broker = broker
         self._pending = pending
-        self._rescheduling = rescheduling
+        self._changes = changes
         self._turns = turns
         self._secret = secrets.token_bytes(32)
         self._jobs: dict[int, Job] = {}
@@ -277,14 +278,9 @@ class Bulk:
         begun_ms = self._broker.clock.stored_ms()
         behind: bytes | None = None
         while self._goes_on(job):
-            page = self._pending.select(order.wanted, _limit(order.wanted), behind)
-            # What was moved by this job may come by again, at its new time.
-            meant = [
-                one
-                for one in page.found
-                if one.sequence < order.bound
-                and (order.to is None or one.rescheduled_ms < begun_ms)
-            ]
+            since_ms = begun_ms if order.to is not None else None
+            page = self._changes.select(order.wanted, _limit(order.wanted), behind, since_ms)
+            meant = [one for one in page.found if one.sequence < order.bound]
             for start in range(0, len(meant), PIECE):
                 if self._goes_on(job):
                     await self._change(asker, order, job, meant[start : start + PIECE])
@@ -310,11 +306,7 @@ class Bulk:
         ]
         mine = [one for one in readable if asker.may(PUB, _topic_of(one))]
         with self._broker.audit.acting(asker):
-            changed = (
-                self._rescheduling.move_found(mine, order.to)
-                if order.to is not None
-                else sum(self._pending.abort_found(one) for one in mine)
-            )
+            changed = self._changes.change(mine, order.to)
         if changed:
             await self._turns.stored()
         job.done += changed

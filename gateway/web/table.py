@@ -7,6 +7,7 @@ from importlib.metadata import version
 from typing import Any, NamedTuple
 
 from gateway.broker import Broker
+from gateway.bulk import BulkChanges
 from gateway.pauses import Pauses
 from gateway.pending import PendingMessages
 from gateway.reactor import Reactor
@@ -41,6 +42,8 @@ def compose(
     broker: Broker,
     pending: PendingMessages,
     rescheduling: Rescheduling,
+    bulk: BulkChanges,
+    pauses: Pauses,
     reactor: Reactor,
     send: Callable[[Call], None],
     not_ready: Callable[[], list[str]],
@@ -57,10 +60,10 @@ def compose(
     return WebHandlers(
         overview=Overview(broker, not_ready, connections),
         timelines=Timelines(broker, turns),
-        listings=Listings(broker, pending, Pauses(broker), turns),
+        listings=Listings(broker, pending, pauses, turns),
         messages=Messages(broker, pending, rescheduling, turns),
         sender=sender,
-        bulk=Bulk(broker, pending, rescheduling, turns),
+        bulk=Bulk(broker, pending, bulk, turns),
         recurring=RecurringEndpoints(broker, sender, turns),
     )
 

@@ -188,10 +188,12 @@ class Pairer:
 
     :param begins: whether the recording begins here. Elsewhere an answer to what was asked before
         is no answer to nothing: it is kept in `heads`.
+    :param is_in_order: whether the frames of all connections come in the order of their times.
     """
 
-    def __init__(self, file: str, *, begins: bool = True) -> None:
+    def __init__(self, file: str, *, begins: bool = True, is_in_order: bool = True) -> None:
         self.file = file
+        self._is_in_order = is_in_order
         self._begins = begins
         self._exchanges: list[Exchange] = []
         self._asides: list[tuple[Any, ...]] = []
@@ -234,7 +236,7 @@ class Pairer:
     ) -> None:
         """Take a frame."""
         self.counts["frames"] += 1
-        if time_ns < self.last_ns:
+        if time_ns < self.last_ns and self._is_in_order:
             self.count("clock went back")
         self.last_ns = time_ns
         try:

@@ -16,18 +16,18 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from recording.format import OPEN_SUFFIX, run_of
 from spark_jobs import messages
 from spark_jobs.errors import JobError
+from spark_jobs.packet_ranges import read_in_ranges
 from spark_jobs.seams import Stitched, stitch
 from spark_jobs.sources import (
     Part,
@@ -37,6 +37,7 @@ from spark_jobs.sources import (
     ranges,
     read_packet_file,
     read_part,
+    survey_again,
 )
 from spark_jobs.tables import (
     ASIDES,
@@ -49,6 +50,7 @@ from spark_jobs.tables import (
     rows_in,
     write_file_counts,
 )
+from spark_jobs.tasks import in_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,10 +62,7 @@ COMMIT_LOG: Final = "commitlog"
 _PCAP_MAGICS: Final = {
     bytes.fromhex(digits) for digits in ("a1b2c3d4", "d4c3b2a1", "a1b23c4d", "4d3cb2a1", "0a0d0d0a")
 }
-_OWN_ERROR: Final = re.compile(r"JobError: (.+)")
 _FILES_AT_ONCE: Final = 64
-_Given = TypeVar("_Given")
-_Got = TypeVar("_Got")
 
 
 class Source(NamedTuple):
@@ -243,19 +242,26 @@ def _read_parts(
     levels: tuple[int, ...],
 ) -> list[Receipt]:
     """Read what has not been read of these files, a task for each part."""
+    large: list[Source] = []
     if kind == CAPTURE:
         parts = _parts_of_captures(spark, sources)
         read = partial(read_part, folder=unfinished, levels=levels)
     else:
-        parts = [_whole(source) for source in sources]
+        large = [source for source in sources if len(ranges(source.size)) > 1]
+        parts = [_whole(source) for source in sources if source not in large]
         read = partial(read_packet_file, folder=unfinished, levels=levels, ports=ports)
     for number, part in enumerate(parts):
         part.number = number
     done = receipts(unfinished)
     rest = [part for part in parts if part.number not in done]
-    _in_tasks(spark, read, rest)
+    in_tasks(spark, read, rest)
     done = receipts(unfinished)
-    return [done[part.number] for part in parts]
+    found = [done[part.number] for part in parts]
+    for path, _, size, _ in large:
+        found += read_in_ranges(
+            spark, path, size, len(found), unfinished, ports=ports, levels=levels
+        )
+    return found
 
 
 def _parts_of_captures(spark: SparkSession, sources: list[Source]) -> list[Part]:
@@ -269,42 +275,13 @@ def _parts_of_captures(spark: SparkSession, sources: list[Source]) -> list[Part]
         if len(spans) == 1:
             found.append(Part(number=0, file=spans[0][0], run=name, start=0, end=spans[0][2]))
             continue
-        guesses = _in_tasks(spark, guess, spans)
-        found += parts_of_run(name, certain(spans, guesses))
+        guesses = in_tasks(spark, guess, spans)
+        found += parts_of_run(name, spans, certain(spans, guesses, survey_again))
     return found
 
 
 def _whole(source: Source) -> Part:
     return Part(number=0, file=source.path, run=source.path, start=0, end=source.size)
-
-
-def _in_tasks(
-    spark: SparkSession, function: Callable[[_Given], _Got], given: Sequence[_Given]
-) -> list[_Got]:
-    """What a function makes of each, a task for each, in their order."""
-    if not given:
-        return []
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
-
-    try:
-        found: list[_Got] = (
-            spark.sparkContext.parallelize(given, len(given)).map(function).collect()
-        )
-    except PySparkException as error:
-        raise JobError(_cause(str(error))) from error
-    except Py4JJavaError as error:
-        raise JobError(_cause(str(error.java_exception.getMessage()))) from error
-    return found
-
-
-def _cause(text: str) -> str:
-    """What a task failed of, in one line, out of what Spark says of it."""
-    own = _OWN_ERROR.findall(text)
-    if own:
-        return str(own[-1])
-    said = [line for line in text.splitlines() if line.strip()]
-    return f"a task failed: {said[0] if said else 'Spark does not say why'}"
 
 
 def _counts(unfinished: Path, found: Sequence[Receipt], stitched: Stitched) -> dict[str, int]:

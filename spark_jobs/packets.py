@@ -1,28 +1,39 @@
-"""Reads packet captures (pcap, pcapng) of ports where RocketMQ servers listen."""
+"""Packets of ports where RocketMQ servers listen, put together to connections and their frames."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
 
 import dpkt
 
-from spark_jobs.errors import JobError
+from spark_jobs.errors import Damage
 from spark_jobs.exchanges import Connection, Pairer
+from spark_jobs.pcap import Packet
 from spark_jobs.tcp import FrameScanner, Gap, Skipped, Stream
 
-_CUT: Final = "the file ends within a packet"
+Address = tuple[bytes, int]
+"""Address and port."""
+
+_TELLING: Final = dpkt.tcp.TH_SYN | dpkt.tcp.TH_RST
+_port = struct.Struct(">H").pack
 
 
-class _Segment(NamedTuple):
-    """A TCP segment. `sender` and `receiver` are address and port."""
+class Segment(NamedTuple):
+    """What a packet says in a TCP connection: data, or that it begins or is broken off."""
 
-    sender: tuple[bytes, int]
-    receiver: tuple[bytes, int]
+    sender: Address
+    receiver: Address
     sequence: int
     flags: int
     data: bytes
+
+    @property
+    def key(self) -> bytes:
+        """The connection's: the same in both directions, and of as many bytes as its ends need."""
+        low, high = sorted((self.sender, self.receiver))
+        return b"".join((low[0], _port(low[1]), high[0], _port(high[1])))
 
 
 class _Way:
@@ -34,16 +45,25 @@ class _Way:
 
 
 class _Connection:
-    def __init__(self, number: int, server: tuple[bytes, int], frames: Connection) -> None:
+    def __init__(self, number: int, server: Address, frames: Connection) -> None:
         self.number = number
         self.server = server
         self.frames = frames
         self.ways: dict[bool, _Way] = {}
+        self.position = 0
+        """Of the last packet, with its time."""
+        self.time_ns = 0
+        self.told = 0
+        """Frames told at that position: each has a place of its own behind the packet's first byte."""
 
 
 class PacketReader:
     """Puts the connections of one file together and hands their frames to a `Pairer`.
 
+    Nothing of a connection depends on what else the file has, so they may be read together or one
+    after the other.
+
+    :param name: the file's.
     :param ports: where servers listen. Without any, a connection's server is who was connected to,
         or, where that was not seen, the side with the lower port.
     """
@@ -52,121 +72,112 @@ class PacketReader:
         self._name = name
         self._pairer = pairer
         self._ports = ports
-        self._connections: dict[frozenset[tuple[bytes, int]], _Connection] = {}
+        self._connections: dict[bytes, _Connection] = {}
+        self._uses: dict[bytes, int] = {}
         self._number = 0
 
-    def packet(self, position: int, time_ns: int, link: int, data: bytes) -> None:
-        """Take a packet. `link` is the capture's link type."""
-        self._pairer.count("packets")
-        segment = _segment(link, data)
-        if segment is None:
-            self._pairer.count("packets of other protocols")
-            return
-        if self._ports and not {segment.sender[1], segment.receiver[1]} & self._ports:
-            self._pairer.count("packets of other ports")
-            return
-        ends = frozenset((segment.sender, segment.receiver))
+    def segment(self, position: int, time_ns: int, segment: Segment) -> None:
+        """Take what a packet says; those of a connection come in the order of the file."""
+        key = segment.key
         opens = bool(segment.flags & dpkt.tcp.TH_SYN)
-        known = self._connections.get(ends)
+        known = self._connections.get(key)
         if known is None or (opens and not segment.flags & dpkt.tcp.TH_ACK and known.ways):
             if known is not None:
-                self._end(position, known)
-            known = self._open(segment, opens)
-            self._connections[ends] = known
+                self._end(known)
+            known = self._connections[key] = self._open(key, segment, opens)
+        if time_ns < known.time_ns:
+            self._pairer.count("clock went back")
+        known.position, known.time_ns, known.told = position, time_ns, 0
         from_client = segment.sender != known.server
         way = known.ways.get(from_client)
         if way is None or opens:
             first = (segment.sequence + 1) & 0xFFFFFFFF if opens else None
-            if not opens:
+            if not opens and segment.data:
                 self._pairer.count("directions begun before the recording")
             way = known.ways[from_client] = _Way(first)
         if segment.data:
             at = (segment.sequence + opens) & 0xFFFFFFFF
-            for piece in way.stream.add(at, segment.data):
-                self._piece(position, time_ns, known, from_client, way, piece)
+            self._tell(known, from_client, way, way.stream.add(at, segment.data))
         if segment.flags & dpkt.tcp.TH_RST:
-            self._end(position, known)
-            del self._connections[ends]
+            self._end(known)
+            del self._connections[key]
 
-    def end(self, position: int) -> None:
-        """The file ends."""
+    def end(self) -> None:
+        """The file ends, or no more of these connections will come."""
         for connection in self._connections.values():
-            self._end(position, connection)
+            self._end(connection)
         self._connections.clear()
+        self._uses.clear()
 
-    def _open(self, segment: _Segment, opens: bool) -> _Connection:
+    def _open(self, key: bytes, segment: Segment, opens: bool) -> _Connection:
         sides = (segment.sender, segment.receiver)
         server = min(sides, key=lambda side: (side[1] not in self._ports, side[1]))
         if opens:
             answers = segment.flags & dpkt.tcp.TH_ACK
             server = segment.sender if answers else segment.receiver
+        [client] = [side for side in sides if side != server] or [server]
         self._number += 1
-        name = f"{self._name}#{self._number}"
+        uses = self._uses[key] = self._uses.get(key, 0) + 1
+        again = f"#{uses}" if uses > 1 else ""
+        name = f"{self._name}#{show_address(client)}-{show_address(server)}{again}"
         frames = self._pairer.open(self._number, name, show_address(server))
         return _Connection(self._number, server, frames)
 
-    def _end(self, position: int, connection: _Connection) -> None:
+    def _end(self, connection: _Connection) -> None:
         for from_client, way in connection.ways.items():
-            for piece in way.stream.end():
-                self._piece(position, 0, connection, from_client, way, piece)
+            self._tell(connection, from_client, way, way.stream.end())
             for lost in way.frames.end():
-                self._pairer.aside(position, connection.frames.name, lost.size, lost.reason)
+                self._aside(connection, lost)
         connection.ways = {}
         self._pairer.close(connection.number)
 
-    def _piece(
-        self,
-        position: int,
-        time_ns: int,
-        connection: _Connection,
-        from_client: bool,
-        way: _Way,
-        piece: bytes | Gap,
+    def _tell(
+        self, connection: _Connection, from_client: bool, way: _Way, pieces: Iterable[bytes | Gap]
     ) -> None:
-        if isinstance(piece, Gap):
-            self._pairer.count("bytes that were not recorded", piece.size)
-            found: Iterator[bytes | Skipped] = iter(way.frames.gap(piece.size))
-        else:
-            found = way.frames.feed(piece)
-        for one in found:
-            if isinstance(one, Skipped):
-                self._pairer.aside(position, connection.frames.name, one.size, one.reason)
+        """Hand on the frames that pieces of a stream complete."""
+        for piece in pieces:
+            if isinstance(piece, Gap):
+                self._pairer.count("bytes that were not recorded", piece.size)
+                found: Iterable[bytes | Skipped] = way.frames.gap(piece.size)
             else:
-                at_ns = time_ns or self._last_ns
-                self._pairer.frame(position, at_ns, connection.frames, from_client, one)
-        self._last_ns = time_ns or self._last_ns
+                found = way.frames.feed(piece)
+            for one in found:
+                if isinstance(one, Skipped):
+                    self._aside(connection, one)
+                    continue
+                place = connection.position + connection.told
+                connection.told += 1
+                self._pairer.frame(place, connection.time_ns, connection.frames, from_client, one)
 
-    _last_ns = 0
+    def _aside(self, connection: _Connection, what: Skipped) -> None:
+        self._pairer.aside(connection.position, connection.frames.name, what.size, what.reason)
 
 
-def read_packets(file: Path, ports: frozenset[int], pairer: Pairer) -> Iterator[None]:
-    """Hand a file's frames to a pairer; stops behind each packet, for what is there to be taken.
+def told_segments(
+    found: Iterable[Packet | Damage], ports: frozenset[int], pairer: Pairer
+) -> Iterator[tuple[Packet, Segment] | None]:
+    """Which packets say something in connections of servers; the others are counted and None.
 
-    :raises JobError: when it is no packet capture.
+    A packet that only acknowledges says nothing.
     """
-    reader = PacketReader(file.name, pairer, ports)
-    with file.open("rb") as stream:
-        position = 0
-        try:
-            packets = _open(stream)
-            link = packets.datalink()
-        except (ValueError, dpkt.dpkt.Error) as error:
-            raise JobError(f"{file} is no packet capture: {error}") from error
-        try:
-            for seconds, data in packets:
-                reader.packet(position, round(seconds * 1_000_000_000), link, data)
-                position = stream.tell()
-                yield
-        except (dpkt.dpkt.Error, ValueError) as error:
-            pairer.aside(position, None, file.stat().st_size - position, f"{_CUT}: {error}")
-        reader.end(position)
+    for one in found:
+        if isinstance(one, Damage):
+            pairer.aside(one.position, None, one.size, one.reason)
+            yield None
+            continue
+        pairer.count("packets")
+        segment = segment_of(one.link, one.data)
+        if segment is None:
+            pairer.count("packets of other protocols")
+        elif ports and not {segment.sender[1], segment.receiver[1]} & ports:
+            pairer.count("packets of other ports")
+        elif segment.data or segment.flags & _TELLING:
+            yield one, segment
+            continue
+        yield None
 
 
-def _open(stream: BinaryIO) -> Any:
-    return dpkt.pcap.UniversalReader(stream)
-
-
-def show_address(address: tuple[bytes, int]) -> str:
+def show_address(address: Address) -> str:
     """Host and port as people write them."""
     host, port = address
     if len(host) == 4:
@@ -174,7 +185,11 @@ def show_address(address: tuple[bytes, int]) -> str:
     return f"[{dpkt.utils.inet_to_str(host)}]:{port}"
 
 
-def _segment(link: int, data: bytes) -> _Segment | None:
+def segment_of(link: int, data: bytes) -> Segment | None:
+    """What a packet says; None when it is not TCP, or not readable.
+
+    :param link: the link type (LINKTYPE_).
+    """
     try:
         if link == dpkt.pcap.DLT_LINUX_SLL:
             packet = dpkt.sll.SLL(data).data
@@ -189,7 +204,7 @@ def _segment(link: int, data: bytes) -> _Segment | None:
         segment = packet.data
         if not isinstance(segment, dpkt.tcp.TCP):
             return None
-        return _Segment(
+        return Segment(
             (packet.src, segment.sport),
             (packet.dst, segment.dport),
             segment.seq,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _OLDEST_JAVA: Final = 17
+_BATCH_BYTES: Final = 64 * 1024 * 1024
 _VECTOR_MODULE: Final = "jdk.incubator.vector"
 _WRAPPER_STAMP: Final = "1"
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
@@ -44,6 +45,7 @@ def open_session(
         .config("spark.driver.memory", memory)
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "4096")
+        .config("spark.sql.execution.arrow.maxBytesPerBatch", str(_BATCH_BYTES))
         # A task that is run twice would send twice.
         .config("spark.speculation", "false")
     )

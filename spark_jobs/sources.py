@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -84,22 +84,45 @@ def guess(span: Span) -> Survey:
     return survey(Path(file), start, end, is_certain=start == 0)
 
 
-def certain(spans: Sequence[Span], guesses: Sequence[Survey]) -> list[tuple[str, Survey]]:
-    """The surveys of a run; a range that was entered at a wrong place is surveyed again."""
-    found: list[tuple[str, Survey]] = []
-    for (file, start, end), guessed in zip(spans, guesses, strict=True):
-        sure = guessed
-        if start:
-            _, before = found[-1]
-            if guessed.first != before.after or guessed.last_ns is None:
-                sure = survey(
-                    Path(file), before.after, end, is_certain=True, last_ns=before.last_ns
-                )
-        found.append((file, sure))
+class Surveyed(Protocol):
+    """What was found in a range of a file, of whatever kind."""
+
+    first: int
+    after: int
+    last_ns: int | None
+
+
+_Survey = TypeVar("_Survey", bound=Surveyed)
+
+
+def certain(
+    spans: Sequence[Span],
+    guesses: Sequence[_Survey],
+    again: Callable[[Span, Sequence[_Survey]], _Survey],
+) -> list[_Survey]:
+    """The surveys of ranges that follow one another in files.
+
+    :param again: surveys a range that was entered at a wrong place. It is to begin where the last
+        one in front of it ends, of those that it is given.
+    """
+    found: list[_Survey] = []
+    for span, guessed in zip(spans, guesses, strict=True):
+        is_inside = span[1] > 0
+        if is_inside and (guessed.first != found[-1].after or guessed.last_ns is None):
+            found.append(again(span, found))
+        else:
+            found.append(guessed)
     return found
 
 
-def parts_of_run(run: str, surveys: Sequence[tuple[str, Survey]]) -> list[Part]:
+def survey_again(span: Span, before: Sequence[Survey]) -> Survey:
+    """The survey of a range of a capture that begins where the last one ends."""
+    file, _, end = span
+    last = before[-1]
+    return survey(Path(file), last.after, end, is_certain=True, last_ns=last.last_ns)
+
+
+def parts_of_run(run: str, spans: Sequence[Span], surveys: Sequence[Survey]) -> list[Part]:
     """A run's parts, of what was surveyed of its files, in their order.
 
     The number of each part is to be set.
@@ -107,7 +130,7 @@ def parts_of_run(run: str, surveys: Sequence[tuple[str, Survey]]) -> list[Part]:
     parts: list[Part] = []
     connections: dict[int, str] = {}
     last_ns: int | None = None
-    for at, (file, found) in enumerate(surveys):
+    for at, ((file, _, _), found) in enumerate(zip(spans, surveys, strict=True)):
         parts.append(
             Part(
                 number=0,
@@ -137,7 +160,7 @@ def read_part(part: Part, folder: Path, levels: tuple[int, ...]) -> Receipt:
     for number, server in part.connections.items():
         pairer.open(number, f"{part.run}#{number}", server)
     records = read_records(Path(part.file), part.start, part.end, part.last_ns)
-    with _without_collector():
+    with without_collector():
         for record in records:
             if isinstance(record, Damage):
                 pairer.aside(record.position, None, record.size, record.reason)
@@ -150,44 +173,37 @@ def read_part(part: Part, folder: Path, levels: tuple[int, ...]) -> Receipt:
                     connection = pairer.open(number, f"{part.run}#{number}", None)
                 pairer.frame(position, time_ns, connection, kind == FROM_CLIENT, data)
                 if pairer.is_full:
-                    _write(pairer, writer)
+                    write_taken(pairer, writer)
         if part.ends:
             pairer.end()
         else:
             writer.write_seam(OPEN, part.file, pairer.outstanding())
         writer.write_seam(HEADS, part.file, pairer.heads)
-        _write(pairer, writer)
-    receipt = Receipt(
-        part=part.number,
-        file=part.file,
-        group=part.run,
-        counts=pairer.counts,
-        rows=writer.rows,
-        closed=list(pairer.closed.values()),
-    )
-    writer.commit(receipt)
-    return receipt
+        write_taken(pairer, writer)
+    return writer.end(part.file, part.run, pairer)
 
 
 def read_packet_file(
     part: Part, folder: Path, levels: tuple[int, ...], ports: frozenset[int]
 ) -> Receipt:
     """Read a packet capture and write its tables."""
-    from spark_jobs.packets import read_packets
+    from spark_jobs.packets import PacketReader, told_segments
+    from spark_jobs.pcap import layout_of, read_packets
 
     writer = PartWriter(folder, part.number, levels)
-    pairer = Pairer(part.file)
-    with _without_collector():
-        for _ in read_packets(Path(part.file), ports, pairer):
+    pairer = Pairer(part.file, is_in_order=False)
+    file = Path(part.file)
+    reader = PacketReader(file.name, pairer, ports)
+    with without_collector():
+        for told in told_segments(read_packets(file, layout_of(file)), ports, pairer):
+            if told is not None:
+                packet, segment = told
+                reader.segment(packet.position, packet.time_ns, segment)
             if pairer.is_full:
-                _write(pairer, writer)
-        pairer.end()
-        _write(pairer, writer)
-    receipt = Receipt(
-        part=part.number, file=part.file, group=part.run, counts=pairer.counts, rows=writer.rows
-    )
-    writer.commit(receipt)
-    return receipt
+                write_taken(pairer, writer)
+        reader.end()
+        write_taken(pairer, writer)
+    return writer.end(part.file, part.run, pairer)
 
 
 def _opening(record: Record, run: str, pairer: Pairer) -> None:
@@ -203,14 +219,15 @@ def _opening(record: Record, run: str, pairer: Pairer) -> None:
             pairer.count("connections")
 
 
-def _write(pairer: Pairer, writer: PartWriter) -> None:
+def write_taken(pairer: Pairer, writer: PartWriter) -> None:
+    """Write what a pairer has so far."""
     exchanges, asides = pairer.take()
     writer.write_pairs(pairer.file, exchanges)
     writer.write_asides(asides)
 
 
 @contextmanager
-def _without_collector() -> Iterator[None]:
+def without_collector() -> Iterator[None]:
     """Rows in the making are many and in no cycles: looking for cycles takes a third of the time."""
     was_on = gc.isenabled()
     gc.disable()

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_jobs import messages
-from spark_jobs.exchanges import Exchange, aside_batch, exchange_batch
+from spark_jobs.exchanges import Exchange, Pairer, aside_batch, exchange_batch
 
 PAIRS: Final = "rows/kind=pair"
 ASIDES: Final = "rows/kind=aside"
@@ -50,13 +50,14 @@ class Receipt(msgspec.Struct, kw_only=True):
 
 
 class PartWriter:
-    """Writes the tables of one part, under hidden names until `commit`.
+    """Writes the tables of one part, under hidden names until `end`.
 
     What a task that was killed has left is replaced when the task runs again.
     """
 
     def __init__(self, folder: Path, part: int, levels: tuple[int, ...]) -> None:
         self._folder = folder
+        self._part = part
         self._name = f"part-{part:06}"
         self._hidden = f".{self._name}-{os.getpid()}"
         self._levels = levels
@@ -91,8 +92,20 @@ class PartWriter:
         if exchanges:
             self.write(table, exchange_batch(file, exchanges))
 
-    def commit(self, receipt: Receipt) -> None:
+    def end(self, file: str, group: str, pairer: Pairer) -> Receipt:
         """All is written: show the files, and the receipt last."""
+        receipt = Receipt(
+            part=self._part,
+            file=file,
+            group=group,
+            counts=pairer.counts,
+            rows=self.rows,
+            closed=list(pairer.closed.values()),
+        )
+        self._commit(receipt)
+        return receipt
+
+    def _commit(self, receipt: Receipt) -> None:
         for table in list(self._waiting):
             self._write_waiting(table)
         for table, writer in self._writers.items():

@@ -75,7 +75,7 @@ def test_without_the_extra_the_fix_is_told(tmp_path: Path) -> None:
         [sys.executable, "-c", program, "ingest", str(tmp_path), "--out", str(tmp_path / "t")],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert done.returncode == 1

@@ -1,15 +1,10 @@
-"""Captures, packet captures and commit logs, whole and damaged: nothing is dropped in silence."""
+"""Captures and commit logs, whole and damaged: nothing is dropped in silence."""
 
 from __future__ import annotations
 
-import shutil
-from collections import Counter
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
 
-import dpkt
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,67 +13,34 @@ from gateway.wire.commands import encode_command, encode_response
 from spark_jobs.capture import MAGIC, Record, read_records
 from spark_jobs.commitlog import Found, read_log
 from spark_jobs.errors import Damage, JobError
-from spark_jobs.messages import DEFAULT_LEVELS, asked_time, parse_levels
-from spark_jobs.seams import stitch
+from spark_jobs.messages import asked_time
 from spark_jobs.sources import (
     Part,
     certain,
     guess,
     parts_of_run,
     read_commit_log,
-    read_packet_file,
     read_part,
+    survey_again,
 )
-from spark_jobs.tables import ASIDES, PAIRS, Receipt
 from tests.spark.conftest import RECORDED
-from tests.spark.making import as_records, capture_bytes, log_bytes, packet, pcap_bytes
+from tests.spark.making import (
+    LEVELS,
+    Tables,
+    as_records,
+    capture_bytes,
+    exchange,
+    log_bytes,
+    tables_of,
+)
 
-LEVELS = parse_levels(DEFAULT_LEVELS)
 NOW_NS = 1_700_000_000_000_000_000
 ONE_FILE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-class Tables(NamedTuple):
-    """What became of a file."""
-
-    pairs: list[dict[str, Any]]
-    asides: list[dict[str, Any]]
-    counts: dict[str, int]
-
-    @property
-    def frames(self) -> int:
-        """Frames in rows: two in a pair, one in a request without an answer or an aside."""
-        ends = [
-            (one["asked_ns"] is not None) + (one["answered_ns"] is not None) for one in self.pairs
-        ]
-        return sum(ends) + sum(one["body"] is not None for one in self.asides)
-
-
-def tables_of(folder: Path, *receipts: Receipt) -> Tables:
-    """What tasks wrote to a folder; it is removed."""
-    stitched = stitch(folder, receipts, LEVELS)
-    counts: Counter[str] = Counter()
-    for one in [receipt.counts for receipt in receipts] + [one for _, one in stitched.counts]:
-        counts.update(one)
-    pairs, asides = (
-        [
-            row
-            for file in sorted((folder / table).glob("*"))
-            for row in pq.read_table(file).to_pylist()
-        ]
-        for table in (PAIRS, ASIDES)
-    )
-    shutil.rmtree(folder)
-    return Tables(sorted(pairs, key=lambda row: row["position"]), asides, dict(counts))
 
 
 def read_capture(file: Path, folder: Path) -> Tables:
     part = Part(number=0, file=str(file), run=file.name, start=0, end=file.stat().st_size)
     return tables_of(folder / "out", read_part(part, folder / "out", LEVELS))
-
-
-def exchange(number: int) -> list[bytes]:
-    return [encode_command(34, number, body=b"{}"), encode_response(number, 0)]
 
 
 def a_capture(count: int = 6) -> bytes:
@@ -198,7 +160,8 @@ def test_a_capture_in_parts_is_as_one(
     file.write_bytes(data)
     edges = [0, *sorted({cut for cut in cuts if cut < len(data)}), len(data)]
     spans = [(str(file), start, end) for start, end in pairwise(edges)]
-    parts = parts_of_run(file.name, certain(spans, [guess(span) for span in spans]))
+    surveys = certain(spans, [guess(span) for span in spans], survey_again)
+    parts = parts_of_run(file.name, spans, surveys)
     folder = tmp_path / "parts"
     for number, part in enumerate(parts):
         part.number = number
@@ -213,66 +176,6 @@ def test_what_is_no_capture_is_refused(tmp_path: Path) -> None:
     file.write_bytes(b"something else entirely")
     with pytest.raises(JobError, match="is not a capture"):
         list(read_records(file))
-
-
-def packets_of(exchanges: int, *, opened: bool = True) -> list[bytes]:
-    """A connection's packets; each exchange is two."""
-    packets = []
-    at = [100, 500]
-    if opened:
-        packets.append(packet(99, b"", flags=dpkt.tcp.TH_SYN))
-        flags = dpkt.tcp.TH_SYN | dpkt.tcp.TH_ACK
-        packets.append(packet(499, b"", from_client=False, flags=flags))
-    for number in range(exchanges):
-        for side, data in enumerate(exchange(number)):
-            packets.append(packet(at[side], data, from_client=side == 0))
-            at[side] += len(data)
-    return packets
-
-
-def read_pcap(folder: Path, packets: list[bytes], cut: int | None = None) -> Tables:
-    file = folder / "a.pcap"
-    timed = ((1_700_000_000 + at, data) for at, data in enumerate(packets))
-    file.write_bytes(pcap_bytes(timed)[:cut])
-    part = Part(number=0, file=str(file), run=str(file), start=0, end=file.stat().st_size)
-    return tables_of(folder / "out", read_packet_file(part, folder / "out", LEVELS, frozenset()))
-
-
-@pytest.mark.parametrize("opened", [True, False])
-def test_packets_give_pairs(tmp_path: Path, opened: bool) -> None:
-    read = read_pcap(tmp_path, packets_of(3, opened=opened))
-    assert [row["opaque"] for row in read.pairs] == [0, 1, 2]
-    assert {row["server"] for row in read.pairs} == {"127.0.0.1:10911"}
-    assert all(row["from_client"] and row["answer_code"] == 0 for row in read.pairs)
-    assert read.counts["paired"] == 3
-    begun = read.counts.get("directions begun before the recording", 0)
-    assert begun == (0 if opened else 2)
-
-
-def test_a_lost_packet_costs_its_frame_alone(tmp_path: Path) -> None:
-    packets = packets_of(4)
-    lost = packets.pop(4)  # the request of the second exchange
-    read = read_pcap(tmp_path, packets)
-    counts = read.counts
-    assert counts["frames"] == 7
-    assert counts["bytes that were not recorded"] == len(lost) - 14 - 40
-    # The frames behind the gap are told when the file ends, and their answers have gone by then.
-    assert counts["paired"] + counts["unasked"] == 4
-
-
-def test_a_cut_packet_file_is_told(tmp_path: Path) -> None:
-    packets = packets_of(3)
-    read = read_pcap(tmp_path, packets, cut=-10)
-    assert read.counts["frames"] == 5
-    assert [row["reason"] for row in read.asides] == ["the recording ends within a frame"]
-
-
-def test_a_cut_head_of_a_packet_is_told(tmp_path: Path) -> None:
-    packets = packets_of(1)
-    read = read_pcap(tmp_path, packets, cut=-len(packets[-1]) - 6)
-    assert read.counts["frames"] == 1
-    [reason] = [row["reason"] for row in read.asides]
-    assert "the file ends within a packet" in reason
 
 
 MESSAGES = [

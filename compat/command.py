@@ -111,9 +111,9 @@ def _compare(
                     tempfile.TemporaryDirectory(prefix="tidegate-compat-data-")
                 )
                 pair = servers.enter_context(peers.built_in_pair(captures, Path(data)))
-            stages = runner.perform(runs, pair, processes, tell)
+            performed = runner.perform(runs, pair, processes, tell)
         # The captures are complete now that the recorders have ended.
-        return runner.judge(runs, stages, pair), (pair[0].name, pair[1].name)
+        return runner.judge(performed, pair), (pair[0].name, pair[1].name)
 
 
 def _running(address: str) -> peers.Peer:

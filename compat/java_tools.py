@@ -14,10 +14,9 @@ from typing import Any, Final, Self
 import msgspec
 
 from compat import children
+from compat.clients.driver import PATIENCE_S
 from compat.toolchain import SERVER, classpath, compile_java, java
 from gateway.wire.dialect import to_json
-
-COMMAND_LIMIT_S: Final = 60
 
 _SOURCES: Final = Path(__file__).with_name("clients") / "java"
 _END: Final = "\x04"
@@ -76,14 +75,14 @@ class JavaTool:
     def _ask(self, line: str) -> str:
         """What the tool answers to a line.
 
-        Raises ToolError when it ends, or does not come to an end in a minute.
+        Raises ToolError when it ends, or does not come to an end in time.
         """
         process = self._process
         assert process is not None
         assert process.stdin is not None
         assert process.stdout is not None
         printed: list[str] = []
-        watchdog = threading.Timer(COMMAND_LIMIT_S, process.kill)
+        watchdog = threading.Timer(PATIENCE_S, process.kill)
         watchdog.start()
         try:
             process.stdin.write(line.encode() + b"\n")

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from compat import children
-from compat.real_broker import RealBroker
+from compat.real_broker import PATIENT, RealBroker
 from compat.recorder import Recorder
 from gateway.client import RemotingClient
 from gateway.wire.codes import RequestCode
@@ -69,9 +69,7 @@ def rocketmq(folder: Path) -> Iterator[Peer]:
     settings = {
         "transactionTimeOut": "3000",
         "transactionCheckInterval": "1000",
-        # Else it turns sends away where the machine is busy.
-        "waitTimeMillsInSendQueue": "10000",
-        "osPageCacheBusyTimeOutMills": "10000",
+        **PATIENT,
         "authenticationMetadataProvider": provider.format("authentication", "Authentication"),
         "authorizationMetadataProvider": provider.format("authorization", "Authorization"),
     }

@@ -20,6 +20,18 @@ from gateway.wire.codes import RequestCode, ResponseCode
 Flush = Literal["async", "sync"]
 
 _FLUSH_TYPES: Final = {"async": "ASYNC_FLUSH", "sync": "SYNC_FLUSH"}
+PATIENT: Final[Mapping[str, str]] = dict.fromkeys(
+    (
+        *("waitTimeMillsInSendQueue", "waitTimeMillsInPullQueue", "waitTimeMillsInLitePullQueue"),
+        *("waitTimeMillsInHeartbeatQueue", "waitTimeMillsInTransactionQueue"),
+        *("waitTimeMillsInAckQueue", "waitTimeMillsInAdminBrokerQueue"),
+        *("osPageCacheBusyTimeOutMills", "putMessageTimeout", "syncFlushTimeout"),
+    ),
+    "120000",
+)
+"""Settings, in milliseconds, with which it does not turn requests away where the machine is busy: of
+those that wait longer it says that it is too busy itself (BrokerFastFailure)."""
+
 _FIRST_TOPIC: Final = "TBW102"
 """The topic that a broker registers so that others can be made by sending to them."""
 

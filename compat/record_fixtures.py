@@ -16,7 +16,7 @@ from typing import Final
 from compat.clients.cpp import CppClient
 from compat.clients.driver import ClientFailure, Outgoing, Sent, until
 from compat.clients.java import JavaClient, Version, mqadmin
-from compat.real_broker import RealBroker
+from compat.real_broker import PATIENT, RealBroker
 from compat.recorder import Recorder
 from compat.toolchain import PROJECT
 from recording.proxy import Route
@@ -90,7 +90,7 @@ def _java_pulls(client: JavaClient, topic: str, group: str) -> None:
     puller.offset_at(topic, 1, time.time_ns() // 1_000_000)
     puller.offset(topic, 1, "committed")
     puller.commit(topic, 1, end)
-    until(lambda: puller.offset(topic, 1, "committed") == end, "the commit", timeout=10)
+    until(lambda: puller.offset(topic, 1, "committed") == end, "the commit")
 
 
 def _expect_failure(action: Callable[[], object]) -> None:
@@ -152,7 +152,7 @@ SCRIPTS: Final[dict[str, Script]] = {
 
 def record(folder: Path) -> None:
     """Run each script against one real broker; a capture for each."""
-    with RealBroker(advertised_host=_TOLD_HOST) as broker:
+    with RealBroker(advertised_host=_TOLD_HOST, settings=PATIENT) as broker:
         routes = [
             Route(name, (_TOLD_HOST, port), ("127.0.0.1", port))
             for name, port in (("namesrv", broker.namesrv_port), ("broker", broker.port))

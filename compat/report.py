@@ -84,9 +84,12 @@ def summary(outcomes: Sequence[Outcome]) -> str:
     failed = sum(not outcome.passed for outcome in outcomes)
     scenarios = {outcome.run.scenario.name for outcome in outcomes}
     numbers = {found.difference for outcome in outcomes for found in outcome.findings}
+    tried_again = sum(bool(outcome.before) for outcome in outcomes)
     return (
         f"{len(scenarios)} scenarios, {len(outcomes)} runs: {len(outcomes) - failed} alike but for "
         f"{len(numbers - {None})} deliberate differences, {failed} with others"
+        + f"; {tried_again} ended early and were tried again"
+        * bool(tried_again)
     )
 
 
@@ -161,7 +164,8 @@ def shown(text: str) -> str:
 def _result(outcome: Outcome) -> str:
     numbers = sorted({each.difference for each in outcome.findings if each.difference is not None})
     listed = f"deliberately different ({', '.join(map(str, numbers))})" if numbers else "same"
-    return listed if outcome.passed else "DIFFERENT"
+    result = listed if outcome.passed else "DIFFERENT"
+    return f"{result}; second try, after {' | '.join(outcome.before)}" if outcome.before else result
 
 
 def _html(outcomes: Sequence[Outcome], titles: tuple[str, str], left_out: Sequence[str]) -> str:

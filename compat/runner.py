@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -32,7 +33,7 @@ _FAILURES: Final = (
     *(ClientFailure, DriverError, ToolError),
     *(OSError, ValueError, LookupError, AssertionError),
 )
-"""What ends a scenario, to be told as a failure of it; TimeoutError is an OSError."""
+"""What ends a scenario early, to be told as a failure of it; TimeoutError is an OSError."""
 
 _OPTIONAL: Final = {
     "cpp": (has_cpp_client, "its library is for Linux on x86-64 with glibc"),
@@ -40,7 +41,8 @@ _OPTIONAL: Final = {
 }
 """Clients that not every machine can run: whether this one can, and why not."""
 
-FAILED: Final = "seen/(failed)"
+_FAILED: Final = "(failed)"
+"""The step that a scenario which ended early has last."""
 
 
 class Run(NamedTuple):
@@ -53,6 +55,20 @@ class Run(NamedTuple):
     @property
     def name(self) -> str:
         return f"{self.scenario.name} [{self.client}]"
+
+
+class Performance(NamedTuple):
+    """A run on both servers."""
+
+    run: Run
+    stages: tuple[Stage, Stage]
+    before: Sequence[str] = ()
+    """What ended it early at a first try, of which this is the second."""
+
+    @property
+    def failures(self) -> list[str]:
+        """What ended it early, on the first server and on the second."""
+        return [stage.seen[_FAILED] for stage in self.stages if _FAILED in stage.seen]
 
 
 class Judged(NamedTuple):
@@ -69,6 +85,8 @@ class Outcome(NamedTuple):
     findings: list[Judged]
     requests: Mapping[tuple[str, int], bool]
     """Who asked for what: client and request code; and whether the gateway supports it."""
+    before: Sequence[str] = ()
+    """What ended it early at a first try."""
 
     @property
     def passed(self) -> bool:
@@ -141,31 +159,36 @@ def drivers(runs: Sequence[Run]) -> Iterator[Mapping[str, Driver]]:
 
 def perform(
     runs: Sequence[Run], peers: tuple[Peer, Peer], processes: Mapping[str, Driver], tell: Tell
-) -> list[tuple[Stage, Stage]]:
-    """Run everything on both servers; what each run saw on the one and on the other."""
-    begun = threading.Semaphore(LANES)
-    together = [run for run in runs if not run.scenario.is_alone]
-    alone = [run for run in runs if run.scenario.is_alone]
-    results: dict[str, tuple[Stage, Stage]] = {}
+) -> list[Performance]:
+    """Run everything on both servers.
 
-    def act(run: Run, pool: ThreadPoolExecutor) -> tuple[Stage, Stage]:
-        with begun:
+    What ended early on either of them is run once more, when nothing else is: waiting has its limits,
+    and a machine that is busy with other things may go beyond them.
+    """
+    lane = threading.Semaphore(LANES)
+
+    def act(run: Run, pool: ThreadPoolExecutor) -> Performance:
+        with lane:
             tell(run, False)
-            stages = tuple(
+            one, other = (
                 Stage(peer, side, run.client, run.tag, processes) for side, peer in enumerate(peers)
             )
-            futures: list[Future[None]] = [pool.submit(_act, run, stage) for stage in stages]
-            for future in futures:
+            for future in [pool.submit(_act, run, stage) for stage in (one, other)]:
                 future.result()
             tell(run, True)
-            return stages[0], stages[1]
+            return Performance(run, (one, other))
 
     with ThreadPoolExecutor(2 * LANES) as pool, ThreadPoolExecutor(LANES) as lanes:
-        waiting = {run.tag: lanes.submit(act, run, pool) for run in together}
-        results = {name: future.result() for name, future in waiting.items()}
-        for run in alone:
-            results[run.tag] = act(run, pool)
-    return [results[run.tag] for run in runs]
+        together = [run for run in runs if not run.scenario.is_alone]
+        alone = [run for run in runs if run.scenario.is_alone]
+        done = list(lanes.map(act, together, itertools.repeat(pool)))
+        done += [act(run, pool) for run in alone]
+        numbers = itertools.count(len(runs) + 1)
+        for place, first in enumerate(done):
+            if first.failures:
+                again = act(first.run._replace(tag=tag(next(numbers))), pool)
+                done[place] = again._replace(before=first.failures)
+    return done
 
 
 def _act(run: Run, stage: Stage) -> None:
@@ -176,32 +199,32 @@ def _act(run: Run, stage: Stage) -> None:
             stage.close()
     except _FAILURES as failure:
         said = " ".join(str(failure).split())[:300]
-        stage.see("(failed)", f"{type(failure).__name__}: {said}")
+        stage.see(_FAILED, f"{type(failure).__name__}: {said}")
 
 
-def judge(
-    runs: Sequence[Run], stages: Sequence[tuple[Stage, Stage]], peers: tuple[Peer, Peer]
-) -> list[Outcome]:
+def judge(performed: Sequence[Performance], peers: tuple[Peer, Peer]) -> list[Outcome]:
     """Compare what was seen and, where it was recorded, what was said: except to the dashboard, whose
     pages note every result, and what of a server's lists is theirs."""
     recorded = [_by_tag(peer.capture) for peer in peers]
     outcomes = []
-    for run, pair in zip(runs, stages, strict=True):
+    for one in performed:
+        run, stages = one.run, one.stages
         said: list[Spoken] = [
             spoken(
                 stage.seen,
                 stage.codes,
                 () if run.client in DASHBOARD else record.get(run.tag, ()),
             )
-            for stage, record in zip(pair, recorded, strict=True)
+            for stage, record in zip(stages, recorded, strict=True)
         ]
         found = compare(*said)
-        failures = [stage.seen["(failed)"] for stage in pair if "(failed)" in stage.seen]
+        failures = one.failures
         if len(failures) == 2 and failures[0] == failures[1]:
             # Alike, but a scenario that ends early has shown nothing.
-            found.append(Finding(None, FAILED, failures[0], failures[1]))
+            found.append(Finding(None, f"seen/{_FAILED}", failures[0], failures[1]))
         judged = [Judged(finding, differences.number_of(run.name, finding)) for finding in found]
-        outcomes.append(Outcome(run, judged, _requests(run, pair[1], recorded[1].get(run.tag, ()))))
+        requests = _requests(run, stages[1], recorded[1].get(run.tag, ()))
+        outcomes.append(Outcome(run, judged, requests, one.before))
     return outcomes
 
 

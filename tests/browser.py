@@ -25,7 +25,7 @@ PHONE: Final = (390, 844)
 """Width and height of a usual phone in CSS pixels."""
 
 _PROGRAMS: Final = ("chromium", "chromedriver")
-_PAGE_LIMIT_S: Final = 30
+_PAGE_LIMIT_S: Final = 120
 
 _ARGUMENTS: Final = (
     "--headless=new",

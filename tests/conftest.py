@@ -10,7 +10,7 @@ from hypothesis import settings
 from compat.clients.cpp import cpp_driver
 from compat.clients.driver import Driver
 from compat.clients.java import VERSIONS, Version, java_driver
-from compat.real_broker import RealBroker
+from compat.real_broker import PATIENT, RealBroker
 from compat.toolchain import has_cpp_client
 from tests.browser import Browser, skip_without_browser
 
@@ -41,7 +41,7 @@ def cpp_process() -> Iterator[Driver]:
 @pytest.fixture(scope="session")
 def real_broker() -> Iterator[RealBroker]:
     """A real RocketMQ broker that all tests share; each test has topics of its own."""
-    with RealBroker() as broker:
+    with RealBroker(settings=PATIENT) as broker:
         yield broker
 
 

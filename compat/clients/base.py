@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, Self
 import msgspec
 
 from compat.clients.driver import (
-    CALL_LIMIT_S,
+    PATIENCE_S,
     ClientFailure,
     Decision,
     Driver,
@@ -29,7 +29,6 @@ FROM: Final = {"first": "CONSUME_FROM_FIRST_OFFSET", "last": "CONSUME_FROM_LAST_
 
 Mode = Literal["sync", "async"]
 
-_CLOSE_LIMIT_S: Final = 20
 _LARGEST_BODY: Final = 8 * 1024 * 1024
 
 _names = itertools.count(1)
@@ -52,7 +51,7 @@ class Client:
         own: Callable[[], Driver],
         *,
         group: str = "senders",
-        send_timeout_ms: int = 10_000,
+        send_timeout_ms: int = 60_000,
         retries: int = 2,
         credentials: tuple[str, str] | None = None,
         settings: Mapping[str, Any] | None = None,
@@ -86,7 +85,7 @@ class Client:
         """Shut everything down that was started; ends the process when that does not work."""
         try:
             for name in reversed(self._open):
-                self._driver.call("close", name=name, timeout=_CLOSE_LIMIT_S)
+                self._driver.call("close", name=name)
         except (DriverError, ClientFailure):
             self._driver.close()
         self._open.clear()
@@ -100,7 +99,7 @@ class Client:
         return _one(self.send_all([Outgoing(topic=topic, body=body, **wanted)]))
 
     def send_all(
-        self, messages: Sequence[Outgoing], mode: Mode = "sync", timeout: float = CALL_LIMIT_S
+        self, messages: Sequence[Outgoing], mode: Mode = "sync", timeout: float = PATIENCE_S
     ) -> list[Sent | ClientFailure]:
         """Send several, one after the other or all at once; what became of each, in order."""
         return [_sent(result) for result in self._send(messages, mode, timeout)]
@@ -118,7 +117,7 @@ class Client:
         name = self._start("transactor", group=group, **self._sending)
         return Transactor(self._driver, name, lambda: self._close(name))
 
-    def request(self, topic: str, body: bytes, timeout: float = 10, **wanted: Any) -> Reply:
+    def request(self, topic: str, body: bytes, timeout: float = PATIENCE_S, **wanted: Any) -> Reply:
         """Send a message and wait for the message that answers it. Raises ClientFailure."""
         message = Outgoing(topic=topic, body=body, **wanted).as_json()
         answer = self._driver.call(
@@ -137,7 +136,7 @@ class Client:
         return Poller(self._driver, name)
 
     def _send(
-        self, messages: Sequence[Outgoing], mode: str, timeout: float = CALL_LIMIT_S
+        self, messages: Sequence[Outgoing], mode: str, timeout: float = PATIENCE_S
     ) -> list[dict[str, Any]]:
         wanted = [message.as_json() for message in messages]
         results: list[dict[str, Any]] = self._driver.call(
@@ -158,7 +157,7 @@ class Client:
 
     def _close(self, name: str) -> None:
         self._open.remove(name)
-        self._driver.call("close", name=name, timeout=_CLOSE_LIMIT_S)
+        self._driver.call("close", name=name)
 
 
 class Listener:
@@ -179,12 +178,12 @@ class Consumer(Listener):
         """All that came so far, in order of arrival."""
         return self._inbox.messages()
 
-    def wait_for(self, count: int, timeout: float = 45) -> list[Received]:
+    def wait_for(self, count: int, timeout: float = PATIENCE_S) -> list[Received]:
         """All that came, once there are so many. Raises TimeoutError after seconds."""
         return self._inbox.wait_until(lambda messages: len(messages) >= count, timeout)
 
     def wait_until(
-        self, is_enough: Callable[[list[Received]], bool], timeout: float = 45
+        self, is_enough: Callable[[list[Received]], bool], timeout: float = PATIENCE_S
     ) -> list[Received]:
         """All that came, once it is enough. Raises TimeoutError after seconds."""
         return self._inbox.wait_until(is_enough, timeout)
@@ -200,7 +199,7 @@ class Transactor(Listener):
         message = Outgoing(topic=topic, body=body, properties=properties, **wanted).as_json()
         return msgspec.convert(self._driver.call("transact", name=self._name, **message), Sent)
 
-    def checks(self, count: int, timeout: float = 30) -> list[Received]:
+    def checks(self, count: int, timeout: float = PATIENCE_S) -> list[Received]:
         """The messages that the server has asked about, once it asked so often."""
         return self._inbox.wait_until(lambda messages: len(messages) >= count, timeout)
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from compat.clients.base import FROM, Client, Consumer, From, Puller, Reply
-from compat.clients.driver import Driver
+from compat.clients.driver import PATIENCE_S, Driver
 from compat.toolchain import go_client
 
 _HEARTBEAT_S: Final = 1.5
@@ -42,7 +42,7 @@ class GoClient(Client):
         settings = {"vipChannel": vip_channel, "trace": trace, "namespace": namespace}
         super().__init__(namesrv, driver, go_driver, settings=settings, **options)
 
-    def request(self, topic: str, body: bytes, timeout: float = 10, **wanted: Any) -> Reply:
+    def request(self, topic: str, body: bytes, timeout: float = PATIENCE_S, **wanted: Any) -> Reply:
         """Like that of Client; a reply finds it only after its heartbeat, a second after its start."""
         self._sender()
         time.sleep(_HEARTBEAT_S)

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from compat.clients.base import FROM, Client, Consumer, From, Puller
-from compat.clients.driver import Driver, Received, until
+from compat.clients.driver import PATIENCE_S, Driver, Received, until
 from compat.toolchain import SERVER, classpath, compile_java, java
 
 Version = Literal["5.5.0", "4.9.8", "4.5.2", "4.2.0"]
@@ -43,8 +43,6 @@ _PROGRAMS: Final[Mapping[Version, tuple[str, ...]]] = {
 # Netty 4.0 looks into the runtime, which has been closed to that since Java 16.
 _OPEN: Final = ("--add-opens=java.base/java.nio=ALL-UNNAMED",)
 _DOORS: Final[Mapping[Version, tuple[str, ...]]] = dict.fromkeys(OLD_VERSIONS, _OPEN)
-
-_ASSIGNMENT_LIMIT_S: Final = 60
 
 # Without it the tool logs its own logging's set-up to standard output.
 _QUIET_LOG: Final = """<configuration>
@@ -194,7 +192,6 @@ class JavaClient(Client):
             until(
                 lambda: consumer.knows(wanted) and bool(consumer.assigned(full)),
                 f"a queue of {full}, and routes of {wanted}, for the consumer of {group}",
-                _ASSIGNMENT_LIMIT_S,
             )
         return consumer
 
@@ -250,7 +247,7 @@ class JavaPuller(Puller):
         self._driver.call("commit", name=self._name, topic=topic, queue=queue, offset=offset)
 
 
-def mqadmin(namesrv: str, command: str, *arguments: str, timeout: float = 60) -> str:
+def mqadmin(namesrv: str, command: str, *arguments: str) -> str:
     """What RocketMQ's own `mqadmin` prints for a command such as `queryMsgById`."""
     with tempfile.TemporaryDirectory(prefix="tidegate-mqadmin-") as folder:
         Path(folder, "rmq.logback-test.xml").write_text(_QUIET_LOG)
@@ -265,7 +262,7 @@ def mqadmin(namesrv: str, command: str, *arguments: str, timeout: float = 60) ->
             cwd=folder,
             capture_output=True,
             text=True,
-            timeout=timeout,
+            timeout=PATIENCE_S,
             check=False,
         )
     return done.stdout + done.stderr

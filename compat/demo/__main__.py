@@ -16,7 +16,7 @@ from typing import IO, Final
 
 from compat import children
 from compat.demo.jobs import AGAIN, BASELINE, jobs
-from compat.demo.recording import DemoError, record
+from compat.demo.recording import SETTINGS, DemoError, record
 from compat.real_broker import RealBroker, RealBrokerError
 
 _LISTENING: Final = re.compile(r"listening on ([\d.]+:\d+)")
@@ -25,8 +25,6 @@ _PATIENCE_S: Final = 10.0
 """Pulls that wait at the recording's end are waited for so long."""
 _DIFFERENT: Final = 3
 """Exit status of jobs that found a difference."""
-
-_SETTINGS: Final = {"transactionTimeOut": "3000", "transactionCheckInterval": "1000"}
 
 
 class Demo:
@@ -92,7 +90,7 @@ class Demo:
 
     @contextmanager
     def _broker(self) -> Iterator[str]:
-        with RealBroker(settings=_SETTINGS) as broker:
+        with RealBroker(settings=SETTINGS) as broker:
             self._tell(f"RocketMQ 5.5.0: name server {broker.namesrv_address}")
             yield broker.namesrv_address
 

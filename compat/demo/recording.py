@@ -15,17 +15,16 @@ from typing import Final, NamedTuple
 
 from compat import children
 from compat.demo.traffic import Tell, talk
-from compat.real_broker import RealBroker
+from compat.real_broker import PATIENT, RealBroker
 
 _LISTENING: Final = re.compile(r"listening on ([\d.]+:\d+)")
 _STOP_LIMIT_S: Final = 20
 _LINES_BEFORE_IT_LISTENS: Final = 20
 
-_SETTINGS: Final = {
-    "transactionTimeOut": "3000",
-    "transactionCheckInterval": "1000",
-    "mappedFileSizeCommitLog": str(64 * 1024 * 1024),
-}
+SETTINGS: Final = {**PATIENT, "transactionTimeOut": "3000", "transactionCheckInterval": "1000"}
+"""Of each real broker of the demonstration."""
+
+_SMALL_FILES: Final = {"mappedFileSizeCommitLog": str(64 * 1024 * 1024)}
 
 
 class Recorded(NamedTuple):
@@ -45,7 +44,10 @@ class DemoError(Exception):
 def record(folder: Path, tell: Tell, *, briefly: bool = False) -> Recorded:
     """Let the clients `talk` to a fresh broker, recorded in every way that there is here."""
     capture, store = folder / "capture", folder / "broker"
-    with RealBroker(folder=store, settings=_SETTINGS) as broker, ExitStack() as stack:
+    with (
+        RealBroker(folder=store, settings={**SETTINGS, **_SMALL_FILES}) as broker,
+        ExitStack() as stack,
+    ):
         tell(f"RocketMQ 5.5.0: name server {broker.namesrv_address}, broker {broker.address}")
         ports = (broker.namesrv_port, broker.port)
         packets = stack.enter_context(_packets(folder / "packets.pcap", ports, tell))

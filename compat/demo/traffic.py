@@ -56,7 +56,7 @@ def talk(namesrv: str, tell: Tell, *, briefly: bool = False) -> int:
             for command in (("topicRoute", "-t", ORDERS), ("topicStatus", "-t", ORDERS)):
                 mqadmin(namesrv, *command)
         tell("waiting until all delayed messages were delivered")
-        orders.wait_for(in_orders, timeout=60)
+        orders.wait_for(in_orders)
         shipments.wait_for(20)
         in_order.wait_for(10)
         large.wait_for(14)

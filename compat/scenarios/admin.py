@@ -68,10 +68,11 @@ def a_topic_made_again(stage: Stage) -> None:
     raw, names = stage.raw(), stage.raw_namesrv()
     for body in (b"old", b"older"):
         raw.send(topic, body)
-    until(lambda: raw.max_offset(topic) == 2, "both in their queue", 10)
+    raw.wait_for(topic, 2)
     raw.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
     names.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic})
-    stage.send("sent again", raw, topic, b"new")
+    again = stage.send("sent again", raw, topic, b"new")
+    raw.wait_for(topic, int(again.ext()["queueOffset"]) + 1)
     ends = raw.ask(RequestCode.GET_MIN_OFFSET, {"topic": topic, "queueId": "0"}).ext()
     stage.see("ends again", ends)
     pulled = raw.ask(RequestCode.PULL_MESSAGE, raw.pull_fields(topic, int(ends["offset"])))
@@ -101,6 +102,7 @@ def progress(stage: Stage) -> None:
     raw = stage.raw()
     for number in range(3):
         raw.send(topic, b"%d" % number)
+    raw.wait_for(topic, 3)
     raw.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": group})  # which makes it
     place = {"topic": topic, "queueId": "0", "consumerGroup": group, "commitOffset": "1"}
     raw.ask(RequestCode.UPDATE_CONSUMER_OFFSET, place)
@@ -192,6 +194,7 @@ def settings_that_are_changed(stage: Stage) -> None:
     raw, topic = stage.raw(), stage.topic()
     for _ in range(3):
         raw.send(topic)
+    raw.wait_for(topic, 3)
 
     def shown() -> dict[str, str | None]:
         lines = raw.ask(RequestCode.GET_BROKER_CONFIG).body.decode().splitlines()
@@ -229,7 +232,7 @@ def commands(stage: Stage) -> None:
     def is_committed() -> bool:
         return raw.ask(RequestCode.QUERY_CONSUMER_OFFSET, place).ext().get("offset") == "1"
 
-    until(is_committed, "the consumer's commit", 30)
+    until(is_committed, "the consumer's commit")
     tool = stage.mqadmin()
     broker = stage.peer.broker_text
     for command in (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import struct
 
-from compat.clients.driver import until
 from compat.scenarios.raw import RawClient, heartbeat
 from compat.scenarios.stage import RAW, Stage, scenario
 from gateway.wire.codes import RequestCode
@@ -149,7 +148,7 @@ def headers_of_all_kinds(stage: Stage) -> None:
     topic = stage.topic()
     raw = stage.raw()
     raw.send(topic)
-    until(lambda: raw.max_offset(topic) == 1, "the message in its queue", 10)
+    raw.wait_for(topic, 1)
 
     def header(step: str, text: str) -> None:
         data = text.encode()

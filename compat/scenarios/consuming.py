@@ -85,6 +85,7 @@ def pull_results(stage: Stage) -> None:
     stage.see("beyond an empty queue", puller.pull(topic, 0, 5))
     for number in range(5):
         client.send(topic, b"%d" % number, tags="red" if number % 2 else "blue")
+    stage.raw().wait_for(topic, 5)
     stage.see("two", puller.pull(topic, 0, 0, limit=2))
     stage.see("one tag", puller.pull(topic, 0, 0, expression="red"))
     stage.see("no such tag", puller.pull(topic, 0, 0, expression="green"))
@@ -104,6 +105,7 @@ def figures_of_a_queue(stage: Stage) -> None:
     stage.see("empty", [puller.offset(topic, 0, which) for which in ("min", "max", "committed")])
     first = client.send(topic, b"1")
     client.send(topic, b"2")
+    stage.raw().wait_for(topic, 2)
     stage.see("filled", [puller.offset(topic, 0, which) for which in ("min", "max", "committed")])
     stored = client.view(topic, first.offset_msg_id or "").stored_ms
     stage.see("at the first", puller.offset_at(topic, 0, stored))
@@ -111,7 +113,7 @@ def figures_of_a_queue(stage: Stage) -> None:
     stage.see("in the future", puller.offset_at(topic, 0, stored + 100_000))
     puller.pull(topic, 0, 0)  # which makes the group
     puller.commit(topic, 0, 1)
-    until(lambda: puller.offset(topic, 0, "committed") == 1, "the commit", 10)
+    until(lambda: puller.offset(topic, 0, "committed") == 1, "the commit")
 
 
 @scenario(*ABLE)
@@ -158,7 +160,7 @@ def buried(stage: Stage, client: JavaClient | GoClient, group: str) -> object:
     """What is in a group's dead letter topic once something is."""
     raw = stage.raw()
     dead = f"%DLQ%{group}"
-    until(lambda: raw.max_offset(dead) == 1, "a dead letter", 20)
+    raw.wait_for(dead, 1)
     return arrived(client.puller(stage.topic("p")).pull(dead, 0, 0).messages)
 
 
@@ -209,9 +211,9 @@ def two_share_the_queues(stage: Stage) -> None:
     client = stage.java()
     client.create_topic(topic, 4)
     first, second = client.consume(topic, group), client.consume(topic, group)
-    until(lambda: len(first.assigned(topic)) == len(second.assigned(topic)) == 2, "halves", 30)
+    until(lambda: len(first.assigned(topic)) == len(second.assigned(topic)) == 2, "halves")
     second.close()
-    until(lambda: len(first.assigned(topic)) == 4, "all queues", 30)
+    until(lambda: len(first.assigned(topic)) == 4, "all queues")
     stage.see("queues", len(first.assigned(topic)))
 
 
@@ -222,6 +224,7 @@ def pulls(stage: Stage) -> None:
     raw = stage.raw()
     for number in range(3):
         raw.send(topic, b"%d" % number, properties="TAGS\x01red\x02")
+    raw.wait_for(topic, 3)
 
     def pull(step: str, offset: int = 0, **ext: str) -> None:
         stage.ask(step, raw, RequestCode.PULL_MESSAGE, raw.pull_fields(topic, offset, **ext))
@@ -250,8 +253,9 @@ def a_pull_that_waits(stage: Stage) -> None:
     topic = stage.topic()
     raw, sender = stage.raw(), stage.raw()
     sender.send(topic, b"first")
+    sender.wait_for(topic, 1)
     flags = str(PullSysFlag.SUBSCRIPTION | PullSysFlag.SUSPEND)
-    fields = raw.pull_fields(topic, 1, sysFlag=flags, suspendTimeoutMillis="10000")
+    fields = raw.pull_fields(topic, 1, sysFlag=flags, suspendTimeoutMillis="60000")
     opaque = raw.tell(RequestCode.PULL_MESSAGE, fields)
     sender.send(topic, b"second")
     stage.note("woken", RequestCode.PULL_MESSAGE, raw.answer(opaque))
@@ -263,6 +267,7 @@ def offsets(stage: Stage) -> None:
     topic, group = stage.topic(), stage.topic("g")
     raw = stage.raw()
     raw.send(topic)
+    raw.wait_for(topic, 1)
     raw.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": group})  # which makes it
     queue = {"topic": topic, "queueId": "0"}
     of_group = {**queue, "consumerGroup": group}

@@ -56,7 +56,7 @@ def _at_work(stage: Stage) -> tuple[JavaClient, JavaConsumer]:
     def is_committed() -> bool:
         return raw.ask(RequestCode.QUERY_CONSUMER_OFFSET, place).ext().get("offset") == "1"
 
-    until(is_committed, "the consumer's commit", 30)
+    until(is_committed, "the consumer's commit")
     return client, consumer
 
 
@@ -120,7 +120,7 @@ def of_consumers(stage: Stage) -> None:
     stage.see("getConsumerRunningInfo", sorted(running))
     page.show("getConsumerRunningInfo", group, "nobody", False, step="nobody runs")
     producers = ("examineProducerConnectionInfo", f"{group}p", topic)
-    until(lambda: "refused" not in page.get(*producers), "the producer's heartbeat", 40, 1)
+    until(lambda: "refused" not in page.get(*producers), "the producer's heartbeat", pause=1)
     members = page.get(*producers)["connectionSet"]
     stage.see("examineProducerConnectionInfo", members[0])
     page.show("examineProducerConnectionInfo", f"{group}none", topic, step="no producers")

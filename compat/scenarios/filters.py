@@ -66,6 +66,7 @@ def what_each_expression_finds(stage: Stage) -> None:
     raw = stage.raw()
     for number, properties in enumerate(PROPERTIES):
         raw.send(topic, b"%d" % number, properties=properties)
+    raw.wait_for(topic, len(PROPERTIES))
     for number, expression in enumerate(EXPRESSIONS):
         group = stage.topic(f"g{number}")
         subscription = {

@@ -30,9 +30,7 @@ def a_refused_one_holds_the_rest(stage: Stage) -> None:
     consumer = client.consume(topic, stage.topic("g"), orderly=True, fail_first=1)
     for number in range(3):
         client.send(topic, b"%d" % number, queue=0)
-    messages = consumer.wait_until(
-        lambda all_: sum(one.reconsume_times > 0 for one in all_) >= 3, timeout=30
-    )
+    messages = consumer.wait_until(lambda all_: sum(one.reconsume_times > 0 for one in all_) >= 3)
     stage.see("order", [one.body for one in messages if one.reconsume_times])
 
 
@@ -50,7 +48,7 @@ def the_next_takes_over(stage: Stage) -> None:
     client.send(topic, b"2", queue=0)
     # The first comes again when its consumer had not committed it yet.
     second.wait_until(lambda all_: all_[-1:] != [] and all_[-1].body == b"2")
-    until(lambda: second.assigned(topic) == {0}, "the queue", 20)
+    until(lambda: second.assigned(topic) == {0}, "the queue")
 
 
 @scenario(*RAW)

@@ -49,6 +49,7 @@ def fill(stage: Stage, raw: RawClient, count: int) -> None:
     for number in range(count):
         while raw.send(stage.topic(), b"%d" % number).code == ResponseCode.SYSTEM_BUSY:
             time.sleep(0.1)
+    raw.wait_for(stage.topic(), count)
 
 
 @scenario(*RAW)
@@ -96,8 +97,8 @@ def in_order(stage: Stage) -> None:
     ack("not popped", first, offset="4")
     ack("first ack", first)
     ack("again", first)
-    second = pop("next", invisibleTime="100", attemptId="a")
-    pop("repeated", invisibleTime="100", attemptId="a")
+    pop("next", attemptId="a")
+    second = pop("repeated", attemptId="a")
     put_off("put off", second, "0")
     time.sleep(0.2)
     third = pop("visible again", maxMsgNums="2", attemptId="b")

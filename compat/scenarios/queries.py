@@ -26,7 +26,7 @@ def by_key_and_id(stage: Stage) -> None:
     client = stage.java()
     client.create_topic(topic, 1)
     sent = client.send(topic, b"find me", keys=f"{topic}k1 {topic}k2", tags="red")
-    until(partial(is_found, client, topic, f"{topic}k1"), "the index", 20)
+    until(partial(is_found, client, topic, f"{topic}k1"), "the index")
     stage.see("by one key", client.query(topic, f"{topic}k1"))
     stage.see("by the other", client.query(topic, f"{topic}k2"))
     stage.attempt("by no key", lambda: client.query(topic, f"{topic}none"))
@@ -48,7 +48,7 @@ def requests(stage: Stage) -> None:
     def is_indexed() -> bool:
         return raw.ask(RequestCode.QUERY_MESSAGE, fields(f"{topic}k")).code == 0
 
-    until(is_indexed, "the index", 20)
+    until(is_indexed, "the index")
     stage.ask("key", raw, RequestCode.QUERY_MESSAGE, fields(f"{topic}k"))
     unique = {"_UNIQUE_KEY_QUERY": "true"}
     stage.ask("unique key", raw, RequestCode.QUERY_MESSAGE, fields(f"{topic}u", **unique))

@@ -9,12 +9,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final, Self
 
+from compat.clients.driver import PATIENCE_S, until
 from compat.comparison import RAW
 from gateway.wire.codes import CommandFlag, PullSysFlag, RequestCode
 from gateway.wire.commands import Command, decode_command, encode_command
 from gateway.wire.frames import FrameBuffer
-
-_LIMIT_S: Final = 15.0
 
 SEND_LETTERS: Final = {
     "producerGroup": "a",
@@ -57,7 +56,7 @@ class RawClient:
         self._socket: socket.socket | None = None
 
     def __enter__(self) -> Self:
-        self._socket = socket.create_connection(self._address, _LIMIT_S)
+        self._socket = socket.create_connection(self._address, PATIENCE_S)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -105,11 +104,11 @@ class RawClient:
         """Send a request and wait for its answer. Raises TimeoutError or ConnectionError."""
         return self.answer(self.tell(code, ext, body, version=version, language=language))
 
-    def answer(self, opaque: int, limit_s: float = _LIMIT_S) -> Command:
+    def answer(self, opaque: int, limit_s: float = PATIENCE_S) -> Command:
         """The answer to the request of that number."""
         return self._wait(lambda command: command.is_response and command.opaque == opaque, limit_s)
 
-    def request(self, code: int, limit_s: float = _LIMIT_S) -> Command:
+    def request(self, code: int, limit_s: float = PATIENCE_S) -> Command:
         """What the server asks of its own accord, of that code."""
         return self._wait(lambda command: not command.is_response and command.code == code, limit_s)
 
@@ -162,7 +161,12 @@ class RawClient:
         ext = {"topic": topic, "queueId": str(queue)}
         return int(self.ask(RequestCode.GET_MAX_OFFSET, ext).ext()["offset"])
 
-    def is_closed(self, limit_s: float = 3.0) -> bool:
+    def wait_for(self, topic: str, count: int) -> None:
+        """Wait until a topic's first queue shows so many messages: RocketMQ puts them there a moment
+        after it has answered their senders."""
+        until(lambda: self.max_offset(topic) == count, f"{count} messages in {topic}")
+
+    def is_closed(self, limit_s: float = PATIENCE_S) -> bool:
         """Whether the server closes the connection, saying nothing before."""
         assert self._socket is not None
         self._socket.settimeout(limit_s)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compat.clients.driver import Outgoing, until
+from compat.clients.driver import Outgoing
 from compat.clients.java import COMPRESSIONS
 from compat.scenarios.stage import (
     ABLE,
@@ -93,8 +93,7 @@ def without_an_answer(stage: Stage) -> None:
     client = stage.official()
     stage.java().create_topic(topic, 1)
     client.send_oneway(Outgoing(topic=topic, body=b"-"))
-    raw = stage.raw()
-    until(lambda: raw.max_offset(topic) == 1, "the message in its queue", 10)
+    stage.raw().wait_for(topic, 1)
 
 
 @scenario(*ABLE, *OLD_JAVA)
@@ -105,6 +104,7 @@ def several_as_one(stage: Stage) -> None:
     client = stage.able()
     sent = client.send_batch([Outgoing(topic=topic, body=b"%d" % n, tags="t") for n in range(3)])
     stage.see("sent", sent)
+    stage.raw().wait_for(topic, 3)
     stage.see("stored", client.puller(stage.topic("g")).pull(topic, 0, 0))
 
 
@@ -115,6 +115,7 @@ def a_large_body(stage: Stage) -> None:
     stage.java().create_topic(topic, 1)
     client = stage.able()
     stage.see("sent", client.send(topic, b"compressed " * 2_000))
+    stage.raw().wait_for(topic, 1)
     stage.see("stored", client.puller(stage.topic("g")).pull(topic, 0, 0))
 
 
@@ -138,7 +139,7 @@ def by_the_vip_channel(stage: Stage) -> None:
     topic = stage.topic()
     stage.java().create_topic(topic, 1)
     stage.see("sent", stage.java(vip_channel=True).send(topic, b"very important"))
-    stage.see("stored", stage.raw().max_offset(topic))
+    stage.raw().wait_for(topic, 1)
 
 
 @scenario(*OFFICIAL)
@@ -202,6 +203,7 @@ def a_batch_by_its_flag(stage: Stage) -> None:
     ):
         answer = stage.send(step, raw, topic, body, code, batch=flag)
         stage.see(f"{step}: ids", answer.ext()["msgId"].count(",") + 1)
+    raw.wait_for(topic, 7)
     stage.ask("stored", raw, RequestCode.PULL_MESSAGE, raw.pull_fields(topic))
 
 
@@ -241,7 +243,7 @@ def names_of_the_server(stage: Stage) -> None:
     stage.send("unwrap flag and number", raw, topic, properties=inner, sysFlag="64")
     stage.send("unwrap flag", raw, topic, b"unwrap flag", sysFlag="64")
     taken = sum(answer["code"] == 0 for answer in stage.seen.values())
-    until(lambda: raw.max_offset(topic) == taken, "all that were taken in their queue", 10)
+    raw.wait_for(topic, taken)
     for offset in (0, 32):  # a pull gets 32 at most
         stage.ask(f"from {offset}", raw, RequestCode.PULL_MESSAGE, raw.pull_fields(topic, offset))
 
@@ -254,4 +256,5 @@ def what_the_server_adds(stage: Stage) -> None:
     properties = "TAGS\x01red\x02POP_CK\x01x\x02empty\x01\x02WAIT\x01false\x02UNIQ_KEY\x01me\x02"
     stage.send("sent", raw, topic, properties=properties, flag="7", sysFlag="1")
     stage.send("without a final mark", raw, topic, properties="a\x01b")
+    raw.wait_for(topic, 2)
     stage.ask("stored", raw, RequestCode.PULL_MESSAGE, raw.pull_fields(topic))

@@ -97,14 +97,14 @@ class Stage:
     def official(self) -> JavaClient | CppClient | GoClient:
         """The client that this run is for, for what all of them do."""
         if self.client == "cpp":
-            cpp = CppClient(self.peer.namesrv_text, driver=self.drivers[f"cpp-{self.side}"])
+            cpp = CppClient(self.peer.namesrv_text, driver=self._driver(f"cpp-{self.side}"))
             return self._open.enter_context(cpp)
         return self.able()
 
     def able(self, **options: Any) -> JavaClient | GoClient:
         """Likewise, for what the C++ client cannot do."""
         if self.client == "go":
-            driver = self.drivers[f"go-{self.side}"]
+            driver = self._driver(f"go-{self.side}")
             return self._open.enter_context(
                 GoClient(self.peer.namesrv_text, driver=driver, **options)
             )
@@ -114,9 +114,14 @@ class Stage:
         """A Java client, of this run's version or of the current one."""
         version = _VERSION_OF.get(self.client, VERSIONS[0])
         client = JavaClient(
-            self.peer.namesrv_text, version, driver=self.drivers[f"java-{version}"], **options
+            self.peer.namesrv_text, version, driver=self._driver(f"java-{version}"), **options
         )
         return self._open.enter_context(client)
+
+    def _driver(self, name: str) -> Driver:
+        driver = self.drivers[name]
+        driver.start()  # anew, where it has ended with what another scenario was doing
+        return driver
 
     def raw(self) -> RawClient:
         """A connection to the broker."""
@@ -149,7 +154,6 @@ class Stage:
         until(
             lambda: names.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, route).code == 0,
             f"the retry topic of {group}",
-            10,
         )
         raw.ask(RequestCode.UNREGISTER_CLIENT, {"clientID": group, "consumerGroup": group})
 

@@ -89,7 +89,6 @@ def make_trace_topic(stage: Stage) -> None:
     until(
         lambda: names.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, route).code == 0,
         "the trace topic",
-        10,
     )
 
 

@@ -28,7 +28,7 @@ def decided_when_asked(stage: Stage) -> None:
     client = stage.able()
     sender = client.transactor(stage.topic("p"))
     sender.send(topic, b"asked", "unknown", "commit")
-    stage.see("checked", sender.checks(1, timeout=40)[0].body)
+    stage.see("checked", sender.checks(1)[0].body)
     messages = client.consume(topic, stage.topic("g")).wait_for(1)
     # RocketMQ may have asked twice before the first answer came, and then delivers it twice.
     first = arrived(messages[:1])[0]
@@ -53,7 +53,7 @@ def request_and_reply(stage: Stage) -> None:
     client = stage.able()
     client.send(stage.topic("first"))  # Go does not say who it is before it has found a broker
     client.consume(topic, stage.topic("g"), reply=b"the answer")
-    reply = client.request(topic, b"the question", timeout=15)
+    reply = client.request(topic, b"the question")
     stage.see("reply", reply.body)
 
 

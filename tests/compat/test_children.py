@@ -11,7 +11,7 @@ from pathlib import Path
 
 from compat import children
 
-LIMIT_S = 20
+LIMIT_S = 120
 
 PARENT = """
 import sys, time

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from compat.clients.cpp import CppClient
-from compat.clients.driver import ClientFailure, Driver, Outgoing, Sent
+from compat.clients.driver import ClientFailure, Driver, Outgoing, Sent, until
 from compat.clients.java import VERSIONS, JavaClient, Version, mqadmin
 from compat.real_broker import RealBroker
 
@@ -141,9 +141,7 @@ def test_java_pulls_filters_and_keeps_offsets(java: JavaClient, topic: str) -> N
     assert puller.offset_at(topic, 1, third.stored_ms) <= 2
     puller.commit(topic, 1, 3)
     # The client commits without asking for an answer.
-    deadline = time.monotonic() + 10
-    while puller.offset(topic, 1, "committed") != 3:
-        assert time.monotonic() < deadline
+    until(lambda: puller.offset(topic, 1, "committed") == 3, "the commit")
 
 
 def test_java_polls(java: JavaClient, topic: str) -> None:

@@ -15,7 +15,7 @@ from compat.recorder import Recorder
 from recording.format import CaptureError, Kind, Record, read_capture
 from recording.proxy import Route
 
-LIMIT_S = 10
+LIMIT_S = 120
 
 
 def frame(content: bytes) -> bytes:

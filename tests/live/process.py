@@ -13,7 +13,8 @@ from typing import Self
 from compat import children
 from gateway.client import RemotingClient
 
-STOP_LIMIT_S = 20
+LIMIT_S = 120
+"""How long is waited for an answer, or for its end; no gateway takes so long, however busy the machine."""
 
 _LISTENING = re.compile(r"listening on 127\.0\.0\.1:(\d+)")
 
@@ -83,7 +84,7 @@ class GatewayProcess:
 
     def _ended(self) -> int:
         assert self._process is not None
-        status = self._process.wait(STOP_LIMIT_S)
+        status = self._process.wait(LIMIT_S)
         assert self._process.stdout is not None
         self._process.stdout.close()
         self._process = None
@@ -97,4 +98,4 @@ class GatewayProcess:
 
     def client(self) -> RemotingClient:
         """A connection for raw requests."""
-        return RemotingClient("127.0.0.1", self.port)
+        return RemotingClient("127.0.0.1", self.port, timeout=LIMIT_S)

@@ -20,7 +20,12 @@ def pending(address: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """What `tidegate pending` says, with credentials in its environment."""
     command = [sys.executable, "-m", "gateway.cli", "pending", "--server", address, "--json"]
     return subprocess.run(
-        command, env=os.environ | variables, capture_output=True, text=True, timeout=60, check=False
+        command,
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
     )
 
 

@@ -96,7 +96,7 @@ def test_the_command_line_over_tls(tmp_path: Path) -> None:
         def pending(*flags: str) -> subprocess.CompletedProcess[str]:
             command = ["-m", "gateway.cli", "pending", "--server", gateway.address, *flags]
             return subprocess.run(
-                [sys.executable, *command], capture_output=True, text=True, timeout=60, check=False
+                [sys.executable, *command], capture_output=True, text=True, timeout=180, check=False
             )
 
         assert pending("--tls").returncode == 0

@@ -21,7 +21,7 @@ def tidegate(*arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "gateway.cli", *arguments],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=180,
         check=False,
     )
 

@@ -29,7 +29,7 @@ def taken(messages: list[Received], refused: int = 0) -> list[Received]:
 
 def wait_for_taken(consumer: JavaConsumer, count: int, refused: int = 0) -> list[bytes]:
     """The bodies of the messages that were taken, once there are so many."""
-    messages = consumer.wait_until(lambda all_: len(taken(all_, refused)) >= count, timeout=60)
+    messages = consumer.wait_until(lambda all_: len(taken(all_, refused)) >= count)
     return [message.body or b"" for message in taken(messages, refused)]
 
 
@@ -93,7 +93,7 @@ def test_order_is_kept_across_a_restart(
         return True
 
     for number in range(10, 20):
-        until(partial(is_sent, b"%02d" % number), f"the send of message {number}", 60)
+        until(partial(is_sent, b"%02d" % number), f"the send of message {number}")
     seen = list(dict.fromkeys(wait_for_taken(consumer, 20)))
     while len(seen) < 20:
         seen = list(dict.fromkeys(wait_for_taken(consumer, len(consumer.messages()) + 1)))
@@ -109,13 +109,13 @@ def test_a_queue_goes_to_the_next_consumer_when_one_leaves(
     group = f"G-{topic}"
     first = java.consume(topic, group, orderly=True)
     second = java.consume(topic, group, orderly=True)
-    until(lambda: len(first.assigned(topic)) == 1, "queues shared between two", 60)
+    until(lambda: len(first.assigned(topic)) == 1, "queues shared between two")
     for queue in (0, 1):
         java.send(topic, b"%d-early" % queue, queue=queue)
-    until(lambda: len(first.messages()) + len(second.messages()) == 2, "both messages", 60)
+    until(lambda: len(first.messages()) + len(second.messages()) == 2, "both messages")
     assert len(first.messages()) == 1
     second.close()
-    until(lambda: len(first.assigned(topic)) == 2, "both queues with the one that stays", 60)
+    until(lambda: len(first.assigned(topic)) == 2, "both queues with the one that stays")
     for queue in (0, 1):
         java.send(topic, b"%d-late" % queue, queue=queue)
     late = [body for body in wait_for_taken(first, 3) if body.endswith(b"late")]
@@ -253,4 +253,4 @@ def test_where_a_consumer_is(java: JavaClient, gateway: GatewayProcess, topic: s
         (table,) = json.loads(to_json(answer.body))["consumerTable"].values()
         return {json.loads(queue)["queueId"]: offset for queue, offset in table.items()}
 
-    until(lambda: told() == {0: 1}, "the offset behind the message", 30)
+    until(lambda: told() == {0: 1}, "the offset behind the message")

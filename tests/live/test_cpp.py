@@ -100,15 +100,15 @@ def test_a_group_shares_the_queues_and_one_leaves(
     first = cpp.consume(topic, group)
     with CppClient(gateway.address) as other:
         second = other.consume(topic, group)
-        until(lambda: len(members(gateway, group)) == 2, "two members", 60)
+        until(lambda: len(members(gateway, group)) == 2, "two members")
         for n in range(40):
             cpp.send(topic, b"%d" % n)
-        until(lambda: len(first.messages()) + len(second.messages()) >= 40, "40 messages", 60)
+        until(lambda: len(first.messages()) + len(second.messages()) >= 40, "40 messages")
         assert first.messages()
         assert second.messages()
     # What the other one had is then pulled by the first; its client drops the answers, with a real
     # broker as well, so they cannot be waited for.
-    until(lambda: len(members(gateway, group)) == 1, "one member", 60)
+    until(lambda: len(members(gateway, group)) == 1, "one member")
 
 
 def members(gateway: GatewayProcess, group: str) -> list[str]:
@@ -128,7 +128,7 @@ def test_tags_are_filtered(cpp: CppClient, topic: str) -> None:
 def test_a_failing_message_comes_again(cpp: CppClient, topic: str) -> None:
     consumer = cpp.consume(topic, f"G-{topic}", fail_first=1)
     cpp.send(topic, b"again")
-    received = consumer.wait_for(2, timeout=60)
+    received = consumer.wait_for(2)
     assert [message.reconsume_times for message in received] == [0, 1]
 
 
@@ -151,8 +151,8 @@ def test_it_goes_on_after_a_restart(cpp_process: Driver, own_gateway: GatewayPro
         assert own_gateway.terminate() == 0
         time.sleep(1)
         own_gateway.start()
-        consumer.wait_until(lambda found: b"while down" in {one.body for one in found}, timeout=90)
-        until(lambda: sends(cpp, topic), "a send after the restart", 60)
+        consumer.wait_until(lambda found: b"while down" in {one.body for one in found})
+        until(lambda: sends(cpp, topic), "a send after the restart")
 
 
 def sends(cpp: CppClient, topic: str) -> bool:

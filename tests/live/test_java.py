@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -141,15 +140,18 @@ def test_a_group_shares_the_queues_and_takes_over_from_one_that_leaves(
     java.create_topic(topic, queues=8)
     group = f"G-{topic}"
     first, second = java.consume(topic, group), java.consume(topic, group)
-    _wait_until(lambda: len(first.assigned(topic)) == len(second.assigned(topic)) == 4)
+    until(
+        lambda: len(first.assigned(topic)) == len(second.assigned(topic)) == 4,
+        "half of the queues with each",
+    )
     assert first.assigned(topic).isdisjoint(second.assigned(topic))
     messages = [Outgoing(topic=topic, body=b"%d" % n, queue=n % 8) for n in range(80)]
     all_sent(java.send_all(messages))
-    _wait_until(lambda: len(first.messages()) + len(second.messages()) >= 80)
+    until(lambda: len(first.messages()) + len(second.messages()) >= 80, "all messages")
     assert bodies(first.messages() + second.messages()) == bodies_of(messages)
     assert len(first.messages()) == len(second.messages()) == 40
     second.close()
-    _wait_until(lambda: len(first.assigned(topic)) == 8)
+    until(lambda: len(first.assigned(topic)) == 8, "all queues with the one that stays")
     all_sent(java.send_all([Outgoing(topic=topic, body=b"x%d" % n, queue=n) for n in range(8)]))
     first.wait_until(lambda messages: sum(m.body[:1] == b"x" for m in messages if m.body) == 8)
 
@@ -157,10 +159,6 @@ def test_a_group_shares_the_queues_and_takes_over_from_one_that_leaves(
 def bodies_of(messages: list[Outgoing]) -> list[bytes]:
     """What was sent, in the order of `bodies`."""
     return sorted(message.body for message in messages)
-
-
-def _wait_until(is_so: Callable[[], bool], timeout: float = 30) -> None:
-    until(is_so, "the test's condition", timeout)
 
 
 def test_tags_are_filtered(java: JavaClient, topic: str) -> None:
@@ -185,7 +183,7 @@ def test_pull_consumers(java: JavaClient, topic: str) -> None:
     assert puller.pull(topic, 0, 99).status == "OFFSET_ILLEGAL"
     assert (puller.offset(topic, 0, "min"), puller.offset(topic, 0, "max")) == (0, 5)
     puller.commit(topic, 0, 4)
-    _wait_until(lambda: puller.offset(topic, 0, "committed") == 4)
+    until(lambda: puller.offset(topic, 0, "committed") == 4, "the commit")
     poller = java.poller(topic, f"L-{topic}")
     polled: list[Received] = []
     while len(polled) < 5:
@@ -233,7 +231,7 @@ def test_a_failing_message_comes_again_and_ends_in_the_dead_letter_topic(
     assert [message.reconsume_times for message in received] == [0, 1]
     assert {message.topic for message in received} == {topic}
     dead = java.puller(f"P-{topic}")
-    _wait_until(lambda: dead.offset(f"%DLQ%{group}", 0, "max") == 1)
+    until(lambda: dead.offset(f"%DLQ%{group}", 0, "max") == 1, "a dead letter")
     buried = dead.pull(f"%DLQ%{group}", 0, 0).messages[0]
     assert (buried.body, buried.properties["RETRY_TOPIC"]) == (b"poison", topic)
 
@@ -258,7 +256,7 @@ def test_recall_tells_the_truth(
     with pytest.raises(ClientFailure, match="already fired"):
         java.recall(topic, kept.recall_handle)
     java.send(topic, b"end", delay_time_ms=5_500)
-    assert bodies(consumer.wait_for(2, timeout=20)) == [b"end", b"kept"]
+    assert bodies(consumer.wait_for(2)) == [b"end", b"kept"]
 
 
 def test_the_vip_channel_of_old_clients(
@@ -282,9 +280,9 @@ def test_clients_go_on_after_a_restart(
     assert own_gateway.terminate() == 0
     time.sleep(1)
     own_gateway.start()
-    _wait_until(lambda: _sends(java, topic))
+    until(lambda: _sends(java, topic), "a send after the restart")
     wanted = {b"before", b"due while down", b"due later", b"after"}
-    received = consumer.wait_until(lambda found: {one.body for one in found} >= wanted, timeout=90)
+    received = consumer.wait_until(lambda found: {one.body for one in found} >= wanted)
     counts = [message.body for message in received]
     assert counts.count(b"due while down") == counts.count(b"due later") == 1
 

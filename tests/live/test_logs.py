@@ -19,7 +19,7 @@ def log_level(gateway: GatewayProcess, *arguments: str) -> str:
         [sys.executable, "-m", "gateway.cli", "log-level", *arguments, "--server", gateway.address],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=180,
         check=True,
     )
     return done.stdout.strip()

@@ -39,7 +39,7 @@ def test_messages_are_popped_and_those_that_fail_come_back(
     consumer = java.consume(topic, group, fail_first=1, pop_invisible_ms=INVISIBLE_MS, wait=False)
     wanted = {b"%d" % number for number in range(8)}
     received = consumer.wait_until(
-        lambda all_: {one.body for one in all_ if one.reconsume_times == 1} == wanted, timeout=90
+        lambda all_: {one.body for one in all_ if one.reconsume_times == 1} == wanted
     )
     first = [one for one in received if one.reconsume_times == 0]
     again = [one for one in received if one.reconsume_times == 1]

@@ -60,11 +60,11 @@ def test_java_sets_one_and_kill_9_neither_loses_nor_doubles(
     order = {"TIDEGATE_NAME": "pulse", "TIDEGATE_EVERY": "1s"}
     sent = java.send(topic, b"tick", tags="beat", keys="k", queue=2, properties=order)
     assert sent.status == "SEND_OK"
-    consumer.wait_until(at_least(1), timeout=60)
+    consumer.wait_until(at_least(1))
     for _ in range(3):
         own_gateway.kill()
         own_gateway.start()
-    received = consumer.wait_until(at_least(4), timeout=60)
+    received = consumer.wait_until(at_least(4))
     java.send(topic, b"-", properties={"TIDEGATE_NAME": "pulse", "TIDEGATE_RECURRING": "delete"})
     with pytest.raises(ClientFailure, match="has no recurring message 'pulse'"):
         java.send(topic, b"-", properties={"TIDEGATE_NAME": "pulse", "TIDEGATE_RECURRING": "pause"})

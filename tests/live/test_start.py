@@ -24,7 +24,7 @@ def refused(*flags: str, **environment: str) -> str:
         env=os.environ | environment,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=180,
         check=False,
     )
     assert done.returncode not in (0, None)

@@ -101,7 +101,6 @@ def test_what_nobody_decides_is_put_aside(java: JavaClient, topic: str) -> None:
     until(
         lambda: topic.encode() in bodies(put_aside(aside)),
         "the message in the topic of undecided transactions",
-        timeout=20,
     )
 
 
@@ -126,7 +125,7 @@ def test_transactions_survive_kill_9(java_client: JavaMaker, own_gateway: Gatewa
     own_gateway.kill()
     own_gateway.start()
 
-    received = java.consume("orders", "readers").wait_for(22, timeout=60)
+    received = java.consume("orders", "readers").wait_for(22)
     undecided = [b"undecided-%d" % number for number in range(20)]
     assert bodies(received) == sorted([*undecided, b"committed", b"plain"])
 
@@ -152,7 +151,7 @@ def test_cpp(cpp_process: Driver, gateway: GatewayProcess, java: JavaClient, top
 def test_a_request_is_answered(java: JavaClient, topic: str) -> None:
     java.create_topic(topic)
     replier = java.consume(topic, f"G-{topic}", reply=b"pong")
-    reply = java.request(topic, b"ping", timeout=20)
+    reply = java.request(topic, b"ping")
     assert reply.body == b"pong"
     assert "PUSH_REPLY_TIME" in reply.properties
     assert bodies(replier.wait_for(1)) == [b"ping"]
@@ -162,4 +161,4 @@ def test_long_replies_come_whole(java: JavaClient, topic: str) -> None:
     java.create_topic(topic)
     long = b"pong " * 100_000
     java.consume(topic, f"G-{topic}", reply=long)
-    assert java.request(topic, b"ping", timeout=20).body == long
+    assert java.request(topic, b"ping").body == long

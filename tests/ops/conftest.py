@@ -23,7 +23,7 @@ def tidegate(tmp_path: Path) -> Command:
     def run(*arguments: object, text: str | None = None) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "gateway.cli", *map(str, arguments)]
         return subprocess.run(
-            command, input=text, capture_output=True, text=True, timeout=60, check=False
+            command, input=text, capture_output=True, text=True, timeout=180, check=False
         )
 
     return run

@@ -61,7 +61,7 @@ class Served:
         """Status, content type and body."""
         request = urllib.request.Request(self.address + path, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=180) as answer:
                 return answer.status, answer.headers["Content-Type"], answer.read()
         except urllib.error.HTTPError as error:
             return error.code, error.headers["Content-Type"], error.read()

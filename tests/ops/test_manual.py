@@ -47,7 +47,7 @@ def test_what_is_offered(typed: str, offered: list[str]) -> None:
         },
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=180,
         check=False,
     )
     assert [line.partition(",")[2] for line in done.stdout.splitlines()] == offered

@@ -26,7 +26,7 @@ from tests.live.process import GatewayProcess
 pytestmark = pytest.mark.live
 
 LISTENING = re.compile(r"listening on 127\.0\.0\.1:(\d+)")
-LIMIT_S = 20
+LIMIT_S = 120
 
 
 class Capture:
@@ -99,7 +99,7 @@ def test_what_a_killed_recorder_wrote_is_there(tmp_path: Path) -> None:
             with RemotingClient("127.0.0.1", capture.port) as client:
                 client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"})
             (file,) = folder.glob("*.open")
-            until(lambda: file.stat().st_size > 500, "the answer to be written", 10)
+            until(lambda: file.stat().st_size > 500, "the answer to be written")
             capture.process.kill()
             capture.process.communicate()
         with capturing(gateway.address, folder) as capture:

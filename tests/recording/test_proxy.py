@@ -20,7 +20,7 @@ from gateway.wire.frames import FrameBuffer
 from recording.format import Kind, read_capture
 from recording.proxy import Route, Splitter
 
-LIMIT_S = 10
+LIMIT_S = 120
 
 
 class Server:

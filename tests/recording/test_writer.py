@@ -15,7 +15,7 @@ from recording.format import OPEN_SUFFIX, SUFFIX, Kind, Record, read_capture, ru
 from recording.writer import CaptureWriter, Rotation
 
 FRAME = b"\0\0\0\x10" + b"x" * 16
-LIMIT_S = 10
+LIMIT_S = 120
 
 
 def wait_until(is_true: Callable[[], bool]) -> None:

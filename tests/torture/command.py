@@ -18,7 +18,7 @@ from tests.torture.site import MAX_CONNECTIONS, Site, disk
 
 _MIB = 1 << 20
 _SPELL_S = 3.0
-_PATIENCE_S = 60
+_PATIENCE_S = 180
 """How much longer a run may take so that each harm is done once."""
 
 

@@ -114,7 +114,7 @@ def crowd(site: Site, chance: random.Random, terms: Terms) -> str:
     try:
         address = site.address(chance.randrange(site.workers))
         for _ in range(count):
-            connections.append(socket.create_connection(address, timeout=10))
+            connections.append(socket.create_connection(address, timeout=180))
         time.sleep(1)
         site.watch_memory()
     finally:
@@ -135,7 +135,7 @@ def read_slowly(site: Site, chance: random.Random, terms: Terms) -> str:
     received = 0
     try:
         for number in range(_SLOW_READERS):
-            reader = socket.create_connection(address, timeout=10)
+            reader = socket.create_connection(address, timeout=180)
             readers.append(reader)
             reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             ext = question | {"queueId": str(number % QUEUES)}

@@ -59,7 +59,7 @@ class Console:
         data = json.dumps(body).encode() if body is not None else None
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(f"{self.address}api/v1{path}", data, headers)
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=180) as answer:
             return json.load(answer)
 
     def send(self, **fields: object) -> Any:
@@ -323,10 +323,12 @@ def test_the_port_speaks_tls_when_told_to(tmp_path: Path) -> None:
     with GatewayProcess(tmp_path / "data", *flags) as process:
         address = console_of(process, "https")
         trust = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
-        with urllib.request.urlopen(f"{address}api/v1/status", timeout=10, context=trust) as answer:
+        with urllib.request.urlopen(
+            f"{address}api/v1/status", timeout=180, context=trust
+        ) as answer:
             assert json.load(answer)["broker"] == "broker-a"
         with pytest.raises((urllib.error.URLError, ConnectionError)):
-            urllib.request.urlopen(address.replace("https", "http"), timeout=10)
+            urllib.request.urlopen(address.replace("https", "http"), timeout=180)
 
 
 def test_a_token_is_asked_for(browser: Browser, tmp_path: Path) -> None:

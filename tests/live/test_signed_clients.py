@@ -12,9 +12,10 @@ import pytest
 
 from compat.clients.cpp import CppClient
 from compat.clients.driver import ClientFailure
+from compat.clients.go import GoClient
 from compat.clients.java import VERSIONS, JavaClient, Version
-from compat.real_broker import RealBroker
-from compat.toolchain import has_cpp_client
+from compat.real_broker import PATIENT, RealBroker
+from compat.toolchain import has_cpp_client, has_go_client
 from gateway.client import RemotingClient
 from gateway.wire.codes import RequestCode, ResponseCode
 from tests.live.conftest import JavaMaker
@@ -49,6 +50,7 @@ def _gateway(folder: Path) -> Iterator[tuple[str, str]]:
 def _rocketmq(_: Path) -> Iterator[tuple[str, str]]:
     provider = "org.apache.rocketmq.auth.{0}.provider.Local{1}MetadataProvider"
     settings = {
+        **PATIENT,
         "authenticationEnabled": "true",
         "authorizationEnabled": "true",
         "authenticationMetadataProvider": provider.format("authentication", "Authentication"),
@@ -127,3 +129,26 @@ def test_cpp(guarded: Guarded, java_client: JavaMaker) -> None:
         with pytest.raises(ClientFailure):
             impostor.send("her-cpp", b"no")
         assert [one.body for one in consumer.wait_for(1)] == [b"now"]
+
+
+@pytest.mark.skipif(not has_go_client(), reason="there is no Go to build the Go client with")
+def test_go(guarded: Guarded, java_client: JavaMaker) -> None:
+    """The Go client sends, also for later and in a transaction, consumes and refuses, all of it signed."""
+    topic, group = "her-go", "her-go-g"
+    java_client(guarded, credentials=ROOT).create_topic(topic, 1)
+    # It looks for its group's retry topic when it starts, and then not for half a minute.
+    java_client(guarded, credentials=ALICE).consume(topic, group).close()
+    with (
+        GoClient(guarded.address, credentials=ALICE) as alice,
+        GoClient(guarded.address, credentials=IMPOSTOR, retries=0) as impostor,
+        GoClient(guarded.address, retries=0) as nobody,
+    ):
+        consumer = alice.consume(topic, group, fail_first=1, retry_level=1)
+        alice.send(topic, b"now")
+        alice.send(topic, b"later", delay_time_ms=1_000)
+        alice.transactor(f"{topic}-t").send(topic, b"transaction", "commit")
+        for stranger in (impostor, nobody):
+            with pytest.raises(ClientFailure):
+                stranger.send(topic, b"no")
+        times = 2 * 3  # each is refused once
+        assert {one.body for one in consumer.wait_for(times)} == {b"now", b"later", b"transaction"}

@@ -38,6 +38,12 @@ MAX_TIMERS_SCANNED = 20_000
 """Timers that one page of a scan looks at, some 10 ms: a page that ends early says where to go on.
 """
 
+LEAPS = 500
+"""Leaps over other topics' timers after which a search says how far it has come."""
+
+LEAPS_WEIGH = 1_000
+"""Timers that could be looked at meanwhile."""
+
 
 class State(Enum):
     """Where a message is in its life."""
@@ -139,16 +145,17 @@ def scan_pending(
     found: list[Found] = []
     with store.read_transaction() as txn:
         start = max(pack_u64(begin_ms), cursor + b"\0" if cursor is not None else b"")
-        for seen, (key, value) in enumerate(pending_timers(store, txn, topic, start, end_ms), 1):
-            matches = tag_hash is None or TIMER_VALUE.unpack(value)[1] == tag_hash
-            if matches:
+        seen = 0
+        for key, value in pending_timers(store, txn, topic, start, end_ms):
+            seen += 1 if value else LEAPS_WEIGH
+            if value and tag_hash in (None, TIMER_VALUE.unpack(value)[1]):
                 _, _, sequence, message_id = split_timer_key(key)
                 number = pack_u64(sequence)
                 record = txn.get(number, db=store.tables.messages)
                 id_row = txn.get(message_id + b"\0" + number, db=store.tables.ids)
                 if record is not None and id_row is not None:
                     found.append(make_found(sequence, record, State.PENDING, IdRow.unpack(id_row)))
-            if len(found) == limit or seen == MAX_TIMERS_SCANNED:
+            if len(found) == limit or seen >= MAX_TIMERS_SCANNED:
                 return FoundPage(found, key)
     return FoundPage(found, None)
 
@@ -175,6 +182,9 @@ def pending_timers(
     store: Store, txn: lmdb.Transaction, topic: bytes | None, start: bytes, end_ms: int
 ) -> Iterator[tuple[bytes, bytes]]:
     """Keys and values, as in `timers` and in their order, of all that has not fired, wherever it waits.
+
+    Among them, after so many `LEAPS` over other topics' timers, the key of one of those and no value: so far nothing
+    else was found.
 
     :param topic: only messages of this topic; None for all topics.
     :param start: the key to begin with.
@@ -207,8 +217,8 @@ def _timers_of(
 ) -> Iterator[tuple[bytes, bytes]]:
     """A topic's timers, leaping over the other topics'.
 
-    `held` tells in which spans of time the topic has any; within such a span every millisecond is
-    sought directly.
+    `held` tells in which spans of time the topic has any, and how many; within such a span every millisecond is
+    sought directly. See `pending_timers` about keys without a value.
     """
     name = topic + b"\0"
     held = txn.cursor(db=store.tables.held)
@@ -216,16 +226,22 @@ def _timers_of(
     end = pack_u64(end_ms)
     if not held.set_range(held_key(topic, int.from_bytes(start[:8]) // HELD_SPAN_MS)):
         return
-    for held_row in held.iternext(keys=True, values=False):
+    for held_row, count in held:
         if held_row[:-8] != name:
             return
         span = int.from_bytes(held_row[-8:])
         last = min(end, pack_u64((span + 1) * HELD_SPAN_MS))
-        key = max(start, pack_u64(span * HELD_SPAN_MS) + name)
-        timers.set_range(key)
-        while seek_topic(timers, name, last):
-            yield timers.key(), timers.value()
-            timers.next()
+        timers.set_range(max(start, pack_u64(span * HELD_SPAN_MS) + name))
+        left = int.from_bytes(count)
+        while left:
+            if seek_topic(timers, name, last, LEAPS):
+                yield timers.key(), timers.value()
+                timers.next()
+                left -= 1
+            elif b"" < timers.key() < last:
+                yield timers.key(), b""
+            else:
+                break
 
 
 def _newest_first(txn: lmdb.Transaction, table: lmdb._Database, prefix: bytes) -> Iterator[bytes]:

@@ -7,11 +7,13 @@ import lmdb
 from storage.keys import pack_u64
 
 
-def seek_topic(cursor: lmdb.Cursor, name: bytes, bound: bytes) -> bool:
+def seek_topic(cursor: lmdb.Cursor, name: bytes, bound: bytes, leaps: int | None = None) -> bool:
     """Leap, from the timer that the cursor stands on, if any, to the next one of a topic; False when there
     is none before `bound`.
 
     :param name: the topic and a zero byte, as in the timers' keys.
+    :param leaps: False as well after so many, a microsecond each; then the cursor stands on another topic's timer
+        before `bound`, and may go on.
     """
     while True:
         key = cursor.key()
@@ -20,6 +22,10 @@ def seek_topic(cursor: lmdb.Cursor, name: bytes, bound: bytes) -> bool:
         own = key[8:]
         if own.startswith(name):
             return True
+        if leaps is not None:
+            if not leaps:
+                return False
+            leaps -= 1
         time = key[:8] if own < name else pack_u64(int.from_bytes(key[:8]) + 1)
         if not cursor.set_range(time + name):
             return False

@@ -262,6 +262,31 @@ class TestScan:
         assert found == [b"wanted"]
         assert pages == 3
 
+    def test_a_search_among_other_topics_ends_early_and_goes_on(
+        self, folder: Folder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(lookup, "LEAPS", 3)
+        monkeypatch.setattr(lookup, "LEAPS_WEIGH", 7)
+        monkeypatch.setattr(lookup, "MAX_TIMERS_SCANNED", 10)
+        store = folder.open(inbox_size=1)
+        for due_ms in range(1_000, 1_100):
+            for other in (b"a", b"z"):
+                hold(store, Sample(b"x", other), due_ms)
+        for due_ms in (1_000, 1_044, 1_044, 1_099, 1_200):
+            hold(store, Sample(b"%d" % due_ms), due_ms)
+        store.commit()
+        store = folder.open()
+        hold(store, Sample(b"in memory"), 1_050)
+        store.commit()
+        found: list[bytes] = []
+        pages, cursor = 0, None
+        while pages == 0 or cursor is not None:
+            page = pending_page(store, topic=TOPIC, cursor=cursor)
+            found += [id_of(one.record) for one in page.found]
+            pages, cursor = pages + 1, page.cursor
+        assert found == [b"1000", b"1044", b"1044", b"in memory", b"1099", b"1200"]
+        assert pages > 5
+
     def test_a_topic_is_found_among_many_others(self, store: Store) -> None:
         # In the seconds before, between and after, and in its own milliseconds before and after.
         others = [b"a", b"orde", b"order", b"orders2", b"z"]

@@ -1,0 +1,102 @@
+"""Counting what is due when: every way of counting gives the same numbers, in pieces of any size."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from storage import Columns, Store, count_due, count_soon, due_range, lookup, pause_topic, timeline
+from tests.storage.folder import Folder
+from tests.storage.sample import Sample, fire, hold
+
+HOUR_MS = 3_600_000
+TOPICS = (b"bills", b"orders", b"orders2")
+PAUSED = b"paused"
+
+
+def counted(
+    store: Store, columns: Columns, topic: bytes | None = None
+) -> Counter[tuple[bytes, int]]:
+    """All pieces."""
+    counts: Counter[tuple[bytes, int]] = Counter()
+    cursor: bytes | None = None
+    while True:
+        tally = count_due(store, columns, topic=topic, cursor=cursor)
+        assert tally.rows <= timeline.MAX_ROWS + timeline.LEAPS_WEIGH
+        counts.update(tally.counts)
+        cursor = tally.cursor
+        if cursor is None:
+            return counts
+
+
+def fill(folder: Folder) -> tuple[Store, list[tuple[bytes, int]]]:
+    """A store with timers in the table, in the inbox, and of a paused topic; and of what topic and when each is due."""
+    chance = random.Random(7)
+    due = [(chance.choice(TOPICS), chance.randrange(HOUR_MS, 9 * HOUR_MS)) for _ in range(300)]
+    due += [(chance.choice(TOPICS), 2 * HOUR_MS + chance.randrange(200)) for _ in range(200)]
+    store = folder.open(inbox_size=1)
+    pause_topic(store, PAUSED, 0)
+    due += [(PAUSED, 100), (PAUSED, 40 * HOUR_MS)]
+    for at, (topic, due_ms) in enumerate(due):
+        if at == 400:
+            store.commit()
+            store = folder.open()
+        hold(store, Sample(b"%d" % at, topic), due_ms)
+    store.commit()
+    fire(store, 200)
+    return store, due
+
+
+@pytest.mark.parametrize("width_ms", [100, 999, 10_000, 60_000, HOUR_MS, 6 * HOUR_MS])
+@pytest.mark.parametrize("rows", [1, 50, 3_000])
+def test_counts_are_what_is_there(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, width_ms: int, rows: int
+) -> None:
+    monkeypatch.setattr(timeline, "MAX_ROWS", rows)
+    monkeypatch.setattr(lookup, "LEAPS", 2)
+    store, due = fill(folder)
+    for begin_ms, number in ((0, 41 * HOUR_MS // width_ms + 1), (2 * HOUR_MS, 3)):
+        columns = Columns(begin_ms, width_ms, number)
+        expected = Counter(
+            (topic, (due_ms - begin_ms) // width_ms)
+            for topic, due_ms in due
+            if begin_ms <= due_ms < columns.end_ms
+        )
+        assert counted(store, columns) == expected
+        for topic in (*TOPICS, PAUSED, b"nobody"):
+            own = {place: count for place, count in expected.items() if place[0] == topic}
+            assert counted(store, columns, topic) == own
+
+
+def test_what_is_due_soon(folder: Folder) -> None:
+    store, due = fill(folder)
+    bounds = (5, 60, 3_600, 14_400, 28_800, 864_000)
+    for now_ms in (2 * HOUR_MS - 4_950, 2 * HOUR_MS - 12_345, HOUR_MS, 50 * HOUR_MS):
+        begin_ms = now_ms - now_ms % 10_000
+        times = [due_ms for _, due_ms in due]
+        first = sum(now_ms < due_ms <= now_ms + 5_000 for due_ms in times)
+        expected = [first]
+        for below, bound in zip((0, *bounds[1:]), bounds[1:], strict=False):
+            start, end = begin_ms + below * 1_000, begin_ms + bound * 1_000
+            expected.append(sum(start <= due_ms < end for due_ms in times))
+        expected[1] = max(0, expected[1] - first)
+        assert count_soon(store, now_ms, bounds) == expected
+
+
+def test_the_first_and_the_last(folder: Folder) -> None:
+    store = folder.open(inbox_size=1)
+    assert due_range(store) is None
+    hold(store, Sample(b"a"), 5_000)
+    store.commit()
+    assert due_range(store) == (5_000, 5_000)
+    store = folder.open()
+    for due_ms in (4_000, 9_000, 7_000):
+        hold(store, Sample(b"b"), due_ms)
+    store.commit()
+    assert due_range(store) == (4_000, 9_000)
+    assert fire(store, 4_000) == 1
+    assert due_range(store) == (5_000, 9_000)
+    assert fire(store, 5_000) == 1
+    assert due_range(store) == (7_000, 9_000)

@@ -17,7 +17,13 @@ from typing import NamedTuple
 
 import lmdb
 
-from storage.environment import Tables, lock_folder, open_tables
+from storage.environment import (
+    MAX_READERS,
+    Tables,
+    lock_folder,
+    open_tables,
+    too_many_readers,
+)
 from storage.errors import DataFolderError, StorageError
 from storage.inbox import recover
 from storage.keys import TermsOf, split_timer_key
@@ -163,9 +169,12 @@ def _reading(data: Path, *, older: bool = False) -> Iterator[lmdb.Environment]:
             str(data),
             map_size=file.stat().st_size + _GROWTH,
             max_dbs=len(Tables._fields),
+            max_readers=MAX_READERS,
             readonly=True,
             readahead=False,
         )
+    except lmdb.ReadersFullError as error:
+        raise too_many_readers(data) from error
     except (OSError, lmdb.Error) as error:
         raise DataFolderError(f"cannot read the data folder {data}: {error}") from error
     with environment:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import lmdb
 
-from storage.errors import DataFolderError, StorageFullError
+from storage.errors import DataFolderError, StorageError, StorageFullError
 from storage.upgrades import FORMAT, FORMAT_VERSION, upgrade
 
 LOCK_FILE = "tidegate.lock"
@@ -25,6 +25,10 @@ LOCK_FILE = "tidegate.lock"
 ROOM_FACTOR = 8
 """Pages a batch may dirty, as a multiple of its bytes: every row of a small batch can touch a leaf
 of its own."""
+
+
+MAX_READERS = 64
+"""Views of the file at one time, of all processes: the gateway needs two, a backup or an export one each."""
 
 
 class Tables(NamedTuple):
@@ -75,7 +79,7 @@ class Environment:
                     str(path),
                     map_size=max(map_size, _file_size(path)),
                     max_dbs=len(Tables._fields),
-                    max_readers=64,
+                    max_readers=MAX_READERS,
                     sync=sync,
                     metasync=sync,
                     # The index is far larger than memory and read at random: read-ahead would fetch
@@ -116,6 +120,27 @@ class Environment:
         self._map_size = size
         self._lacking = 0
 
+    def view(self) -> lmdb.Transaction:
+        """A view of what is committed. Close it soon: meanwhile no page that is freed can be used again.
+
+        :raises StorageError: when `MAX_READERS` are open.
+        """
+        try:
+            return self.lmdb.begin()
+        except lmdb.ReadersFullError:
+            self.forget_dead_readers()
+        try:
+            return self.lmdb.begin()
+        except lmdb.ReadersFullError as error:
+            raise too_many_readers(self.path) from error
+
+    def forget_dead_readers(self) -> int:
+        """Free the pages, and the places, of processes that died while they read the file.
+
+        :returns: how many places.
+        """
+        return self.lmdb.reader_check()
+
     def was_full(self, batch_bytes: int) -> None:
         """Note that a batch did not fit into the map, as happens when most of it came only after
         its transaction had begun: the next batch gets a map with room for another one like it."""
@@ -130,6 +155,14 @@ class Environment:
     def close(self) -> None:
         """Close the file and let go of the folder."""
         self._opened.close()
+
+
+def too_many_readers(path: Path) -> StorageError:
+    """What to say when `MAX_READERS` views of a folder are open."""
+    return StorageError(
+        f"the data folder {path} is read {MAX_READERS} times at once, and cannot be once more: "
+        "wait until backups and exports of it are done"
+    )
 
 
 def open_tables(environment: lmdb.Environment, *, create: bool = True) -> Tables:

@@ -38,6 +38,8 @@ def remove_expired(
     :param own_before_ms: such times of the topics that have their own, for what is in their queues.
     :returns: how many were removed; fewer than `limit` means that nothing is left to do.
     """
+    # What an export that was killed still holds could not be used again.
+    store.environment.forget_dead_readers()
     txn = store.batch_transaction()
     removed = 0
     for topic, number in list(_queues(store, txn)):

@@ -164,7 +164,7 @@ class Store:
         """Those of them, and of those from before, that have fired."""
         self.write_seconds = 0.0
         """How long the last commit took to write its pages and have the disk hold them."""
-        with self._lmdb.begin() as txn:
+        with self.environment.view() as txn:
             self._next_sequence = self._committed_sequence = _first_free_sequence(txn, self.tables)
             for key, value in txn.cursor(db=self.tables.offsets):
                 self._offsets[split_offset_key(key)] = U64.unpack(value)[0]
@@ -721,7 +721,7 @@ class Store:
         place = (topic, number)
         queue = self._queues.get(place)
         if queue is None:
-            with self._lmdb.begin() as txn:
+            with self.environment.view() as txn:
                 queue = self._queues[place] = open_queue(txn, self.tables, topic, number)
         return queue
 
@@ -737,23 +737,23 @@ class Store:
         """See `read_page`."""
         if offset >= queue.visible:
             return Page([], offset)
-        with self._lmdb.begin() as txn:
+        with self.environment.view() as txn:
             return read_page(txn, self.tables, queue, offset, limit, max_bytes, tag_hashes, matches)
 
     def offset_at(self, queue: Queue, stored_ms: int) -> int:
         """The first offset stored at `stored_ms` or later; the queue's end when there is none."""
-        with self._lmdb.begin() as txn:
+        with self.environment.view() as txn:
             return offset_at(txn, self.tables, queue, stored_ms)
 
     def stored_ms(self, queue: Queue, offset: int) -> int | None:
         """When the message at an offset entered its queue."""
-        with self._lmdb.begin() as txn:
+        with self.environment.view() as txn:
             row = row_at(txn, self.tables, queue, offset)
         return row[1] if row is not None else None
 
     def next_due(self) -> int | None:
         """When the earliest timed message is due, in epoch ms, those of the open batch included."""
-        with self._lmdb.begin() as txn:
+        with self.environment.view() as txn:
             cursor = txn.cursor(db=self.tables.timers)
             cursor.first()
             earliest = _earlier(cursor.key(), self.inbox.first())
@@ -770,17 +770,17 @@ class Store:
 
     def topics(self) -> list[tuple[bytes, bytes]]:
         """All topics with their settings."""
-        with self._lmdb.begin() as txn:
+        with self.environment.view() as txn:
             return list(txn.cursor(db=self.tables.topics))
 
     def groups(self) -> list[tuple[bytes, bytes]]:
         """All consumer groups with their settings."""
-        with self._lmdb.begin() as txn:
+        with self.environment.view() as txn:
             return list(txn.cursor(db=self.tables.groups))
 
     def notes(self) -> list[tuple[bytes, bytes]]:
         """All notes by name, in the order of their names."""
-        with self._lmdb.begin() as txn:
+        with self.environment.view() as txn:
             rows = rows_with_prefix(txn, self.tables.meta, NOTE)
             return [(name[len(NOTE) :], value) for name, value in rows]
 
@@ -791,7 +791,7 @@ class Store:
     def usage(self) -> Usage:
         """What the data folder takes up; it costs no reading of rows."""
         info = self._lmdb.info()
-        with self._lmdb.begin() as txn:
+        with self.environment.view() as txn:
             stats = [txn.stat(), *(txn.stat(table) for table in self.tables)]
             messages = txn.stat(self.tables.messages)["entries"]
             halves = txn.stat(self.tables.halves)["entries"]
@@ -811,7 +811,7 @@ class Store:
 
     def oldest_record(self) -> bytes | None:
         """The message that was accepted first among those still held."""
-        with self._lmdb.begin() as txn:
+        with self.environment.view() as txn:
             cursor = txn.cursor(db=self.tables.messages)
             return cursor.value() if cursor.first() else None
 
@@ -820,8 +820,8 @@ class Store:
         return sum(self.held.messages.values())
 
     def read_transaction(self) -> lmdb.Transaction:
-        """A view of what is committed, for the other files of this room."""
-        return self._lmdb.begin()
+        """A view of what is committed, for the other files of this room; see `Environment.view`."""
+        return self.environment.view()
 
     def sync(self) -> None:
         """Have the disk hold what was committed without `sync`. Another thread may call it."""

@@ -24,7 +24,7 @@ def counted(
     cursor: bytes | None = None
     while True:
         tally = count_due(store, columns, topic=topic, cursor=cursor)
-        assert tally.rows <= timeline.MAX_ROWS + timeline.LEAPS_WEIGH
+        assert tally.rows <= timeline.MAX_ROWS + lookup.LEAPS_WEIGH
         counts.update(tally.counts)
         cursor = tally.cursor
         if cursor is None:

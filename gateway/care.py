@@ -1,4 +1,4 @@
-"""The commands that look after a data folder: `fsck`, `backup`, `restore`, `compact`, `export`,
+"""The commands that look after a data folder: `fsck` (see there), `backup`, `restore`, `compact`, `export`,
 `import` and `drain`.
 
 Exit status beside those of `gateway.cli`: 4 faults were found, or not every message could be sent.
@@ -14,12 +14,11 @@ from typing import IO, Any, Final
 
 import rich_click as click
 
+from gateway.fsck import fsck
+
 _FAULTY: Final = 4
 _TELL_EVERY_S: Final = 1.0
 """How often a long piece of work says on standard error how far it is."""
-
-MOST_FAULTS_SHOWN: Final = 100
-"""Faults that are printed one by one; with a damaged file there can be millions."""
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -35,40 +34,6 @@ _data = click.option(
 
 def _tell(text: str) -> None:
     click.echo(text, err=True)
-
-
-@click.command()
-@_data
-def fsck(data: Path) -> None:
-    """Check a data folder: every table against every other. No gateway may be serving from it.
-
-    Nothing is changed. Each fault is a line on standard output, progress is told on standard error.
-    The status is 0 when the folder is sound and 4 when it is not. To check a gateway that serves,
-    take a backup and check that.
-
-    \b
-    Examples:
-      tidegate fsck --data ./data
-      tidegate backup --data ./data --to /tmp/copy && tidegate fsck --data /tmp/copy
-    """
-    from gateway.display import printable
-    from gateway.intake import terms_of
-    from storage import Store, find_faults
-
-    _must_exist(data)
-    store = Store(data, terms_of)
-    try:
-        faults = find_faults(store, lambda name, rows: _tell(f"checking {rows:,} {name}"))
-    finally:
-        store.close()
-    for fault in faults[:MOST_FAULTS_SHOWN]:
-        click.echo(printable(fault))
-    if len(faults) > MOST_FAULTS_SHOWN:
-        click.echo(f"and {len(faults) - MOST_FAULTS_SHOWN:,} more")
-    if faults:
-        _tell(f"{len(faults):,} faults: restore a backup, see docs/disaster-recovery.md")
-        sys.exit(_FAULTY)
-    _tell("no faults")
 
 
 def _must_exist(data: Path) -> None:

@@ -4,22 +4,25 @@ operators."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import NamedTuple
 
 import lmdb
 
 from storage.check_held import check_held
+from storage.environment import Tables
 from storage.keys import (
     ENDS_VALUE,
     HALF_VALUE,
+    NO_MESSAGE,
     PAUSE_VALUE,
     QUEUE_VALUE,
     RECURRENCE_VALUE,
     TIMER_VALUE,
     IdRow,
     Terms,
+    TermsOf,
     key_prefix,
     pack_u64,
     planned_key,
@@ -37,89 +40,111 @@ Progress = Callable[[str, int], None]
 
 
 class _Place(NamedTuple):
-    """Where a table says that a message belongs; `due_ms` is None where the table does not tell."""
+    """Where a table says that a message belongs; `due_ms` is None where the table does not tell, and
+    `entered_ms` where it is not in its queue."""
 
     topic: bytes
     queue: int
     due_ms: int | None
+    tag_hash: int
+    entered_ms: int | None = None
+
+
+class View(NamedTuple):
+    """A state of all tables, and what reads them.
+
+    :param terms_of: see `Store`.
+    :param inbox: timers, keys and values, that are in no table.
+    """
+
+    txn: lmdb.Transaction
+    tables: Tables
+    terms_of: TermsOf
+    inbox: Sequence[tuple[bytes, bytes]]
 
 
 def find_faults(store: Store, progress: Progress | None = None) -> list[str]:
-    """Each contradiction between two tables, as a sentence; none in a sound database.
+    """Each contradiction between two tables of a store, as a sentence; none in a sound one."""
+    with store.read_transaction() as txn:
+        inbox = store.inbox.rows()
+        return check(View(txn, store.tables, store.terms_of, inbox), progress)
+
+
+def check(view: View, progress: Progress | None = None) -> list[str]:
+    """Each contradiction between two tables, as a sentence. Their rows have the shapes that `shapes` tells of.
 
     What LMDB itself cannot read ends the check, and is the last sentence.
     """
     faults: list[str] = []
-    tables = store.tables
+    tables = view.tables
+
+    def begin(name: str, *looked_at: lmdb._Database, more: int = 0) -> None:
+        if progress is not None:
+            rows = sum(view.txn.stat(table)["entries"] for table in looked_at)
+            progress(name, rows + more)
+
     try:
-        with store.read_transaction() as txn:
-
-            def begin(name: str, *looked_at: lmdb._Database, more: int = 0) -> None:
-                if progress is not None:
-                    rows = sum(txn.stat(table)["entries"] for table in looked_at)
-                    progress(name, rows + more)
-
-            begin("timers", tables.timers, more=len(store.inbox))
-            pending = _check_timers(store, txn, faults)
-            begin("sums of timers", tables.held, tables.hours, tables.totals)
-            check_held(txn, tables, faults)
-            begin("paused topics", tables.waiting)
-            _check_paused(store, txn, faults)
-            begin("debounced keys", tables.debounced)
-            _check_debounced(store, txn, faults, pending)
-            begin("queues", tables.queues)
-            queued = _check_queues(store, txn, faults)
-            begin("aborted messages", tables.aborted)
-            aborted = _check_aborted(store, txn, faults)
-            begin("halves of transactions", tables.halves)
-            halves = _check_halves(store, txn, faults)
-            begin("popped messages", tables.pops)
-            _check_pops(store, txn, faults)
-            begin("recurring messages", tables.recurring)
-            _check_recurring(store, txn, faults)
-            begin("messages", tables.messages)
-            _check_messages(store, txn, faults, pending, queued, aborted, halves)
-            begin("ids and keys", tables.ids, tables.keys)
-            _check_indexes(store, txn, faults)
+        begin("timers", tables.timers, more=len(view.inbox))
+        pending = _check_timers(view, faults)
+        begin("sums of timers", tables.held, tables.hours, tables.totals)
+        check_held(view.txn, tables, faults)
+        begin("paused topics", tables.waiting)
+        _check_paused(view, faults)
+        begin("debounced keys", tables.debounced)
+        _check_debounced(view, faults, pending)
+        begin("queues", tables.queues)
+        queued = _check_queues(view, faults)
+        begin("aborted messages", tables.aborted)
+        aborted = _check_aborted(view, faults)
+        begin("halves of transactions", tables.halves)
+        halves = _check_halves(view, faults)
+        begin("popped messages", tables.pops)
+        _check_pops(view, faults)
+        begin("recurring messages", tables.recurring)
+        _check_recurring(view, faults)
+        begin("messages", tables.messages)
+        _check_messages(view, faults, pending, queued, aborted, halves)
+        begin("ids and keys", tables.ids, tables.keys)
+        _check_indexes(view, faults)
     except lmdb.Error as error:
         faults.append(f"LMDB cannot read its file: {error}")
     return faults
 
 
-def _terms_of(store: Store, record: bytes) -> Terms | None:
+def _terms_of(view: View, record: bytes) -> Terms | None:
     """A record's terms; None where the record itself is damaged."""
     try:
-        return store.terms_of(record)
+        return view.terms_of(record)
     except ValueError:
         return None
 
 
-def _check_timers(store: Store, txn: lmdb.Transaction, faults: list[str]) -> dict[int, _Place]:
+def _check_timers(view: View, faults: list[str]) -> dict[int, _Place]:
     pending: dict[int, _Place] = {}
-    inbox = store.inbox.between(b"", b"\xff", None)
-    waiting = waiting_timers(txn, store.tables, None, b"", b"\xff")
-    for key, value in chain(txn.cursor(db=store.tables.timers), inbox, waiting):
+    waiting = waiting_timers(view.txn, view.tables, None, b"", b"\xff")
+    for key, value in chain(view.txn.cursor(db=view.tables.timers), view.inbox, waiting):
         due_ms, topic, sequence, message_id = split_timer_key(key)
-        queue, _, size = TIMER_VALUE.unpack(value)
+        queue, tag_hash, size = TIMER_VALUE.unpack(value)
         if sequence in pending:
             faults.append(f"message {sequence} is timed twice")
-        pending[sequence] = _Place(topic, queue, due_ms)
-        record = txn.get(pack_u64(sequence), db=store.tables.messages)
+        pending[sequence] = _Place(topic, queue, due_ms, tag_hash)
+        record = view.txn.get(pack_u64(sequence), db=view.tables.messages)
         if record is None:
             faults.append(f"timer of message {sequence}: the message is missing")
         elif size != len(record):
             faults.append(f"timer of message {sequence}: its size is wrong")
-        elif (terms := _terms_of(store, record)) and message_id != term(terms.message_id):
+        elif (terms := _terms_of(view, record)) and message_id != term(terms.message_id):
             faults.append(f"timer of message {sequence}: its id is wrong")
     return pending
 
 
-def _check_paused(store: Store, txn: lmdb.Transaction, faults: list[str]) -> None:
+def _check_paused(view: View, faults: list[str]) -> None:
     """What waits belongs to a paused topic, and is counted: else nothing would ever fire it."""
     found = Counter(
-        key[: key.index(0)] for key in txn.cursor(db=store.tables.waiting).iternext(values=False)
+        key[: key.index(0)]
+        for key in view.txn.cursor(db=view.tables.waiting).iternext(values=False)
     )
-    for topic, value in txn.cursor(db=store.tables.paused):
+    for topic, value in view.txn.cursor(db=view.tables.paused):
         noted = PAUSE_VALUE.unpack(value)[1]
         counted = found.pop(topic, 0)
         if noted != counted:
@@ -129,121 +154,123 @@ def _check_paused(store: Store, txn: lmdb.Transaction, faults: list[str]) -> Non
     ]
 
 
-def _check_debounced(
-    store: Store, txn: lmdb.Transaction, faults: list[str], pending: dict[int, _Place]
-) -> None:
+def _check_debounced(view: View, faults: list[str], pending: dict[int, _Place]) -> None:
     """Nothing that is pending with a debounced key is older than its row says: it would not be replaced."""
-    for name, value in txn.cursor(db=store.tables.debounced):
+    for name, value in view.txn.cursor(db=view.tables.debounced):
         topic, _, key = name.partition(b"\0")
         sequence = int.from_bytes(value)
         prefix = key_prefix(topic, key)
-        if txn.get(prefix + pack_u64(sequence), db=store.tables.keys) is None:
+        if view.txn.get(prefix + pack_u64(sequence), db=view.tables.keys) is None:
             faults.append(f"debounced {name!r}: message {sequence} does not have the key")
-        for row, _ in rows_with_prefix(txn, store.tables.keys, prefix):
+        for row, _ in rows_with_prefix(view.txn, view.tables.keys, prefix):
             older = int.from_bytes(row[len(prefix) :]) if len(row) == len(prefix) + 8 else sequence
             if older < sequence and older in pending:
                 faults.append(f"debounced {name!r}: message {older} is pending before {sequence}")
 
 
-def _check_queues(store: Store, txn: lmdb.Transaction, faults: list[str]) -> dict[int, _Place]:
+def _check_queues(view: View, faults: list[str]) -> dict[int, _Place]:
     queued: dict[int, _Place] = {}
-    ends = {prefix: ENDS_VALUE.unpack(value) for prefix, value in txn.cursor(db=store.tables.ends)}
+    ends = {
+        prefix: ENDS_VALUE.unpack(value) for prefix, value in view.txn.cursor(db=view.tables.ends)
+    }
     expected = {prefix: first for prefix, (first, _) in ends.items()}
     newest: dict[bytes, int] = {}
-    for key, value in txn.cursor(db=store.tables.queues):
+    for key, value in view.txn.cursor(db=view.tables.queues):
         topic, number, offset = split_queue_key(key)
         prefix = key[:-8]
         place = f"{topic!r} queue {number} offset {offset}"
         if offset != expected.get(prefix, 0):
             faults.append(f"{place}: offset {expected.get(prefix, 0)} should come before it")
         expected[prefix] = offset + 1
-        sequence, _, size, stored_ms = QUEUE_VALUE.unpack(value)
+        sequence, tag_hash, size, stored_ms = QUEUE_VALUE.unpack(value)
         if stored_ms < newest.get(prefix, 0):
             faults.append(f"{place}: its time is before that of the offset before it")
         newest[prefix] = stored_ms
+        if sequence == NO_MESSAGE:
+            continue
         if sequence in queued:
             faults.append(f"message {sequence} is queued twice")
-        queued[sequence] = _Place(topic, number, None)
-        record = txn.get(pack_u64(sequence), db=store.tables.messages)
+        queued[sequence] = _Place(topic, number, None, tag_hash, stored_ms)
+        record = view.txn.get(pack_u64(sequence), db=view.tables.messages)
         if record is None or len(record) != size:
             faults.append(f"{place}: message {sequence} is not as noted")
     for prefix, (first, next_offset) in ends.items():
+        noted = f"ends {prefix!r}: {first} to {next_offset} noted"
         if prefix not in newest and first != next_offset:
-            faults.append(
-                f"ends {prefix!r}: {first} to {next_offset} noted, but the queue is empty"
-            )
+            faults.append(f"{noted}, but the queue is empty")
+        elif prefix in newest and next_offset > expected[prefix]:
+            faults.append(f"{noted}, but the queue ends before {expected[prefix]}")
     return queued
 
 
-def _check_aborted(store: Store, txn: lmdb.Transaction, faults: list[str]) -> dict[int, int]:
+def _check_aborted(view: View, faults: list[str]) -> dict[int, int]:
     aborted: dict[int, int] = {}
-    for key in txn.cursor(db=store.tables.aborted).iternext(values=False):
+    for key in view.txn.cursor(db=view.tables.aborted).iternext(values=False):
         sequence = int.from_bytes(key[8:])
         if sequence in aborted:
             faults.append(f"message {sequence} is aborted twice")
         aborted[sequence] = int.from_bytes(key[:8])
-        if txn.get(key[8:], db=store.tables.messages) is None:
+        if view.txn.get(key[8:], db=view.tables.messages) is None:
             faults.append(f"aborted message {sequence} is missing")
     return aborted
 
 
-def _check_halves(store: Store, txn: lmdb.Transaction, faults: list[str]) -> set[int]:
+def _check_halves(view: View, faults: list[str]) -> set[int]:
     """Halves have a message and a check each, and no index knows them."""
     due: dict[bytes, bytes] = {}
-    for key in txn.cursor(db=store.tables.checks).iternext(values=False):
+    for key in view.txn.cursor(db=view.tables.checks).iternext(values=False):
         if key[8:] in due:
             faults.append(f"half {int.from_bytes(key[8:])} is to be checked twice")
         due[key[8:]] = key[:8]
     halves: set[int] = set()
-    for number, value in txn.cursor(db=store.tables.halves):
+    for number, value in view.txn.cursor(db=view.tables.halves):
         sequence = int.from_bytes(number)
         halves.add(sequence)
         if due.pop(number, None) != pack_u64(HALF_VALUE.unpack(value)[0]):
             faults.append(f"half {sequence}: halves and checks disagree")
-        record = txn.get(number, db=store.tables.messages)
+        record = view.txn.get(number, db=view.tables.messages)
         if record is None:
             faults.append(f"half {sequence}: the message is missing")
             continue
-        terms = _terms_of(store, record)
+        terms = _terms_of(view, record)
         row = term(terms.message_id) + b"\0" + number if terms is not None else None
-        if row is not None and txn.get(row, db=store.tables.ids) is not None:
+        if row is not None and view.txn.get(row, db=view.tables.ids) is not None:
             faults.append(f"half {sequence} is in the ids")
     faults += [f"check of half {int.from_bytes(number)}: no such half" for number in due]
     return halves
 
 
-def _check_pops(store: Store, txn: lmdb.Transaction, faults: list[str]) -> None:
+def _check_pops(view: View, faults: list[str]) -> None:
     """Every popped message has been in its queue, and its group's progress is behind it. It may
     have been removed meanwhile, and progress may have been set back."""
-    for key, value in txn.cursor(db=store.tables.pops):
+    for key, value in view.txn.cursor(db=view.tables.pops):
         back_ms, _, topic, queue, offset = split_pop_key(key)
         if int.from_bytes(value) > back_ms:
             faults.append(f"popped {key!r}: it comes back before it was popped")
-        if offset >= open_queue(txn, store.tables, topic, queue).next:
+        if offset >= open_queue(view.txn, view.tables, topic, queue).next:
             faults.append(f"popped {key!r}: its queue has no such message")
 
 
-def _check_recurring(store: Store, txn: lmdb.Transaction, faults: list[str]) -> None:
+def _check_recurring(view: View, faults: list[str]) -> None:
     """Every recurring message says when it fires next, and is planned for then unless it is paused."""
-    tables = store.tables
+    tables = view.tables
     expected: set[bytes] = set()
-    for key, value in txn.cursor(db=tables.recurrences):
+    for key, value in view.txn.cursor(db=tables.recurrences):
         next_ms, _, paused = RECURRENCE_VALUE.unpack(value)
         if not paused:
             expected.add(planned_key(next_ms, key))
-        if txn.get(key, db=tables.recurring) is None:
+        if view.txn.get(key, db=tables.recurring) is None:
             faults.append(f"recurring {key!r}: its definition is missing")
-    for key in txn.cursor(db=tables.recurring).iternext(values=False):
-        if txn.get(key, db=tables.recurrences) is None:
+    for key in view.txn.cursor(db=tables.recurring).iternext(values=False):
+        if view.txn.get(key, db=tables.recurrences) is None:
             faults.append(f"recurring {key!r}: nothing says when it fires")
-    planned = set(txn.cursor(db=tables.planned).iternext(values=False))
+    planned = set(view.txn.cursor(db=tables.planned).iternext(values=False))
     faults += [f"planned {key!r}: no recurring message says so" for key in planned - expected]
     faults += [f"planned {key!r} is missing" for key in expected - planned]
 
 
 def _check_messages(
-    store: Store,
-    txn: lmdb.Transaction,
+    view: View,
     faults: list[str],
     pending: dict[int, _Place],
     queued: dict[int, _Place],
@@ -252,12 +279,12 @@ def _check_messages(
 ) -> None:
     """Every message is in exactly one of the four states, at its own place, and in the indexes;
     halves are in none."""
-    for number, record in txn.cursor(db=store.tables.messages):
+    for number, record in view.txn.cursor(db=view.tables.messages):
         sequence = int.from_bytes(number)
         states = sum(sequence in state for state in (pending, queued, aborted, halves))
         if states != 1:
             faults.append(f"message {sequence} is in {states} states")
-        terms = _terms_of(store, record)
+        terms = _terms_of(view, record)
         if terms is None:
             faults.append(f"message {sequence}: its record cannot be read")
         if terms is None or sequence in halves:
@@ -265,7 +292,9 @@ def _check_messages(
         place = pending.get(sequence) or queued.get(sequence)
         if place is not None and place[:2] != (terms.topic, terms.queue):
             faults.append(f"message {sequence} is in {place.topic!r} queue {place.queue}")
-        row = txn.get(term(terms.message_id) + b"\0" + number, db=store.tables.ids)
+        if place is not None and place.tag_hash != terms.tag_hash:
+            faults.append(f"message {sequence}: the hash of its tag is wrong")
+        row = view.txn.get(term(terms.message_id) + b"\0" + number, db=view.tables.ids)
         if row is None:
             faults.append(f"message {sequence} is missing from the ids")
         else:
@@ -273,26 +302,30 @@ def _check_messages(
             noted = IdRow.unpack(row)
             if due_ms not in (None, noted.due_ms):
                 faults.append(f"message {sequence}: ids and timers disagree")
+            entered_ms = place.entered_ms if place is not None else None
+            if entered_ms is not None and entered_ms < noted.due_ms:
+                faults.append(f"message {sequence}: the ids say that it is due after it fired")
             if aborted.get(sequence, 0) != noted.aborted_ms:
                 faults.append(f"message {sequence}: ids and aborted disagree")
         for key in terms.keys:
-            if txn.get(key_prefix(terms.topic, term(key)) + number, db=store.tables.keys) is None:
+            name = key_prefix(terms.topic, term(key)) + number
+            if view.txn.get(name, db=view.tables.keys) is None:
                 faults.append(f"message {sequence} is missing from the keys")
 
 
-def _check_indexes(store: Store, txn: lmdb.Transaction, faults: list[str]) -> None:
+def _check_indexes(view: View, faults: list[str]) -> None:
     """Every row of an index leads to a message that belongs there."""
-    for key in txn.cursor(db=store.tables.ids).iternext(values=False):
-        record = txn.get(key[-8:], db=store.tables.messages)
+    for key in view.txn.cursor(db=view.tables.ids).iternext(values=False):
+        record = view.txn.get(key[-8:], db=view.tables.messages)
         if record is None:
             faults.append(f"ids {key!r}: the message is missing")
-        elif (terms := _terms_of(store, record)) and key[:-9] != term(terms.message_id):
+        elif (terms := _terms_of(view, record)) and key[:-9] != term(terms.message_id):
             faults.append(f"ids {key!r}: the message has another id")
-    for key in txn.cursor(db=store.tables.keys).iternext(values=False):
-        record = txn.get(key[-8:], db=store.tables.messages)
+    for key in view.txn.cursor(db=view.tables.keys).iternext(values=False):
+        record = view.txn.get(key[-8:], db=view.tables.messages)
         if record is None:
             faults.append(f"keys {key!r}: the message is missing")
             continue
-        terms = _terms_of(store, record)
+        terms = _terms_of(view, record)
         if terms and key[:-8] not in {key_prefix(terms.topic, term(one)) for one in terms.keys}:
             faults.append(f"keys {key!r}: the message has another key")

@@ -57,7 +57,13 @@ def back_up(data: Path, target: Path) -> int:
         empty folder.
     :raises StorageError: when the copy could not be written.
     """
-    with _reading(data, older=True) as environment, _new_folder(target) as unfinished:
+    with _reading(data, older=True) as environment:
+        return copy_open(environment, target)
+
+
+def copy_open(environment: lmdb.Environment, target: Path) -> int:
+    """Copy a data folder that is open in this process: see `back_up`."""
+    with _new_folder(target) as unfinished:
         environment.copy(str(unfinished), compact=True)
         _sync(unfinished / DATA_FILE)
         return (unfinished / DATA_FILE).stat().st_size

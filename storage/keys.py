@@ -49,6 +49,9 @@ moved to the group's retry topic. The group's progress is behind it already.
 A recurring message has a row in `recurring`, written when it is set, and one in `recurrences`,
 written with every occurrence. While it is not paused it has one in `planned` as well.
 
+A row of `queues` whose sequence is 0 is an offset that has no message any more: a damaged folder was
+repaired.
+
 `ends` is written when retention shortens a queue; without a row, a queue begins at 0 and ends
 behind its last row.
 
@@ -81,6 +84,9 @@ HELD_SPAN_MS = 10_000
 """Length of the spans of time in which `held` counts. Shorter ones let a listing of one topic leap more exactly over
 the others', longer ones let the messages of a commit share their rows: with spans of a second and delays of an hour
 or two, nearly each message dirtied a page for its count alone."""
+
+NO_MESSAGE = 0
+"""The sequence, in `queues`, of an offset that has no message."""
 
 HELD_SPANS_OF_AN_HOUR = 360
 """Spans of `held` in a row of `hours`, which serves counts of many days. There the time stands before the topic: what

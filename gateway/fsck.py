@@ -1,0 +1,148 @@
+"""`tidegate fsck`: checks a data folder and, where it is told to, repairs it.
+
+Exit status beside those of `gateway.cli`: 4 faults were found, or are left.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import rich_click as click
+
+if TYPE_CHECKING:
+    from storage import Findings, Inspection
+
+_FAULTY: Final = 4
+
+MOST_SHOWN: Final = 100
+"""Faults that are printed one by one, and repairs; with a damaged file there can be millions."""
+
+
+@click.command()
+@click.option(
+    "--data",
+    required=True,
+    envvar="TIDEGATE_DATA",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="The gateway's data folder. Variable: TIDEGATE_DATA.",
+)
+@click.option("--repair", is_flag=True, help="Repair what can be repaired, after asking.")
+@click.option("--yes", is_flag=True, help="Repair without asking.")
+@click.option(
+    "--copy-to",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="A folder to be made, for a copy as it was before the repair. Default: beside the data folder.",
+)
+@click.option("--no-copy", is_flag=True, help="Repair without a copy, where the disk has no room.")
+def fsck(data: Path, *, repair: bool, yes: bool, copy_to: Path | None, no_copy: bool) -> None:
+    """Check a data folder: every table against every other. No gateway may be serving from it.
+
+    Each fault is a line on standard output, and behind them stands what --repair would do about them.
+    Nothing is changed without it. The status is 0 when the folder is sound and 4 when it is not. To
+    check a gateway that serves, take a backup and check that.
+
+    With --repair the folder is copied first, without its free pages; then all that was named is done in
+    one transaction. No message is deleted: a record that cannot be read is moved into the file
+    repairs-TIME.jsonl in the folder, where every row stands that was taken out or changed, as it was.
+    The status is 4 when a fault is left.
+
+    \b
+    Examples:
+      tidegate fsck --data ./data
+      tidegate backup --data ./data --to /tmp/copy && tidegate fsck --data /tmp/copy
+      tidegate fsck --data ./data --repair
+      tidegate fsck --data ./data --repair --yes --copy-to /backups/before-repair
+    """
+    from gateway.records import READER
+    from storage import DataFolderError, Inspection
+
+    if not repair and (yes or no_copy or copy_to is not None):
+        raise click.UsageError("--yes, --copy-to and --no-copy go with --repair")
+    if no_copy and copy_to is not None:
+        raise click.UsageError("either --copy-to or --no-copy")
+    if not (data / "data.mdb").is_file():
+        raise DataFolderError(f"{data} is not a data folder: it has no data.mdb")
+    inspection = Inspection(data, READER, time.time_ns() // 1_000_000)
+    try:
+        found = inspection.find(_progress)
+        if not found.faults:
+            _tell("no faults")
+            return
+        _show(found.faults, len(found.faults))
+        _tell(f"{len(found.faults):,} faults")
+        _foretell(found)
+        if not repair:
+            _tell("restore a backup, or repair: see docs/disaster-recovery.md")
+            sys.exit(_FAULTY)
+        if not found.made:
+            sys.exit(_FAULTY)
+        if not yes:
+            _confirm(data, found)
+        _repair(inspection, data, copy_to, no_copy=no_copy)
+        if found.left:
+            sys.exit(_FAULTY)
+    finally:
+        inspection.close()
+
+
+def _foretell(found: Findings) -> None:
+    if found.made:
+        click.echo()
+        click.echo(f"would be repaired, by {found.made:,} changes:")
+        _show(found.repairs, found.made)
+    if found.left:
+        click.echo()
+        click.echo("would be left, as no repair is known that loses nothing:")
+        _show(found.left, len(found.left))
+
+
+def _repair(inspection: Inspection, data: Path, copy_to: Path | None, *, no_copy: bool) -> None:
+    from storage import StorageError
+
+    moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    if not no_copy:
+        whole = data.resolve()
+        target = copy_to or whole.with_name(f"{whole.name}.before-repair-{moment}")
+        try:
+            inspection.copy(target)
+        except StorageError as error:
+            raise StorageError(
+                f"{error}; nothing was repaired. --copy-to names another folder, --no-copy goes without"
+            ) from error
+        _tell(f"{target}: the folder as it was")
+    journal = data / f"repairs-{moment}.jsonl"
+    done = inspection.repair(journal, _progress)
+    _tell(f"{done.made:,} changes made; {journal} has what was there before")
+    _tell(f"{len(done.left):,} faults are left" if done.left else "no faults are left")
+
+
+def _confirm(data: Path, found: Findings) -> None:
+    try:
+        if click.confirm(f"Make these {found.made:,} changes in {data}?", err=True):
+            return
+    except click.Abort:
+        raise click.UsageError("--yes is needed where nobody can be asked") from None
+    _tell("nothing was changed")
+    sys.exit(_FAULTY)
+
+
+def _progress(name: str, rows: int) -> None:
+    _tell(f"checking {rows:,} {name}")
+
+
+def _show(sentences: list[str], count: int) -> None:
+    from gateway.display import printable
+
+    for sentence in sentences[:MOST_SHOWN]:
+        click.echo(printable(sentence))
+    if count > MOST_SHOWN:
+        click.echo(f"and {count - MOST_SHOWN:,} more")
+
+
+def _tell(text: str) -> None:
+    click.echo(text, err=True)

@@ -1,0 +1,38 @@
+"""What a stored record tells by itself, for the repair of a damaged data folder."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.config import Config
+from gateway.intake import terms_of
+from gateway.topics import HALF_TOPIC
+from gateway.wire import properties as names
+from gateway.wire.messages import decode_message
+from gateway.wire.properties import find
+from storage import RecordReader
+
+
+def due_of(record: bytes) -> int:
+    """When a message asked to be delivered, epoch ms; 0 where its record does not tell.
+
+    That of a delay level is counted from when it was stored, with RocketMQ's levels.
+    """
+    message = decode_message(record)
+    level_text = find(message.properties, names.DELAY) or ""
+    if level_text.isascii() and level_text.isdigit() and int(level_text) > 0:
+        level = min(int(level_text), len(_LEVELS_MS))
+        return message.store_ms + _LEVELS_MS[level - 1]
+    text = find(message.properties, names.TIMER_OUT_MS) or ""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+
+
+def is_half(record: bytes) -> bool:
+    """Whether a record is the first half of a transaction that waits for its decision."""
+    return decode_message(record).topic == HALF_TOPIC
+
+
+_LEVELS_MS: Final = Config().delay_level_ms
+
+READER: Final = RecordReader(terms_of, due_of, is_half)
+"""For `storage.Inspection`."""

@@ -1,0 +1,128 @@
+"""Looks through a data folder that no gateway serves from, and repairs it.
+
+Repairs are made in a transaction and looked at before anything of it is kept: what is named is what is done, in the
+same way.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import lmdb
+
+from storage.check import Progress, View, check
+from storage.copies import copy_open
+from storage.environment import ROOM_FACTOR, Environment
+from storage.errors import DataFolderError, StorageError
+from storage.evidence import RecordReader
+from storage.inbox import recover
+from storage.repairs import make_repairs
+from storage.shapes import find_misshapen
+
+_REPAIR_ROOM = 64 << 20
+"""Bytes that repairs may need although the file is small."""
+
+
+class Findings(NamedTuple):
+    """What is wrong with a folder, a sentence each; what repairs do about it, of which there are `made`, the first of
+    them as sentences; and what is wrong then."""
+
+    faults: list[str]
+    repairs: list[str]
+    made: int
+    left: list[str]
+
+
+class Inspection:
+    """A data folder that is kept from gateways while this is open.
+
+    :param now_ms: the time now, epoch ms.
+    :raises DataFolderError: when a gateway serves from it, or it cannot be opened.
+    """
+
+    def __init__(self, data: Path, reader: RecordReader, now_ms: int) -> None:
+        self._reader = reader
+        self._now_ms = now_ms
+        try:
+            self._environment = Environment(data)
+        except (ValueError, struct.error) as error:
+            # Only a folder of an older format is read here, to be brought to this one.
+            raise DataFolderError(
+                f"{data} is damaged, and too old to be repaired: restore a backup ({error})"
+            ) from error
+
+    def find(self, progress: Progress | None = None) -> Findings:
+        """Look through all tables; where there are faults, see what repairs would do. Nothing is changed."""
+        try:
+            with self._environment.lmdb.begin() as txn:
+                faults = self._misshapen(txn) or self._check(txn, progress)
+        except lmdb.Error as error:
+            faults = [f"LMDB cannot read its file: {error}"]
+        if not faults:
+            return Findings([], [], 0, [])
+        try:
+            return self._repair(faults, progress, None)
+        except StorageError as error:
+            return Findings(faults, [], 0, [*faults, str(error)])
+
+    def copy(self, target: Path) -> int:
+        """Copy the folder as it is to a new one, without free pages: see `back_up`."""
+        try:
+            return copy_open(self._environment.lmdb, target)
+        except lmdb.Error as error:
+            raise StorageError(f"it could not be copied: {error}") from error
+
+    def repair(self, journal: Path, progress: Progress | None = None) -> Findings:
+        """Repair the folder.
+
+        :param journal: a new file for what is taken out or changed, as it was before; the disk has it before the
+            repairs.
+        :returns: what was done, and what is left; `faults` is empty.
+        :raises StorageError: when they cannot be stored: nothing is changed then.
+        """
+        try:
+            with journal.open("x") as file:
+                return self._repair([], progress, file)
+        except OSError as error:
+            raise StorageError(f"{journal} could not be written: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        self._environment.close()
+
+    def _repair(
+        self, faults: list[str], progress: Progress | None, journal: IO[str] | None
+    ) -> Findings:
+        environment = self._environment
+        info = environment.lmdb.info()
+        size = (info["last_pgno"] + 1) * environment.lmdb.stat()["psize"]
+        environment.make_room(size // ROOM_FACTOR + _REPAIR_ROOM)
+        try:
+            txn = environment.lmdb.begin(write=True)
+            try:
+                made = make_repairs(txn, environment.tables, self._reader, self._now_ms, journal)
+                left = self._misshapen(txn) or self._check(txn, progress)
+                if journal is not None:
+                    journal.flush()
+                    os.fsync(journal.fileno())
+                    txn.commit()
+            finally:
+                # After a commit there is nothing to abort.
+                txn.abort()
+        except lmdb.Error as error:
+            raise StorageError(f"it cannot be repaired: {error}") from error
+        return Findings(faults, made.named, made.count, left)
+
+    def _misshapen(self, txn: lmdb.Transaction) -> list[str]:
+        return [
+            f"{table} {key!r}: its row cannot be read"
+            for table, key, _ in find_misshapen(txn, self._environment.tables)
+        ]
+
+    def _check(self, txn: lmdb.Transaction, progress: Progress | None) -> list[str]:
+        tables = self._environment.tables
+        inbox = list(recover(txn, tables, self._reader.terms_of))
+        return check(View(txn, tables, self._reader.terms_of, inbox), progress)

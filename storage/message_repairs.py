@@ -1,0 +1,315 @@
+"""Repairs of what tells where each message belongs: its timer, its place in its queue, its abort, its ids and keys."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from storage.changes import Changes, moment, text, timed
+from storage.evidence import Evidence, Fate, RecordReader, Verdict
+from storage.inbox import MARK
+from storage.keys import (
+    ENDS_VALUE,
+    HALF_VALUE,
+    HELD_SPAN_MS,
+    MAX_TOPIC,
+    QUEUE_VALUE,
+    TIMER_VALUE,
+    IdRow,
+    Terms,
+    held_key,
+    key_prefix,
+    pack_u64,
+    queue_prefix,
+    split_timer_key,
+    term,
+    timer_key,
+    timer_key_of,
+    waiting_key,
+)
+from storage.queue_repairs import Lost, Row, mend_queue
+from storage.store import NEXT_SEQUENCE
+
+
+class MessageRepairs:
+    """Believes of each message what its record and most tables say, and has all tables say so.
+
+    :param now_ms: the time now, epoch ms: what is due later cannot have fired.
+    """
+
+    def __init__(self, changes: Changes, reader: RecordReader, now_ms: int) -> None:
+        self._changes = changes
+        self._reader = reader
+        self._now_ms = now_ms
+        # By their keys in `timers`.
+        self._timers: dict[bytes, bytes] = {}
+        self._waiting: dict[bytes, bytes] = {}
+        self._in_memory: set[int] = set()
+        self._lost: dict[int, tuple[bytes, Lost, Terms]] = {}
+        cursor = changes.txn.cursor(db=changes.tables.messages)
+        behind_last = int.from_bytes(cursor.key()) + 1 if cursor.last() else 1
+        noted = changes.get("meta", NEXT_SEQUENCE)
+        self._behind = max(behind_last, int.from_bytes(noted) if noted is not None else 1)
+
+    def make(self) -> set[int]:
+        """Make the repairs, each table after those that it follows from.
+
+        :returns: the sequences of all messages that are pending.
+        """
+        self._take_out_unreadable()
+        self._mend_mark()
+        evidence = Evidence(self._changes.txn, self._changes.tables, self._reader, self._now_ms)
+        self._judge_all(evidence)
+        self._time_what_was_held()
+        self._mend_queues(evidence)
+        self._mend_timers()
+        self._take_out_strays()
+        timed = (*self._timers, *self._waiting)
+        return {split_timer_key(key)[2] for key in timed} | self._in_memory
+
+    def _take_out_unreadable(self) -> None:
+        messages = self._changes.tables.messages
+        unreadable = [
+            number
+            for number, record in self._changes.txn.cursor(db=messages)
+            if not self._terms(record)
+        ]
+        for number in unreadable:
+            sequence = int.from_bytes(number)
+            sentence = f"message {sequence}: its record cannot be read: it is moved to the file"
+            self._changes.make("messages", number, None, sentence)
+        if unreadable:
+            sentence = f"message {self._behind} is the next one"
+            self._changes.make("meta", NEXT_SEQUENCE, pack_u64(self._behind), sentence)
+
+    def _terms(self, record: bytes) -> Terms | None:
+        """A record's terms; None where they cannot be those of a message."""
+        try:
+            terms = self._reader.terms_of(record)
+        except ValueError:
+            return None
+        is_name = 0 < len(terms.topic) <= MAX_TOPIC and b"\0" not in terms.topic
+        is_place = 0 <= terms.queue < 1 << 31 and 0 <= terms.stored_ms < 1 << 63
+        return terms if is_name and is_place else None
+
+    def _mend_mark(self) -> None:
+        """The mark is never behind the next message."""
+        mark = self._changes.get("meta", MARK)
+        if mark is not None and int.from_bytes(mark) > self._behind:
+            sentence = "what was accepted lately is told from all messages, not from a mark"
+            self._changes.make("meta", MARK, None, sentence)
+
+    # -- messages
+
+    def _judge_all(self, evidence: Evidence) -> None:
+        aborts: set[bytes] = set()
+        halves: set[bytes] = set()
+        for number in self._changes.keys("messages"):
+            record = self._changes.get("messages", number)
+            terms = self._terms(record) if record is not None else None
+            if record is None or terms is None:
+                continue
+            if self._reader.is_half(record):
+                halves.add(number)
+                continue
+            verdict = evidence.judge(
+                int.from_bytes(number), record, terms, queue_prefix(terms.topic, terms.queue)
+            )
+            self._follow(evidence, verdict, number, record, terms)
+            if verdict.fate is Fate.ABORTED:
+                aborts.add(pack_u64(verdict.id_row.aborted_ms) + number)
+        self._mend_aborted(aborts)
+        self._mend_halves(halves)
+
+    def _follow(
+        self,
+        evidence: Evidence,
+        verdict: Verdict,
+        number: bytes,
+        record: bytes,
+        terms: Terms,
+    ) -> None:
+        sequence = int.from_bytes(number)
+        message_id = term(terms.message_id)
+        id_row = verdict.id_row
+        timer = timer_key(id_row.due_ms, terms.topic, sequence, message_id)
+        value = TIMER_VALUE.pack(terms.queue, terms.tag_hash, len(record))
+        match verdict.fate:
+            case Fate.TIMED:
+                self._timers[timer] = value
+            case Fate.WAITING:
+                self._waiting[timer] = value
+            case Fate.IN_MEMORY:
+                self._in_memory.add(sequence)
+            case Fate.FIRED:
+                row = verdict.queue_row
+                assert row is not None
+                row.owner = evidence.lost(sequence, record, terms, verdict)
+                row.tag_hash, row.size = terms.tag_hash, len(record)
+            case Fate.LOST:
+                lost = evidence.lost(sequence, record, terms, verdict)
+                self._lost[sequence] = queue_prefix(terms.topic, terms.queue), lost, terms
+        self._index(sequence, number, message_id, id_row, terms)
+
+    def _index(
+        self, sequence: int, number: bytes, message_id: bytes, id_row: IdRow, terms: Terms
+    ) -> None:
+        key = message_id + b"\0" + number
+        noted = self._changes.get("ids", key)
+        if noted is None or IdRow.unpack(noted) != id_row:
+            sentence = f"message {sequence}: is noted in the ids, {_told(id_row)}"
+            self._changes.make("ids", key, id_row.pack(), sentence)
+        for one in map(term, terms.keys):
+            name = key_prefix(terms.topic, one) + number
+            self._changes.make(
+                "keys", name, b"", f"message {sequence}: is found by its key {one!r}"
+            )
+
+    def _mend_aborted(self, aborts: set[bytes]) -> None:
+        for key in self._changes.keys("aborted"):
+            if key not in aborts:
+                sentence = f"message {int.from_bytes(key[8:])}: is not noted as aborted"
+                self._changes.make("aborted", key, None, f"{sentence} at {moment(key[:8])}")
+        for key in sorted(aborts):
+            sentence = f"message {int.from_bytes(key[8:])}: is noted as aborted"
+            self._changes.make("aborted", key, b"", f"{sentence} at {moment(key[:8])}")
+
+    def _mend_halves(self, halves: set[bytes]) -> None:
+        """A half whose check is lost is checked at once."""
+        planned = {key[8:]: key[:8] for key in self._changes.keys("checks")}
+        checks: set[bytes] = set()
+        for number in self._changes.keys("halves"):
+            if number not in halves:
+                sentence = f"half {int.from_bytes(number)}: there is no such half: its row goes"
+                self._changes.make("halves", number, None, sentence)
+        for number in sorted(halves):
+            noted = self._changes.get("halves", number)
+            if noted is None:
+                check = planned.get(number, pack_u64(self._now_ms))
+                noted = HALF_VALUE.pack(int.from_bytes(check), 0)
+                sentence = f"half {int.from_bytes(number)}: its producer is asked"
+                self._changes.make("halves", number, noted, f"{sentence} at {moment(check)}")
+            checks.add(noted[:8] + number)
+        for key in self._changes.keys("checks"):
+            if key not in checks:
+                sentence = f"half {int.from_bytes(key[8:])}: a check that is none of it goes"
+                self._changes.make("checks", key, None, sentence)
+        for key in sorted(checks):
+            sentence = f"half {int.from_bytes(key[8:])}: is to be checked"
+            self._changes.make("checks", key, b"", f"{sentence} at {moment(key[:8])}")
+
+    def _time_what_was_held(self) -> None:
+        """A message that no table knows was still to fire where the counts of its span of time miss just such ones."""
+        missing: defaultdict[bytes, list[int]] = defaultdict(list)
+        for sequence, (_, lost, terms) in self._lost.items():
+            if not lost.may_wait and lost.since_ms > terms.stored_ms:
+                missing[held_key(terms.topic, lost.since_ms // HELD_SPAN_MS)].append(sequence)
+        if not missing:
+            return
+        counted = self._count_held()
+        for span, sequences in missing.items():
+            noted = self._changes.get("held", span)
+            surplus = (int.from_bytes(noted) if noted is not None else 0) - counted[span]
+            if not 0 < surplus <= len(sequences):
+                continue
+            sequences.sort(key=lambda sequence: self._lost[sequence][1].since_ms)
+            for sequence in sequences[-surplus:]:
+                _, lost, terms = self._lost.pop(sequence)
+                self._let_wait(lost, terms)
+
+    def _let_wait(self, lost: Lost, terms: Terms) -> None:
+        timer = timer_key(lost.since_ms, terms.topic, lost.sequence, term(terms.message_id))
+        self._timers[timer] = TIMER_VALUE.pack(terms.queue, terms.tag_hash, lost.size)
+
+    # -- queues
+
+    def _mend_queues(self, evidence: Evidence) -> None:
+        lost: defaultdict[bytes, list[Lost]] = defaultdict(list)
+        for prefix, one, _ in self._lost.values():
+            lost[prefix].append(one)
+        ends = {
+            prefix: ENDS_VALUE.unpack(value)
+            for prefix, value in self._changes.txn.cursor(db=self._changes.tables.ends)
+        }
+        for prefix in sorted({*evidence.queues, *lost, *ends}):
+            rows = evidence.queues.get(prefix, [])
+            for row in rows:
+                if row.owner is None and 0 < row.sequence < self._behind:
+                    number = pack_u64(row.sequence)
+                    row.is_gone = self._changes.get("messages", number) is None
+            self._mend_queue(prefix, rows, ends.get(prefix), lost[prefix])
+
+    def _mend_queue(
+        self, prefix: bytes, rows: list[Row], ends: tuple[int, int] | None, lost: list[Lost]
+    ) -> None:
+        topic, number = prefix[:-5], int.from_bytes(prefix[-4:])
+        is_known = self._changes.get("topics", topic) is not None
+        mended = mend_queue(rows, ends, lost, is_known=is_known)
+        self._in_memory.update(one.sequence for one in mended.waiting)
+        place = f"{text(topic)} queue {number}"
+        expected = {row.offset: row for row in mended.rows}
+        for row in rows:
+            if row.offset not in expected:
+                key = prefix + pack_u64(row.offset)
+                self._changes.make("queues", key, None, f"{place} offset {row.offset}: goes")
+        for offset, row in expected.items():
+            value = QUEUE_VALUE.pack(row.sequence, row.tag_hash, row.size, row.stored_ms)
+            what = f"message {row.sequence}" if row.sequence else "nothing, its message is lost"
+            sentence = f"{place} offset {offset}: has {what}"
+            self._changes.make("queues", prefix + pack_u64(offset), value, sentence)
+        if mended.ends != ends:
+            noted = ENDS_VALUE.pack(*mended.ends) if mended.ends is not None else None
+            begins = mended.ends[0] if mended.ends is not None else 0
+            self._changes.make("ends", prefix, noted, f"{place}: begins at offset {begins}")
+
+    # -- indexes
+
+    def _mend_timers(self) -> None:
+        for table, expected, key_of in (
+            ("timers", self._timers, lambda key: key),
+            ("waiting", self._waiting, timer_key_of),
+        ):
+            for key in self._changes.keys(table):
+                if key_of(key) not in expected:
+                    due_ms, _, sequence, _ = split_timer_key(key_of(key))
+                    sentence = f"message {sequence}: a timer for {moment(due_ms)} goes"
+                    self._changes.make(table, key, None, sentence)
+        for key, value in sorted(self._timers.items()):
+            self._changes.make("timers", key, value, timed(key))
+        for key, value in sorted(self._waiting.items()):
+            self._changes.make("waiting", waiting_key(key), value, timed(key))
+
+    def _count_held(self) -> Counter[bytes]:
+        counts: Counter[bytes] = Counter()
+        for key in self._timers:
+            due_ms, topic, _, _ = split_timer_key(key)
+            counts[held_key(topic, due_ms // HELD_SPAN_MS)] += 1
+        return counts
+
+    def _take_out_strays(self) -> None:
+        """Rows of `ids` and `keys` that lead to no message, or not to theirs."""
+        for key in self._changes.keys("ids"):
+            terms = self._terms_at(key[-8:])
+            if terms is None or key[:-9] != term(terms.message_id):
+                self._changes.make(
+                    "ids", key, None, f"ids {key!r}: leads to no such message and goes"
+                )
+        for key in self._changes.keys("keys"):
+            terms = self._terms_at(key[-8:])
+            own = {key_prefix(terms.topic, term(one)) for one in terms.keys} if terms else set()
+            if key[:-8] not in own:
+                self._changes.make(
+                    "keys", key, None, f"keys {key!r}: leads to no such message and goes"
+                )
+
+    def _terms_at(self, number: bytes) -> Terms | None:
+        """The terms of a message; of a half none, as no index knows it."""
+        record = self._changes.get("messages", number)
+        if record is None or self._reader.is_half(record):
+            return None
+        return self._terms(record)
+
+
+def _told(row: IdRow) -> str:
+    if row.aborted_ms:
+        return f"as aborted at {moment(row.aborted_ms)}"
+    return f"due at {moment(row.due_ms)}" if row.due_ms else "without a time"

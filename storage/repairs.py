@@ -1,0 +1,184 @@
+"""Repairs a damaged data folder: what the records say, and what most tables agree on, is put into all of them.
+
+No message's record is deleted: one that cannot be read is moved into the journal, where every row stands that is taken
+out or changed, as it was before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Set as AbstractSet
+from typing import IO
+
+import lmdb
+
+from storage.changes import Changes, moment, text
+from storage.environment import Tables
+from storage.evidence import RecordReader
+from storage.keys import (
+    HELD_SPAN_MS,
+    HELD_SPANS_OF_AN_HOUR,
+    PAUSE_VALUE,
+    RECURRENCE_VALUE,
+    TIMER_VALUE,
+    TOTAL_VALUE,
+    held_key,
+    hour_key,
+    key_prefix,
+    pack_u64,
+    planned_key,
+    split_planned_key,
+    split_pop_key,
+    split_timer_key,
+    timer_key_of,
+)
+from storage.message_repairs import MessageRepairs
+from storage.queues import open_queue
+from storage.shapes import find_misshapen
+from storage.store import rows_with_prefix
+
+
+def make_repairs(
+    txn: lmdb.Transaction,
+    tables: Tables,
+    reader: RecordReader,
+    now_ms: int,
+    journal: IO[str] | None = None,
+) -> Changes:
+    """Repair all tables in a transaction, which the caller commits or not.
+
+    :param now_ms: the time now, epoch ms.
+    :param journal: see `Changes`.
+    :returns: what was changed.
+    """
+    changes = Changes(txn, tables, journal)
+    _take_out_misshapen(changes)
+    pending = MessageRepairs(changes, reader, now_ms).make()
+    _mend_held(changes)
+    _mend_hours(changes)
+    _mend_totals(changes)
+    _mend_paused(changes, now_ms)
+    _mend_debounced(changes, pending)
+    _mend_pops(changes)
+    _mend_recurring(changes, now_ms)
+    return changes
+
+
+def _mend_held(changes: Changes) -> None:
+    counts: Counter[bytes] = Counter()
+    for timer in changes.keys("timers"):
+        due_ms, topic, _, _ = split_timer_key(timer)
+        counts[held_key(topic, due_ms // HELD_SPAN_MS)] += 1
+    for key in {*changes.keys("held"), *counts}:
+        count = counts[key]
+        value = pack_u64(count) if count else None
+        since = moment(int.from_bytes(key[-8:]) * HELD_SPAN_MS)
+        sentence = f"held {text(key[:-9])}: {count} are counted that are due in {since}"
+        changes.make("held", key, value, f"{sentence} and {HELD_SPAN_MS // 1_000} s")
+
+
+def _mend_hours(changes: Changes) -> None:
+    counts: Counter[bytes] = Counter()
+    for key in changes.keys("held"):
+        hour = int.from_bytes(key[-8:]) // HELD_SPANS_OF_AN_HOUR
+        counts[hour_key(hour, key[:-9])] += int.from_bytes(changes.get("held", key) or b"")
+    for key in {*changes.keys("hours"), *counts}:
+        count = counts[key]
+        since = moment(int.from_bytes(key[:8]) * HELD_SPAN_MS * HELD_SPANS_OF_AN_HOUR)
+        sentence = f"hours {text(key[8:])}: {count} are counted that are due in {since} and an hour"
+        changes.make("hours", key, pack_u64(count) if count else None, sentence)
+
+
+def _mend_totals(changes: Changes) -> None:
+    messages: Counter[bytes] = Counter()
+    sizes: Counter[bytes] = Counter()
+    for table in ("timers", "waiting"):
+        for key in changes.keys(table):
+            _, topic, _, _ = split_timer_key(key if table == "timers" else timer_key_of(key))
+            messages[topic] += 1
+            sizes[topic] += TIMER_VALUE.unpack(changes.get(table, key) or b"")[2]
+    for topic in {*changes.keys("totals"), *messages}:
+        count, size = messages[topic], sizes[topic]
+        sentence = f"total of {text(topic)}: {count} messages of {size} bytes"
+        changes.make("totals", topic, TOTAL_VALUE.pack(count, size) if count else None, sentence)
+
+
+def _mend_paused(changes: Changes, now_ms: int) -> None:
+    """A topic of which something waits stays paused: an operator may resume it, nobody could call back what
+    fired."""
+    counts = Counter(key[: key.index(0)] for key in changes.keys("waiting"))
+    for topic in {*changes.keys("paused"), *counts}:
+        noted = changes.get("paused", topic)
+        since_ms, _, resumed = PAUSE_VALUE.unpack(noted) if noted else (now_ms, 0, False)
+        value = PAUSE_VALUE.pack(since_ms, counts[topic], resumed)
+        state = "resumed" if resumed else "paused"
+        sentence = f"paused {text(topic)}: is {state}, and {counts[topic]} wait"
+        changes.make("paused", topic, value, sentence)
+
+
+def _mend_debounced(changes: Changes, pending: AbstractSet[int]) -> None:
+    """A row names the first message with the key that may be pending: where it is wrong, the first that is."""
+    for name in changes.keys("debounced"):
+        topic, _, key = name.partition(b"\0")
+        prefix = key_prefix(topic, key)
+        having = [
+            int.from_bytes(row[len(prefix) :])
+            for row, _ in rows_with_prefix(changes.txn, changes.tables.keys, prefix)
+            if len(row) == len(prefix) + 8
+        ]
+        noted = int.from_bytes(changes.get("debounced", name) or b"")
+        first = next((sequence for sequence in having if sequence in pending), None)
+        if noted in having and (first is None or first >= noted):
+            continue
+        found = first or (having[-1] if having else None)
+        what = f"begins at message {found}" if found else "no message has the key: it goes"
+        value = pack_u64(found) if found else None
+        changes.make("debounced", name, value, f"debounced {name!r}: {what}")
+
+
+def _mend_pops(changes: Changes) -> None:
+    for key in changes.keys("pops"):
+        back_ms, group, topic, queue, offset = split_pop_key(key)
+        place = f"{text(topic)} queue {queue} offset {offset}"
+        if offset >= open_queue(changes.txn, changes.tables, topic, queue).next:
+            sentence = f"{place}: does not come back to {text(group)}, as it is not there"
+            changes.make("pops", key, None, sentence)
+            continue
+        popped = changes.get("pops", key) or b""
+        if int.from_bytes(popped) > back_ms:
+            sentence = f"{place}: was popped by {text(group)} no later than it comes back"
+            changes.make("pops", key, pack_u64(back_ms), sentence)
+
+
+def _mend_recurring(changes: Changes, now_ms: int) -> None:
+    """One of which nothing tells when it fires is paused: resuming it plans it anew."""
+    planned = {split_planned_key(key)[1]: key[:8] for key in changes.keys("planned")}
+    expected: set[bytes] = set()
+    for key in {*changes.keys("recurring"), *changes.keys("recurrences")}:
+        name = f"recurring {key!r}"
+        if changes.get("recurring", key) is None:
+            changes.make("recurrences", key, None, f"{name}: has no definition and goes")
+            continue
+        value = changes.get("recurrences", key)
+        if value is None:
+            at = planned.get(key)
+            next_ms = int.from_bytes(at) if at is not None else now_ms
+            value = RECURRENCE_VALUE.pack(next_ms, 0, at is None)
+            what = (
+                f"fires at {moment(next_ms)}" if at is not None else "is paused until it is resumed"
+            )
+            changes.make("recurrences", key, value, f"{name}: {what}")
+        next_ms, _, paused = RECURRENCE_VALUE.unpack(value)
+        if not paused:
+            expected.add(planned_key(next_ms, key))
+    for key in {*changes.keys("planned"), *expected}:
+        next_ms, own = split_planned_key(key)
+        what = "fires" if key in expected else "does not fire"
+        sentence = f"recurring {own!r}: {what} at {moment(next_ms)}"
+        changes.make("planned", key, b"" if key in expected else None, sentence)
+
+
+def _take_out_misshapen(changes: Changes) -> None:
+    for table, key, value in list(find_misshapen(changes.txn, changes.tables)):
+        sentence = f"{table} {key!r}: a row that cannot be read, of {len(value)} bytes, goes"
+        changes.make(table, key, None, sentence)

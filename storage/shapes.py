@@ -1,0 +1,174 @@
+"""What rows look like: a row that has not the shape of its table, as `keys` shows it, can be read by nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+import lmdb
+
+from storage.environment import Tables
+from storage.inbox import MARK
+from storage.keys import (
+    ENDS_VALUE,
+    HALF_VALUE,
+    MAX_TOPIC,
+    PAUSE_VALUE,
+    QUEUE_VALUE,
+    RECURRENCE_VALUE,
+    TIMER_VALUE,
+    TOTAL_VALUE,
+)
+from storage.store import NEXT_SEQUENCE
+
+_LONG: Final = 8
+"""Bytes of a sequence, of a time, of an offset."""
+
+_LAST_SEQUENCE: Final = (1 << 63) - 1
+"""Clients read a sequence as a signed number."""
+
+IsShaped = Callable[[bytes, bytes], bool]
+
+
+class Misshapen(NamedTuple):
+    """A row that cannot be read, and the name of its table."""
+
+    table: str
+    key: bytes
+    value: bytes
+
+
+def find_misshapen(txn: lmdb.Transaction, tables: Tables) -> Iterator[Misshapen]:
+    """Every row that has not the shape of its table. What callers keep as they like is not looked at: settings,
+    definitions, notes."""
+    for name, is_shaped in _SHAPES.items():
+        for key, value in txn.cursor(db=getattr(tables, name)):
+            if not is_shaped(key, value):
+                yield Misshapen(name, key, value)
+
+
+def _is_name(name: bytes) -> bool:
+    return 0 < len(name) <= MAX_TOPIC and b"\0" not in name
+
+
+def _is_queue(key: bytes) -> bool:
+    """topic | 0 | queue 4"""
+    return key[-5:-4] == b"\0" and _is_name(key[:-5])
+
+
+def _is_message(key: bytes, value: bytes) -> bool:
+    return len(key) == _LONG and 0 < int.from_bytes(key) <= _LAST_SEQUENCE
+
+
+def _is_timer(key: bytes, value: bytes) -> bool:
+    topic, zero, rest = key[_LONG:].partition(b"\0")
+    return _is_name(topic) and len(zero + rest) > _LONG and len(value) == TIMER_VALUE.size
+
+
+def _is_waiting(key: bytes, value: bytes) -> bool:
+    topic, zero, rest = key.partition(b"\0")
+    return _is_name(topic) and len(zero + rest) > 2 * _LONG and len(value) == TIMER_VALUE.size
+
+
+def _is_id(key: bytes, value: bytes) -> bool:
+    return key[-9:-8] == b"\0" and len(value) in (_LONG, 2 * _LONG, 4 * _LONG)
+
+
+def _is_key(key: bytes, value: bytes) -> bool:
+    topic, zero, rest = key.partition(b"\0")
+    return _is_name(topic) and bool(zero) and rest[-9:-8] == b"\0" and not value
+
+
+def _is_queued(key: bytes, value: bytes) -> bool:
+    return _is_queue(key[:-_LONG]) and len(value) == QUEUE_VALUE.size
+
+
+def _is_end(key: bytes, value: bytes) -> bool:
+    if not _is_queue(key) or len(value) != ENDS_VALUE.size:
+        return False
+    first, next_offset = ENDS_VALUE.unpack(value)
+    return bool(first <= next_offset)
+
+
+def _is_count(key: bytes, value: bytes) -> bool:
+    return key[-9:-8] == b"\0" and _is_name(key[:-9]) and len(value) == _LONG
+
+
+def _is_hour(key: bytes, value: bytes) -> bool:
+    return _is_name(key[_LONG:]) and len(value) == _LONG
+
+
+def _is_total(key: bytes, value: bytes) -> bool:
+    return _is_name(key) and len(value) == TOTAL_VALUE.size
+
+
+def _is_pause(key: bytes, value: bytes) -> bool:
+    return _is_name(key) and len(value) == PAUSE_VALUE.size and value[-1] <= 1
+
+
+def _is_debounced(key: bytes, value: bytes) -> bool:
+    topic, zero, _ = key.partition(b"\0")
+    return _is_name(topic) and bool(zero) and len(value) == _LONG
+
+
+def _is_moment(key: bytes, value: bytes) -> bool:
+    """time 8 | sequence 8"""
+    return len(key) == 2 * _LONG and not value
+
+
+def _is_half(key: bytes, value: bytes) -> bool:
+    return len(key) == _LONG and len(value) == HALF_VALUE.size
+
+
+def _is_pop(key: bytes, value: bytes) -> bool:
+    return _is_progress(key[_LONG:-_LONG], value)
+
+
+def _is_progress(key: bytes, value: bytes) -> bool:
+    """group | 0 | topic | 0 | queue 4"""
+    return key[-5:-4] == b"\0" and key[:-5].count(b"\0") == 1 and len(value) == _LONG
+
+
+def _is_recurring(key: bytes, value: bytes) -> bool:
+    topic, _, name = key.partition(b"\0")
+    return _is_name(topic) and bool(name) and b"\0" not in name
+
+
+def _is_recurrence(key: bytes, value: bytes) -> bool:
+    return _is_recurring(key, value) and len(value) == RECURRENCE_VALUE.size and value[-1] <= 1
+
+
+def _is_planned(key: bytes, value: bytes) -> bool:
+    return _is_recurring(key[_LONG:], value) and not value
+
+
+def _is_meta(key: bytes, value: bytes) -> bool:
+    return key not in (MARK, NEXT_SEQUENCE) or (
+        len(value) == _LONG and int.from_bytes(value) <= _LAST_SEQUENCE
+    )
+
+
+_SHAPES: Final[dict[str, IsShaped]] = {
+    "messages": _is_message,
+    "timers": _is_timer,
+    "ids": _is_id,
+    "keys": _is_key,
+    "queues": _is_queued,
+    "ends": _is_end,
+    "held": _is_count,
+    "hours": _is_hour,
+    "totals": _is_total,
+    "paused": _is_pause,
+    "waiting": _is_waiting,
+    "debounced": _is_debounced,
+    "aborted": _is_moment,
+    "halves": _is_half,
+    "checks": _is_moment,
+    "pops": _is_pop,
+    "recurring": _is_recurring,
+    "recurrences": _is_recurrence,
+    "planned": _is_planned,
+    "offsets": _is_progress,
+    "meta": _is_meta,
+}
+"""By the name of the table."""

@@ -1,0 +1,181 @@
+"""`tidegate fsck --repair`: what is damaged is named, copied and repaired; the drill of docs/disaster-recovery.md."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import lmdb
+import pytest
+from click.testing import CliRunner, Result
+
+from gateway.fsck import fsck
+from gateway.records import due_of, is_half
+from storage import find_by_id
+from tests.gateway.conftest import MakeGateway
+from tests.gateway.memory import START_MS, MemoryGateway, bodies
+from tests.ops.conftest import Command
+
+DUE_MS = START_MS + 3_600_000
+
+
+@pytest.fixture
+def gateway(make_gateway: MakeGateway) -> MemoryGateway:
+    """A gateway that has fired one message and holds three: two due in an hour, one later."""
+    gateway = make_gateway()
+    client = gateway.connect()
+    client.send_message(body="fired", TIMER_DELAY_SEC="1", UNIQ_KEY="FIRED")
+    gateway.jump(2_000)
+    for number, due_ms in enumerate((DUE_MS, DUE_MS, DUE_MS + 5_000)):
+        properties = {"TIMER_DELIVER_MS": str(due_ms), "KEYS": "all", "UNIQ_KEY": f"ID{number}"}
+        assert client.send_message(body=f"body {number}", properties=properties).code == 0
+    return gateway
+
+
+def change(
+    data: Path, table: str, how: Callable[[lmdb.Transaction, lmdb._Database], object]
+) -> None:
+    """Change a table behind everybody's back."""
+    with lmdb.open(str(data), max_dbs=32, map_size=1 << 30) as environment:
+        database = environment.open_db(table.encode())
+        with environment.begin(write=True) as txn:
+            how(txn, database)
+
+
+def empty(data: Path, table: str) -> None:
+    change(data, table, lambda txn, database: txn.drop(database, delete=False))
+
+
+def break_record(data: Path, number: int) -> None:
+    """Overwrite a message's record."""
+    key = number.to_bytes(8)
+    change(data, "messages", lambda txn, database: txn.put(key, b"\0" * 100, db=database))
+
+
+def test_drill_a_damaged_folder(gateway: MemoryGateway, tidegate: Command, tmp_path: Path) -> None:
+    """Three tables are lost: they are told from the others, and all fires at its time and once."""
+    gateway.stop()
+    for table in ("ids", "queues", "keys"):
+        empty(gateway.data, table)
+    before = tidegate("fsck", "--data", gateway.data)
+    assert before.returncode == 4
+    assert "message 2 is missing from the ids" in before.stdout
+    assert "would be repaired, by " in before.stdout
+    assert "message 2: is found by its key b'all'" in before.stdout
+    assert "would be left" not in before.stdout
+
+    done = tidegate("fsck", "--data", gateway.data, "--repair", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == before.stdout
+    assert "no faults are left" in done.stderr
+    assert tidegate("fsck", "--data", gateway.data).returncode == 0
+    (copy,) = gateway.data.parent.glob(f"{gateway.data.name}.before-repair-*")
+    assert tidegate("fsck", "--data", copy).stdout == before.stdout
+
+    gateway.start()
+    client = gateway.connect()
+    assert bodies(client.pull_all()) == ["fired"]
+    assert [one["msgId"] for one in client.look_up(topic="orders")] == ["ID0", "ID1", "ID2"]
+    gateway.jump(3_600_000)
+    assert bodies(gateway.connect().pull_all()) == ["fired", "body 0", "body 1"]
+    assert [found.due_ms for found in find_by_id(gateway.store, b"ID1")] == [DUE_MS]
+
+
+def test_a_record_that_cannot_be_read_is_moved_aside(
+    gateway: MemoryGateway,
+) -> None:
+    gateway.stop()
+    break_record(gateway.data, 2)
+    done = run("--data", gateway.data, "--repair", "--yes", "--no-copy")
+    assert done.exit_code == 0, done.stderr
+    assert "message 2: its record cannot be read: it is moved to the file" in done.stdout
+    (journal,) = gateway.data.glob("repairs-*.jsonl")
+    moved = [json.loads(line) for line in journal.read_text().splitlines()]
+    assert {"table": "messages", "key": f"{2:016x}", "value": "00" * 100} in moved
+    assert not list(gateway.data.parent.glob("*.before-repair-*"))
+    gateway.start()
+    gateway.jump(3_600_000)
+    assert bodies(gateway.connect().pull_all()) == ["fired", "body 1"]
+
+
+def run(*arguments: object, text: str = "") -> Result:
+    """The command in this process."""
+    return CliRunner().invoke(fsck, [str(argument) for argument in arguments], input=text)
+
+
+def test_nothing_is_repaired_unless_somebody_says_so(gateway: MemoryGateway) -> None:
+    gateway.stop()
+    empty(gateway.data, "ids")
+    before = run("--data", gateway.data).stdout
+    asked = run("--data", gateway.data, "--repair")
+    assert asked.exit_code == 2
+    assert "--yes is needed where nobody can be asked" in asked.stderr
+    denied = run("--data", gateway.data, "--repair", text="n\n")
+    assert denied.exit_code == 4
+    assert denied.stderr.endswith("nothing was changed\n")
+    assert run("--data", gateway.data).stdout == before
+    agreed = run("--data", gateway.data, "--repair", "--no-copy", text="y\n")
+    assert agreed.exit_code == 0, agreed.stderr
+    assert run("--data", gateway.data).exit_code == 0
+
+
+def test_a_copy_that_cannot_be_made_is_no_repair(
+    gateway: MemoryGateway, tidegate: Command, tmp_path: Path
+) -> None:
+    gateway.stop()
+    empty(gateway.data, "ids")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "precious").write_text("mine")
+    repair = ("--data", gateway.data, "--repair", "--yes")
+    done = tidegate("fsck", *repair, "--copy-to", tmp_path / "full")
+    assert done.returncode == 1
+    assert "nothing was repaired. --copy-to names another folder" in done.stderr
+    assert run("--data", gateway.data).exit_code == 4
+    assert run("--data", gateway.data, *repair[2:], "--copy-to", tmp_path / "copy").exit_code == 0
+    assert run("--data", tmp_path / "copy").exit_code == 4
+
+
+def test_a_sound_folder_is_left_as_it_is(gateway: MemoryGateway) -> None:
+    gateway.stop()
+    before = (gateway.data / "data.mdb").read_bytes()
+    done = run("--data", gateway.data, "--repair")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert (gateway.data / "data.mdb").read_bytes() == before
+    assert not list(gateway.data.glob("repairs-*"))
+
+
+def test_a_serving_gateway_is_left_alone(gateway: MemoryGateway, tidegate: Command) -> None:
+    done = tidegate("fsck", "--data", gateway.data, "--repair", "--yes")
+    assert done.returncode == 1
+    assert "in use by process" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--yes",), "go with --repair"),
+        (("--copy-to", "x"), "go with --repair"),
+        (("--repair", "--no-copy", "--copy-to", "x"), "either --copy-to or --no-copy"),
+    ],
+)
+def test_options_that_do_not_go_together(
+    tmp_path: Path, options: tuple[str, ...], told: str
+) -> None:
+    done = run("--data", tmp_path, *options)
+    assert done.exit_code == 2
+    assert told in done.stderr
+
+
+def test_a_record_tells_its_time(make_gateway: MakeGateway) -> None:
+    """As the gateway noted it, whatever way it was asked for."""
+    gateway = make_gateway()
+    client = gateway.connect()
+    client.send_message(body="a", UNIQ_KEY="A", TIMER_DELAY_SEC="60")
+    client.send_message(body="b", UNIQ_KEY="B", TIMER_DELIVER_MS=str(START_MS + 5_000))
+    client.send_message(body="c", UNIQ_KEY="C", DELAY="5")
+    client.send_message(body="d", UNIQ_KEY="D")
+    for name in (b"A", b"B", b"C", b"D"):
+        (found,) = find_by_id(gateway.store, name)
+        assert due_of(found.record) == found.due_ms
+        assert not is_half(found.record)

@@ -1,0 +1,425 @@
+"""Damaged folders are repaired: no fault is left, what was pending is pending at its time, and nothing fires twice."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import lmdb
+import pytest
+
+from storage import (
+    Findings,
+    Inspection,
+    RecordReader,
+    Recurring,
+    State,
+    StorageError,
+    Store,
+    find_by_sequence,
+    find_faults,
+    halves_to_check,
+    pause_topic,
+    put_half,
+    put_pops,
+    put_recurring,
+    remove_expired,
+    replace_pending,
+    reschedule,
+    scan_pending,
+    scan_recurring,
+)
+from storage.environment import Tables
+from storage.inbox import INBOX_SIZE
+from storage.keys import split_queue_key
+from storage.pops import Pop
+from tests.storage.folder import Folder
+from tests.storage.sample import Sample, body_of, fire, hold, send, terms_of
+
+NOW_MS = 50_000
+"""When the folders are repaired: what is due before has fired, or waits in a paused topic."""
+
+DUE = b"due "
+HALF = b"half"
+SPARED = ("meta", "topics", "groups")
+"""Tables that only the caller knows, and the one by which LMDB's file is known as ours."""
+
+
+def due_of(record: bytes) -> int:
+    """The time that a sample has in its body."""
+    body = body_of(record)
+    return int(body[len(DUE) :]) if body.startswith(DUE) else 0
+
+
+READER = RecordReader(terms_of, due_of, lambda record: body_of(record) == HALF)
+
+
+class Held(NamedTuple):
+    """What a folder holds once all is fired that is due: times by ids, and ids by topic, queue and offset."""
+
+    pending: dict[bytes, int]
+    queued: dict[tuple[bytes, int, int], bytes]
+    aborted: set[bytes]
+    halves: set[bytes]
+    recurring: dict[bytes, int]
+
+
+def later(message_id: bytes, due_ms: int, topic: bytes = b"orders", queue: int = 0) -> Sample:
+    """A sample that tells its time itself, as records of timed messages do."""
+    keys = (b"all", b"of " + message_id)
+    return Sample(message_id, topic, queue, keys, len(message_id), DUE + b"%d" % due_ms)
+
+
+def fill(store: Store) -> None:
+    """Messages in every state, in several queues, one of which retention shortened."""
+    for number in range(12):
+        send(store, Sample(b"old%d" % number, b"orders", number % 2, (b"all",)), 10 + number)
+    store.commit()
+    remove_expired(store, 15, 100, lambda topic: False)
+    store.commit()
+    for number in range(30):
+        due_ms = 1_000 + 97 * number if number % 3 else 3_600_000 + 7_919 * number
+        message = later(b"timed%d" % number, due_ms, (b"orders", b"mails")[number % 2], number % 4)
+        hold(store, message, due_ms, 100 + number)
+        if number % 5 == 0:
+            store.commit()
+    store.commit()
+    for number in range(6):
+        send(store, Sample(b"new%d" % number, b"mails", 1, (b"all", b"new")), 500 + number)
+    store.commit()
+    pause_topic(store, b"paused", 600)
+    for number in range(4):
+        due_ms = 900 + number
+        hold(store, later(b"waits%d" % number, due_ms, b"paused"), due_ms, 600)
+    for number in (0, 3):
+        store.abort(b"timed%d" % number, 700)
+    reschedule(store, b"timed6", lambda due_ms: 7_200_000, 800)
+    store.commit()
+    for now_ms in range(1_000, 4_500, 500):
+        fire(store, now_ms)
+    for number in range(2):
+        sequence = store.new_sequence()
+        record = Sample(b"half%d" % number, b"halves", body=HALF).record(4_500)
+        put_half(store, sequence, record, 90_000 + number)
+    store.commit()
+    sequence = hold(store, later(b"debounced", 7_000_000), 7_000_000, 4_600)
+    store.commit()
+    replace_pending(store, b"orders", b"of debounced", sequence, 4_600)
+    put_pops(store, [Pop(60_000, b"g", b"orders", 0, 3)], 4_700)
+    put_recurring(store, Recurring(b"orders", b"nightly", 80_000, 3, False, b"at night"))
+    put_recurring(store, Recurring(b"orders", b"asleep", 80_000, 3, True, b"never"))
+    store.set_offset(b"g", b"orders", 0, 2)
+    store.put_topic(b"orders", b"{}")
+    store.commit()
+
+
+def held(store: Store) -> Held:
+    """What the store holds."""
+    fire(store, NOW_MS)
+    page = scan_pending(
+        store,
+        topic=None,
+        begin_ms=0,
+        end_ms=1 << 62,
+        tag_hash=None,
+        cursor=None,
+        limit=1_000_000,
+    )
+    pending = {terms_of(found.record).message_id: found.due_ms for found in page.found}
+    queued = {}
+    for topic in (b"orders", b"mails", b"paused"):
+        for number in range(4):
+            queue = store.queue(topic, number)
+            read = store.read(queue, queue.first, 1_000_000, 1 << 30)
+            for one in read.messages:
+                queued[topic, number, one.offset] = terms_of(one.record).message_id
+    with store.read_transaction() as txn:
+        numbers = list(txn.cursor(db=store.tables.messages).iternext(values=False))
+    states = (find_by_sequence(store, int.from_bytes(number)) for number in numbers)
+    aborted = {
+        terms_of(found.record).message_id
+        for found in states
+        if found is not None and found.state is State.ABORTED
+    }
+    halves = {
+        terms_of(half.record).message_id for half in halves_to_check(store, 1 << 62, 100, 1 << 30)
+    }
+    recurring = {one.name: one.next_ms for one in scan_recurring(store, None, None, 100).found}
+    return Held(pending, queued, aborted, halves, recurring)
+
+
+@pytest.fixture(scope="module")
+def wholes(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[bytes, Held]]:
+    """The file of a sound folder and what it holds: with timers in the table, and with the last ones in memory."""
+    made = {}
+    for inbox_size in (1, INBOX_SIZE):
+        folder = Folder(tmp_path_factory.mktemp("whole") / "data")
+        store = folder.open(inbox_size=inbox_size)
+        fill(store)
+        assert find_faults(store) == []
+        holds = held(store)
+        folder.close()
+        made[inbox_size] = (folder.path / "data.mdb").read_bytes(), holds
+    return made
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Callable[[bytes], Path]:
+    """Makes a data folder of a file."""
+    count = iter(range(1_000_000))
+
+    def make(file: bytes) -> Path:
+        data = tmp_path / f"data{next(count)}"
+        data.mkdir()
+        (data / "data.mdb").write_bytes(file)
+        return data
+
+    return make
+
+
+def change(
+    data: Path, table: str, how: Callable[[lmdb.Transaction, lmdb._Database], object]
+) -> None:
+    """Change a table behind everybody's back."""
+    with lmdb.open(str(data), max_dbs=32, map_size=1 << 28) as environment:
+        database = environment.open_db(table.encode())
+        with environment.begin(write=True) as txn:
+            how(txn, database)
+
+
+def rows_of(data: Path, table: str) -> list[tuple[bytes, bytes]]:
+    rows: list[tuple[bytes, bytes]] = []
+    change(data, table, lambda txn, database: rows.extend(txn.cursor(db=database)))
+    return rows
+
+
+def delete(data: Path, table: str, key: bytes) -> None:
+    def how(txn: lmdb.Transaction, database: lmdb._Database) -> None:
+        assert txn.delete(key, db=database)
+
+    change(data, table, how)
+
+
+def repair(data: Path) -> Findings:
+    """Look through the folder, repair it, and open it: it must be sound, and what was named must have been done."""
+    inspection = Inspection(data, READER, NOW_MS)
+    try:
+        found = inspection.find()
+        done = inspection.repair(data / "repairs.jsonl")
+        assert done == found._replace(faults=[])
+        assert done.left == []
+        assert inspection.find() == Findings([], [], 0, [])
+    finally:
+        inspection.close()
+    return found
+
+
+def now_held(data: Path) -> Held:
+    folder = Folder(data)
+    try:
+        store = folder.open()
+        assert find_faults(store) == []
+        return held(store)
+    finally:
+        folder.close()
+
+
+SIZES = pytest.mark.parametrize("inbox_size", [1, INBOX_SIZE], ids=["in table", "in memory"])
+TABLES = [name for name in Tables._fields if name not in SPARED]
+EACH = pytest.mark.parametrize("table", TABLES)
+ROWS = 2
+"""Rows of each table that are damaged, one after the other."""
+
+
+@SIZES
+def test_a_sound_folder_has_nothing_to_repair(
+    wholes: dict[int, tuple[bytes, Held]], copy: Callable[[bytes], Path], inbox_size: int
+) -> None:
+    file, holds = wholes[inbox_size]
+    data = copy(file)
+    assert repair(data) == Findings([], [], 0, [])
+    assert (data / "repairs.jsonl").read_text() == ""
+    assert now_held(data) == holds
+    # Some messages in each state, or the tests below prove little.
+    assert len(holds.pending) > 10
+    assert len(holds.aborted) == 2
+    assert len({place[:2] for place in holds.queued}) == 5
+    assert (len(holds.halves), len(holds.recurring)) == (2, 2)
+
+
+@SIZES
+@EACH
+def test_a_row_that_is_lost_comes_back(
+    wholes: dict[int, tuple[bytes, Held]],
+    copy: Callable[[bytes], Path],
+    inbox_size: int,
+    table: str,
+) -> None:
+    """But for those that nothing else tells of: a message itself, or what recurs."""
+    file, holds = wholes[inbox_size]
+    rows = rows_of(copy(file), table)
+    for key, value in random.Random(table).sample(rows, min(ROWS, len(rows))):
+        data = copy(file)
+        delete(data, table, key)
+        repair(data)
+        assert now_held(data) == left_without(holds, table, key, value), key
+
+
+@SIZES
+@EACH
+def test_a_row_that_is_scrambled_is_put_right(
+    wholes: dict[int, tuple[bytes, Held]],
+    copy: Callable[[bytes], Path],
+    inbox_size: int,
+    table: str,
+) -> None:
+    """One byte of it is another: all that is pending stays so at its time, and nothing fires twice."""
+    file, holds = wholes[inbox_size]
+    rows = rows_of(copy(file), table)
+    random_ = random.Random(table)
+    for key, value in random_.sample(rows, min(ROWS, len(rows))):
+        data = copy(file)
+        scramble(data, table, key, value, random_)
+        repair(data)
+        now = now_held(data)
+        if table in ("messages", "recurring", "recurrences", "planned"):
+            # What it says is a message, or a time, that nothing else contradicts.
+            continue
+        if table == "ids" and inbox_size == INBOX_SIZE:
+            # A time that was changed there is a reschedule, as far as anybody can tell.
+            now, expected = now._replace(pending={}), holds._replace(pending={})
+            assert now == expected, key
+            continue
+        assert now == holds, key
+
+
+def left_without(held: Held, table: str, key: bytes, value: bytes) -> Held:
+    """What is left when a row is lost. No message has another offset."""
+    if table == "messages":
+        lost = terms_of(value).message_id
+        return held._replace(
+            pending={one: ms for one, ms in held.pending.items() if one != lost},
+            queued={place: one for place, one in held.queued.items() if one != lost},
+            aborted=held.aborted - {lost},
+            halves=held.halves - {lost},
+        )
+    name = key.partition(b"\0")[2]
+    if table == "recurring":
+        return held._replace(recurring={n: ms for n, ms in held.recurring.items() if n != name})
+    if table == "recurrences" and name == b"asleep":
+        # Nothing else tells when one that is paused would have fired.
+        return held._replace(recurring=held.recurring | {name: NOW_MS})
+    return held
+
+
+def scramble(data: Path, table: str, key: bytes, value: bytes, random_: random.Random) -> None:
+    """Change one byte of a row."""
+    in_key = not value or random_.random() < 0.5
+    scrambled = bytearray(key if in_key else value)
+    scrambled[random_.randrange(len(scrambled))] ^= random_.randrange(1, 256)
+
+    def how(txn: lmdb.Transaction, database: lmdb._Database) -> None:
+        txn.delete(key, db=database)
+        row = (bytes(scrambled), value) if in_key else (key, bytes(scrambled))
+        txn.put(*row, db=database)
+
+    change(data, table, how)
+
+
+@SIZES
+@pytest.mark.parametrize("seed", range(6))
+def test_many_rows_are_lost_at_once(
+    wholes: dict[int, tuple[bytes, Held]],
+    copy: Callable[[bytes], Path],
+    inbox_size: int,
+    seed: int,
+) -> None:
+    """Of up to four tables half the rows, or all: whatever is pending fires, and whatever is in a queue keeps its
+    offset where that is told."""
+    file, holds = wholes[inbox_size]
+    data = copy(file)
+    random_ = random.Random(seed)
+    told = list(holds.queued)
+    for table in random_.sample([name for name in TABLES if name != "messages"], 4):
+        share = random_.choice((0.5, 1))
+        for key, _ in rows_of(data, table):
+            if random_.random() < share:
+                delete(data, table, key)
+                if table == "queues":
+                    topic, queue, offset = split_queue_key(key)
+                    told.remove((topic, queue, offset))
+    before = rows_of(data, "messages")
+    repair(data)
+    now = now_held(data)
+    assert rows_of(data, "messages") == before
+    for message_id, due_ms in holds.pending.items():
+        if due_ms <= NOW_MS:
+            # It fires where both are lost that it waited and that its topic is paused.
+            assert message_id in {*now.pending, *now.queued.values()}
+        elif message_id == b"timed6":
+            # Where its new time is lost, that is the one that its record has.
+            assert now.pending[message_id] in (due_ms, 3_647_514)
+        else:
+            assert now.pending[message_id] == due_ms
+    assert {place: now.queued.get(place) for place in told} == {
+        place: holds.queued[place] for place in told
+    }
+    everywhere = [*now.queued.values(), *now.pending, *now.aborted]
+    assert len(everywhere) == len(set(everywhere))
+
+
+def test_rows_are_written_down_as_they_were(
+    wholes: dict[int, tuple[bytes, Held]], copy: Callable[[bytes], Path]
+) -> None:
+    """A record that cannot be read is in the file, whole, and its offset stays empty."""
+    file, holds = wholes[1]
+    data = copy(file)
+    number, record = next(
+        row for row in rows_of(data, "messages") if terms_of(row[1]).message_id == b"new3"
+    )
+    broken = b"{" + record[1:]
+
+    def how(txn: lmdb.Transaction, database: lmdb._Database) -> None:
+        txn.put(number, broken, db=database)
+
+    change(data, "messages", how)
+    found = repair(data)
+    assert f"message {int.from_bytes(number)}: its record cannot be read" in found.faults
+    lines = [json.loads(line) for line in (data / "repairs.jsonl").read_text().splitlines()]
+    moved = next(line for line in lines if line["table"] == "messages")
+    assert (bytes.fromhex(moved["key"]), bytes.fromhex(moved["value"])) == (number, broken)
+    assert now_held(data) == left_without(holds, "messages", number, record)
+    assert [one for one in found.repairs if one.endswith("has nothing, its message is lost")]
+
+
+def test_a_number_of_a_message_that_was_moved_is_not_used_again(
+    wholes: dict[int, tuple[bytes, Held]], copy: Callable[[bytes], Path]
+) -> None:
+    file, _ = wholes[1]
+    data = copy(file)
+    number, _ = rows_of(data, "messages")[-1]
+    change(data, "messages", lambda txn, database: txn.put(number, b"broken", db=database))
+    repair(data)
+    folder = Folder(data)
+    assert folder.open().next_sequence == int.from_bytes(number) + 1
+    folder.check()
+
+
+def test_a_refused_repair_changes_nothing(
+    wholes: dict[int, tuple[bytes, Held]], copy: Callable[[bytes], Path]
+) -> None:
+    """The file for what is taken out is there already."""
+    data = copy(wholes[1][0])
+    delete(data, "timers", rows_of(data, "timers")[0][0])
+    before = {table: rows_of(data, table) for table in TABLES}
+    (data / "repairs.jsonl").write_text("of before")
+    inspection = Inspection(data, READER, NOW_MS)
+    assert inspection.find().made > 0
+    with pytest.raises(StorageError, match=r"repairs\.jsonl could not be written: File exists"):
+        inspection.repair(data / "repairs.jsonl")
+    inspection.close()
+    assert {table: rows_of(data, table) for table in TABLES} == before
+    assert (data / "repairs.jsonl").read_text() == "of before"

@@ -186,17 +186,16 @@ class _Listed(NamedTuple, Generic[_Item]):
 
 
 def _one_page(
-    pages: Sequence[_Listed[_Item]], command: Command, *, backwards: bool = False
+    pages: Sequence[_Listed[_Item]], limit: int, given: str, *, backwards: bool = False
 ) -> tuple[list[_Item], str | None]:
     """A page of what all have, in the order of places, and its cursor.
 
     A worker's cursor says up to where it has told everything. Behind the first of these places nobody knows what comes
     between, so the page ends there, or at its limit. What a worker told beyond that it is asked for again.
 
+    :param given: the cursor that was asked with.
     :param backwards: the last place comes first.
     """
-    ext = command.ext()
-    limit = max(1, int(ext.get("limit", DEFAULT_LIMIT)))
     ends = [bytes.fromhex(page.cursor) for page in pages if page.cursor is not None]
     end = (max if backwards else min)(ends, default=None)
     known = [
@@ -206,35 +205,50 @@ def _one_page(
         if end is None or (place >= end if backwards else place <= end)
     ]
     known.sort(key=lambda entry: entry[0], reverse=backwards)
-    told = known[:limit]
+    told = known[: max(1, limit)]
     cursors: dict[str, str] = {}
     for number, page in enumerate(pages):
         own = [place for place, owner, _ in told if owner == number]
         if len(own) < len(page.items):
-            given = own_cursor(ext.get("cursor", ""), page.broker) or ""
-            cursors[page.broker] = (own[-1] + page.behind).hex() if own else given
+            before = own_cursor(given, page.broker) or ""
+            cursors[page.broker] = (own[-1] + page.behind).hex() if own else before
         elif page.cursor is not None:
             cursors[page.broker] = page.cursor
     return [item for _, _, item in told], join_cursors(cursors) or None
 
 
-def _held(parts: Sequence[Part], command: Command) -> Whole:
-    """One page of what all hold, the next due first; of what fired or was aborted, the last one first."""
-    ext = command.ext()
-    named = bool(ext.get("id") or ext.get("key"))
-    state = ext.get("state", "pending")
+def held_page(
+    pages: Sequence[tuple[str, HeldPage]], *, named: bool, state: str, limit: int, given: str
+) -> HeldPage:
+    """One page of what all hold, the next due first; of what fired or was aborted, the last one first.
+
+    :param pages: the workers' by their names.
+    :param named: whether it was asked by id or key.
+    :param state: what was asked for, see `Wanted`.
+    :param given: the cursor that was asked with.
+    """
     place = _place_of_named if named else _PLACES[state]
-    bodies = [part.body(HeldPage) for part in parts]
     # A worker's own cursor has the id of a pending message behind its place; none begins with this byte.
     behind = b"\xff" if place is _place_of_pending else b""
-    pages = [
-        _Listed(part.broker, [(place(one), one) for one in page.messages], page.cursor, behind)
-        for part, page in zip(parts, bodies, strict=True)
+    listed = [
+        _Listed(broker, [(place(one), one) for one in page.messages], page.cursor, behind)
+        for broker, page in pages
     ]
     backwards = place in (_place_of_fired, _place_of_aborted)
-    messages, cursor = _one_page(pages, command, backwards=backwards)
-    paused = _add_up(topic for page in bodies for topic in page.paused)
-    return Whole(msgspec.json.encode(HeldPage(messages, cursor, paused)))
+    messages, cursor = _one_page(listed, limit, given, backwards=backwards)
+    return HeldPage(messages, cursor, add_up(topic for _, page in pages for topic in page.paused))
+
+
+def _held(parts: Sequence[Part], command: Command) -> Whole:
+    ext = command.ext()
+    whole = held_page(
+        [(part.broker, part.body(HeldPage)) for part in parts],
+        named=bool(ext.get("id") or ext.get("key")),
+        state=ext.get("state", "pending"),
+        limit=int(ext.get("limit", DEFAULT_LIMIT)),
+        given=ext.get("cursor", ""),
+    )
+    return Whole(msgspec.json.encode(whole))
 
 
 # Where a message stands in the order of its worker's pages, as a cursor has it (`PendingMessages.select`).
@@ -267,7 +281,7 @@ _PLACES: Final = {
 }
 
 
-def _add_up(topics: Iterable[PausedTopic]) -> list[PausedTopic]:
+def add_up(topics: Iterable[PausedTopic]) -> list[PausedTopic]:
     """Each paused topic once: since its first pause, with what waits anywhere."""
     found: dict[str, PausedTopic] = {}
     for topic in topics:
@@ -309,33 +323,46 @@ def _pauses(parts: Sequence[Part], _: Command) -> Whole:
 
 def _paused(parts: Sequence[Part], _: Command) -> Whole:
     lists = [part.body(PausedTopics) for part in parts]
-    topics = _add_up(one for each in lists for one in each.topics)
+    topics = add_up(one for each in lists for one in each.topics)
     return Whole(msgspec.json.encode(PausedTopics(topics)))
 
 
 # --- what recurs ------------------------------------------------------------------------------------
 
 
-def _recurring(parts: Sequence[Part], command: Command) -> Whole:
-    """One page of what recurs anywhere, by topic and name."""
-    bodies = [(part.broker, part.body(RecurringList)) for part in parts]
-    pages = [
+def recurring_page(
+    pages: Sequence[tuple[str, RecurringList]], *, limit: int, given: str
+) -> RecurringList:
+    """One page of what recurs anywhere, by topic and name; the parameters are those of `held_page`."""
+    listed = [
         _Listed(broker, [(_place_of_recurring(one), one) for one in page.recurring], page.cursor)
-        for broker, page in bodies
+        for broker, page in pages
     ]
-    found, cursor = _one_page(pages, command)
-    return Whole(msgspec.json.encode(RecurringList(found, cursor)))
+    return RecurringList(*_one_page(listed, limit, given))
+
+
+def _recurring(parts: Sequence[Part], command: Command) -> Whole:
+    ext = command.ext()
+    whole = recurring_page(
+        [(part.broker, part.body(RecurringList)) for part in parts],
+        limit=int(ext.get("limit", DEFAULT_LIMIT)),
+        given=ext.get("cursor", ""),
+    )
+    return Whole(msgspec.json.encode(whole))
 
 
 def _place_of_recurring(one: RecurringMessage) -> bytes:
     return f"{one.topic}\0{one.name}".encode()
 
 
-def _recurring_change(parts: Sequence[Part], _: Command) -> Whole:
+def recurring_change(changes: Sequence[RecurringChange]) -> RecurringChange:
     """What was done where it is; where several workers have one of the name, the first of which it was not true yet."""
-    changes = [part.body(RecurringChange) for part in parts]
-    changes.sort(key=lambda change: change.outcome.startswith("already "))
-    return Whole(msgspec.json.encode(changes[0]))
+    return min(changes, key=lambda change: change.outcome.startswith("already "))
+
+
+def _recurring_change(parts: Sequence[Part], _: Command) -> Whole:
+    whole = recurring_change([part.body(RecurringChange) for part in parts])
+    return Whole(msgspec.json.encode(whole))
 
 
 def _recurring_times(parts: Sequence[Part], command: Command) -> Whole:

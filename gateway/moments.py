@@ -44,6 +44,13 @@ def parse_moment(text: str, now_ms: int, zone: tzinfo | None = None) -> int:
         raise ValueError(f"{text!r} is not a time; {EXPECTED}") from None
 
 
+def write_moment(epoch_ms: int) -> str:
+    """A time since 1970 as `parse_moment` reads it, whatever the time zone."""
+    if epoch_ms >= _LEAST_EPOCH_MS:
+        return str(epoch_ms)
+    return (_EPOCH + timedelta(milliseconds=epoch_ms)).isoformat()
+
+
 def show_moment(epoch_ms: int) -> str:
     """Local time such as `2030-01-31 09:30:00.000`; past the year 9999 the number itself."""
     try:

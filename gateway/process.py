@@ -86,6 +86,22 @@ def remoting_factory(
     )
 
 
+def tell_http(config: Config, port: int, *, has_console: bool) -> None:
+    """Say on standard output where the HTTP port is, and whether the console is there.
+
+    :param port: the one that is really listened on.
+    """
+    assert config.http is not None
+    address = f"{'https' if config.http_tls else 'http'}://{HostPort(config.http.host, port)}"
+    print(f"metrics on {address}/metrics", flush=True)
+    print(
+        f"console on {address}/"
+        if has_console
+        else "no console and no API: http is not a loopback address; set http_token_file or authentication",
+        flush=True,
+    )
+
+
 def cannot_listen(failure: CannotListenError, setting: str, address: HostPort) -> StartError:
     """Why a process does not start whose address is taken.
 

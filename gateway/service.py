@@ -70,6 +70,7 @@ from gateway.process import (
     cannot_listen,
     exit_status,
     remoting_factory,
+    tell_http,
 )
 from gateway.quotas import Quotas
 from gateway.recurring import RecurringMessages
@@ -434,15 +435,7 @@ def _serve(config: Config) -> None:
     if config.clock == "manual":
         print("time stands still until 'tidegate clock advance' or 'set' moves it", flush=True)
     if config.http is not None:
-        address = HostPort(config.http.host, gateway.http_port)
-        scheme = "https" if config.http_tls else "http"
-        print(f"metrics on {scheme}://{address}/metrics", flush=True)
-        print(
-            f"console on {scheme}://{address}/"
-            if gateway.has_console
-            else "no console and no API: http is not a loopback address; set http_token_file or authentication",
-            flush=True,
-        )
+        tell_http(config, gateway.http_port, has_console=gateway.has_console)
     manager = ServiceManager()
     manager.ready(f"clients are told {gateway.advertised}", reactor)
     reactor.addSystemEventTrigger("before", "shutdown", manager.stopping)

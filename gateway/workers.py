@@ -23,9 +23,17 @@ from twisted.python.failure import Failure
 from gateway.config import LEADER_VARIABLE, Config, descriptions
 from gateway.front import Front
 from gateway.logs import Logs
-from gateway.process import BACKLOG, begin, cannot_listen, exit_status, remoting_factory
+from gateway.process import (
+    BACKLOG,
+    begin,
+    cannot_listen,
+    exit_status,
+    remoting_factory,
+    tell_http,
+)
 from gateway.service_manager import VARIABLES, ServiceManager
 from gateway.setting_values import HostPort, parse_host_port
+from gateway.shared_http import SharedHttp
 from gateway.upstream_settings import after
 from gateway.wire.admin_bodies import parse_changes
 from gateway.wire.commands import Command
@@ -36,12 +44,15 @@ PORT_DISTANCE: Final = 10
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 """Seconds until a worker that ended by itself is started again: twice as long each time that it has not listened."""
 
-_LISTENING: Final = re.compile(rb"^listening on (\S+), clients are told", re.MULTILINE)
+_LISTENING: Final = re.compile(rb"^listening on (\S+), clients are told (\S+), ", re.MULTILINE)
+_HTTP: Final = re.compile(rb"^metrics on https?://(\S+)/metrics$", re.MULTILINE)
+"""What a worker says on standard output (`gateway.service`)."""
 
 
 class Worker(ProcessProtocol):
     """One worker: a process, and the next one when that ends.
 
+    :param http: the shared HTTP port, if there is one.
     :param broker: its name.
     :param command: the program and its arguments; `--listen` is among them.
     :param environment: its variables, as they are when it is started.
@@ -53,6 +64,7 @@ class Worker(ProcessProtocol):
         self,
         reactor: Any,
         front: Front,
+        http: SharedHttp | None,
         number: int,
         broker: str,
         command: Sequence[str],
@@ -60,6 +72,7 @@ class Worker(ProcessProtocol):
     ) -> None:
         self._reactor = reactor
         self._front = front
+        self._http = http
         self._number = number
         self._broker = broker
         self._command = list(command)
@@ -92,22 +105,30 @@ class Worker(ProcessProtocol):
 
     def outReceived(self, data: bytes) -> None:
         self._output += data
-        found = _LISTENING.search(self._output)
-        if found is None:
+        found, http = _LISTENING.search(self._output), _HTTP.search(self._output)
+        if found is None or (self._http is not None and http is None):
             return
         self._output = b""
-        address = parse_host_port(found[1].decode())
+        address, advertised = (parse_host_port(text.decode()) for text in found.groups())
         self.log.info("worker {number} listens on {address}", number=self._number, address=address)
         self._pause = FIRST_PAUSE
         # The process that follows has to be where clients know this one.
-        where = self._command.index("--listen") + 1
-        self._command[where] = str(address)
+        self._set("--listen", address)
         self._front.joined(self._number, self._broker, address)
+        if self._http is not None and http is not None:
+            where = parse_host_port(http[1].decode())
+            self._set("--http", where)
+            self._http.joined(self._broker, where, advertised)
         _fire(self._waiting_for_start)
+
+    def _set(self, flag: str, address: HostPort) -> None:
+        self._command[self._command.index(flag) + 1] = str(address)
 
     def processEnded(self, reason: Failure) -> None:
         self._process = None
         self._output = b""
+        if self._http is not None:
+            self._http.left(self._broker)
         if self._is_wanted:
             if self._pause:
                 self.log.error(
@@ -170,14 +191,17 @@ class Leader:
         self._environment = dict(environment)
         self._logs = logs
         self._front = Front(reactor, partial(remoting_factory, config, reactor), self._changed)
+        names = [_broker_name(config, number) for number in range(config.workers)]
+        self.http = SharedHttp(config, reactor, names) if config.http is not None else None
+        """The shared HTTP port, if there is one."""
         self._port: Any = None
         self._is_rolling = False
         self._workers = [
             Worker(
-                *(reactor, self._front, number, _broker_name(config, number)),
+                *(reactor, self._front, self.http, number, name),
                 *(_command(config, number), self._environment),
             )
-            for number in range(config.workers)
+            for number, name in enumerate(names)
         ]
 
     def start(self) -> Deferred[Any]:
@@ -192,6 +216,9 @@ class Leader:
             )
         except error.CannotListenError as failure:
             raise cannot_listen(failure, "listen", listen) from failure
+        if self.http is not None:
+            self.http.address = str(self.address)
+            self.http.listen()
         return DeferredList([worker.start() for worker in self._workers])
 
     @property
@@ -202,6 +229,8 @@ class Leader:
     def stop(self) -> Deferred[Any]:
         """Stop all; fires when the last worker is gone."""
         self._port.stopListening()
+        if self.http is not None:
+            self.http.stop()
         return DeferredList([worker.stop() for worker in self._workers])
 
     def roll(self) -> None:
@@ -252,7 +281,7 @@ def own_settings(config: Config, number: int) -> dict[str, str]:
         port = advertise.port and advertise.port + distance
         found["--advertise"] = str(HostPort(advertise.host, port))
     if http is not None:
-        found["--http"] = str(HostPort(http.host, http.port and http.port + number))
+        found["--http"] = str(HostPort(http.host, http.port and http.port + 1 + number))
     return found
 
 
@@ -270,12 +299,7 @@ def _serve(config: Config, variables: Mapping[str, str]) -> None:
     environment = {**inherited, **variables, LEADER_VARIABLE: str(os.getpid())}
     leader = Leader(config, reactor, environment, logs)
     started = leader.start()
-    started.addCallback(
-        lambda _: print(
-            f"listening on {leader.address} with {config.workers} workers, data in {config.data}",
-            flush=True,
-        )
-    )
+    started.addCallback(lambda _: _tell(config, leader))
     manager = ServiceManager()
     started.addCallback(lambda _: manager.ready(f"{config.workers} workers", reactor))
     reactor.addSystemEventTrigger("before", "shutdown", manager.stopping)
@@ -283,3 +307,12 @@ def _serve(config: Config, variables: Mapping[str, str]) -> None:
     signal.signal(signal.SIGHUP, lambda *_: reactor.callFromThread(leader.roll))
     # With Twisted's handlers: it learns of ended processes by a signal.
     reactor.run()
+
+
+def _tell(config: Config, leader: Leader) -> None:
+    print(
+        f"listening on {leader.address} with {config.workers} workers, data in {config.data}",
+        flush=True,
+    )
+    if leader.http is not None:
+        tell_http(config, leader.http.port, has_console=leader.http.has_console)

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from twisted.internet.defer import Deferred, ensureDeferred
@@ -16,7 +16,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request
 
 from gateway.router import RequestError
-from gateway.web.doorkeeper import Doorkeeper
+from gateway.web.doorkeeper import Header
 from gateway.web.endpoints import ApiError, Asker, Endpoint
 from gateway.wire.codes import ResponseCode
 from storage import StorageError, StorageFullError
@@ -35,6 +35,17 @@ HEADERS = {
 """In every answer."""
 
 
+class Door(Protocol):
+    """Lets requests in, or not; `Doorkeeper` is one."""
+
+    @property
+    def challenge(self) -> str:
+        """What a client is told that came without credentials."""
+
+    def admit(self, method: str, header: Header, peer: str) -> Asker:
+        """Who asks; raises `ApiError` when it is nobody who may."""
+
+
 class Api(Resource):
     """The API.
 
@@ -49,7 +60,7 @@ class Api(Resource):
     def __init__(
         self,
         endpoints: Sequence[Endpoint],
-        doorkeeper: Doorkeeper,
+        doorkeeper: Door,
         is_stopping: Callable[[], bool],
         acting: Callable[[Asker], AbstractContextManager[None]],
         settled: Callable[[], None],

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import ssl
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,9 +33,32 @@ FAR_MS = time.time_ns() // 1_000_000 + 3_600_000
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """Two workers, for tests that leave them alone."""
-    with GatewayProcess(tmp_path_factory.mktemp("workers") / "data", "--workers", "2") as gateway:
+    """Two workers, for tests that leave them alone; their console speaks TLS."""
+    flags = ("--workers", "2", "--http", "127.0.0.1:0", "--http-tls")
+    with GatewayProcess(tmp_path_factory.mktemp("workers") / "data", *flags) as gateway:
         yield gateway
+
+
+@pytest.fixture(scope="module")
+def console(gateway: GatewayProcess) -> str:
+    """Where the console of all workers is, as the process says."""
+    assert gateway._process is not None
+    assert gateway._process.stdout is not None
+    lines = [gateway._process.stdout.readline().decode() for _ in range(2)]
+    found = re.fullmatch(r"console on (https://127\.0\.0\.1:\d+/)\n", lines[1])
+    assert found is not None, lines
+    return found[1]
+
+
+def fetch(url: str, body: object = None) -> str:
+    """What is answered at the console's port, to a GET or, with a body, to a POST."""
+    data = json.dumps(body).encode() if body is not None else None
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with urllib.request.urlopen(request, context=context, timeout=30) as answer:
+        found: str = answer.read().decode()
+        return found
 
 
 @pytest.fixture
@@ -114,6 +140,30 @@ def test_tools_see_what_all_hold(gateway: GatewayProcess) -> None:
     assert refused.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     expected.remove("M07")
     assert sorted(held(gateway, 100)) == expected
+
+
+def test_one_console_shows_all(gateway: GatewayProcess, console: str) -> None:
+    for number, port in enumerate(workers(gateway).values()):
+        hold(port, f"M{number}", FAR_MS + number, "shown")
+    assert "<!doctype html>" in fetch(console)
+    api = f"{console}api/v1"
+    found = json.loads(fetch(f"{api}/messages?topic=shown"))["messages"]
+    assert [one["msgId"] for one in found] == ["M0", "M1"]
+    for one in found:
+        page = json.loads(fetch(f"{api}/messages/{one['offsetMsgId']}"))
+        assert page["message"] == one
+    preview = json.loads(
+        fetch(f"{api}/bulk/preview", {"action": "abort", "selection": {"topic": "shown"}})
+    )
+    job = json.loads(fetch(f"{api}/bulk", {"token": preview["token"]}))["id"]
+    until(
+        lambda: json.loads(fetch(f"{api}/bulk/{job}"))["state"] == "done",
+        "both workers have aborted theirs",
+        30,
+    )
+    assert held(gateway, 10, topic="shown") == []
+    assert json.loads(fetch(f"{console}ready")) == {"ready": True, "reasons": []}
+    assert fetch(f"{console}metrics").count("} 1\n") == 2
 
 
 Tidegate = Callable[..., list[dict[str, Any]]]

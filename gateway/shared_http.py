@@ -1,0 +1,118 @@
+"""The HTTP port that several workers share: the console and the API of all of them, and whether they are well.
+
+Each worker has a port of its own, where it is asked (`gateway.web.relay`).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+from twisted.internet import error
+
+from gateway.clock import Clock
+from gateway.config import Config
+from gateway.http import make_site
+from gateway.named_files import tls_layers
+from gateway.process import cannot_listen
+from gateway.setting_values import HostPort
+from gateway.web.relay import OpenDoor, Relay
+from gateway.web.shared import shared_endpoints
+from gateway.web.site import Api
+from gateway.wire.messages import pack_host
+from gateway.worker_port import WorkerPort
+
+
+class SharedHttp:
+    """Answers at the shared HTTP port.
+
+    :param names: the workers, in their order.
+    """
+
+    def __init__(self, config: Config, reactor: Any, names: Sequence[str]) -> None:
+        assert config.http is not None
+        self._config = config
+        self._reactor = reactor
+        self._ports = {name: WorkerPort(reactor, tls=config.http_tls) for name in names}
+        self._serving: set[str] = set()
+        self._owners: dict[bytes, str] = {}
+        self._is_stopping = False
+        self._port: Any = None
+        self.address = ""
+        """Where clients ask for routes."""
+
+    @property
+    def has_console(self) -> bool:
+        """Whether the workers let anybody in: see `Doorkeeper.is_closed`."""
+        config = self._config
+        assert config.http is not None
+        is_local = ipaddress.ip_address(config.http.host).is_loopback
+        return is_local or config.authentication or config.http_token_file is not None
+
+    def listen(self) -> None:
+        """Answer.
+
+        :raises StartError: when the address is taken, or a file of TLS cannot be used.
+        """
+        config, address = self._config, self._config.http
+        assert address is not None
+        relay = Relay({name: port.ask for name, port in self._ports.items()})
+        api = Api(
+            shared_endpoints(relay, Clock(), self._owners.get, lambda: self.address),
+            OpenDoor(by_keys=config.authentication),
+            lambda: self._is_stopping,
+            lambda _: nullcontext(),
+            lambda: None,
+        )
+        site: Any = make_site(self._metrics, self._not_ready, api)
+        layers = tls_layers(config, self._reactor) if config.http_tls else None
+        if layers is not None:
+            site = layers.around(site)
+        try:
+            self._port = self._reactor.listenTCP(address.port, site, interface=address.host)
+        except error.CannotListenError as failure:
+            raise cannot_listen(failure, "http", address) from failure
+
+    @property
+    def port(self) -> int:
+        """The one that is really listened on."""
+        return int(self._port.getHost().port)
+
+    def joined(self, name: str, http: HostPort, advertised: HostPort) -> None:
+        """A worker serves.
+
+        :param http: where it answers by HTTP.
+        :param advertised: the address that it tells clients, which is in its messages' offset ids.
+        """
+        host = ipaddress.ip_address(http.host)
+        if host.is_unspecified:
+            http = HostPort("127.0.0.1" if host.version == 4 else "::1", http.port)
+        self._ports[name].address = http
+        self._owners[pack_host(*advertised)] = name
+        self._serving.add(name)
+
+    def left(self, name: str) -> None:
+        """A worker does not serve any more, or not yet again."""
+        self._serving.discard(name)
+
+    def stop(self) -> None:
+        """Answer no more."""
+        self._is_stopping = True
+        if self._port is not None:
+            self._port.stopListening()
+
+    def _not_ready(self) -> list[str]:
+        return [f"{name} does not serve" for name in self._ports if name not in self._serving]
+
+    def _metrics(self) -> bytes:
+        lines = [
+            "# HELP tidegate_worker_up Whether a worker serves; its own figures are at its own port.",
+            "# TYPE tidegate_worker_up gauge",
+            *(
+                f'tidegate_worker_up{{worker="{name}"}} {int(name in self._serving)}'
+                for name in self._ports
+            ),
+        ]
+        return ("\n".join(lines) + "\n").encode()

@@ -1,0 +1,176 @@
+"""Puts what is asked at the HTTP port that several workers share to their own ports, and reads what they answer.
+
+Requests go on with the headers that tell who asks and from which page, so that each worker lets them in, or not, as if
+they had come to itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Final, NamedTuple, TypeVar
+from urllib.parse import quote, urlencode
+
+import msgspec
+from twisted.internet.defer import Deferred, gatherResults
+
+from gateway.web.doorkeeper import ASK_FOR_BEARER, ASK_FOR_KEYS, Header
+from gateway.web.endpoints import ApiError, Asker, Problem
+
+PASSED_ON: Final = ("authorization", "content-type", "host", "origin", "sec-fetch-site")
+"""Headers by which a worker knows who asks (`Doorkeeper`)."""
+
+_Answer = TypeVar("_Answer")
+
+
+class Reply(NamedTuple):
+    """What a worker answered."""
+
+    status: int
+    body: bytes
+
+
+Ask = Callable[[str, str, Mapping[str, str], bytes], "Deferred[Reply | None]"]
+"""Asks one worker: method, path with query, headers and body. None when it does not answer."""
+
+
+class ForwardedAsker(Asker):
+    """Whoever asks, as workers are to see them."""
+
+    def __init__(self, headers: Mapping[str, str], host: str) -> None:
+        super().__init__(None, host)
+        self.headers = headers
+
+
+class OpenDoor:
+    """Lets everybody on to the workers, whose own doors they have to pass."""
+
+    def __init__(self, *, by_keys: bool) -> None:
+        """:param by_keys: whether workers ask for a user's keys."""
+        self.challenge = ASK_FOR_KEYS if by_keys else ASK_FOR_BEARER
+
+    def admit(self, method: str, header: Header, peer: str) -> Asker:
+        """Who asks: see `Doorkeeper.admit`."""
+        given = {name: header(name) for name in PASSED_ON}
+        return ForwardedAsker(
+            {name: text for name, text in given.items() if text is not None}, peer
+        )
+
+
+class Relay:
+    """Asks workers for whoever came to the shared port.
+
+    :param workers: the way to each worker by its name, in their order.
+    """
+
+    def __init__(self, workers: Mapping[str, Ask]) -> None:
+        self._workers = workers
+
+    @property
+    def names(self) -> list[str]:
+        """The workers."""
+        return list(self._workers)
+
+    @property
+    def first(self) -> str:
+        """The worker that has what is sent or set here."""
+        return next(iter(self._workers))
+
+    async def replies(
+        self,
+        asker: Asker,
+        method: str,
+        path: str,
+        values: Mapping[str, Mapping[str, object]],
+        bodies: Mapping[str, bytes] | None = None,
+    ) -> dict[str, Reply | None]:
+        """What workers answer, whatever it is, by their names.
+
+        :param path: below the API's own.
+        :param values: for each worker that is asked the fields of the query; None is left out.
+        :param bodies: what they are sent, if anything.
+        """
+        assert isinstance(asker, ForwardedAsker)
+        asked = []
+        for name, fields in values.items():
+            query = urlencode({field: text for field, text in fields.items() if text is not None})
+            whole = f"/api/v1{path}?{query}" if query else f"/api/v1{path}"
+            body = bodies[name] if bodies is not None else b""
+            asked.append(self._workers[name](method, whole, asker.headers, body))
+        answers = await gatherResults(asked)
+        return dict(zip(values, answers, strict=True))
+
+    async def all(
+        self,
+        asker: Asker,
+        method: str,
+        path: str,
+        kind: type[_Answer],
+        values: Mapping[str, object] | None = None,
+        *,
+        body: bytes = b"",
+        absent: Sequence[int] = (),
+        each: Mapping[str, Mapping[str, object]] | None = None,
+    ) -> list[tuple[str, _Answer]]:
+        """What each worker answers, in their order; an answer that left one out would not be true.
+
+        :param values: the fields of the query.
+        :param absent: statuses by which a worker says only that what is asked about is not at it.
+        :param each: instead of `values`, the fields for each worker that is asked.
+        :raises ApiError: when one does not answer, or refuses.
+        """
+        each = dict.fromkeys(self._workers, values or {}) if each is None else each
+        bodies = dict.fromkeys(each, body)
+        replies = await self.replies(asker, method, path, each, bodies)
+        silent = sum(reply is None for reply in replies.values())
+        if silent:
+            raise ApiError(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                f"{silent} of {len(replies)} workers do not answer; ask again",
+            )
+        found, refusals = [], []
+        for name, reply in replies.items():
+            assert reply is not None
+            if reply.status < HTTPStatus.BAD_REQUEST:
+                found.append((name, msgspec.json.decode(reply.body, type=kind)))
+            elif reply.status in absent:
+                refusals.append(reply)
+            else:
+                raise refusal(reply)
+        if refusals and not found:
+            raise refusal(refusals[0])
+        return found
+
+    async def one(
+        self,
+        asker: Asker,
+        name: str,
+        method: str,
+        path: str,
+        kind: type[_Answer],
+        *,
+        body: bytes = b"",
+    ) -> _Answer:
+        """What one worker answers.
+
+        :raises ApiError: when it does not answer, or refuses.
+        """
+        ((_, answer),) = await self.all(asker, method, path, kind, body=body, each={name: {}})
+        return answer
+
+
+def refusal(reply: Reply) -> ApiError:
+    """A worker's refusal, as it was told."""
+    problem = msgspec.json.decode(reply.body, type=Problem)
+    return ApiError(HTTPStatus(problem.status), problem.detail, problem.code)
+
+
+def below(*segments: object) -> str:
+    """A path of these segments, whatever letters they have."""
+    return "".join("/" + quote(str(segment), safe="") for segment in segments)
+
+
+def fields_of(query: msgspec.Struct, *but: str) -> dict[str, Any]:
+    """The fields of a query as they are asked for, but those that the path has."""
+    fields: dict[str, Any] = msgspec.to_builtins(query)
+    return {name: value for name, value in fields.items() if name not in but}

@@ -1,0 +1,136 @@
+"""Asks a worker at its own HTTP port: one request, one connection of this machine, and the whole answer."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Mapping
+from io import BytesIO
+from typing import Any, Final, cast
+
+from OpenSSL import SSL
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
+from twisted.internet.protocol import ClientFactory, Protocol, connectionDone
+from twisted.logger import Logger
+from twisted.protocols.tls import TLSMemoryBIOFactory
+from twisted.python.failure import Failure
+from zope.interface import implementer  # type: ignore[import-untyped]
+
+from gateway.setting_values import HostPort
+from gateway.web.relay import Reply
+
+PATIENCE: Final = 30.0
+"""Seconds that a worker has to answer: it counts millions of messages in less."""
+
+CONNECT_PATIENCE: Final = 5.0
+"""Seconds that it has to take the connection."""
+
+
+class WorkerPort:
+    """A worker's own HTTP port.
+
+    :param tls: whether it speaks TLS.
+    """
+
+    log = Logger()
+
+    def __init__(self, reactor: Any, *, tls: bool) -> None:
+        self._reactor = reactor
+        self._tls = tls
+        self.address: HostPort | None = None
+        """Where it is; None until the worker has said so."""
+
+    def ask(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes
+    ) -> Deferred[Reply | None]:
+        """See `relay.Ask`."""
+        answer: Deferred[Reply | None] = Deferred()
+        if self.address is None:
+            answer.callback(None)
+            return answer
+        own = {**headers, "connection": "close", "content-length": str(len(body))}
+        lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {text}" for name, text in own.items())]
+        request = "\r\n".join([*lines, "", ""]).encode() + body
+        factory: Any = _Requests(request, answer)
+        if self._tls:
+            factory = TLSMemoryBIOFactory(cast(Any, _Believing()), True, factory)
+        opening = self._reactor.connectTCP(*self.address, factory, CONNECT_PATIENCE)
+        answer.addTimeout(PATIENCE, self._reactor, onTimeoutCancel=lambda *_: opening.disconnect())
+        answer.addErrback(self._failed)
+        return answer
+
+    def _failed(self, failure: Failure) -> None:
+        self.log.warn(
+            "the worker at {address} does not answer by HTTP: {reason}",
+            address=str(self.address),
+            reason=failure.getErrorMessage(),
+        )
+
+
+class _Request(Protocol):
+    """A request that is made once the connection is there."""
+
+    def __init__(self, request: bytes, answer: Deferred[Reply | None]) -> None:
+        self._request = request
+        self._answer = answer
+        self._data: list[bytes] = []
+
+    def connectionMade(self) -> None:
+        cast(Any, self.transport).write(self._request)
+
+    def dataReceived(self, data: bytes) -> None:
+        self._data.append(data)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        if self._answer.called:
+            return
+        try:
+            self._answer.callback(_parse(b"".join(self._data)))
+        except (http.client.HTTPException, ValueError) as error:
+            self._answer.errback(error)
+
+
+class _Requests(ClientFactory):
+    noisy = False
+
+    def __init__(self, request: bytes, answer: Deferred[Reply | None]) -> None:
+        self._request = request
+        self._answer = answer
+
+    def buildProtocol(self, addr: object) -> _Request:
+        return _Request(self._request, self._answer)
+
+    def clientConnectionFailed(self, connector: object, reason: Failure) -> None:
+        if not self._answer.called:
+            self._answer.errback(reason)
+
+
+class _Received:
+    """Bytes as `http.client` reads them: from a socket."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def makefile(self, mode: str) -> BytesIO:
+        return BytesIO(self._data)
+
+
+def _parse(data: bytes) -> Reply:
+    """A whole answer.
+
+    :raises http.client.HTTPException: when it is none, or its end is missing.
+    """
+    response = http.client.HTTPResponse(cast(Any, _Received(data)))
+    response.begin()
+    return Reply(response.status, response.read())
+
+
+@implementer(IOpenSSLClientConnectionCreator)
+class _Believing:
+    """Makes connections that believe any certificate: the ports were told by processes that this one started."""
+
+    def __init__(self) -> None:
+        self._context = SSL.Context(SSL.TLS_METHOD)
+
+    def clientConnectionForTLS(self, tlsProtocol: object) -> SSL.Connection:  # noqa: N803 - Twisted's name
+        return SSL.Connection(self._context, None)

@@ -1,0 +1,327 @@
+"""The HTTP port that several workers share: what they answer, made one, as if it were one gateway's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred, succeed
+
+from gateway.http import make_site
+from gateway.setting_values import HostPort, parse_host_port
+from gateway.web import bulk
+from gateway.web.relay import OpenDoor, Relay, Reply
+from gateway.web.shared import shared_endpoints
+from gateway.web.site import Api
+from tests.gateway.conftest import MakeGateway
+from tests.gateway.memory import START_MS, MemoryGateway
+from tests.gateway.tools import commit_offset, create_topic, ok
+from tests.web.http import HTTP_PORT, HttpClient, api_endpoints
+
+NAMES = ("broker-a-0", "broker-a-1")
+FAR = "+1h"
+
+
+class Shared(HttpClient):
+    """Two workers, and a client of the port that they share. A worker that is out does not answer."""
+
+    def __init__(self, make_gateway: MakeGateway, **settings: Any) -> None:
+        http = parse_host_port(HTTP_PORT)
+        self.workers: list[MemoryGateway] = [
+            make_gateway(
+                broker_name=name,
+                http=http,
+                advertise=HostPort("127.0.0.1", 9_886 + number),
+                **settings,
+            )
+            for number, name in enumerate(NAMES)
+        ]
+        self.clients = [worker.connect() for worker in self.workers]
+        self.out: set[int] = set()
+        leader = make_gateway()
+        owners = {
+            worker.service.broker.host: name
+            for worker, name in zip(self.workers, NAMES, strict=True)
+        }
+        relay = Relay({name: partial(self._ask, number) for number, name in enumerate(NAMES)})
+        clock = self.workers[0].service.broker.clock
+        endpoints = shared_endpoints(relay, clock, owners.get, lambda: "127.0.0.1:9876")
+        door = OpenDoor(by_keys=False)
+        api = Api(endpoints, door, lambda: False, lambda _: nullcontext(), lambda: None)
+        leader.reactor.listenTCP(9_877, make_site(lambda: b"", list, api))
+        super().__init__(leader)
+
+    def _ask(
+        self, number: int, method: str, path: str, headers: Mapping[str, str], body: bytes
+    ) -> Deferred[Reply | None]:
+        if number in self.out:
+            return succeed(None)
+        named = {name.title(): text for name, text in headers.items()}
+        answer = HttpClient(self.workers[number]).ask(method, path, headers=named, data=body)
+        return succeed(Reply(answer.status, answer.body))
+
+    def hold(self, number: int, name: str, *, topic: str = "orders", **properties: str) -> str:
+        """A message that a client sent to one worker, due in an hour; its offset id."""
+        due = {"TIMER_DELIVER_MS": str(START_MS + 3_600_000)}
+        given = {"UNIQ_KEY": name, "KEYS": "k", **due, **properties}
+        sent = ok(self.clients[number].send_message(topic, "x", given)).ext()
+        return sent["msgId"]
+
+    def search(self, **query: object) -> list[str]:
+        """The ids of all that is found, page by page."""
+        found: list[str] = []
+        cursor = ""
+        while True:
+            page = self.get("/messages", cursor=cursor, **query)
+            found += [one["msgId"] for one in page["messages"]]
+            cursor = page["cursor"]
+            if cursor is None:
+                return found
+
+
+@pytest.fixture
+def shared(make_gateway: MakeGateway) -> Shared:
+    return Shared(make_gateway)
+
+
+def test_it_is_the_same_api(shared: Shared, make_gateway: MakeGateway) -> None:
+    own = api_endpoints(make_gateway(http=parse_host_port(HTTP_PORT)))
+    at_shared = api_endpoints(shared._gateway)
+    for endpoint, same in zip(own, at_shared, strict=True):
+        for what in ("method", "path", "group", "query", "body", "name", "summary", "description"):
+            assert getattr(endpoint, what) == getattr(same, what), (endpoint.path, what)
+        assert str(endpoint.answer) == str(same.answer), endpoint.path
+    assert shared.get("/openapi.json")["openapi"].startswith("3.1")
+
+
+class TestMessages:
+    @pytest.mark.parametrize("limit", [1, 2, 100])
+    def test_they_are_found_at_all(self, shared: Shared, limit: int) -> None:
+        for number in range(6):
+            due = str(START_MS + 60_000 * (number // 2 + 1))
+            shared.hold(number % 2, f"m{number}", TIMER_DELIVER_MS=due)
+        names = [f"m{number}" for number in range(6)]
+        found = shared.search(limit=limit)
+        assert sorted(found) == names
+        assert [int(name[1:]) // 2 for name in found] == [0, 0, 1, 1, 2, 2]
+        assert len(shared.search(limit=limit, topic="orders", key="k", state="any")) == 6
+        assert sorted(shared.search(limit=limit, begin="+90s", end="+150s")) == ["m2", "m3"]
+        for worker in shared.workers:
+            worker.advance(120_000)
+        fired = shared.search(limit=limit, topic="orders", state="fired")
+        assert [int(name[1:]) // 2 for name in fired] == [1, 1, 0, 0]
+
+    def test_one_is_shown_and_changed_where_it_is(self, shared: Shared) -> None:
+        """The other has a message of the same number."""
+        ids = [shared.hold(number, f"m{number}") for number in range(2)]
+        for number, one in enumerate(ids):
+            assert shared.get(f"/messages/{one}")["message"]["msgId"] == f"m{number}"
+        assert shared.post(f"/messages/{ids[0]}/abort")["results"][0]["outcome"] == "aborted"
+        moved = shared.post(f"/messages/{ids[1]}/reschedule", {"at": "+2h"})["results"][0]
+        assert (moved["outcome"], moved["dueMs"]) == ("rescheduled", START_MS + 7_200_000)
+        assert shared.search() == ["m1"]
+        nobody = "0A000001" + ids[0][8:]
+        assert shared.refusal("GET", f"/messages/{nobody}")["status"] == 404
+
+    def test_one_is_sent(self, shared: Shared) -> None:
+        sent = shared.post("/messages", {"topic": "orders", "body": "x", "at": FAR})
+        assert shared.get(f"/messages/{sent['offsetMsgId']}")["body"]["text"] == "x"
+        assert (
+            shared.refusal("POST", "/messages", {"topic": "a b", "body": "x"})["code"] is not None
+        )
+
+    def test_over_time(self, shared: Shared) -> None:
+        for number in range(3):
+            shared.hold(number % 2, f"m{number}")
+        shared.hold(1, "bill", topic="bills", TIMER_DELIVER_MS=str(START_MS + 60_000))
+        told = shared.get("/timeline", begin="now", end="+2h", columns=4)
+        assert (told["total"], told["widthMs"]) == (4, 1_800_000)
+        counts = {one["topic"]: one["counts"] for one in told["topics"]}
+        assert list(counts) == ["orders", "bills"]
+        assert sum(counts["orders"]) == 3
+        assert (told["firstDueMs"], told["lastDueMs"]) == (START_MS + 60_000, START_MS + 3_600_000)
+        assert shared.get("/timeline", begin="1970-01-01", end="2100-01-01")["total"] == 4
+
+
+class TestManyAtOnce:
+    def run(self, shared: Shared, token: str) -> Any:
+        """The job that a token begins, when it is over."""
+        job = shared.post("/bulk", {"token": token})
+        for worker in shared.workers:
+            worker.settle()
+        return shared.get(f"/bulk/{job['id']}")
+
+    def test_what_is_shown_is_done(self, shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(bulk, "PIECE", 2)
+        for number in range(7):
+            shared.hold(number % 2, f"m{number}")
+        shared.hold(0, "other", topic="bills")
+        asked = {"action": "reschedule", "selection": {"topic": "orders"}, "to": {"at": "+2h"}}
+        preview = shared.post("/bulk/preview", asked)
+        assert (preview["count"], preview["isExact"], len(preview["sample"])) == (7, True, 7)
+        shared.hold(1, "late")
+        job = self.run(shared, preview["token"])
+        assert (job["state"], job["done"], job["expected"], job["missed"]) == ("done", 7, 7, 0)
+        assert len(shared.search(begin="+2h", end="+3h")) == 7
+        assert shared.get("/bulk")["jobs"] == [job]
+        again = shared.post("/bulk/preview", {"action": "abort", "selection": {"key": "k"}})
+        assert self.run(shared, again["token"])["done"] == 9
+        assert shared.search() == []
+        assert [one["action"] for one in shared.get("/bulk")["jobs"]] == ["abort", "reschedule"]
+
+    def test_one_that_is_ended(self, shared: Shared) -> None:
+        for number in range(4):
+            shared.hold(number % 2, f"m{number}")
+        asked = {"action": "abort", "selection": {"topic": "orders"}}
+        job = self.run(shared, shared.post("/bulk/preview", asked)["token"])
+        ended = shared.ask("DELETE", f"/api/v1/bulk/{job['id']}")
+        assert (ended.status, ended.json) == (200, job)
+        assert shared.refusal("GET", "/bulk/77")["status"] == 404
+
+    def test_a_job_of_a_worker_that_was_started_again_has_failed(self, shared: Shared) -> None:
+        shared.hold(0, "m")
+        preview = shared.post("/bulk/preview", {"action": "abort", "selection": {"key": "k"}})
+        job = self.run(shared, preview["token"])
+        shared.workers[1].restart()
+        after = shared.get(f"/bulk/{job['id']}")
+        assert (after["state"], after["error"]) == ("failed", "broker-a-1 was started again")
+        assert after["done"] == 1
+
+    @pytest.mark.parametrize("token", ["", "x", "e30=", "bnVsbA=="])
+    def test_tokens_that_are_none(self, shared: Shared, token: str) -> None:
+        assert shared.refusal("POST", "/bulk", {"token": token})["status"] == 400
+
+    def test_a_preview_is_of_workers_that_still_know_it(self, shared: Shared) -> None:
+        for number in range(2):
+            shared.hold(number, f"m{number}")
+        preview = shared.post("/bulk/preview", {"action": "abort", "selection": {"key": "k"}})
+        shared.workers[1].restart()
+        refused = shared.refusal("POST", "/bulk", {"token": preview["token"]})
+        assert "not one of this gateway's previews" in refused["detail"]
+        assert shared.get("/bulk")["jobs"] == []
+        assert "m1" in shared.search()
+
+
+class TestRecurring:
+    def test_they_are_set_listed_and_changed(self, shared: Shared) -> None:
+        """Where there is one of the name it is replaced, and else it is left with the first worker."""
+        rule = {"TIDEGATE_NAME": "theirs", "TIDEGATE_EVERY": "2m"}
+        ok(shared.clients[1].send_message("orders", "x", rule))
+        for name, outcome in (("theirs", "replaced"), ("mine", "set")):
+            path = f"/api/v1/recurring/orders/{name}"
+            done = shared.ask("PUT", path, {"body": "tick", "every": "3m"})
+            assert (done.status, done.json["outcome"]) == (200, outcome)
+        listed = shared.get("/recurring", limit=1)
+        assert [one["name"] for one in listed["recurring"]] == ["mine"]
+        rest = shared.get("/recurring", limit=1, cursor=listed["cursor"])
+        assert [one["name"] for one in rest["recurring"]] == ["theirs"]
+        assert rest["cursor"] is None
+        at_each = [
+            [one["name"] for one in HttpClient(worker).get("/recurring")["recurring"]]
+            for worker in shared.workers
+        ]
+        assert at_each == [["mine"], ["theirs"]]
+        assert shared.get("/recurring/orders/theirs")["recurring"]["every"] == "3m"
+        for order, outcome in (("pause", "paused"), ("resume", "resumed")):
+            assert shared.post(f"/recurring/orders/theirs/{order}")["outcome"] == outcome
+        assert shared.ask("DELETE", "/api/v1/recurring/orders/mine").json["outcome"] == "deleted"
+        assert "no recurring message" in shared.refusal("GET", "/recurring/orders/mine")["detail"]
+        assert len(shared.get("/recurring-times", every="1h")["times"]) == 10
+        assert shared.refusal("GET", "/recurring-times", cron="at noon")["status"] == 400
+
+
+class TestLists:
+    def test_topics(self, shared: Shared) -> None:
+        for number, topic in enumerate(("a", "b", "b", "c", "d")):
+            client = shared.clients[number % 2]
+            ok(create_topic(client, topic))
+            ok(client.send_message(topic))
+        rows = shared.get("/topics", contains="b")["topics"]
+        mine = {row["name"]: row for row in rows}
+        assert (mine["b"]["stored"], mine["b"]["entered"], mine["b"]["queues"]) == (2, 2, 4)
+        names: list[str] = []
+        cursor: str | None = ""
+        while cursor is not None:
+            page = shared.get("/topics", limit=2, cursor=cursor)
+            names += [row["name"] for row in page["topics"]]
+            cursor = page["cursor"]
+        assert names == sorted(set(names))
+        assert {"a", "b", "c", "d"} < set(names)
+
+    def test_a_topic_is_paused_where_it_is(self, shared: Shared) -> None:
+        ok(create_topic(shared.clients[1], "orders"))
+        assert shared.post("/topics/orders/pause") == {"changed": True}
+        assert shared.post("/topics/orders/pause") == {"changed": False}
+        (row,) = shared.get("/topics", contains="orders")["topics"]
+        assert row["pause"]["topic"] == "orders"
+        assert shared.post("/topics/orders/resume") == {"changed": True}
+        assert shared.refusal("POST", "/topics/nothing/pause")["status"] == 404
+
+    def test_groups(self, shared: Shared) -> None:
+        for number, client in enumerate(shared.clients):
+            ok(create_topic(client, "orders", 1))
+            for _ in range(number + 2):
+                ok(client.send_message("orders"))
+            ok(client.heartbeat(f"C{number}", "workers"))
+            ok(commit_offset(client, "orders", 0, 1, "workers"))
+        (row,) = shared.get("/groups", contains="workers")["groups"]
+        assert (row["lag"], row["members"]) == (3, ["C0", "C1"])
+        (topic,) = row["topics"]
+        assert [queue["lag"] for queue in topic["queues"]] == [1, 2]
+
+    def test_rates_and_status(self, shared: Shared) -> None:
+        for number in range(3):
+            shared.hold(number % 2, f"m{number}")
+        rates = shared.get("/rates")
+        assert (rates["held"], rates["accepted"]["total"], rates["connections"]) == (3, 3, 2)
+        assert sum(rates["commit"]["counts"]) >= 2
+        status = shared.get("/status")
+        assert (status["broker"], status["reasons"]) == ("broker-a-0, broker-a-1", [])
+        assert status["address"] == "127.0.0.1:9876"
+
+    def test_one_does_not_answer(self, shared: Shared) -> None:
+        shared.out = {1}
+        assert shared.get("/status")["reasons"] == ["broker-a-1 does not answer"]
+        refused = shared.refusal("GET", "/messages")
+        assert (refused["status"], refused["detail"]) == (
+            503,
+            "1 of 2 workers do not answer; ask again",
+        )
+        shared.out = {0, 1}
+        assert shared.refusal("GET", "/status")["status"] == 503
+
+
+class TestWhoMay:
+    """The workers themselves decide, by what a request brings."""
+
+    def test_a_token(self, make_gateway: MakeGateway, tmp_path: Path) -> None:
+        file = tmp_path / "token"
+        file.write_text("a-token-of-some-letters")
+        shared = Shared(make_gateway, http_token_file=file)
+        refused = shared.ask("GET", "/api/v1/rates")
+        assert (refused.status, refused.headers["www-authenticate"][:6]) == (401, "Bearer")
+        known = {"Authorization": "Bearer a-token-of-some-letters"}
+        assert shared.ask("GET", "/api/v1/rates", headers=known).status == 200
+        assert shared.ask("GET", "/api/v1/status").status == 401
+
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            {"Sec-Fetch-Site": "cross-site"},
+            {"Origin": "http://elsewhere.example"},
+            {"Host": "elsewhere.example"},
+        ],
+    )
+    def test_pages_of_others_are_not_served(self, shared: Shared, headers: dict[str, str]) -> None:
+        assert shared.ask("GET", "/api/v1/rates", headers=headers).status == 403
+
+
+def test_a_path_has_any_letters(shared: Shared) -> None:
+    assert shared.refusal("POST", "/topics/a%2F..%2Fb%3Fx/pause")["detail"].startswith(
+        "topic a/../b?x"
+    )
+    assert shared.refusal("GET", "/messages", cursor="other:00")["status"] == 400

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, TypedDict
 
 import msgspec
 
@@ -28,6 +28,26 @@ FROM: Final = {"first": "CONSUME_FROM_FIRST_OFFSET", "last": "CONSUME_FROM_LAST_
 """The same, as it is called on the wire."""
 
 Mode = Literal["sync", "async"]
+
+
+class Consuming(TypedDict, total=False):
+    """How a push consumer consumes, as far as most of the real clients can."""
+
+    expression: str
+    """Of tags, `*` by default, or with `sql` of SQL92."""
+    sql: bool
+    orderly: bool
+    start: From
+    fail_first: int
+    """How often it refuses each message."""
+    retry_level: int
+    """The delay level that it asks for then; 0, the default, is the server's choice."""
+    max_reconsume_times: int
+    """-1, the default, is the server's choice."""
+    broadcast: bool
+    reply: bytes | None
+    """What it answers each message with, as those expect that Client.request sends; it refuses none then."""
+
 
 _LARGEST_BODY: Final = 8 * 1024 * 1024
 
@@ -134,6 +154,25 @@ class Client:
         fields = {"from": FROM[start]}
         name = self._start("poller", group=group, topic=topic, expression=expression, **fields)
         return Poller(self._driver, name)
+
+    def _start_consumer(
+        self, topic: str, group: str, consuming: Consuming, **fields: object
+    ) -> str:
+        """Start a push consumer of one topic; its name. `fields` are what only one of the clients has."""
+        reply = consuming.get("reply")
+        return self._start(
+            "consume",
+            group=group,
+            subscriptions={topic: consuming.get("expression", "*")},
+            sql=consuming.get("sql", False),
+            orderly=consuming.get("orderly", False),
+            failFirst=consuming.get("fail_first", 0),
+            retryLevel=consuming.get("retry_level", 0),
+            maxReconsumeTimes=consuming.get("max_reconsume_times", -1),
+            broadcast=consuming.get("broadcast", False),
+            **{"from": FROM[consuming.get("start", "first")], **fields},
+            **({} if reply is None else {"reply": msgspec.to_builtins(reply)}),
+        )
 
     def _send(
         self, messages: Sequence[Outgoing], mode: str, timeout: float = PATIENCE_S

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from compat.clients.base import Client, Consumer
+from compat.clients.base import Client, Consumer, Consuming
 from compat.clients.driver import Driver
 from compat.toolchain import cpp_client
 
@@ -52,12 +52,11 @@ class CppClient(Client):
         There is no telling when it has its queues. A group that is new to a topic begins with what
         is there.
         """
-        name = self._start(
-            "consume",
-            group=group,
-            subscriptions={topic: expression},
-            orderly=orderly,
-            failFirst=fail_first,
-            broadcast=broadcast,
+        name = self._start_consumer(
+            topic,
+            group,
+            Consuming(
+                expression=expression, orderly=orderly, fail_first=fail_first, broadcast=broadcast
+            ),
         )
         return Consumer(self._driver, name, lambda: self._close(name))

@@ -5,11 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
-import msgspec
-
-from compat.clients.base import FROM, Client, Consumer, From, Puller, Reply
+from compat.clients.base import Client, Consumer, Consuming, Puller, Reply
 from compat.clients.driver import PATIENCE_S, Driver
 from compat.toolchain import go_client
 
@@ -48,35 +46,9 @@ class GoClient(Client):
         time.sleep(_HEARTBEAT_S)
         return super().request(topic, body, timeout, **wanted)
 
-    def consume(
-        self,
-        topic: str,
-        group: str,
-        *,
-        expression: str = "*",
-        sql: bool = False,
-        orderly: bool = False,
-        start: From = "first",
-        fail_first: int = 0,
-        retry_level: int = 0,
-        max_reconsume_times: int = -1,
-        broadcast: bool = False,
-        reply: bytes | None = None,
-    ) -> Consumer:
-        """Start a push consumer; see JavaClient.consume. There is no telling when it has its queues."""
-        replying = {} if reply is None else {"reply": msgspec.to_builtins(reply)}
-        name = self._start(
-            "consume",
-            group=group,
-            subscriptions={topic: expression},
-            sql=sql,
-            orderly=orderly,
-            failFirst=fail_first,
-            retryLevel=retry_level,
-            maxReconsumeTimes=max_reconsume_times,
-            broadcast=broadcast,
-            **{"from": FROM[start], **replying},
-        )
+    def consume(self, topic: str, group: str, **consuming: Unpack[Consuming]) -> Consumer:
+        """Start a push consumer. There is no telling when it has its queues."""
+        name = self._start_consumer(topic, group, consuming)
         return Consumer(self._driver, name, lambda: self._close(name))
 
     def puller(self, group: str) -> Puller:

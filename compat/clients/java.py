@@ -8,11 +8,11 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Unpack
 
 import msgspec
 
-from compat.clients.base import FROM, Client, Consumer, From, Puller
+from compat.clients.base import Client, Consumer, Consuming, Puller
 from compat.clients.driver import PATIENCE_S, Driver, Received, until
 from compat.toolchain import SERVER, classpath, compile_java, java
 
@@ -31,12 +31,12 @@ COMPRESSIONS: Final[tuple[Compression, ...]] = ("LZ4", "ZSTD", "ZLIB")
 
 _SOURCES: Final = Path(__file__).with_name("java")
 _DRIVER: Final = ("Driver", "Extras", "Generation")
-_MODERN: Final = (*_DRIVER, "Modern", "Decisions")
+_MODERN: Final = (*_DRIVER, "ModernGeneration", "Modern", "Decisions")
 _PROGRAMS: Final[Mapping[Version, tuple[str, ...]]] = {
     "5.5.0": (*_MODERN, "gen5/ClientGeneration"),
-    "4.9.8": (*_MODERN, "gen4/ClientGeneration"),
-    "4.5.2": (*_DRIVER, "gen42/ClientGeneration"),
-    "4.2.0": (*_DRIVER, "gen42/ClientGeneration"),
+    "4.9.8": (*_MODERN, "Generation4", "gen4/ClientGeneration"),
+    "4.5.2": (*_DRIVER, "Generation4", "gen42/ClientGeneration"),
+    "4.2.0": (*_DRIVER, "Generation4", "gen42/ClientGeneration"),
 }
 """The sources of the driver for each version."""
 
@@ -85,9 +85,11 @@ class JavaClient(Client):
         namespace: str | None = None,
         namespace_v2: str | None = None,
         compression: Compression | None = None,
+        heartbeat_ms: int | None = None,
         **options: Any,
     ) -> None:
-        """`namespace_v2` and `compression` are for 5.x. `options` are those of Client."""
+        """`namespace_v2` and `compression` are for 5.x. `heartbeat_ms` is how often it tells brokers that it is there
+        instead of every 30 s: a broker that was restarted does not know it before. `options` are those of Client."""
         self.version: Version = version
         settings = {
             "vipChannel": vip_channel,
@@ -96,6 +98,7 @@ class JavaClient(Client):
             "namespace": namespace,
             "namespaceV2": namespace_v2,
             **({"compression": compression} if compression else {}),
+            **({"heartbeatMs": heartbeat_ms} if heartbeat_ms else {}),
         }
         # What the server calls its topics and groups with.
         self._space = f"{namespace}%" if namespace else ""
@@ -146,49 +149,30 @@ class JavaClient(Client):
         topic: str,
         group: str,
         *,
-        expression: str = "*",
-        sql: bool = False,
-        orderly: bool = False,
-        start: From = "first",
         since: int | None = None,
-        fail_first: int = 0,
-        retry_level: int = 0,
-        max_reconsume_times: int = -1,
-        broadcast: bool = False,
-        reply: bytes | None = None,
         pop_invisible_ms: int | None = None,
         wait: bool = True,
+        **consuming: Unpack[Consuming],
     ) -> JavaConsumer:
         """Start a push consumer.
 
-        With `since`, an epoch second, a group that is new begins there and not where `start` says.
-        `sql` says that the expression is SQL92 rather than tags. The consumer refuses each message
-        `fail_first` times; `retry_level` is the delay level that it asks for then, 0 for the
-        server's choice. With `reply` it refuses none, and answers each message with that, as those
-        expect that JavaClient.request sends. With `pop_invisible_ms` it leaves its queues to the
-        server (5.x only), and asks for that time if it is to pop; do not `wait` then. With `wait`,
-        returns once it has queues of the topic and knows where its group's retry topic is.
+        With `since`, an epoch second, a group that is new begins there and not where `start` says. With
+        `pop_invisible_ms` it leaves its queues to the server (5.x only), and asks for that time if it
+        is to pop; do not `wait` then. With `wait`, returns once it has queues of the topic and knows
+        where its group's retry topic is.
         """
-        replying = {} if reply is None else {"reply": msgspec.to_builtins(reply)}
-        local = time.strftime("%Y%m%d%H%M%S", time.localtime(since))
-        beginning = {} if since is None else {"since": local}
-        popping = {} if pop_invisible_ms is None else {"popInvisibleMs": pop_invisible_ms}
-        name = self._start(
-            "consume",
-            group=group,
-            subscriptions={topic: expression},
-            sql=sql,
-            orderly=orderly,
-            failFirst=fail_first,
-            retryLevel=retry_level,
-            maxReconsumeTimes=max_reconsume_times,
-            broadcast=broadcast,
-            **{"from": FROM[start], **beginning, **replying, **popping},
-        )
+        fields: dict[str, Any] = {}
+        if since is not None:
+            fields["since"] = time.strftime("%Y%m%d%H%M%S", time.localtime(since))
+        if pop_invisible_ms is not None:
+            fields["popInvisibleMs"] = pop_invisible_ms
+        name = self._start_consumer(topic, group, consuming, **fields)
         consumer = JavaConsumer(self._driver, name, lambda: self._close(name))
         if wait:
             full = f"{self._space}{topic}"
-            wanted = {full} if broadcast else {full, f"%RETRY%{self._space}{group}"}
+            wanted = (
+                {full} if consuming.get("broadcast") else {full, f"%RETRY%{self._space}{group}"}
+            )
             until(
                 lambda: consumer.knows(wanted) and bool(consumer.assigned(full)),
                 f"a queue of {full}, and routes of {wanted}, for the consumer of {group}",

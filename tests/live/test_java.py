@@ -270,13 +270,13 @@ def test_the_vip_channel_of_old_clients(
 def test_clients_go_on_after_a_restart(
     java_client: JavaMaker, own_gateway: GatewayProcess, version: str, topic: str
 ) -> None:
-    java = java_client(own_gateway, version)
+    java = java_client(own_gateway, version, heartbeat_ms=1_000)
     java.create_topic(topic)
     consumer = java.consume(topic, f"G-{topic}")
     java.send(topic, b"before")
     consumer.wait_for(1)
     java.send(topic, b"due while down", properties={"TIMER_DELAY_MS": "700"})
-    java.send(topic, b"due later", properties={"TIMER_DELAY_MS": "6000"})
+    java.send(topic, b"due later", properties={"TIMER_DELAY_MS": "4000"})
     assert own_gateway.terminate() == 0
     time.sleep(1)
     own_gateway.start()

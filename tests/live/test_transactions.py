@@ -33,8 +33,8 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
 
 @pytest.fixture
 def own_gateway(tmp_path: Path) -> Iterator[GatewayProcess]:
-    """Another one, which a test may kill."""
-    with GatewayProcess(tmp_path / "data", *QUICK) as gateway:
+    """Another one, which a test may kill; it asks for as long as producers are away."""
+    with GatewayProcess(tmp_path / "data", *QUICK, "--transaction-check-max", "1000") as gateway:
         yield gateway
 
 
@@ -113,7 +113,7 @@ def put_aside(puller: JavaPuller) -> list[Received]:
 
 
 def test_transactions_survive_kill_9(java_client: JavaMaker, own_gateway: GatewayProcess) -> None:
-    java = java_client(own_gateway)
+    java = java_client(own_gateway, heartbeat_ms=1_000)
     java.create_topic("orders")
     transactor = java.transactor("payers")
     for number in range(20):
@@ -130,7 +130,10 @@ def test_transactions_survive_kill_9(java_client: JavaMaker, own_gateway: Gatewa
     assert bodies(received) == sorted([*undecided, b"committed", b"plain"])
 
 
-def test_cpp(cpp_process: Driver, gateway: GatewayProcess, java: JavaClient, topic: str) -> None:
+def test_cpp(
+    cpp_process: Driver, gateway: GatewayProcess, java_client: JavaMaker, topic: str
+) -> None:
+    java = java_client(gateway)
     java.create_topic(topic)
     consumer = java.consume(topic, f"G-{topic}")
     cpp_process.start()

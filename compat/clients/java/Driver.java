@@ -158,6 +158,9 @@ public final class Driver {
         client.setInstanceName(request.getString("instance"));
         client.setVipChannelEnabled(request.getBooleanValue("vipChannel"));
         client.setUseTLS(request.getBooleanValue("tls"));
+        if (request.containsKey("heartbeatMs")) {
+            client.setHeartbeatBrokerInterval(request.getIntValue("heartbeatMs"));
+        }
         GENERATION.configure(client, request);
     }
 

@@ -6,31 +6,10 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.compression.CompressionType;
 import org.apache.rocketmq.common.message.Message;
-import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
 
 /** The client 5.x. */
-final class ClientGeneration implements Generation {
-    @Override
-    public Extras extras(Driver driver) {
-        return new Modern(driver);
-    }
-
-    @Override
-    public RPCHook signer(JSONObject request) {
-        return Modern.signer(request);
-    }
-
-    @Override
-    public DefaultMQProducer producer(JSONObject request) {
-        return Modern.producer(request);
-    }
-
-    @Override
-    public DefaultMQPushConsumer pushConsumer(JSONObject request) {
-        return Modern.pushConsumer(request);
-    }
-
+final class ClientGeneration implements ModernGeneration {
     @Override
     @SuppressWarnings("deprecation") // which the later namespaces make of the former
     public void configure(ClientConfig client, JSONObject request) {

@@ -116,6 +116,7 @@ def judge(step: Step, measured: Measured, held: Held | None = None) -> Outcome:
         failures=measured.failures,
         client_gc_ms=measured.client_gc_ms,
         client_cpu_seconds=measured.client_cpu,
+        device_bytes=measured.device_bytes,
         clock_step_ms=measured.clock_step_ms,
         storm=_judge_storm(*measured.storm) if measured.storm else None,
         held=held,

@@ -92,11 +92,11 @@ class Goal:
 
 
 def _per_message(
-    total: Callable[[Outcome], float], scale: float = 1
+    total: Callable[[Outcome], float | None], scale: float = 1
 ) -> Callable[[Outcome], float | None]:
     def figure(outcome: Outcome) -> float | None:
-        count = outcome.ledger.acknowledged
-        return total(outcome) * scale / count if count else None
+        count, found = outcome.ledger.acknowledged, total(outcome)
+        return found * scale / count if count and found is not None else None
 
     return figure
 
@@ -187,7 +187,7 @@ RESOURCES: Final = (
     Figure(
         "written",
         "disk written a message, bytes",
-        _per_message(lambda o: o.written_bytes),
+        _per_message(lambda o: o.device_bytes),
         digits=0,
     ),
     Figure("held", "disk held a message, bytes", _per_message(lambda o: o.held_bytes), digits=0),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from compat import children
-from compat.bench.processes import Usage, held_bytes, usage
+from compat.bench.processes import Usage, device_bytes, held_bytes, usage
 from compat.bench.records import Received, Sent, read_received, read_sent
 from compat.bench.scenarios import Scenario
 from compat.bench.systems import System
@@ -56,6 +56,8 @@ class Measured(NamedTuple):
     """How long the client's own garbage collection stopped it, in all."""
     client_cpu: float
     """CPU seconds of the client between `before` and `after`."""
+    device_bytes: int | None
+    """Written to the disk between `before` and `after`; None where no disk is behind the folder."""
     clock_step_ms: float
     """The largest step that the wall clock made, forward or back."""
     before: Usage
@@ -139,12 +141,13 @@ def _watch(
     if event.get("event") != "ready":
         raise _CutOffError
     before, client_before = usage(system.pid), usage(process.pid)
+    written_before = _written(system.folder)
     clock = _WallClock()
     held_before = held_bytes(system.folder)
     process.stdin.write(b"go\n")
     process.stdin.flush()
 
-    after, client_after = before, client_before
+    after, client_after, written_after = before, client_before, written_before
     held_after = held_before
     peak_own, peak_resident = before.own_memory, before.resident
     phase = "sending"
@@ -160,11 +163,13 @@ def _watch(
             case "sent":
                 send_seconds = event["seconds"]
                 phase = "waiting for the last"
-                after, held_after = now, held_bytes(system.folder)
-                client_after = usage(process.pid)
+                after, client_after = now, usage(process.pid)
+                if not scenario.consume:
+                    # Else what is on its way to the disk is left alone until nothing fires any more.
+                    written_after, held_after = _written(system.folder), held_bytes(system.folder)
             case "drained":
-                after, held_after = now, held_bytes(system.folder)
-                client_after = usage(process.pid)
+                after, client_after = now, usage(process.pid)
+                written_after, held_after = _written(system.folder), held_bytes(system.folder)
             case "done":
                 break
     else:
@@ -182,6 +187,7 @@ def _watch(
         failures=event["failures"],
         client_gc_ms=event["gc_ms"],
         client_cpu=client_after.cpu - client_before.cpu,
+        device_bytes=_between(written_before, written_after),
         clock_step_ms=clock.largest_step_ms,
         before=before,
         after=after,
@@ -190,6 +196,16 @@ def _watch(
         peak_own_memory=peak_own,
         peak_resident=peak_resident,
     )
+
+
+def _written(folder: Path) -> int | None:
+    """What the disk has taken, with all that waits in memory for it."""
+    os.sync()
+    return device_bytes(folder)
+
+
+def _between(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else after - before
 
 
 class _WallClock:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 _BLOCK_BYTES: Final = 512
-"""The unit of st_blocks, whatever the file system's own block is."""
+"""The unit of st_blocks and of a disk's sectors, whatever their own size is."""
 
 
 class Usage(NamedTuple):
@@ -44,6 +44,21 @@ def usage(pid: int) -> Usage:
             if member == pid:
                 raise ProcessLookupError(f"the server, process {pid}, has ended") from None
     return Usage(time.monotonic(), cpu, written, own, resident)
+
+
+def device_bytes(folder: Path) -> int | None:
+    """Bytes written so far to the disk that a folder is on, by anybody; None where no disk is behind it.
+
+    What a process is told to have written (write_bytes of /proc/PID/io) says less: where the page cache is in large
+    folios, a page of 4 KiB counts as its whole folio, which is not what goes to disk.
+    """
+    number = folder.stat().st_dev
+    disk = Path("/sys/dev/block", f"{os.major(number)}:{os.minor(number)}", "stat")
+    try:
+        # The 7th number is the sectors written (Documentation/block/stat.rst).
+        return int(disk.read_text().split()[6]) * _BLOCK_BYTES
+    except OSError:
+        return None
 
 
 def held_bytes(folder: Path) -> int:

@@ -62,7 +62,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     cpu_seconds: float
     """The server's, in that time."""
     written_bytes: int
-    """To disk, by the server, in that time."""
+    """By the server, in that time, as the kernel accounts for a process: see `processes.device_bytes`."""
     held_bytes: int
     """By how much the files grew on disk in that time."""
     own_memory_bytes: int
@@ -74,6 +74,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     client_gc_ms: int
     client_cpu_seconds: float = 0.0
     """The load's own, in the time that the server's is measured in."""
+    device_bytes: int | None = None
+    """Written to the disk in that time, by anybody; None where no disk is behind the data folder."""
     clock_step_ms: float = 0.0
     """The largest step of the wall clock: firing errors hold it, for it is the wall clock that they are told by."""
     storm: Storm | None = None

@@ -140,6 +140,28 @@ FAULTS: dict[str, tuple[Plant, str]] = {
         lambda txn, tables: txn.put(EMPTIED, ENDS_VALUE.pack(0, 1), db=tables.ends),
         "0 to 1 noted, but the queue is empty",
     ),
+    "ends behind the last row": (
+        lambda txn, tables: txn.put(QUEUE, ENDS_VALUE.pack(0, 9), db=tables.ends),
+        "0 to 9 noted, but the queue ends before 2",
+    ),
+    "tag in a timer": (
+        lambda txn, tables: txn.put(
+            PENDING_ROW,
+            TIMER_VALUE.pack(0, 7, len(txn.get(PENDING, db=tables.messages) or b"")),
+            db=tables.timers,
+        ),
+        "message 3: the hash of its tag is wrong",
+    ),
+    "tag in a queue": (
+        lambda txn, tables: txn.put(
+            QUEUE + pack_u64(0), QUEUE_VALUE.pack(1, 7, SIZE, 1), db=tables.queues
+        ),
+        "message 1: the hash of its tag is wrong",
+    ),
+    "fired before its time": (
+        lambda txn, tables: txn.put(b"fired\0" + FIRED, pack_u64(1_001), db=tables.ids),
+        "message 2: the ids say that it is due after it fired",
+    ),
     "time in a queue": (
         lambda txn, tables: txn.put(
             QUEUE + pack_u64(0), QUEUE_VALUE.pack(1, 0, SIZE, 9_000), db=tables.queues
@@ -308,6 +330,15 @@ def test_a_planted_fault_is_found(sound: Store, fault: str) -> None:
     assert plant(sound.batch_transaction(), sound.tables), "the plant changed nothing"
     sound.commit()
     assert [one for one in find_faults(sound) if one.endswith(sentence)] != []
+    sound.close()
+
+
+def test_an_offset_without_a_message_is_none(sound: Store) -> None:
+    """A repair leaves such a row where a message is lost."""
+    txn = sound.batch_transaction()
+    txn.put(QUEUE + pack_u64(2), QUEUE_VALUE.pack(0, 0, 0, 1_000), db=sound.tables.queues)
+    sound.commit()
+    assert find_faults(sound) == []
     sound.close()
 
 

@@ -9,6 +9,7 @@ the queue, by the broker's clock.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -31,6 +32,7 @@ RANGES: Final = (
 _STORED_CODES: Final = (0, 10, 11, 12)
 """Answers to a send that say that the message was stored (SendStatus)."""
 
+_BAD: Final = ("lost", "doubled", "early", "fired though recalled", "fired though replaced")
 _NS_PER_MS: Final = 1_000_000
 
 
@@ -74,14 +76,20 @@ class Verdict(msgspec.Struct, kw_only=True):
     """Due, but nobody who takes all of its queue was seen to come so far; so nothing is known."""
     without_id: int
     """Sent without an id; nothing can be told of them."""
+    rescheduled: int = 0
+    """Given another time while they waited; they are judged by their last one."""
+    replaced: int = 0
+    """A later message with one of their keys took their place before they were due."""
+    fired_though_replaced: int = 0
     groups: list[Errors]
     samples: list[dict[str, Any]]
-    """Some of the messages that were lost, doubled or early."""
+    """Some of the messages that were lost, doubled, early or fired in vain."""
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing was lost, doubled, early or fired though it was recalled."""
-        return not (self.lost or self.doubled or self.early or self.fired_though_recalled)
+        """Whether nothing was lost, doubled, early or fired though it was recalled or replaced."""
+        fired_in_vain = self.fired_though_recalled or self.fired_though_replaced
+        return not (self.lost or self.doubled or self.early or fired_in_vain)
 
 
 def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
@@ -106,6 +114,7 @@ def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
         f.min("asked_value").alias("asked_value"),
         f.count("*").alias("sends"),
         f.max("queue_id").alias("queue_id"),
+        f.max("keys").alias("keys"),
         f.max(f.struct("file", "position")).alias("place"),
     )
     seen = messages.where(f.col("event").isin("delivered", "stored"))
@@ -137,8 +146,17 @@ def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
         .agg(f.max(reached).alias("watched_ms"))
     )
     whole = messages.agg(
-        f.max("time_ns"), f.max(f.when(f.col("event").isin("stored", "parked"), f.col("store_ms")))
+        f.max("time_ns"),
+        f.max(f.when(f.col("event").isin("stored", "parked"), f.col("store_ms"))),
+        f.count(f.when(f.col("event") == "rescheduled", 1)),
+        f.count(f.when(f.col("event") == "replaced", 1)),
     ).collect()[0]
+    asked = _moved(asked, messages) if whole[2] else asked.withColumn("is_moved", f.lit(False))
+    asked = (
+        _replaced(asked, messages)
+        if whole[3]
+        else asked.withColumn("replaced_ms", f.lit(None).cast("long"))
+    )
     end_ms = f.lit((whole[0] or 0) // _NS_PER_MS)
     logged_ms = f.lit(whole[1]).cast("long")  # a commit log has everything up to its end
     delay = f.col("due_ms") - f.col("time_ns") / _NS_PER_MS
@@ -153,8 +171,11 @@ def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
     # What was due already when it was sent can only be fired then.
     possible_ms = f.greatest(f.col("due_ms"), f.floor(f.col("time_ns") / _NS_PER_MS))
     is_fired = f.col("places").isNotNull()
+    is_fired_later = f.coalesce("store_ms", "fired_ms") > f.col("replaced_ms")
     outcome = (
         f.when(f.col("message_id").isNull(), "without id")
+        .when(f.col("replaced_ms").isNotNull() & is_fired & is_fired_later, "fired though replaced")
+        .when(f.col("replaced_ms").isNotNull() & ~is_fired, "replaced")
         .when(f.col("recalled_ns").isNotNull() & is_fired, "fired though recalled")
         .when(f.col("recalled_ns").isNotNull(), "recalled")
         .when(is_fired & (f.coalesce("store_ms", "fired_ms") < f.col("due_ms")), "early")
@@ -173,19 +194,63 @@ def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
     )
 
 
+def _moved(asked: DataFrame, messages: DataFrame) -> DataFrame:
+    """Each message with its last time, as if it had been sent when it got that."""
+    from pyspark.sql import functions as f
+
+    moved = (
+        messages.where("event = 'rescheduled' and answer_code = 0")
+        .groupBy("topic", "message_id")
+        .agg(f.max_by("due_ms", "time_ns").alias("moved_ms"), f.max("time_ns").alias("moved_ns"))
+    )
+    return (
+        asked.join(moved, ["topic", "message_id"], "left")
+        .withColumn("is_moved", f.col("moved_ns").isNotNull())
+        .withColumn("due_ms", f.coalesce("moved_ms", "due_ms"))
+        .withColumn("sent_ns", f.col("time_ns"))
+        .withColumn("time_ns", f.coalesce("moved_ns", "time_ns"))
+    )
+
+
+def _replaced(asked: DataFrame, messages: DataFrame) -> DataFrame:
+    """Each message with the time from which on another one had its place, epoch ms, or null."""
+    from pyspark.sql import functions as f
+
+    by = messages.where("event = 'replaced'").select(
+        "topic",
+        f.col("keys").alias("key"),
+        f.col("message_id").alias("by"),
+        f.col("time_ns").alias("by_ns"),
+        f.col("store_ms").alias("by_ms"),
+    )
+    sent_ns = f.col("sent_ns") if "sent_ns" in asked.columns else f.col("time_ns")
+    replaced = (
+        asked.select(
+            "topic",
+            "message_id",
+            sent_ns.alias("at_ns"),
+            f.explode(f.split("keys", " ")).alias("key"),
+        )
+        .join(by, ["topic", "key"])
+        .where("at_ns <= by_ns and message_id <> by")
+        .groupBy("topic", "message_id")
+        .agg(f.min("by_ms").alias("replaced_ms"))
+    )
+    return asked.join(replaced, ["topic", "message_id"], "left")
+
+
 def verify(messages: DataFrame, *, grace_ms: int = 5_000, samples: int = 20) -> Verdict:
     """What became of the delayed messages, with the errors by topic, way of asking and delay."""
     from pyspark.sql import functions as f
 
     table = outcomes(messages, grace_ms=grace_ms).cache()
     try:
-        by_outcome = {
-            row["outcome"]: row["count"] for row in table.groupBy("outcome").count().collect()
-        }
+        rows = table.groupBy("outcome", "is_moved").count().collect()
+        by_outcome = Counter[str]()
+        for row in rows:
+            by_outcome[row["outcome"]] += row["count"]
         groups = _errors(table)
-        bad = table.where(
-            f.col("outcome").isin("lost", "doubled", "early", "fired though recalled")
-        )
+        bad = table.where(f.col("outcome").isin(*_BAD))
         columns = ("outcome", "topic", "message_id", "due_ms", "fired_ms", "places", "place")
         shown = [
             row.asDict(recursive=True) for row in bad.select(*columns).limit(samples).collect()
@@ -195,15 +260,18 @@ def verify(messages: DataFrame, *, grace_ms: int = 5_000, samples: int = 20) -> 
     fired = ("fired", "doubled", "early")
     return Verdict(
         messages=sum(by_outcome.values()),
-        fired=sum(by_outcome.get(name, 0) for name in fired),
-        lost=by_outcome.get("lost", 0),
-        doubled=by_outcome.get("doubled", 0),
-        early=by_outcome.get("early", 0),
-        recalled=by_outcome.get("recalled", 0),
-        fired_though_recalled=by_outcome.get("fired though recalled", 0),
-        not_due=by_outcome.get("not due", 0),
-        not_watched=by_outcome.get("not watched", 0),
-        without_id=by_outcome.get("without id", 0),
+        fired=sum(by_outcome[name] for name in fired),
+        lost=by_outcome["lost"],
+        doubled=by_outcome["doubled"],
+        early=by_outcome["early"],
+        recalled=by_outcome["recalled"],
+        fired_though_recalled=by_outcome["fired though recalled"],
+        not_due=by_outcome["not due"],
+        not_watched=by_outcome["not watched"],
+        without_id=by_outcome["without id"],
+        rescheduled=sum(row["count"] for row in rows if row["is_moved"]),
+        replaced=by_outcome["replaced"],
+        fired_though_replaced=by_outcome["fired though replaced"],
         groups=groups,
         samples=shown,
     )

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 
 from gateway.wire import properties as names
@@ -63,6 +64,11 @@ SUBSCRIBED: Final = "subscribed"
 """A consumer of `group` said in a heartbeat that it takes `tags` of a topic; `*` is all."""
 RECALLED: Final = "recalled"
 """A producer took it back, with success."""
+RESCHEDULED: Final = "rescheduled"
+"""It was given another time, `due_ms`, with success; Tidegate's own."""
+REPLACED: Final = "replaced"
+"""A message (`message_id`) that was sent at `time_ns`, and accepted by `store_ms`, took the place of those with its
+key (`keys`) that had not fired; Tidegate's own."""
 UNREADABLE: Final = "unreadable"
 """A body that should have messages and has something else; `reason` tells what."""
 
@@ -76,6 +82,7 @@ CODES: Final = tuple(
         for code in SENDS
         | PULLS
         | {RequestCode.POP_MESSAGE, RequestCode.RECALL_MESSAGE, RequestCode.HEART_BEAT}
+        | {RequestCode.ABORT_TIMERS, RequestCode.RESCHEDULE_TIMERS}
     )
 )
 """Requests that `messages_of_pair` reads something from."""
@@ -168,7 +175,11 @@ def messages_of_pair(pair: Mapping[str, Any], levels: tuple[int, ...]) -> Iterat
             yield from _delivered(pair, ext, place, levels)
         elif code == RequestCode.HEART_BEAT:
             yield from _subscribed(pair, place)
-        elif pair["answer_code"] == ResponseCode.SUCCESS:
+        elif pair["answer_code"] != ResponseCode.SUCCESS:
+            return
+        elif code in (RequestCode.ABORT_TIMERS, RequestCode.RESCHEDULE_TIMERS):
+            yield from _changed(pair, place)
+        else:
             handle = RecallHandle.parse(ext.get("recallHandle", ""))
             yield place | {
                 "event": RECALLED,
@@ -178,7 +189,10 @@ def messages_of_pair(pair: Mapping[str, Any], levels: tuple[int, ...]) -> Iterat
                 "message_id": handle.message_id,
                 "due_ms": handle.due_ms,
             }
-    except (BodyError, MessageError, RecallHandleError, KeyError, ValueError) as error:
+    except (
+        *(BodyError, MessageError, RecallHandleError, KeyError, ValueError),
+        msgspec.DecodeError,
+    ) as error:
         yield place | {
             "event": UNREADABLE,
             "time_ns": pair["asked_ns"],
@@ -210,8 +224,12 @@ def _sent(
         parts = [(item.body, item.properties) for item in split_batch(pair["body"])]
     else:
         parts = [(pair["body"], properties)]
+    accepted = {"time_ns": pair["asked_ns"], "store_ms": (pair["answered_ns"] or 0) // 1_000_000}
     for body, own in parts:
         asked, value, due_ms = asked_time(own, asked_ms, levels)
+        if len(parts) == 1 and (order := _order(own, asked, due_ms, answer)) is not None:
+            yield common | {"time_ns": pair["answered_ns"] or pair["asked_ns"]} | order
+            continue
         message_id = find(own, names.UNIQ_KEY)
         if message_id is None and len(parts) == 1:
             message_id = answer.get("transactionId")
@@ -225,6 +243,62 @@ def _sent(
             "body_size": len(body),
             "body_crc": zlib.crc32(body) & 0x7FFFFFFF,
         }
+        key = find(own, names.DEBOUNCE) if names.DEBOUNCE in own else None
+        # The answer to a batch does not tell how many were replaced.
+        is_replacing = len(parts) > 1 or answer.get("replaced", "0") != "0"
+        if key is not None and is_replacing and pair["answer_code"] == ResponseCode.SUCCESS:
+            yield common | accepted | {"event": REPLACED, "message_id": message_id, "keys": key}
+
+
+def _order(
+    properties: str, asked: str | None, due_ms: int | None, answer: Mapping[str, str]
+) -> dict[str, Any] | None:
+    """What a message did to another one, where it is no message but an order; a refused one did nothing."""
+    if names.RESCHEDULE in properties:
+        target = find(properties, names.RESCHEDULE)
+        event = RESCHEDULED
+        if target is not None and "recallHandle" in answer:
+            handle = RecallHandle.parse(answer["recallHandle"])
+            if handle.message_id != target:
+                return None  # of a broker that does not know of such orders
+            due_ms = handle.due_ms
+    elif names.TIMER_DEL_UNIQKEY in properties and asked is not None:
+        target = find(properties, names.TIMER_DEL_UNIQKEY)
+        event = RECALLED
+    else:
+        return None
+    if target is None:
+        return None
+    return {"event": event, "message_id": target.rpartition("+")[2], "due_ms": due_ms}
+
+
+class _Changed(msgspec.Struct, rename="camel"):
+    """What the requests 31002 and 31003 did to a message (`AbortOutcome`, `RescheduleOutcome`)."""
+
+    outcome: str
+    msg_id: str | None = None
+    topic: str | None = None
+    due_ms: int | None = None
+
+
+class _AllChanged(msgspec.Struct):
+    results: list[_Changed]
+
+
+_CHANGES: Final = {"aborted": RECALLED, "rescheduled": RESCHEDULED}
+_read_changes = msgspec.json.Decoder(_AllChanged).decode
+
+
+def _changed(pair: Mapping[str, Any], place: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for one in _read_changes(pair["answer_body"] or b"").results:
+        if one.outcome in _CHANGES:
+            yield place | {
+                "event": _CHANGES[one.outcome],
+                "time_ns": pair["answered_ns"],
+                "topic": one.topic,
+                "message_id": one.msg_id,
+                "due_ms": one.due_ms,
+            }
 
 
 def _delivered(

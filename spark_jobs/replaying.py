@@ -24,6 +24,7 @@ from gateway.wire.commands import Command, CommandError, decode_command, encode_
 from gateway.wire.frames import FrameBuffer, FrameError
 from spark_jobs.exchanges import TEXTS
 from spark_jobs.messages import SENDS
+from spark_jobs.popped import ACKS
 from spark_jobs.rewriting import Rewriter, Rules, ids_needed, ids_told
 
 RESULTS: Final = pa.schema(
@@ -59,7 +60,11 @@ DDL: Final = (
 _KEPT: Final = ("file", "position", "connection", "code", "feature", "asked_ns")
 """What a result has of the recorded request."""
 
-_KEPT_CODES: Final = SENDS | {RequestCode.RECALL_MESSAGE}
+_KEPT_CODES: Final = SENDS | {
+    RequestCode.RECALL_MESSAGE,
+    RequestCode.ABORT_TIMERS,
+    RequestCode.RESCHEDULE_TIMERS,
+}
 _KEPT_BODIES: Final = frozenset({RequestCode.SEND_BATCH_MESSAGE})
 """What of a send's body is told about its messages' times stands in the properties, but for these."""
 
@@ -258,6 +263,8 @@ class Player:
         self._room = asyncio.Event()
         self._teachers: dict[str, _Sent] = {}
         """Requests whose answers will tell what a recorded id is in this run."""
+        self._later: set[asyncio.Task[None]] = set()
+        """Requests that wait for what they need to know, while others go on."""
 
     def play(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Play all of it; what became of the requests, as batches of `RESULTS`."""
@@ -341,11 +348,33 @@ class Player:
         if not self._journal.claim(row["file"], row["position"]):
             self._finished.append(result | {"outcome": SENT_BEFORE})
             return
+        needed = ids_needed(row["code"], dict(row["ext"] or ()), row["body"] or b"")
+        if row["code"] in ACKS and any(one in self._teachers for one in needed):
+            # A pop may wait long, and consumers acknowledge beside whatever else they do.
+            task = asyncio.create_task(self._send_when_taught(needed, row, line, result))
+            self._later.add(task)
+            task.add_done_callback(self._later.discard)
+            return
+        await self._be_taught(needed)
+        self._send(row, line, result)
+
+    async def _send_when_taught(
+        self,
+        needed: Collection[str],
+        row: Mapping[str, Any],
+        line: _Line,
+        result: dict[str, Any],
+    ) -> None:
+        await self._be_taught(needed)
+        self._send(row, line, result)
+
+    def _send(self, row: Mapping[str, Any], line: _Line, result: dict[str, Any]) -> None:
+        if not line.is_open:
+            self._finished.append(result | {"outcome": CLOSED})
+            return
         rewriter = self._rewriters.get(row["connection"])
         if rewriter is None:
             rewriter = self._rewriters[row["connection"]] = Rewriter(self._rules)
-        if self._teachers:
-            await self._be_taught(ids_needed(row["code"], row["ext"] or ()))
         changed = rewriter.request(
             row["code"],
             dict(row["ext"] or ()),
@@ -373,7 +402,8 @@ class Player:
         if row["flag"] & CommandFlag.ONEWAY:
             self._finished.append(result | {"outcome": ONEWAY})
             return
-        teaches = ids_told(row["code"], row["answer_ext"] or ())
+        recorded = dict(row["answer_ext"] or ())
+        teaches = ids_told(row["code"], dict(row["ext"] or ()), recorded)
         sent = _Sent(row, result, rewriter, line, opaque, teaches)
         for taught in teaches:
             self._teachers[taught] = sent
@@ -407,6 +437,7 @@ class Player:
                 continue
 
     async def _wait_for_answers(self) -> None:
+        await asyncio.gather(*self._later)
         deadline = time.monotonic() + self._pacing.patience_s
         while self._outstanding and (left_s := deadline - time.monotonic()) > 0:
             self._room.clear()

@@ -97,7 +97,9 @@ def _firing(found: Verdict) -> Section:
     said = (
         f"{found.messages:,} delayed messages: {found.fired:,} fired, {found.lost:,} lost, "
         f"{found.doubled:,} doubled, {found.early:,} early, {found.recalled:,} recalled, "
-        f"{found.fired_though_recalled:,} fired though recalled; {found.not_due:,} were not due, "
+        f"{found.fired_though_recalled:,} fired though recalled, {found.replaced:,} replaced, "
+        f"{found.fired_though_replaced:,} fired though replaced ({found.rescheduled:,} judged by a new "
+        f"time); {found.not_due:,} were not due, "
         f"{found.not_watched:,} had nobody to see them, {found.without_id:,} had no id"
     )
     columns = (

@@ -20,6 +20,7 @@ from gateway.wire.messages import (
     split_batch,
 )
 from gateway.wire.properties import join, parse
+from spark_jobs import popped
 from spark_jobs.messages import PULLS, SENDS
 
 Delays = Literal["keep", "scale"]
@@ -65,22 +66,29 @@ _NAMED_IN_BODY: Final = {
     RequestCode.CHECK_CLIENT_CONFIG,
 }
 """Requests that name topics and groups in a JSON body."""
+_BULK_TIMES: Final = ("begin", "end", "due")
+"""Fields of a change of many messages that are moments."""
 
 
-def ids_needed(code: int, ext: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+def ids_needed(code: int, ext: Mapping[str, str], body: bytes) -> tuple[str, ...]:
     """Ids in a recorded request that an earlier answer told, and that a run has others for."""
-    if code == RequestCode.RECALL_MESSAGE:
-        return tuple(value for name, value in ext if name == "recallHandle")
+    if code in (
+        RequestCode.RECALL_MESSAGE,
+        RequestCode.ABORT_TIMERS,
+        RequestCode.RESCHEDULE_TIMERS,
+    ):
+        return tuple(ext[name] for name in ("recallHandle", "handle") if ext.get(name))
     if code == RequestCode.END_TRANSACTION:
-        return tuple(value for name, value in ext if name in ("transactionId", "msgId"))
-    return ()
+        return tuple(ext[name] for name in ("transactionId", "msgId") if name in ext)
+    return popped.ids_needed(code, ext, body)
 
 
-def ids_told(code: int, answer_ext: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Ids in the recorded answer to a send that later requests may need."""
-    if code not in SENDS:
-        return ()
-    return tuple(value for name, value in answer_ext if name in ("recallHandle", "transactionId"))
+def ids_told(code: int, ext: Mapping[str, str], answer_ext: Mapping[str, str]) -> tuple[str, ...]:
+    """Ids in the recorded answer to a request that later requests may need."""
+    if code in SENDS:
+        told = ("recallHandle", "transactionId")
+        return tuple(answer_ext[name] for name in told if name in answer_ext)
+    return popped.ids_told(code, ext, answer_ext)
 
 
 class Rules(NamedTuple):
@@ -111,6 +119,9 @@ class Rewriter:
         self._handles: dict[str, str] = {}
         self._ids: dict[str, str] = {}
         self._transactions: dict[str, dict[str, str]] = {}
+        self._popped = popped.Receipts(
+            rules.topics, rules.groups, lambda id_: new_id(id_, rules.run)
+        )
 
     def request(
         self, code: int, ext: Mapping[str, str], body: bytes, recorded_ms: int, now_ms: int
@@ -135,6 +146,15 @@ class Rewriter:
                 self._map_offset(changed, name, place, unmapped)
         elif code == RequestCode.RECALL_MESSAGE:
             self._map(changed, "recallHandle", self._handles, unmapped)
+        elif code in (RequestCode.ABORT_TIMERS, RequestCode.RESCHEDULE_TIMERS):
+            self._change(changed, recorded_ms, now_ms, unmapped)
+        elif code == RequestCode.BULK_CHANGE_TIMERS:
+            self._move_times(changed, recorded_ms, now_ms, _BULK_TIMES)
+        elif code in popped.POLLS:
+            if changed.get("bornTime", "0") != "0":
+                changed["bornTime"] = str(now_ms)
+        elif code in popped.ACKS:
+            body = self._popped.request(code, changed, body, unmapped)
         elif code == RequestCode.CONSUMER_SEND_MSG_BACK:
             self._map_physical(changed, "offset", unmapped)
             self._map(changed, "originMsgId", self._ids, unmapped)
@@ -174,6 +194,8 @@ class Rewriter:
                 found["tranStateTableOffset"] = new.get("queueOffset", "0")
                 found["commitLogOffset"] = str(_physical_of(new["msgId"]))
                 self._transactions[old["transactionId"]] = found
+        elif code in popped.TELLING:
+            self._popped.answer(code, ext, recorded, replayed)
         elif code in PULLS:
             place = (ext.get("topic", ""), ext.get("queueId", ""))
             self._learn_offset(place, old, new, "nextBeginOffset")
@@ -185,8 +207,11 @@ class Rewriter:
             except MessageError:
                 return
             for message in before:
-                now = by_id.get(self._ids.get(_id_of(message.properties), ""))
+                recorded_id = _id_of(message.properties)
+                now = by_id.get(new_id(recorded_id, self._rules.run)) or by_id.get(recorded_id)
                 if now is not None:
+                    # Whoever sent it, perhaps on another connection.
+                    self._ids[recorded_id] = _id_of(now.properties)
                     self._physical[message.physical_offset] = now.physical_offset
                     self._offsets[(*place, message.queue_offset)] = now.queue_offset
         elif code in (RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.GET_MAX_OFFSET):
@@ -263,12 +288,38 @@ class Rewriter:
             ext[properties] = self._properties(ext[properties], recorded_ms, now_ms)
         return body
 
+    def _change(
+        self, ext: dict[str, str], recorded_ms: int, now_ms: int, unmapped: list[str]
+    ) -> None:
+        """A message that waits is taken back, or given another time."""
+        if ext.get("handle"):
+            self._map(ext, "handle", self._handles, unmapped)
+        if ext.get("id"):
+            # Replayed sends have new ids, which follow from the recorded ones.
+            ext["id"] = self._ids.get(ext["id"]) or new_id(ext["id"], self._rules.run)
+        self._move_times(ext, recorded_ms, now_ms, ("due",))
+
+    def _move_times(
+        self, ext: dict[str, str], recorded_ms: int, now_ms: int, moments: Iterable[str]
+    ) -> None:
+        for name in moments:
+            if _is_number(ext.get(name, "")):
+                ext[name] = str(self._moved(int(ext[name]), recorded_ms, now_ms))
+        for name in ("delay", "shift"):
+            if self._rules.delays == "scale" and _is_number(ext.get(name, "")):
+                ext[name] = str(round(int(ext[name]) / self._rules.speed))
+
     def _properties(self, text: str, recorded_ms: int, now_ms: int) -> str:
         found = parse(text)
         if names.UNIQ_KEY in found:
             found[names.UNIQ_KEY] = self._new_id(found[names.UNIQ_KEY])
+        for name in (names.RESCHEDULE, names.TIMER_DEL_UNIQKEY):
+            if name in found:  # an order about another message
+                topic, plus, target = found[name].rpartition("+")
+                target = self._ids.get(target) or new_id(target, self._rules.run)
+                found[name] = f"{self._rules.topics.get(topic, topic)}{plus}{target}"
         for name in (names.TIMER_DELIVER_MS, names.START_DELIVER_TIME):
-            if found.get(name, "").lstrip("-").isdecimal():
+            if _is_number(found.get(name, "")):
                 found[name] = str(self._moved(int(found[name]), recorded_ms, now_ms))
         if self._rules.delays == "scale":
             self._scale(found)
@@ -305,6 +356,10 @@ def new_id(recorded: str, run: str) -> str:
     """The id that a recorded message has in a run: as long as it was, upper-case hex."""
     digest = hashlib.blake2b(f"{run}\0{recorded}".encode(), digest_size=32).hexdigest().upper()
     return (digest * (len(recorded) // len(digest) + 1))[: max(len(recorded), 16)]
+
+
+def _is_number(text: str) -> bool:
+    return text.removeprefix("-").isdecimal() and text.isascii()
 
 
 def _id_of(properties: str) -> str:

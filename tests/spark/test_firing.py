@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from gateway.wire.codes import RequestCode
+from gateway.wire.commands import Command
+from gateway.wire.properties import find
 from spark_jobs import messages
 from spark_jobs.firing import Verdict, outcomes, verify
 from spark_jobs.ingest import read_table
 from spark_jobs.profiling import profile
+from spark_jobs.rewriting import Rewriter, Rules, new_id
+from tests.gateway.memory import MemoryGateway
+from tests.spark.recorded import RecordedClient, replay
 
 MS = 1_000_000
 START = 1_700_000_000_000
@@ -63,6 +72,31 @@ def recalled(name: str) -> dict[str, Any]:
     return {"event": "recalled", "message_id": name, "time_ns": START * MS}
 
 
+def moved(name: str, to_ms: int, at_ms: int = 500, answer_code: int = 0) -> dict[str, Any]:
+    return {
+        "event": "rescheduled",
+        "topic": "orders",
+        "message_id": name,
+        "time_ns": (START + at_ms) * MS,
+        "due_ms": START + to_ms,
+        "answer_code": answer_code,
+    }
+
+
+def replaced(key: str, at_ms: int) -> dict[str, Any]:
+    return {
+        "event": "replaced",
+        "topic": "orders",
+        "message_id": "by",
+        "keys": key,
+        "time_ns": (START + at_ms) * MS,
+        "store_ms": START + at_ms + 1,
+    }
+
+
+FIRED_IN_VAIN = "fired though replaced"
+
+
 def table(spark: SparkSession, *rows: dict[str, Any]) -> Any:
     filled = [tuple(row.get(name) for name in messages.MESSAGES.names) for row in rows]
     return spark.createDataFrame(filled, messages.DDL)
@@ -95,6 +129,22 @@ CASES: list[tuple[list[dict[str, Any]], str]] = [
         "fired though recalled",
     ),
     ([sent("a", 1000, message_id=None), drained(9000)], "without id"),
+    ([sent("a", 1000), moved("a", 3000), got("a", 3002, 7)], "fired"),
+    ([sent("a", 60_000), moved("a", 1000), got("a", 1002, 7)], "fired"),
+    ([sent("a", 1000), moved("a", 3000), got("a", 1002, 7)], "early"),
+    ([sent("a", 60_000), moved("a", 1000), drained(6000)], "lost"),
+    ([sent("a", 1000), moved("a", 60_000), drained(9000)], "not due"),
+    ([sent("a", 1000), moved("a", 5000), moved("a", 2000, 600), got("a", 2001, 7)], "fired"),
+    ([sent("a", 1000), moved("a", 5000, answer_code=13), got("a", 1001, 7)], "fired"),
+    ([sent("a", 1000, keys="k1 k2"), replaced("k2", 500), drained(9000)], "replaced"),
+    ([sent("a", 1000, keys="k1 k2"), replaced("k2", 500), got("a", 1001, 7)], FIRED_IN_VAIN),
+    ([sent("a", 1000, keys="k1"), replaced("k1", 2000), got("a", 1001, 7)], "fired"),
+    ([sent("a", 1000, keys="k1"), replaced("k1", -10), got("a", 1001, 7)], "fired"),
+    ([sent("a", 1000, keys="k1"), replaced("k2", 500), drained(9000)], "lost"),
+    (
+        [sent("a", 1000, keys="k1"), moved("a", 3000, 600), replaced("k1", 500), drained(9000)],
+        "replaced",
+    ),
 ]
 
 
@@ -134,6 +184,89 @@ def test_errors_are_told_by_group(spark: SparkSession) -> None:
     assert errors["delay", "under 10 s"].max == 49 + 2
     assert errors["delay", "1 to 10 min"].messages == 50
     assert errors["asked", "milliseconds"].fired == errors["topic", "orders"].fired == 100
+
+
+@pytest.fixture
+def memory() -> Iterator[MemoryGateway]:
+    with tempfile.TemporaryDirectory() as folder:
+        gateway = MemoryGateway(Path(folder) / "data")
+        yield gateway
+        gateway.close()
+
+
+def test_what_a_gateway_changes_is_understood(spark: SparkSession, memory: MemoryGateway) -> None:
+    """Each way to move, take back and replace a message, as a gateway answers it."""
+    client = RecordedClient(memory)
+
+    def send(name: str, delay_ms: int | None, **properties: str) -> Command:
+        time = {"TIMER_DELAY_MS": str(delay_ms)} if delay_ms is not None else {}
+        return client.send_message("orders", name, {"UNIQ_KEY": name, **time, **properties})
+
+    def ids(outcome: str) -> set[str]:
+        return {row["message_id"] for row in found if row["outcome"] == outcome}
+
+    for name in ("moved", "by-id", "by-handle", "aborted", "ordered-off", "fired"):
+        handle = send(name, 1_000).ext()["recallHandle"]
+        if name == "by-handle":
+            client.ask(RequestCode.RESCHEDULE_TIMERS, {"handle": handle, "shift": "2000"})
+    send("order", 5_000, TIDEGATE_RESCHEDULE="moved")
+    client.ask(RequestCode.RESCHEDULE_TIMERS, {"id": "by-id", "due": str(memory.now_ms + 4_000)})
+    client.ask(RequestCode.ABORT_TIMERS, {"id": "aborted"})
+    send("order-off", 1_000, TIMER_DEL_UNIQKEY="ordered-off")
+    for name in ("first", "second", "last"):
+        send(name, 3_000, KEYS="cart", TIDEGATE_DEBOUNCE="cart")
+        memory.advance(100)
+    both = {"KEYS": "box", "TIDEGATE_DEBOUNCE": "box"}
+    client.send_batch([(name, {"UNIQ_KEY": name, **both}) for name in ("one", "two")])
+    memory.advance(1_500)
+    send("too-late", 5_000, TIDEGATE_RESCHEDULE="fired")
+    memory.advance(20_000)
+    client.pull()
+    client.pull(offset=100)
+    events = [event for pair in client.pairs for event in messages.messages_of_pair(pair, ())]
+    found = outcomes(table(spark, *events), grace_ms=1_000).collect()
+    assert ids("fired") == {"moved", "by-id", "by-handle", "fired", "last"}
+    assert ids("recalled") == {"aborted", "ordered-off"}
+    assert ids("replaced") == {"first", "second"}
+    assert len(found) == 9
+    verdict = verify(table(spark, *events), grace_ms=1_000)
+    assert verdict.is_good
+    assert (verdict.rescheduled, verdict.replaced, verdict.fired) == (3, 2, 5)
+    errors = {group.name: group for group in verdict.groups}
+    assert (errors["all"].stored_max or 0) < 100, "by the new times"
+    # Had nobody understood that they were moved, they would be late by seconds.
+    unmoved = [event for event in events if event["event"] != messages.RESCHEDULED]
+    late = {group.name: group for group in verify(table(spark, *unmoved)).groups}
+    assert (late["all"].stored_max or 0) > 1_000
+
+
+def test_orders_in_a_replay_name_its_messages(memory: MemoryGateway) -> None:
+    """A recorded order, and requests by id and handle, change the run's messages."""
+    client = RecordedClient(memory)
+    keys = [f"{number:032X}" for number in range(4)]
+    for key in keys:
+        handle = client.send_message("orders", key, UNIQ_KEY=key, TIMER_DELAY_MS="90000")
+    order = {"UNIQ_KEY": "F" * 32, "TIMER_DELAY_MS": "1000", "TIDEGATE_RESCHEDULE": keys[0]}
+    client.send_message("orders", "x", order)
+    memory.advance(1_000)
+    client.ask(RequestCode.RESCHEDULE_TIMERS, {"id": keys[1], "due": str(memory.now_ms + 10)})
+    client.ask(RequestCode.ABORT_TIMERS, {"id": keys[2]})
+    ext = {"handle": handle.ext()["recallHandle"], "delay": "5"}
+    client.ask(RequestCode.RESCHEDULE_TIMERS, ext)
+    memory.advance(100_000)
+    assert len(memory.connect().pull()) == 3  # those that were not taken back
+    again, unmapped = replay(client.pairs, Rewriter(Rules("run")), memory)
+    assert set(unmapped) == {()}
+    assert [
+        json.loads(pair["answer_body"])["results"][0]["outcome"] for pair in again.pairs[-3:]
+    ] == [
+        "rescheduled",
+        "aborted",
+        "rescheduled",
+    ]
+    memory.advance(50)
+    ids = {find(one.properties, "UNIQ_KEY") for one in memory.connect().pull(offset=3)}
+    assert ids == {new_id(keys[number], "run") for number in (0, 1, 3)}
 
 
 def test_real_clients_and_a_real_broker(spark: SparkSession, tables: Path) -> None:

@@ -185,6 +185,24 @@ def test_a_recall_waits_for_the_answer_that_tells_its_handle(
     assert second["unmapped"] is None
 
 
+def test_an_acknowledgement_waits_for_the_answer_to_its_pop(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replaying, "_TEACHING_S", LIMIT_S)
+    server.dawdles_s = 0.1
+    told = [("popTime", "77"), ("startOffsetInfo", "0 3 5"), ("msgOffsetInfo", "0 3 5")]
+    ack = {"topic": "orders", "extraInfo": "5 77 1000 0 0 broker-a 3 5", "queueId": "3"}
+    rows = [
+        asked(0, RequestCode.POP_MESSAGE, {"topic": "orders"}, answer_code=0, answer_ext=told),
+        asked(1, RequestCode.ACK_MESSAGE, ack),
+        sent(2, "A" * 32),
+    ]
+    results = {row["position"]: row for row in play(server.address, tmp_path, rows)}
+    assert results[1]["sent_ns"] >= results[0]["answered_ns"]
+    assert [row["outcome"] for row in results.values()] == ["answered"] * 3
+    assert results[1]["unmapped"] == "extraInfo", "the answer of this run had no message"
+
+
 def test_a_handle_of_an_earlier_answer_is_mapped(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

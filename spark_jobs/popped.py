@@ -1,0 +1,283 @@
+"""What a replay's pops got in place of the recorded ones, so that what is acknowledged is that.
+
+A consumer that pops names a message by a handle (`extraInfo`) with the pop's time and the message's
+place, all of which are others in each run. Messages of the recording and of the run are the same
+ones when their ids are, however the run's pops divide them. Pure, as `rewriting` is.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+from gateway.wire import properties as names
+from gateway.wire.bodies import BodyError
+from gateway.wire.codes import RequestCode
+from gateway.wire.fields import FieldError
+from gateway.wire.messages import MessageError, decode_messages
+from gateway.wire.pops import (
+    NORMAL,
+    RETRIED,
+    BatchAck,
+    Handle,
+    parse_batch_acks,
+    parse_handle,
+    retry_topic,
+)
+from gateway.wire.properties import find
+
+POLLS: Final = frozenset({RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION})
+"""Requests that say when they were made, and wait so long from then on."""
+_CHANGE: Final = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
+ACKS: Final = frozenset({RequestCode.ACK_MESSAGE, _CHANGE, RequestCode.BATCH_ACK_MESSAGE})
+"""Requests about messages that were popped."""
+TELLING: Final = frozenset({RequestCode.POP_MESSAGE, _CHANGE})
+"""Requests whose answers make handles."""
+
+_NO_END: Final = 1 << 62
+
+
+class _Place(NamedTuple):
+    """A recorded popped message: which pop's, and where it is."""
+
+    pop_time: int
+    retried: str
+    queue: int
+    offset: int
+
+
+def ids_needed(code: int, ext: Mapping[str, str], body: bytes) -> tuple[str, ...]:
+    """The recorded pops, or changes of what they got, that a request is about."""
+    try:
+        if code in (RequestCode.ACK_MESSAGE, _CHANGE):
+            handle = parse_handle(ext.get("extraInfo", ""))
+            return (_token(handle.pop_time, handle.retried, handle.queue),)
+        if code == RequestCode.BATCH_ACK_MESSAGE:
+            acks = parse_batch_acks(body)
+            return tuple({_token(one.pop_time, str(one.retried), one.queue) for one in acks})
+    except (FieldError, ValueError):
+        pass  # as broken as it was recorded
+    return ()
+
+
+def ids_told(code: int, ext: Mapping[str, str], answer_ext: Mapping[str, str]) -> tuple[str, ...]:
+    """What a recorded answer makes handles of, as `ids_needed` names it."""
+    time = answer_ext.get("popTime", "0")
+    if code == RequestCode.POP_MESSAGE:
+        places = [part.split(" ") for part in answer_ext.get("startOffsetInfo", "").split(";")]
+        return tuple(_token(time, one[0], one[1]) for one in places if len(one) == 3)
+    if code == _CHANGE and time != "0":
+        try:
+            handle = parse_handle(ext.get("extraInfo", ""))
+        except FieldError:
+            return ()
+        return (_token(time, handle.retried, handle.queue),)
+    return ()
+
+
+def _token(pop_time: int | str, retried: str, queue: int | str) -> str:
+    return f"pop {pop_time} {retried} {queue}"
+
+
+class Receipts:
+    """The handles of one connection's popped messages, recorded and of this run.
+
+    :param topics: new names by recorded ones; likewise `groups`.
+    :param new_id: what the id of a recorded message is in this run.
+    """
+
+    def __init__(
+        self, topics: Mapping[str, str], groups: Mapping[str, str], new_id: Callable[[str], str]
+    ) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._new_id = new_id
+        self._ids: dict[_Place, tuple[str, str]] = {}
+        """Topic, as it is asked for, and recorded id of what was popped in the recording."""
+        self._handles: dict[tuple[str, str], Handle] = {}
+        """What this run's pops got, by topic and new id: the latest."""
+
+    def answer(
+        self,
+        code: int,
+        ext: Mapping[str, str],
+        recorded: tuple[Mapping[str, str], bytes],
+        replayed: tuple[Mapping[str, str], bytes],
+    ) -> None:
+        """Learn from the answer to a pop, or to a change of when something comes back.
+
+        :param ext: the fields of the recorded request.
+        """
+        if code == _CHANGE:
+            self._changed(ext, recorded[0], replayed[0])
+            return
+        topic = ext.get("topic", "")
+        for handle, message_id in _popped(*recorded):
+            self._ids[_place(handle)] = (topic, message_id)
+        for handle, message_id in _popped(*replayed):
+            self._handles[self._topics.get(topic, topic), message_id] = handle
+
+    def request(self, code: int, ext: dict[str, str], body: bytes, unmapped: list[str]) -> bytes:
+        """Name this run's handles in a request; its body.
+
+        :param ext: the fields of the recorded request, with topics and groups renamed; changed.
+        """
+        if code == RequestCode.BATCH_ACK_MESSAGE:
+            return self._batch(body, unmapped)
+        try:
+            recorded = parse_handle(ext.get("extraInfo", ""))
+        except FieldError:
+            return body  # as broken as it was recorded
+        known = self._known(_place(recorded))
+        if known is None:
+            unmapped.append("extraInfo")
+            return body
+        topic, handle = known
+        handle = handle._replace(broker_name=recorded.broker_name)
+        if code == RequestCode.ACK_MESSAGE:
+            self._forget(_place(recorded))
+        is_back = handle.retried != NORMAL
+        ext |= {
+            "topic": _back_topic(topic, ext.get("consumerGroup", ""), handle) if is_back else topic,
+            "queueId": str(handle.queue),
+            "offset": str(handle.offset),
+            "extraInfo": handle.encode(),
+        }
+        return body
+
+    def _known(self, place: _Place) -> tuple[str, Handle] | None:
+        """The new name of the topic and this run's handle of a recorded message."""
+        if place not in self._ids:
+            return None
+        topic, message_id = self._ids[place]
+        topic = self._topics.get(topic, topic)
+        for one in (self._new_id(message_id), message_id):
+            if (topic, one) in self._handles:
+                return topic, self._handles[topic, one]
+        return None
+
+    def _changed(
+        self, ext: Mapping[str, str], old: Mapping[str, str], new: Mapping[str, str]
+    ) -> None:
+        """The message goes on under handles with the times of the answers."""
+        try:
+            place = _place(parse_handle(ext.get("extraInfo", "")))
+            known = self._known(place)
+            if known is None:
+                return
+            topic, handle = known
+            _, message_id = self._ids[place]
+            self._ids[place._replace(pop_time=int(old["popTime"]))] = self._ids[place]
+            changed = handle._replace(
+                pop_time=int(new["popTime"]),
+                invisible_time=int(new["invisibleTime"]),
+                revive_queue=int(new["reviveQid"]),
+            )
+        except (FieldError, KeyError, ValueError):
+            return  # refused, or broken
+        new_id = self._new_id(message_id)
+        is_new = (topic, new_id) in self._handles
+        self._handles[topic, new_id if is_new else message_id] = changed
+
+    def _batch(self, body: bytes, unmapped: list[str]) -> bytes:
+        try:
+            acks = parse_batch_acks(body)
+            each = [(ack, offset) for ack in acks for offset in ack.offsets(_NO_END)]
+        except (BodyError, ValueError):
+            return body  # as broken as it was recorded
+        found: dict[tuple[object, ...], tuple[BatchAck, set[int]]] = {}
+        for recorded, recorded_offset in each:
+            place = _Place(
+                recorded.pop_time, str(recorded.retried), recorded.queue, recorded_offset
+            )
+            ack, offset = self._acked(recorded, place, unmapped)
+            found.setdefault(msgspec.structs.astuple(ack), (ack, set()))[1].add(offset)
+        whole = msgspec.json.decode(body)
+        whole["acks"] = [
+            msgspec.structs.replace(ack, bits=_bits(ack.start_offset, offsets))
+            for ack, offsets in found.values()
+        ]
+        return msgspec.json.encode(whole)
+
+    def _acked(
+        self, recorded: BatchAck, place: _Place, unmapped: list[str]
+    ) -> tuple[BatchAck, int]:
+        """What is to be acknowledged in place of one message, without its bit, and the offset."""
+        ack = msgspec.structs.replace(
+            recorded,
+            topic=self._topics.get(recorded.topic, recorded.topic),
+            group=self._groups.get(recorded.group, recorded.group),
+            bits="",
+        )
+        known = self._known(place)
+        if known is None:
+            if "acks" not in unmapped:
+                unmapped.append("acks")
+            return ack, place.offset
+        topic, handle = known
+        self._forget(place)
+        ack = msgspec.structs.replace(
+            ack,
+            topic=topic,
+            queue=handle.queue,
+            start_offset=handle.start_offset,
+            pop_time=handle.pop_time,
+            invisible_time=handle.invisible_time,
+            retried=handle.retried,
+            revive_queue=handle.revive_queue,
+        )
+        return ack, handle.offset
+
+    def _forget(self, place: _Place) -> None:
+        """A message was acknowledged, and nothing more is asked about it."""
+        topic, message_id = self._ids.pop(place)
+        for one in (self._new_id(message_id), message_id):
+            self._handles.pop((self._topics.get(topic, topic), one), None)
+
+
+def _place(handle: Handle) -> _Place:
+    return _Place(handle.pop_time, handle.retried, handle.queue, handle.offset)
+
+
+def _back_topic(topic: str, group: str, handle: Handle) -> str:
+    """Where what was not acknowledged comes back; the newer name is told by the handle's kind."""
+    if handle.retried == RETRIED:
+        return retry_topic(topic, group)
+    return f"{retry_topic('', group).removesuffix('_')}+{topic}"
+
+
+def _bits(start: int, offsets: set[int]) -> str:
+    """A little-endian set of bits: bit n is the offset n behind the first (BatchAck)."""
+    number = sum(1 << (offset - start) for offset in offsets if offset >= start)
+    return base64.b64encode(number.to_bytes((number.bit_length() + 7) // 8, "little")).decode()
+
+
+def _popped(ext: Mapping[str, str], body: bytes) -> Iterator[tuple[Handle, str]]:
+    """The handles that a client makes of the answer to a pop, with the messages' ids.
+
+    What came back has its handle with it (`POP_CK`); of the others it is made of the answer's fields
+    and the message's place (ExtraInfoUtil.buildExtraInfo).
+    """
+    if not body or "popTime" not in ext:
+        return
+    try:
+        time, invisible, revive = (
+            int(ext[name]) for name in ("popTime", "invisibleTime", "reviveQid")
+        )
+        starts = dict(part.rsplit(" ", 1) for part in ext["startOffsetInfo"].split(";"))
+        for message in decode_messages(body):
+            own = find(message.properties, names.POP_CK)
+            message_id = find(message.properties, names.UNIQ_KEY)
+            if message_id is None:
+                continue
+            if own is not None:
+                yield parse_handle(own), message_id
+                continue
+            start = int(starts[f"{NORMAL} {message.queue_id}"])
+            place = (NORMAL, "", message.queue_id, message.queue_offset)
+            yield Handle(start, time, invisible, revive, *place), message_id
+    except (MessageError, FieldError, KeyError, ValueError):
+        return  # broken; what was read so far is known

@@ -1,0 +1,65 @@
+"""What clients of a gateway without sockets say, recorded as pairs; and the same said to another one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gateway.wire.commands import Command
+from spark_jobs.rewriting import Rewriter
+from tests.gateway.memory import MemoryClient, MemoryGateway
+
+
+class RecordedClient(MemoryClient):
+    """Keeps each request that is asked, with its answer, as rows of `exchanges.ROWS`."""
+
+    def __init__(self, gateway: MemoryGateway) -> None:
+        super().__init__(gateway)
+        self._of = gateway
+        self.pairs: list[dict[str, Any]] = []
+
+    def ask(
+        self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"", **options: Any
+    ) -> Command:
+        asked_ns = self._of.now_ms * 1_000_000
+        answer = super().ask(code, ext, body, **options)
+        self.pairs.append(
+            {
+                "file": "recorded",
+                "position": len(self.pairs),
+                "connection": "recorded#1",
+                "asked_ns": asked_ns,
+                "answered_ns": self._of.now_ms * 1_000_000,
+                "code": int(code),
+                "ext": list((ext or {}).items()),
+                "body": body,
+                "answer_code": answer.code,
+                "answer_ext": list(answer.ext().items()),
+                "answer_body": answer.body,
+            }
+        )
+        return answer
+
+
+def replay(
+    pairs: Sequence[Mapping[str, Any]], rewriter: Rewriter, gateway: MemoryGateway
+) -> tuple[RecordedClient, list[tuple[str, ...]]]:
+    """Ask it all again, as long after one another; the client, and what was not mapped of each request."""
+    client = RecordedClient(gateway)
+    unmapped = []
+    began_ms = gateway.now_ms - pairs[0]["asked_ns"] // 1_000_000
+    for pair in pairs:
+        recorded_ms = pair["asked_ns"] // 1_000_000
+        if (wait_ms := began_ms + recorded_ms - gateway.now_ms) > 0:
+            gateway.advance(wait_ms)
+        ext = dict(pair["ext"])
+        changed = rewriter.request(pair["code"], ext, pair["body"], recorded_ms, gateway.now_ms)
+        unmapped.append(changed.unmapped)
+        answer = client.ask(pair["code"], changed.ext, changed.body)
+        rewriter.answer(
+            pair["code"],
+            ext,
+            (dict(pair["answer_ext"]), pair["answer_body"]),
+            (answer.ext(), answer.body),
+        )
+    return client, unmapped

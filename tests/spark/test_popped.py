@@ -1,0 +1,141 @@
+"""Pops in a replay: what is acknowledged there is what the recorded consumer acknowledged."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest
+
+from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.messages import decode_messages
+from gateway.wire.pops import Handle, parse_handle
+from gateway.wire.properties import find
+from spark_jobs.popped import ids_needed, ids_told
+from spark_jobs.rewriting import Rewriter, Rules
+from tests.gateway.conftest import MakeGateway, make_gateway, scratch
+from tests.gateway.memory import MemoryClient, MemoryGateway
+from tests.gateway.test_pop import handle_fields, handles, pop_fields
+from tests.spark.recorded import RecordedClient, replay
+
+__all__ = ["make_gateway", "scratch"]
+
+POP, ACK = RequestCode.POP_MESSAGE, RequestCode.ACK_MESSAGE
+CHANGE, BATCH_ACK = RequestCode.CHANGE_MESSAGE_INVISIBLETIME, RequestCode.BATCH_ACK_MESSAGE
+KEYS = [f"{number:032X}" for number in range(6)]
+
+
+def send(client: MemoryClient, key: str, topic: str = "orders") -> None:
+    client.send_message(topic, key, UNIQ_KEY=key)
+
+
+def batch_ack(client: MemoryClient, *texts: str) -> None:
+    """As the Java client acknowledges several messages of one queue that it popped together."""
+    parts = [parse_handle(text) for text in texts]
+    first = parts[0]
+    bits = sum(1 << (one.offset - first.start_offset) for one in parts)
+    ack = {"c": "consumers", "t": "orders", "r": first.retried, "so": first.start_offset}
+    ack |= {"q": first.queue, "rq": first.revive_queue, "pt": first.pop_time}
+    ack |= {"it": first.invisible_time, "b": base64.b64encode(bits.to_bytes(4, "little")).decode()}
+    body = json.dumps({"brokerName": "broker-a", "acks": [ack]}).encode()
+    assert client.ask(BATCH_ACK, None, body).code == ResponseCode.SUCCESS
+
+
+def consume(gateway: MemoryGateway) -> RecordedClient:
+    """A consumer that acknowledges in each of the ways; the last message comes back to it first."""
+    client = RecordedClient(gateway)
+    for key in KEYS:
+        send(client, key)
+    popped = handles(client.ask(POP, pop_fields(gateway)))
+    assert len(popped) == len(KEYS)
+    gateway.advance(1_000)
+    assert client.ask(ACK, handle_fields(popped[0])).code == ResponseCode.SUCCESS
+    fields = handle_fields(popped[1]) | {"invisibleTime": "30000"}
+    put_off = client.ask(CHANGE, fields).ext()
+    batch_ack(client, popped[2], popped[4])
+    handle = parse_handle(popped[1])
+    later = handle._replace(
+        pop_time=int(put_off["popTime"]), invisible_time=int(put_off["invisibleTime"])
+    )
+    gateway.advance(1_000)
+    assert client.ask(ACK, handle_fields(later.encode())).code == ResponseCode.SUCCESS
+    gateway.advance(20_000)
+    again = client.ask(POP, pop_fields(gateway))
+    back = [own_handle(one.properties) for one in decode_messages(again.body)]
+    assert [one.retried for one in back] == ["1", "1"]
+    for one in back:
+        assert client.ask(ACK, handle_fields(one.encode())).code == ResponseCode.SUCCESS
+    return client
+
+
+def own_handle(properties: str) -> Handle:
+    return parse_handle(find(properties, "POP_CK") or "")
+
+
+def left(gateway: MemoryGateway, topic: str, group: str) -> set[str]:
+    """The ids of what comes back to a group in the end."""
+    gateway.advance(60_000)
+    client = gateway.connect()
+    found: set[str] = set()
+    while True:
+        answer = client.ask(POP, pop_fields(gateway, topic=topic, consumerGroup=group))
+        if answer.code != ResponseCode.SUCCESS:
+            return found
+        found |= {find(one.properties, "UNIQ_KEY") or "" for one in decode_messages(answer.body)}
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+def test_the_same_messages_are_acknowledged(make_gateway: MakeGateway, renamed: bool) -> None:
+    recorded = consume(make_gateway())
+    target = make_gateway()
+    topic, group = ("copy", "others") if renamed else ("orders", "consumers")
+    # Others have sent before, so offsets are different, and the pops of the run get these too.
+    strangers = [f"stranger{number}" for number in range(3)]
+    for key in strangers:
+        send(target.connect(), key, topic)
+    names = ({"orders": "copy"}, {"consumers": "others"}) if renamed else ({}, {})
+    rules = Rules("run", topics=names[0], groups=names[1])
+    target.advance(5_000)
+    client, unmapped = replay(recorded.pairs, Rewriter(rules), target)
+    assert set(unmapped) == {()}
+    acknowledged = [pair for pair in client.pairs if pair["code"] in (ACK, CHANGE, BATCH_ACK)]
+    assert {pair["answer_code"] for pair in acknowledged} == {ResponseCode.SUCCESS}
+    assert left(target, topic, group) == set(strangers)
+
+
+def test_what_the_run_did_not_pop_is_told(make_gateway: MakeGateway) -> None:
+    recorded = consume(make_gateway())
+    target = make_gateway()
+    without_sends = [pair for pair in recorded.pairs if pair["code"] != 310]
+    target.connect().send_message("orders", "another")
+    _, unmapped = replay(without_sends, Rewriter(Rules("run")), target)
+    told = {"extraInfo": 5, "acks": 1}
+    assert {name: unmapped.count((name,)) for name in told} == told
+
+
+def test_without_new_handles_it_would_all_come_back(make_gateway: MakeGateway) -> None:
+    """What the mapping is for: the recorded handles name nothing in another run."""
+    recorded = consume(make_gateway())
+    target = make_gateway()
+    target.advance(5_000)
+    client = RecordedClient(target)
+    for pair in recorded.pairs:
+        client.ask(pair["code"], dict(pair["ext"]), pair["body"])
+    assert left(target, "orders", "consumers") == set(KEYS)
+
+
+def test_an_acknowledgement_waits_for_its_pop() -> None:
+    answer = {"popTime": "77", "startOffsetInfo": "0 3 5;1 0 2", "msgOffsetInfo": "0 3 5,6;1 0 2"}
+    told = ids_told(POP, {}, answer)
+    assert ids_needed(ACK, {"extraInfo": "5 77 1000 0 0 broker-a 3 6"}, b"") == told[:1]
+    assert ids_needed(ACK, {"extraInfo": "2 77 1000 0 1 broker-a 0 2"}, b"") == told[1:]
+    changed = {"extraInfo": "5 77 1000 0 0 broker-a 3 6"}
+    [later] = ids_told(CHANGE, changed, {"popTime": "99"})
+    assert ids_needed(ACK, {"extraInfo": "5 99 1000 0 0 broker-a 3 6"}, b"") == (later,)
+    assert ids_needed(ACK, {"extraInfo": "broken"}, b"") == ()
+    assert ids_needed(BATCH_ACK, {}, b"broken") == ()
+
+
+def test_a_long_poll_begins_when_it_is_sent() -> None:
+    ext = {"bornTime": "1000", "pollTime": "15000"}
+    assert Rewriter(Rules("run")).request(POP, ext, b"", 1_000, 9_000).ext["bornTime"] == "9000"

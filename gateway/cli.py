@@ -27,7 +27,7 @@ from gateway.manual import completion, man
 from gateway.recurring_command import recurring
 
 if TYPE_CHECKING:
-    from gateway.config import Loaded
+    from gateway.loading import Loaded
 
 STATES: Final = ("pending", "fired", "aborted", "any")
 _JOBS: Final = {
@@ -49,7 +49,7 @@ class SettingsCommand(RichCommand):
     """
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        from gateway.config import FILE_VARIABLE
+        from gateway.loading import FILE_VARIABLE
 
         file = RichOption(
             ["--config", "file"],
@@ -80,7 +80,7 @@ def _setting_options() -> Iterator[RichOption]:
 
 
 def _settle(file: Path | None, flags: dict[str, object]) -> Loaded:
-    from gateway.config import ConfigError, load
+    from gateway.loading import ConfigError, load
 
     try:
         return load(flags, os.environ, file)
@@ -159,7 +159,8 @@ def serve(file: Path | None, **flags: object) -> None:
 
 def _as_variables(file: Path | None, flags: dict[str, object]) -> dict[str, str]:
     """The environment variables that mean the same as these flags."""
-    from gateway.config import FILE_VARIABLE, descriptions
+    from gateway.config import descriptions
+    from gateway.loading import FILE_VARIABLE
 
     settings = descriptions()
     found = {

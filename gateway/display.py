@@ -16,7 +16,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from gateway.config import Loaded, descriptions
+from gateway.config import descriptions
+from gateway.loading import Loaded
 from gateway.moments import show_distance, show_moment
 from gateway.setting_values import show_size
 from gateway.wire.clock_bodies import ClockState

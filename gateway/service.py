@@ -18,7 +18,7 @@ from gateway.bulk import BulkChanges
 from gateway.clients import Clients
 from gateway.clock import Clock
 from gateway.committer import Committer
-from gateway.config import LEADER_VARIABLE, VIP_CHANNEL_DISTANCE, Config
+from gateway.config import Config
 from gateway.connection import RemotingConnection
 from gateway.consume_modes import ConsumeModes
 from gateway.firing import Firing
@@ -52,6 +52,7 @@ from gateway.housekeeping import Housekeeping
 from gateway.http import make_site
 from gateway.intake import Intake, terms_of
 from gateway.kv_config import KvConfig
+from gateway.loading import LEADER_VARIABLE
 from gateway.logs import Logs
 from gateway.manual_clock import ClockError, clock_for
 from gateway.metrics import Metrics
@@ -80,6 +81,7 @@ from gateway.router import RequestError, Router
 from gateway.routes import Handlers, routes
 from gateway.service_manager import ServiceManager
 from gateway.setting_values import HostPort
+from gateway.settings.network import VIP_CHANNEL_DISTANCE
 from gateway.stats import Statistics
 from gateway.tap import Tapping
 from gateway.topics import Groups, Topics

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 
-from gateway.config import Config, ConfigError, Description, changed, descriptions
+from gateway.config import Config, Description, descriptions
+from gateway.loading import ConfigError, changed
 from gateway.setting_values import HostPort
 
 MASTER_ID = "0"

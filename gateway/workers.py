@@ -20,8 +20,9 @@ from twisted.internet.protocol import ProcessProtocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from gateway.config import LEADER_VARIABLE, Config, descriptions
+from gateway.config import Config, descriptions
 from gateway.front import Front
+from gateway.loading import LEADER_VARIABLE
 from gateway.logs import Logs
 from gateway.process import (
     BACKLOG,

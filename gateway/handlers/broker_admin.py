@@ -9,7 +9,7 @@ import struct
 from twisted.logger import Logger
 
 from gateway.broker import Broker
-from gateway.config import ConfigError
+from gateway.loading import ConfigError
 from gateway.router import Call, RequestError
 from gateway.stats import Spans
 from gateway.upstream_settings import after, shown

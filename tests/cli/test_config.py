@@ -11,14 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from gateway.config import (
-    DEFAULT_DELAY_LEVELS,
-    Config,
-    ConfigError,
-    descriptions,
-    load,
-    toml_sample,
-)
+from gateway.config import Config, descriptions, toml_sample
+from gateway.loading import ConfigError, load
 from gateway.setting_values import (
     HostPort,
     parse_delay_levels,
@@ -28,6 +22,7 @@ from gateway.setting_values import (
     show_duration,
     show_size,
 )
+from gateway.settings.later import DEFAULT_DELAY_LEVELS
 
 
 def write(folder: Path, text: str) -> Path:

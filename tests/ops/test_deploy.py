@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import descriptions, load
+from gateway.config import descriptions
+from gateway.loading import load
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

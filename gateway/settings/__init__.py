@@ -1,0 +1,1 @@
+"""The settings by subject; `gateway.config` makes them one."""

@@ -1,0 +1,112 @@
+"""What the gateway is as a broker; transactions and replies."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import cached_property
+from typing import Final
+
+from gateway.setting_values import LONGEST, Count, Duration, Name, Switch
+from gateway.settings.fields import SettingsGroup, setting
+
+_BROKER: Final = "Broker"
+_TRANSACTIONS: Final = "Transactions and replies"
+
+
+class BrokerSettings(SettingsGroup):
+    """What the gateway is as a broker; transactions and replies."""
+
+    broker_name: Name = setting(
+        "broker-a", _BROKER, "The broker's name in routes.", upstream="brokerName"
+    )
+    cluster_name: Name = setting(
+        "DefaultCluster", _BROKER, "The cluster's name in routes.", upstream="brokerClusterName"
+    )
+    auto_create_topic: Switch = setting(
+        True,
+        _BROKER,
+        "Whether the first send to an unknown topic creates it.",
+        upstream="autoCreateTopicEnable",
+        live=True,
+    )
+    default_topic_queues: Count = setting(
+        8,
+        _BROKER,
+        "Most queues of a topic created by its first send; the client's own number counts when it "
+        "is lower.",
+        unit="queues",
+        upstream="defaultTopicQueueNums",
+        least=1,
+        most=1024,
+    )
+    auto_create_group: Switch = setting(
+        True,
+        _BROKER,
+        "Whether the first use of an unknown consumer group creates it.",
+        upstream="autoCreateSubscriptionGroup",
+        live=True,
+    )
+    property_filter: Switch = setting(
+        True,
+        _BROKER,
+        "Whether consumers may select messages on their properties by SQL92 expressions.",
+        upstream="enablePropertyFilter",
+        live=True,
+    )
+    transaction_timeout: Duration = setting(
+        timedelta(seconds=6),
+        _TRANSACTIONS,
+        "How long a transaction may be undecided until its producer is asked about it. A message "
+        "may ask for a time of its own (CHECK_IMMUNITY_TIME_IN_SECONDS).",
+        unit="seconds",
+        upstream="transactionTimeOut",
+        live=True,
+        least=timedelta(milliseconds=1),
+        most=LONGEST,
+    )
+    transaction_check_interval: Duration = setting(
+        timedelta(seconds=30),
+        _TRANSACTIONS,
+        "Time from one such question to the next.",
+        unit="seconds",
+        upstream="transactionCheckInterval",
+        live=True,
+        least=timedelta(milliseconds=100),
+        most=LONGEST,
+    )
+    transaction_check_max: Count = setting(
+        15,
+        _TRANSACTIONS,
+        "Questions after which an undecided transaction is given up: its message goes to the topic "
+        "TRANS_CHECK_MAX_TIME_TOPIC.",
+        unit="questions",
+        upstream="transactionCheckMax",
+        live=True,
+        least=0,
+        most=1_000_000,
+    )
+    reject_transactions: Switch = setting(
+        False,
+        _TRANSACTIONS,
+        "Whether transactional messages are refused.",
+        upstream="rejectTransactionMessage",
+        live=True,
+    )
+    store_replies: Switch = setting(
+        True,
+        _TRANSACTIONS,
+        "Whether replies to requests are kept in the topic that they were sent to, beside being "
+        "handed to whoever asked.",
+        upstream="storeReplyMessageEnable",
+        live=True,
+    )
+
+    @cached_property
+    def transaction_timeout_ms(self) -> int:
+        """`transaction_timeout` in ms."""
+        return self.transaction_timeout // timedelta(milliseconds=1)
+
+    @cached_property
+    def transaction_check_interval_ms(self) -> int:
+        """`transaction_check_interval` in ms."""
+        return self.transaction_check_interval // timedelta(milliseconds=1)

@@ -1,0 +1,105 @@
+"""Messages for later, and those that recur."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import cached_property
+from typing import Annotated, Final, Literal
+
+from gateway.setting_values import (
+    LONGEST,
+    Count,
+    Duration,
+    Kind,
+    Levels,
+    Switch,
+    parse_delay_levels,
+)
+from gateway.settings.fields import SettingsGroup, setting
+
+_LATER: Final = "Messages for later"
+
+DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+"""Upstream's MessageStoreConfig.messageDelayLevel."""
+
+
+class LaterSettings(SettingsGroup):
+    """Messages for later, and those that recur."""
+
+    delay_levels: Levels = setting(
+        DEFAULT_DELAY_LEVELS,
+        _LATER,
+        "The delay of each level, level 1 first: whole numbers with the unit s, m, h or d.",
+        upstream="messageDelayLevel",
+        live=True,
+    )
+    max_delay: Duration = setting(
+        timedelta(days=730),
+        _LATER,
+        "The furthest ahead that a message may be sent for; further ones are refused.",
+        unit="seconds",
+        upstream="timerMaxDelaySec",
+        live=True,
+        least=timedelta(seconds=1),
+        most=LONGEST,
+    )
+    clock: Annotated[Literal["real", "manual"], Kind("real or manual", metavar="real|manual")] = (
+        setting(
+            "real",
+            _LATER,
+            "manual is for tests of your own programs: time stands still until 'tidegate clock' moves it. "
+            "It needs a data folder of its own.",
+        )
+    )
+    recall_enabled: Switch = setting(
+        True,
+        _LATER,
+        "Whether clients may abort (recall) messages that have not fired.",
+        upstream="recallMessageEnable",
+        live=True,
+    )
+    recurring_max: Count = setting(
+        10_000,
+        _LATER,
+        "Most recurring messages, paused ones too; further ones are refused.",
+        least=0,
+        most=10_000_000,
+        live=True,
+    )
+    recurring_min_period: Duration = setting(
+        timedelta(seconds=1),
+        _LATER,
+        "Shortest time from one occurrence of a recurring message to the next; what recurs more often is refused.",
+        least=timedelta(milliseconds=1),
+        most=LONGEST,
+        live=True,
+    )
+    recurring_misfire_threshold: Duration = setting(
+        timedelta(seconds=60),
+        _LATER,
+        "How late an occurrence of a recurring message may be and still count as in time; for what is later, its "
+        "misfire policy decides (docs/recurring.md).",
+        least=timedelta(0),
+        most=LONGEST,
+        live=True,
+    )
+
+    @cached_property
+    def delay_level_ms(self) -> tuple[int, ...]:
+        """The delay of each level in ms; level 1 is the first."""
+        return parse_delay_levels(self.delay_levels)
+
+    @cached_property
+    def max_delay_ms(self) -> int:
+        """`max_delay` in ms."""
+        return self.max_delay // timedelta(milliseconds=1)
+
+    @cached_property
+    def recurring_min_period_ms(self) -> int:
+        """`recurring_min_period` in ms."""
+        return self.recurring_min_period // timedelta(milliseconds=1)
+
+    @cached_property
+    def recurring_misfire_threshold_ms(self) -> int:
+        """`recurring_misfire_threshold` in ms."""
+        return self.recurring_misfire_threshold // timedelta(milliseconds=1)

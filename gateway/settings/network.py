@@ -1,0 +1,140 @@
+"""How clients and operators reach the gateway, and TLS."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import cached_property
+from typing import Annotated, Final, Literal
+
+from gateway.setting_values import (
+    LONGEST,
+    Address,
+    AdvertisedAddress,
+    Count,
+    Duration,
+    HostPort,
+    Kind,
+    OptionalAddress,
+    OptionalFile,
+    Switch,
+)
+from gateway.settings.fields import SettingsGroup, setting
+
+_NETWORK: Final = "Network"
+_TLS: Final = "TLS"
+
+DEFAULT_PORT: Final = 9876
+VIP_CHANNEL_DISTANCE: Final = 2
+"""Old clients send to the advertised port minus this (upstream: MixAll.brokerVIPChannel)."""
+
+
+class NetworkSettings(SettingsGroup):
+    """How clients and operators reach the gateway, and TLS."""
+
+    listen: Address = setting(
+        HostPort("127.0.0.1", DEFAULT_PORT),
+        _NETWORK,
+        "Address to answer on, as name server and broker in one. Port 0 picks a free one.",
+        upstream="listenPort",
+    )
+    advertise: AdvertisedAddress = setting(
+        None,
+        _NETWORK,
+        "Address that clients are told to connect to; IPv4. Without a port, or with port 0: the "
+        "port listened on. When left out: the listening address, so it must be given when that is "
+        "0.0.0.0 or IPv6.",
+        upstream="brokerIP1",
+    )
+    vip_channel: Switch = setting(
+        True,
+        _NETWORK,
+        "Also answer on the listening port minus 2, where old clients with their VIP channel on "
+        "send. When that port is taken, serving goes on without it and says so, unless this was "
+        "set to true by hand.",
+    )
+    http: OptionalAddress = setting(
+        None,
+        _NETWORK,
+        "Address of the console (/), the HTTP API (/api/v1), metrics for Prometheus (/metrics) and health checks "
+        "(/health, /ready). When left out: none. On other addresses than loopback, console and API "
+        "need authentication or http_token_file; metrics and checks are open everywhere. Port 0 "
+        "picks a free one, printed at start.",
+    )
+    max_connections: Count = setting(
+        10_000,
+        _NETWORK,
+        "Connections at a time; further ones are closed.",
+        least=1,
+        most=1_000_000,
+        live=True,
+    )
+    connection_idle: Duration = setting(
+        timedelta(seconds=120),
+        _NETWORK,
+        "A connection silent for this long is closed. Clients send a heartbeat every 30 s.",
+        unit="seconds",
+        upstream="serverChannelMaxIdleTimeSeconds",
+        least=timedelta(seconds=1),
+        most=LONGEST,
+        live=True,
+    )
+    workers: Count = setting(
+        1,
+        _NETWORK,
+        "Processes that share the listening address. Each is a broker of its own, with a port (the "
+        "listening port plus 10, 20, ...), a name and a folder; clients find all of them. One uses "
+        "one core.",
+        unit="processes",
+        least=1,
+        most=64,
+    )
+    tls: Annotated[
+        Literal["disabled", "permissive", "enforcing"],
+        Kind("disabled, permissive or enforcing", metavar="disabled|permissive|enforcing"),
+    ] = setting(
+        "permissive",
+        _TLS,
+        "Whether clients may, or must, use TLS. It is on the same port: what a connection begins with tells.",
+        upstream="tls.server.mode",
+    )
+    tls_certificate: OptionalFile = setting(
+        None,
+        _TLS,
+        "PEM file with the certificate, followed by those that vouch for it. It is read again when it "
+        "changes. When left out, one is made at start that nobody vouches for.",
+        upstream="tls.server.certPath",
+    )
+    tls_key: OptionalFile = setting(
+        None,
+        _TLS,
+        "PEM file with the certificate's key, without a password. When left out: it is in the "
+        "certificate's file.",
+        upstream="tls.server.keyPath",
+    )
+    tls_client_ca: OptionalFile = setting(
+        None,
+        _TLS,
+        "PEM file with the authorities for clients' certificates. When given, every client that uses "
+        "TLS needs a certificate from one of them.",
+        upstream="tls.server.trustCertPath",
+    )
+    http_tls: Switch = setting(
+        False,
+        _TLS,
+        "Whether the HTTP port speaks TLS, and nothing else, with the same certificate.",
+    )
+
+    @cached_property
+    def connection_idle_ms(self) -> int:
+        """`connection_idle` in ms."""
+        return self.connection_idle // timedelta(milliseconds=1)
+
+    @property
+    def vip_channel_required(self) -> bool:
+        """Whether a taken VIP port is an error: only when the channel was asked for by hand."""
+        return self.vip_channel and "vip_channel" in self.model_fields_set
+
+    def advertised(self, bound_port: int) -> HostPort:
+        """The address to tell clients, given the port that is really listened on."""
+        address = self.advertise or self.listen
+        return address if self.advertise and address.port else HostPort(address.host, bound_port)

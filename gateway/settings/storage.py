@@ -1,0 +1,90 @@
+"""Where messages are kept, how safely, and for how long."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import platformdirs
+
+from gateway.setting_values import Duration, FilePath, Hours, Kind, Size
+from gateway.settings.fields import SettingsGroup, setting
+
+_STORAGE: Final = "Storage"
+
+
+def _default_data() -> Path:
+    return platformdirs.user_data_path("tidegate")
+
+
+class StorageSettings(SettingsGroup):
+    """Where messages are kept, how safely, and for how long."""
+
+    data: FilePath = setting(
+        _default_data,
+        _STORAGE,
+        "Folder that holds everything that was accepted. Made when it is missing; used by one "
+        "gateway at a time.",
+        upstream="storePathRootDir",
+    )
+    flush: Annotated[Literal["sync", "async"], Kind("sync or async", metavar="sync|async")] = (
+        setting(
+            "sync",
+            _STORAGE,
+            "sync: a send is answered when it is on disk. async: it is answered sooner and reaches "
+            "the disk soon after; a power cut can take back what was accepted last, a killed "
+            "process cannot.",
+            upstream="flushDiskType",
+        )
+    )
+    commit_wait: Duration = setting(
+        timedelta(milliseconds=2),
+        _STORAGE,
+        "How long a commit may wait for the senders that the one before it answered: they are "
+        "likely to send again, and one commit for all of them is cheaper. A single sender never "
+        "waits.",
+        unit="duration",
+        least=timedelta(0),
+        most=timedelta(seconds=1),
+    )
+    retention_hours: Hours = setting(
+        72.0,
+        _STORAGE,
+        "How long fired and aborted messages stay readable and findable. Unfired ones are kept "
+        "whatever their age.",
+        unit="hours",
+        upstream="fileReservedTime",
+        least=0,
+        most=876_000,
+        live=True,
+    )
+    map_size_initial: Size = setting(
+        1024**3,
+        _STORAGE,
+        "Address space first reserved for the data file (LMDB's map). The file itself grows only "
+        "as it is used.",
+        unit="bytes",
+        least=1024**2,
+        most=64 * 1024**4,
+    )
+    disk_reserve: Size = setting(
+        512 * 1024**2,
+        _STORAGE,
+        "When the disk has less than this free, sends are refused and deliveries go on.",
+        unit="bytes",
+        least=0,
+        most=64 * 1024**4,
+        live=True,
+    )
+
+    @cached_property
+    def commit_wait_ms(self) -> int:
+        """`commit_wait` in ms."""
+        return self.commit_wait // timedelta(milliseconds=1)
+
+    @cached_property
+    def retention_ms(self) -> int:
+        """`retention_hours` in ms."""
+        return int(self.retention_hours * 3_600_000)

@@ -35,7 +35,7 @@ _NOT_SETTINGS: Final = (
     "TIDEGATE_ACCESS_KEY",
     "TIDEGATE_SECRET_KEY",
 )
-"""Beside these, the last two are a user's credentials for the client commands."""
+"""Variables that are no settings; the last two are a user's credentials for the client commands."""
 
 # Variables that Kubernetes and Docker links set in containers beside a service named `tidegate`.
 _INJECTED = re.compile(r"TIDEGATE_(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP)(_\w+)?)?|NAME)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from datetime import timedelta
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,12 @@ def refusal(
     line = str(caught.value)
     assert "\n" not in line
     return line
+
+
+def test_each_group_is_one() -> None:
+    """Listings and samples have a heading for each."""
+    groups = [entry.about.group for entry in descriptions().values()]
+    assert [group for group, _ in groupby(groups)] == list(dict.fromkeys(groups))
 
 
 class TestPrecedence:

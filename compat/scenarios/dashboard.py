@@ -45,7 +45,7 @@ def _without_hosts(value: Any) -> Any:
 def _at_work(stage: Stage) -> tuple[JavaClient, JavaConsumer]:
     """A client with a message, and a consumer that has had it and has said so."""
     topic, group = stage.topic(), stage.topic("g")
-    client = stage.java(group=stage.topic("gp"))
+    client = stage.java(group=stage.topic("gp"), heartbeat_ms=1_000)
     client.create_topic(topic, 1)
     consumer = client.consume(topic, group)
     client.send(topic, b"hello", tags="red", keys="key")
@@ -120,7 +120,7 @@ def of_consumers(stage: Stage) -> None:
     stage.see("getConsumerRunningInfo", sorted(running))
     page.show("getConsumerRunningInfo", group, "nobody", False, step="nobody runs")
     producers = ("examineProducerConnectionInfo", f"{group}p", topic)
-    until(lambda: "refused" not in page.get(*producers), "the producer's heartbeat", pause=1)
+    until(lambda: "refused" not in page.get(*producers), "the producer's heartbeat")
     members = page.get(*producers)["connectionSet"]
     stage.see("examineProducerConnectionInfo", members[0])
     page.show("examineProducerConnectionInfo", f"{group}none", topic, step="no producers")

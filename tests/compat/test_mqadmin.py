@@ -44,7 +44,7 @@ def scene(
     folder = tmp_path_factory.mktemp("gateway")
     with (
         GatewayProcess(folder / "data") as gateway,
-        JavaClient(gateway.address, driver=driver) as client,
+        JavaClient(gateway.address, driver=driver, heartbeat_ms=1_000) as client,
     ):
         client.create_topic("orders", 2)
         sent = client.send("orders", b"hello", tags="red", keys="key-1", queue=1)
@@ -55,15 +55,13 @@ def scene(
             until(
                 lambda: tool.ask(RequestCode.QUERY_CONSUMER_OFFSET, asked).ext()["offset"] == "1",
                 "the report of the consumer's progress",
-                30,
             )
-            # A producer that knows no broker when it starts says again that it is there 30 s later.
+            # A producer that knows no broker when it starts says later that it is there.
             until(
                 lambda: (
                     tool.ask(PRODUCERS, {"producerGroup": "senders"}).code == ResponseCode.SUCCESS
                 ),
                 "the producer's heartbeat",
-                60,
             )
         yield Scene(gateway.address, sent, waiting)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from enum import Enum
 from functools import wraps
 from pathlib import Path
@@ -22,6 +23,7 @@ from storage.environment import Environment, Tables
 from storage.errors import StorageError, StorageFullError
 from storage.held import Held
 from storage.inbox import INBOX_SIZE, MARK, Inbox, recover
+from storage.inbox_copy import has_copy, read_copy, write_copy
 from storage.keys import (
     HELD_SPAN_MS,
     MAX_KEY,
@@ -169,7 +171,11 @@ class Store:
             for key, value in txn.cursor(db=self.tables.offsets):
                 self._offsets[split_offset_key(key)] = U64.unpack(value)[0]
             self.paused = PausedTopics(txn, self.tables)
-            self.inbox = Inbox(inbox_size, recover(txn, self.tables, terms_of))
+            copied = has_copy(txn, self.tables)
+            self.inbox = Inbox(
+                inbox_size,
+                read_copy(txn, self.tables) if copied else recover(txn, self.tables, terms_of),
+            )
             self.held = Held(txn, self.tables, self.inbox.rows())
         self._new_batch()
 
@@ -833,10 +839,19 @@ class Store:
         try:
             if self._changed_offsets or self.has_changes:
                 self.commit()
+            self._leave_inbox()
             self.sync()
         finally:
             self.abandon()
             self.environment.close()
+
+    def _leave_inbox(self) -> None:
+        with self.environment.view() as txn:
+            if has_copy(txn, self.tables):
+                return
+        # The next start does without.
+        with suppress(StorageError, lmdb.Error):
+            write_copy(self.environment, self.tables, self.inbox.rows())
 
 
 def _first_free_sequence(txn: lmdb.Transaction, tables: Tables) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from storage import Store, find_faults
-from storage.inbox import INBOX_SIZE
+from storage.inbox import INBOX_SIZE, recover
 from tests.storage.sample import terms_of
 
 
@@ -45,11 +45,18 @@ class Folder:
         return self.open(inbox_size=inbox_size)
 
     def check(self) -> None:
-        """Whatever the test left must be sound, also once it is opened again."""
+        """Whatever the test left must be sound, also once it is opened again, and after a crash."""
         try:
             if self.store is not None:
-                assert find_faults(self.store) == []
+                check(self.store)
             if self.path.exists():
-                assert find_faults(self.open()) == []
+                check(self.open())
         finally:
             self.close()
+
+
+def check(store: Store) -> None:
+    """All tables agree, and a start after a crash would find what waits in memory."""
+    assert find_faults(store) == []
+    with store.read_transaction() as txn:
+        assert sorted(recover(txn, store.tables, terms_of)) == sorted(store.inbox.rows())

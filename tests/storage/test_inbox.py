@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 
-from storage import Store, find_faults
+import pytest
+
+from storage import StorageFullError, Store, find_faults
 from storage.inbox import MARK, MOVED_AT_ONCE
 from tests.storage.folder import Folder
 from tests.storage.sample import (
@@ -135,4 +137,52 @@ def test_the_mark_moves_on_when_nothing_is_timed(folder: Folder) -> None:
         store.commit()
     with store.read_transaction() as txn:
         assert int.from_bytes(txn.get(MARK, db=store.tables.meta) or b"") > 8
+    folder.check()
+
+
+def test_a_clean_stop_leaves_what_the_next_start_needs(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = folder.open(inbox_size=20)
+    for number in range(50):
+        hold(store, Sample(b"%d" % number), 1_000 + number)
+        store.commit()
+    store.abort(b"30", 100)
+    store.commit()
+    before = sorted(store.inbox.rows())
+    with monkeypatch.context() as without:
+        without.setattr("storage.store.recover", lambda *_: iter(()))
+        for _ in range(2):
+            store = folder.open(inbox_size=20)
+            assert sorted(store.inbox.rows()) == before != []
+        assert store.held_totals() == {TOPIC: 49}
+    folder.check()
+
+
+def test_what_a_stop_left_counts_for_nothing_after_the_next_commit(folder: Folder) -> None:
+    store = folder.open()
+    hold(store, Sample(b"a"), 1_000)
+    hold(store, Sample(b"b"), 2_000)
+    store.commit()
+    store = folder.open()
+    assert fire(store, 1_000) == 1
+    store = folder.reopen_after_crash()
+    assert pending_ids(store) == [b"b"]
+    folder.check()
+
+
+def test_a_stop_without_room_for_it_is_a_stop(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = folder.open()
+    hold(store, Sample(b"a"), 1_000)
+    store.commit()
+    with monkeypatch.context() as full:
+
+        def fail(*_: object) -> None:
+            raise StorageFullError("no room")
+
+        full.setattr(store.environment, "make_room", fail)
+        folder.close()
+    assert pending_ids(folder.open()) == [b"a"]
     folder.check()

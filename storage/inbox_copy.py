@@ -1,0 +1,50 @@
+"""The inbox as a clean stop leaves it, so that the next start need not look for its timers.
+
+`recover` finds the same, but reads a leaf of `timers` for each of them: seconds, where those are many and not in
+memory. The copy counts only while the transaction that wrote it is the file's last one; after a crash there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from struct import Struct
+
+import lmdb
+
+from storage.environment import Environment, Tables
+from storage.keys import TIMER_VALUE, pack_u64
+
+COPY = b"inbox"
+"""Name in `meta`: transaction 8, and for each timer the size of its key 2 | key | value."""
+
+_SIZE = Struct(">H")
+
+
+def write_copy(
+    environment: Environment, tables: Tables, rows: Iterable[tuple[bytes, bytes]]
+) -> None:
+    """Leave these timers; nothing may be written to the file behind it.
+
+    :raises lmdb.Error: when there is no room.
+    """
+    packed = b"".join(_SIZE.pack(len(key)) + key + value for key, value in rows)
+    environment.make_room(len(packed))
+    with environment.lmdb.begin(write=True) as txn:
+        txn.put(COPY, pack_u64(txn.id()) + packed, db=tables.meta)
+
+
+def has_copy(txn: lmdb.Transaction, tables: Tables) -> bool:
+    """Whether the copy is there, and nothing has been written since."""
+    copy = txn.get(COPY, db=tables.meta)
+    return copy is not None and copy[:8] == pack_u64(txn.id())
+
+
+def read_copy(txn: lmdb.Transaction, tables: Tables) -> Iterator[tuple[bytes, bytes]]:
+    """The timers of the copy, which is there."""
+    packed = txn.get(COPY, db=tables.meta) or b""
+    at = 8
+    while at < len(packed):
+        begin = at + _SIZE.size
+        end = begin + _SIZE.unpack_from(packed, at)[0]
+        at = end + TIMER_VALUE.size
+        yield packed[begin:end], packed[end:at]

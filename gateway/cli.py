@@ -49,6 +49,7 @@ class SettingsCommand(RichCommand):
     """
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """The command's own parameters, and a flag for each setting."""
         from gateway.loading import FILE_VARIABLE
 
         file = RichOption(

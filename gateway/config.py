@@ -101,14 +101,17 @@ class Description:
 
     @property
     def flag(self) -> str:
+        """It on the command line."""
         return "--" + self.name.replace("_", "-")
 
     @property
     def variable(self) -> str:
+        """The environment variable that has its value."""
         return ENVIRONMENT_PREFIX + self.name.upper()
 
     @property
     def is_switch(self) -> bool:
+        """Whether it is true or false."""
         return isinstance(self.default, bool)
 
     def show(self, value: object) -> str:

@@ -68,10 +68,12 @@ class MessageLines:
     """One JSON object a line as the messages come; a cursor that is left is a line of its own."""
 
     def add(self, page: Sequence[HeldMessage]) -> None:
+        """Show a page."""
         for message in page:
             print(msgspec.json.encode(message).decode())
 
     def end(self, cursor: str | None) -> None:
+        """Say where to go on, if there is more."""
         if cursor is not None:
             print(json.dumps({"cursor": cursor}))
 
@@ -87,6 +89,7 @@ class MessageTable:
         self._rows: list[tuple[str, ...]] = []
 
     def add(self, page: Sequence[HeldMessage]) -> None:
+        """Keep a page for the table."""
         for message in page:
             row = (
                 show_moment(message.due_ms) if message.due_ms else "",
@@ -103,6 +106,7 @@ class MessageTable:
             self._rows.append(tuple(map(printable, row)))
 
     def end(self, cursor: str | None) -> None:
+        """Show the table, and say whether there is more."""
         count = len(self._rows)
         if count:
             console = _console()

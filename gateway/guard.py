@@ -29,6 +29,7 @@ class Caller:
 
     @property
     def is_super(self) -> bool:
+        """Whether they may do everything."""
         return self._user.is_super
 
     @property
@@ -37,6 +38,7 @@ class Caller:
         return self._is_free
 
     def may(self, actions: frozenset[Action], topic: str) -> bool:
+        """Whether they may do one of these to a topic."""
         return self.objection(topic_need(topic, actions)) is None
 
     def objection(self, need: Need) -> str | None:

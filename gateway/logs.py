@@ -53,7 +53,7 @@ class Logs:
 
     def begin(self, beginner: LogBeginner) -> None:
         """Take up what Twisted's loggers tell."""
-        beginner.beginLoggingTo([self._observer], redirectStandardIO=False, discardBuffer=True)
+        beginner.beginLoggingTo([self.observe], redirectStandardIO=False, discardBuffer=True)
 
     def configure(self, config: Config) -> None:
         """Write what is at least as important as this setting says."""

@@ -36,6 +36,7 @@ class ManualClock(Clock):
         super().__init__()
 
     def now_ms(self) -> int:
+        """The time that it was moved to, epoch ms."""
         return self._now_ms
 
     def move_to(self, now_ms: int) -> None:

@@ -22,7 +22,8 @@ class Parked(Protocol):
     deadline: float
 
     @property
-    def tag_hashes(self) -> AbstractSet[int] | None: ...
+    def tag_hashes(self) -> AbstractSet[int] | None:
+        """Hashes of the tags that it takes; None for any."""
 
     @property
     def alive(self) -> bool:

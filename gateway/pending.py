@@ -318,6 +318,10 @@ def _outcome(message_id: str, topic: str, due_ms: int, outcome: Aborted) -> Abor
 
 
 def check_may_send(may: May, topic: str) -> None:
+    """Refuse unless the asking side may send to a topic, which is what changing its messages takes.
+
+    :raises RequestError: when it may not.
+    """
     if not may(PUB, topic):
         raise RequestError(
             ResponseCode.NO_PERMISSION, f"you have no permission to send to topic {topic}"

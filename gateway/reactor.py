@@ -9,7 +9,8 @@ from typing import Protocol
 class DelayedCall(Protocol):
     """A call that has not been made."""
 
-    def cancel(self) -> None: ...
+    def cancel(self) -> None:
+        """Have it not made."""
 
     def reset(self, seconds: float) -> None:
         """Have it made in so many seconds from now instead."""

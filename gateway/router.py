@@ -143,11 +143,14 @@ class Gate(Protocol):
 class Witness(Protocol):
     """Told of each request whose it is, and when it was carried out."""
 
-    def begin(self, actor: Call) -> None: ...
+    def begin(self, actor: Call) -> None:
+        """What is done from now on is this request's doing."""
 
-    def handled(self, call: Call) -> None: ...
+    def handled(self, call: Call) -> None:
+        """The request was carried out: its handler raised nothing."""
 
-    def end(self) -> None: ...
+    def end(self) -> None:
+        """What is done from now on is nobody's doing."""
 
 
 class Router:

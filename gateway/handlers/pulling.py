@@ -55,17 +55,21 @@ class Pull:
 
     @property
     def alive(self) -> bool:
+        """False once the client is gone."""
         return self.call.peer.open
 
     @property
     def tag_hashes(self) -> AbstractSet[int] | None:
+        """Hashes of the tags that it takes; None for any."""
         return self.filter.tag_hashes
 
     def retry(self, first: int) -> bool:
+        """See `Parked`."""
         self.offset = max(self.offset, first)
         return self._pulling.answer_reset(self.call, self.queue) or self._pulling.deliver(self)
 
     def give_up(self) -> None:
+        """Answer that there is nothing."""
         # It was not told of what it does not want.
         self.offset = max(self.offset, self.queue.visible)
         self._pulling.answer_nothing(self)

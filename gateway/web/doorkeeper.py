@@ -20,9 +20,6 @@ ASK_FOR_BEARER = 'Bearer realm="tidegate"'
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 """What a browser on this machine calls it."""
 
-SAFE = ("GET", "HEAD")
-"""Methods that change nothing."""
-
 Header = Callable[[str], str | None]
 """A header of the request by its name."""
 

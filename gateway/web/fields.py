@@ -23,7 +23,6 @@ Moment = Annotated[
 ]
 
 TopicName = Annotated[str, Meta(description="Name of a topic.", max_length=255)]
-GroupName = Annotated[str, Meta(description="Name of a consumer group.", max_length=255)]
 MessageId = Annotated[
     str,
     Meta(

@@ -53,7 +53,8 @@ class Logs:
 
     def begin(self, beginner: LogBeginner) -> None:
         """Take up what Twisted's loggers tell."""
-        beginner.beginLoggingTo([self.observe], redirectStandardIO=False, discardBuffer=True)
+        observe: Any = self.observe
+        beginner.beginLoggingTo([observe], redirectStandardIO=False, discardBuffer=True)
 
     def configure(self, config: Config) -> None:
         """Write what is at least as important as this setting says."""

@@ -6,6 +6,7 @@ BrokerMetricsManager); the others begin with `tidegate_`.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, generate_latest
@@ -18,10 +19,12 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from gateway.broker import Broker
+from gateway.client_metrics import client_metrics
 from gateway.limits import ATTRIBUTES
 from gateway.meter import Distribution
+from gateway.wire.messages import decode_message
 from recording.writer import Counts
-from storage import count_soon
+from storage import count_overdue, count_soon
 
 SNAPSHOT_BOUNDS = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)
 """Seconds from now (TimerMetrics)."""
@@ -52,11 +55,16 @@ class BrokerCollector(Collector):
         yield from self._quotas()
         yield from self._heartbeat()
         yield from self._storage()
+        yield from client_metrics(self._broker, _COMMON, self._labels)
         yield from self._capture()
         broker = self._broker
         yield self._gauge("tidegate_connections", "Open connections", self._connections())
         yield self._gauge(
             "tidegate_parked_pulls", "Pulls that wait for a message", len(broker.parked)
+        )
+        yield self._gauge("rocketmq_topic_number", "Topics", sum(1 for _ in broker.topics))
+        yield self._gauge(
+            "rocketmq_consumer_group_number", "Consumer groups", sum(1 for _ in broker.groups)
         )
         groups = sum(1 for _ in broker.clients.consumer_groups())
         yield self._gauge("tidegate_consumer_groups", "Consumer groups with a client", groups)
@@ -78,7 +86,10 @@ class BrokerCollector(Collector):
         yield self._gauge("rocketmq_timer_enqueue_latency", "How long they have waited, in ms", 0)
         yield from self._snapshot()
         due_ms = broker.firing.next_due_ms
-        late_ms = max(0, broker.clock.now_ms() - due_ms) if due_ms is not None else 0
+        now_ms = broker.clock.now_ms()
+        late_ms = max(0, now_ms - due_ms) if due_ms is not None else 0
+        overdue = count_overdue(broker.store, now_ms) if late_ms else 0
+        yield self._gauge("rocketmq_timer_dequeue_lag", "Messages that are overdue", overdue)
         yield self._gauge(
             "rocketmq_timer_dequeue_latency", "How overdue the earliest message is, in ms", late_ms
         )
@@ -212,6 +223,23 @@ class BrokerCollector(Collector):
         )
         for name, meaning, value in rows:
             yield self._gauge(name, meaning, value)
+        yield from self._stored()
+
+    def _stored(self) -> Iterator[Metric]:
+        """What upstream tells of its storage."""
+        broker = self._broker
+        disk = shutil.disk_usage(broker.config.data)
+        yield self._gauge("rocketmq_storage_size", "What the disk holds, of anybody", disk.used)
+        # Whatever leads to a message is in the commit that stores it.
+        yield self._gauge("rocketmq_storage_dispatch_behind_bytes", "Bytes without an index", 0)
+        oldest = broker.store.oldest_record()
+        if oldest is not None:
+            age_ms = max(0, broker.clock.now_ms() - decode_message(oldest).store_ms)
+            yield self._gauge(
+                "rocketmq_storage_message_reserve_time",
+                "How long ago the oldest message was accepted, in ms",
+                age_ms,
+            )
 
     def _capture(self) -> Iterator[Metric]:
         counts = self._recorded()

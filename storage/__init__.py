@@ -62,7 +62,7 @@ from storage.rescheduling import (
     reschedule_sequence,
 )
 from storage.retention import remove_expired, remove_topic
-from storage.soon import count_soon
+from storage.soon import count_overdue, count_soon
 from storage.store import Aborted, AbortResult, Fired, Growth, Store, Usage
 from storage.timeline import Columns, count_due, due_range
 
@@ -103,6 +103,7 @@ __all__ = [
     "can_replace",
     "compact",
     "count_due",
+    "count_overdue",
     "count_recurring",
     "count_soon",
     "current_recurring",

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.client_metrics import version_name
 from gateway.meter import Distribution
 from gateway.metrics import Metrics
 from gateway.wire.codes import RequestCode, ResponseCode
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail
-from tests.gateway.memory import MemoryGateway
+from tests.gateway.memory import MemoryClient, MemoryGateway
 from tests.gateway.tools import create_topic, ok
 
 ROOT = Path(__file__).parent.parent.parent
@@ -158,7 +159,9 @@ def test_overdue_is_told_while_nothing_can_be_fired(gateway: MemoryGateway) -> N
     with commits_fail(gateway):
         gateway.jump(3_000)
         assert Scrape(gateway)["rocketmq_timer_dequeue_latency"] == 2_000
+        assert Scrape(gateway)["rocketmq_timer_dequeue_lag"] == 1
     gateway.advance(2_000)
+    assert Scrape(gateway)["rocketmq_timer_dequeue_lag"] == 0
     assert Scrape(gateway)["rocketmq_timer_dequeue_latency"] == 0
 
 
@@ -206,6 +209,7 @@ def test_a_distribution_counts_up_to_its_bounds() -> None:
 def test_dashboard_names_real_series(gateway: MemoryGateway) -> None:
     client = gateway.connect()
     client.send_message()
+    client.heartbeat("one")
     client.pull()
     hold(gateway, 1_000)
     gateway.advance(1_000)
@@ -229,6 +233,72 @@ def test_every_series_is_explained() -> None:
     text = (ROOT / "docs/operations.md").read_text()
     names = re.findall(r"^\| `((?:rocketmq|tidegate)_\w+)", text, re.MULTILINE)
     explained = {name.removesuffix("_total") for name in names}
-    source = (ROOT / "gateway/metrics.py").read_text()
+    files = ("gateway/metrics.py", "gateway/client_metrics.py")
+    source = "".join((ROOT / file).read_text() for file in files)
     made = set(re.findall(r'"((?:rocketmq|tidegate)_\w+)"', source))
     assert explained == made
+
+
+def confirm(client: MemoryClient, offset: int) -> None:
+    place = {"consumerGroup": "readers", "topic": "orders", "queueId": "0"}
+    ok(client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, place | {"commitOffset": str(offset)}))
+
+
+def test_who_is_connected(gateway: MemoryGateway) -> None:
+    for number, language in enumerate(("JAVA", "JAVA", "CPP")):
+        client = gateway.connect()
+        client.heartbeat(f"client-{number}", "readers", producers=["writers"], language=language)
+    scrape = Scrape(gateway)
+    producers = scrape.by("rocketmq_producer_connections", "language", "version")
+    assert producers == {"java@v5_5_0": 2, "cpp@v5_5_0": 1}
+    labels = ("consumer_group", "language", "consume_mode", "is_system")
+    consumers = scrape.by("rocketmq_consumer_connections", *labels)
+    assert consumers == {"readers@java@push@false": 2, "readers@cpp@push@false": 1}
+
+
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [
+        (513, "v5_5_0"),
+        (475, "v5_3_1"),
+        (474, "v5_3_1_snapshot"),
+        (413, "v5_0_0"),
+        (409, "v4_9_8"),
+        (317, "v4_5_2"),
+        (232, "v4_1_0_snapshot"),
+        (121, "121"),
+    ],
+)
+def test_versions_are_called_as_upstream_calls_them(version: int, name: str) -> None:
+    assert version_name(version) == name
+
+
+def test_what_upstream_tells_of_its_storage(gateway: MemoryGateway) -> None:
+    assert "rocketmq_storage_message_reserve_time" not in {
+        sample.name for sample in Scrape(gateway).samples
+    }
+    gateway.connect().send_message("orders")
+    gateway.advance(5_000)
+    scrape = Scrape(gateway)
+    assert scrape["rocketmq_storage_message_reserve_time"] == 5_000
+    assert scrape["rocketmq_storage_size"] > scrape["tidegate_lmdb_used_bytes"]
+    assert scrape["rocketmq_topic_number"] == sum(1 for _ in gateway.service.broker.topics)
+
+
+def test_how_far_consumers_are_behind(gateway: MemoryGateway) -> None:
+    client = gateway.connect()
+    client.send_message("orders")
+    client.heartbeat("one", "readers")
+    gateway.advance(1_000)
+    for _ in range(2):
+        client.send_message("orders")
+        gateway.advance(1_000)
+    labels = ("consumer_group", "topic", "is_retry", "is_system")
+    lag, latency = "rocketmq_consumer_lag_messages", "rocketmq_consumer_lag_latency"
+    assert Scrape(gateway).by(lag, *labels) == {"readers@orders@false@false": 0}
+    confirm(client, 1)
+    scrape = Scrape(gateway)
+    assert scrape.by(lag, *labels) == {"readers@orders@false@false": 2}
+    assert scrape.by(latency, *labels) == {"readers@orders@false@false": 2_000}
+    confirm(client, 3)
+    assert Scrape(gateway).by(latency, *labels) == {"readers@orders@false@false": 0}

@@ -1,0 +1,147 @@
+"""Prometheus metrics of the clients: who is connected, and how far consumers are behind.
+
+Read when they are asked for, like all of `gateway.metrics`; names and labels are RocketMQ's (BrokerMetricsManager,
+ConsumerLagCalculator).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from gateway.broker import Broker
+from gateway.clients import ConsumerGroup
+from gateway.topics import RETRY_PREFIX, Topic
+
+_SYSTEM_GROUP: Final = "cid_rmq_sys_"
+_OF_LAG: Final = ("consumer_group", "topic", "is_retry", "is_system")
+_OF_CONSUMERS: Final = ("consumer_group", "language", "version", "consume_mode", "is_system")
+_MODES: Final = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
+"""As upstream calls the consume types in labels (ConsumeType.getTypeCN)."""
+
+_V5_3_1: Final = 475
+_V4_0_0: Final = 213
+
+
+class _Lag(NamedTuple):
+    """Messages of a topic that a group has not confirmed, and how long the earliest has been in its queue, in ms."""
+
+    messages: int
+    latency_ms: int
+
+
+def client_metrics(
+    broker: Broker, common: tuple[str, ...], values: tuple[str, ...]
+) -> Iterator[Metric]:
+    """The figures as they are now.
+
+    :param common: names of the labels that all series have.
+    :param values: their values.
+    """
+    yield _producers(broker, common, values)
+    yield _consumers(broker, common, values)
+    yield from _lags(broker, common, values)
+
+
+def version_name(version: int) -> str:
+    """What a client's version is called in labels: upstream counts two for each release since 4.0.0, the first for its
+    snapshot (MQVersion). Older ones are their number."""
+    if version < _V4_0_0:
+        return str(version)
+    releases, is_snapshot = divmod(version - _V5_3_1 + 1, 2)
+    digits = "_".join(str(531 + releases))
+    return f"v{digits}" if is_snapshot else f"v{digits}_snapshot"
+
+
+def _producers(broker: Broker, common: tuple[str, ...], values: tuple[str, ...]) -> Metric:
+    family = GaugeMetricFamily(
+        "rocketmq_producer_connections",
+        "Clients in producer groups, once for each group",
+        labels=(*common, "language", "version"),
+    )
+    counts = Counter(
+        (client.language.lower(), version_name(client.version))
+        for _, members in broker.clients.producer_groups()
+        for client in members
+    )
+    for labels, count in sorted(counts.items()):
+        family.add_metric((*values, *labels), count)
+    return family
+
+
+def _consumers(broker: Broker, common: tuple[str, ...], values: tuple[str, ...]) -> Metric:
+    family = GaugeMetricFamily(
+        "rocketmq_consumer_connections",
+        "Clients in consumer groups, once for each group",
+        labels=(*common, *_OF_CONSUMERS),
+    )
+    counts = Counter(
+        (
+            group.name,
+            client.language.lower(),
+            version_name(client.version),
+            _MODES.get(str(group.data.consume_type), "unknown"),
+            _truth(_is_system(group.name)),
+        )
+        for group in broker.clients.consumer_groups()
+        for client in group.members.values()
+    )
+    for labels, count in sorted(counts.items()):
+        family.add_metric((*values, *labels), count)
+    return family
+
+
+def _lags(broker: Broker, common: tuple[str, ...], values: tuple[str, ...]) -> Iterator[Metric]:
+    labels = (*common, *_OF_LAG)
+    messages = GaugeMetricFamily(
+        "rocketmq_consumer_lag_messages",
+        "Messages that a group which is online has not confirmed",
+        labels=labels,
+    )
+    latency = GaugeMetricFamily(
+        "rocketmq_consumer_lag_latency",
+        "How long the earliest of them has been in its queue, in ms",
+        labels=labels,
+    )
+    now_ms = broker.clock.now_ms()
+    for group in sorted(broker.clients.consumer_groups(), key=lambda group: group.name):
+        for name in sorted(group.subscriptions):
+            topic = broker.topics.get(name)
+            if topic is None or name.startswith(RETRY_PREFIX):
+                continue
+            lag = _lag(broker, group, topic, now_ms)
+            one = (*values, group.name, name, "false", _truth(_is_system(group.name)))
+            messages.add_metric(one, lag.messages)
+            latency.add_metric(one, lag.latency_ms)
+    yield messages
+    yield latency
+
+
+def _lag(broker: Broker, group: ConsumerGroup, topic: Topic, now_ms: int) -> _Lag:
+    store = broker.store
+    behind = 0
+    earliest_ms: int | None = None
+    for number in range(topic.settings.write_queue_nums):
+        offset = store.offset(group.name.encode(), topic.stored_name, number)
+        if offset is None:
+            continue
+        queue = store.queue(topic.stored_name, number)
+        offset = max(offset, queue.first)
+        if offset >= queue.visible:
+            continue
+        behind += queue.visible - offset
+        stored_ms = store.stored_ms(queue, offset)
+        if stored_ms is not None and (earliest_ms is None or stored_ms < earliest_ms):
+            earliest_ms = stored_ms
+    return _Lag(behind, max(0, now_ms - earliest_ms) if earliest_ms is not None else 0)
+
+
+def _is_system(group: str) -> bool:
+    return group.lower().startswith(_SYSTEM_GROUP)
+
+
+def _truth(value: bool) -> str:
+    return "true" if value else "false"

@@ -227,6 +227,11 @@ def verify(folder: Path, grace: float, levels: str, **options: Any) -> None:
     metavar="SECONDS",
     help="Also consume what is sent, until so long after the last request; then `verify` judges it.",
 )
+@click.option(
+    "--from-log",
+    is_flag=True,
+    help="Send the messages of commit logs, not recorded requests.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be sent, and send nothing.")
 @_spark_options
 def replay(
@@ -243,6 +248,7 @@ def replay(
     lead: float,
     patience: float,
     watch: float,
+    from_log: bool,
     dry_run: bool,
     **options: Any,
 ) -> None:
@@ -251,11 +257,15 @@ def replay(
     Destructive requests, such as the deletion of a topic, are sent only when --code names them. The
     same --out goes on with a run that was interrupted, and sends nothing twice.
 
+    With --from-log each message that clients sent to a broker, as its commit log tells, is sent when it
+    was stored: a timed one with its time, to its true topic.
+
     \b
     Examples:
       tidegate replay tables --to 127.0.0.1:9876 --out gateway --speed 10 --dry-run
       tidegate replay tables --to 127.0.0.1:9876 --out gateway --speed 10 --delays scale
       tidegate replay tables --to 127.0.0.1:9876 --out sends --speed 0 --rate 1000 --code 310
+      tidegate replay log-tables --from-log --to 127.0.0.1:9876 --out gateway --watch 60
     """
     from spark_jobs import replay as job
     from spark_jobs.ingest import read_table
@@ -263,7 +273,8 @@ def replay(
     from spark_jobs.watching import Watcher
 
     spark = _session(options)
-    chosen, plan = job.choose(read_table(spark, tables, "pair"), codes or None, without)
+    requests = read_table(spark, tables, "send" if from_log else "pair")
+    chosen, plan = job.choose(requests, codes or None, without)
     click.echo(
         f"{plan.requests:,} requests on {plan.connections:,} connections, recorded in "
         f"{plan.seconds:,.1f} s; {sum(plan.left_out.values()):,} left out"
@@ -278,7 +289,8 @@ def replay(
     broker = job.find_target(target)
     with ExitStack() as stack:
         if watch:
-            watched = job.topics_of(read_table(spark, tables, "messages"), topics)
+            events = read_table(spark, tables, "messages")
+            watched = job.topics_of(events, topics, from_log=from_log)
             stack.enter_context(Watcher(broker, watched, out))
         found = job.replay(
             spark,

@@ -7,6 +7,7 @@ whole, so what a killed run left is never read:
     batch=00001/rows/kind=pair/     pairs (`exchanges.ROWS`)
     batch=00001/rows/kind=aside/    what is no frame, with file, place and reason
     batch=00001/rows/kind=file/     the counts of each file
+    batch=00001/rows/kind=send/     of commit logs, the requests that brought their messages (`logged_sends`)
     batch=00001/messages/           events of messages (`messages.MESSAGES`)
 
 A run that was killed is gone on with: parts that have a receipt are not read again.
@@ -27,6 +28,7 @@ import msgspec
 from recording.format import OPEN_SUFFIX, run_of
 from spark_jobs import messages
 from spark_jobs.errors import JobError
+from spark_jobs.exchanges import ASIDE_DDL, DDL
 from spark_jobs.packet_ranges import read_in_ranges
 from spark_jobs.seams import Stitched, stitch
 from spark_jobs.sources import (
@@ -45,6 +47,7 @@ from spark_jobs.tables import (
     FILES,
     MESSAGES,
     PAIRS,
+    SENDS,
     Receipt,
     receipts,
     rows_in,
@@ -225,12 +228,15 @@ def _read_logs(
         spark.read.format(f"tidegate-{COMMIT_LOG}")
         .option("files", json.dumps([source.path for source in sources]))
         .option("levels", levels)
-        .load()
     )
-    read.write.mode("overwrite").parquet(str(unfinished / MESSAGES))
+    for table, place in (("sends", SENDS), ("messages", MESSAGES)):
+        rows = read.option("table", table).load()
+        rows.write.mode("overwrite").parquet(str(unfinished / place))
     written = spark.read.parquet(str(unfinished / MESSAGES))
     by_event = written.groupBy("event").count().collect()
-    return {f"messages {row['event']}": int(row["count"]) for row in by_event}
+    counts = {f"messages {row['event']}": int(row["count"]) for row in by_event}
+    counts["sends"] = spark.read.schema(DDL).parquet(str(unfinished / SENDS)).count()
+    return counts
 
 
 def _read_parts(
@@ -310,17 +316,16 @@ def _counts(unfinished: Path, found: Sequence[Receipt], stitched: Stitched) -> d
 
 
 def read_table(spark: SparkSession, folder: Path, table: str) -> DataFrame:
-    """`pair`, `aside`, `file` or `messages` of all whole batches.
+    """`pair`, `send`, `aside`, `file` or `messages` of all whole batches.
 
     :raises JobError: when nothing was read into the folder.
     """
-    from spark_jobs.exchanges import ASIDE_DDL, DDL
-
     found = batches(folder)
     if not found:
         raise JobError(f"{folder} has no tables: run 'tidegate ingest' into it first")
     part, schema = {
         "pair": (PAIRS, DDL),
+        "send": (SENDS, DDL),
         "aside": (ASIDES, ASIDE_DDL),
         "file": (FILES, FILE_DDL),
         "messages": (MESSAGES, messages.DDL),

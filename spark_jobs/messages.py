@@ -108,7 +108,8 @@ _WORDS: Final = {
     "reconsumed": "reconsumeTimes",
     "batch": "batch",
 }
-_PARKING: Final = {"SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"}
+PARKING: Final = frozenset({"SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"})
+"""Topics of messages that wait for their time."""
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LONG: Final = 1 << 63
 
@@ -340,7 +341,7 @@ def _subscribed(pair: Mapping[str, Any], place: dict[str, Any]) -> Iterator[dict
 def message_of_log(message: Message, levels: tuple[int, ...]) -> dict[str, Any]:
     """The event that a record of a commit log tells of."""
     found = _of_record(message, levels) | {"event": STORED, "time_ns": message.store_ms * 1_000_000}
-    if message.topic in _PARKING:
+    if message.topic in PARKING:
         found |= {"event": PARKED, "topic": find(message.properties, names.REAL_TOPIC)}
         found["queue_id"] = _number(find(message.properties, names.REAL_QID))
         target = find(message.properties, names.TIMER_DEL_UNIQKEY)

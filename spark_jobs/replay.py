@@ -23,6 +23,7 @@ from gateway.wire.frames import FrameBuffer, FrameError
 from spark_jobs import messages
 from spark_jobs.errors import JobError
 from spark_jobs.features import feature
+from spark_jobs.logged_sends import NOT_SENT
 from spark_jobs.replaying import DDL, Journal, Pacing, Player, Target
 from spark_jobs.rewriting import DESTRUCTIVE, Rules
 from spark_jobs.watching import WATCHED
@@ -153,7 +154,9 @@ def replay(
         raise JobError(f"{folder} has a finished replay: use another folder")
     first_ns = chosen.agg(f.min("asked_ns")).collect()[0][0]
     if first_ns is None:
-        raise JobError("there is no request to send")
+        raise JobError(
+            "there is no request to send; what commit logs have is sent with --from-log alone"
+        )
     tasks = max(1, spark.sparkContext.defaultParallelism)
     pacing = Pacing(
         start_ns=0,  # the tasks agree on it
@@ -217,13 +220,21 @@ def read_events(spark: SparkSession, folder: Path, levels: tuple[int, ...]) -> D
     return sent.unionByName(spark.read.schema(messages.DDL).parquet(str(watched)))
 
 
-def topics_of(events: DataFrame, renamed: Mapping[str, str]) -> list[str]:
+def topics_of(
+    events: DataFrame, renamed: Mapping[str, str], *, from_log: bool = False
+) -> list[str]:
     """The topics that a replay of recorded messages sends to.
 
     :param events: rows of `messages.MESSAGES`.
+    :param from_log: whether it sends what commit logs have.
     """
-    rows = events.where("event = 'sent' and topic is not null").select("topic").distinct().collect()
-    return sorted(renamed.get(row["topic"], row["topic"]) for row in rows)
+    from pyspark.sql import functions as f
+
+    kinds = (messages.PARKED, messages.STORED) if from_log else (messages.SENT,)
+    sent = events.where(f.col("event").isin(*kinds) & f.col("topic").isNotNull())
+    rows = sent.select("topic").distinct().collect()
+    found = [row["topic"] for row in rows if not row["topic"].startswith(NOT_SENT)]
+    return sorted(renamed.get(topic, topic) for topic in found)
 
 
 def _play(

@@ -32,13 +32,15 @@ from spark_jobs.capture import (
 )
 from spark_jobs.commitlog import Found, read_log
 from spark_jobs.errors import Damage
-from spark_jobs.exchanges import Pairer
+from spark_jobs.exchanges import DDL, Pairer
+from spark_jobs.logged_sends import send_batch, send_of
 from spark_jobs.tables import HEADS, OPEN, PartWriter, Receipt
 
 RANGE_BYTES: Final = 128 * 1024 * 1024
 """So much of a file is one task."""
 
 _LOG_ROWS: Final = 4096
+_LOG_BYTES: Final = 16 * 1024 * 1024
 
 
 class FilePart(InputPartition):
@@ -239,7 +241,8 @@ def without_collector() -> Iterator[None]:
 
 
 class LogReader(DataSourceReader):
-    """Reads commit logs; the option `levels` is the broker's `messageDelayLevel`."""
+    """Reads commit logs; the option `levels` is the broker's `messageDelayLevel`, and `table` is `sends`
+    or `messages`."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.files: list[str] = json.loads(options["files"])
@@ -253,19 +256,23 @@ class LogReader(DataSourceReader):
         ]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+        place = (Path(partition.file), partition.start, partition.end)
+        if self.options.get("table") == "sends":
+            return read_sends(*place)
         levels = messages.parse_levels(self.options.get("levels", messages.DEFAULT_LEVELS))
-        return read_commit_log(Path(partition.file), partition.start, partition.end, levels)
+        return read_commit_log(*place, levels)
 
 
 class CommitLogSource(DataSource):
-    """What a broker stored; the option `files` is a JSON list of paths."""
+    """What a broker stored; the option `files` is a JSON list of paths. The option `table` is `messages`, which is
+    what happened to them, or `sends`: the requests that brought them, as rows of `exchanges.ROWS`."""
 
     @classmethod
     def name(cls) -> str:
         return "tidegate-commitlog"
 
     def schema(self) -> StructType | str:
-        return messages.DDL
+        return DDL if self.options.get("table") == "sends" else messages.DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return LogReader(self.options)
@@ -288,3 +295,20 @@ def read_commit_log(
             rows = []
     if rows:
         yield messages.message_batch(rows)
+
+
+def read_sends(file: Path, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    """The requests that brought the records in a range of a commit log (`exchanges.ROWS`)."""
+    rows: list[dict[str, Any]] = []
+    size = 0
+    for found in read_log(file, start, end):
+        send = send_of(found.message) if isinstance(found, Found) else None
+        if send is None:
+            continue
+        rows.append(send | {"file": str(file), "position": found.position})
+        size += len(send["body"])
+        if len(rows) >= _LOG_ROWS or size >= _LOG_BYTES:
+            yield send_batch(rows)
+            rows, size = [], 0
+    if rows:
+        yield send_batch(rows)

@@ -21,6 +21,8 @@ from spark_jobs.exchanges import Exchange, Pairer, aside_batch, exchange_batch
 PAIRS: Final = "rows/kind=pair"
 ASIDES: Final = "rows/kind=aside"
 FILES: Final = "rows/kind=file"
+SENDS: Final = "rows/kind=send"
+"""Requests made of the records of commit logs."""
 MESSAGES: Final = "messages"
 OPEN: Final = "seams/open"
 """Requests that were not answered in their part, where another part follows."""

@@ -124,7 +124,7 @@ def test_a_commit_log_becomes_messages_and_damage_is_told(
     data[3] ^= 1
     (log / f"{0:020}").write_bytes(data + bytes(100_000))
     done = ingest(spark, [tmp_path / "store"], tmp_path / "tables", levels=DEFAULT_LEVELS)
-    assert done.counts == {"messages stored": 49, "messages unreadable": 1}
+    assert done.counts == {"messages stored": 49, "messages unreadable": 1, "sends": 49}
     messages = read_table(spark, tmp_path / "tables", "messages")
     [damage] = messages.where("event = 'unreadable'").collect()
     assert damage["position"] == 0

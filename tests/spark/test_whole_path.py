@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from compat.demo.jobs import AGAIN, BASELINE, jobs
 from compat.demo.recording import record
 from compat.real_broker import RealBroker
+from gateway.wire.properties import find
 from spark_jobs.command import main
 from spark_jobs.ingest import read_table
 from tests.browser import Browser
@@ -63,6 +64,15 @@ def test_the_whole_path(
     missing = {row[:2] for row in captured} - in_log
     assert {topic for topic, _ in missing} == {"demo-payments"}
     assert len(missing) == 1
+    in_sends = {
+        (ext["b"], find(ext["i"], "UNIQ_KEY"))
+        for ext in (
+            dict(row["ext"])
+            for row in read_table(spark, tmp_path / "tables-commitlog", "send").collect()
+        )
+    }
+    assert {row[:2] for row in captured} - in_sends == missing
+    assert not {topic for topic, _ in in_sends if not topic.startswith("demo-")}
 
     firing = json.loads((tmp_path / "recorded.json").read_text())
     assert (firing["lost"], firing["doubled"], firing["recalled"]) == (0, 0, 4)

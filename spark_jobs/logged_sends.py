@@ -1,0 +1,100 @@
+"""What clients sent, made of the records of a commit log: each message as the request that brought it.
+
+A timed message is sent by its parked record, which stands where it was accepted, with its true
+topic, queue and time; the copy that was stored when it fired was sent by nobody. Neither were
+messages of the broker itself, those that consumers sent back, and halves of transactions, which
+are sent by the record that their commit left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+from gateway.wire import properties as names
+from gateway.wire.codes import RequestCode, SysFlag
+from gateway.wire.messages import Message, unpack_host
+from gateway.wire.properties import find, remove
+from spark_jobs.exchanges import ROWS, text_maps
+from spark_jobs.messages import PARKING, asked_time
+
+GROUP: Final = "tidegate-replay-log"
+"""The producer group where the record does not tell one."""
+
+_VERSION: Final = 513
+"""Of a 5.5.0 client (MQVersion)."""
+NOT_SENT: Final = ("%RETRY%", "%DLQ%", "RMQ_SYS_", "rmq_sys_")
+"""Beginnings of topics that no client sends to."""
+_ADDED: Final = (
+    *(names.REAL_TOPIC, names.REAL_QID, names.MSG_REGION, names.TRACE_ON, names.CLUSTER),
+    *(names.TIMER_OUT_MS, names.TIMER_ENQUEUE_MS, names.TIMER_DEQUEUE_MS, names.TRAN_MSG),
+    *(names.TRANSACTION_ID, names.TRAN_PREPARED_QUEUE_OFFSET, names.TRANSACTION_CHECK_TIMES),
+    *(names.BORN_TIMESTAMP, names.BORN_HOST, names.CRC32, names.DUP_INFO),
+)
+"""Properties that the server, or a transaction, has added."""
+_HOSTS: Final = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
+_BATCHED: Final = SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH
+_ORDER_BODY: Final = b"x"
+"""An order has no body in a log, and no empty one is taken."""
+
+
+def send_of(message: Message) -> dict[str, Any] | None:
+    """A row of `exchanges.ROWS` without file and position; None where no client sent the record."""
+    properties = message.properties
+    topic, queue = message.topic, message.queue_id
+    is_parked = topic in PARKING
+    real = find(properties, names.REAL_TOPIC)
+    if is_parked:
+        if real is None or find(properties, names.TIMER_ROLL_TIMES) is not None:
+            return None  # the wheel put it on again
+        if find(properties, names.TIMER_ROLL_LABEL) is not None:
+            return None
+        topic = real
+        text = find(properties, names.REAL_QID) or ""
+        queue = int(text) if text.isdecimal() else 0
+    elif real is not None or asked_time(properties, 0, (0,))[0] is not None:
+        return None  # it has fired
+    if topic.startswith(NOT_SENT) or message.sys_flag & _BATCHED:
+        return None
+    host, port = unpack_host(message.born_host)
+    ext = {
+        "a": find(properties, names.PGROUP) or GROUP,
+        "b": topic,
+        "c": "TBW102",
+        "d": "4",
+        "e": str(queue),
+        "f": str(message.sys_flag & ~(_HOSTS | SysFlag.TRANSACTION_MASK)),
+        "g": str(message.born_ms),
+        "h": str(message.flag),
+        "i": remove(properties, _ADDED),
+        "j": "0",
+        "k": "false",
+        "m": "false",
+    }
+    is_order = find(properties, names.TIMER_DEL_UNIQKEY) is not None
+    return {
+        "connection": f"log#{host}:{port}",
+        "from_client": True,
+        "asked_ns": message.store_ms * 1_000_000,
+        "opaque": 0,
+        "code": int(RequestCode.SEND_MESSAGE_V2),
+        "flag": 0,
+        "version": _VERSION,
+        "language": "JAVA",
+        "ext": ext,
+        "body": message.body or (_ORDER_BODY if is_order else b""),
+    }
+
+
+def send_batch(rows: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
+    """Rows as a batch of `exchanges.ROWS`; what a row does not have is null."""
+    rows = list(rows)
+    arrays = [
+        text_maps([row.get(field.name) for row in rows])
+        if pa.types.is_map(field.type)
+        else pa.array([row.get(field.name) for row in rows], field.type)
+        for field in ROWS
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=ROWS)

@@ -1,5 +1,7 @@
 // Close an unpaid order after 3 seconds; a payment takes the close back. Run it with `make example-java`.
 import java.nio.charset.StandardCharsets;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -15,19 +17,20 @@ public class OrderTimeout {
         producer.start();
         SendResult unpaid = producer.send(closeOrder("order-1"));
         SendResult paid = producer.send(closeOrder("order-2"));
+        producer.recallMessage("close-order", paid.getRecallHandle());
+        System.out.println("order-2 is paid: its close is taken back");
 
+        CountDownLatch closed = new CountDownLatch(1);
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("order-closer");
         consumer.setNamesrvAddr(gateway);
         consumer.subscribe("close-order", "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             messages.forEach(message -> System.out.println("closing " + message.getKeys()));
+            closed.countDown();
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
         consumer.start();
-
-        producer.recallMessage("close-order", paid.getRecallHandle());
-        System.out.println("order-2 is paid: its close is taken back");
-        Thread.sleep(6_000);
+        closed.await(1, TimeUnit.MINUTES);
         consumer.shutdown();
         producer.shutdown();
     }

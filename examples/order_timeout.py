@@ -1,7 +1,7 @@
 """Close an unpaid order after 3 seconds; a payment takes the close back. Run it with `make example-python`."""
 
 import sys
-import time
+from threading import Event
 
 from rocketmq.client import ConsumeStatus, Message, Producer, PushConsumer
 
@@ -9,6 +9,7 @@ from gateway.client import RemotingClient
 from gateway.wire.codes import RequestCode
 
 gateway = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9876"
+closed = Event()
 
 
 def close_order(order: str) -> Message:
@@ -22,6 +23,7 @@ def close_order(order: str) -> Message:
 
 def on_message(message) -> ConsumeStatus:
     print("closing", message.keys.decode(), flush=True)
+    closed.set()
     return ConsumeStatus.CONSUME_SUCCESS
 
 
@@ -31,16 +33,16 @@ producer.start()
 producer.send_sync(close_order("order-1"))
 producer.send_sync(close_order("order-2"))
 
-consumer = PushConsumer("order-closer")
-consumer.set_name_server_address(gateway)
-consumer.subscribe("close-order", on_message)
-consumer.start()
-
 # This client cannot recall, so the abort names the topic and the key; `tidegate abort` does the same.
 host, port = gateway.split(":")
 with RemotingClient(host, int(port)) as tidegate:
     tidegate.ask(RequestCode.ABORT_TIMERS, {"topic": "close-order", "key": "order-2"})
 print("order-2 is paid: its close is taken back", flush=True)
-time.sleep(6)
+
+consumer = PushConsumer("order-closer")
+consumer.set_name_server_address(gateway)
+consumer.subscribe("close-order", on_message)
+consumer.start()
+closed.wait(60)
 consumer.shutdown()
 producer.shutdown()

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Self
 
 from compat import children
+from compat.ports import free_port
 from gateway.client import RemotingClient
+from gateway.settings.network import VIP_CHANNEL_DISTANCE
 
 LIMIT_S = 120
 """How long is waited for an answer, or for its end; no gateway takes so long, however busy the machine."""
@@ -20,7 +22,7 @@ _LISTENING = re.compile(r"listening on 127\.0\.0\.1:(\d+)")
 
 
 class GatewayProcess:
-    """`tidegate serve` on a free port, which it keeps over restarts."""
+    """`tidegate serve` on a port that it keeps over restarts; nobody else is lent it meanwhile."""
 
     def __init__(
         self, data: Path, *flags: str, environment: Mapping[str, str] | None = None
@@ -28,7 +30,7 @@ class GatewayProcess:
         self.data = data
         self._environment = environment
         self._flags = flags
-        self.port = 0
+        self.port = free_port(-VIP_CHANNEL_DISTANCE)
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:

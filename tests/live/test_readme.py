@@ -50,10 +50,11 @@ def test_the_python_example(own_gateway: GatewayProcess) -> None:
 
 
 def test_pending_and_abort(own_gateway: GatewayProcess) -> None:
-    due_ms = time.time_ns() // 1_000_000 + 1_500
     with own_gateway.client() as client:
         for number in range(25):
-            assert send(client, f"ID{number:02}", due_ms + 600_000 * (number % 2))
+            assert send(client, f"ID{number:02}", now_ms() + 600_000)
+        assert send(client, "SOON", now_ms() + 2_000)
+    until(lambda: state_of(own_gateway, "SOON") == "fired", "the one for soon to fire")
     listed = tidegate(own_gateway, "pending", "--topic", "ledger", "--from", "now", "--to", "+1h")
     assert "ID00" in listed
     pages = tidegate(own_gateway, "pending", "--topic", "ledger", "--json", "--all")
@@ -68,11 +69,15 @@ def test_pending_and_abort(own_gateway: GatewayProcess) -> None:
     offset_id = messages[0]["offsetMsgId"]
     found = tidegate(own_gateway, "pending", "--id", offset_id, "--state", "any", "--json")
     assert json.loads(found)["msgId"] == messages[0]["msgId"]
-    until(lambda: state_of(own_gateway, "ID00") == "fired", "ID00 to fire")
-    fired = tidegate(own_gateway, "abort", "--id", "ID00", "--json", status=3)
+    fired = tidegate(own_gateway, "abort", "--id", "SOON", "--json", status=3)
     assert json.loads(fired)["outcome"] == "already fired"
     unknown = tidegate(own_gateway, "abort", "--id", "nothing", "--json", status=3)
     assert json.loads(unknown)["outcome"] == "unknown"
+
+
+def now_ms() -> int:
+    """The time, as messages have it."""
+    return time.time_ns() // 1_000_000
 
 
 def state_of(gateway: GatewayProcess, message_id: str) -> str:

@@ -11,7 +11,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
@@ -39,7 +39,7 @@ def _spark_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--master", default="local[*]", help="Spark master. Default: local[*]."),
         click.option("--memory", default="2g", help="Of Spark's driver, a JVM size. Default: 2g."),
-        click.option("--progress", is_flag=True, help="Show Spark's progress."),
+        click.option("--progress", is_flag=True, help="Spark's own progress, stage by stage."),
         click.option("--json", "json_file", type=_FILE, help="Also write what was found here."),
     ):
         command = option(command)
@@ -50,6 +50,13 @@ def _session(options: dict[str, Any]) -> SparkSession:
     from spark_jobs.session import open_session
 
     return open_session(options["master"], memory=options["memory"], progress=options["progress"])
+
+
+def _shown(job: str, spark: SparkSession, options: dict[str, Any]) -> AbstractContextManager[None]:
+    """One line of progress, unless Spark shows its own."""
+    from spark_jobs.progress import shown, tasks_of
+
+    return nullcontext() if options["progress"] else shown(job, tasks_of(spark))
 
 
 def _tell(found: msgspec.Struct, json_file: Path | None) -> None:
@@ -111,7 +118,9 @@ def ingest(
     """
     from spark_jobs.ingest import ingest as run
 
-    done = run(_session(options), sources, out, ports=ports, levels=levels)
+    spark = _session(options)
+    with _shown("ingest", spark, options):
+        done = run(spark, sources, out, ports=ports, levels=levels)
     click.echo(f"{done.files} files read, {done.known} known before")
     for name, number in sorted(done.counts.items()):
         click.echo(f"  {number:,} {name}")
@@ -128,7 +137,8 @@ def profile(tables: Path, **options: Any) -> None:
     from spark_jobs.profiling import profile as run
 
     spark = _session(options)
-    found = run(read_table(spark, tables, "pair"), read_table(spark, tables, "messages"))
+    with _shown("profile", spark, options):
+        found = run(read_table(spark, tables, "pair"), read_table(spark, tables, "messages"))
     _tell(found, options["json_file"])
 
 
@@ -168,7 +178,8 @@ def verify(folder: Path, grace: float, levels: str, **options: Any) -> None:
         events = job.read_events(spark, folder, parse_levels(levels))
     else:
         events = read_table(spark, folder, "messages")
-    found = run(events, grace_ms=round(grace * 1000))
+    with _shown("verify", spark, options):
+        found = run(events, grace_ms=round(grace * 1000))
     _tell(found, options["json_file"])
     for one in found.samples:
         click.echo(f"  {one['outcome']}: {one['topic']} {one['message_id']}")
@@ -269,6 +280,7 @@ def replay(
     """
     from spark_jobs import replay as job
     from spark_jobs.ingest import read_table
+    from spark_jobs.progress import sent_of, shown
     from spark_jobs.rewriting import Rules
     from spark_jobs.watching import Watcher
 
@@ -292,6 +304,8 @@ def replay(
             events = read_table(spark, tables, "messages")
             watched = job.topics_of(events, topics, from_log=from_log)
             stack.enter_context(Watcher(broker, watched, out))
+        if not options["progress"]:
+            stack.enter_context(shown("replay", sent_of(out / job.JOURNAL, plan.requests)))
         found = job.replay(
             spark,
             chosen,
@@ -352,7 +366,8 @@ def compare(
         assert baseline is not None
         expected = read_results(spark, baseline)
     again = None if noise is None else read_results(spark, noise)
-    found = run(expected, results, again, ignored=ignore)
+    with _shown("compare", spark, options):
+        found = run(expected, results, again, ignored=ignore)
     _tell(found, options["json_file"])
     for one in found.differences:
         if one.verdict == "differs":

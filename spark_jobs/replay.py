@@ -31,6 +31,8 @@ from spark_jobs.watching import WATCHED
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+JOURNAL: Final = "journal"
+"""The folder, within a replay's, of what was sent."""
 _ASK_TIMEOUT_S: Final = 10.0
 _GATE_POLL_S: Final = 0.02
 _HEAD_START_NS: Final = 200_000_000
@@ -174,7 +176,7 @@ def replay(
         target=target,
         pacing=pacing,
         rules=rules,
-        journal=str(folder / "journal"),
+        journal=str(folder / JOURNAL),
         gate=Gate(str(folder / f"start-{secrets.token_hex(4)}"), tasks, lead_s),
     )
     ordered.mapInArrow(play, DDL).write.mode("overwrite").parquet(str(results))

@@ -94,6 +94,8 @@ NAME_SERVER_CODES: Final = frozenset(
 )
 """Requests that a name server answers; all others are a broker's."""
 
+MARK_BYTES: Final = 8
+"""What a journal has of each request."""
 _TEACHING_S: Final = 2.0
 """A request whose ids an earlier answer is to tell waits so long for it."""
 _RETRY_CONNECT_S: Final = 1.0
@@ -131,7 +133,7 @@ class Target(NamedTuple):
 class Journal:
     """What a player has sent, on disk before it is sent, so that nobody sends it again.
 
-    8 bytes for each request: a hash of its file and position.
+    `MARK_BYTES` for each request: a hash of its file and position.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -139,7 +141,8 @@ class Journal:
         self._sent: set[bytes] = set()
         for file in folder.glob("*.sent"):
             data = file.read_bytes()
-            self._sent.update(data[at : at + 8] for at in range(0, len(data) - 7, 8))
+            ends = range(MARK_BYTES, len(data) + 1, MARK_BYTES)
+            self._sent.update(data[end - MARK_BYTES : end] for end in ends)
         self._file = os.open(
             folder / f"{name}-{os.getpid()}-{time.time_ns()}.sent",
             os.O_WRONLY | os.O_CREAT | os.O_APPEND,
@@ -160,7 +163,7 @@ class Journal:
     def claim(self, file: str, position: int) -> bool:
         """Note that a request is about to be sent; False when it was noted before."""
         place = f"{file}\0{position}".encode()
-        mark = hashlib.blake2b(place, digest_size=8).digest()
+        mark = hashlib.blake2b(place, digest_size=MARK_BYTES).digest()
         if mark in self._sent:
             return False
         os.write(self._file, mark)

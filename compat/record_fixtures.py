@@ -15,7 +15,8 @@ from typing import Final
 
 from compat.clients.cpp import CppClient
 from compat.clients.driver import ClientFailure, Outgoing, Sent, until
-from compat.clients.java import JavaClient, Version, mqadmin
+from compat.clients.java import JavaClient, Version
+from compat.java_tools import Mqadmin
 from compat.real_broker import PATIENT, RealBroker
 from compat.recorder import Recorder
 from compat.toolchain import PROJECT
@@ -129,7 +130,7 @@ def _mqadmin(broker: RealBroker) -> None:
         client.create_topic(topic, queues=1)
         sent: Sent = client.send(topic, b"find me", keys="findable")
     assert sent.offset_msg_id is not None
-    for command, *arguments in (
+    commands = (
         ("queryMsgByUniqueKey", "-t", topic, "-i", sent.msg_id),
         ("queryMsgById", "-t", topic, "-i", sent.offset_msg_id),
         ("queryMsgByKey", "-t", topic, "-k", "findable"),
@@ -138,8 +139,10 @@ def _mqadmin(broker: RealBroker) -> None:
         ("topicStatus", "-t", topic),
         ("topicList",),
         ("clusterList",),
-    ):
-        mqadmin(broker.namesrv_address, command, *arguments)
+    )
+    with Mqadmin(broker.namesrv_address) as tool:
+        for command, *arguments in commands:
+            tool.run(command, *arguments)
 
 
 SCRIPTS: Final[dict[str, Script]] = {

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,8 +11,8 @@ from typing import Any, Final, Literal, Unpack
 import msgspec
 
 from compat.clients.base import Client, Consumer, Consuming, Puller
-from compat.clients.driver import PATIENCE_S, Driver, Received, until
-from compat.toolchain import SERVER, classpath, compile_java, java
+from compat.clients.driver import Driver, Received, until
+from compat.toolchain import classpath, compile_java, java
 
 Version = Literal["5.5.0", "4.9.8", "4.5.2", "4.2.0"]
 
@@ -43,11 +41,6 @@ _PROGRAMS: Final[Mapping[Version, tuple[str, ...]]] = {
 # Netty 4.0 looks into the runtime, which has been closed to that since Java 16.
 _OPEN: Final = ("--add-opens=java.base/java.nio=ALL-UNNAMED",)
 _DOORS: Final[Mapping[Version, tuple[str, ...]]] = dict.fromkeys(OLD_VERSIONS, _OPEN)
-
-# Without it the tool logs its own logging's set-up to standard output.
-_QUIET_LOG: Final = """<configuration>
-<statusListener class="org.apache.rocketmq.logging.ch.qos.logback.core.status.NopStatusListener"/>
-</configuration>"""
 
 
 def java_driver(version: Version = "5.5.0", heap: str = "512m") -> Driver:
@@ -229,24 +222,3 @@ class JavaPuller(Puller):
     def commit(self, topic: str, queue: int, offset: int) -> None:
         """Store the group's offset on the server."""
         self._driver.call("commit", name=self._name, topic=topic, queue=queue, offset=offset)
-
-
-def mqadmin(namesrv: str, command: str, *arguments: str) -> str:
-    """What RocketMQ's own `mqadmin` prints for a command such as `queryMsgById`."""
-    with tempfile.TemporaryDirectory(prefix="tidegate-mqadmin-") as folder:
-        Path(folder, "rmq.logback-test.xml").write_text(_QUIET_LOG)
-        paths = [folder, *(str(path) for path in classpath(SERVER))]
-        done = subprocess.run(
-            [
-                *(str(java()), "-Xmx256m", f"-Duser.home={folder}"),
-                *(f"-Drocketmq.home.dir={folder}", "-cp", os.pathsep.join(paths)),
-                *("org.apache.rocketmq.tools.command.MQAdminStartup", command),
-                *("-n", namesrv, *arguments),
-            ],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
-    return done.stdout + done.stderr

@@ -9,7 +9,8 @@ from typing import Final
 
 from compat.clients.cpp import CppClient
 from compat.clients.driver import Outgoing
-from compat.clients.java import JavaClient, mqadmin
+from compat.clients.java import JavaClient
+from compat.java_tools import Mqadmin
 from compat.toolchain import has_cpp_client
 
 ORDERS: Final = "demo-orders"
@@ -53,8 +54,9 @@ def talk(namesrv: str, tell: Tell, *, briefly: bool = False) -> int:
             in_orders += 3
         if not briefly:
             tell("mqadmin: topicRoute, topicStatus")
-            for command in (("topicRoute", "-t", ORDERS), ("topicStatus", "-t", ORDERS)):
-                mqadmin(namesrv, *command)
+            with Mqadmin(namesrv) as tool:
+                for command in ("topicRoute", "topicStatus"):
+                    tool.run(command, "-t", ORDERS)
         tell("waiting until all delayed messages were delivered")
         orders.wait_for(in_orders)
         shipments.wait_for(20)

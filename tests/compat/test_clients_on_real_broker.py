@@ -11,7 +11,8 @@ import pytest
 
 from compat.clients.cpp import CppClient
 from compat.clients.driver import ClientFailure, Driver, Outgoing, Sent, until
-from compat.clients.java import VERSIONS, JavaClient, Version, mqadmin
+from compat.clients.java import VERSIONS, JavaClient, Version
+from compat.java_tools import Mqadmin
 from compat.real_broker import RealBroker
 
 pytestmark = [pytest.mark.live, pytest.mark.oracle]
@@ -159,8 +160,8 @@ def test_java_finds_messages(java: JavaClient, topic: str) -> None:
 
 def test_mqadmin_finds_a_message(java55: JavaClient, topic: str, real_broker: RealBroker) -> None:
     sent = java55.send(topic, b"find me", keys="k1")
-    arguments = ("-t", topic, "-i", sent.msg_id)
-    found = mqadmin(real_broker.namesrv_address, "queryMsgByUniqueKey", *arguments)
+    with Mqadmin(real_broker.namesrv_address) as tool:
+        found = tool.run("queryMsgByUniqueKey", "-t", topic, "-i", sent.msg_id)
     assert re.search(rf"^Topic: +{topic}$", found, re.MULTILINE)
     assert re.search(r"^Keys: +\[k1\]$", found, re.MULTILINE)
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from gateway.client import RefusalError
 from gateway.intake import terms_of
 from gateway.transfer import HeldLine, line_of
-from storage import Found, State, Store, find_by_id, scan_pending
+from storage import Found, State, Store, abort, find_by_id, scan_pending
 
 PAGE: Final = 200
 """Messages between two commits: so many are sent again at most after a drain that was killed."""
@@ -80,5 +80,5 @@ def _hand_over(
         else:
             handed.append(Handed(line, None))
     if all(one.refusal is None for one in handed):
-        store.abort(terms.message_id, now_ms, terms.topic)
+        abort(store, terms.message_id, now_ms, terms.topic)
     yield from handed

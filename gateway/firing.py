@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from gateway.clock import Clock
-from storage import Fired, Store, fire_resumed
+from storage import Fired, Store, fire_crowded_out, fire_due, fire_resumed
 
 MAX_FIRED = 500
 """Messages fired in one step, some 3 ms of work: between two steps sends and pulls have their turn. Of each topic that
@@ -127,10 +127,10 @@ class Firing:
         if self._next_timed is None or self._next_timed > now_ms:
             return Fired(0, more=False)
         stored_ms = self._clock.stored_ms()
-        fired = self._store.fire_due(now_ms, stored_ms, MAX_FIRED)
+        fired = fire_due(self._store, now_ms, stored_ms, MAX_FIRED)
         if not fired.more:
             return fired
-        others = self._store.fire_crowded_out(now_ms, stored_ms, MAX_CROWDED_OUT)
+        others = fire_crowded_out(self._store, now_ms, stored_ms, MAX_CROWDED_OUT)
         return Fired(fired.messages + others, more=True)
 
     def _fire_recurring(self, now_ms: int) -> Recurred:

@@ -31,6 +31,8 @@ from storage import (
     Found,
     FoundPage,
     State,
+    abort,
+    abort_sequence,
     find_by_id,
     find_by_key,
     find_by_sequence,
@@ -296,7 +298,7 @@ class PendingMessages:
     def abort(self, message_id: str, topic: str) -> list[AbortResult]:
         """Abort the messages of a topic with a client's id, whoever asks; each abort is noted in the audit log."""
         now_ms = self._broker.clock.now_ms()
-        results = self._store.abort(message_id.encode(), now_ms, topic.encode())
+        results = abort(self._store, message_id.encode(), now_ms, topic.encode())
         for result in results:
             if result.outcome is Aborted.ABORTED:
                 self._note_abort(Place(message_id, topic), result.due_ms)
@@ -304,7 +306,7 @@ class PendingMessages:
 
     def abort_found(self, found: Found) -> bool:
         """Abort one message that was found, whoever asks; False when it is no longer pending."""
-        outcome = self._store.abort_sequence(found.sequence, self._broker.clock.now_ms())
+        outcome = abort_sequence(self._store, found.sequence, self._broker.clock.now_ms())
         if outcome is Aborted.ABORTED:
             self._note_abort(Place.of(found), found.due_ms)
         return outcome is Aborted.ABORTED

@@ -4,6 +4,7 @@ Typed calls in, plain values out; no LMDB object leaves this room, and nothing h
 or Twisted.
 """
 
+from storage.aborting import Aborted, AbortResult, abort, abort_sequence
 from storage.check import find_faults
 from storage.copies import Compacted, Pending, back_up, compact, read_pending, restore
 from storage.debouncing import (
@@ -15,6 +16,7 @@ from storage.debouncing import (
 )
 from storage.errors import DataFolderError, StorageError, StorageFullError
 from storage.evidence import RecordReader
+from storage.firing import Fired, fire_crowded_out, fire_due
 from storage.halves import (
     Half,
     find_half,
@@ -63,7 +65,7 @@ from storage.rescheduling import (
 )
 from storage.retention import remove_expired, remove_topic
 from storage.soon import count_overdue, count_soon
-from storage.store import Aborted, AbortResult, Fired, Growth, Store, Usage
+from storage.store import Growth, Store, Usage
 from storage.timeline import Columns, count_due, due_range
 
 __all__ = [
@@ -99,6 +101,8 @@ __all__ = [
     "StoredMessage",
     "Terms",
     "Usage",
+    "abort",
+    "abort_sequence",
     "back_up",
     "can_replace",
     "compact",
@@ -117,6 +121,8 @@ __all__ = [
     "find_faults",
     "find_half",
     "find_recurring",
+    "fire_crowded_out",
+    "fire_due",
     "fire_resumed",
     "halves_to_check",
     "newest_stored_ms",

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
+from storage.aborting import Aborted, abort_sequence
 from storage.keys import IdRow, debounce_key, key_prefix, pack_u64, term, timer_key
 from storage.paused import is_waiting
-from storage.store import Aborted, Store, in_batch, rows_with_prefix
+from storage.store import Store, in_batch, rows_with_prefix
 
 MAX_LOOKED_AT = 2_000
 """Messages with a key that one debounce looks at, some 50 ms. So many only come together without debounce."""
@@ -35,7 +36,7 @@ def replace_pending(store: Store, topic: bytes, key: bytes, sequence: int, now_m
     key = term(key)
     candidates = _candidates(store, topic, key)
     replaced = sum(
-        store.abort_sequence(other, now_ms) is Aborted.ABORTED
+        abort_sequence(store, other, now_ms) is Aborted.ABORTED
         for other in candidates[:MAX_LOOKED_AT]
         if other != sequence
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from storage.errors import StorageError
+from storage.firing import Fired
 from storage.keys import TIMER_VALUE
 from storage.paused import Pause
-from storage.store import Fired, Store, in_batch
+from storage.store import Store, in_batch
 
 
 @in_batch

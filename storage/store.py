@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from enum import Enum
 from functools import wraps
 from pathlib import Path
 from time import perf_counter
@@ -25,14 +24,12 @@ from storage.held import Held
 from storage.inbox import INBOX_SIZE, MARK, Inbox, recover
 from storage.inbox_copy import has_copy, read_copy, write_copy
 from storage.keys import (
-    HELD_SPAN_MS,
     MAX_KEY,
     MAX_OFFSET_NAMES,
     NOT_TIMED,
     QUEUE_COLUMNS,
     TIMER_VALUE,
     U64,
-    IdRow,
     TermsOf,
     key_prefix,
     offset_key,
@@ -40,11 +37,10 @@ from storage.keys import (
     split_offset_key,
     split_timer_key,
     term,
-    timer_key,
 )
 from storage.paused import PausedTopics
 from storage.queues import Page, Queue, offset_at, open_queue, read_page, row_at
-from storage.timers import seek_topic
+from storage.timers import earlier
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -59,23 +55,6 @@ META_PAGES = 2
 
 NOTE = b"note "
 """Names in `meta` that begin so are the caller's own, from `put_note`."""
-
-
-class Aborted(Enum):
-    """The true answer to an abort."""
-
-    ABORTED = "aborted"
-    ALREADY_FIRED = "already fired"
-    ALREADY_ABORTED = "already aborted"
-    UNKNOWN = "unknown"
-
-
-class AbortResult(NamedTuple):
-    """What became of one message that an abort named; `due_ms` is 0 where the message is unknown or
-    was not timed."""
-
-    outcome: Aborted
-    due_ms: int
 
 
 class Usage(NamedTuple):
@@ -100,13 +79,6 @@ class Growth(NamedTuple):
     queue: Queue
     first: int
     tag_hashes: AbstractSet[int]
-
-
-class Fired(NamedTuple):
-    """What one step of firing did: how many messages left, and whether more are due."""
-
-    messages: int
-    more: bool
 
 
 def in_batch(
@@ -293,65 +265,6 @@ class Store:
         self._changes += 1
         return message_id
 
-    @in_batch
-    def abort(
-        self, message_id: bytes, now_ms: int, topic: bytes | None = None
-    ) -> list[AbortResult]:
-        """Take back every message with this id that has not fired.
-
-        :param topic: where given, only messages of this topic count.
-        :returns: one result for each message with the id, the newest first; a single UNKNOWN where
-            there is none.
-        """
-        txn = self.batch_transaction()
-        prefix = term(message_id) + b"\0"
-        found = [
-            (key, value)
-            for key, value in rows_with_prefix(txn, self.tables.ids, prefix)
-            if len(key) == len(prefix) + 8
-        ]
-        results = []
-        for key, value in reversed(found):
-            result = self._abort_one(txn, key, value, now_ms, topic)
-            if result is not None:
-                results.append(result)
-        return results or [AbortResult(Aborted.UNKNOWN, 0)]
-
-    @in_batch
-    def abort_sequence(self, sequence: int, now_ms: int) -> Aborted:
-        """Take back one message, unless it has fired."""
-        txn = self.batch_transaction()
-        number = pack_u64(sequence)
-        record = txn.get(number, db=self.tables.messages)
-        if record is None:
-            return Aborted.UNKNOWN
-        key = term(self.terms_of(record).message_id) + b"\0" + number
-        value = txn.get(key, db=self.tables.ids)
-        result = self._abort_one(txn, key, value, now_ms, None) if value is not None else None
-        return result.outcome if result is not None else Aborted.UNKNOWN
-
-    def _abort_one(
-        self, txn: lmdb.Transaction, key: bytes, value: bytes, now_ms: int, topic: bytes | None
-    ) -> AbortResult | None:
-        number = key[-8:]
-        record = txn.get(number, db=self.tables.messages)
-        if record is None:
-            return None
-        terms = self.terms_of(record)
-        if topic is not None and terms.topic != topic:
-            return None
-        row = IdRow.unpack(value)
-        due_ms = row.due_ms
-        if row.aborted_ms:
-            return AbortResult(Aborted.ALREADY_ABORTED, due_ms)
-        timer = timer_key(due_ms, terms.topic, int.from_bytes(number), key[:-9])
-        if self.take_timer(txn, timer) is None:
-            return AbortResult(Aborted.ALREADY_FIRED, due_ms)
-        aborted = pack_u64(now_ms)
-        txn.put(key, row._replace(aborted_ms=now_ms).pack(), db=self.tables.ids)
-        txn.put(aborted + number, b"", db=self.tables.aborted)
-        return AbortResult(Aborted.ABORTED, due_ms)
-
     def take_timer(self, txn: lmdb.Transaction, key: bytes) -> bytes | None:
         """Remove a timer, wherever it is: its value, or None where the message does not wait."""
         due_ms, topic, _, _ = split_timer_key(key)
@@ -376,105 +289,6 @@ class Store:
         size = TIMER_VALUE.unpack(value)[2]
         self.held.count_timer(topic, due_ms, 1, size)
         self.held.count(topic, 1, size)
-
-    def fire_due(self, now_ms: int, stored_ms: int, limit: int) -> Fired:
-        """Move messages that are due at `now_ms` into their queues, the earliest first, at most
-        `limit` of them.
-
-        :param stored_ms: the time to note in the queues; never less than the one before it.
-        :raises StorageError: as from `commit`: nothing of the whole batch is stored.
-        """
-        try:
-            return self._fire_due(now_ms, stored_ms, limit)
-        except StorageError:
-            self.abandon()
-            raise
-
-    @in_batch
-    def _fire_due(self, now_ms: int, stored_ms: int, limit: int) -> Fired:
-        txn = self.batch_transaction()
-        bound = pack_u64(now_ms + 1)
-        cursor = txn.cursor(db=self.tables.timers)
-        cursor.first()
-        fired = 0
-        for count in range(limit + 1):
-            key = _earlier(cursor.key(), self.inbox.first())
-            if not key or key >= bound:
-                return Fired(fired, more=False)
-            if count < limit:
-                fired += self._fire(txn, cursor, key, stored_ms)
-        return Fired(fired, more=True)
-
-    def fire_crowded_out(self, now_ms: int, stored_ms: int, limit: int) -> int:
-        """While more is due than one step can fire: move messages of the topics that are not at
-        the front, at most `limit` of each, so that no topic waits behind another's storm.
-
-        :returns: how many messages left.
-        :raises StorageError: as from `fire_due`.
-        """
-        try:
-            return self._fire_crowded_out(now_ms, stored_ms, limit)
-        except StorageError:
-            self.abandon()
-            raise
-
-    @in_batch
-    def _fire_crowded_out(self, now_ms: int, stored_ms: int, limit: int) -> int:
-        txn = self.batch_transaction()
-        cursor = txn.cursor(db=self.tables.timers)
-        cursor.first()
-        earliest = _earlier(cursor.key(), self.inbox.first())
-        bound = pack_u64(now_ms + 1)
-        count = 0
-        for topic in self._topics_due(txn, now_ms):
-            name = topic + b"\0"
-            if earliest.startswith(name, 8) or topic in self.paused:
-                continue
-            cursor.set_range(earliest)
-            for _ in range(limit):
-                in_table = cursor.key() if seek_topic(cursor, name, bound) else b""
-                key = _earlier(in_table, self.inbox.first_of(topic))
-                if not key or key >= bound:
-                    break
-                count += self._fire(txn, cursor, key, stored_ms)
-        return count
-
-    def _topics_due(self, txn: lmdb.Transaction, now_ms: int) -> set[bytes]:
-        """The topics that may have something due."""
-        topics = set(self.inbox.topics())
-        held = txn.cursor(db=self.tables.held)
-        alive = held.first()
-        while alive:
-            key = held.key()
-            if int.from_bytes(key[-8:]) * HELD_SPAN_MS <= now_ms:
-                topics.add(key[:-9])
-            alive = held.set_range(key[:-8] + b"\xff" * 9)
-        return topics
-
-    def _fire(self, txn: lmdb.Transaction, cursor: lmdb.Cursor, key: bytes, stored_ms: int) -> int:
-        """Move a message into its queue; or, while its topic is paused, to those that wait.
-
-        :param cursor: in `timers`. Where it stands on this key, it goes on to the next; else the
-            key is in the inbox.
-        :returns: how many messages fired.
-        """
-        end = key.index(0, 8)
-        topic = key[8:end]
-        if cursor.key() == key:
-            value = cursor.value()
-            cursor.delete()
-            self.held.count_timer(topic, int.from_bytes(key[:8]), -1, TIMER_VALUE.unpack(value)[2])
-        else:
-            taken = self.inbox.take(key)
-            assert taken is not None
-            value = taken
-        if topic in self.paused:
-            self.paused.put_aside(txn, topic, key, value)
-            self.held.count_waiting(topic, 1, TIMER_VALUE.unpack(value)[2])
-            self._bytes += 200
-            return 0
-        self.enqueue(topic, key[end + 1 : end + 9], value, stored_ms)
-        return 1
 
     def enqueue(self, topic: bytes, number: bytes, timer: bytes, stored_ms: int) -> None:
         """Put a message that no longer waits at the end of its queue.
@@ -762,7 +576,7 @@ class Store:
         with self.environment.view() as txn:
             cursor = txn.cursor(db=self.tables.timers)
             cursor.first()
-            earliest = _earlier(cursor.key(), self.inbox.first())
+            earliest = earlier(cursor.key(), self.inbox.first())
             return int.from_bytes(earliest[:8]) if earliest else None
 
     def offset(self, group: bytes, topic: bytes, queue: int) -> int | None:
@@ -861,13 +675,6 @@ def _first_free_sequence(txn: lmdb.Transaction, tables: Tables) -> int:
     behind_last = int.from_bytes(cursor.key()) + 1 if cursor.last() else 1
     noted = txn.get(NEXT_SEQUENCE, db=tables.meta)
     return max(behind_last, int.from_bytes(noted) if noted is not None else 1)
-
-
-def _earlier(one: bytes, other: bytes) -> bytes:
-    """The smaller of two keys; empty ones, which stand for none, do not count."""
-    if not one or not other:
-        return one or other
-    return min(one, other)
 
 
 def rows_with_prefix(

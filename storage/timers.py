@@ -1,4 +1,4 @@
-"""Walking the timers of one topic among those of all."""
+"""The keys of timers: which comes first, and the next one of a topic among those of all."""
 
 from __future__ import annotations
 
@@ -29,3 +29,10 @@ def seek_topic(cursor: lmdb.Cursor, name: bytes, bound: bytes, leaps: int | None
         time = key[:8] if own < name else pack_u64(int.from_bytes(key[:8]) + 1)
         if not cursor.set_range(time + name):
             return False
+
+
+def earlier(one: bytes, other: bytes) -> bytes:
+    """The smaller of two keys; empty ones, which stand for none, do not count."""
+    if not one or not other:
+        return one or other
+    return min(one, other)

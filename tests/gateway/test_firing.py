@@ -6,6 +6,7 @@ import pytest
 
 from gateway import firing
 from gateway.wire.codes import RequestCode, ResponseCode
+from storage import fire_due
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies
 
 HOUR_MS = 3_600_000
@@ -167,7 +168,7 @@ class TestRestart:
         gateway.elapsed_ms += 1
         gateway.reactor.turn()
         # The second step has moved its messages, and dies before it is committed.
-        gateway.store.fire_due(gateway.now_ms, gateway.now_ms, 4)
+        fire_due(gateway.store, gateway.now_ms, gateway.now_ms, 4)
         assert gateway.service.broker.firing.fired == 4
         gateway.crash()
         assert bodies(gateway.connect().pull()) == [str(number) for number in range(10)]

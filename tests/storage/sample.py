@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from storage import FoundPage, Store, Terms, find_by_id, scan_pending
+from storage import FoundPage, Store, Terms, find_by_id, fire_due, scan_pending
 
 TOPIC = b"orders"
 FOREVER_MS = 1 << 62
@@ -94,7 +94,7 @@ def hold(store: Store, message: Sample, due_ms: int, stored_ms: int = 1) -> int:
 
 def fire(store: Store, now_ms: int, limit: int = 1_000_000) -> int:
     """Fire all that is due, and commit; how many messages left."""
-    fired = store.fire_due(now_ms, now_ms, limit)
+    fired = fire_due(store, now_ms, now_ms, limit)
     store.commit()
     return fired.messages
 

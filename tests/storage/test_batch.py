@@ -15,10 +15,12 @@ from storage import (
     StorageFullError,
     Store,
     Terms,
+    abort,
     find_by_id,
     find_by_key,
     find_by_sequence,
     find_faults,
+    fire_due,
     remove_expired,
 )
 from tests.storage.folder import Folder
@@ -47,8 +49,8 @@ def change_everything(store: Store) -> int:
     sequence = send(store, Sample(b"new", keys=(b"k",)), stored_ms=1_000)
     sequence = hold(store, Sample(b"held", keys=(b"k",)), 2_000)
     hold(store, Sample(b"taken back"), 3_000)
-    store.abort(b"taken back", 900)
-    store.fire_due(1_000, 1_000, 10)
+    abort(store, b"taken back", 900)
+    fire_due(store, 1_000, 1_000, 10)
     remove_expired(store, 500, 10, lambda topic: False)
     store.put_topic(b"new topic", b"{}")
     store.put_group(b"new group", b"{}")
@@ -126,7 +128,7 @@ def test_offsets_and_sequences_of_an_abandoned_batch_are_given_again(filled: Sto
     sequence = filled.next_sequence
     assert send(filled, Sample(b"x")) == 1
     assert send(filled, Sample(b"y", queue=9)) == 0
-    filled.fire_due(1_000, 1_000, 10)
+    fire_due(filled, 1_000, 1_000, 10)
     filled.abandon()
     assert filled.next_sequence == sequence
     assert filled.queue(TOPIC, 0).next == 1
@@ -153,7 +155,7 @@ def test_the_batch_knows_whether_and_how_much_it_holds(store: Store) -> None:
     assert store.batch_bytes >= small + 5_000
     store.commit()
     assert (store.has_changes, store.batch_bytes) == (False, 0)
-    store.fire_due(10, 10, 1)
+    fire_due(store, 10, 10, 1)
     assert store.has_changes
     assert store.batch_bytes > 0
 
@@ -161,7 +163,7 @@ def test_the_batch_knows_whether_and_how_much_it_holds(store: Store) -> None:
 @pytest.mark.parametrize("more", [True, False])
 def test_fired_messages_count_into_the_batch(store: Store, more: bool) -> None:
     hold_all(store, numbered(100), 10)
-    assert store.fire_due(10, 10, 99 if more else 100).more is more
+    assert fire_due(store, 10, 10, 99 if more else 100).more is more
     assert store.batch_bytes >= 99 * 100
 
 
@@ -208,7 +210,7 @@ class TestFailure:
         with monkeypatch.context() as broken:
             break_timers(filled, broken)
             with pytest.raises(StorageError, match="Input/output"):
-                filled.abort(b"old", 5)
+                abort(filled, b"old", 5)
         send(filled, Sample(b"waits, too"))
         with pytest.raises(StorageError, match="Input/output"):
             filled.put_topic(b"t", b"{}")
@@ -225,7 +227,7 @@ class TestFailure:
         with monkeypatch.context() as broken:
             break_timers(filled, broken)
             for change in (
-                lambda: filled.abort(b"old", 5),
+                lambda: abort(filled, b"old", 5),
                 lambda: filled.delete_topic(b"t"),
                 lambda: remove_expired(filled, 500, 10, lambda topic: False),
             ):
@@ -244,7 +246,7 @@ class TestFailure:
         with monkeypatch.context() as broken:
             break_timers(filled, broken)
             with pytest.raises(StorageError):
-                filled.fire_due(1_000, 1_000, 10)
+                fire_due(filled, 1_000, 1_000, 10)
         assert not filled.has_changes
         assert_unchanged(filled)
         assert fire(filled, 1_000) == 1
@@ -264,9 +266,9 @@ class TestFailure:
         with monkeypatch.context() as broken:
             broken.setattr(store, "terms_of", fail_at_second)
             with pytest.raises(StorageError, match="unreadable record"):
-                store.abort(b"a", 5)
+                abort(store, b"a", 5)
         assert states(store, b"a") == ["pending", "pending"]
-        assert store.abort(b"a", 5)[0].outcome is Aborted.ABORTED
+        assert abort(store, b"a", 5)[0].outcome is Aborted.ABORTED
 
     def test_a_name_that_lmdb_cannot_take_does_no_harm(self, filled: Store) -> None:
         for name in (b"", b"x" * 600):
@@ -478,6 +480,6 @@ def test_a_deleted_topics_messages_stay_until_retention_comes_by(store: Store) -
 
 
 def test_a_step_that_fires_nothing_is_a_batch_that_commits(store: Store) -> None:
-    assert store.fire_due(5, 5, 10) == Fired(0, more=False)
+    assert fire_due(store, 5, 5, 10) == Fired(0, more=False)
     assert store.commit() == []
     assert find_by_id(store, b"a") == []

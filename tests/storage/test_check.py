@@ -8,7 +8,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from storage import Store, find_faults, remove_expired
+from storage import Store, abort, find_faults, fire_due, remove_expired
 from storage.environment import Tables
 from storage.keys import (
     ENDS_VALUE,
@@ -311,8 +311,8 @@ def sound(tmp_path: Path) -> Store:
     hold(store, Sample(b"pending", keys=(b"k",)), 2_000)
     hold(store, Sample(b"taken", keys=(b"k",)), 3_000)
     send(store, Sample(b"removed", b"emptied", keys=(b"k",)))
-    store.abort(b"taken", 500)
-    store.fire_due(1_000, 1_000, 10)
+    abort(store, b"taken", 500)
+    fire_due(store, 1_000, 1_000, 10)
     store.commit()
     remove_expired(store, 0, 10, lambda topic: topic == b"emptied")
     store.commit()

@@ -13,6 +13,7 @@ from storage import (
     DataFolderError,
     StorageError,
     Store,
+    abort,
     back_up,
     find_faults,
     read_pending,
@@ -70,7 +71,7 @@ def test_backup_leaves_free_pages_behind(folder: Folder, tmp_path: Path) -> None
     store = folder.open()
     hold_all(store, numbered(3_000), 2_000)
     for message_id in numbered(2_990):
-        store.abort(message_id, 1)
+        abort(store, message_id, 1)
     store.commit()
     folder.close()
     before = (folder.path / "data.mdb").stat().st_size

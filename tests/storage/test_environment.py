@@ -12,7 +12,15 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from storage import DataFolderError, StorageError, StorageFullError, Store, find_faults
+from storage import (
+    DataFolderError,
+    StorageError,
+    StorageFullError,
+    Store,
+    abort,
+    find_faults,
+    fire_due,
+)
 from storage.environment import LOCK_FILE
 from storage.upgrades import FORMAT_VERSION
 from tests.storage.folder import Folder
@@ -219,7 +227,7 @@ class TestGrowth:
         for batch in range(20):
             for message_id in numbered(50, b"%d-" % batch):
                 hold(store, Sample(message_id, keys=keys), 1_000)
-            store.abort(b"%d-00007" % batch, 5)
+            abort(store, b"%d-00007" % batch, 5)
             store.commit()
         assert fire(store, 1_000) == 20 * 49
 
@@ -236,7 +244,7 @@ class TestGrowth:
         hold_all(store, [b"a"], 1_000)
 
         def late_batch() -> None:
-            store.abort(b"a", 5)
+            abort(store, b"a", 5)
             for message_id in numbered(300):
                 send(store, Sample(message_id, body=BODY))
             store.commit()
@@ -266,7 +274,7 @@ class TestGrowth:
             for message_id in numbered(1_000):
                 send(store, Sample(message_id, body=BODY), stored_ms=1_000)
             with pytest.raises(StorageFullError, match="cannot grow"):
-                store.fire_due(2_000, 2_000, 10)
+                fire_due(store, 2_000, 2_000, 10)
             assert not store.has_changes
         for message_id in numbered(1_000):
             send(store, Sample(message_id, body=BODY), stored_ms=1_000)
@@ -311,13 +319,13 @@ class TestFull:
     def test_firing(self, crowded: Store) -> None:
         self.too_much(crowded)
         with pytest.raises(StorageFullError, match="no room for the batch"):
-            crowded.fire_due(1_000, 1_000, 10)
+            fire_due(crowded, 1_000, 1_000, 10)
         self.assert_untouched(crowded)
 
     def test_aborting(self, crowded: Store) -> None:
         self.too_much(crowded)
         with pytest.raises(StorageFullError, match="no room for the batch"):
-            crowded.abort(b"held", 5)
+            abort(crowded, b"held", 5)
         # Those who wait for the commit must hear of it as well.
         with pytest.raises(StorageFullError, match="no room for the batch"):
             crowded.commit()

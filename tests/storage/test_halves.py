@@ -13,6 +13,7 @@ from storage import (
     AbortResult,
     Half,
     Store,
+    abort,
     find_by_id,
     find_by_key,
     find_by_sequence,
@@ -90,7 +91,7 @@ class TestWaiting:
 
     def test_an_abort_does_not_reach_a_half(self, store: Store) -> None:
         half(store, b"h")
-        assert store.abort(b"h", 5) == [AbortResult(Aborted.UNKNOWN, 0)]
+        assert abort(store, b"h", 5) == [AbortResult(Aborted.UNKNOWN, 0)]
 
     def test_halves_stand_between_messages_of_one_batch(self, store: Store) -> None:
         send(store, Sample(b"a"))
@@ -127,7 +128,7 @@ class TestCommitting:
         store.commit()
         assert pending_ids(store) == [b"kept", b"taken"]
 
-        assert store.abort(b"taken", 5) == [AbortResult(Aborted.ABORTED, 2_000)]
+        assert abort(store, b"taken", 5) == [AbortResult(Aborted.ABORTED, 2_000)]
         store.commit()
         assert fire(store, 1_999) == 0
         assert fire(store, 2_000) == 1

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from storage import StorageFullError, Store, find_faults
+from storage import StorageFullError, Store, abort, find_faults, fire_crowded_out, fire_due
 from storage.inbox import MARK, MOVED_AT_ONCE
 from tests.storage.folder import Folder
 from tests.storage.sample import (
@@ -85,7 +85,7 @@ def test_a_crowded_out_topic_has_its_turn_from_the_inbox(folder: Folder) -> None
     hold(store, Sample(b"other", b"theirs"), 1_001)
     hold(store, Sample(b"later", b"theirs"), 1_003)
     store.commit()
-    assert store.fire_crowded_out(1_002, 1_002, 5) == 1
+    assert fire_crowded_out(store, 1_002, 1_002, 5) == 1
     store.commit()
     assert ids_in(store, b"theirs") == [b"other"]
     folder.check()
@@ -102,7 +102,7 @@ def test_a_crash_takes_no_timer_and_brings_none_back(folder: Folder) -> None:
         )
         send(store, Sample(b"now"), stored_ms=number)
         store.commit()
-    store.abort(b"30", 100)
+    abort(store, b"30", 100)
     fire(store, 1_009)
     hold(store, Sample(b"lost"), 1_500)
     store = folder.reopen_after_crash(inbox_size=20)
@@ -121,8 +121,8 @@ def test_an_abandoned_batch_leaves_the_inbox_as_it_was(folder: Folder) -> None:
     store.commit()
     before = pending_ids(store)
     hold(store, Sample(b"new"), 900)
-    store.abort(b"3", 5)
-    store.fire_due(1_001, 1_001, 10)
+    abort(store, b"3", 5)
+    fire_due(store, 1_001, 1_001, 10)
     store.abandon()
     assert pending_ids(store) == before
     assert store.next_due() == 1_000
@@ -147,7 +147,7 @@ def test_a_clean_stop_leaves_what_the_next_start_needs(
     for number in range(50):
         hold(store, Sample(b"%d" % number), 1_000 + number)
         store.commit()
-    store.abort(b"30", 100)
+    abort(store, b"30", 100)
     store.commit()
     before = sorted(store.inbox.rows())
     with monkeypatch.context() as without:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import Store
+from storage import Store, abort
 from storage.keys import (
     MAX_TERM,
     MAX_TOPIC,
@@ -127,7 +127,7 @@ def test_a_message_with_the_longest_names_lives_through_everything(store: Store)
     store.commit()
     assert states(store, message.message_id) == ["pending", "pending", "untimed"]
     assert fire(store, 1_000) == 1
-    store.abort(message.message_id, 1_500)
+    abort(store, message.message_id, 1_500)
     store.commit()
     assert states(store, message.message_id) == ["aborted", "fired", "untimed"]
     assert ids_in(store, message.topic, message.queue) == [message.message_id] * 2

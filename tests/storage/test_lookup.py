@@ -10,9 +10,11 @@ from storage import (
     Found,
     State,
     Store,
+    abort,
     find_by_id,
     find_by_key,
     find_by_sequence,
+    fire_due,
     lookup,
     newest_stored_ms,
 )
@@ -40,9 +42,9 @@ class TestById:
         send(store, message, stored_ms=50)
         fired, taken, waiting = (hold(store, message, due_ms, 60) for due_ms in (100, 200, 300))
         store.commit()
-        store.fire_due(100, 110, 10)
+        fire_due(store, 100, 110, 10)
         store.commit()
-        store.abort(b"a", 120)
+        abort(store, b"a", 120)
         store.commit()
         hold(store, message, 400, 130)
         store.commit()
@@ -71,7 +73,7 @@ class TestById:
         hold_all(store, [b"late"], 1_000)
         for stored_ms in (2_000, 3_000):
             send(store, Sample(b"x"), stored_ms)
-        store.fire_due(5_000, 5_000, 10)
+        fire_due(store, 5_000, 5_000, 10)
         send(store, Sample(b"x"), 5_000)
         store.commit()
         (found,) = find_by_id(store, b"late")
@@ -83,7 +85,7 @@ class TestBySequence:
         sequences = [hold(store, Sample(b"%d" % due_ms), due_ms) for due_ms in (100, 200, 300)]
         store.commit()
         fire(store, 100)
-        store.abort(b"200", 150)
+        abort(store, b"200", 150)
         store.commit()
         found = [find_by_sequence(store, sequence) for sequence in sequences]
         assert [one.state.value for one in found if one] == ["fired", "aborted", "pending"]
@@ -220,7 +222,7 @@ class TestScan:
         first = pending_page(store, topic=topic, limit=4)
         # What was seen fires, the message the cursor stands on too; one comes before it, one after.
         fire(store, 1_003)
-        store.abort(b"m00005", 1_003)
+        abort(store, b"m00005", 1_003)
         hold(store, Sample(b"before"), 1_002)
         hold(store, Sample(b"after"), 1_006)
         store.commit()
@@ -348,7 +350,7 @@ def test_a_scan_is_what_sorting_and_filtering_gives(
 
 def test_nothing_is_found_that_is_not_committed(store: Store) -> None:
     sequence = hold(store, Sample(b"a", keys=(b"k",)), 5)
-    store.abort(b"unknown", 1)  # has the rows written into the open transaction
+    abort(store, b"unknown", 1)  # has the rows written into the open transaction
     assert states(store, b"a") == []
     assert find_by_sequence(store, sequence) is None
     assert find_by_key(store, [TOPIC], b"k", 9) == []

@@ -21,11 +21,13 @@ from storage import (
     RescheduleResult,
     State,
     Store,
+    abort,
     can_replace,
     find_by_id,
     find_by_key,
     find_by_sequence,
     find_faults,
+    fire_due,
     fire_resumed,
     pause_topic,
     remove_expired,
@@ -196,7 +198,7 @@ class StoreAndModel(RuleBasedStateMachine):
                 outcome = Aborted.ALREADY_FIRED
             expected.append(AbortResult(outcome, one.due_ms))
         unknown = [AbortResult(Aborted.UNKNOWN, 0)]
-        assert self.store.abort(message_id, self.now_ms, topic) == (expected or unknown)
+        assert abort(self.store, message_id, self.now_ms, topic) == (expected or unknown)
 
     @rule(
         message_id=st.sampled_from(IDS),
@@ -292,7 +294,7 @@ class StoreAndModel(RuleBasedStateMachine):
             count += 1
             one.state = State.FIRED
             self.batch.enqueue(sequence, self.now_ms)
-        fired = self.store.fire_due(self.now_ms, self.now_ms, limit)
+        fired = fire_due(self.store, self.now_ms, self.now_ms, limit)
         assert fired == (count, len(due) > limit)
 
     @rule(

@@ -9,6 +9,8 @@ from storage import (
     AbortResult,
     Fired,
     Store,
+    abort,
+    fire_due,
     fire_resumed,
     pause_topic,
     read_pending,
@@ -65,15 +67,15 @@ def test_firing_looks_at_each_message_once(paused: Store) -> None:
     """However much waits, it is no longer in the way of a step of one message."""
     hold(paused, Sample(b"b", OTHER), 2_001)
     paused.commit()
-    assert paused.fire_due(2_001, 2_001, 1) == Fired(1, more=False)
+    assert fire_due(paused, 2_001, 2_001, 1) == Fired(1, more=False)
 
 
 def test_a_step_is_bounded_also_while_it_moves_aside(store: Store) -> None:
     hold_all(store, numbered(5), 1_000)
     pause_topic(store, TOPIC, 900)
     for _ in range(2):
-        assert store.fire_due(1_000, 1_000, 2) == Fired(0, more=True)
-    assert store.fire_due(1_000, 1_000, 2) == Fired(0, more=False)
+        assert fire_due(store, 1_000, 1_000, 2) == Fired(0, more=True)
+    assert fire_due(store, 1_000, 1_000, 2) == Fired(0, more=False)
 
 
 def test_a_listing_goes_on_across_both_tables(paused: Store) -> None:
@@ -97,7 +99,7 @@ def test_a_listing_goes_on_across_both_tables(paused: Store) -> None:
 
 def test_what_waits_can_be_aborted(paused: Store) -> None:
     name = numbered(3)[2]
-    assert paused.abort(name, 2_000) == [AbortResult(Aborted.ABORTED, 1_002)]
+    assert abort(paused, name, 2_000) == [AbortResult(Aborted.ABORTED, 1_002)]
     paused.commit()
     assert states(paused, name) == ["aborted"]
     assert dict(paused.held_totals()) == {TOPIC: 4}
@@ -108,7 +110,7 @@ def test_resuming_fires_in_the_order_of_due_times_in_steps(paused: Store) -> Non
     assert fire_resumed(paused, 2_000, 2) == Fired(2, more=True)
     # What becomes due meanwhile takes its place behind.
     hold(paused, Sample(b"late"), 2_000)
-    assert paused.fire_due(2_000, 2_000, 10) == Fired(0, more=False)
+    assert fire_due(paused, 2_000, 2_000, 10) == Fired(0, more=False)
     assert fire_resumed(paused, 2_000, 3) == Fired(3, more=True)
     assert fire_resumed(paused, 2_000, 3) == Fired(1, more=False)
     paused.commit()

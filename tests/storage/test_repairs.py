@@ -19,6 +19,7 @@ from storage import (
     State,
     StorageError,
     Store,
+    abort,
     find_by_sequence,
     find_faults,
     halves_to_check,
@@ -95,7 +96,7 @@ def fill(store: Store) -> None:
         due_ms = 900 + number
         hold(store, later(b"waits%d" % number, due_ms, b"paused"), due_ms, 600)
     for number in (0, 3):
-        store.abort(b"timed%d" % number, 700)
+        abort(store, b"timed%d" % number, 700)
     reschedule(store, b"timed6", lambda due_ms: 7_200_000, 800)
     store.commit()
     for now_ms in range(1_000, 4_500, 500):

@@ -13,7 +13,9 @@ from storage import (
     RescheduleResult,
     State,
     Store,
+    abort,
     find_by_id,
+    fire_due,
     pause_topic,
     reschedule,
     reschedule_sequence,
@@ -67,7 +69,7 @@ def test_its_history_is_found(store: Store) -> None:
 def test_within_one_batch(store: Store) -> None:
     hold(store, Sample(b"a"), 1_000)
     assert reschedule(store, b"a", at(5_000), 10) == [RescheduleResult(MOVED, 5_000, 1_000)]
-    assert store.abort(b"a", 11) == [AbortResult(Aborted.ABORTED, 5_000)]
+    assert abort(store, b"a", 11) == [AbortResult(Aborted.ABORTED, 5_000)]
     assert reschedule(store, b"a", at(6_000), 12) == [RescheduleResult(ABORTED, 5_000, 5_000)]
     store.commit()
     assert pending_ids(store) == []
@@ -76,7 +78,7 @@ def test_within_one_batch(store: Store) -> None:
 def test_after_firing_in_the_same_batch(store: Store) -> None:
     hold(store, Sample(b"a"), 1_000)
     store.commit()
-    store.fire_due(1_000, 1_000, 10)
+    fire_due(store, 1_000, 1_000, 10)
     assert reschedule(store, b"a", at(5_000), 1_000) == [RescheduleResult(FIRED, 1_000, 1_000)]
     store.commit()
     assert ids_in(store) == [b"a"]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from storage import Store, find_by_key, find_by_sequence, remove_expired
+from storage import Store, abort, find_by_key, find_by_sequence, fire_due, remove_expired
 from tests.storage.sample import (
     FOREVER_MS,
     TOPIC,
@@ -90,8 +90,8 @@ def test_pending_messages_stay_however_old(store: Store, reopen: Callable[[], St
 
 def test_aborted_messages_age_from_their_abort(store: Store) -> None:
     hold_all(store, [b"a", b"b"], FOREVER_MS)
-    store.abort(b"a", 100)
-    store.abort(b"b", 200)
+    abort(store, b"a", 100)
+    abort(store, b"b", 200)
     store.commit()
     assert expire(store, 100) == 0
     assert expire(store, 101) == 1
@@ -123,7 +123,7 @@ def test_steps_remove_what_one_step_would(store: Store, limit: int) -> None:
     send_ten(store, b"b")
     hold_all(store, numbered(5), 1_000)
     for message_id in numbered(4):
-        store.abort(message_id, 3)
+        abort(store, message_id, 3)
     store.commit()
     removed: list[int] = []
     while not removed or removed[-1] == limit:
@@ -150,7 +150,7 @@ class TestEverythingGone:
     def emptied(self, store: Store) -> Store:
         send_ten(store)
         hold_all(store, [b"a"], 1_000)
-        store.abort(b"a", 5)
+        abort(store, b"a", 5)
         store.commit()
         assert expire(store, 100) == 11
         return store
@@ -208,7 +208,7 @@ class TestInABatch:
     def test_abandoning_brings_everything_back(self, store: Store) -> None:
         ids = send_ten(store)
         hold_all(store, [b"a"], 1_000)
-        store.abort(b"a", 1)
+        abort(store, b"a", 1)
         store.commit()
         assert remove_expired(store, 5, 99, lambda topic: False) == 6
         store.abandon()
@@ -222,7 +222,7 @@ class TestInABatch:
         hold_all(store, [b"fired"], 20)
         remove_expired(store, 9, 4, lambda topic: False)
         send(store, Sample(b"sent"), stored_ms=20)
-        store.fire_due(20, 20, 9)
+        fire_due(store, 20, 20, 9)
         remove_expired(store, 9, 4, lambda topic: False)
         store.commit()
         assert ids_in(store) == [*ids[8:], b"sent", b"fired"]
@@ -231,7 +231,7 @@ class TestInABatch:
     def test_what_the_same_batch_sent_to_a_deleted_topic(self, store: Store) -> None:
         send(store, Sample(b"a"), 5)
         hold(store, Sample(b"b"), 5)
-        store.fire_due(5, 5, 9)
+        fire_due(store, 5, 5, 9)
         assert remove_expired(store, 0, 9, lambda topic: True) == 2
         store.commit()
         queue = store.queue(TOPIC, 0)
@@ -242,7 +242,7 @@ class TestInABatch:
 def test_messages_may_be_kept_for_longer_than_there_has_been_time(store: Store) -> None:
     ids = send_ten(store)
     hold_all(store, [b"a"], 1_000)
-    store.abort(b"a", 1)
+    abort(store, b"a", 1)
     store.commit()
     assert expire(store, -5_000) == 0
     assert ids_in(store) == ids

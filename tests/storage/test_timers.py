@@ -6,7 +6,17 @@ from collections.abc import Callable
 
 import pytest
 
-from storage import Aborted, AbortResult, Fired, Growth, Store, find_by_id
+from storage import (
+    Aborted,
+    AbortResult,
+    Fired,
+    Growth,
+    Store,
+    abort,
+    find_by_id,
+    fire_crowded_out,
+    fire_due,
+)
 from tests.storage.sample import (
     TOPIC,
     Sample,
@@ -25,7 +35,7 @@ from tests.storage.sample import (
 class TestFiring:
     def test_nothing_is_due_in_an_empty_store(self, store: Store) -> None:
         assert store.next_due() is None
-        assert store.fire_due(1 << 60, 1, 10) == Fired(0, more=False)
+        assert fire_due(store, 1 << 60, 1, 10) == Fired(0, more=False)
 
     def test_a_message_fires_in_its_millisecond_and_not_before(self, store: Store) -> None:
         hold(store, Sample(b"a", queue=2), 1_000)
@@ -42,7 +52,7 @@ class TestFiring:
         message = Sample(b"a", keys=(b"k",), tag_hash=7, body=b"\0body\xff")
         sequence = hold(store, message, 1_000, stored_ms=5)
         store.commit()
-        store.fire_due(1_000, 1_234, 10)
+        fire_due(store, 1_000, 1_234, 10)
         store.commit()
         (found,) = store.read(store.queue(TOPIC, 0), 0, 10, 1 << 20, {7}).messages
         assert found.record == message.record(5)
@@ -69,7 +79,7 @@ class TestFiring:
     def test_fired_and_sent_messages_share_a_queue_without_gaps(self, store: Store) -> None:
         hold(store, Sample(b"timed"), 10)
         send(store, Sample(b"sent before"))
-        store.fire_due(10, 10, 10)
+        fire_due(store, 10, 10, 10)
         send(store, Sample(b"sent after"), stored_ms=10)
         store.commit()
         assert ids_in(store) == [b"sent before", b"timed", b"sent after"]
@@ -79,7 +89,7 @@ class TestFiring:
         hold_all(store, ids, 1_000)
         steps = []
         for _ in range(4):
-            steps.append(store.fire_due(1_000, 1_000, 10))
+            steps.append(fire_due(store, 1_000, 1_000, 10))
             store.commit()
         assert steps == [
             Fired(10, more=True),
@@ -92,12 +102,12 @@ class TestFiring:
     def test_a_step_that_takes_the_last_one_says_so(self, store: Store) -> None:
         hold_all(store, numbered(10), 1_000)
         hold_all(store, [b"later"], 1_001)
-        assert store.fire_due(1_000, 1_000, 10) == Fired(10, more=False)
+        assert fire_due(store, 1_000, 1_000, 10) == Fired(10, more=False)
 
     def test_two_steps_in_one_batch(self, store: Store) -> None:
         hold_all(store, numbered(10), 1_000)
-        assert store.fire_due(1_000, 1_000, 4) == Fired(4, more=True)
-        assert store.fire_due(1_000, 1_000, 9) == Fired(6, more=False)
+        assert fire_due(store, 1_000, 1_000, 4) == Fired(4, more=True)
+        assert fire_due(store, 1_000, 1_000, 9) == Fired(6, more=False)
         store.commit()
         assert ids_in(store) == numbered(10)
 
@@ -113,7 +123,7 @@ class TestFiring:
         self, store: Store
     ) -> None:
         hold(store, Sample(b"late"), 5)
-        assert store.fire_due(10, 10, 10) == Fired(1, more=False)
+        assert fire_due(store, 10, 10, 10) == Fired(1, more=False)
         store.commit()
         assert states(store, b"late") == ["fired"]
         assert store.held_totals() == {}
@@ -122,7 +132,7 @@ class TestFiring:
         hold(store, Sample(b"a", queue=1, tag_hash=7), 10)
         send(store, Sample(b"before", queue=2))
         assert store.commit() == [Growth(store.queue(TOPIC, 2), 0, {0})]
-        store.fire_due(10, 10, 10)
+        fire_due(store, 10, 10, 10)
         send(store, Sample(b"b", queue=2, tag_hash=8))
         send(store, Sample(b"c", queue=2, tag_hash=9))
         assert store.commit() == [
@@ -146,7 +156,7 @@ class TestAborting:
     def test_a_pending_message_is_taken_back(self, store: Store) -> None:
         hold(store, Sample(b"a"), 1_000)
         store.commit()
-        assert store.abort(b"a", 500) == [AbortResult(Aborted.ABORTED, 1_000)]
+        assert abort(store, b"a", 500) == [AbortResult(Aborted.ABORTED, 1_000)]
         store.commit()
         assert states(store, b"a") == ["aborted"]
         assert store.next_due() is None
@@ -157,7 +167,7 @@ class TestAborting:
         hold(store, Sample(b"a"), 1_000)
         store.commit()
         fire(store, 1_000)
-        assert store.abort(b"a", 1_001) == [AbortResult(Aborted.ALREADY_FIRED, 1_000)]
+        assert abort(store, b"a", 1_001) == [AbortResult(Aborted.ALREADY_FIRED, 1_000)]
         store.commit()
         assert ids_in(store) == [b"a"]
         assert states(store, b"a") == ["fired"]
@@ -165,10 +175,10 @@ class TestAborting:
     def test_a_message_is_taken_back_once(self, store: Store) -> None:
         hold(store, Sample(b"a"), 1_000)
         store.commit()
-        store.abort(b"a", 500)
-        assert store.abort(b"a", 501) == [AbortResult(Aborted.ALREADY_ABORTED, 1_000)]
+        abort(store, b"a", 500)
+        assert abort(store, b"a", 501) == [AbortResult(Aborted.ALREADY_ABORTED, 1_000)]
         store.commit()
-        assert store.abort(b"a", 502) == [AbortResult(Aborted.ALREADY_ABORTED, 1_000)]
+        assert abort(store, b"a", 502) == [AbortResult(Aborted.ALREADY_ABORTED, 1_000)]
         store.commit()
         assert [found.moved_ms for found in find_by_id(store, b"a")] == [500]
 
@@ -176,18 +186,18 @@ class TestAborting:
         hold(store, Sample(b"ab"), 1_000)
         store.commit()
         for stranger in (b"a", b"abc", b"", b"ab\0"):
-            assert store.abort(stranger, 500) == [AbortResult(Aborted.UNKNOWN, 0)]
+            assert abort(store, stranger, 500) == [AbortResult(Aborted.UNKNOWN, 0)]
         store.commit()
         assert states(store, b"ab") == ["pending"]
 
     def test_a_message_sent_without_delay_has_fired_already(self, store: Store) -> None:
         send(store, Sample(b"a"))
         store.commit()
-        assert store.abort(b"a", 500) == [AbortResult(Aborted.ALREADY_FIRED, 0)]
+        assert abort(store, b"a", 500) == [AbortResult(Aborted.ALREADY_FIRED, 0)]
 
     def test_in_the_batch_that_schedules_it(self, store: Store) -> None:
         hold(store, Sample(b"a"), 1_000)
-        assert store.abort(b"a", 1) == [AbortResult(Aborted.ABORTED, 1_000)]
+        assert abort(store, b"a", 1) == [AbortResult(Aborted.ABORTED, 1_000)]
         hold(store, Sample(b"b"), 1_000)
         store.commit()
         assert states(store, b"a") == ["aborted"]
@@ -198,9 +208,9 @@ class TestAborting:
         hold(store, Sample(b"a"), 1_000)
         hold(store, Sample(b"b"), 1_000)
         store.commit()
-        assert store.abort(b"a", 1_000)[0].outcome is Aborted.ABORTED
-        assert store.fire_due(1_000, 1_000, 10) == Fired(1, more=False)
-        assert store.abort(b"b", 1_000)[0].outcome is Aborted.ALREADY_FIRED
+        assert abort(store, b"a", 1_000)[0].outcome is Aborted.ABORTED
+        assert fire_due(store, 1_000, 1_000, 10) == Fired(1, more=False)
+        assert abort(store, b"b", 1_000)[0].outcome is Aborted.ALREADY_FIRED
         store.commit()
         assert ids_in(store) == [b"b"]
 
@@ -212,7 +222,7 @@ class TestAborting:
             hold(store, Sample(b"a"), due_ms)
         send(store, Sample(b"a"), stored_ms=1_000)
         store.commit()
-        assert store.abort(b"a", 2_000) == [
+        assert abort(store, b"a", 2_000) == [
             AbortResult(Aborted.ALREADY_FIRED, 0),
             AbortResult(Aborted.ABORTED, 3_000),
             AbortResult(Aborted.ABORTED, 4_000),
@@ -225,8 +235,8 @@ class TestAborting:
         hold(store, Sample(b"a", b"mine"), 1_000)
         hold(store, Sample(b"a", b"theirs"), 2_000)
         store.commit()
-        assert store.abort(b"a", 5, b"mine") == [AbortResult(Aborted.ABORTED, 1_000)]
-        assert store.abort(b"a", 5, b"nobody's") == [AbortResult(Aborted.UNKNOWN, 0)]
+        assert abort(store, b"a", 5, b"mine") == [AbortResult(Aborted.ABORTED, 1_000)]
+        assert abort(store, b"a", 5, b"nobody's") == [AbortResult(Aborted.UNKNOWN, 0)]
         store.commit()
         assert store.held_totals() == {b"theirs": 1}
 
@@ -235,7 +245,7 @@ class TestAborting:
         hold(store, Sample(long + b"1"), 1_000)
         hold(store, Sample(long + b"2"), 1_000)
         store.commit()
-        assert store.abort(long + b"1", 5) == [AbortResult(Aborted.ABORTED, 1_000)]
+        assert abort(store, long + b"1", 5) == [AbortResult(Aborted.ABORTED, 1_000)]
         store.commit()
         assert pending_ids(store) == [long + b"2"]
 
@@ -243,13 +253,13 @@ class TestAborting:
         for message_id in (b"a", b"a\0", b"a\0bcdefgh", b"a\0bcdefghijklmnopq"):
             hold(store, Sample(message_id), 1_000)
         store.commit()
-        assert store.abort(b"a", 5) == [AbortResult(Aborted.ABORTED, 1_000)]
+        assert abort(store, b"a", 5) == [AbortResult(Aborted.ABORTED, 1_000)]
         store.commit()
         assert len(pending_ids(store)) == 3
 
     def test_an_abort_survives_a_restart(self, store: Store, reopen: Callable[[], Store]) -> None:
         hold_all(store, numbered(3), 1_000)
-        store.abort(b"m00001", 5)
+        abort(store, b"m00001", 5)
         store.commit()
         store = reopen()
         assert states(store, b"m00001") == ["aborted"]
@@ -265,7 +275,7 @@ def test_held_counts_every_topic_over_all_seconds(store: Store) -> None:
     assert store.held_totals() == {b"t1": 4, b"t2": 1}
     fire(store, 999)
     assert store.held_totals() == {b"t1": 2}
-    store.abort(b"a", 1_000)
+    abort(store, b"a", 1_000)
     store.commit()
     assert store.held_totals() == {}
 
@@ -287,19 +297,19 @@ class TestCrowdedOut:
             hold_all(store, [b"b%d" % due_ms], due_ms, b"behind")
         hold_all(store, [b"z"], 1_002, b"zebra")
         store.commit()
-        assert store.fire_due(1_500, 1_500, 5) == Fired(5, more=True)
-        assert store.fire_crowded_out(1_500, 1_500, 2) == 3
+        assert fire_due(store, 1_500, 1_500, 5) == Fired(5, more=True)
+        assert fire_crowded_out(store, 1_500, 1_500, 2) == 3
         store.commit()
         assert ids_in(store, b"behind") == [b"b1001", b"b1002"]
         assert ids_in(store, b"zebra") == [b"z"]
         assert ids_in(store, b"storm") == numbered(5)
-        assert store.fire_crowded_out(1_500, 1_500, 2) == 1
-        assert store.fire_crowded_out(1_500, 1_500, 2) == 0
+        assert fire_crowded_out(store, 1_500, 1_500, 2) == 1
+        assert fire_crowded_out(store, 1_500, 1_500, 2) == 0
         store.commit()
 
     def test_nobody_else_is_there(self, store: Store) -> None:
-        assert store.fire_crowded_out(1_500, 1_500, 2) == 0
+        assert fire_crowded_out(store, 1_500, 1_500, 2) == 0
         hold_all(store, [b"s"], 1_000, b"storm")
         store.commit()
-        assert store.fire_crowded_out(1_500, 1_500, 2) == 0
+        assert fire_crowded_out(store, 1_500, 1_500, 2) == 0
         store.commit()

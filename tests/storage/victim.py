@@ -16,7 +16,7 @@ from itertools import count
 from pathlib import Path
 from random import Random
 
-from storage import Aborted, remove_expired
+from storage import Aborted, abort, fire_due, remove_expired
 from tests.storage.folder import Folder
 from tests.storage.sample import Sample, hold, send
 
@@ -48,9 +48,9 @@ def work(path: Path, run: int) -> None:
         aborted = []
         for _ in range(3):
             message_id = random.choice(ids_of_batch(run, random.randrange(batch + 1)))
-            if store.abort(message_id.encode(), now_ms)[0].outcome is Aborted.ABORTED:
+            if abort(store, message_id.encode(), now_ms)[0].outcome is Aborted.ABORTED:
                 aborted.append(message_id)
-        fired = store.fire_due(now_ms, now_ms, 10)
+        fired = fire_due(store, now_ms, now_ms, 10)
         # Finds nothing, as everything is young; but it is part of what a kill can hit.
         remove_expired(store, LONG_AGO_MS, 10, lambda topic: False)
         store.commit()

@@ -32,22 +32,12 @@ from storage.keys import (
     term,
 )
 from storage.paused import waiting_timers
+from storage.places import Place, Places
 from storage.queues import open_queue
 from storage.store import Store, rows_with_prefix
 
 Progress = Callable[[str, int], None]
 """Told of each step of a check as it begins: what is looked at, and how many rows that is."""
-
-
-class _Place(NamedTuple):
-    """Where a table says that a message belongs; `due_ms` is None where the table does not tell, and
-    `entered_ms` where it is not in its queue."""
-
-    topic: bytes
-    queue: int
-    due_ms: int | None
-    tag_hash: int
-    entered_ms: int | None = None
 
 
 class View(NamedTuple):
@@ -119,15 +109,15 @@ def _terms_of(view: View, record: bytes) -> Terms | None:
         return None
 
 
-def _check_timers(view: View, faults: list[str]) -> dict[int, _Place]:
-    pending: dict[int, _Place] = {}
+def _check_timers(view: View, faults: list[str]) -> Places:
+    pending = Places(view.txn, view.tables)
     waiting = waiting_timers(view.txn, view.tables, None, b"", b"\xff")
     for key, value in chain(view.txn.cursor(db=view.tables.timers), view.inbox, waiting):
         due_ms, topic, sequence, message_id = split_timer_key(key)
         queue, tag_hash, size = TIMER_VALUE.unpack(value)
         if sequence in pending:
             faults.append(f"message {sequence} is timed twice")
-        pending[sequence] = _Place(topic, queue, due_ms, tag_hash)
+        pending[sequence] = Place(topic, queue, due_ms, tag_hash)
         record = view.txn.get(pack_u64(sequence), db=view.tables.messages)
         if record is None:
             faults.append(f"timer of message {sequence}: the message is missing")
@@ -154,7 +144,7 @@ def _check_paused(view: View, faults: list[str]) -> None:
     ]
 
 
-def _check_debounced(view: View, faults: list[str], pending: dict[int, _Place]) -> None:
+def _check_debounced(view: View, faults: list[str], pending: Places) -> None:
     """Nothing that is pending with a debounced key is older than its row says: it would not be replaced."""
     for name, value in view.txn.cursor(db=view.tables.debounced):
         topic, _, key = name.partition(b"\0")
@@ -168,8 +158,8 @@ def _check_debounced(view: View, faults: list[str], pending: dict[int, _Place]) 
                 faults.append(f"debounced {name!r}: message {older} is pending before {sequence}")
 
 
-def _check_queues(view: View, faults: list[str]) -> dict[int, _Place]:
-    queued: dict[int, _Place] = {}
+def _check_queues(view: View, faults: list[str]) -> Places:
+    queued = Places(view.txn, view.tables)
     ends = {
         prefix: ENDS_VALUE.unpack(value) for prefix, value in view.txn.cursor(db=view.tables.ends)
     }
@@ -190,7 +180,7 @@ def _check_queues(view: View, faults: list[str]) -> dict[int, _Place]:
             continue
         if sequence in queued:
             faults.append(f"message {sequence} is queued twice")
-        queued[sequence] = _Place(topic, number, None, tag_hash, stored_ms)
+        queued[sequence] = Place(topic, number, None, tag_hash, stored_ms)
         record = view.txn.get(pack_u64(sequence), db=view.tables.messages)
         if record is None or len(record) != size:
             faults.append(f"{place}: message {sequence} is not as noted")
@@ -272,8 +262,8 @@ def _check_recurring(view: View, faults: list[str]) -> None:
 def _check_messages(
     view: View,
     faults: list[str],
-    pending: dict[int, _Place],
-    queued: dict[int, _Place],
+    pending: Places,
+    queued: Places,
     aborted: dict[int, int],
     halves: set[int],
 ) -> None:

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from gateway.router import RequestError
 from gateway.sql92 import SqlError, compile_sql
+from gateway.wire.codes import ResponseCode
 from gateway.wire.messages import java_hash, stored_properties
 
 TAG: Final = "TAG"
@@ -33,6 +35,14 @@ class Filter(NamedTuple):
 def is_tag_type(expression_type: str | None) -> bool:
     """Whether a subscription is by tags."""
     return not expression_type or expression_type == TAG
+
+
+def unsupported(expression_type: str | None) -> RequestError:
+    """The error for a subscription on properties where they are not to be looked at; upstream's words."""
+    return RequestError(
+        ResponseCode.SYSTEM_ERROR,
+        f"The broker does not support consumer to filter message by {expression_type} (setting property_filter)",
+    )
 
 
 def filter_of(expression: str, expression_type: str | None) -> Filter:

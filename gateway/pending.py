@@ -219,7 +219,10 @@ class PendingMessages:
     def check_enabled(self) -> None:
         """Refuse unless messages may be taken back."""
         if not self._broker.config.recall_enabled:
-            raise RequestError(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                "recall failed, operation is forbidden (setting recall_enabled)",
+            )
 
     def read_handle(self, text: str, topic: str | None = None) -> RecallHandle:
         """Read a handle and check it in upstream's order (RecallMessageProcessor).

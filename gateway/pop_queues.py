@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from gateway.broker import Broker
-from gateway.filters import ALL_TAGS, TAG, Filter, FilterError, filter_of, is_tag_type
+from gateway.filters import (
+    ALL_TAGS,
+    TAG,
+    Filter,
+    FilterError,
+    filter_of,
+    is_tag_type,
+    unsupported,
+)
 from gateway.pop_orders import Place
 from gateway.router import Call, RequestError
 from gateway.topics import MAX_PREFIXED_NAME, NOT_FOUND_HELP, PERM_READ
@@ -93,10 +101,7 @@ class PopQueues:
         :raises RequestError: when that cannot be read.
         """
         if not self._broker.config.property_filter and not is_tag_type(expression_type):
-            raise RequestError(
-                ResponseCode.SYSTEM_ERROR,
-                f"The broker does not support consumer to filter message by {expression_type}",
-            )
+            raise unsupported(expression_type)
         try:
             return filter_of(expression or ALL_TAGS, expression_type if expression else TAG)
         except FilterError as error:

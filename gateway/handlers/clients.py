@@ -6,7 +6,7 @@ from __future__ import annotations
 from itertools import takewhile
 
 from gateway.broker import Broker
-from gateway.filters import FilterError, filter_of, is_tag_type
+from gateway.filters import FilterError, filter_of, is_tag_type, unsupported
 from gateway.reactor import Reactor
 from gateway.router import Call, RequestError
 from gateway.topics import RETRY_PREFIX
@@ -122,11 +122,7 @@ class ClientRequests:
         subscription = parse_check_request(call.command.body).subscription_data
         if subscription is not None and not is_tag_type(subscription.expression_type):
             if not self._broker.config.property_filter:
-                raise RequestError(
-                    ResponseCode.SYSTEM_ERROR,
-                    "The broker does not support consumer to filter message by "
-                    f"{subscription.expression_type}",
-                )
+                raise unsupported(subscription.expression_type)
             try:
                 filter_of(subscription.sub_string, subscription.expression_type)
             except FilterError as error:

@@ -6,7 +6,7 @@ from collections.abc import Set as AbstractSet
 
 from gateway.broker import Broker
 from gateway.config import Config
-from gateway.filters import ALL_TAGS, TAG, Filter, FilterError, filter_of, is_tag_type
+from gateway.filters import ALL_TAGS, TAG, Filter, FilterError, filter_of, is_tag_type, unsupported
 from gateway.reactor import Reactor
 from gateway.router import Call, RequestError
 from gateway.topics import NOT_FOUND_HELP, PERM_READ
@@ -253,10 +253,7 @@ class Pulling:
         except FilterError as error:
             raise RequestError(code, f"{remark}: {error}") from error
         if not self._by_properties and not is_tag_type(expression_type):
-            raise RequestError(
-                ResponseCode.SYSTEM_ERROR,
-                f"The broker does not support consumer to filter message by {expression_type}",
-            )
+            raise unsupported(expression_type)
         return wanted
 
     def _subscription(self, fields: PullMessage, *, may_broadcast: bool) -> tuple[str, str]:

@@ -202,7 +202,7 @@ class TestRefusals:
             answer = client.recall(topic, handle)
             assert (answer.code, answer.remark) == (
                 16,
-                "recall failed, operation is forbidden",
+                "recall failed, operation is forbidden (setting recall_enabled)",
             )
         assert client.ask(RequestCode.ABORT_TIMERS, {"id": "ID1"}).code == 16
         gateway.advance(500)

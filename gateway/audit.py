@@ -28,12 +28,10 @@ from gateway.clock import Clock
 from gateway.config import Config
 from gateway.router import Call
 from gateway.wire.codes import RequestCode as Code
-from gateway.wire.signatures import ACCESS_KEY, SIGNATURE
+from gateway.wire.signatures import FIELDS as SIGNATURE_FIELDS
 
 FILE: Final = "audit.jsonl"
 """The newest lines, in the data folder; `audit.jsonl.1` has those before them, and so on."""
-
-_NEVER_SHOWN: Final = frozenset({ACCESS_KEY, SIGNATURE, "SecurityToken"})
 
 _MOST_BODY: Final = 4_096
 """Bytes of a request's body that a line has at most."""
@@ -146,7 +144,9 @@ class AuditLog:
         if self._file is None or code not in ADMINISTRATION:
             return
         fields = {
-            name: value for name, value in call.command.ext().items() if name not in _NEVER_SHOWN
+            name: value
+            for name, value in call.command.ext().items()
+            if name not in SIGNATURE_FIELDS
         }
         body = None
         if call.command.body and code not in _WITH_SECRETS:

@@ -21,6 +21,7 @@ from gateway.wire.headers import (
     GetConsumerStatus,
 )
 from gateway.wire.messages import MessageError, parse_offset_msg_id, stamp
+from gateway.wire.signatures import FIELDS as SIGNATURE_FIELDS
 from storage import find_by_sequence
 
 ANSWER_LIMIT = 10.0
@@ -34,9 +35,6 @@ OLDEST_CALLED = 62
 
 OLDEST_WITH_STATUS = 28
 """MQVersion V3_0_7_SNAPSHOT: earlier clients do not know 221."""
-
-SIGNATURE_FIELDS = frozenset(("AccessKey", "Signature", "SecurityToken"))
-"""What proves who asks is for the gateway alone."""
 
 
 class Relays:

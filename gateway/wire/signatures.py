@@ -15,6 +15,9 @@ ACCESS_KEY: Final = "AccessKey"
 SIGNATURE: Final = "Signature"
 SECURITY_TOKEN: Final = "SecurityToken"  # noqa: S105  the name of a field
 
+FIELDS: Final = frozenset({ACCESS_KEY, SIGNATURE, SECURITY_TOKEN})
+"""What proves who asks: it is for the gateway alone, and neither logged nor passed on."""
+
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 LAST_WITHOUT_UNIQUE_KEY_QUERY: Final = 399
 """Clients up to this version (MQVersion V4_9_3) add that field after they have signed."""

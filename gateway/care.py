@@ -14,6 +14,7 @@ from typing import IO, Any, Final
 
 import rich_click as click
 
+from gateway.asking import address
 from gateway.fsck import fsck
 
 _FAULTY: Final = 4
@@ -46,21 +47,41 @@ def _must_exist(data: Path) -> None:
 @click.command()
 @_data
 @click.option(
-    "--to", "target", required=True, type=_FOLDER, metavar="DIR", help="A folder to be made."
+    "--to",
+    "target",
+    required=True,
+    type=_FOLDER,
+    metavar="DIR",
+    help="A folder to be made; with --incremental one for all backups.",
 )
-def backup(data: Path, target: Path) -> None:
+@click.option(
+    "--incremental",
+    is_flag=True,
+    help="Write only the pages that changed since the last backup in that folder.",
+)
+def backup(data: Path, target: Path, *, incremental: bool) -> None:
     """Copy a data folder while a gateway serves from it, as it is at one moment.
 
     Every message that was acknowledged before the command began is in the copy. Free pages are left
     out. The copy is itself a data folder: it can be checked, exported from and served from.
 
+    With --incremental the folder takes one backup after the other: the first has the whole data file, free
+    pages included, and each later one the pages that are not as they were. The whole file is read each
+    time. `tidegate restore` puts any of them together, and checks every page.
+
     \b
-    Example:
+    Examples:
       tidegate backup --data ./data --to /backups/$(date +%F)
+      tidegate backup --data ./data --to /backups/hourly --incremental
     """
     from gateway.setting_values import show_size
-    from storage import back_up
+    from storage import back_up, back_up_changes
 
+    if incremental:
+        made = back_up_changes(data, target)
+        changed = f"{made.changed:,} of {made.pages:,} pages"
+        _tell(f"{target}: backup {made.number:04}, {changed}, {show_size(made.size)}")
+        return
     size = back_up(data, target)
     _tell(f"{target}: {show_size(size)}")
 
@@ -69,20 +90,33 @@ def backup(data: Path, target: Path) -> None:
 @click.option(
     "--from", "source", required=True, type=_FOLDER, metavar="DIR", help="What `backup` made."
 )
+@click.option(
+    "--number",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Which of the backups of `backup --incremental`. Default: the last one.",
+)
 @_data
-def restore(source: Path, data: Path) -> None:
+def restore(source: Path, data: Path, number: int | None) -> None:
     """Make a new data folder of a backup. One that holds anything is not touched.
 
     Messages that fired after the backup was taken fire again when a gateway serves from the folder.
 
     \b
-    Example:
+    Examples:
       tidegate restore --from /backups/2030-01-31 --data ./data
+      tidegate restore --from /backups/hourly --number 12 --data ./data
     """
     from gateway.setting_values import show_size
+    from storage import is_chain, restore_changes
     from storage import restore as put_back
 
-    size = put_back(source, data)
+    if is_chain(source):
+        size = restore_changes(source, data, number)
+    elif number is not None:
+        raise click.UsageError(f"--number: {source} has no backups of `backup --incremental`")
+    else:
+        size = put_back(source, data)
     _tell(f"{data}: {show_size(size)}; now 'tidegate fsck --data {data}' and start the gateway")
 
 
@@ -154,18 +188,11 @@ def export(data: Path, target: IO[bytes], form: str | None) -> None:
     _tell(f"{count:,} messages")
 
 
-def _address(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, int]:
-    host, _, port = value.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit() and 0 < int(port) <= 65_535):
-        raise click.BadParameter(f"{value!r} is not HOST:PORT, such as 127.0.0.1:9876")
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
 _to_server = click.option(
     "--to",
     "server",
     required=True,
-    callback=_address,
+    callback=address,
     metavar="HOST:PORT",
     help="The gateway, or the name server of a RocketMQ cluster.",
 )

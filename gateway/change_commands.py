@@ -144,7 +144,7 @@ def abort(as_json: bool, **flags: Any) -> None:
             return
         outcomes = client.abort(connection, **selection.named)
     if as_json:
-        display.outcome_lines(outcomes)
+        display.json_lines(outcomes)
     else:
         display.outcome_table(outcomes, now_ms())
     if not outcomes or any(outcome.outcome != "aborted" for outcome in outcomes):
@@ -228,7 +228,7 @@ def reschedule(
             return
         outcomes = client.reschedule(connection, **selection.named, **to)
     if as_json:
-        display.outcome_lines(outcomes)
+        display.json_lines(outcomes)
     else:
         display.outcome_table(outcomes, now_ms())
     if not outcomes or any(outcome.outcome != "rescheduled" for outcome in outcomes):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
+from typing import Any
 
 import rich_click as click
 
@@ -14,17 +14,7 @@ from gateway.asking import connect, now_ms, server_options
 @click.argument("action", type=click.Choice(("advance", "set")), required=False)
 @click.argument("value", required=False, metavar="[DURATION|TIME]")
 @server_options
-def clock(
-    action: str | None,
-    value: str | None,
-    server: tuple[str, int],
-    timeout: float,
-    tls: bool,
-    tls_ca: Path | None,
-    access_key: str | None,
-    secret_key: str | None,
-    as_json: bool,
-) -> None:
+def clock(action: str | None, value: str | None, as_json: bool, **server: Any) -> None:
     """Show a gateway's clock, or move that of a gateway for tests.
 
     A gateway that was started with --clock manual has a clock that stands still until it is moved.
@@ -51,7 +41,7 @@ def clock(
         asked["advance"] = _duration_ms(value or "")
     elif action == "set":
         asked["to"] = _time(value or "")
-    with connect(server, timeout, tls, tls_ca, access_key, secret_key) as client:
+    with connect(**server) as client:
         state = move_clock(client, **asked)
     display.clock(state, as_json=as_json)
 

@@ -69,8 +69,7 @@ class MessageLines:
 
     def add(self, page: Sequence[HeldMessage]) -> None:
         """Show a page."""
-        for message in page:
-            print(msgspec.json.encode(message).decode())
+        json_lines(page)
 
     def end(self, cursor: str | None) -> None:
         """Say where to go on, if there is more."""
@@ -144,12 +143,6 @@ class MessageTable:
             console.print(head, Text(facts), Text(f"  {message_id}"), sep="\n", soft_wrap=True)
 
 
-def outcome_lines(outcomes: Iterable[AbortOutcome | RescheduleOutcome]) -> None:
-    """One JSON object a line."""
-    for outcome in outcomes:
-        print(msgspec.json.encode(outcome).decode())
-
-
 def outcome_table(
     outcomes: Sequence[AbortOutcome] | Sequence[RescheduleOutcome], now_ms: int
 ) -> None:
@@ -182,8 +175,7 @@ def changed(count: int, done: str, *, as_json: bool) -> None:
 def paused_topics(topics: Sequence[PausedTopic], now_ms: int, *, as_json: bool) -> None:
     """The topics of which nothing fires."""
     if as_json:
-        for one in topics:
-            print(msgspec.json.encode(one).decode())
+        json_lines(topics)
     elif not topics:
         print("no topic is paused", file=sys.stderr)
     else:
@@ -217,7 +209,7 @@ def pause_set(topic: str, state: str, *, changed: bool, as_json: bool) -> None:
 def clock(state: ClockState, *, as_json: bool) -> None:
     """What a gateway's clock shows, and what firing its move did."""
     if as_json:
-        print(msgspec.json.encode(state).decode())
+        json_lines([state])
         return
     how = "stands still" if state.clock == "manual" else "the machine's"
     print(f"{show_moment(state.now_ms)} ({how})")

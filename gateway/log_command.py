@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from typing import Any
 
 import rich_click as click
 
@@ -15,16 +15,7 @@ LEVELS = ("debug", "info", "warn", "error")
 @click.command("log-level")
 @click.argument("level", type=click.Choice(LEVELS), required=False)
 @server_options
-def log_level(
-    level: str | None,
-    server: tuple[str, int],
-    timeout: float,
-    tls: bool,
-    tls_ca: Path | None,
-    access_key: str | None,
-    secret_key: str | None,
-    as_json: bool,
-) -> None:
+def log_level(level: str | None, as_json: bool, **server: Any) -> None:
     """Show the least important events that a running gateway logs, or change that until its next start.
 
     With debug each request is a line. To keep a level, set log_level in the gateway's settings.
@@ -37,7 +28,7 @@ def log_level(
     """
     from gateway.client import change_setting, setting
 
-    with connect(server, timeout, tls, tls_ca, access_key, secret_key) as client:
+    with connect(**server) as client:
         if level is not None:
             change_setting(client, "log_level", level)
         shown = setting(client, "log_level")

@@ -23,7 +23,7 @@ from gateway.setting_values import HostPort
 from gateway.stats import Statistics
 from gateway.topics import Groups, Topics
 from gateway.wire.bodies import MessageQueue
-from storage import Store
+from storage import Store, remove_expired
 
 
 @dataclass(slots=True)
@@ -68,6 +68,21 @@ class Broker:
         self.changes += 1
         for take_up in self._followers:
             take_up(config)
+
+    def remove_expired(self, limit: int) -> int:
+        """Remove messages that are past their retention or were of deleted topics, at most so many; how many there
+        were. The change joins the store's batch.
+
+        :raises StorageError: when they cannot be removed.
+        """
+        now_ms = self.clock.now_ms()
+        return remove_expired(
+            self.store,
+            now_ms - self.config.retention_ms,
+            limit,
+            lambda topic: self.topics.get(topic.decode()) is None,
+            self.topics.kept_since(now_ms),
+        )
 
     def message_queue(self, topic: str, number: int) -> MessageQueue:
         """A queue of this gateway's, as tools name it."""

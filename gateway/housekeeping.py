@@ -19,7 +19,7 @@ from gateway.handlers.sending import Sending
 from gateway.handlers.transactions import Transactions
 from gateway.reactor import Reactor
 from gateway.stats import SAMPLE_SECONDS
-from storage import StorageError, remove_expired
+from storage import StorageError
 
 SWEEP_SECONDS = 0.5
 """How often waiting pulls are looked at for their deadline."""
@@ -140,13 +140,7 @@ class Housekeeping:
         if self._stopped:
             return
         try:
-            removed = remove_expired(
-                broker.store,
-                broker.clock.now_ms() - broker.config.retention_ms,
-                RETENTION_STEP,
-                lambda topic: broker.topics.get(topic.decode()) is None,
-                broker.topics.kept_since(broker.clock.now_ms()),
-            )
+            removed = broker.remove_expired(RETENTION_STEP)
         except StorageError:
             self.log.failure("the clean-up of old messages failed")
             return

@@ -31,7 +31,6 @@ from gateway.wire.messages import decode_message
 from gateway.wire.progress_bodies import (
     encode_delay_offsets,
 )
-from storage import remove_expired
 
 VERSION_SHOWN = "V5_5_0"
 """The RocketMQ release whose requests are answered here, as MQVersion names it: tools print it."""
@@ -156,15 +155,8 @@ class BrokerAdmin:
 
     def clean_up(self, call: Call) -> None:
         """Remove now what is past its retention or was of deleted topics (306, 316, 329)."""
-        broker = self._broker
-        remove_expired(
-            broker.store,
-            broker.clock.now_ms() - broker.config.retention_ms,
-            CLEANED_AT_ONCE,
-            lambda topic: broker.topics.get(topic.decode()) is None,
-            broker.topics.kept_since(broker.clock.now_ms()),
-        )
-        broker.committer.answer(call, call.encode())
+        self._broker.remove_expired(CLEANED_AT_ONCE)
+        self._broker.committer.answer(call, call.encode())
 
 
 def _rates(rates: tuple[float, float, float]) -> str:

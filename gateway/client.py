@@ -1,6 +1,6 @@
 """A small blocking client of the remoting protocol, for the command line and for tests.
 
-`RemotingClient` asks any question, one at a time; `look_up` and `abort` ask Tidegate's own two.
+`RemotingClient` asks any question, one at a time; the functions below it ask those that only Tidegate answers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the heartbeat counts for operators: a few additions a commit, none a message."""
+"""What the committer counts for operators: a few additions a commit, none a message."""
 
 from __future__ import annotations
 

@@ -51,7 +51,6 @@ MAX_NAME = 127
 """Longest topic name (TopicValidator.TOPIC_MAX_LENGTH); retry and dead-letter topics may have 255 bytes."""
 
 MAX_PREFIXED_NAME = 255
-MAX_GROUP_NAME = 120
 
 _ILLEGAL = re.compile(r"[^%|a-zA-Z0-9_-]")
 

@@ -13,10 +13,10 @@ from gateway.wire.messages import add_properties, decode_message, stamp
 from storage import Found, State, find_by_id, find_by_key, find_by_sequence, find_half
 
 MAX_FOUND = 64
+"""Most messages in one answer (MessageStoreConfig.maxMsgsNumBatch)."""
+
 INDEX_FIGURES = {"indexLastUpdateTimestamp": "0", "indexLastUpdatePhyoffset": "0"}
 """In every answer to a query. No client reads them, and the index here is never behind."""
-
-"""Most messages in one answer (MessageStoreConfig.maxMsgsNumBatch)."""
 
 PARKING_TOPICS = (TIMER_TOPIC, SCHEDULE_TOPIC)
 """Where tools look for what has not fired; here that is found under its real topic as well."""

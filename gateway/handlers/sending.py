@@ -253,13 +253,7 @@ class Sending:
         """Where a message for a retry topic really goes: past its last retry it is dead."""
         fields: SendMessage = call.fields
         group = self._group(topic.name[len(RETRY_PREFIX) :])
-        most = group.retry_max_times
-        if (
-            call.command.version >= MIN_VERSION_WITH_MAX_RECONSUME
-            and fields.max_reconsume_times is not None
-        ):
-            most = fields.max_reconsume_times
-        if fields.reconsume_times >= most:
+        if fields.reconsume_times >= _most_retries(call, group):
             return self._topics.ensure(DLQ_PREFIX + group.group_name), 0
         return topic, queue_id
 
@@ -352,13 +346,7 @@ class Sending:
                 ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {fields.offset}"
             )
         message = decode_message(found.record)
-        most = group.retry_max_times
-        if (
-            call.command.version >= MIN_VERSION_WITH_MAX_RECONSUME
-            and fields.max_reconsume_times is not None
-        ):
-            most = fields.max_reconsume_times
-        if message.reconsume_times >= most or fields.delay_level < 0:
+        if message.reconsume_times >= _most_retries(call, group) or fields.delay_level < 0:
             topic = self._topics.ensure(DLQ_PREFIX + group.group_name)
             level = 0
         else:
@@ -411,6 +399,15 @@ def _refuse_inner_batch(sys_flag: int, properties: str) -> None:
             f"a message with the sysFlag {SysFlag.INNER_BATCH} or the property {names.INNER_NUM} is a batch in one "
             "record; there are no topics for those here",
         )
+
+
+def _most_retries(call: Call, group: GroupSettings) -> int:
+    """How often a group's message is retried, as its client says or else as the group has it."""
+    fields: SendMessage | ConsumerSendMsgBack = call.fields
+    own = fields.max_reconsume_times
+    if call.command.version >= MIN_VERSION_WITH_MAX_RECONSUME and own is not None:
+        return own
+    return group.retry_max_times
 
 
 def _new_message(call: Call, queue_id: int, properties: str) -> NewMessage:

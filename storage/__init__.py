@@ -26,6 +26,13 @@ from storage.halves import (
     take_half,
 )
 from storage.history import scan_aborted, scan_fired
+from storage.increments import (
+    Increment,
+    back_up_changes,
+    is_chain,
+    read_chain,
+    restore_changes,
+)
 from storage.inspection import Findings, Inspection
 from storage.keys import HELD_SPAN_MS, Terms
 from storage.lookup import (
@@ -82,6 +89,7 @@ __all__ = [
     "FoundPage",
     "Growth",
     "Half",
+    "Increment",
     "Inspection",
     "Page",
     "Pause",
@@ -104,6 +112,7 @@ __all__ = [
     "abort",
     "abort_sequence",
     "back_up",
+    "back_up_changes",
     "can_replace",
     "compact",
     "count_due",
@@ -125,6 +134,7 @@ __all__ = [
     "fire_due",
     "fire_resumed",
     "halves_to_check",
+    "is_chain",
     "newest_stored_ms",
     "next_planned",
     "next_pop_due",
@@ -136,6 +146,7 @@ __all__ = [
     "put_off_check",
     "put_pops",
     "put_recurring",
+    "read_chain",
     "read_pending",
     "remove_expired",
     "remove_topic",
@@ -144,6 +155,7 @@ __all__ = [
     "reschedule",
     "reschedule_sequence",
     "restore",
+    "restore_changes",
     "resume_topic",
     "scan_aborted",
     "scan_fired",

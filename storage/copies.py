@@ -57,15 +57,15 @@ def back_up(data: Path, target: Path) -> int:
         empty folder.
     :raises StorageError: when the copy could not be written.
     """
-    with _reading(data, older=True) as environment:
+    with reading(data, older=True) as environment:
         return copy_open(environment, target)
 
 
 def copy_open(environment: lmdb.Environment, target: Path) -> int:
     """Copy a data folder that is open in this process: see `back_up`."""
-    with _new_folder(target) as unfinished:
+    with new_folder(target) as unfinished:
         environment.copy(str(unfinished), compact=True)
-        _sync(unfinished / DATA_FILE)
+        sync(unfinished / DATA_FILE)
         return (unfinished / DATA_FILE).stat().st_size
 
 
@@ -75,11 +75,11 @@ def restore(backup: Path, data: Path) -> int:
     :returns: its size, in bytes.
     :raises StorageError: as from `back_up`.
     """
-    with _reading(backup, older=True):
+    with reading(backup, older=True):
         pass
-    with _new_folder(data) as unfinished:
+    with new_folder(data) as unfinished:
         shutil.copyfile(backup / DATA_FILE, unfinished / DATA_FILE)
-        _sync(unfinished / DATA_FILE)
+        sync(unfinished / DATA_FILE)
         return (unfinished / DATA_FILE).stat().st_size
 
 
@@ -105,7 +105,7 @@ def compact(data: Path) -> Compacted:
         unfinished = data / _COMPACTED
         # What an earlier attempt left that was killed.
         shutil.rmtree(unfinished, ignore_errors=True)
-        with _reading(data) as environment:
+        with reading(data) as environment:
             before = file.stat().st_size
             needed = _used_bytes(environment)
             disk = os.statvfs(data)
@@ -118,13 +118,13 @@ def compact(data: Path) -> Compacted:
             try:
                 unfinished.mkdir()
                 environment.copy(str(unfinished), compact=True)
-                _sync(unfinished / DATA_FILE)
+                sync(unfinished / DATA_FILE)
             except (OSError, lmdb.Error) as error:
                 shutil.rmtree(unfinished, ignore_errors=True)
                 raise StorageError(f"{data} could not be compacted: {error}") from error
         after = (unfinished / DATA_FILE).stat().st_size
         (unfinished / DATA_FILE).replace(file)
-        _sync(data)
+        sync(data)
         unfinished.rmdir()
         return Compacted(before, after)
 
@@ -146,7 +146,7 @@ def read_pending(data: Path, terms_of: TermsOf) -> Iterator[Pending]:
     :param terms_of: see `Store`.
     :raises DataFolderError: when the folder is not one that this program can read.
     """
-    with _reading(data) as environment:
+    with reading(data) as environment:
         tables = open_tables(environment, create=False)
         with environment.begin() as txn:
             accepted_lately = sorted(recover(txn, tables, terms_of))
@@ -162,7 +162,7 @@ def read_pending(data: Path, terms_of: TermsOf) -> Iterator[Pending]:
 
 
 @contextmanager
-def _reading(data: Path, *, older: bool = False) -> Iterator[lmdb.Environment]:
+def reading(data: Path, *, older: bool = False) -> Iterator[lmdb.Environment]:
     """Open a data folder beside the process that may be writing to it.
 
     :param older: whether it may have an earlier format.
@@ -208,7 +208,7 @@ def _reading(data: Path, *, older: bool = False) -> Iterator[lmdb.Environment]:
 
 
 @contextmanager
-def _new_folder(target: Path) -> Iterator[Path]:
+def new_folder(target: Path) -> Iterator[Path]:
     """A folder to fill, which gets its name when all is well, and else is gone."""
     try:
         if target.exists() and any(target.iterdir()):
@@ -221,14 +221,15 @@ def _new_folder(target: Path) -> Iterator[Path]:
     try:
         yield unfinished
         unfinished.rename(target)
-        _sync(target.parent)
+        sync(target.parent)
     except OSError as error:
         raise StorageError(f"{target} could not be written: {error.strerror}") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Have the disk hold a file, or the names in a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

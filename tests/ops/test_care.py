@@ -131,6 +131,32 @@ def test_drill_a_lost_disk(
         restored.close()
 
 
+def test_drill_backups_of_changes(
+    gateway: MemoryGateway, tidegate: Command, tmp_path: Path
+) -> None:
+    """One backup after the other into one folder while it serves; any of them can be restored."""
+    command = ("backup", "--data", gateway.data, "--to", tmp_path / "hourly", "--incremental")
+    assert "backup 0000, " in tidegate(*command).stderr
+    gateway.connect().abort(id="ID0")
+    done = tidegate(*command)
+    assert done.returncode == 0, done.stderr
+    assert "backup 0001, " in done.stderr
+    gateway.close()
+    restore = ("restore", "--from", tmp_path / "hourly", "--data")
+    assert tidegate(*restore, tmp_path / "last").returncode == 0
+    assert tidegate(*restore, tmp_path / "first", "--number", "0").returncode == 0
+    for name, ids in (("first", ["ID0", "ID1", "ID2"]), ("last", ["ID1", "ID2"])):
+        restored = MemoryGateway(tmp_path / name)
+        try:
+            found = restored.connect().look_up(topic="orders")
+            assert [one["msgId"] for one in found] == ids
+        finally:
+            restored.close()
+    refused = tidegate("restore", "--from", tmp_path / "last", "--data", "x", "--number", "1")
+    assert refused.returncode == 2
+    assert "has no backups of" in refused.stderr
+
+
 def test_backup_does_not_hold_up_the_gateway(
     gateway: MemoryGateway, tidegate: Command, tmp_path: Path
 ) -> None:

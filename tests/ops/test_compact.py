@@ -81,7 +81,7 @@ def test_what_an_interrupted_attempt_left_is_no_hindrance(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("storage.copies._sync", fail)
+        patched.setattr("storage.copies.sync", fail)
         with pytest.raises(StorageError, match="No space left"):
             compact(gateway.data)
     assert ".compact" not in names(gateway.data)

@@ -118,7 +118,7 @@ def test_a_failed_copy_leaves_nothing(
     def fail(path: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("storage.copies._sync", fail)
+    monkeypatch.setattr("storage.copies.sync", fail)
     (tmp_path / "place").mkdir()
     with pytest.raises(StorageError, match="No space left"):
         back_up(folder.path, tmp_path / "place" / "backup")

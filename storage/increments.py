@@ -1,0 +1,272 @@
+"""Backups that write only what has changed since the one before, side by side in one folder.
+
+LMDB never changes a page that the last commit needs: a commit writes other pages. So two copies of a data file differ
+in about as many pages as were written between them, and the pages that differ are all that the second one has to keep.
+
+    NNNN.pages    of each page that differs from number NNNN - 1: page number 8 | the page
+    NNNN.hashes   of every page of the data file: BLAKE2b of 16 bytes
+    NNNN.json     the backup itself: it counts once this is there, and the disk has the other two
+
+Number 0000 has all pages. A data file is put together from the numbers up to one, and is that of the backup when every
+page has the hash that is noted.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from hashlib import blake2b, sha256
+from pathlib import Path
+from typing import Final
+
+import lmdb
+
+from storage.copies import DATA_FILE, new_folder, reading, sync
+from storage.errors import DataFolderError, StorageError
+
+FORMAT: Final = 1
+"""Of the three files; later ones are refused."""
+
+_HASH_SIZE: Final = 16
+_NUMBER_SIZE: Final = 8
+
+
+@dataclass(frozen=True)
+class Increment:
+    """One backup of a chain. `taken_ms` is when it began, epoch ms; `changed` is how many of its pages it keeps itself;
+    `before` is the digest of the hashes of the backup before it, which it builds on."""
+
+    number: int
+    taken_ms: int
+    page_size: int
+    pages: int
+    changed: int
+    digest: str
+    before: str | None
+    format: int = FORMAT
+
+    @property
+    def size(self) -> int:
+        """Bytes that it keeps."""
+        return self.changed * (_NUMBER_SIZE + self.page_size) + self.pages * _HASH_SIZE
+
+
+def is_chain(folder: Path) -> bool:
+    """Whether a folder has such backups."""
+    return _path(folder, 0, "json").is_file()
+
+
+def read_chain(folder: Path) -> list[Increment]:
+    """All backups of a folder, the first one first.
+
+    :raises DataFolderError: when they do not build on each other.
+    """
+    numbers = sorted(int(file.stem) for file in folder.glob("*.json") if file.stem.isdigit())
+    chain: list[Increment] = []
+    for number in numbers:
+        try:
+            found = Increment(**json.loads(_path(folder, number, "json").read_text()))
+        except (OSError, ValueError, TypeError) as error:
+            raise DataFolderError(f"{_path(folder, number, 'json')} cannot be read") from error
+        if found.format != FORMAT:
+            raise DataFolderError(f"{folder} was written by a later version of Tidegate")
+        before = chain[-1].digest if chain else None
+        if number != len(chain) or found.number != number or found.before != before:
+            raise DataFolderError(
+                f"{folder}: backup {number:04} does not build on the one before it"
+            )
+        chain.append(found)
+    return chain
+
+
+def back_up_changes(data: Path, folder: Path) -> Increment:
+    """Add a backup to a folder, which is made when it is missing; a gateway may serve meanwhile.
+
+    The whole data file is read, and what has changed since the last backup is written.
+
+    :raises DataFolderError: when there is nothing to copy, or the folder has other things than such backups.
+    :raises StorageError: when it could not be written; then the backups before it are as they were.
+    """
+    with reading(data, older=True) as environment, _locked(folder):
+        chain = read_chain(folder)
+        number = len(chain)
+        page_size = environment.stat()["psize"]
+        before: bytes = b""
+        if chain:
+            if chain[-1].page_size != page_size:
+                raise DataFolderError(f"{folder} has backups of a machine with other pages")
+            before = _read_hashes(folder, chain[-1])
+        taken_ms = time.time_ns() // 1_000_000
+        pages = changed = 0
+        digest = sha256()
+        try:
+            with (
+                _path(folder, number, "pages").open("wb") as kept,
+                _path(folder, number, "hashes").open("wb") as hashes,
+            ):
+                for pages, page in enumerate(_pages(environment, page_size), 1):
+                    own = _hash(page)
+                    hashes.write(own)
+                    digest.update(own)
+                    at = (pages - 1) * _HASH_SIZE
+                    if before[at : at + _HASH_SIZE] != own:
+                        kept.write((pages - 1).to_bytes(_NUMBER_SIZE) + page)
+                        changed += 1
+                for file in (kept, hashes):
+                    file.flush()
+                    os.fsync(file.fileno())
+            made = Increment(
+                number,
+                taken_ms,
+                page_size,
+                pages,
+                changed,
+                digest.hexdigest(),
+                chain[-1].digest if chain else None,
+            )
+            _write_last(folder, made)
+        except (OSError, lmdb.Error) as error:
+            for kind in ("pages", "hashes"):
+                _path(folder, number, kind).unlink(missing_ok=True)
+            raise StorageError(f"{folder} could not be written: {error}") from error
+        return made
+
+
+def restore_changes(folder: Path, data: Path, number: int | None = None) -> int:
+    """Make a data folder of a backup and those that it builds on.
+
+    :param number: which one; the last one unless given.
+    :returns: the size of the data file, in bytes.
+    :raises DataFolderError: when there is no such backup, or a page is not as it was.
+    :raises StorageError: when the data folder could not be written.
+    """
+    chain = read_chain(folder)
+    if not chain:
+        raise DataFolderError(f"{folder} has no backups")
+    if number is not None and not 0 <= number < len(chain):
+        raise DataFolderError(f"{folder} has the backups 0 to {len(chain) - 1}, not {number}")
+    wanted = chain[: number + 1] if number is not None else chain
+    last = wanted[-1]
+    hashes = _read_hashes(folder, last)
+    with new_folder(data) as unfinished:
+        with (unfinished / DATA_FILE).open("w+b") as file:
+            file.truncate(last.pages * last.page_size)
+            for one in wanted:
+                for page_number, page in _kept(folder, one):
+                    if page_number < last.pages:
+                        file.seek(page_number * last.page_size)
+                        file.write(page)
+            file.seek(0)
+            for at in range(0, len(hashes), _HASH_SIZE):
+                if _hash(file.read(last.page_size)) != hashes[at : at + _HASH_SIZE]:
+                    raise DataFolderError(
+                        f"{folder}: page {at // _HASH_SIZE} of backup {last.number:04} is not as it was"
+                    )
+        sync(unfinished / DATA_FILE)
+        return last.pages * last.page_size
+
+
+def _hash(page: bytes) -> bytes:
+    return blake2b(page, digest_size=_HASH_SIZE).digest()
+
+
+def _path(folder: Path, number: int, kind: str) -> Path:
+    return folder / f"{number:04}.{kind}"
+
+
+def _read_hashes(folder: Path, one: Increment) -> bytes:
+    path = _path(folder, one.number, "hashes")
+    try:
+        hashes = path.read_bytes()
+    except OSError as error:
+        raise DataFolderError(f"{path} cannot be read: {error.strerror}") from error
+    if len(hashes) != one.pages * _HASH_SIZE or sha256(hashes).hexdigest() != one.digest:
+        raise DataFolderError(f"{path} is not as it was: begin anew in another folder")
+    return hashes
+
+
+def _kept(folder: Path, one: Increment) -> Iterator[tuple[int, bytes]]:
+    """The pages that a backup keeps itself, with their numbers."""
+    path = _path(folder, one.number, "pages")
+    size = _NUMBER_SIZE + one.page_size
+    try:
+        with path.open("rb") as file:
+            for _ in range(one.changed):
+                row = file.read(size)
+                if len(row) != size:
+                    raise DataFolderError(f"{path} is too short")
+                yield int.from_bytes(row[:_NUMBER_SIZE]), row[_NUMBER_SIZE:]
+    except OSError as error:
+        raise DataFolderError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _pages(environment: lmdb.Environment, page_size: int) -> Iterator[bytes]:
+    """Every page of the data file as the last commit left it: what LMDB's own copy of it has, free pages too.
+
+    LMDB keeps writers out while it copies its first two pages, which a pipe takes at once.
+    """
+    output, into = os.pipe()
+    failures: list[lmdb.Error] = []
+
+    def copy() -> None:
+        try:
+            environment.copyfd(into)
+        except lmdb.Error as error:
+            failures.append(error)
+        finally:
+            os.close(into)
+
+    copying = threading.Thread(target=copy)
+    copying.start()
+    try:
+        with os.fdopen(output, "rb", buffering=1 << 20) as file:
+            while page := file.read(page_size):
+                yield page
+    finally:
+        copying.join()
+    if failures:
+        raise StorageError(f"the data file could not be read: {failures[0]}")
+
+
+def _write_last(folder: Path, made: Increment) -> None:
+    """Let a backup count, once the disk has the rest of it."""
+    sync(folder)
+    unfinished = folder / f".{made.number:04}.json"
+    with unfinished.open("w") as file:
+        json.dump(asdict(made), file)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.rename(_path(folder, made.number, "json"))
+    sync(folder)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep other backups from the folder."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not is_chain(folder) and any(file.suffix not in _OURS for file in folder.iterdir()):
+            raise DataFolderError(
+                f"{folder} has other things in it: choose a folder for backups alone"
+            )
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise DataFolderError(f"cannot write to {folder}: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise DataFolderError(f"another backup is being made in {folder}") from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+_OURS: Final = (".pages", ".hashes", ".json")
+"""What a first backup leaves that was killed."""

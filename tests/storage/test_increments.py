@@ -1,0 +1,216 @@
+"""Incremental backups: each is, put together, the data file of its moment, and what is damaged is found."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from storage import (
+    DataFolderError,
+    Increment,
+    StorageError,
+    Store,
+    abort,
+    back_up_changes,
+    find_faults,
+    is_chain,
+    read_chain,
+    remove_expired,
+    restore_changes,
+)
+from storage.environment import Tables
+from tests.storage.folder import Folder
+from tests.storage.sample import Sample, fire, hold, send
+
+BACK_UP = """
+import sys
+from pathlib import Path
+from storage import back_up_changes
+back_up_changes(Path(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+Contents = dict[str, list[tuple[bytes, bytes]]]
+
+
+def contents(data: Path) -> Contents:
+    """Every row of every table."""
+    with lmdb.open(str(data), max_dbs=32, readonly=True, map_size=1 << 28) as environment:
+        rows: Contents = {}
+        for name in Tables._fields:
+            table = environment.open_db(name.encode(), create=False)
+            with environment.begin() as txn:
+                rows[name] = list(txn.cursor(db=table))
+        return rows
+
+
+def work(store: Store, random_: random.Random, step: int) -> None:
+    """Something of everything that adds, changes and deletes rows."""
+    for number in range(random_.randrange(200)):
+        name = b"%d-%d" % (step, number)
+        message = Sample(name, queue=number % 3, keys=(b"k",), body=random_.randbytes(200))
+        if random_.random() < 0.3:
+            send(store, message, step * 1_000)
+        else:
+            hold(store, message, step * 1_000 + random_.randrange(20_000), step * 1_000)
+        if random_.random() < 0.2:
+            abort(store, name, step * 1_000)
+    store.commit()
+    fire(store, step * 1_000)
+    remove_expired(store, (step - 3) * 1_000, 1_000, lambda topic: False)
+    store.commit()
+
+
+def restored(folder: Path, data: Path, number: int | None = None) -> Contents:
+    """What a backup has; its folder must be sound."""
+    restore_changes(folder, data, number)
+    found = contents(data)
+    copy = Folder(data)
+    assert find_faults(copy.open()) == []
+    copy.close()
+    return found
+
+
+@pytest.fixture
+def chain(folder: Folder, tmp_path: Path) -> tuple[Path, list[Contents]]:
+    """Eight backups, and what the store held at each."""
+    random_ = random.Random(5)
+    held = []
+    for step in range(1, 9):
+        store = folder.open(inbox_size=random_.choice((1, 10, 1_000)))
+        work(store, random_, step)
+        folder.close()
+        back_up_changes(folder.path, tmp_path / "backups")
+        held.append(contents(folder.path))
+    return tmp_path / "backups", held
+
+
+def test_each_backup_is_what_was_there(chain: tuple[Path, list[Contents]], tmp_path: Path) -> None:
+    backups, held = chain
+    for number, expected in enumerate(held):
+        assert restored(backups, tmp_path / f"again{number}", number) == expected
+    assert restored(backups, tmp_path / "last") == held[-1]
+
+
+def test_only_what_changed_is_kept(folder: Folder, tmp_path: Path) -> None:
+    store = folder.open()
+    for number in range(3_000):
+        hold(store, Sample(b"%d" % number, body=b"x" * 500), 10_000)
+    store.commit()
+    folder.close()
+    first = back_up_changes(folder.path, tmp_path / "backups")
+    assert first.changed == first.pages > 400
+    again = back_up_changes(folder.path, tmp_path / "backups")
+    assert again.changed == 0
+    store = folder.open()
+    hold(store, Sample(b"one more"), 20_000)
+    folder.close()
+    later = back_up_changes(folder.path, tmp_path / "backups")
+    assert 0 < later.changed < 60
+    assert [one.number for one in read_chain(tmp_path / "backups")] == [0, 1, 2]
+    assert later.size == sum(
+        (tmp_path / "backups" / f"0002.{kind}").stat().st_size for kind in ("pages", "hashes")
+    )
+
+
+def test_a_gateway_may_write_meanwhile(folder: Folder, tmp_path: Path) -> None:
+    """Each backup has the last commit before it, and nothing of an open batch."""
+    store = folder.open()
+    random_ = random.Random(7)
+    for step in range(1, 4):
+        work(store, random_, step)
+        hold(store, Sample(b"not committed %d" % step), 50_000)
+        subprocess.run([sys.executable, "-c", BACK_UP, folder.path, tmp_path / "b"], check=True)
+        store.commit()
+        before = f"not committed {step}".encode()
+        copy = restored(tmp_path / "b", tmp_path / f"again{step}")
+        ids = [key for key, _ in copy["ids"]]
+        assert any(key.startswith(b"%d-" % step) for key in ids)
+        assert not any(key.startswith(before) for key in ids)
+
+
+def flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(bytes(data))
+
+
+def shorten(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("harm", [flip, shorten, Path.unlink], ids=["flip", "shorten", "remove"])
+@pytest.mark.parametrize("kind", ["pages", "hashes", "json"])
+def test_a_damaged_backup_is_refused(
+    chain: tuple[Path, list[Contents]], tmp_path: Path, harm: Callable[[Path], None], kind: str
+) -> None:
+    """Nothing is restored that is not as it was."""
+    backups, _ = chain
+    harm(backups / f"0000.{kind}")
+    with pytest.raises(DataFolderError):
+        restore_changes(backups, tmp_path / "again", 0)
+    assert not (tmp_path / "again").exists()
+
+
+def test_a_backup_that_lacks_one_before_it_is_refused(
+    chain: tuple[Path, list[Contents]], tmp_path: Path
+) -> None:
+    backups, held = chain
+    (backups / "0003.pages").unlink()
+    with pytest.raises(DataFolderError, match=r"0003\.pages cannot be read"):
+        restore_changes(backups, tmp_path / "again")
+    assert restored(backups, tmp_path / "before", 2) == held[2]
+    (backups / "0003.json").unlink()
+    with pytest.raises(DataFolderError, match="0004 does not build on the one before it"):
+        restore_changes(backups, tmp_path / "again")
+    with pytest.raises(DataFolderError, match="has no backups"):
+        restore_changes(tmp_path / "before", tmp_path / "again")
+
+
+def test_a_backup_that_is_cut_short_does_not_count(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.open()
+    folder.close()
+    backups = tmp_path / "backups"
+    back_up_changes(folder.path, backups)
+
+    def fail(path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("storage.increments.sync", fail)
+        with pytest.raises(StorageError, match="No space left"):
+            back_up_changes(folder.path, backups)
+    assert len(read_chain(backups)) == 1
+    # As a kill leaves it.
+    (backups / "0001.pages").write_bytes(b"half of it")
+    assert back_up_changes(folder.path, backups).number == 1
+    assert restored(backups, tmp_path / "again") == contents(folder.path)
+
+
+def test_what_is_no_folder_for_backups_is_refused(folder: Folder, tmp_path: Path) -> None:
+    folder.open()
+    folder.close()
+    with pytest.raises(DataFolderError, match="has other things in it"):
+        back_up_changes(folder.path, folder.path)
+    with pytest.raises(DataFolderError, match="is not a data folder"):
+        back_up_changes(tmp_path / "none", tmp_path / "backups")
+    assert not (tmp_path / "backups").exists()
+    assert not is_chain(folder.path)
+    made = back_up_changes(folder.path, tmp_path / "backups")
+    with pytest.raises(DataFolderError, match="has the backups 0 to 0, not 1"):
+        restore_changes(tmp_path / "backups", tmp_path / "again", 1)
+    with pytest.raises(DataFolderError, match="is not empty"):
+        restore_changes(tmp_path / "backups", folder.path)
+    file = tmp_path / "backups" / "0000.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 2}))
+    with pytest.raises(DataFolderError, match="by a later version"):
+        read_chain(tmp_path / "backups")
+    assert isinstance(made, Increment)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import importlib.util
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, TypeVar
 
 import rich_click as click
 
@@ -20,6 +21,11 @@ from gateway.fsck import fsck
 _FAULTY: Final = 4
 _TELL_EVERY_S: Final = 1.0
 """How often a long piece of work says on standard error how far it is."""
+
+_LOOK_EVERY: Final = 1_000
+"""Messages of an export after which the time is looked at."""
+
+_Message = TypeVar("_Message")
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -35,6 +41,16 @@ _data = click.option(
 
 def _tell(text: str) -> None:
     click.echo(text, err=True)
+
+
+def _told(messages: Iterable[_Message]) -> Iterator[_Message]:
+    """The same messages, while standard error is told how many there were."""
+    told = time.monotonic()
+    for count, message in enumerate(messages, 1):
+        yield message
+        if count % _LOOK_EVERY == 0 and time.monotonic() - told > _TELL_EVERY_S:
+            told = time.monotonic()
+            _tell(f"{count:,} messages so far")
 
 
 def _must_exist(data: Path) -> None:
@@ -179,9 +195,9 @@ def export(data: Path, target: IO[bytes], form: str | None) -> None:
     if _is_parquet(form, target):
         from gateway.parquet import write_held
 
-        count = write_held(export_held(data), target)
+        count = write_held(_told(export_held(data)), target)
     else:
-        for line in export_lines(data):
+        for line in _told(export_lines(data)):
             target.write(line)
             count += 1
     target.flush()

@@ -762,7 +762,7 @@ STEPS = st.lists(
 @settings(
     max_examples=25,
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.integers(1_000, 9_000), STEPS)
 def test_whatever_happens_each_time_fires_once(

@@ -34,7 +34,10 @@ from tests.spark.making import (
 )
 
 NOW_NS = 1_700_000_000_000_000_000
-ONE_FILE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+ONE_FILE = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=60,
+)
 SYN, ACK, RST = dpkt.tcp.TH_SYN, dpkt.tcp.TH_ACK, dpkt.tcp.TH_RST
 
 

@@ -35,7 +35,9 @@ from tests.spark.making import (
 )
 
 NOW_NS = 1_700_000_000_000_000_000
-ONE_FILE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+ONE_FILE = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 
 def read_capture(file: Path, folder: Path) -> Tables:

@@ -49,7 +49,7 @@ def test_the_whole_path(
     with GatewayProcess(tmp_path / "data") as gateway:
         broker = real_broker.namesrv_address
         targets = {"tidegate": gateway.address, BASELINE: broker, AGAIN: broker}
-        lines = jobs(tmp_path, recorded, targets, candidate="tidegate", speed=4.0, patience=2.0)
+        lines = jobs(tmp_path, recorded, targets, candidate="tidegate", speed=8.0, patience=2.0)
         statuses = [status_of(line) for line in lines]
     # What the gateway does differently on purpose is found by `compare`.
     assert [line[0] for line, status in zip(lines, statuses, strict=True) if status] == ["compare"]

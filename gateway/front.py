@@ -194,8 +194,6 @@ class Question:
     def _finish(self) -> None:
         answers = {link.broker: answer for link, answer in self._answers.items()}
         whole = self._merge.decide(answers, self._command)
-        if whole.code == ResponseCode.SUCCESS:
-            self._done(self._command)
         self._client.send(
             encode_response(
                 self._command.opaque,
@@ -205,3 +203,5 @@ class Question:
                 body=whole.body,
             )
         )
+        if whole.code == ResponseCode.SUCCESS:
+            self._done(self._command)

@@ -122,6 +122,8 @@ def _parse(data: bytes) -> Reply:
     """
     response = http.client.HTTPResponse(cast(Any, _Received(data)))
     response.begin()
+    if response.length is None:
+        raise http.client.HTTPException("the answer does not say how long it is")
     return Reply(response.status, response.read())
 
 

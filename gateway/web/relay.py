@@ -52,9 +52,9 @@ class OpenDoor:
     def admit(self, method: str, header: Header, peer: str) -> Asker:
         """Who asks: see `Doorkeeper.admit`."""
         given = {name: header(name) for name in PASSED_ON}
-        return ForwardedAsker(
-            {name: text for name, text in given.items() if text is not None}, peer
-        )
+        # A header is one line, whatever somebody has put into its value.
+        known = {name: " ".join(text.split()) for name, text in given.items() if text is not None}
+        return ForwardedAsker(known, peer)
 
 
 class Relay:

@@ -1,0 +1,106 @@
+"""A worker's own HTTP port, as the leader asks it: what is sent, and what an answer can be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from twisted.internet.error import ConnectionDone
+from twisted.internet.testing import MemoryReactorClock, StringTransport
+from twisted.python.failure import Failure
+
+from gateway.setting_values import HostPort
+from gateway.web.relay import OpenDoor, Reply
+from gateway.worker_port import PATIENCE, WorkerPort
+
+NOTHING: list[Reply | None] = []
+GONE: Any = Failure(ConnectionDone())  # type: ignore[no-untyped-call]
+
+
+class Asked:
+    """A request that was made, and what came of it."""
+
+    def __init__(self, *, headers: dict[str, str] | None = None, body: bytes = b"") -> None:
+        self.reactor: Any = MemoryReactorClock()  # type: ignore[no-untyped-call]
+        port = WorkerPort(self.reactor, tls=False)
+        port.address = HostPort("127.0.0.1", 9_878)
+        self.answers: list[Reply | None] = []
+        port.ask("POST", "/api/v1/x?a=b", headers or {}, body).addCallback(self.answers.append)
+        self.host, self.port, factory, *_ = self.reactor.tcpClients[0]
+        self.factory: Any = factory
+        self.transport: Any = StringTransport()  # type: ignore[no-untyped-call]
+
+    def connected(self) -> Any:
+        """The connection, as the worker has taken it."""
+        protocol = self.factory.buildProtocol(None)
+        protocol.makeConnection(self.transport)
+        return protocol
+
+    def told(self, *data: bytes) -> list[Reply | None]:
+        """The answer after the worker has said this and closed the connection."""
+        protocol = self.connected()
+        for piece in data:
+            protocol.dataReceived(piece)
+        assert self.answers == NOTHING
+        protocol.connectionLost(GONE)
+        return self.answers
+
+
+def test_a_request_is_one_connection() -> None:
+    asked = Asked(headers={"host": "localhost:9877", "authorization": "Bearer x"}, body=b"{}")
+    asked.connected()
+    assert (asked.host, asked.port) == ("127.0.0.1", 9_878)
+    assert asked.transport.value().split(b"\r\n") == [
+        b"POST /api/v1/x?a=b HTTP/1.1",
+        b"host: localhost:9877",
+        b"authorization: Bearer x",
+        b"connection: close",
+        b"content-length: 2",
+        b"",
+        b"{}",
+    ]
+
+
+def test_an_answer_comes_in_pieces() -> None:
+    head = b"HTTP/1.1 409 Conflict\r\nContent-Length: 2\r\n\r\n"
+    assert Asked().told(head[:20], head[20:], b"o", b"k") == [Reply(409, b"ok")]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok", b"HTTP/1.1 200"],
+)
+def test_what_is_no_whole_answer_is_none(data: bytes) -> None:
+    assert Asked().told(data) == [None]
+
+
+def test_nobody_is_there() -> None:
+    asked = Asked()
+    asked.factory.clientConnectionFailed(None, GONE)
+    assert asked.answers == [None]
+
+
+def test_one_that_says_nothing_is_not_waited_for() -> None:
+    asked = Asked()
+    protocol = asked.connected()
+    asked.reactor.advance(PATIENCE - 1)
+    assert asked.answers == NOTHING
+    asked.reactor.advance(1)
+    assert asked.answers == [None]
+    protocol.dataReceived(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+    protocol.connectionLost(GONE)
+    assert asked.answers == [None]
+
+
+def test_one_that_has_not_said_where_it_is_does_not_answer() -> None:
+    reactor: Any = MemoryReactorClock()  # type: ignore[no-untyped-call]
+    answers: list[Reply | None] = []
+    WorkerPort(reactor, tls=False).ask("GET", "/", {}, b"").addCallback(answers.append)
+    assert (answers, reactor.tcpClients) == ([None], [])
+
+
+def test_a_header_stays_one_line() -> None:
+    given = {"authorization": "Bearer x\r\nx-evil: y", "cookie": "secret", "host": " localhost "}
+    asker: Any = OpenDoor(by_keys=False).admit("GET", given.get, "192.0.2.7")
+    assert asker.headers == {"authorization": "Bearer x x-evil: y", "host": "localhost"}
+    assert asker.host == "192.0.2.7"

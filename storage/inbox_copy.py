@@ -6,8 +6,8 @@ memory. The copy counts only while the transaction that wrote it is the file's l
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator
-from struct import Struct
 
 import lmdb
 
@@ -17,7 +17,7 @@ from storage.keys import TIMER_VALUE, pack_u64
 COPY = b"inbox"
 """Name in `meta`: transaction 8, and for each timer the size of its key 2 | key | value."""
 
-_SIZE = Struct(">H")
+_SIZE = struct.Struct(">H")
 
 
 def write_copy(
@@ -37,6 +37,14 @@ def has_copy(txn: lmdb.Transaction, tables: Tables) -> bool:
     """Whether the copy is there, and nothing has been written since."""
     copy = txn.get(COPY, db=tables.meta)
     return copy is not None and copy[:8] == pack_u64(txn.id())
+
+
+def is_copy_of(txn: lmdb.Transaction, tables: Tables, rows: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether the copy, which is there, can be read and has these timers."""
+    try:
+        return sorted(read_copy(txn, tables)) == sorted(rows)
+    except struct.error:
+        return False
 
 
 def read_copy(txn: lmdb.Transaction, tables: Tables) -> Iterator[tuple[bytes, bytes]]:

@@ -19,6 +19,7 @@ from storage.environment import ROOM_FACTOR, Environment
 from storage.errors import DataFolderError, StorageError
 from storage.evidence import RecordReader
 from storage.inbox import recover
+from storage.inbox_copy import has_copy, is_copy_of
 from storage.repairs import make_repairs
 from storage.shapes import find_misshapen
 
@@ -125,4 +126,7 @@ class Inspection:
     def _check(self, txn: lmdb.Transaction, progress: Progress | None) -> list[str]:
         tables = self._environment.tables
         inbox = list(recover(txn, tables, self._reader.terms_of))
-        return check(View(txn, tables, self._reader.terms_of, inbox), progress)
+        faults = check(View(txn, tables, self._reader.terms_of, inbox), progress)
+        if has_copy(txn, tables) and not is_copy_of(txn, tables, inbox):
+            faults.append("the timers that the last stop left are not those of the messages")
+        return faults

@@ -15,6 +15,8 @@ import lmdb
 from storage.changes import Changes, moment, text
 from storage.environment import Tables
 from storage.evidence import RecordReader
+from storage.inbox import recover
+from storage.inbox_copy import COPY, is_copy_of
 from storage.keys import (
     HELD_SPAN_MS,
     HELD_SPANS_OF_AN_HOUR,
@@ -53,6 +55,7 @@ def make_repairs(
     """
     changes = Changes(txn, tables, journal)
     _take_out_misshapen(changes)
+    _take_out_wrong_copy(changes, reader)
     pending = MessageRepairs(changes, reader, now_ms).make()
     _mend_held(changes)
     _mend_hours(changes)
@@ -176,6 +179,20 @@ def _mend_recurring(changes: Changes, now_ms: int) -> None:
         what = "fires" if key in expected else "does not fire"
         sentence = f"recurring {own!r}: {what} at {moment(next_ms)}"
         changes.make("planned", key, b"" if key in expected else None, sentence)
+
+
+def _take_out_wrong_copy(changes: Changes, reader: RecordReader) -> None:
+    """What the last stop left of the inbox: the next start finds the same in the messages."""
+    copy = changes.get("meta", COPY)
+    if copy is None or copy[:8] != pack_u64(changes.txn.id() - 1):
+        # Something was written since, and nobody reads it.
+        return
+    found = recover(changes.txn, changes.tables, reader.terms_of)
+    if not is_copy_of(changes.txn, changes.tables, found):
+        sentence = (
+            "the timers that the last stop left go: the next start tells them from the messages"
+        )
+        changes.make("meta", COPY, None, sentence)
 
 
 def _take_out_misshapen(changes: Changes) -> None:

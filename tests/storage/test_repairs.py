@@ -35,7 +35,8 @@ from storage import (
 )
 from storage.environment import Tables
 from storage.inbox import INBOX_SIZE
-from storage.keys import split_queue_key
+from storage.inbox_copy import COPY
+from storage.keys import pack_u64, split_queue_key
 from storage.pops import Pop
 from tests.storage.folder import Folder
 from tests.storage.sample import Sample, body_of, fire, hold, send, terms_of
@@ -370,6 +371,20 @@ def test_many_rows_are_lost_at_once(
     }
     everywhere = [*now.queued.values(), *now.pending, *now.aborted]
     assert len(everywhere) == len(set(everywhere))
+
+
+@pytest.mark.parametrize("left", [b"", b"\0", b"\0\x05short"])
+def test_timers_that_the_last_stop_left_are_checked(
+    wholes: dict[int, tuple[bytes, Held]], copy: Callable[[bytes], Path], left: bytes
+) -> None:
+    """They would be believed by the next start, as nothing was written behind them."""
+    file, holds = wholes[INBOX_SIZE]
+    data = copy(file)
+    change(data, "meta", lambda txn, db: txn.put(COPY, pack_u64(txn.id()) + left, db=db))
+    found = repair(data)
+    assert found.faults == ["the timers that the last stop left are not those of the messages"]
+    assert found.made == 1
+    assert now_held(data) == holds
 
 
 def test_rows_are_written_down_as_they_were(

@@ -40,7 +40,7 @@ _HA_DISTANCE: Final = 1
 _NAMESRV_DISTANCE: Final = 2
 
 _START_LIMIT_S: Final = 300
-_STOP_LIMIT_S: Final = 20
+_STOP_LIMIT_S: Final = 120
 _MOST_STARTS: Final = 5
 _PORT_IS_TAKEN: Final = "Address already in use"
 """What both say of that before they end, in the text of java.net.BindException."""

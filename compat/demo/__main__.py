@@ -20,7 +20,7 @@ from compat.demo.recording import SETTINGS, DemoError, record
 from compat.real_broker import RealBroker, RealBrokerError
 
 _LISTENING: Final = re.compile(r"listening on ([\d.]+:\d+)")
-_STOP_LIMIT_S: Final = 20
+_STOP_LIMIT_S: Final = 120
 _PATIENCE_S: Final = 10.0
 """Pulls that wait at the recording's end are waited for so long."""
 _DIFFERENT: Final = 3

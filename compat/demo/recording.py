@@ -18,7 +18,7 @@ from compat.demo.traffic import Tell, talk
 from compat.real_broker import PATIENT, RealBroker
 
 _LISTENING: Final = re.compile(r"listening on ([\d.]+:\d+)")
-_STOP_LIMIT_S: Final = 20
+_STOP_LIMIT_S: Final = 120
 _LINES_BEFORE_IT_LISTENS: Final = 20
 
 SETTINGS: Final = {**PATIENT, "transactionTimeOut": "3000", "transactionCheckInterval": "1000"}

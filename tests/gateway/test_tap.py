@@ -16,7 +16,7 @@ from gateway.wire.frames import FrameBuffer
 from recording.format import SUFFIX, Kind, read_capture
 from tests.gateway.memory import MemoryGateway
 
-LIMIT_S = 10
+LIMIT_S = 120
 
 
 def commands(folder: Path) -> list[tuple[Kind, int, int]]:

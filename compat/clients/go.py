@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Unpack
+from typing import Any, Unpack
 
-from compat.clients.base import Client, Consumer, Consuming, Puller, Reply
-from compat.clients.driver import PATIENCE_S, Driver
+from compat.clients.base import Client, Consumer, Consuming, Puller
+from compat.clients.driver import Driver
 from compat.toolchain import go_client
-
-_HEARTBEAT_S: Final = 1.5
 
 
 def go_driver() -> Driver:
@@ -39,12 +36,6 @@ class GoClient(Client):
         """`options` are those of Client."""
         settings = {"vipChannel": vip_channel, "trace": trace, "namespace": namespace}
         super().__init__(namesrv, driver, go_driver, settings=settings, **options)
-
-    def request(self, topic: str, body: bytes, timeout: float = PATIENCE_S, **wanted: Any) -> Reply:
-        """Like that of Client; a reply finds it only after its heartbeat, a second after its start."""
-        self._sender()
-        time.sleep(_HEARTBEAT_S)
-        return super().request(topic, body, timeout, **wanted)
 
     def consume(self, topic: str, group: str, **consuming: Unpack[Consuming]) -> Consumer:
         """Start a push consumer. There is no telling when it has its queues."""

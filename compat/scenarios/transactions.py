@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from compat.clients.driver import until
 from compat.scenarios.later import arrived
 from compat.scenarios.stage import ABLE, JAVA5, OFFICIAL, RAW, Stage, scenario
 from gateway.wire.codes import RequestCode
@@ -50,9 +51,15 @@ def request_and_reply(stage: Stage) -> None:
     """A request is answered by the consumer that gets it."""
     topic = stage.topic()
     stage.java().create_topic(topic, 1)
-    client = stage.able()
+    group = stage.topic("p")
+    client = stage.able(group=group)
     client.send(stage.topic("first"))  # Go does not say who it is before it has found a broker
     client.consume(topic, stage.topic("g"), reply=b"the answer")
+    raw, asked = stage.raw(), {"producerGroup": group}
+    until(
+        lambda: raw.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, asked).code == 0,
+        "the heartbeat by which the reply finds its way",
+    )
     reply = client.request(topic, b"the question")
     stage.see("reply", reply.body)
 

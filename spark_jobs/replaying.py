@@ -351,27 +351,31 @@ class Player:
         if not self._journal.claim(row["file"], row["position"]):
             self._finished.append(result | {"outcome": SENT_BEFORE})
             return
-        needed = ids_needed(row["code"], dict(row["ext"] or ()), row["body"] or b"")
-        if row["code"] in ACKS and any(one in self._teachers for one in needed):
-            # A pop may wait long, and consumers acknowledge beside whatever else they do.
-            task = asyncio.create_task(self._send_when_taught(needed, row, line, result))
-            self._later.add(task)
-            task.add_done_callback(self._later.discard)
-            return
-        await self._be_taught(needed)
-        self._send(row, line, result)
+        ext = dict(row["ext"] or ())
+        if self._teachers and (needed := ids_needed(row["code"], ext, row["body"] or b"")):
+            if row["code"] in ACKS and any(one in self._teachers for one in needed):
+                # A pop may wait long, and consumers acknowledge beside whatever else they do.
+                task = asyncio.create_task(self._send_when_taught(needed, row, ext, line, result))
+                self._later.add(task)
+                task.add_done_callback(self._later.discard)
+                return
+            await self._be_taught(needed)
+        self._send(row, ext, line, result)
 
     async def _send_when_taught(
         self,
         needed: Collection[str],
         row: Mapping[str, Any],
+        ext: Mapping[str, str],
         line: _Line,
         result: dict[str, Any],
     ) -> None:
         await self._be_taught(needed)
-        self._send(row, line, result)
+        self._send(row, ext, line, result)
 
-    def _send(self, row: Mapping[str, Any], line: _Line, result: dict[str, Any]) -> None:
+    def _send(
+        self, row: Mapping[str, Any], ext: Mapping[str, str], line: _Line, result: dict[str, Any]
+    ) -> None:
         if not line.is_open:
             self._finished.append(result | {"outcome": CLOSED})
             return
@@ -380,7 +384,7 @@ class Player:
             rewriter = self._rewriters[row["connection"]] = Rewriter(self._rules)
         changed = rewriter.request(
             row["code"],
-            dict(row["ext"] or ()),
+            ext,
             row["body"] or b"",
             row["asked_ns"] // 1_000_000,
             time.time_ns() // 1_000_000,
@@ -405,8 +409,7 @@ class Player:
         if row["flag"] & CommandFlag.ONEWAY:
             self._finished.append(result | {"outcome": ONEWAY})
             return
-        recorded = dict(row["answer_ext"] or ())
-        teaches = ids_told(row["code"], dict(row["ext"] or ()), recorded)
+        teaches = ids_told(row["code"], ext, dict(row["answer_ext"] or ()))
         sent = _Sent(row, result, rewriter, line, opaque, teaches)
         for taught in teaches:
             self._teachers[taught] = sent

@@ -7,8 +7,9 @@ made one: `gateway.merging` has the table.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 from twisted.internet.protocol import ClientCreator
@@ -31,16 +32,12 @@ PATIENCE: Final = 5.0
 class Link:
     """The way to one worker: a connection that is opened when something is to be asked, and kept.
 
-    :param broker: the worker's name.
     :param address: where the worker listens.
     """
 
     MOST_REMEMBERED: Final = 10_000
 
-    def __init__(
-        self, reactor: Any, factory: RemotingFactory, broker: str, address: HostPort
-    ) -> None:
-        self.broker = broker
+    def __init__(self, reactor: Any, factory: RemotingFactory, address: HostPort) -> None:
         creator: Any = ClientCreator
         self._creator = creator(reactor, factory.buildProtocol, address)
         self._address = address
@@ -84,6 +81,7 @@ class Front:
     """Answers at the shared address.
 
     :param make_factory: a factory of connections, given what to do with a command and with a lost connection.
+    :param brokers: the workers' names, in their order.
     :param changed: told of a change of settings that all workers have made (request 25).
     """
 
@@ -94,6 +92,7 @@ class Front:
             [Callable[[Command, RemotingConnection], None], Callable[[RemotingConnection], None]],
             RemotingFactory,
         ],
+        brokers: Iterable[str],
         changed: Callable[[Command], None],
     ) -> None:
         self._reactor = reactor
@@ -101,21 +100,22 @@ class Front:
         self._outgoing = Outgoing(reactor)
         self.clients = make_factory(self._asked, lambda _: None)
         self._to_workers = make_factory(self._outgoing.answered, self._outgoing.disconnected)
-        self._links: dict[int, Link] = {}
+        # None until a worker has listened for the first time.
+        self._links: dict[str, Link | None] = dict.fromkeys(brokers)
 
-    def joined(self, number: int, broker: str, address: HostPort) -> None:
+    def joined(self, broker: str, address: HostPort) -> None:
         """A worker listens: for the first time, or again where it did before."""
-        if number not in self._links:
-            self._links[number] = Link(self._reactor, self._to_workers, broker, address)
+        if self._links[broker] is None:
+            self._links[broker] = Link(self._reactor, self._to_workers, address)
 
     def _asked(self, command: Command, client: Peer) -> None:
         if command.is_response or command.is_oneway:
             return
-        links = [self._links[number] for number in sorted(self._links)]
+        links = self._links
         merge = MERGES.get(command.code)
         if merge is None and _sets_a_recurring_message(command):
             # It must be found where it is when it is set again, and recurs at one of them only.
-            merge, links = ONE_WORKER, links[:1]
+            merge, links = ONE_WORKER, dict(islice(links.items(), 1))
         if merge is None:
             remark = (
                 f"request type {command.code} is for one broker, and this is the address that several workers share; "
@@ -163,37 +163,40 @@ class Question:
         self._client = client
         self._merge = merge
         self._done = done
-        self._answers: dict[Link, Command | None] = {}
+        self._answers: dict[str, Command | None] = {}
         self._missing = 0
 
-    def put(self, links: list[Link]) -> None:
-        """Ask."""
+    def put(self, links: Mapping[str, Link | None]) -> None:
+        """Ask these workers; one that has never listened does not answer."""
         self._missing = len(links)
-        if not links:
-            self._finish()
         self._answers = dict.fromkeys(links)
-        for link in links:
-            link.use(partial(self._ask, link))
+        for broker, link in links.items():
+            if link is None:
+                self._answered(broker, None)
+            else:
+                link.use(partial(self._ask, broker, link))
 
-    def _ask(self, link: Link, connection: RemotingConnection | None) -> None:
+    def _ask(self, broker: str, link: Link, connection: RemotingConnection | None) -> None:
         if connection is None:
-            self._answered(link, None)
+            self._told(broker, link, None)
             return
         command = self._command
         self._outgoing.request(
             *(connection, command.code, command.ext(), command.body, PATIENCE),
-            partial(self._answered, link),
+            partial(self._told, broker, link),
         )
 
-    def _answered(self, link: Link, answer: Command | None) -> None:
-        self._answers[link] = link.answer(self._command, answer)
+    def _told(self, broker: str, link: Link, answer: Command | None) -> None:
+        self._answered(broker, link.answer(self._command, answer))
+
+    def _answered(self, broker: str, answer: Command | None) -> None:
+        self._answers[broker] = answer
         self._missing -= 1
         if not self._missing:
             self._finish()
 
     def _finish(self) -> None:
-        answers = {link.broker: answer for link, answer in self._answers.items()}
-        whole = self._merge.decide(answers, self._command)
+        whole = self._merge.decide(self._answers, self._command)
         self._client.send(
             encode_response(
                 self._command.opaque,

@@ -115,7 +115,7 @@ class Worker(ProcessProtocol):
         self._pause = FIRST_PAUSE
         # The process that follows has to be where clients know this one.
         self._set("--listen", address)
-        self._front.joined(self._number, self._broker, address)
+        self._front.joined(self._broker, address)
         if self._http is not None and http is not None:
             where = parse_host_port(http[1].decode())
             self._set("--http", where)
@@ -191,8 +191,9 @@ class Leader:
         self._reactor = reactor
         self._environment = dict(environment)
         self._logs = logs
-        self._front = Front(reactor, partial(remoting_factory, config, reactor), self._changed)
         names = [_broker_name(config, number) for number in range(config.workers)]
+        make_factory = partial(remoting_factory, config, reactor)
+        self._front = Front(reactor, make_factory, names, self._changed)
         self.http = SharedHttp(config, reactor, names) if config.http is not None else None
         """The shared HTTP port, if there is one."""
         self._port: Any = None

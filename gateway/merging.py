@@ -6,32 +6,28 @@ a part for each of them (`gateway.wire.cursors`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from struct import Struct
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
+from gateway.merged_pages import add_up, held_page, recurring_page
 from gateway.wire.admin_bodies import encode_changes, encode_table, parse_changes
 from gateway.wire.codes import RequestCode as Code
 from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import Command
-from gateway.wire.cursors import join_cursors, own_cursor
-from gateway.wire.messages import parse_offset_msg_id
+from gateway.wire.cursors import join_cursors
 from gateway.wire.pending_bodies import (
     AbortAnswer,
     BulkAnswer,
-    HeldMessage,
     HeldPage,
     PauseAnswer,
-    PausedTopic,
     PausedTopics,
     RescheduleAnswer,
 )
 from gateway.wire.recurring_bodies import (
     RecurringChange,
     RecurringList,
-    RecurringMessage,
     RecurringTimes,
 )
 
@@ -41,10 +37,6 @@ DEFAULT_LIMIT: Final = 100
 DEFAULT_TIMES: Final = 10
 """Most times where a request does not say (`NextRecurring`)."""
 
-_FIRED_PLACE = Struct(">QIQ")
-"""Where a page of fired messages ends: the time, the queue, the offset (`storage.scan_fired`)."""
-
-_Item = TypeVar("_Item")
 _Body = TypeVar("_Body")
 _Results = TypeVar("_Results", AbortAnswer, RescheduleAnswer)
 
@@ -175,70 +167,6 @@ def _settings(parts: Sequence[Part], _: Command) -> Whole:
 # --- messages that have not fired -------------------------------------------------------------------
 
 
-class _Listed(NamedTuple, Generic[_Item]):
-    """A worker's page of a list: what is on it by place, and the cursor of its next page."""
-
-    broker: str
-    items: list[tuple[bytes, _Item]]
-    cursor: str | None
-    behind: bytes = b""
-    """What a place ends with in a cursor that says to go on behind it."""
-
-
-def _one_page(
-    pages: Sequence[_Listed[_Item]], limit: int, given: str, *, backwards: bool = False
-) -> tuple[list[_Item], str | None]:
-    """A page of what all have, in the order of places, and its cursor.
-
-    A worker's cursor says up to where it has told everything. Behind the first of these places nobody knows what comes
-    between, so the page ends there, or at its limit. What a worker told beyond that it is asked for again.
-
-    :param given: the cursor that was asked with.
-    :param backwards: the last place comes first.
-    """
-    ends = [bytes.fromhex(page.cursor) for page in pages if page.cursor is not None]
-    end = (max if backwards else min)(ends, default=None)
-    known = [
-        (place, number, item)
-        for number, page in enumerate(pages)
-        for place, item in page.items
-        if end is None or (place >= end if backwards else place <= end)
-    ]
-    known.sort(key=lambda entry: entry[0], reverse=backwards)
-    told = known[: max(1, limit)]
-    cursors: dict[str, str] = {}
-    for number, page in enumerate(pages):
-        own = [place for place, owner, _ in told if owner == number]
-        if len(own) < len(page.items):
-            before = own_cursor(given, page.broker) or ""
-            cursors[page.broker] = (own[-1] + page.behind).hex() if own else before
-        elif page.cursor is not None:
-            cursors[page.broker] = page.cursor
-    return [item for _, _, item in told], join_cursors(cursors) or None
-
-
-def held_page(
-    pages: Sequence[tuple[str, HeldPage]], *, named: bool, state: str, limit: int, given: str
-) -> HeldPage:
-    """One page of what all hold, the next due first; of what fired or was aborted, the last one first.
-
-    :param pages: the workers' by their names.
-    :param named: whether it was asked by id or key.
-    :param state: what was asked for, see `Wanted`.
-    :param given: the cursor that was asked with.
-    """
-    place = _place_of_named if named else _PLACES[state]
-    # A worker's own cursor has the id of a pending message behind its place; none begins with this byte.
-    behind = b"\xff" if place is _place_of_pending else b""
-    listed = [
-        _Listed(broker, [(place(one), one) for one in page.messages], page.cursor, behind)
-        for broker, page in pages
-    ]
-    backwards = place in (_place_of_fired, _place_of_aborted)
-    messages, cursor = _one_page(listed, limit, given, backwards=backwards)
-    return HeldPage(messages, cursor, add_up(topic for _, page in pages for topic in page.paused))
-
-
 def _held(parts: Sequence[Part], command: Command) -> Whole:
     ext = command.ext()
     whole = held_page(
@@ -249,51 +177,6 @@ def _held(parts: Sequence[Part], command: Command) -> Whole:
         given=ext.get("cursor", ""),
     )
     return Whole(msgspec.json.encode(whole))
-
-
-# Where a message stands in the order of its worker's pages, as a cursor has it (`PendingMessages.select`).
-
-
-def _sequence(message: HeldMessage) -> bytes:
-    return parse_offset_msg_id(message.offset_msg_id)[1].to_bytes(8)
-
-
-def _place_of_named(message: HeldMessage) -> bytes:
-    return message.due_ms.to_bytes(8) + _sequence(message)
-
-
-def _place_of_pending(message: HeldMessage) -> bytes:
-    return message.due_ms.to_bytes(8) + message.topic.encode() + b"\0" + _sequence(message)
-
-
-def _place_of_fired(message: HeldMessage) -> bytes:
-    return _FIRED_PLACE.pack(message.moved_ms or 0, message.queue_id, message.queue_offset or 0)
-
-
-def _place_of_aborted(message: HeldMessage) -> bytes:
-    return (message.moved_ms or 0).to_bytes(8) + _sequence(message)
-
-
-_PLACES: Final = {
-    "pending": _place_of_pending,
-    "fired": _place_of_fired,
-    "aborted": _place_of_aborted,
-}
-
-
-def add_up(topics: Iterable[PausedTopic]) -> list[PausedTopic]:
-    """Each paused topic once: since its first pause, with what waits anywhere."""
-    found: dict[str, PausedTopic] = {}
-    for topic in topics:
-        known = found.setdefault(topic.topic, topic)
-        if known is not topic:
-            found[topic.topic] = msgspec.structs.replace(
-                known,
-                since_ms=min(known.since_ms, topic.since_ms),
-                waiting=known.waiting + topic.waiting,
-                resumed=known.resumed and topic.resumed,
-            )
-    return [found[name] for name in sorted(found)]
 
 
 def _outcomes(kind: type[_Results]) -> Callable[[Sequence[Part], Command], Whole]:
@@ -330,17 +213,6 @@ def _paused(parts: Sequence[Part], _: Command) -> Whole:
 # --- what recurs ------------------------------------------------------------------------------------
 
 
-def recurring_page(
-    pages: Sequence[tuple[str, RecurringList]], *, limit: int, given: str
-) -> RecurringList:
-    """One page of what recurs anywhere, by topic and name; the parameters are those of `held_page`."""
-    listed = [
-        _Listed(broker, [(_place_of_recurring(one), one) for one in page.recurring], page.cursor)
-        for broker, page in pages
-    ]
-    return RecurringList(*_one_page(listed, limit, given))
-
-
 def _recurring(parts: Sequence[Part], command: Command) -> Whole:
     ext = command.ext()
     whole = recurring_page(
@@ -349,10 +221,6 @@ def _recurring(parts: Sequence[Part], command: Command) -> Whole:
         given=ext.get("cursor", ""),
     )
     return Whole(msgspec.json.encode(whole))
-
-
-def _place_of_recurring(one: RecurringMessage) -> bytes:
-    return f"{one.topic}\0{one.name}".encode()
 
 
 def recurring_change(changes: Sequence[RecurringChange]) -> RecurringChange:

@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from gateway.clock import Clock
-from gateway.merging import held_page, recurring_change, recurring_page
+from gateway.merged_pages import held_page, recurring_page
+from gateway.merging import recurring_change
 from gateway.moments import write_moment
 from gateway.web.adding_up import add_groups, add_rates, add_timelines, add_topics
 from gateway.web.endpoints import ApiError, Asker, Endpoint

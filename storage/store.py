@@ -660,11 +660,11 @@ class Store:
             self.environment.close()
 
     def _leave_inbox(self) -> None:
-        with self.environment.view() as txn:
-            if has_copy(txn, self.tables):
-                return
-        # The next start does without.
+        # Where that fails, the next start does without.
         with suppress(StorageError, lmdb.Error):
+            with self.environment.view() as txn:
+                if has_copy(txn, self.tables):
+                    return
             write_copy(self.environment, self.tables, self.inbox.rows())
 
 

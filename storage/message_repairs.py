@@ -9,7 +9,6 @@ from storage.evidence import Evidence, Fate, RecordReader, Verdict
 from storage.inbox import MARK
 from storage.keys import (
     ENDS_VALUE,
-    HALF_VALUE,
     HELD_SPAN_MS,
     MAX_TOPIC,
     QUEUE_VALUE,
@@ -40,6 +39,8 @@ class MessageRepairs:
         self._changes = changes
         self._reader = reader
         self._now_ms = now_ms
+        self.halves: set[bytes] = set()
+        """The sequences, packed, of all halves of transactions, once the repairs are made."""
         # By their keys in `timers`.
         self._timers: dict[bytes, bytes] = {}
         self._waiting: dict[bytes, bytes] = {}
@@ -102,14 +103,13 @@ class MessageRepairs:
 
     def _judge_all(self, evidence: Evidence) -> None:
         aborts: set[bytes] = set()
-        halves: set[bytes] = set()
         for number in self._changes.keys("messages"):
             record = self._changes.get("messages", number)
             terms = self._terms(record) if record is not None else None
             if record is None or terms is None:
                 continue
             if self._reader.is_half(record):
-                halves.add(number)
+                self.halves.add(number)
                 continue
             verdict = evidence.judge(
                 int.from_bytes(number), record, terms, queue_prefix(terms.topic, terms.queue)
@@ -118,7 +118,6 @@ class MessageRepairs:
             if verdict.fate is Fate.ABORTED:
                 aborts.add(pack_u64(verdict.id_row.aborted_ms) + number)
         self._mend_aborted(aborts)
-        self._mend_halves(halves)
 
     def _follow(
         self,
@@ -172,30 +171,6 @@ class MessageRepairs:
         for key in sorted(aborts):
             sentence = f"message {int.from_bytes(key[8:])}: is noted as aborted"
             self._changes.make("aborted", key, b"", f"{sentence} at {moment(key[:8])}")
-
-    def _mend_halves(self, halves: set[bytes]) -> None:
-        """A half whose check is lost is checked at once."""
-        planned = {key[8:]: key[:8] for key in self._changes.keys("checks")}
-        checks: set[bytes] = set()
-        for number in self._changes.keys("halves"):
-            if number not in halves:
-                sentence = f"half {int.from_bytes(number)}: there is no such half: its row goes"
-                self._changes.make("halves", number, None, sentence)
-        for number in sorted(halves):
-            noted = self._changes.get("halves", number)
-            if noted is None:
-                check = planned.get(number, pack_u64(self._now_ms))
-                noted = HALF_VALUE.pack(int.from_bytes(check), 0)
-                sentence = f"half {int.from_bytes(number)}: its producer is asked"
-                self._changes.make("halves", number, noted, f"{sentence} at {moment(check)}")
-            checks.add(noted[:8] + number)
-        for key in self._changes.keys("checks"):
-            if key not in checks:
-                sentence = f"half {int.from_bytes(key[8:])}: a check that is none of it goes"
-                self._changes.make("checks", key, None, sentence)
-        for key in sorted(checks):
-            sentence = f"half {int.from_bytes(key[8:])}: is to be checked"
-            self._changes.make("checks", key, b"", f"{sentence} at {moment(key[:8])}")
 
     def _time_what_was_held(self) -> None:
         """A message that no table knows was still to fire where the counts of its span of time miss just such ones."""

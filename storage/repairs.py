@@ -18,6 +18,7 @@ from storage.evidence import RecordReader
 from storage.inbox import recover
 from storage.inbox_copy import COPY, is_copy_of
 from storage.keys import (
+    HALF_VALUE,
     HELD_SPAN_MS,
     HELD_SPANS_OF_AN_HOUR,
     PAUSE_VALUE,
@@ -56,7 +57,9 @@ def make_repairs(
     changes = Changes(txn, tables, journal)
     _take_out_misshapen(changes)
     _take_out_wrong_copy(changes, reader)
-    pending = MessageRepairs(changes, reader, now_ms).make()
+    messages = MessageRepairs(changes, reader, now_ms)
+    pending = messages.make()
+    _mend_halves(changes, messages.halves, now_ms)
     _mend_held(changes)
     _mend_hours(changes)
     _mend_totals(changes)
@@ -65,6 +68,33 @@ def make_repairs(
     _mend_pops(changes)
     _mend_recurring(changes, now_ms)
     return changes
+
+
+def _mend_halves(changes: Changes, halves: set[bytes], now_ms: int) -> None:
+    """A half whose check is lost is checked at once; where two times are told, at the earlier one."""
+    planned: dict[bytes, int] = {}
+    for key in changes.keys("checks"):
+        planned.setdefault(key[8:], int.from_bytes(key[:8]))
+    checks: set[bytes] = set()
+    for number in changes.keys("halves"):
+        if number not in halves:
+            sentence = f"half {int.from_bytes(number)}: there is no such half: its row goes"
+            changes.make("halves", number, None, sentence)
+    for number in sorted(halves):
+        noted = changes.get("halves", number)
+        noted_ms, made = HALF_VALUE.unpack(noted) if noted is not None else (None, 0)
+        told = [ms for ms in (noted_ms, planned.get(number)) if ms is not None]
+        check_ms = min(told, default=now_ms)
+        sentence = f"half {int.from_bytes(number)}: its producer is asked at {moment(check_ms)}"
+        changes.make("halves", number, HALF_VALUE.pack(check_ms, made), sentence)
+        checks.add(pack_u64(check_ms) + number)
+    for key in changes.keys("checks"):
+        if key not in checks:
+            sentence = f"half {int.from_bytes(key[8:])}: a check that is none of it goes"
+            changes.make("checks", key, None, sentence)
+    for key in sorted(checks):
+        sentence = f"half {int.from_bytes(key[8:])}: is to be checked"
+        changes.make("checks", key, b"", f"{sentence} at {moment(key[:8])}")
 
 
 def _mend_held(changes: Changes) -> None:

@@ -198,9 +198,9 @@ def rows_of(data: Path, table: str) -> list[tuple[bytes, bytes]]:
     return rows
 
 
-def delete(data: Path, table: str, key: bytes) -> None:
+def delete(data: Path, table: str, *keys: bytes) -> None:
     def how(txn: lmdb.Transaction, database: lmdb._Database) -> None:
-        assert txn.delete(key, db=database)
+        assert all(txn.delete(key, db=database) for key in keys)
 
     change(data, table, how)
 
@@ -347,12 +347,11 @@ def test_many_rows_are_lost_at_once(
     told = list(holds.queued)
     for table in random_.sample([name for name in TABLES if name != "messages"], 4):
         share = random_.choice((0.5, 1))
-        for key, _ in rows_of(data, table):
-            if random_.random() < share:
-                delete(data, table, key)
-                if table == "queues":
-                    topic, queue, offset = split_queue_key(key)
-                    told.remove((topic, queue, offset))
+        lost = [key for key, _ in rows_of(data, table) if random_.random() < share]
+        delete(data, table, *lost)
+        if table == "queues":
+            places = {split_queue_key(key) for key in lost}
+            told = [place for place in told if place not in places]
     before = rows_of(data, "messages")
     repair(data)
     now = now_held(data)

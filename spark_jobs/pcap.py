@@ -62,6 +62,7 @@ _CHAIN: Final = 4
 _NEAR_NS: Final = 24 * 60 * 60 * 10**9
 _WINDOW: Final = 1 << 20
 _NS: Final = 10**9
+_NO_TIME: Final = 1 << 63
 
 
 class Interface(msgspec.Struct, frozen=True):
@@ -393,6 +394,8 @@ class _Blocks:
             return Damage(position, stop - position, "a packet longer than its block")
         of = self._interfaces[number]
         time_ns = of.offset_s * _NS + ((high << 32) | low) * _NS // of.unit
+        if not 0 <= time_ns < _NO_TIME:
+            return Damage(position, stop - position, "a packet whose time cannot be")
         return Packet(position, time_ns, of.link, self._data[position + 28 : position + 28 + kept])
 
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from compat.clients.cpp import CppClient
-from compat.clients.driver import Outgoing
+from compat.clients.driver import ClientFailure, Outgoing, until
 from compat.clients.java import JavaClient
 from compat.java_tools import Mqadmin
 from compat.toolchain import has_cpp_client
@@ -115,7 +115,15 @@ def _transactions(java: JavaClient) -> int:
 
 def _look_up(java: JavaClient) -> None:
     sent = java.send(SHIPMENTS, b"find me", keys="findable", tags="red")
-    java.view(SHIPMENTS, sent.msg_id)
+
+    def is_found() -> bool:
+        try:
+            java.view(SHIPMENTS, sent.msg_id)
+        except ClientFailure:
+            return False  # a broker indexes what it has answered for, a little later
+        return True
+
+    until(is_found, "the message to be found by its id")
     puller = java.puller("demo-look-up")
     end = puller.offset(SHIPMENTS, 0, "max")
     puller.offset(SHIPMENTS, 0, "min")

@@ -174,12 +174,14 @@ def test_a_block_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     simple = block(3, struct.pack("<I", 60) + bytes(60))
     unknown = block(6, struct.pack("<IIIII", 7, 0, 0, 4, 4) + bytes(4))
     long = block(6, struct.pack("<IIIII", 0, 0, 0, 99, 99) + bytes(4))
-    file.write_bytes(data + simple + unknown + long)
-    *_, first, second, third = read_packets(file, layout_of(file))
-    assert [one.reason for one in (first, second, third) if isinstance(one, Damage)] == [
+    never = block(6, struct.pack("<IIIII", 0, 0xFFFFFFFF, 0, 4, 4) + bytes(4))
+    file.write_bytes(data + simple + unknown + long + never)
+    *_, first, second, third, last = read_packets(file, layout_of(file))
+    assert [one.reason for one in (first, second, third, last) if isinstance(one, Damage)] == [
         "a packet without a time",
         "a packet of interface 7, which is not described",
         "a packet longer than its block",
+        "a packet whose time cannot be",
     ]
 
 

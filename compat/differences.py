@@ -40,14 +40,18 @@ DIFFERENCES: Final[Sequence[Difference]] = (
     ),
     Difference(
         "The words of some other refusals: a queue that is none, a wrong time or filter, a batch in one "
-        "record.",
+        "record, a recall that is switched off.",
         "They name the setting, the property or the column in question. The code is the same.",
         (
             *("seen/no queues/remark", "seen/queue too high/remark"),
             *("seen/TIMER_*/remark", "seen/other kind/remark", "seen/22 /remark"),
             *("seen/INNER_NUM/remark", "seen/batch flag*/remark", "seen/unwrap flag and*/remark"),
+            "seen/no recall/remark",
         ),
-        ("sending.refusals*", "sending.names-of*", "later.*", "clients.checks*", "filters.*"),
+        (
+            *("sending.refusals*", "sending.names-of*", "later.*", "clients.checks*", "filters.*"),
+            "admin.settings*",
+        ),
     ),
     Difference(
         "A batch that cannot be read is an illegal message (13).",

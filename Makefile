@@ -6,7 +6,8 @@ SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-PYTEST := $(BIN)/python -m pytest
+# Two processes share the tests, each taking the next file: much of what they do is waiting for each other's programs.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Any of these that is new enough; PYTHON=... chooses.
 PYTHONS := $(or $(PYTHON),python3.13 python3.12 python3.11 python3.14 python3 python)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from compat.clients.cpp import cpp_driver
 from compat.clients.driver import Driver
@@ -15,8 +16,20 @@ from compat.toolchain import has_cpp_client
 from tests.browser import Browser, skip_without_browser
 
 # How long an example takes says only how busy the machine is.
-settings.register_profile("tests", deadline=None)
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
+
+LONGEST_FIRST: Final = ("tests/spark", "tests/compat", "tests/live", "tests/web", "tests/ops")
+"""Where most time goes by in waiting: what is left for the end is short, so that processes that share the tests by
+files end at about the same time."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        folder = item.nodeid.partition("::")[0].rpartition("/")[0]
+        return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")

@@ -211,6 +211,8 @@ def read_packet_file(
 def _opening(record: Record, run: str, pairer: Pairer) -> None:
     _, _, number, kind, data = record
     if kind == CLOSED:
+        if pairer.connection(number) is None:  # all that was said on it is before this part
+            pairer.open(number, f"{run}#{number}", None)
         pairer.close(number)
     elif kind == LOST:
         pairer.count("records that the recorder lost", int.from_bytes(data, "big"))

@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gateway.wire.commands import encode_command, encode_response
@@ -151,6 +151,7 @@ EVENTS = st.lists(
 @given(
     events=EVENTS, cuts=st.lists(st.integers(20, 2500), max_size=6), flipped=st.integers(0, 9000)
 )
+@example(events=[(2, 1, 2, 1), (2, 2, 1, 0), (2, 0, 2, 6)], cuts=[20], flipped=0)  # closed between
 @ONE_FILE
 def test_a_capture_in_parts_is_as_one(
     tmp_path: Path, events: list[tuple[int, int, int, int]], cuts: list[int], flipped: int

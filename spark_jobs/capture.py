@@ -30,6 +30,8 @@ _head = struct.Struct(">QIBI")
 _head_and_length = struct.Struct(">QIBII").unpack_from
 _LONGEST: Final = 16_777_216 + 4
 _LONGEST_NAME: Final = 1024
+_NO_TIME: Final = 1 << 63
+"""From here on a time is none, in the tables as elsewhere."""
 _NEAR_NS: Final = 24 * 60 * 60 * 1_000_000_000
 """A record within a day of the one before is believed to be one, where records are looked for."""
 
@@ -131,6 +133,7 @@ def _walk(
                 kind in (FROM_CLIENT, FROM_SERVER)
                 and length == inner + 4
                 and connection
+                and time_ns < _NO_TIME
                 and stop <= size
                 and length <= _LONGEST
             ):
@@ -154,9 +157,9 @@ def _end_of_record(data: mmap.mmap, position: int, size: int) -> int | None:
     """Where the record at a byte ends; None when there is none."""
     if position + _head.size > size:
         return None
-    _, connection, kind, length = _head.unpack_from(data, position)
+    time_ns, connection, kind, length = _head.unpack_from(data, position)
     end = position + _head.size + length
-    if kind > LOST or length > _LONGEST or end > size or connection == 0:
+    if kind > LOST or length > _LONGEST or end > size or connection == 0 or time_ns >= _NO_TIME:
         return None
     if kind in (FROM_CLIENT, FROM_SERVER):
         # A frame says its own length; when the two differ, one of them is damaged.

@@ -125,6 +125,17 @@ def test_a_flipped_bit_costs_little_and_is_told(tmp_path: Path, at: int, bit: in
     assert read.counts["frames"] >= 12 - 2
 
 
+def test_a_record_of_an_impossible_time_is_damage(tmp_path: Path) -> None:
+    data = bytearray(a_capture())
+    at = data.index(exchange(3)[0]) - 17
+    data[at] |= 0x80
+    file = tmp_path / "never.capture"
+    file.write_bytes(data)
+    read = read_capture(file, tmp_path)
+    assert read.counts["frames"] == 11
+    assert [(one["position"], one["reason"]) for one in read.asides] == [(at, "no record")]
+
+
 def busy_capture(events: list[tuple[int, int, int, int]]) -> bytes:
     """Requests, answers, one-way requests, openings and closings, as they are drawn."""
     records = []

@@ -158,7 +158,15 @@ def _number(text: str | None) -> int | None:
         value = int(text)
     except ValueError:
         return None
-    return value if -_LONG <= value < _LONG // 1000 else None
+    return value if abs(value) < _LONG // 2000 else None  # seconds from now fit in as well
+
+
+def _bounded(text: str, bits: int) -> int:
+    """A number of so many bits. Raises ValueError for any other."""
+    value = int(text)
+    if not -(1 << bits - 1) <= value < 1 << bits - 1:
+        raise ValueError(f"{text} is no number of {bits} bits")
+    return value
 
 
 def messages_of_pair(pair: Mapping[str, Any], levels: tuple[int, ...]) -> Iterator[dict[str, Any]]:
@@ -217,9 +225,9 @@ def _sent(
         "time_ns": pair["asked_ns"],
         "group": ext.get(fields["group"]),
         "topic": ext.get(fields["topic"]),
-        "queue_id": int(answer.get("queueId", ext.get(fields["queue"], "-1"))),
-        "born_ms": int(ext.get(fields["born"], "0")),
-        "reconsume_times": int(ext.get(fields["reconsumed"], "0")),
+        "queue_id": _bounded(answer.get("queueId", ext.get(fields["queue"], "-1")), 32),
+        "born_ms": _bounded(ext.get(fields["born"], "0"), 64),
+        "reconsume_times": _bounded(ext.get(fields["reconsumed"], "0"), 32),
     }
     if ext.get(fields["batch"]) in ("true", "1"):
         parts = [(item.body, item.properties) for item in split_batch(pair["body"])]
@@ -314,7 +322,7 @@ def _delivered(
             "time_ns": pair["answered_ns"],
             "group": ext["consumerGroup"],
             "topic": ext["topic"],
-            "queue_id": int(ext["queueId"]),
+            "queue_id": _bounded(ext["queueId"], 32),
         }
     if pair["answer_code"] != ResponseCode.SUCCESS:
         return

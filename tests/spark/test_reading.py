@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -255,9 +256,23 @@ def test_a_cut_log_is_told(tmp_path: Path) -> None:
         ("TIMER_DELIVER_MS\x019000\x02", ("time", 9_000, 9_000)),
         ("__STARTDELIVERTIME\x019000\x02", ("time", 9_000, 9_000)),
         ("TIMER_DELIVER_MS\x01soon\x02", (None, None, None)),
+        (f"TIMER_DELAY_SEC\x01{-(1 << 63)}\x02", (None, None, None)),
     ],
 )
 def test_when_a_message_is_asked_for(
     properties: str, expected: tuple[str | None, int | None, int | None]
 ) -> None:
     assert asked_time(properties, 1_000, LEVELS) == expected
+
+
+@pytest.mark.parametrize(("field", "value"), [("e", 1 << 31), ("g", 1 << 63), ("j", -(1 << 40))])
+def test_a_number_too_large_makes_a_send_unreadable(tmp_path: Path, field: str, value: int) -> None:
+    file = tmp_path / "large.capture"
+    ext = {"a": "G", "b": "orders", "i": "", field: str(value)}
+    file.write_bytes(capture_bytes([(NOW_NS, 1, 1, encode_command(310, 1, ext=ext, body=b"x"))]))
+    folder = tmp_path / "out"
+    part = Part(number=0, file=str(file), run="large", start=0, end=file.stat().st_size)
+    read_part(part, folder, LEVELS)
+    [event] = pq.read_table(folder / "messages").to_pylist()
+    assert event["event"] == "unreadable"
+    assert str(value) in event["reason"]

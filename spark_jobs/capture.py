@@ -29,7 +29,7 @@ LOST: Final = 4
 _head = struct.Struct(">QIBI")
 _head_and_length = struct.Struct(">QIBII").unpack_from
 _LONGEST: Final = 16_777_216 + 4
-_LONGEST_NAME: Final = 1024
+_LONGEST_NAME: Final = 256
 _NO_TIME: Final = 1 << 63
 """From here on a time is none, in the tables as elsewhere."""
 _NEAR_NS: Final = 24 * 60 * 60 * 1_000_000_000

@@ -168,6 +168,7 @@ def read_part(part: Part, folder: Path, levels: tuple[int, ...]) -> Receipt:
                 pairer.aside(record.position, None, record.size, record.reason)
             elif record[3] == OPENED or record[3] > FROM_SERVER:
                 _opening(record, part.run, pairer)
+                pairer.last_ns = record[1]  # as what begins behind it is told
             else:
                 position, time_ns, number, kind, data = record
                 connection = pairer.connection(number)

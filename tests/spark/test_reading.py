@@ -164,6 +164,7 @@ EVENTS = st.lists(
     events=EVENTS, cuts=st.lists(st.integers(20, 2500), max_size=6), flipped=st.integers(0, 9000)
 )
 @example(events=[(2, 1, 2, 1), (2, 2, 1, 0), (2, 0, 2, 6)], cuts=[20], flipped=0)  # closed between
+@example(events=[(1, 0, 1, 0), (1, 0, 1, 1)], cuts=[20], flipped=19)  # opened in another time
 @ONE_FILE
 def test_a_capture_in_parts_is_as_one(
     tmp_path: Path, events: list[tuple[int, int, int, int]], cuts: list[int], flipped: int

@@ -7,6 +7,7 @@ nothing of it. One thread calls.
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
@@ -19,7 +20,7 @@ from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 import lmdb
 
 from storage.environment import Environment, Tables
-from storage.errors import StorageError, StorageFullError
+from storage.errors import DataFolderError, StorageError, StorageFullError
 from storage.held import Held
 from storage.inbox import INBOX_SIZE, MARK, Inbox, recover
 from storage.inbox_copy import has_copy, read_copy, write_copy
@@ -114,6 +115,7 @@ class Store:
     :param terms_of: reads topic, id and keys out of a record, for retention, look-up and check.
     :param sync: see `Environment`.
     :param inbox_size: see `INBOX_SIZE`.
+    :raises DataFolderError: as from `Environment`, and when what is read at a start has no sense.
     """
 
     def __init__(
@@ -138,18 +140,27 @@ class Store:
         """Those of them, and of those from before, that have fired."""
         self.write_seconds = 0.0
         """How long the last commit took to write its pages and have the disk hold them."""
-        with self.environment.view() as txn:
-            self._next_sequence = self._committed_sequence = _first_free_sequence(txn, self.tables)
-            for key, value in txn.cursor(db=self.tables.offsets):
-                self._offsets[split_offset_key(key)] = U64.unpack(value)[0]
-            self.paused = PausedTopics(txn, self.tables)
-            copied = has_copy(txn, self.tables)
-            self.inbox = Inbox(
-                inbox_size,
-                read_copy(txn, self.tables) if copied else recover(txn, self.tables, terms_of),
-            )
-            self.held = Held(txn, self.tables, self.inbox.rows())
+        try:
+            with self.environment.view() as txn:
+                self._load(txn, inbox_size)
+        except (ValueError, struct.error) as error:
+            self.environment.close()
+            raise DataFolderError(
+                f"{path} is damaged ({error}): see 'tidegate fsck --data {path}'"
+            ) from error
         self._new_batch()
+
+    def _load(self, txn: lmdb.Transaction, inbox_size: int) -> None:
+        """Take into memory what is not read from the tables each time."""
+        tables = self.tables
+        self._next_sequence = self._committed_sequence = _first_free_sequence(txn, tables)
+        for key, value in txn.cursor(db=tables.offsets):
+            self._offsets[split_offset_key(key)] = U64.unpack(value)[0]
+        self.paused = PausedTopics(txn, tables)
+        copied = has_copy(txn, tables)
+        rows = read_copy(txn, tables) if copied else recover(txn, tables, self.terms_of)
+        self.inbox = Inbox(inbox_size, rows)
+        self.held = Held(txn, tables, self.inbox.rows())
 
     def _new_batch(self) -> None:
         self._txn: lmdb.Transaction | None = None

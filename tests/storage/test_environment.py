@@ -356,3 +356,19 @@ class TestFull:
                 store.commit()
         assert store.offset(b"g", TOPIC, 0) == 7
         assert folder.open().offset(b"g", TOPIC, 0) == 7
+
+
+@pytest.mark.parametrize("table", ["offsets", "paused", "totals"])
+def test_a_folder_that_makes_no_sense_is_refused_with_what_looks_through_it(
+    table: str, folder: Folder, tmp_path: Path
+) -> None:
+    store = folder.open()
+    with store.environment.lmdb.begin(write=True) as txn:
+        txn.put(b"x", b"y", db=getattr(store.tables, table))
+    folder.close()
+    path = folder.path.rename(tmp_path / "damaged")
+    with pytest.raises(DataFolderError, match=r"damaged.*tidegate fsck --data"):
+        Folder(path).open()
+    # It is not held on to.
+    with pytest.raises(DataFolderError, match="is damaged"):
+        Folder(path).open()

@@ -36,6 +36,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show in full why a first try failed: what passes in the second is not forgotten."""
+    for report in terminalreporter.stats.get("rerun", []):
+        terminalreporter.section(f"first try of {report.nodeid}")
+        terminalreporter.write_line(report.longreprtext)
+
+
 @pytest.fixture(scope="session")
 def drivers() -> Iterator[dict[Version, Driver]]:
     """A JVM for each generation of the Java client; whoever uses one starts it."""

@@ -9,17 +9,11 @@ from typing import Any
 import rich_click as click
 
 from gateway.asking import moment
+from gateway.data_folder import data_option
 
 
 @click.command()
-@click.option(
-    "--data",
-    required=True,
-    envvar="TIDEGATE_DATA",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="The gateway's data folder. Variable: TIDEGATE_DATA.",
-)
+@data_option
 @click.option("--who", metavar="NAME", help="Of this user, or from this address.")
 @click.option("--topic", metavar="TOPIC", help="About this topic.")
 @click.option("--id", "message_id", metavar="ID", help="About the message with this id.")

@@ -16,9 +16,9 @@ from typing import IO, Any, Final, TypeVar
 import rich_click as click
 
 from gateway.asking import address
+from gateway.data_folder import FAULTY, FOLDER, data_option, tell
 from gateway.fsck import fsck
 
-_FAULTY: Final = 4
 _TELL_EVERY_S: Final = 1.0
 """How often a long piece of work says on standard error how far it is."""
 
@@ -26,21 +26,6 @@ _LOOK_EVERY: Final = 1_000
 """Messages of an export after which the time is looked at."""
 
 _Message = TypeVar("_Message")
-
-_FOLDER = click.Path(path_type=Path, file_okay=False)
-
-_data = click.option(
-    "--data",
-    required=True,
-    envvar="TIDEGATE_DATA",
-    type=_FOLDER,
-    metavar="DIR",
-    help="The gateway's data folder. Variable: TIDEGATE_DATA.",
-)
-
-
-def _tell(text: str) -> None:
-    click.echo(text, err=True)
 
 
 def _told(messages: Iterable[_Message]) -> Iterator[_Message]:
@@ -50,23 +35,16 @@ def _told(messages: Iterable[_Message]) -> Iterator[_Message]:
         yield message
         if count % _LOOK_EVERY == 0 and time.monotonic() - told > _TELL_EVERY_S:
             told = time.monotonic()
-            _tell(f"{count:,} messages so far")
-
-
-def _must_exist(data: Path) -> None:
-    from storage import DataFolderError
-
-    if not (data / "data.mdb").is_file():
-        raise DataFolderError(f"{data} is not a data folder: it has no data.mdb")
+            tell(f"{count:,} messages so far")
 
 
 @click.command()
-@_data
+@data_option
 @click.option(
     "--to",
     "target",
     required=True,
-    type=_FOLDER,
+    type=FOLDER,
     metavar="DIR",
     help="A folder to be made; with --incremental one for all backups.",
 )
@@ -96,15 +74,15 @@ def backup(data: Path, target: Path, *, incremental: bool) -> None:
     if incremental:
         made = back_up_changes(data, target)
         changed = f"{made.changed:,} of {made.pages:,} pages"
-        _tell(f"{target}: backup {made.number:04}, {changed}, {show_size(made.size)}")
+        tell(f"{target}: backup {made.number:04}, {changed}, {show_size(made.size)}")
         return
     size = back_up(data, target)
-    _tell(f"{target}: {show_size(size)}")
+    tell(f"{target}: {show_size(size)}")
 
 
 @click.command()
 @click.option(
-    "--from", "source", required=True, type=_FOLDER, metavar="DIR", help="What `backup` made."
+    "--from", "source", required=True, type=FOLDER, metavar="DIR", help="What `backup` made."
 )
 @click.option(
     "--number",
@@ -112,7 +90,7 @@ def backup(data: Path, target: Path, *, incremental: bool) -> None:
     metavar="N",
     help="Which of the backups of `backup --incremental`. Default: the last one.",
 )
-@_data
+@data_option
 def restore(source: Path, data: Path, number: int | None) -> None:
     """Make a new data folder of a backup. One that holds anything is not touched.
 
@@ -133,11 +111,11 @@ def restore(source: Path, data: Path, number: int | None) -> None:
         raise click.UsageError(f"--number: {source} has no backups of `backup --incremental`")
     else:
         size = put_back(source, data)
-    _tell(f"{data}: {show_size(size)}; now 'tidegate fsck --data {data}' and start the gateway")
+    tell(f"{data}: {show_size(size)}; now 'tidegate fsck --data {data}' and start the gateway")
 
 
 @click.command()
-@_data
+@data_option
 def compact(data: Path) -> None:
     """Make a data file smaller: rewrite it without its free pages. No gateway may be serving from it.
 
@@ -152,7 +130,7 @@ def compact(data: Path) -> None:
     from storage import compact as rewrite
 
     sizes = rewrite(data)
-    _tell(f"{data}: {show_size(sizes.before)} before, {show_size(sizes.after)} now")
+    tell(f"{data}: {show_size(sizes.before)} before, {show_size(sizes.after)} now")
 
 
 _format = click.option(
@@ -173,7 +151,7 @@ def _is_parquet(form: str | None, file: IO[bytes]) -> bool:
 
 
 @click.command()
-@_data
+@data_option
 @click.option(
     "--to", "target", type=click.File("wb"), default="-", metavar="FILE", help="Default: -."
 )
@@ -201,7 +179,7 @@ def export(data: Path, target: IO[bytes], form: str | None) -> None:
             target.write(line)
             count += 1
     target.flush()
-    _tell(f"{count:,} messages")
+    tell(f"{count:,} messages")
 
 
 _to_server = click.option(
@@ -269,17 +247,17 @@ def import_(source: IO[bytes], form: str | None, server: tuple[str, int], timeou
                     click.echo(printable(f"{line.topic} {line.msg_id} due {line.due_ms}: {error}"))
                 if time.monotonic() - told > _TELL_EVERY_S:
                     told = time.monotonic()
-                    _tell(f"{sent:,} sent")
+                    tell(f"{sent:,} sent")
         except LineError as error:
             raise click.ClickException(str(error)) from None
         finally:
-            _tell(f"{sent:,} sent, {known:,} were there already, {refused:,} refused")
+            tell(f"{sent:,} sent, {known:,} were there already, {refused:,} refused")
     if refused:
-        sys.exit(_FAULTY)
+        sys.exit(FAULTY)
 
 
 @click.command()
-@_data
+@data_option
 @_to_server
 @_timeout
 def drain(data: Path, server: tuple[str, int], timeout: float) -> None:
@@ -298,9 +276,9 @@ def drain(data: Path, server: tuple[str, int], timeout: float) -> None:
     from gateway.draining import drain as hand_over
     from gateway.intake import terms_of
     from gateway.transfer import Sender
-    from storage import Store, count_recurring
+    from storage import Store, count_recurring, data_file
 
-    _must_exist(data)
+    data_file(data)
     store = Store(data, terms_of)
     recurring = count_recurring(store)
     sent = stay = 0
@@ -317,13 +295,13 @@ def drain(data: Path, server: tuple[str, int], timeout: float) -> None:
                 )
     finally:
         store.close()
-        _tell(f"{sent:,} handed over, {stay:,} refused")
+        tell(f"{sent:,} handed over, {stay:,} refused")
         if recurring:
-            _tell(
+            tell(
                 f"{recurring:,} recurring messages stay, as no other broker has such: docs/recurring.md"
             )
     if stay:
-        sys.exit(_FAULTY)
+        sys.exit(FAULTY)
 
 
 COMMANDS: Final[tuple[Any, ...]] = (

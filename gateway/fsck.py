@@ -12,29 +12,22 @@ from typing import TYPE_CHECKING, Final
 
 import rich_click as click
 
+from gateway.data_folder import FAULTY, FOLDER, data_option, tell
+
 if TYPE_CHECKING:
     from storage import Findings, Inspection
-
-_FAULTY: Final = 4
 
 MOST_SHOWN: Final = 100
 """Faults that are printed one by one, and repairs; with a damaged file there can be millions."""
 
 
 @click.command()
-@click.option(
-    "--data",
-    required=True,
-    envvar="TIDEGATE_DATA",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="The gateway's data folder. Variable: TIDEGATE_DATA.",
-)
+@data_option
 @click.option("--repair", is_flag=True, help="Repair what can be repaired, after asking.")
 @click.option("--yes", is_flag=True, help="Repair without asking.")
 @click.option(
     "--copy-to",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     metavar="DIR",
     help="A folder to be made, for a copy as it was before the repair. Default: beside the data folder.",
 )
@@ -59,33 +52,32 @@ def fsck(data: Path, *, repair: bool, yes: bool, copy_to: Path | None, no_copy: 
       tidegate fsck --data ./data --repair --yes --copy-to /backups/before-repair
     """
     from gateway.records import READER
-    from storage import DataFolderError, Inspection
+    from storage import Inspection, data_file
 
     if not repair and (yes or no_copy or copy_to is not None):
         raise click.UsageError("--yes, --copy-to and --no-copy go with --repair")
     if no_copy and copy_to is not None:
         raise click.UsageError("either --copy-to or --no-copy")
-    if not (data / "data.mdb").is_file():
-        raise DataFolderError(f"{data} is not a data folder: it has no data.mdb")
+    data_file(data)
     inspection = Inspection(data, READER, time.time_ns() // 1_000_000)
     try:
         found = inspection.find(_progress)
         if not found.faults:
-            _tell("no faults")
+            tell("no faults")
             return
         _show(found.faults, len(found.faults))
-        _tell(f"{len(found.faults):,} faults")
+        tell(f"{len(found.faults):,} faults")
         _foretell(found)
         if not repair:
-            _tell("restore a backup, or repair: see docs/disaster-recovery.md")
-            sys.exit(_FAULTY)
+            tell("restore a backup, or repair: see docs/disaster-recovery.md")
+            sys.exit(FAULTY)
         if not found.made:
-            sys.exit(_FAULTY)
+            sys.exit(FAULTY)
         if not yes:
             _confirm(data, found)
         _repair(inspection, data, copy_to, no_copy=no_copy)
         if found.left:
-            sys.exit(_FAULTY)
+            sys.exit(FAULTY)
     finally:
         inspection.close()
 
@@ -114,11 +106,11 @@ def _repair(inspection: Inspection, data: Path, copy_to: Path | None, *, no_copy
             raise StorageError(
                 f"{error}; nothing was repaired. --copy-to names another folder, --no-copy goes without"
             ) from error
-        _tell(f"{target}: the folder as it was")
+        tell(f"{target}: the folder as it was")
     journal = data / f"repairs-{moment}.jsonl"
     done = inspection.repair(journal, _progress)
-    _tell(f"{done.made:,} changes made; {journal} has what was there before")
-    _tell(f"{len(done.left):,} faults are left" if done.left else "no faults are left")
+    tell(f"{done.made:,} changes made; {journal} has what was there before")
+    tell(f"{len(done.left):,} faults are left" if done.left else "no faults are left")
 
 
 def _confirm(data: Path, found: Findings) -> None:
@@ -127,12 +119,12 @@ def _confirm(data: Path, found: Findings) -> None:
             return
     except click.Abort:
         raise click.UsageError("--yes is needed where nobody can be asked") from None
-    _tell("nothing was changed")
-    sys.exit(_FAULTY)
+    tell("nothing was changed")
+    sys.exit(FAULTY)
 
 
 def _progress(name: str, rows: int) -> None:
-    _tell(f"checking {rows:,} {name}")
+    tell(f"checking {rows:,} {name}")
 
 
 def _show(sentences: list[str], count: int) -> None:
@@ -142,7 +134,3 @@ def _show(sentences: list[str], count: int) -> None:
         click.echo(printable(sentence))
     if count > MOST_SHOWN:
         click.echo(f"and {count - MOST_SHOWN:,} more")
-
-
-def _tell(text: str) -> None:
-    click.echo(text, err=True)

@@ -234,10 +234,7 @@ class _Packets:
                 position = stop
                 continue
             following = self.following(position + 1, last_ns)
-            reason = "no packet"
-            if following == self._size:
-                reason = "the file ends within a packet"
-            yield Damage(position, following - position, reason)
+            yield _gap(position, following, self._size, "packet")
             position = following
 
     def _packet_at(self, position: int) -> tuple[int, int] | None:
@@ -337,10 +334,7 @@ class _Blocks:
                 position = stop
                 continue
             following = self.following(position + 1, None)
-            reason = "no block"
-            if following == self._size:
-                reason = "the file ends within a block"
-            yield Damage(position, following - position, reason)
+            yield _gap(position, following, self._size, "block")
             position = following
 
     def _end_of_block(self, position: int) -> int | None:
@@ -401,6 +395,12 @@ class _Blocks:
 
 def _reader(data: mmap.mmap, layout: Layout) -> _Packets | _Blocks:
     return _Blocks(data, layout) if layout.is_blocks else _Packets(data, layout)
+
+
+def _gap(position: int, following: int, size: int, wanted: str) -> Damage:
+    """What stands before the next packet or block, or before the file's end."""
+    reason = f"the file ends within a {wanted}" if following == size else f"no {wanted}"
+    return Damage(position, following - position, reason)
 
 
 def _order_of_section(data: mmap.mmap, position: int) -> Order | None:

@@ -6,7 +6,7 @@ or Twisted.
 
 from storage.aborting import Aborted, AbortResult, abort, abort_sequence
 from storage.check import find_faults
-from storage.copies import Compacted, Pending, back_up, compact, read_pending, restore
+from storage.copies import Compacted, Pending, back_up, compact, data_file, read_pending, restore
 from storage.debouncing import (
     MAX_LOOKED_AT,
     can_replace,
@@ -120,6 +120,7 @@ __all__ = [
     "count_recurring",
     "count_soon",
     "current_recurring",
+    "data_file",
     "delete_recurring",
     "delete_recurring_of",
     "due_range",

@@ -83,6 +83,17 @@ def restore(backup: Path, data: Path) -> int:
         return (unfinished / DATA_FILE).stat().st_size
 
 
+def data_file(data: Path) -> Path:
+    """The file that a data folder has everything in.
+
+    :raises DataFolderError: when there is none.
+    """
+    file = data / DATA_FILE
+    if not file.is_file():
+        raise DataFolderError(f"{data} is not a data folder: it has no {DATA_FILE}")
+    return file
+
+
 class Compacted(NamedTuple):
     """Sizes of the data file, in bytes."""
 
@@ -98,9 +109,7 @@ def compact(data: Path) -> Compacted:
     :raises DataFolderError: when a gateway serves, or the folder is not a data folder.
     :raises StorageError: when the disk has no room for the second file beside the first.
     """
-    file = data / DATA_FILE
-    if not file.is_file():
-        raise DataFolderError(f"{data} is not a data folder: it has no {DATA_FILE}")
+    file = data_file(data)
     with lock_folder(data):
         unfinished = data / _COMPACTED
         # What an earlier attempt left that was killed.
@@ -167,9 +176,7 @@ def reading(data: Path, *, older: bool = False) -> Iterator[lmdb.Environment]:
 
     :param older: whether it may have an earlier format.
     """
-    file = data / DATA_FILE
-    if not file.is_file():
-        raise DataFolderError(f"{data} is not a data folder: it has no {DATA_FILE}")
+    file = data_file(data)
     try:
         environment = lmdb.open(
             str(data),

@@ -150,6 +150,8 @@ def _watch(
     after, client_after, written_after = before, client_before, written_before
     held_after = held_before
     peak_own, peak_resident = before.own_memory, before.resident
+    # What is on its way to the disk is left alone until nothing fires any more.
+    end = "drained" if scenario.consume else "sent"
     phase = "sending"
     send_seconds = 0.0
     for event in events:
@@ -163,15 +165,11 @@ def _watch(
             case "sent":
                 send_seconds = event["seconds"]
                 phase = "waiting for the last"
-                after, client_after = now, usage(process.pid)
-                if not scenario.consume:
-                    # Else what is on its way to the disk is left alone until nothing fires any more.
-                    written_after, held_after = _written(system.folder), held_bytes(system.folder)
-            case "drained":
-                after, client_after = now, usage(process.pid)
-                written_after, held_after = _written(system.folder), held_bytes(system.folder)
             case "done":
                 break
+        if event["event"] == end:
+            after, client_after = now, usage(process.pid)
+            written_after, held_after = _written(system.folder), held_bytes(system.folder)
     else:
         raise _CutOffError
     tell(Progress("counting"))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
-import lmdb
 import pytest
 from click.testing import CliRunner, Result
 
@@ -16,6 +14,7 @@ from storage import find_by_id
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import START_MS, MemoryGateway, bodies
 from tests.ops.conftest import Command
+from tests.storage.folder import change_table
 
 DUE_MS = START_MS + 3_600_000
 
@@ -33,24 +32,14 @@ def gateway(make_gateway: MakeGateway) -> MemoryGateway:
     return gateway
 
 
-def change(
-    data: Path, table: str, how: Callable[[lmdb.Transaction, lmdb._Database], object]
-) -> None:
-    """Change a table behind everybody's back."""
-    with lmdb.open(str(data), max_dbs=32, map_size=1 << 30) as environment:
-        database = environment.open_db(table.encode())
-        with environment.begin(write=True) as txn:
-            how(txn, database)
-
-
 def empty(data: Path, table: str) -> None:
-    change(data, table, lambda txn, database: txn.drop(database, delete=False))
+    change_table(data, table, lambda txn, database: txn.drop(database, delete=False))
 
 
 def break_record(data: Path, number: int) -> None:
     """Overwrite a message's record."""
     key = number.to_bytes(8)
-    change(data, "messages", lambda txn, database: txn.put(key, b"\0" * 100, db=database))
+    change_table(data, "messages", lambda txn, database: txn.put(key, b"\0" * 100, db=database))
 
 
 def test_drill_a_damaged_folder(gateway: MemoryGateway, tidegate: Command, tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+
+import lmdb
 
 from storage import Store, find_faults
 from storage.inbox import INBOX_SIZE, recover
@@ -60,3 +63,13 @@ def check(store: Store) -> None:
     assert find_faults(store) == []
     with store.read_transaction() as txn:
         assert sorted(recover(txn, store.tables, terms_of)) == sorted(store.inbox.rows())
+
+
+def change_table(
+    data: Path, table: str, how: Callable[[lmdb.Transaction, lmdb._Database], object]
+) -> None:
+    """Change a table behind everybody's back."""
+    with lmdb.open(str(data), max_dbs=32, map_size=1 << 30) as environment:
+        database = environment.open_db(table.encode())
+        with environment.begin(write=True) as txn:
+            how(txn, database)

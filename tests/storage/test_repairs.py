@@ -38,7 +38,7 @@ from storage.inbox import INBOX_SIZE
 from storage.inbox_copy import COPY
 from storage.keys import pack_u64, split_queue_key
 from storage.pops import Pop
-from tests.storage.folder import Folder
+from tests.storage.folder import Folder, change_table
 from tests.storage.sample import Sample, body_of, fire, hold, send, terms_of
 
 NOW_MS = 50_000
@@ -182,19 +182,9 @@ def copy(tmp_path: Path) -> Callable[[bytes], Path]:
     return make
 
 
-def change(
-    data: Path, table: str, how: Callable[[lmdb.Transaction, lmdb._Database], object]
-) -> None:
-    """Change a table behind everybody's back."""
-    with lmdb.open(str(data), max_dbs=32, map_size=1 << 28) as environment:
-        database = environment.open_db(table.encode())
-        with environment.begin(write=True) as txn:
-            how(txn, database)
-
-
 def rows_of(data: Path, table: str) -> list[tuple[bytes, bytes]]:
     rows: list[tuple[bytes, bytes]] = []
-    change(data, table, lambda txn, database: rows.extend(txn.cursor(db=database)))
+    change_table(data, table, lambda txn, database: rows.extend(txn.cursor(db=database)))
     return rows
 
 
@@ -202,7 +192,7 @@ def delete(data: Path, table: str, *keys: bytes) -> None:
     def how(txn: lmdb.Transaction, database: lmdb._Database) -> None:
         assert all(txn.delete(key, db=database) for key in keys)
 
-    change(data, table, how)
+    change_table(data, table, how)
 
 
 def repair(data: Path) -> Findings:
@@ -328,7 +318,7 @@ def scramble(data: Path, table: str, key: bytes, value: bytes, random_: random.R
         row = (bytes(scrambled), value) if in_key else (key, bytes(scrambled))
         txn.put(*row, db=database)
 
-    change(data, table, how)
+    change_table(data, table, how)
 
 
 @SIZES
@@ -379,7 +369,7 @@ def test_timers_that_the_last_stop_left_are_checked(
     """They would be believed by the next start, as nothing was written behind them."""
     file, holds = wholes[INBOX_SIZE]
     data = copy(file)
-    change(data, "meta", lambda txn, db: txn.put(COPY, pack_u64(txn.id()) + left, db=db))
+    change_table(data, "meta", lambda txn, db: txn.put(COPY, pack_u64(txn.id()) + left, db=db))
     found = repair(data)
     assert found.faults == ["the timers that the last stop left are not those of the messages"]
     assert found.made == 1
@@ -400,7 +390,7 @@ def test_rows_are_written_down_as_they_were(
     def how(txn: lmdb.Transaction, database: lmdb._Database) -> None:
         txn.put(number, broken, db=database)
 
-    change(data, "messages", how)
+    change_table(data, "messages", how)
     found = repair(data)
     assert f"message {int.from_bytes(number)}: its record cannot be read" in found.faults
     lines = [json.loads(line) for line in (data / "repairs.jsonl").read_text().splitlines()]
@@ -416,7 +406,7 @@ def test_a_number_of_a_message_that_was_moved_is_not_used_again(
     file, _ = wholes[1]
     data = copy(file)
     number, _ = rows_of(data, "messages")[-1]
-    change(data, "messages", lambda txn, database: txn.put(number, b"broken", db=database))
+    change_table(data, "messages", lambda txn, database: txn.put(number, b"broken", db=database))
     repair(data)
     folder = Folder(data)
     assert folder.open().next_sequence == int.from_bytes(number) + 1

@@ -21,6 +21,16 @@ MAX_CROWDED_OUT = 100
 """While more is due than that: messages fired in one step of each topic that is not at the front."""
 
 
+LONGEST_GATHERING_MS = 4
+"""Milliseconds at most that a timed message waits for those that are due just after it."""
+
+GATHERED = 2
+"""Timed messages a millisecond for each millisecond of waiting."""
+
+RATE_SPAN_MS = 32
+"""Over about how long the rate of timed messages is averaged."""
+
+
 class Recurred(NamedTuple):
     """What one step of recurring messages did: how many entered their queues, how many were later than they may be, and
     whether more are due."""
@@ -58,6 +68,33 @@ class Step(NamedTuple):
     more: bool = False
 
 
+class Gathering:
+    """How long timed messages wait after a step of firing, so that the next step fires several of them.
+
+    A step costs a commit, and for each queue that grows a pull's answer and the client's next pull. Where messages are
+    due in every millisecond, a step every few of them shares that: at 10,000 messages a second to 8 queues an answer
+    holds 5 messages in place of 2. They wait the longer the more of them there are, and below 4,000 a second not at
+    all; nor does one that is due when nothing has fired for some milliseconds.
+    """
+
+    def __init__(self) -> None:
+        self._rate = 0.0
+        self._since_ms = 0
+        self._until_ms = 0
+
+    def fired(self, messages: int, now_ms: int) -> None:
+        """A step fired so many."""
+        elapsed_ms = max(1, now_ms - self._since_ms)
+        weight = min(1.0, elapsed_ms / RATE_SPAN_MS)
+        self._rate += (messages / elapsed_ms - self._rate) * weight
+        self._since_ms = now_ms
+        self._until_ms = now_ms + min(int(self._rate / GATHERED), LONGEST_GATHERING_MS)
+
+    def until(self, now_ms: int) -> int:
+        """When messages fire again; 0 when they need not wait, as after a clock was set back."""
+        return self._until_ms if self._since_ms <= now_ms < self._until_ms else 0
+
+
 class Firing:
     """Fires what is due. A step counts only once `stored` is told of it."""
 
@@ -65,6 +102,7 @@ class Firing:
         self._clock = clock
         self._store = store
         self._next_timed: int | None = store.next_due()
+        self._gathering = Gathering()
         self._recurrences: Recurrences | None = None
         self.fired = 0
         """Messages fired since the start, without those that recur."""
@@ -75,11 +113,15 @@ class Firing:
 
     @property
     def next_due_ms(self) -> int | None:
-        """When the earliest message is due, or was until it was aborted; None when none is held."""
+        """When the earliest message is due, or was until it was aborted; while messages wait for each other, when these
+        fire. None when none is held."""
+        timed = self._next_timed
+        if timed is not None:
+            timed = max(timed, self._gathering.until(self._clock.now_ms()))
         recurring = self._recurrences.next_due_ms if self._recurrences is not None else None
-        if recurring is None or self._next_timed is None:
-            return self._next_timed if recurring is None else recurring
-        return min(self._next_timed, recurring)
+        if recurring is None or timed is None:
+            return timed if recurring is None else recurring
+        return min(timed, recurring)
 
     def recur(self, recurrences: Recurrences) -> None:
         """Fire these too."""
@@ -115,16 +157,25 @@ class Firing:
         self.fired += step.timed + step.resumed
         self.recurred += step.recurred
         self.misfired += step.misfired
-        if self._next_timed is not None and self._next_timed <= self._clock.now_ms():
+        now_ms = self._clock.now_ms()
+        if self._is_due(now_ms):
             self._next_timed = self._store.next_due()
+        # While there is more than a step may fire, nothing waits.
+        if step.timed and not step.more and self._clock.moves:
+            self._gathering.fired(step.timed, now_ms)
 
     def reload(self) -> None:
         """The batch was refused, and with it what the last step fired."""
         if self._recurrences is not None:
             self._recurrences.reload()
 
+    def _is_due(self, now_ms: int) -> bool:
+        """Whether timed messages are to fire now."""
+        due_ms = self._next_timed
+        return due_ms is not None and max(due_ms, self._gathering.until(now_ms)) <= now_ms
+
     def _fire_timed(self, now_ms: int) -> Fired:
-        if self._next_timed is None or self._next_timed > now_ms:
+        if not self._is_due(now_ms):
             return Fired(0, more=False)
         stored_ms = self._clock.stored_ms()
         fired = fire_due(self._store, now_ms, stored_ms, MAX_FIRED)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from gateway import firing
@@ -129,6 +131,102 @@ class TestManyAtOnce:
         assert client.pull() == []
         gateway.advance(1)
         assert bodies(client.pull_all()) == [str(n) for n in range(3_500)]
+
+
+class TestGathering:
+    """Many a millisecond wait some milliseconds for each other; few do not."""
+
+    def send_stream(self, client: MemoryClient, per_ms: int, from_ms: int, to_ms: int) -> None:
+        """Have so many messages due in each millisecond; their bodies are these."""
+        items = [
+            (str(due_ms), {"TIMER_DELIVER_MS": str(START_MS + due_ms)})
+            for due_ms in range(from_ms, to_ms)
+            for _ in range(per_ms)
+        ]
+        assert client.send_batch(items).code == ResponseCode.SUCCESS
+
+    def arrivals(self, gateway: MemoryGateway, client: MemoryClient, ms: int) -> list[list[int]]:
+        """When the messages that arrive were due, by each of the next milliseconds."""
+        arrived: list[list[int]] = []
+        offset = 0
+        for _ in range(ms):
+            gateway.advance(1)
+            due: list[int] = []
+            while page := client.pull("orders", 0, offset + len(due)):
+                due += map(int, bodies(page))
+            offset += len(due)
+            arrived.append(due)
+        return arrived
+
+    def test_many_fire_every_fourth_millisecond(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        self.send_stream(client, 10, 1_000, 1_200)
+        gateway.advance(999)
+        arrived = self.arrivals(gateway, client, 210)
+        assert sorted(due for step in arrived for due in step) == [
+            due for due in range(1_000, 1_200) for _ in range(10)
+        ]
+        late = [1_000 + at - due for at, step in enumerate(arrived) for due in step]
+        assert min(late) == 0
+        assert max(late) == firing.LONGEST_GATHERING_MS - 1
+        steps = [at for at, step in enumerate(arrived[100:190]) if step]
+        assert {later - at for at, later in pairwise(steps)} == {firing.LONGEST_GATHERING_MS}
+
+    @pytest.mark.parametrize("per_ms", [1, 2, 3])
+    def test_few_fire_at_their_millisecond(
+        self, gateway: MemoryGateway, client: MemoryClient, per_ms: int
+    ) -> None:
+        self.send_stream(client, per_ms, 1_000, 1_100)
+        gateway.advance(999)
+        for at, step in enumerate(self.arrivals(gateway, client, 100)):
+            assert step == [1_000 + at] * per_ms
+
+    def test_one_behind_many_fires_at_its_millisecond(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        self.send_stream(client, 10, 1_000, 1_200)
+        self.send_stream(client, 1, 1_210, 1_211)
+        gateway.advance(1_209)
+        behind = len(client.pull_all())
+        assert behind == 2_000
+        gateway.advance(1)
+        assert bodies(client.pull("orders", 0, behind)) == ["1210"]
+
+    def test_sends_are_answered_meanwhile(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        self.send_stream(client, 10, 1_000, 1_200)
+        gateway.advance(1_100)
+        for _ in range(8):
+            gateway.advance(1)
+            assert client.send_message("other").code == ResponseCode.SUCCESS
+
+    def test_those_that_wait_can_be_aborted(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        self.send_stream(client, 10, 1_000, 1_200)
+        gateway.advance(1_150)
+        fired = gateway.service.broker.firing.fired
+        while gateway.service.broker.firing.fired == fired:
+            gateway.advance(1)
+        handle = client.send_message("other", TIMER_DELAY_MS="1").ext()["recallHandle"]
+        gateway.advance(1)
+        assert client.recall("other", handle).code == ResponseCode.SUCCESS
+        gateway.advance(10)
+        assert client.pull("other") == []
+
+    def test_a_clock_set_back_keeps_nobody_waiting(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        self.send_stream(client, 10, 1_000, 1_100)
+        gateway.advance(1_099)
+        gateway.set_clock(-50)
+        client.send_message("other", "new", TIMER_DELAY_MS="5")
+        gateway.advance(4)
+        assert client.pull("other") == []
+        gateway.advance(1)
+        assert bodies(client.pull("other")) == ["new"]
 
 
 class TestRestart:

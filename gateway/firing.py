@@ -60,6 +60,7 @@ class Recurrences(Protocol):
 class Step(NamedTuple):
     """What one step put into queues, and whether more is due; `earliest_ms` is when the first timed message was due."""
 
+    now_ms: int = 0
     timed: int = 0
     earliest_ms: int = 0
     resumed: int = 0
@@ -144,6 +145,7 @@ class Firing:
             waited = fire_resumed(self._store, self._clock.stored_ms(), MAX_FIRED)
         recurred = self._fire_recurring(now_ms)
         return Step(
+            now_ms=now_ms,
             timed=timed.messages,
             earliest_ms=self._next_timed or now_ms,
             resumed=waited.messages,
@@ -157,12 +159,11 @@ class Firing:
         self.fired += step.timed + step.resumed
         self.recurred += step.recurred
         self.misfired += step.misfired
-        now_ms = self._clock.now_ms()
-        if self._is_due(now_ms):
+        if self._is_due(self._clock.now_ms()):
             self._next_timed = self._store.next_due()
         # While there is more than a step may fire, nothing waits.
         if step.timed and not step.more and self._clock.moves:
-            self._gathering.fired(step.timed, now_ms)
+            self._gathering.fired(step.timed, step.now_ms)
 
     def reload(self) -> None:
         """The batch was refused, and with it what the last step fired."""

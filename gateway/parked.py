@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
@@ -40,38 +40,53 @@ class Parked(Protocol):
 
 
 class _Waiting:
-    """What waits for one queue, by the tags that are waited for; None stands for all of them."""
+    """What waits for one queue: for any of its messages, or by the tags that are waited for."""
 
     def __init__(self) -> None:
-        self._by_tag: dict[int | None, dict[Parked, None]] = {}
+        self._for_any: dict[Parked, None] = {}
+        self._by_tag: dict[int, dict[Parked, None]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._by_tag)
+        return bool(self._for_any or self._by_tag)
 
     def add(self, pull: Parked) -> None:
-        for tag in _tags_of(pull):
-            self._by_tag.setdefault(tag, {})[pull] = None
+        tags = pull.tag_hashes
+        if tags is None:
+            self._for_any[pull] = None
+        else:
+            for tag in tags:
+                self._by_tag.setdefault(tag, {})[pull] = None
 
     def remove(self, pull: Parked) -> None:
-        for tag in _tags_of(pull):
-            waiting = self._by_tag.get(tag, {})
-            waiting.pop(pull, None)
-            if not waiting:
-                self._by_tag.pop(tag, None)
+        tags = pull.tag_hashes
+        if tags is None:
+            self._for_any.pop(pull, None)
+        else:
+            for tag in tags:
+                waiting = self._by_tag.get(tag, {})
+                waiting.pop(pull, None)
+                if not waiting:
+                    self._by_tag.pop(tag, None)
 
-    def interested(self, tags: AbstractSet[int]) -> dict[Parked, None]:
-        """Those that take messages with one of these tags, each once, the longest waiting first of each tag."""
-        found = dict(self._by_tag.get(None, ()))
-        for tag in self._by_tag.keys() & tags:
-            found |= self._by_tag[tag]
-        return found
+    def take(self, tags: AbstractSet[int]) -> dict[Parked, None]:
+        """Take out those that take messages with one of these tags, each once, those of a tag in their order."""
+        taken, self._for_any = self._for_any, {}
+        if self._by_tag:
+            tagged: dict[Parked, None] = {}
+            for tag in self._by_tag.keys() & tags:
+                tagged |= self._by_tag[tag]
+            for pull in tagged:
+                self.remove(pull)
+            taken |= tagged
+        return taken
+
+    def take_all(self) -> dict[Parked, None]:
+        """Take out everything."""
+        return self.take(self._by_tag.keys())
 
     def all(self) -> dict[Parked, None]:
-        return {pull: None for waiting in self._by_tag.values() for pull in waiting}
-
-
-def _tags_of(pull: Parked) -> Iterable[int | None]:
-    return (None,) if pull.tag_hashes is None else pull.tag_hashes
+        """Everything, each once."""
+        return self._for_any | {pull: None for waiting in self._by_tag.values() for pull in waiting}
 
 
 class ParkingLot:
@@ -108,20 +123,23 @@ class ParkingLot:
 
     def park(self, pull: Parked) -> None:
         """Let a pull wait until its queue grows, but not past its deadline."""
-        self._queues.setdefault(pull.queue, _Waiting()).add(pull)
+        waiting = self._queues.get(pull.queue)
+        if waiting is None:
+            waiting = self._queues[pull.queue] = _Waiting()
+        waiting.add(pull)
         self._count += 1
 
     def grown(self, growth: Growth) -> None:
         """Look again for the pulls that may want what is new in a queue."""
         waiting = self._queues.get(growth.queue)
         if waiting is not None:
-            self._retry(growth.queue, waiting.interested(growth.tag_hashes), growth.first)
+            self._retry(waiting.take(growth.tag_hashes), growth.first)
 
     def wake(self, queue: Queue) -> None:
         """Look again for every pull that waits for this queue, though it may not have grown."""
         waiting = self._queues.get(queue)
         if waiting is not None:
-            self._retry(queue, waiting.all(), queue.visible)
+            self._retry(waiting.take_all(), queue.visible)
 
     def sweep(self, now: float) -> None:
         """Let go of the pulls whose deadline has come, and forget those whose client is gone.
@@ -131,7 +149,12 @@ class ParkingLot:
         """
         for queue, waiting in list(self._queues.items()):
             over = [pull for pull in waiting.all() if pull.deadline <= now or not pull.alive]
-            self._remove(queue, over)
+            for pull in over:
+                waiting.remove(pull)
+            if not waiting:
+                # Not before: where pulls come and go, the same queue is soon waited for again.
+                del self._queues[queue]
+            self._count -= len(over)
             for pull in over:
                 pull.give_up()
 
@@ -139,18 +162,9 @@ class ParkingLot:
         """Let go of everything, as the gateway stops."""
         self.sweep(float("inf"))
 
-    def _retry(self, queue: Queue, pulls: Iterable[Parked], first: int) -> None:
-        # Gone while they are answered: an answer can bring the same client back at once.
-        pulls = list(pulls)
-        self._remove(queue, pulls)
+    def _retry(self, pulls: Collection[Parked], first: int) -> None:
+        # They do not wait while they are answered: an answer can bring the same client back at once.
+        self._count -= len(pulls)
         for pull in pulls:
             if pull.alive and not pull.retry(first):
                 self.park(pull)
-
-    def _remove(self, queue: Queue, pulls: Collection[Parked]) -> None:
-        self._count -= len(pulls)
-        waiting = self._queues[queue]
-        for pull in pulls:
-            waiting.remove(pull)
-        if not waiting:
-            del self._queues[queue]

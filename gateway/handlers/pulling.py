@@ -13,8 +13,8 @@ from gateway.topics import NOT_FOUND_HELP, PERM_READ
 from gateway.wire.codes import PullSysFlag, ResponseCode
 from gateway.wire.commands import pull_response
 from gateway.wire.headers import PullMessage
-from gateway.wire.messages import stamp
-from storage import Queue
+from gateway.wire.messages import stamp_at
+from storage import Queue, StoredMessage
 
 LONGEST_SUSPENSION = 25.0
 """Seconds a pull may wait at most: Java's clients give up after 30 s."""
@@ -66,7 +66,7 @@ class Pull:
     def retry(self, first: int) -> bool:
         """See `Parked`."""
         self.offset = max(self.offset, first)
-        return self._pulling.answer_reset(self.call, self.queue) or self._pulling.deliver(self)
+        return self._pulling.retry(self)
 
     def give_up(self) -> None:
         """Answer that there is nothing."""
@@ -102,7 +102,7 @@ class Pulling:
             )
         offset = fields.queue_offset
         pull = Pull(self, call, queue, offset, wanted, 0.0)
-        if not self._is_in_range(pull) or self.deliver(pull):
+        if not self._is_in_range(pull) or (offset < queue.visible and self.deliver(pull)):
             return
         # What the filter skipped is told at once: then the client can commit it.
         has_skipped = pull.offset != offset
@@ -114,6 +114,12 @@ class Pulling:
             self._broker.parked.park(pull)
         else:
             self.answer_nothing(pull)
+
+    def retry(self, pull: Pull) -> bool:
+        """Look again for a pull that has waited; False when it is to wait on."""
+        if self._broker.resets.offsets and self.answer_reset(pull.call, pull.queue):
+            return True
+        return self.deliver(pull)
 
     def deliver(self, pull: Pull) -> bool:
         """Answer with the messages at the pull's offset; False when none of them matches yet."""
@@ -129,15 +135,16 @@ class Pulling:
         )
         pull.offset = page.next_offset
         if page.messages:
-            self._answer(
-                pull,
-                ResponseCode.SUCCESS,
-                "FOUND",
-                [
-                    stamp(record, offset, stored_ms)
-                    for record, offset, stored_ms, _ in page.messages
-                ],
+            body = _body(page.messages)
+            self._broker.stats.handed_out(
+                fields.topic,
+                fields.consumer_group,
+                queue.number,
+                pull.offset,
+                len(page.messages),
+                len(body),
             )
+            self._answer(pull, ResponseCode.SUCCESS, "FOUND", body)
             return True
         if pull.offset < queue.visible:
             # The filter skipped as much as one read may look at: the client comes back for the rest.
@@ -159,7 +166,6 @@ class Pulling:
                 offset,
                 queue.first,
                 queue.visible,
-                [],
             )
         )
         return True
@@ -172,17 +178,9 @@ class Pulling:
         remark = "OFFSET_OVERFLOW_ONE" if pull.queue.visible else "NO_MESSAGE_IN_QUEUE"
         self._answer(pull, ResponseCode.PULL_NOT_FOUND, remark)
 
-    def _answer(
-        self, pull: Pull, code: int, remark: str, records: list[bytes] | None = None
-    ) -> None:
+    def _answer(self, pull: Pull, code: int, remark: str, body: bytes | bytearray = b"") -> None:
         call, queue = pull.call, pull.queue
-        if records:
-            fields: PullMessage = call.fields
-            size = sum(map(len, records))
-            self._broker.stats.handed_out(
-                fields.topic, fields.consumer_group, queue.number, pull.offset, len(records), size
-            )
-        else:
+        if not body:
             self._broker.stats.missed += 1
         call.send(
             pull_response(
@@ -192,7 +190,7 @@ class Pulling:
                 pull.offset,
                 queue.first,
                 queue.visible,
-                records or [],
+                body,
             )
         )
 
@@ -282,6 +280,16 @@ class Pulling:
         if subscription.class_filter_mode:
             return ALL_TAGS, TAG
         return subscription.sub_string, subscription.expression_type or TAG
+
+
+def _body(messages: list[StoredMessage]) -> bytearray:
+    """Messages as an answer has them: records with their places in the queue, one behind the other."""
+    body = bytearray().join([message.record for message in messages])
+    position = 0
+    for record, offset, stored_ms, _ in messages:
+        stamp_at(body, position, offset, stored_ms)
+        position += len(record)
+    return body
 
 
 def _forbidden(by: int, remark: str) -> RequestError:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -329,13 +329,13 @@ def pull_response(
     next_offset: int,
     min_offset: int,
     max_offset: int,
-    body_parts: Iterable[bytes] = (),
+    body: bytes | bytearray = b"",
 ) -> bytes:
     """The frame that answers a pull (PullMessageResponseHeader).
 
     :param remark: name of the store's finding (GetMessageStatus).
     :param next_offset: where the client goes on.
-    :param body_parts: records, each whole.
+    :param body: records, each whole, one behind the other.
     """
     header = (
         f'{{"code":{code:d},"extFields":{{"groupSysFlag":"0","maxOffset":"{max_offset}",'
@@ -343,9 +343,8 @@ def pull_response(
         f'"topicSysFlag":"0"}},"flag":1,"language":"JAVA","opaque":{opaque},'
         f'"remark":{_quoted(remark)}{_TAIL}'
     ).encode()
-    parts = list(body_parts)
-    size = sum(map(len, parts))
-    return b"".join((_pack_lengths(4 + len(header) + size, len(header)), header, *parts))
+    lengths = _pack_lengths(4 + len(header) + len(body), len(header))
+    return b"".join((lengths, header, body))
 
 
 def _quoted(text: str) -> str:

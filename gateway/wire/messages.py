@@ -49,6 +49,7 @@ _FIXED_SIZE: Final = 91
 
 _pack_head = struct.Struct(">iIIiiqqiq8sq8siqi").pack
 _pack_long = struct.Struct(">q").pack
+_put_long = struct.Struct(">q").pack_into
 _unpack_start = struct.Struct(">iIIiiqqiq").unpack_from
 _unpack_end = struct.Struct(">iqi").unpack_from
 _pack_uniq = struct.Struct(">HIIH").pack
@@ -145,15 +146,15 @@ def encode_message(
 
 def stamp(record: bytes, queue_offset: int, store_ms: int) -> bytes:
     """The record with its place in the queue and its store time set; its born host must be IPv4."""
-    return b"".join(
-        (
-            record[:_QUEUE_OFFSET],
-            _pack_long(queue_offset),
-            record[_QUEUE_OFFSET + 8 : _STORE_TIME],
-            _pack_long(store_ms),
-            record[_STORE_TIME + 8 :],
-        )
-    )
+    stamped = bytearray(record)
+    stamp_at(stamped, 0, queue_offset, store_ms)
+    return bytes(stamped)
+
+
+def stamp_at(records: bytearray, position: int, queue_offset: int, store_ms: int) -> None:
+    """Do the same to the record that begins at `position`."""
+    _put_long(records, position + _QUEUE_OFFSET, queue_offset)
+    _put_long(records, position + _STORE_TIME, store_ms)
 
 
 def add_properties(record: bytes, properties: str) -> bytes:

@@ -372,14 +372,14 @@ def test_answers_to_sends_come_back(
     assert ext.get("recallHandle") == handle
 
 
-@given(INT32, TEXT, *[st.integers(0, (1 << 63) - 1)] * 3, st.lists(st.binary(max_size=9)))
+@given(INT32, TEXT, *[st.integers(0, (1 << 63) - 1)] * 3, st.binary(max_size=9))
 def test_answers_to_pulls_come_back(
-    opaque: int, remark: str, following: int, first: int, last: int, parts: list[bytes]
+    opaque: int, remark: str, following: int, first: int, last: int, body: bytes
 ) -> None:
     code = ResponseCode.PULL_OFFSET_MOVED
-    command = read_frame(pull_response(opaque, code, remark, following, first, last, parts))
+    command = read_frame(pull_response(opaque, code, remark, following, first, last, body))
     assert (command.code, command.opaque, command.is_response) == (code, opaque, True)
-    assert (command.remark, command.body) == (remark, b"".join(parts))
+    assert (command.remark, command.body) == (remark, body)
     assert command.ext() == {
         "nextBeginOffset": str(following),
         "minOffset": str(first),

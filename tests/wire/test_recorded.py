@@ -199,7 +199,7 @@ def test_answers_are_written_as_they_were() -> None:
                 int(ext["nextBeginOffset"]),
                 int(ext["minOffset"]),
                 int(ext["maxOffset"]),
-                [command.body],
+                command.body,
             )
             assert header_of(written) == header_of(one.data)
             assert written.endswith(command.body)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
+
+import msgspec
 
 from gateway.router import RequestError
 from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode
-from gateway.wire.properties import find, remove
+from gateway.wire.properties import remove
 
 TIMER_PROPERTIES = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
 """In the order of precedence (HookUtils.handleScheduleMessage)."""
 
-REQUESTS = (names.DELAY, *TIMER_PROPERTIES, names.START_DELIVER_TIME)
+TIMES = (*TIMER_PROPERTIES, names.START_DELIVER_TIME)
+"""All that ask for it by a time, in that order."""
+
+REQUESTS = (names.DELAY, *TIMES)
 """All properties that ask for a later delivery."""
 
 _INT_MAX = (1 << 31) - 1
@@ -20,7 +26,7 @@ _LONG_MAX = (1 << 63) - 1
 _LONG_DIGITS = 19
 
 
-class Delay(NamedTuple):
+class Delay(msgspec.Struct, gc=False):
     """A delivery that lies ahead.
 
     :param due_ms: epoch ms; the message is delivered then, and never before.
@@ -55,16 +61,19 @@ def asks_for_delay(properties: str) -> bool:
     return "DEL" in properties
 
 
-def delay_of(properties: str, now_ms: int, rules: DelayRules) -> Delay | None:
+def delay_of(
+    properties: str, values: Mapping[str, str], now_ms: int, rules: DelayRules
+) -> Delay | None:
     """The delay that a message asks for; None when it is to be delivered at once.
 
     A level above 0 wins over the times, and the times are then dropped. Among the times seconds win over milliseconds,
     these over an absolute time, and that over `__STARTDELIVERTIME`. Relative times count from `now_ms`. A time that has
     come delivers at once.
 
+    :param values: of the properties, by name.
     :raises RequestError: for what cannot be read, or lies too far ahead.
     """
-    level_text = find(properties, names.DELAY)
+    level_text = values.get(names.DELAY)
     if level_text is not None:
         level = _number(level_text, ResponseCode.SYSTEM_ERROR, names.DELAY, _INT_MAX)
         if level > 0:
@@ -72,8 +81,8 @@ def delay_of(properties: str, now_ms: int, rules: DelayRules) -> Delay | None:
             if rules.for_levels:
                 check_distance(delay.due_ms - now_ms, rules.max_delay_ms, names.DELAY, rules.limit)
             return delay
-    for name in (*TIMER_PROPERTIES, names.START_DELIVER_TIME):
-        text = find(properties, name)
+    for name in TIMES:
+        text = values.get(name)
         if text is not None:
             break
     else:

@@ -24,6 +24,7 @@ from gateway.wire.codes import RequestCode as Code
 from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import Command, FieldError, encode_response
 from gateway.wire.headers import SendMessageV2
+from gateway.wire.properties import parse
 
 PATIENCE: Final = 5.0
 """Seconds that a worker has to answer. One that is starting again does not, and the others answer without it."""
@@ -139,7 +140,7 @@ def _sets_a_recurring_message(command: Command) -> bool:
     if command.code != Code.SEND_MESSAGE_V2:
         return False
     try:
-        return asks_to_recur(command.fields(SendMessageV2).properties or "")
+        return asks_to_recur(parse(command.fields(SendMessageV2).properties or ""))
     except FieldError:
         return False
 

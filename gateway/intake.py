@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from functools import partial
+
+import msgspec
 
 from gateway.clock import Clock
 from gateway.config import Config
@@ -43,8 +45,9 @@ NO_LIMIT_MS = 1 << 63
 """Longer than any delay can be."""
 
 
-class NewMessage(NamedTuple):
-    """A message as it comes in. `properties` is their string; `born_host` has 8 bytes."""
+class NewMessage(msgspec.Struct, gc=False):
+    """A message as it comes in. `properties` is their string; `values` are what it holds, by name, taken apart once;
+    `born_host` has 8 bytes."""
 
     queue_id: int
     flag: int
@@ -54,9 +57,13 @@ class NewMessage(NamedTuple):
     reconsume_times: int
     body: bytes
     properties: str
+    values: Mapping[str, str] = {}
+
+    def __post_init__(self) -> None:
+        self.values = parse(self.properties)
 
 
-class Accepted(NamedTuple):
+class Accepted(msgspec.Struct, gc=False):
     """A message in the store's batch. `offset` is -1 and `due_ms` is set where it waits for its time; `replaced` says
     of how many messages it took the place where it asked to do so.
     """
@@ -68,7 +75,7 @@ class Accepted(NamedTuple):
     replaced: int | None = None
 
 
-class _Prepared(NamedTuple):
+class _Prepared(msgspec.Struct, gc=False):
     """A message that will be stored: its final properties, as text and as bytes, when it is due, and the key with which
     others are to be aborted in favour of it."""
 
@@ -79,6 +86,11 @@ class _Prepared(NamedTuple):
     encoded: bytes
     due_ms: int | None
     debounced: bytes | None
+
+    @property
+    def size(self) -> int:
+        """Bytes that count against what its topic may hold."""
+        return len(self.encoded) + len(self.message.body)
 
 
 class Intake:
@@ -153,7 +165,7 @@ class Intake:
         """
         prepared = self._prepare(topic, message, self._added, None)
         if topic.stored_name in self._store.paused:
-            prepared = prepared._replace(due_ms=planned_ms)
+            prepared.due_ms = planned_ms
         return self._store_message(prepared)
 
     def accept_half(self, topic: Topic, message: NewMessage) -> Accepted:
@@ -166,13 +178,15 @@ class Intake:
         self._admit(topic, [prepared])
         message_id = prepared.message_id
         properties = half_properties(prepared.properties, topic.name, message.queue_id, message_id)
-        prepared = prepared._replace(properties=properties, encoded=properties.encode())
+        prepared.encoded = properties.encode()
         self._check(prepared, MAX_PROPERTIES - ADDED_LATER)
         stored_ms = self._clock.stored_ms()
         sequence = self._store.new_sequence()
         record = self._record(
             HALF_TOPIC.encode(),
-            message._replace(queue_id=0, sys_flag=message.sys_flag & ~SysFlag.TRANSACTION_MASK),
+            msgspec.structs.replace(
+                message, queue_id=0, sys_flag=message.sys_flag & ~SysFlag.TRANSACTION_MASK
+            ),
             prepared.encoded,
             stored_ms,
             sequence,
@@ -205,19 +219,17 @@ class Intake:
 
         :raises RequestError: when the delay cannot be accepted.
         """
-        properties = message.properties
+        properties, values = message.properties, message.values
         if properties and properties[-1] != "\x02":
             properties += "\x02"
         if names.POP_CK in properties:
             properties = remove(properties, [names.POP_CK])
         if names.TRANSIENT_PREFIX in properties:
-            transient = [
-                name for name in parse(properties) if name.startswith(names.TRANSIENT_PREFIX)
-            ]
+            transient = [name for name in values if name.startswith(names.TRANSIENT_PREFIX)]
             properties = remove(properties, transient)
         due_ms = None
         if rules is not None and asks_for_delay(properties):
-            delay = delay_of(properties, self._clock.now_ms(), rules)
+            delay = delay_of(properties, values, self._clock.now_ms(), rules)
             if delay is not None:
                 due_ms = delay.due_ms
                 properties = (
@@ -226,41 +238,33 @@ class Intake:
                 )
                 if not delay.by_level:
                     properties += f"{names.TIMER_OUT_MS}\x01{due_ms}\x02"
-        message_id = find(properties, names.UNIQ_KEY)
+        message_id = values.get(names.UNIQ_KEY)
         if message_id is None:
             message_id = uniq_key()
             added = f"{added}{names.UNIQ_KEY}\x01{message_id}\x02"
         properties += added
         debounced = None
-        if names.DEBOUNCE in properties and not topic.name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-            debounced = self._debounced(topic, properties)
+        if names.DEBOUNCE in values and not topic.name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            debounced = _debounced(values)
         encoded = properties.encode()
         return _Prepared(topic, message, message_id, properties, encoded, due_ms, debounced)
 
-    def _debounced(self, topic: Topic, properties: str) -> bytes | None:
-        """The key that a message is debounced by, if it is.
-
-        :raises RequestError: when it is not one of its keys.
-        """
-        key = find(properties, names.DEBOUNCE)
-        if key is None:
-            return None
-        if key not in (find(properties, names.KEYS) or "").split():
-            raise RequestError(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f'{names.DEBOUNCE} = "{key[:64]}" is not one of the keys of the message: set it as a key as well',
-            )
-        return key.encode()
-
     def _admit(self, topic: Topic, prepared: list[_Prepared]) -> None:
-        timed = [one for one in prepared if one.due_ms is not None]
-        keys = {one.debounced for one in prepared if one.debounced is not None}
-        if keys:
-            timed = _lasting(prepared)
-        size = sum(len(one.encoded) + len(one.message.body) for one in timed)
-        self._quotas.admit(
-            topic, len(prepared), len(timed), size, lambda: self._replaced(topic, keys)
-        )
+        keys: set[bytes] = set()
+        timed = size = 0
+        for one in prepared:
+            if one.due_ms is not None:
+                timed += 1
+                size += one.size
+            if one.debounced is not None:
+                keys.add(one.debounced)
+        if not keys:
+            self._quotas.admit(topic, len(prepared), timed, size)
+            return
+        lasting = _lasting(prepared)
+        size = sum(one.size for one in lasting)
+        replaced = partial(self._replaced, topic, keys)
+        self._quotas.admit(topic, len(prepared), len(lasting), size, replaced)
 
     def _replaced(self, topic: Topic, keys: Iterable[bytes]) -> list[int]:
         """The bytes of each message that waits and is to be aborted for others with these keys."""
@@ -290,28 +294,34 @@ class Intake:
 
         :param half: the sequence of the half that this is the message of.
         """
-        topic, message, message_id, properties, encoded, due_ms, debounced = prepared
-        tag = find(properties, names.TAGS)
+        topic, message, due_ms = prepared.topic, prepared.message, prepared.due_ms
+        tag = message.values.get(names.TAGS)
         tag_hash = java_hash(tag) if tag is not None else 0
-        keys_text = find(properties, names.KEYS)
+        keys_text = message.values.get(names.KEYS)
         keys = keys_text.encode().split() if keys_text is not None else ()
+        message_id = prepared.message_id.encode()
         store = self._store
         stored_ms = self._clock.stored_ms()
         sequence = store.new_sequence() if half is None else half
         record = self._record(
-            topic.stored_name, message, encoded, stored_ms, sequence, prepared_offset=half or 0
+            topic.stored_name,
+            message,
+            prepared.encoded,
+            stored_ms,
+            sequence,
+            prepared_offset=half or 0,
         )
         replaced = None
         if half is not None and keys:
             note_older(store, topic.stored_name, keys, sequence)
-        if debounced is not None:
-            replaced = replace_pending(store, topic.stored_name, debounced, sequence, stored_ms)
+        if prepared.debounced is not None:
+            replaced = replace_pending(
+                store, topic.stored_name, prepared.debounced, sequence, stored_ms
+            )
         if due_ms is None:
             queue = store.queue(topic.stored_name, message.queue_id)
-            offset = store.append(
-                queue, sequence, record, tag_hash, message_id.encode(), keys, stored_ms
-            )
-            return Accepted(sequence, message_id, offset, None, replaced)
+            offset = store.append(queue, sequence, record, tag_hash, message_id, keys, stored_ms)
+            return Accepted(sequence, prepared.message_id, offset, None, replaced)
         store.schedule(
             due_ms,
             topic.stored_name,
@@ -319,11 +329,11 @@ class Intake:
             sequence,
             record,
             tag_hash,
-            message_id.encode(),
+            message_id,
             keys,
         )
         self._firing.due_at(due_ms)
-        return Accepted(sequence, message_id, -1, due_ms, replaced)
+        return Accepted(sequence, prepared.message_id, -1, due_ms, replaced)
 
     def _record(
         self,
@@ -354,12 +364,26 @@ class Intake:
         )
 
 
+def _debounced(values: Mapping[str, str]) -> bytes:
+    """The key that a message is debounced by.
+
+    :raises RequestError: when it is not one of its keys.
+    """
+    key = values[names.DEBOUNCE]
+    if key not in values.get(names.KEYS, "").split():
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f'{names.DEBOUNCE} = "{key[:64]}" is not one of the keys of the message: set it as a key as well',
+        )
+    return key.encode()
+
+
 def _lasting(prepared: list[_Prepared]) -> list[_Prepared]:
     """The messages of a batch that wait once all are stored: a later one may take the place of earlier ones."""
     lasting = []
     replaced: set[bytes] = set()
     for one in reversed(prepared):
-        keys = (find(one.properties, names.KEYS) or "").encode().split()
+        keys = one.message.values.get(names.KEYS, "").encode().split()
         if one.due_ms is not None and replaced.isdisjoint(keys):
             lasting.append(one)
         if one.debounced is not None:

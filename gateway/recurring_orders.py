@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ OWN = (
 )
 """Properties that say how a message recurs; none of them is left on what fires as its sender wrote it."""
 
-_ASKS = (names.RECUR_CRON, names.RECUR_EVERY, names.RECUR_CHANGE)
+_ASKS = frozenset({names.RECUR_CRON, names.RECUR_EVERY, names.RECUR_CHANGE})
 
 
 class Order(NamedTuple):
@@ -38,9 +38,9 @@ class Order(NamedTuple):
     misfire: Misfire = Misfire.SMART
 
 
-def asks_to_recur(properties: str) -> bool:
-    """Whether a message is an order about a recurring one."""
-    return "TIDEGATE_" in properties and any(find(properties, name) is not None for name in _ASKS)
+def asks_to_recur(values: Mapping[str, str]) -> bool:
+    """Whether a message is an order about a recurring one, by its properties."""
+    return not _ASKS.isdisjoint(values)
 
 
 def read_order(properties: str, now_ms: int) -> Order:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gateway.wire import properties as names
 from gateway.wire.properties import find, remove
 
@@ -11,15 +13,15 @@ ADDED_LATER = 64
 _PLACE = (names.REAL_TOPIC, names.REAL_QID)
 
 
-def is_half(properties: str, reconsume_times: int) -> bool:
+def is_half(values: Mapping[str, str], reconsume_times: int) -> bool:
     """Whether a message is to wait for its producer's decision.
 
     The property decides, not sysFlag (SendMessageProcessor). Clients before 4.6.1 left it on what
     they send again for a consumer that failed: such a message is none.
     """
-    if names.TRAN_MSG not in properties or find(properties, names.TRAN_MSG) != "true":
+    if values.get(names.TRAN_MSG) != "true":
         return False
-    retried = reconsume_times > 0 and (find(properties, names.DELAY) or "0") != "0"
+    retried = reconsume_times > 0 and values.get(names.DELAY, "0") != "0"
     return not retried
 
 

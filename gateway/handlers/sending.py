@@ -105,31 +105,30 @@ class Sending:
         if fields.batch:
             self._send_batch(call, topic, queue_id)
             return
-        properties = fields.properties or ""
-        _refuse_inner_batch(fields.sys_flag, properties)
-        if asks_to_recur(properties):
-            self._recurring(call, topic, queue_id, properties)
+        message = _new_message(call, queue_id)
+        _refuse_inner_batch(message)
+        if asks_to_recur(message.values):
+            self._recurring(call, topic, message)
             return
-        half = is_half(properties, fields.reconsume_times)
-        self._check_transaction(fields, properties, half)
+        half = is_half(message.values, message.reconsume_times)
+        self._check_transaction(message, half)
         if topic.name.startswith(RETRY_PREFIX):
             topic, queue_id = self._retry_or_dead(call, topic, queue_id)
-        if is_order(properties):
-            self._orders.carry_out(call, topic, queue_id, properties)
+            message.queue_id = queue_id
+        if is_order(message.values):
+            self._orders.carry_out(call, topic, queue_id, message.properties)
             return
         accept = self._intake.accept_half if half else self._intake.accept
-        accepted = accept(
-            topic,
-            _new_message(call, queue_id, properties),
-        )
-        self._note_debounce(topic, accepted)
+        accepted = accept(topic, message)
+        if accepted.replaced:
+            self._note_debounce(topic, accepted)
         self._committer.answer(call, self._answer(call, topic, queue_id, accepted))
 
-    def _recurring(self, call: Call, topic: Topic, queue_id: int, properties: str) -> None:
+    def _recurring(self, call: Call, topic: Topic, message: NewMessage) -> None:
         """Set, pause, resume or delete a recurring message; the one that orders it is itself not delivered."""
-        fields: SendMessage = call.fields
+        properties, queue_id = message.properties, message.queue_id
         recurring = self._broker.recurring
-        if is_half(properties, fields.reconsume_times):
+        if is_half(message.values, message.reconsume_times):
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL, "a transaction cannot set a recurring message"
             )
@@ -137,7 +136,6 @@ class Sending:
         if order is not None:
             change = recurring.change(order, topic.name, name_of(properties))
         else:
-            message = _new_message(call, queue_id, properties)
             change = recurring.put(
                 topic, read_order(properties, self._broker.clock.now_ms()), message
             )
@@ -155,7 +153,7 @@ class Sending:
             ext["transactionId"] = uniq
         self._committer.answer(call, call.encode(ext))
 
-    def _check_transaction(self, fields: SendMessage, properties: str, half: bool) -> None:
+    def _check_transaction(self, message: NewMessage, half: bool) -> None:
         """Refuse what would not be a transaction although its sender takes it for one."""
         if half:
             if self._config.reject_transactions:
@@ -163,12 +161,15 @@ class Sending:
                     ResponseCode.NO_PERMISSION,
                     f"the broker[{self._broker.advertised.host}] sending transaction message is forbidden",
                 )
-            if is_order(properties):
+            if is_order(message.values):
                 raise RequestError(
                     ResponseCode.MESSAGE_ILLEGAL,
                     "a transaction cannot abort or reschedule a message",
                 )
-        elif fields.sys_flag & SysFlag.TRANSACTION_PREPARED and names.TRAN_MSG not in properties:
+        elif (
+            message.sys_flag & SysFlag.TRANSACTION_PREPARED
+            and names.TRAN_MSG not in message.properties
+        ):
             # Upstream stores it where nobody ever gets to see it.
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,
@@ -177,13 +178,12 @@ class Sending:
 
     def _note_debounce(self, topic: Topic, accepted: Accepted) -> None:
         """Say in the audit log that a message took the place of others."""
-        if accepted.replaced:
-            self._broker.audit.note(
-                "debounce",
-                topic=topic.name,
-                msgId=accepted.message_id,
-                replaced=accepted.replaced,
-            )
+        self._broker.audit.note(
+            "debounce",
+            topic=topic.name,
+            msgId=accepted.message_id,
+            replaced=accepted.replaced,
+        )
 
     def _answer(self, call: Call, topic: Topic, queue_id: int, accepted: Accepted) -> bytes:
         handle = None
@@ -303,15 +303,16 @@ class Sending:
             for item in items
         ]
         for message in messages:
-            _refuse_inner_batch(message.sys_flag, message.properties)
-        if any(asks_to_recur(message.properties) for message in messages):
+            _refuse_inner_batch(message)
+        if any(asks_to_recur(message.values) for message in messages):
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 "a batch cannot set a recurring message: send it alone",
             )
         accepted = self._intake.accept_batch(topic, messages)
         for one in accepted:
-            self._note_debounce(topic, one)
+            if one.replaced:
+                self._note_debounce(topic, one)
         host = self._broker.host
         uniq = find(fields.properties or "", names.UNIQ_KEY)
         frame = send_response(
@@ -386,14 +387,12 @@ class Sending:
         )
 
 
-def _refuse_inner_batch(sys_flag: int, properties: str) -> None:
+def _refuse_inner_batch(message: NewMessage) -> None:
     """Refuse a batch in one record, which only topics with a batch queue take (HookUtils.checkInnerBatch).
 
     Consumers would take such a message's body apart, whatever it is.
     """
-    if sys_flag & SysFlag.INNER_BATCH or (
-        names.INNER_NUM in properties and find(properties, names.INNER_NUM) is not None
-    ):
+    if message.sys_flag & SysFlag.INNER_BATCH or names.INNER_NUM in message.values:
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
             f"a message with the sysFlag {SysFlag.INNER_BATCH} or the property {names.INNER_NUM} is a batch in one "
@@ -410,7 +409,7 @@ def _most_retries(call: Call, group: GroupSettings) -> int:
     return group.retry_max_times
 
 
-def _new_message(call: Call, queue_id: int, properties: str) -> NewMessage:
+def _new_message(call: Call, queue_id: int) -> NewMessage:
     """The message of a send that is no batch."""
     fields: SendMessage = call.fields
     return NewMessage(
@@ -421,7 +420,7 @@ def _new_message(call: Call, queue_id: int, properties: str) -> NewMessage:
         call.peer.host,
         fields.reconsume_times,
         call.command.body,
-        properties,
+        fields.properties or "",
     )
 
 

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gateway.abort import abort_remark, best_outcome
 from gateway.broker import Broker
 from gateway.delays import REQUESTS, TIMER_PROPERTIES, delay_of
@@ -15,7 +17,7 @@ from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import send_response
 from gateway.wire.messages import offset_msg_id
-from gateway.wire.properties import find
+from gateway.wire.properties import find, parse
 from gateway.wire.recall import RecallHandle
 from storage import Aborted, Rescheduled, RescheduleResult
 
@@ -33,17 +35,13 @@ _REMARKS = {
 }
 
 
-def is_order(properties: str) -> bool:
+def is_order(values: Mapping[str, str]) -> bool:
     """Whether a message is an order, by its properties.
 
     Upstream takes one for an order to abort only together with a time (HookUtils.handleScheduleMessage).
     """
-    if names.RESCHEDULE in properties and find(properties, names.RESCHEDULE) is not None:
-        return True
-    return (
-        names.TIMER_DEL_UNIQKEY in properties
-        and find(properties, names.TIMER_DEL_UNIQKEY) is not None
-        and any(find(properties, name) is not None for name in TIMER_PROPERTIES)
+    return names.RESCHEDULE in values or (
+        names.TIMER_DEL_UNIQKEY in values and any(name in values for name in TIMER_PROPERTIES)
     )
 
 
@@ -83,7 +81,8 @@ class TimerOrders:
                 f"{', '.join(REQUESTS)}",
             )
         now_ms = self._broker.clock.now_ms()
-        delay = delay_of(properties, now_ms, self._broker.intake.rules_of(topic))
+        rules = self._broker.intake.rules_of(topic)
+        delay = delay_of(properties, parse(properties), now_ms, rules)
         to = NewTime(due_ms=delay.due_ms if delay is not None else now_ms)
         results = self._rescheduling.move(Place(target, topic.name), to)
         best = min(results, key=_rank)

@@ -313,8 +313,7 @@ def send_response(
         more += f',"replaced":"{replaced}"'
     if transaction_id is not None:
         # Ids are letters and digits, but they are the client's, so one may need escapes.
-        quoted = f'"{transaction_id}"' if transaction_id.isalnum() else _quoted(transaction_id)
-        more += f',"transactionId":{quoted}'
+        more += f',"transactionId":{_quoted(transaction_id)}'
     header = (
         f'{_SENT}{msg_id}","queueId":"{queue_id}","queueOffset":"{queue_offset}"{more}}},"flag":1,'
         f'"language":"JAVA","opaque":{opaque}{_TAIL}'

@@ -8,10 +8,13 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
+
+import msgspec
 
 _VERSION: Final = "v1"
 _URL_SAFE: Final = re.compile(r"[A-Za-z0-9_-]*={0,2}")
+_TO_URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 
 
@@ -19,7 +22,7 @@ class RecallHandleError(ValueError):
     """The text is no recall handle. What it says is upstream's remark (RecallMessageProcessor)."""
 
 
-class RecallHandle(NamedTuple):
+class RecallHandle(msgspec.Struct, frozen=True, gc=False):
     """Names one timed message: `due_ms` is when it is delivered, `message_id` its UNIQ_KEY."""
 
     topic: str
@@ -30,7 +33,8 @@ class RecallHandle(NamedTuple):
     def encode(self) -> str:
         """The handle as clients keep it, with base64's padding, as upstream writes it."""
         text = f"{_VERSION} {self.topic} {self.broker} {self.due_ms} {self.message_id}"
-        return base64.urlsafe_b64encode(text.encode()).decode("ascii")
+        encoded = binascii.b2a_base64(text.encode(), newline=False)
+        return encoded.translate(_TO_URL_SAFE).decode("ascii")
 
     @classmethod
     def parse(cls, handle: str) -> Self:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.delays import DelayRules, asks_for_delay, delay_of
+from gateway.delays import Delay, DelayRules, asks_for_delay, delay_of
 from gateway.router import RequestError
 from gateway.wire.codes import ResponseCode
 from gateway.wire.properties import parse
@@ -17,16 +19,22 @@ DAY = 86_400_000
 RULES = DelayRules((1_000, 5_000, 60_000), 30 * DAY)
 
 
+def delay_with(properties: Mapping[str, str]) -> Delay | None:
+    """The delay that these properties ask for."""
+    text = property_string(properties)
+    return delay_of(text, parse(text), NOW, RULES)
+
+
 def due(**properties: str) -> int | None:
     """When a message with these properties is due; None for at once."""
-    delay = delay_of(property_string(properties), NOW, RULES)
+    delay = delay_with(properties)
     return delay.due_ms if delay is not None else None
 
 
 def refusal(**properties: str) -> RequestError:
     """Why a message with these properties is refused."""
     with pytest.raises(RequestError) as caught:
-        delay_of(property_string(properties), NOW, RULES)
+        delay_with(properties)
     return caught.value
 
 
@@ -39,7 +47,7 @@ class TestLevels:
 
     @pytest.mark.parametrize("level", ["4", "99", str(2**31 - 1)])
     def test_above_the_last_is_the_last(self, level: str) -> None:
-        delay = delay_of(property_string({"DELAY": level, "a": "b"}), NOW, RULES)
+        delay = delay_with({"DELAY": level, "a": "b"})
         assert delay is not None
         assert delay.due_ms == NOW + 60_000
         assert parse(delay.properties) == {"a": "b", "DELAY": "3"}
@@ -149,7 +157,7 @@ class TestPrecedence:
 
     def test_a_level_drops_the_times(self) -> None:
         properties = {name: value for name, value, _ in self.ORDER} | {"a": "b"}
-        delay = delay_of(property_string(properties), NOW, RULES)
+        delay = delay_with(properties)
         assert delay is not None
         assert not set(parse(delay.properties)) & {
             "TIMER_DELAY_SEC",
@@ -187,7 +195,7 @@ class TestOtherProperties:
     def test_the_quick_look_misses_nothing(self, properties: dict[str, str]) -> None:
         text = property_string({name: value for name, value in properties.items() if name})
         if not asks_for_delay(text):
-            assert delay_of(text, NOW, RULES) is None
+            assert delay_of(text, parse(text), NOW, RULES) is None
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.sampled_from(["TIMER_DELAY_MS", "TIMER_DELIVER_MS"]))

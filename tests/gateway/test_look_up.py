@@ -269,7 +269,7 @@ class TestScan:
         schedule(client, "A", 100)
         [message] = client.look_up()
         handle = RecallHandle.parse(message["recallHandle"])
-        assert handle == ("orders", "broker-a", START_MS + 100, "A")
+        assert handle == RecallHandle("orders", "broker-a", START_MS + 100, "A")
 
 
 class TestCursor:

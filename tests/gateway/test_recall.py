@@ -43,7 +43,9 @@ class TestHandle:
         delay_ms: int,
     ) -> None:
         handle = handle_of(client, UNIQ_KEY="ID1", **properties)
-        assert RecallHandle.parse(handle) == ("orders", "broker-a", START_MS + delay_ms, "ID1")
+        assert RecallHandle.parse(handle) == RecallHandle(
+            "orders", "broker-a", START_MS + delay_ms, "ID1"
+        )
         answer = client.recall("orders", handle)
         assert answer.code == ResponseCode.SUCCESS
         assert answer.ext()["msgId"] == "ID1"

@@ -232,7 +232,7 @@ class TestByProperty:
         assert answer.code == ResponseCode.SUCCESS
         assert answer.ext()["transactionId"] == "ORDER"
         handle = RecallHandle.parse(answer.ext()["recallHandle"])
-        assert handle == ("orders", "broker-a", START_MS + delay_ms, "A")
+        assert handle == RecallHandle("orders", "broker-a", START_MS + delay_ms, "A")
         if delay_ms:
             gateway.advance(delay_ms - 1)
             assert client.pull() == []

@@ -26,6 +26,9 @@ from gateway.wire.opening import Opening, OpeningError, show_address
 MAX_UNSENT_BYTES = 64 << 20
 """Bytes that wait for one client to read them, unless the settings say otherwise."""
 
+MOST_UNWRITTEN_BYTES = 1 << 16
+"""Bytes for one client that wait for the end of a turn; with more its transport says whether it reads them."""
+
 UNKNOWN_HOST = "127.0.0.1"
 """Stands for an IPv6 peer in a message: old clients cannot read longer addresses (C++, Go)."""
 
@@ -37,6 +40,8 @@ class RemotingConnection(Protocol):
     A client that does not read its answers is not read from either: the transport pauses this connection when its
     output is full (it is the transport's streaming producer). What it had sent until then waits for it to read on, so
     neither side's memory grows; what others send to it meanwhile may not pass `max_unsent_bytes`.
+
+    What is sent to it in one turn of the reactor is written at the turn's end by one call to the system.
     """
 
     factory: RemotingFactory
@@ -55,6 +60,8 @@ class RemotingConnection(Protocol):
         self._frames = FrameBuffer()
         self._received: deque[Frame] = deque()
         self._malformed = False
+        self._unwritten: list[bytes] = []
+        self._unwritten_bytes = 0
         self._unsent = 0
         self._unfinished = 0
         self._closing = False
@@ -154,7 +161,12 @@ class RemotingConnection(Protocol):
     def send(self, frame: bytes) -> None:
         if not self.open or self._aborted:
             return
-        self.transport.write(frame)
+        if not self._unwritten:
+            self.factory.flush_later(self)
+        self._unwritten.append(frame)
+        self._unwritten_bytes += len(frame)
+        if self._unwritten_bytes > MOST_UNWRITTEN_BYTES or self._closing:
+            self._write()
         if self.factory.tap is not None:
             self.factory.tap.sent(self, frame)
         if self.congested:
@@ -167,11 +179,27 @@ class RemotingConnection(Protocol):
                 )
                 self.abort()
 
+    def flush(self) -> None:
+        """Write what was sent in this turn."""
+        if self._unwritten and self.open:
+            self._write()
+            if self._layer is None and not self._closing:
+                # By itself the transport would first have the reactor poll whether it can be written to.
+                self.transport.doWrite()
+
+    def _write(self) -> None:
+        if self._unwritten:
+            frames = b"".join(self._unwritten)
+            self._unwritten.clear()
+            self._unwritten_bytes = 0
+            self.transport.write(frames)
+
     def close(self) -> None:
         """Close once everything that was sent has left; asked again, close at once."""
         if self._closing:
             self.abort()
             return
+        self._write()
         self._closing = True
         # A transport does not close while a producer is registered that it has paused.
         self.transport.unregisterProducer()
@@ -182,6 +210,7 @@ class RemotingConnection(Protocol):
         self._aborted = True
         self._frames = FrameBuffer(self.factory.max_frame_size)
         self._received.clear()
+        self._unwritten.clear()
         self.transport.abortConnection()
 
     def pauseProducing(self) -> None:
@@ -253,6 +282,7 @@ class RemotingFactory(ServerFactory):
         self.tap: Tap | None = None
         """What records the frames of all connections; None when nobody wants to know them."""
         self._unfinished = 0
+        self._with_unwritten: list[RemotingConnection] = []
         self._all_gone: Deferred[None] | None = None
         self.connections: set[RemotingConnection] = set()
 
@@ -284,6 +314,17 @@ class RemotingFactory(ServerFactory):
             self.tap.closed(connection)
         self.on_disconnect(connection)
         self._tell_if_gone()
+
+    def flush_later(self, connection: RemotingConnection) -> None:
+        """A connection has something to write when this turn ends."""
+        if not self._with_unwritten:
+            self.reactor.callLater(0, self._flush)
+        self._with_unwritten.append(connection)
+
+    def _flush(self) -> None:
+        connections, self._with_unwritten = self._with_unwritten, []
+        for connection in connections:
+            connection.flush()
 
     def note_unfinished(self, change: int) -> None:
         """A connection holds more, or less, of a frame that has not arrived whole."""

@@ -114,6 +114,9 @@ class MemoryTransport(StringTransport):
                 self.producer_paused = True
                 self.producer.pauseProducing()
 
+    def doWrite(self) -> None:
+        """Written at once."""
+
     def loseConnection(self) -> None:
         if self.connected and not self.disconnecting:
             self.disconnecting = True

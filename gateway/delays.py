@@ -73,21 +73,19 @@ def delay_of(
     :param values: of the properties, by name.
     :raises RequestError: for what cannot be read, or lies too far ahead.
     """
-    level_text = values.get(names.DELAY)
-    if level_text is not None:
-        level = _number(level_text, ResponseCode.SYSTEM_ERROR, names.DELAY, _INT_MAX)
+    if names.DELAY in values:
+        level = _number(values[names.DELAY], ResponseCode.SYSTEM_ERROR, names.DELAY, _INT_MAX)
         if level > 0:
             delay = _level_delay(properties, min(level, len(rules.level_ms)), level, now_ms, rules)
             if rules.for_levels:
                 check_distance(delay.due_ms - now_ms, rules.max_delay_ms, names.DELAY, rules.limit)
             return delay
     for name in TIMES:
-        text = values.get(name)
-        if text is not None:
+        if name in values:
             break
     else:
         return None
-    value = _number(text, ResponseCode.MESSAGE_ILLEGAL, name, _LONG_MAX)
+    value = _number(values[name], ResponseCode.MESSAGE_ILLEGAL, name, _LONG_MAX)
     if name == names.TIMER_DELAY_SEC:
         due_ms = now_ms + value * 1000
     elif name == names.TIMER_DELAY_MS:
@@ -125,14 +123,14 @@ def _level_delay(properties: str, level: int, asked: int, now_ms: int, rules: De
 
 def _number(text: str, code: int, name: str, largest: int) -> int:
     """A Java int or long: decimal digits with an optional sign, and nothing else."""
-    digits = text[1:] if text[:1] in ("+", "-") else text
-    if digits.isascii() and digits.isdigit():
-        significant = digits.lstrip("0")
+    digits = text[1:] if text[0] in "+-" else text
+    if len(digits) > _LONG_DIGITS:
         # Python takes long over numbers of thousands of digits, and refuses them in the end.
-        if len(significant) <= _LONG_DIGITS:
-            number = int(significant or "0") * (-1 if text[0] == "-" else 1)
-            if -largest - 1 <= number <= largest:
-                return number
+        digits = digits.lstrip("0") or "0"
+    if len(digits) <= _LONG_DIGITS and digits.isascii() and digits.isdigit():
+        number = -int(digits) if text[0] == "-" else int(digits)
+        if -largest - 1 <= number <= largest:
+            return number
     reason = (
         "timer message illegal" if code == ResponseCode.MESSAGE_ILLEGAL else "NumberFormatException"
     )

@@ -27,7 +27,8 @@ OWN = (
 )
 """Properties that say how a message recurs; none of them is left on what fires as its sender wrote it."""
 
-_ASKS = frozenset({names.RECUR_CRON, names.RECUR_EVERY, names.RECUR_CHANGE})
+RECURRING_REQUESTS = frozenset({names.RECUR_CRON, names.RECUR_EVERY, names.RECUR_CHANGE})
+"""Properties that make a message an order about a recurring one."""
 
 
 class Order(NamedTuple):
@@ -40,7 +41,7 @@ class Order(NamedTuple):
 
 def asks_to_recur(values: Mapping[str, str]) -> bool:
     """Whether a message is an order about a recurring one, by its properties."""
-    return not _ASKS.isdisjoint(values)
+    return not RECURRING_REQUESTS.isdisjoint(values)
 
 
 def read_order(properties: str, now_ms: int) -> Order:

@@ -9,7 +9,7 @@ from gateway.config import Config
 from gateway.delays import REQUESTS
 from gateway.handlers.timer_orders import TimerOrders, is_order
 from gateway.intake import REGION, Accepted, NewMessage
-from gateway.recurring_orders import asks_to_recur, name_of, read_order
+from gateway.recurring_orders import RECURRING_REQUESTS, asks_to_recur, name_of, read_order
 from gateway.router import Call, RequestError
 from gateway.topics import (
     DLQ_PREFIX,
@@ -44,6 +44,17 @@ MIN_VERSION_WITH_MAX_RECONSUME = 121
 
 HOSTS_V6 = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
 """Never stored: hosts are written as IPv4, which every client can read."""
+
+UNUSUAL = RECURRING_REQUESTS | {
+    names.INNER_NUM,
+    names.TRAN_MSG,
+    names.RESCHEDULE,
+    names.TIMER_DEL_UNIQKEY,
+}
+"""Properties of which one is needed to be anything but a message that is simply stored."""
+
+UNUSUAL_FLAGS = SysFlag.INNER_BATCH | SysFlag.TRANSACTION_PREPARED
+"""Bits of sysFlag of which the same is true."""
 
 RETRY_LEVEL_BASE = 3
 """The first retry waits for delay level 3, and each further one a level more (AbstractSendMessageProcessor)."""
@@ -106,23 +117,27 @@ class Sending:
             self._send_batch(call, topic, queue_id)
             return
         message = _new_message(call, queue_id)
+        if message.sys_flag & UNUSUAL_FLAGS or not UNUSUAL.isdisjoint(message.values):
+            self._send_unusual(call, topic, message)
+            return
+        topic = self._retry_or_dead(call, topic, message)
+        self._answer(call, topic, message, self._intake.accept(topic, message))
+
+    def _send_unusual(self, call: Call, topic: Topic, message: NewMessage) -> None:
+        """Take in half of a transaction, carry out an order, or refuse what its sender takes for something else."""
+        values = message.values
         _refuse_inner_batch(message)
-        if asks_to_recur(message.values):
+        if asks_to_recur(values):
             self._recurring(call, topic, message)
             return
-        half = is_half(message.values, message.reconsume_times)
+        half = is_half(values, message.reconsume_times)
         self._check_transaction(message, half)
-        if topic.name.startswith(RETRY_PREFIX):
-            topic, queue_id = self._retry_or_dead(call, topic, queue_id)
-            message.queue_id = queue_id
-        if is_order(message.values):
-            self._orders.carry_out(call, topic, queue_id, message.properties)
+        topic = self._retry_or_dead(call, topic, message)
+        if is_order(values):
+            self._orders.carry_out(call, topic, message.queue_id, message.properties)
             return
         accept = self._intake.accept_half if half else self._intake.accept
-        accepted = accept(topic, message)
-        if accepted.replaced:
-            self._note_debounce(topic, accepted)
-        self._committer.answer(call, self._answer(call, topic, queue_id, accepted))
+        self._answer(call, topic, message, accept(topic, message))
 
     def _recurring(self, call: Call, topic: Topic, message: NewMessage) -> None:
         """Set, pause, resume or delete a recurring message; the one that orders it is itself not delivered."""
@@ -185,21 +200,25 @@ class Sending:
             replaced=accepted.replaced,
         )
 
-    def _answer(self, call: Call, topic: Topic, queue_id: int, accepted: Accepted) -> bytes:
+    def _answer(self, call: Call, topic: Topic, message: NewMessage, accepted: Accepted) -> None:
+        """Say where the message is, once it is on disk."""
+        if accepted.replaced:
+            self._note_debounce(topic, accepted)
         handle = None
         if accepted.due_ms is not None and not topic.name.startswith(RETRY_PREFIX):
             handle = RecallHandle(
                 topic.name, self._config.broker_name, accepted.due_ms, accepted.message_id
             ).encode()
-        return send_response(
+        frame = send_response(
             call.command.opaque,
             offset_msg_id(self._broker.host, accepted.sequence),
-            queue_id,
+            message.queue_id,
             _place(accepted),
             accepted.message_id,
             handle,
             accepted.replaced,
         )
+        self._committer.answer(call, frame)
 
     def topic_of(self, fields: SendMessage) -> Topic:
         """The topic that a message is for, created by its first send.
@@ -249,13 +268,15 @@ class Sending:
             return random.randrange(max(1, settings.write_queue_nums))
         return asked
 
-    def _retry_or_dead(self, call: Call, topic: Topic, queue_id: int) -> tuple[Topic, int]:
-        """Where a message for a retry topic really goes: past its last retry it is dead."""
-        fields: SendMessage = call.fields
+    def _retry_or_dead(self, call: Call, topic: Topic, message: NewMessage) -> Topic:
+        """Where a message really goes: past its last retry one for a retry topic is dead."""
+        if not topic.name.startswith(RETRY_PREFIX):
+            return topic
         group = self._group(topic.name[len(RETRY_PREFIX) :])
-        if fields.reconsume_times >= _most_retries(call, group):
-            return self._topics.ensure(DLQ_PREFIX + group.group_name), 0
-        return topic, queue_id
+        if message.reconsume_times < _most_retries(call, group):
+            return topic
+        message.queue_id = 0
+        return self._topics.ensure(DLQ_PREFIX + group.group_name)
 
     def _group(self, name: str) -> GroupSettings:
         group = self._broker.groups.find(name)

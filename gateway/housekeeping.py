@@ -116,6 +116,7 @@ class Housekeeping:
     def _tidy(self) -> None:
         if self._broker.store.has_changed_offsets:
             self._broker.committer.change()
+        self._broker.committer.checkpoint()
         self._broker.clock.watch()
         self._watch_disk()
 

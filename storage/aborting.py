@@ -5,9 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-import lmdb
-
 from storage.keys import IdRow, pack_u64, term, timer_key
+from storage.logged import LoggedTransaction
 from storage.store import Store, in_batch, rows_with_prefix
 
 
@@ -68,7 +67,7 @@ def abort_sequence(store: Store, sequence: int, now_ms: int) -> Aborted:
 
 
 def _abort_one(
-    store: Store, txn: lmdb.Transaction, key: bytes, value: bytes, now_ms: int, topic: bytes | None
+    store: Store, txn: LoggedTransaction, key: bytes, value: bytes, now_ms: int, topic: bytes | None
 ) -> AbortResult | None:
     number = key[-8:]
     record = txn.get(number, db=store.tables.messages)

@@ -34,6 +34,7 @@ from storage.keys import (
 from storage.paused import waiting_timers
 from storage.places import Place, Places
 from storage.queues import open_queue
+from storage.reader import Reader
 from storage.store import Store, rows_with_prefix
 
 Progress = Callable[[str, int], None]
@@ -47,7 +48,7 @@ class View(NamedTuple):
     :param inbox: timers, keys and values, that are in no table.
     """
 
-    txn: lmdb.Transaction
+    txn: Reader
     tables: Tables
     terms_of: TermsOf
     inbox: Sequence[tuple[bytes, bytes]]
@@ -55,7 +56,7 @@ class View(NamedTuple):
 
 def find_faults(store: Store, progress: Progress | None = None) -> list[str]:
     """Each contradiction between two tables of a store, as a sentence; none in a sound one."""
-    with store.read_transaction() as txn:
+    with store.settled_reader() as txn:
         inbox = store.inbox.rows()
         return check(View(txn, store.tables, store.terms_of, inbox), progress)
 

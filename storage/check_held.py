@@ -19,12 +19,13 @@ from storage.keys import (
     pack_u64,
 )
 from storage.paused import waiting_timers
+from storage.reader import Reader
 from storage.timers import seek_topic
 
 _HOUR_MS = HELD_SPAN_MS * HELD_SPANS_OF_AN_HOUR
 
 
-def check_held(txn: lmdb.Transaction, tables: Tables, faults: list[str]) -> None:
+def check_held(txn: Reader, tables: Tables, faults: list[str]) -> None:
     """`held`, `hours` and `totals` say what is in `timers` and `waiting`."""
     _check_spans(
         txn, tables, faults, tables.held, HELD_SPAN_MS, lambda span, topic: held_key(topic, span)
@@ -34,7 +35,7 @@ def check_held(txn: lmdb.Transaction, tables: Tables, faults: list[str]) -> None
 
 
 def _check_spans(
-    txn: lmdb.Transaction,
+    txn: Reader,
     tables: Tables,
     faults: list[str],
     table: lmdb._Database,
@@ -60,7 +61,7 @@ def _check_spans(
 
 
 def _timers_by_span(
-    txn: lmdb.Transaction, tables: Tables, width_ms: int
+    txn: Reader, tables: Tables, width_ms: int
 ) -> Iterator[tuple[int, Iterator[bytes]]]:
     keys = txn.cursor(db=tables.timers).iternext(values=False)
     return groupby(keys, lambda key: int.from_bytes(key[:8]) // width_ms)
@@ -73,9 +74,7 @@ def _split(name: str, key: bytes) -> tuple[int, bytes]:
     return int.from_bytes(key[:8]), key[8:]
 
 
-def _has_timer(
-    txn: lmdb.Transaction, tables: Tables, topic: bytes, begin_ms: int, end_ms: int
-) -> bool:
+def _has_timer(txn: Reader, tables: Tables, topic: bytes, begin_ms: int, end_ms: int) -> bool:
     if end_ms >= 1 << 64:
         return False
     cursor = txn.cursor(db=tables.timers)
@@ -83,7 +82,7 @@ def _has_timer(
     return seek_topic(cursor, topic + b"\0", pack_u64(end_ms))
 
 
-def _check_totals(txn: lmdb.Transaction, tables: Tables, faults: list[str]) -> None:
+def _check_totals(txn: Reader, tables: Tables, faults: list[str]) -> None:
     counted: dict[bytes, tuple[int, int]] = {}
     timers = txn.cursor(db=tables.timers)
     waiting = waiting_timers(txn, tables, None, b"", b"\xff")

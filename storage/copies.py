@@ -1,8 +1,8 @@
 """Copies of a data folder, made while a gateway serves from it, and what a copy is read for.
 
-LMDB lets other processes read the file that one process writes: each of the functions here works
-on the state that the last commit before it left, all tables at one moment. While such a reader is
-at work, pages that are freed cannot be used again, so the file of a busy gateway grows meanwhile.
+LMDB lets other processes read the file that one process writes: each of the functions here works on the state that a
+checkpoint left, all tables at one moment; they wait for one, so that nothing is missing that was stored before. While
+such a reader is at work, pages that are freed cannot be used again, so the file of a busy gateway grows meanwhile.
 """
 
 from __future__ import annotations
@@ -10,30 +10,36 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from heapq import merge
 from pathlib import Path
+from time import monotonic, sleep
 from typing import NamedTuple
 
 import lmdb
 
 from storage.environment import (
     MAX_READERS,
+    Environment,
     Tables,
     lock_folder,
     open_tables,
     too_many_readers,
 )
-from storage.errors import DataFolderError, StorageError
+from storage.errors import DataFolderError, FolderInUseError, StorageError
 from storage.inbox import recover
 from storage.keys import TermsOf, split_timer_key
 from storage.paused import waiting_timers
+from storage.redo_log import STAMP, has_records
 from storage.upgrades import FORMAT, FORMAT_VERSION
 
 DATA_FILE = "data.mdb"
 
 _COMPACTED = ".compact"
 """Folder within a data folder where its new file is made."""
+
+CHECKPOINT_PATIENCE = 15
+"""Seconds that a reader waits for the checkpoint of a gateway."""
 
 _GROWTH = 1 << 32
 """How much larger than the file the map of a reader is: a writer may grow the file meanwhile."""
@@ -111,6 +117,10 @@ def compact(data: Path) -> Compacted:
     """
     file = data_file(data)
     with lock_folder(data):
+        # Said before anything is waited for.
+        pass
+    _await_checkpoint(data)
+    with lock_folder(data):
         unfinished = data / _COMPACTED
         # What an earlier attempt left that was killed.
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -176,27 +186,16 @@ def reading(data: Path, *, older: bool = False) -> Iterator[lmdb.Environment]:
 
     :param older: whether it may have an earlier format.
     """
-    file = data_file(data)
-    try:
-        environment = lmdb.open(
-            str(data),
-            map_size=file.stat().st_size + _GROWTH,
-            max_dbs=len(Tables._fields),
-            max_readers=MAX_READERS,
-            readonly=True,
-            readahead=False,
-        )
-    except lmdb.ReadersFullError as error:
-        raise too_many_readers(data) from error
-    except (OSError, lmdb.Error) as error:
-        raise DataFolderError(f"cannot read the data folder {data}: {error}") from error
-    with environment:
+    _await_checkpoint(data)
+    with _open_to_read(data) as environment:
         try:
             meta = environment.open_db(b"meta", create=False)
             with environment.begin() as txn:
                 found = txn.get(FORMAT, db=meta)
         except lmdb.Error as error:
-            raise DataFolderError(f"{file} was not written by Tidegate: {error}") from error
+            raise DataFolderError(
+                f"{data / DATA_FILE} was not written by Tidegate: {error}"
+            ) from error
         version = int(found or 0)
         if not 0 < version <= FORMAT_VERSION:
             raise DataFolderError(
@@ -212,6 +211,55 @@ def reading(data: Path, *, older: bool = False) -> Iterator[lmdb.Environment]:
             yield environment
         except lmdb.Error as error:
             raise StorageError(f"{data} could not be copied: {error}") from error
+
+
+def _await_checkpoint(data: Path) -> None:
+    """Have LMDB's file hold what the redo log has now: a gateway that serves does that every second or so. Where none
+    does, the last one died, and its log is done again here.
+
+    :raises StorageError: when neither happens.
+    """
+    stamp = _stamp(data)
+    last = monotonic() + CHECKPOINT_PATIENCE
+    while stamp and has_records(data, stamp) and _stamp(data) == stamp:
+        try:
+            with closing(Environment(data)) as environment:
+                environment.catch_up()
+        except FolderInUseError:
+            if monotonic() > last:
+                raise StorageError(
+                    f"the gateway that serves from {data} has not written a checkpoint for "
+                    f"{CHECKPOINT_PATIENCE} s: is it stopped, or its disk full?"
+                ) from None
+            sleep(0.05)
+
+
+def _stamp(data: Path) -> bytes | None:
+    with _open_to_read(data) as environment:
+        try:
+            meta = environment.open_db(b"meta", create=False)
+            with environment.begin() as txn:
+                return txn.get(STAMP, db=meta)
+        except lmdb.Error:
+            # Whoever opens it next says what is wrong with it.
+            return None
+
+
+def _open_to_read(data: Path) -> lmdb.Environment:
+    file = data_file(data)
+    try:
+        return lmdb.open(
+            str(data),
+            map_size=file.stat().st_size + _GROWTH,
+            max_dbs=len(Tables._fields),
+            max_readers=MAX_READERS,
+            readonly=True,
+            readahead=False,
+        )
+    except lmdb.ReadersFullError as error:
+        raise too_many_readers(data) from error
+    except (OSError, lmdb.Error) as error:
+        raise DataFolderError(f"cannot read the data folder {data}: {error}") from error
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """Opens, creates or refuses a data folder, and keeps LMDB's map ahead of what is written.
 
-A folder holds `data.mdb` (LMDB), `lock.mdb` (LMDB's readers) and `tidegate.lock`, on which the
-serving process holds an exclusive `flock`: the kernel drops it when the process dies, however it
-dies.
+A folder holds `data.mdb` (LMDB), `redo.log` (what the last batches changed), `lock.mdb` (LMDB's readers) and
+`tidegate.lock`, on which the serving process holds an exclusive `flock`: the kernel drops it when the process dies,
+however it dies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 import lmdb
 
-from storage.errors import DataFolderError, StorageError, StorageFullError
+from storage.errors import DataFolderError, FolderInUseError, StorageError, StorageFullError
+from storage.redo_log import LOG_FILE, MAX_LOG, STAMP, RedoLog, has_records, new_stamp
 from storage.upgrades import FORMAT, FORMAT_VERSION, upgrade
 
 LOCK_FILE = "tidegate.lock"
@@ -63,9 +64,8 @@ class Environment:
     """An open data folder.
 
     :param path: the folder; made when it is missing.
-    :param sync: whether a commit returns only when the disk holds it. Without, a power cut can take
-        back commits that were answered, or in the worst case leave a file that LMDB cannot open; a
-        killed process does no harm.
+    :param sync: whether a batch is stored only when the disk holds it. Without, a power cut can take back the last
+        ones that were answered; a killed process does no harm.
     :param map_size: LMDB's map, in bytes, to begin with; it doubles before it is full.
     :raises DataFolderError: when the folder cannot be used.
     """
@@ -80,8 +80,6 @@ class Environment:
                     map_size=max(map_size, _file_size(path)),
                     max_dbs=len(Tables._fields),
                     max_readers=MAX_READERS,
-                    sync=sync,
-                    metasync=sync,
                     # The index is far larger than memory and read at random: read-ahead would fetch
                     # pages nobody asked for.
                     readahead=False,
@@ -89,7 +87,9 @@ class Environment:
                 opened.callback(self.lmdb.close)
                 _check_version(self.lmdb, path)
                 self.tables = open_tables(self.lmdb)
-            except (lmdb.Error, MemoryError) as error:
+                self.log = RedoLog(path, sync=sync)
+                opened.callback(self.log.close)
+            except (lmdb.Error, MemoryError, OSError) as error:
                 raise DataFolderError(f"cannot open the data folder {path}: {error}") from error
             self._opened = opened.pop_all()
         self._page_size = self.lmdb.stat()["psize"]
@@ -120,8 +120,48 @@ class Environment:
         self._map_size = size
         self._lacking = 0
 
+    def room(self) -> int:
+        """How many bytes batches may have before the map must grow."""
+        used = (self.lmdb.info()["last_pgno"] + 1) * self._page_size
+        return (self._map_size - self._map_size // 8 - used) // ROOM_FACTOR
+
+    def redo(self, txn: lmdb.Transaction) -> int:
+        """Do again in a transaction what the log has and LMDB has not.
+
+        :returns: how many rows that were.
+        """
+        count = 0
+        for record in self.log.records(txn.get(STAMP, db=self.tables.meta) or b""):
+            for name, rows in record.items():
+                table = getattr(self.tables, name)
+                for key, value in rows:
+                    if value is None:
+                        txn.delete(key, db=table)
+                    else:
+                        txn.put(key, value, db=table)
+                count += len(rows)
+        return count
+
+    def _stamp(self) -> bytes:
+        with self.view() as txn:
+            return txn.get(STAMP, db=self.tables.meta) or b""
+
+    def catch_up(self) -> None:
+        """Have LMDB hold what the log of a process that died has.
+
+        :raises StorageError: when it cannot.
+        """
+        try:
+            if has_records(self.path, self._stamp()):
+                self.make_room(MAX_LOG)
+                with self.lmdb.begin(write=True) as txn:
+                    self.redo(txn)
+                    txn.put(STAMP, new_stamp(), db=self.tables.meta)
+        except lmdb.Error as error:
+            raise StorageError(f"{self.path / LOG_FILE} cannot be done again: {error}") from error
+
     def view(self) -> lmdb.Transaction:
-        """A view of what is committed. Close it soon: meanwhile no page that is freed can be used again.
+        """A view of what the last checkpoint left. Close it soon: meanwhile no page that is freed can be used again.
 
         :raises StorageError: when `MAX_READERS` are open.
         """
@@ -188,7 +228,7 @@ def lock_folder(path: Path) -> FileIO:
         lock.seek(0)
         owner = lock.readall().decode().strip() or "?"
         lock.close()
-        raise DataFolderError(
+        raise FolderInUseError(
             f"the data folder {path} is in use by process {owner}: "
             "stop it, or choose another folder"
         ) from error
@@ -214,6 +254,7 @@ def _check_version(environment: lmdb.Environment, path: Path) -> None:
         if txn.stat()["entries"] == 0:
             meta = environment.open_db(b"meta", txn=txn)
             txn.put(FORMAT, b"%d" % FORMAT_VERSION, db=meta)
+            txn.put(STAMP, new_stamp(), db=meta)
             return
     try:
         meta = environment.open_db(b"meta", create=False)

@@ -13,3 +13,7 @@ class StorageFullError(StorageError):
 
 class DataFolderError(StorageError):
     """The data folder cannot be used: in use, not writable, or of another format."""
+
+
+class FolderInUseError(DataFolderError):
+    """A process serves from the data folder, or repairs it."""

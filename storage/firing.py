@@ -8,6 +8,8 @@ import lmdb
 
 from storage.errors import StorageError
 from storage.keys import HELD_SPAN_MS, TIMER_VALUE, pack_u64
+from storage.logged import LoggedTransaction
+from storage.reader import Reader
 from storage.store import Store, in_batch
 from storage.timers import earlier, seek_topic
 
@@ -85,7 +87,7 @@ def _fire_crowded_out(store: Store, now_ms: int, stored_ms: int, limit: int) -> 
     return count
 
 
-def _topics_due(store: Store, txn: lmdb.Transaction, now_ms: int) -> set[bytes]:
+def _topics_due(store: Store, txn: Reader, now_ms: int) -> set[bytes]:
     """The topics that may have something due."""
     topics = set(store.inbox.topics())
     held = txn.cursor(db=store.tables.held)
@@ -99,7 +101,7 @@ def _topics_due(store: Store, txn: lmdb.Transaction, now_ms: int) -> set[bytes]:
 
 
 def _fire(
-    store: Store, txn: lmdb.Transaction, cursor: lmdb.Cursor, key: bytes, stored_ms: int
+    store: Store, txn: LoggedTransaction, cursor: lmdb.Cursor, key: bytes, stored_ms: int
 ) -> int:
     """Move a message into its queue; or, while its topic is paused, to those that wait.
 
@@ -111,7 +113,7 @@ def _fire(
     topic = key[8:end]
     if cursor.key() == key:
         value = cursor.value()
-        cursor.delete()
+        txn.delete_at(cursor, db=store.tables.timers)
         store.held.count_timer(topic, int.from_bytes(key[:8]), -1, TIMER_VALUE.unpack(value)[2])
     else:
         taken = store.inbox.take(key)

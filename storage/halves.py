@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import lmdb
-
 from storage.keys import HALF_VALUE, pack_u64
+from storage.logged import LoggedTransaction
+from storage.reader import Reader
 from storage.store import NEXT_SEQUENCE, Store, in_batch
 
 
@@ -70,7 +70,7 @@ def put_off_check(store: Store, sequence: int, check_ms: int, checks: int) -> bo
     return True
 
 
-def _forget(store: Store, txn: lmdb.Transaction, number: bytes) -> bool:
+def _forget(store: Store, txn: LoggedTransaction, number: bytes) -> bool:
     value = txn.pop(number, db=store.tables.halves)
     if value is None:
         return False
@@ -80,9 +80,8 @@ def _forget(store: Store, txn: lmdb.Transaction, number: bytes) -> bool:
 
 
 def find_half(store: Store, sequence: int) -> Half | None:
-    """The half with a sequence, as it was committed last."""
-    with store.read_transaction() as txn:
-        return _read(store, txn, pack_u64(sequence))
+    """The half with a sequence, with the changes of the batch."""
+    return _read(store, store.reader(), pack_u64(sequence))
 
 
 def halves_to_check(store: Store, now_ms: int, limit: int, max_bytes: int) -> list[Half]:
@@ -91,18 +90,18 @@ def halves_to_check(store: Store, now_ms: int, limit: int, max_bytes: int) -> li
     halves: list[Half] = []
     bound = pack_u64(now_ms + 1)
     size = 0
-    with store.read_transaction() as txn:
-        for key in txn.cursor(db=store.tables.checks).iternext(values=False):
-            if key >= bound or len(halves) == limit or size >= max_bytes:
-                break
-            half = _read(store, txn, key[8:])
-            if half is not None:
-                halves.append(half)
-                size += len(half.record)
+    txn = store.reader()
+    for key in txn.cursor(db=store.tables.checks).iternext(values=False):
+        if key >= bound or len(halves) == limit or size >= max_bytes:
+            break
+        half = _read(store, txn, key[8:])
+        if half is not None:
+            halves.append(half)
+            size += len(half.record)
     return halves
 
 
-def _read(store: Store, txn: lmdb.Transaction, number: bytes) -> Half | None:
+def _read(store: Store, txn: Reader, number: bytes) -> Half | None:
     value = txn.get(number, db=store.tables.halves)
     record = txn.get(number, db=store.tables.messages)
     if value is None or record is None:

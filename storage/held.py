@@ -21,6 +21,8 @@ from storage.keys import (
     hour_key,
     pack_u64,
 )
+from storage.logged import LoggedTransaction
+from storage.reader import Reader
 
 
 class Held:
@@ -30,9 +32,7 @@ class Held:
     :param inbox: keys and values of the timers that wait in the inbox.
     """
 
-    def __init__(
-        self, txn: lmdb.Transaction, tables: Tables, inbox: Iterable[tuple[bytes, bytes]]
-    ) -> None:
+    def __init__(self, txn: Reader, tables: Tables, inbox: Iterable[tuple[bytes, bytes]]) -> None:
         self._tables = tables
         self._messages: dict[bytes, int] = {}
         self._sizes: dict[bytes, int] = {}
@@ -98,7 +98,7 @@ class Held:
         before[0] += change
         before[1] += change * size
 
-    def write(self, txn: lmdb.Transaction) -> None:
+    def write(self, txn: LoggedTransaction) -> None:
         """Join the batch that is about to be committed."""
         totals = {topic: list(change) for topic, change in self._waiting.items()}
         hours: dict[tuple[int, bytes], int] = {}
@@ -133,7 +133,7 @@ class Held:
         self._spans = {}
         self._waiting = {}
 
-    def _add_total(self, txn: lmdb.Transaction, topic: bytes, messages: int, size: int) -> None:
+    def _add_total(self, txn: LoggedTransaction, topic: bytes, messages: int, size: int) -> None:
         if not messages and not size:
             return
         old = txn.get(topic, db=self._tables.totals)
@@ -145,7 +145,7 @@ class Held:
             txn.delete(topic, db=self._tables.totals)
 
 
-def _add(txn: lmdb.Transaction, table: lmdb._Database, key: bytes, change: int) -> None:
+def _add(txn: LoggedTransaction, table: lmdb._Database, key: bytes, change: int) -> None:
     """Change a number; there is no row where it is 0."""
     old = txn.get(key, db=table)
     count = change + (U64.unpack(old)[0] if old is not None else 0)

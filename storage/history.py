@@ -7,11 +7,10 @@ from heapq import merge
 from struct import Struct
 from typing import NamedTuple
 
-import lmdb
-
 from storage.keys import QUEUE_VALUE, IdRow, pack_u64, term
 from storage.lookup import Found, FoundPage, State, make_found
 from storage.queues import Queue, offset_at
+from storage.reader import Reader
 from storage.store import Store
 
 MAX_LOOKED_THROUGH = 5_000
@@ -51,7 +50,7 @@ def scan_fired(
     """
     before = _PLACE.unpack(cursor.ljust(_PLACE.size, b"\0")[: _PLACE.size]) if cursor else None
     found: list[Found] = []
-    with store.read_transaction() as txn:
+    with store.settled_reader() as txn:
         ways = [_backwards(store, txn, queue, begin_ms, end_ms, before) for queue in queues]
         for seen, place in enumerate(merge(*ways, reverse=True), 1):
             one = _fired(store, txn, place) if tag_hash in (None, place.tag_hash) else None
@@ -74,7 +73,7 @@ def scan_aborted(
     """A page of what was aborted, by the times when it was; the parameters are those of `scan_fired`."""
     found: list[Found] = []
     begin = pack_u64(begin_ms)
-    with store.read_transaction() as txn:
+    with store.settled_reader() as txn:
         rows = txn.cursor(db=store.tables.aborted)
         before = cursor if cursor is not None else pack_u64(min(end_ms, _LAST))
         alive = rows.prev() if rows.set_range(before) else rows.last()
@@ -93,7 +92,7 @@ def scan_aborted(
 
 def _backwards(
     store: Store,
-    txn: lmdb.Transaction,
+    txn: Reader,
     queue: Queue,
     begin_ms: int,
     end_ms: int,
@@ -119,7 +118,7 @@ def _backwards(
         yield _Place(ms, queue.number, offset, value[:8], tag_hash)
 
 
-def _fired(store: Store, txn: lmdb.Transaction, place: _Place) -> Found | None:
+def _fired(store: Store, txn: Reader, place: _Place) -> Found | None:
     record, row = _read(store, txn, place.number)
     if record is None or row is None or not row.due_ms:
         return None
@@ -127,16 +126,14 @@ def _fired(store: Store, txn: lmdb.Transaction, place: _Place) -> Found | None:
     return make_found(number, record, State.FIRED, row, place.ms, place.offset)
 
 
-def _aborted(
-    store: Store, txn: lmdb.Transaction, number: bytes, topic: bytes | None
-) -> Found | None:
+def _aborted(store: Store, txn: Reader, number: bytes, topic: bytes | None) -> Found | None:
     record, row = _read(store, txn, number)
     if record is None or row is None or topic not in (None, store.terms_of(record).topic):
         return None
     return make_found(int.from_bytes(number), record, State.ABORTED, row, row.aborted_ms)
 
 
-def _read(store: Store, txn: lmdb.Transaction, number: bytes) -> tuple[bytes | None, IdRow | None]:
+def _read(store: Store, txn: Reader, number: bytes) -> tuple[bytes | None, IdRow | None]:
     """A message's record and what `ids` says of it."""
     record = txn.get(number, db=store.tables.messages)
     if record is None:

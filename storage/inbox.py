@@ -15,12 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 
-import lmdb
-
 from storage.environment import Tables
 from storage.keys import TIMER_VALUE, IdRow, TermsOf, pack_u64, term, timer_key
 from storage.ordered import OrderedKeys
 from storage.paused import is_waiting
+from storage.reader import Reader
 
 INBOX_SIZE = 16_000
 """Timers that gather before they begin to move on; at most twice as many are here, some 10 MB.
@@ -246,9 +245,7 @@ class Inbox:
             del self._heaps[topic]
 
 
-def recover(
-    txn: lmdb.Transaction, tables: Tables, terms_of: TermsOf
-) -> Iterator[tuple[bytes, bytes]]:
+def recover(txn: Reader, tables: Tables, terms_of: TermsOf) -> Iterator[tuple[bytes, bytes]]:
     """The timers, keys and values, that are not in `timers` and belong to messages that have not
     fired. A record that cannot be read is passed over: `find_faults` tells of it.
     """
@@ -279,7 +276,7 @@ def recover(
             yield key, TIMER_VALUE.pack(terms.queue, terms.tag_hash, len(record))
 
 
-def _queued_since(txn: lmdb.Transaction, tables: Tables, since_ms: int) -> set[bytes]:
+def _queued_since(txn: Reader, tables: Tables, since_ms: int) -> set[bytes]:
     """The sequences, packed, of all that entered a queue at `since_ms` or later."""
     since = pack_u64(since_ms)
     found: set[bytes] = set()

@@ -13,6 +13,7 @@ import lmdb
 
 from storage.environment import Environment, Tables
 from storage.keys import TIMER_VALUE, pack_u64
+from storage.reader import Reader
 
 COPY = b"inbox"
 """Name in `meta`: transaction 8, and for each timer the size of its key 2 | key | value."""
@@ -39,7 +40,7 @@ def has_copy(txn: lmdb.Transaction, tables: Tables) -> bool:
     return copy is not None and copy[:8] == pack_u64(txn.id())
 
 
-def is_copy_of(txn: lmdb.Transaction, tables: Tables, rows: Iterable[tuple[bytes, bytes]]) -> bool:
+def is_copy_of(txn: Reader, tables: Tables, rows: Iterable[tuple[bytes, bytes]]) -> bool:
     """Whether the copy, which is there, can be read and has these timers."""
     try:
         return sorted(read_copy(txn, tables)) == sorted(rows)
@@ -47,7 +48,7 @@ def is_copy_of(txn: lmdb.Transaction, tables: Tables, rows: Iterable[tuple[bytes
         return False
 
 
-def read_copy(txn: lmdb.Transaction, tables: Tables) -> Iterator[tuple[bytes, bytes]]:
+def read_copy(txn: Reader, tables: Tables) -> Iterator[tuple[bytes, bytes]]:
     """The timers of the copy, which is there."""
     packed = txn.get(COPY, db=tables.meta) or b""
     at = 8

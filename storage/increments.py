@@ -1,7 +1,7 @@
 """Backups that write only what has changed since the one before, side by side in one folder.
 
-LMDB never changes a page that the last commit needs: a commit writes other pages. So two copies of a data file differ
-in about as many pages as were written between them, and the pages that differ are all that the second one has to keep.
+LMDB never changes a page that the last checkpoint needs: the next one writes other pages. So two copies of a data file
+differ in about as many pages as were written between them, and those are all that the second one has to keep.
 
     NNNN.pages    of each page that differs from number NNNN - 1: page number 8 | the page
     NNNN.hashes   of every page of the data file: BLAKE2b of 16 bytes
@@ -16,22 +16,28 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import threading
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import blake2b, sha256
 from pathlib import Path
+from struct import Struct
 from typing import Final
 
 import lmdb
 
-from storage.copies import DATA_FILE, new_folder, reading, sync
+from storage.copies import DATA_FILE, data_file, new_folder, reading, sync
 from storage.errors import DataFolderError, StorageError
 
 FORMAT: Final = 1
 """Of the three files; later ones are refused."""
+
+_META_AT: Final = 136
+"""Where they are in the pages 0 and 1 of LMDB 0.9: mm_last_pg and mm_txnid of MDB_meta, behind a page's header."""
+
+_LAST_PAGE_AND_TRANSACTION: Final = Struct("=QQ")
 
 _HASH_SIZE: Final = 16
 _NUMBER_SIZE: Final = 8
@@ -110,7 +116,7 @@ def back_up_changes(data: Path, folder: Path) -> Increment:
                 _path(folder, number, "pages").open("wb") as kept,
                 _path(folder, number, "hashes").open("wb") as hashes,
             ):
-                for pages, page in enumerate(_pages(environment, page_size), 1):
+                for pages, page in enumerate(_pages(data, environment, page_size), 1):
                     own = _hash(page)
                     hashes.write(own)
                     digest.update(own)
@@ -206,32 +212,25 @@ def _kept(folder: Path, one: Increment) -> Iterator[tuple[int, bytes]]:
         raise DataFolderError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _pages(environment: lmdb.Environment, page_size: int) -> Iterator[bytes]:
-    """Every page of the data file as the last commit left it: what LMDB's own copy of it has, free pages too.
+def _pages(data: Path, environment: lmdb.Environment, page_size: int) -> Iterator[bytes]:
+    """Every page of the data file as the last checkpoint left it, free pages too.
 
-    LMDB keeps writers out while it copies its first two pages, which a pipe takes at once.
+    What LMDB itself offers waits for the writers' lock, which a gateway has all the time.
     """
-    output, into = os.pipe()
-    failures: list[lmdb.Error] = []
-
-    def copy() -> None:
-        try:
-            environment.copyfd(into)
-        except lmdb.Error as error:
-            failures.append(error)
-        finally:
-            os.close(into)
-
-    copying = threading.Thread(target=copy)
-    copying.start()
-    try:
-        with os.fdopen(output, "rb", buffering=1 << 20) as file:
-            while page := file.read(page_size):
-                yield page
-    finally:
-        copying.join()
-    if failures:
-        raise StorageError(f"the data file could not be read: {failures[0]}")
+    with environment.begin() as txn, data_file(data).open("rb") as file:
+        # Two pages tell of the last two transactions. One of them is that of this view: that it is open keeps its
+        # pages from being used again, but not the page that tells of it, if it is not read at once.
+        for page in (file.read(page_size), file.read(page_size)):
+            last_page, transaction = _LAST_PAGE_AND_TRANSACTION.unpack_from(page, _META_AT)
+            if transaction == txn.id():
+                break
+        else:
+            raise StorageError("the data file is written too fast to be copied: try again")
+        yield (0).to_bytes(_NUMBER_SIZE, sys.byteorder) + page[_NUMBER_SIZE:]
+        yield (1).to_bytes(_NUMBER_SIZE, sys.byteorder) + page[_NUMBER_SIZE:]
+        for _ in range(2, last_page + 1):
+            # The file can end before its last page where that is free.
+            yield file.read(page_size).ljust(page_size, b"\0")
 
 
 def _write_last(folder: Path, made: Increment) -> None:

@@ -54,6 +54,11 @@ class Inspection:
             raise DataFolderError(
                 f"{data} is damaged, and too old to be repaired: restore a backup ({error})"
             ) from error
+        try:
+            self._environment.catch_up()
+        except StorageError:
+            self._environment.close()
+            raise
 
     def find(self, progress: Progress | None = None) -> Findings:
         """Look through all tables; where there are faults, see what repairs would do. Nothing is changed."""

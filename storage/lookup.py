@@ -25,6 +25,7 @@ from storage.keys import (
 )
 from storage.paused import is_waiting, waiting_timers
 from storage.queues import find_sequence
+from storage.reader import Reader
 from storage.store import Store
 from storage.timers import seek_topic
 
@@ -83,7 +84,7 @@ class FoundPage(NamedTuple):
 def find_by_id(store: Store, message_id: bytes) -> list[Found]:
     """The messages with an id, the newest first, at most `MAX_WITH_ID`."""
     prefix = term(message_id) + b"\0"
-    with store.read_transaction() as txn:
+    with store.settled_reader() as txn:
         numbers = islice(_newest_first(txn, store.tables.ids, prefix), MAX_WITH_ID)
         found = (_find(store, txn, number) for number in numbers)
         return [message for message in found if message is not None]
@@ -93,7 +94,7 @@ def find_by_sequence(store: Store, sequence: int) -> Found | None:
     """The message with a sequence, which is its physical offset on the wire."""
     if not 0 <= sequence < 1 << 64:
         return None
-    with store.read_transaction() as txn:
+    with store.settled_reader() as txn:
         return _find(store, txn, pack_u64(sequence))
 
 
@@ -110,7 +111,7 @@ def find_by_key(
         `MAX_WITH_KEY_SCANNED` of each topic.
     """
     found: list[Found] = []
-    with store.read_transaction() as txn:
+    with store.settled_reader() as txn:
         for topic in topics:
             prefix = key_prefix(topic, term(key))
             numbers = _newest_first(txn, store.tables.keys, prefix)
@@ -143,7 +144,7 @@ def scan_pending(
         neither shift nor repeat the others.
     """
     found: list[Found] = []
-    with store.read_transaction() as txn:
+    with store.settled_reader() as txn:
         start = max(pack_u64(begin_ms), cursor + b"\0" if cursor is not None else b"")
         seen = 0
         for key, value in pending_timers(store, txn, topic, start, end_ms):
@@ -163,7 +164,7 @@ def scan_pending(
 def newest_stored_ms(store: Store) -> int:
     """The latest time at which a message was accepted or entered its queue; 0 in an empty store."""
     newest_ms = 0
-    with store.read_transaction() as txn:
+    with store.settled_reader() as txn:
         messages = txn.cursor(db=store.tables.messages)
         if messages.last():
             # A record that cannot be read is for `find_faults` to tell of.
@@ -179,7 +180,7 @@ def newest_stored_ms(store: Store) -> int:
 
 
 def pending_timers(
-    store: Store, txn: lmdb.Transaction, topic: bytes | None, start: bytes, end_ms: int
+    store: Store, txn: Reader, topic: bytes | None, start: bytes, end_ms: int
 ) -> Iterator[tuple[bytes, bytes]]:
     """Keys and values, as in `timers` and in their order, of all that has not fired, wherever it waits.
 
@@ -201,7 +202,7 @@ def pending_timers(
 
 
 def _all_timers(
-    store: Store, txn: lmdb.Transaction, start: bytes, end_ms: int
+    store: Store, txn: Reader, start: bytes, end_ms: int
 ) -> Iterator[tuple[bytes, bytes]]:
     cursor = txn.cursor(db=store.tables.timers)
     end = pack_u64(end_ms)
@@ -213,7 +214,7 @@ def _all_timers(
 
 
 def _timers_of(
-    store: Store, txn: lmdb.Transaction, topic: bytes, start: bytes, end_ms: int
+    store: Store, txn: Reader, topic: bytes, start: bytes, end_ms: int
 ) -> Iterator[tuple[bytes, bytes]]:
     """A topic's timers, leaping over the other topics'.
 
@@ -244,7 +245,7 @@ def _timers_of(
                 break
 
 
-def _newest_first(txn: lmdb.Transaction, table: lmdb._Database, prefix: bytes) -> Iterator[bytes]:
+def _newest_first(txn: Reader, table: lmdb._Database, prefix: bytes) -> Iterator[bytes]:
     """The sequences, packed, of an index's rows with a prefix, from the last to the first."""
     cursor = txn.cursor(db=table)
     alive = cursor.prev() if cursor.set_range(prefix + b"\xff" * 9) else cursor.last()
@@ -255,7 +256,7 @@ def _newest_first(txn: lmdb.Transaction, table: lmdb._Database, prefix: bytes) -
         alive = cursor.prev()
 
 
-def _find(store: Store, txn: lmdb.Transaction, number: bytes) -> Found | None:
+def _find(store: Store, txn: Reader, number: bytes) -> Found | None:
     record = txn.get(number, db=store.tables.messages)
     if record is None:
         return None
@@ -264,7 +265,7 @@ def _find(store: Store, txn: lmdb.Transaction, number: bytes) -> Found | None:
     return _describe(store, txn, number, row) if row is not None else None
 
 
-def _describe(store: Store, txn: lmdb.Transaction, number: bytes, id_row: bytes) -> Found | None:
+def _describe(store: Store, txn: Reader, number: bytes, id_row: bytes) -> Found | None:
     """State and place of a message, from its row in `ids`."""
     record = txn.get(number, db=store.tables.messages)
     if record is None:

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from heapq import merge
 from typing import NamedTuple
 
-import lmdb
-
 from storage.environment import Tables
 from storage.keys import PAUSE_VALUE, timer_key_of, waiting_key
+from storage.logged import LoggedTransaction
+from storage.reader import Reader
 
 
 class Pause(NamedTuple):
@@ -29,7 +29,7 @@ class Pause(NamedTuple):
 class PausedTopics:
     """The tables `paused`, which is in memory as well, and `waiting`; with the changes of the open batch."""
 
-    def __init__(self, txn: lmdb.Transaction, tables: Tables) -> None:
+    def __init__(self, txn: Reader, tables: Tables) -> None:
         self._tables = tables
         self._pauses = {
             topic: Pause(*PAUSE_VALUE.unpack(value))
@@ -62,7 +62,7 @@ class PausedTopics:
         self._before.setdefault(topic, self._pauses.get(topic))
         del self._pauses[topic]
 
-    def put_aside(self, txn: lmdb.Transaction, topic: bytes, timer: bytes, value: bytes) -> None:
+    def put_aside(self, txn: LoggedTransaction, topic: bytes, timer: bytes, value: bytes) -> None:
         """Have a message of a paused topic wait that is due.
 
         :param timer: its key in `timers`.
@@ -70,7 +70,7 @@ class PausedTopics:
         txn.put(waiting_key(timer), value, db=self._tables.waiting)
         self.count(topic, 1)
 
-    def take(self, txn: lmdb.Transaction, topic: bytes, timer: bytes) -> bytes | None:
+    def take(self, txn: LoggedTransaction, topic: bytes, timer: bytes) -> bytes | None:
         """Remove a message from those that wait: its value, or None where it is not among them."""
         if topic not in self._pauses:
             return None
@@ -84,7 +84,7 @@ class PausedTopics:
         pause = self._pauses[topic]
         self.put(topic, pause._replace(waiting=pause.waiting + change))
 
-    def write(self, txn: lmdb.Transaction) -> None:
+    def write(self, txn: LoggedTransaction) -> None:
         """Join the batch that is about to be committed."""
         for topic in self._before:
             pause = self._pauses.get(topic)
@@ -107,13 +107,13 @@ class PausedTopics:
         self._before.clear()
 
 
-def is_waiting(txn: lmdb.Transaction, tables: Tables, timer: bytes) -> bool:
+def is_waiting(txn: Reader, tables: Tables, timer: bytes) -> bool:
     """Whether a message waits because its topic is paused."""
     return txn.get(waiting_key(timer), db=tables.waiting) is not None
 
 
 def waiting_timers(
-    txn: lmdb.Transaction, tables: Tables, topic: bytes | None, start: bytes, end: bytes
+    txn: Reader, tables: Tables, topic: bytes | None, start: bytes, end: bytes
 ) -> Iterator[tuple[bytes, bytes]]:
     """What waits in one topic or in all, keys and values as in `timers` and in their order, from `start` on and
     before `end`."""
@@ -123,7 +123,7 @@ def waiting_timers(
     return merge(*(_waiting_of(txn, tables, name, start, end) for name in topics))
 
 
-def _topics(txn: lmdb.Transaction, tables: Tables) -> Iterator[bytes]:
+def _topics(txn: Reader, tables: Tables) -> Iterator[bytes]:
     """The topics of which something waits, leaping from one to the next."""
     cursor = txn.cursor(db=tables.waiting)
     alive = cursor.first()
@@ -135,7 +135,7 @@ def _topics(txn: lmdb.Transaction, tables: Tables) -> Iterator[bytes]:
 
 
 def _waiting_of(
-    txn: lmdb.Transaction, tables: Tables, topic: bytes, start: bytes, end: bytes
+    txn: Reader, tables: Tables, topic: bytes, start: bytes, end: bytes
 ) -> Iterator[tuple[bytes, bytes]]:
     name = topic + b"\0"
     cursor = txn.cursor(db=tables.waiting)

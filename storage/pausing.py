@@ -64,7 +64,7 @@ def _fire_resumed(store: Store, stored_ms: int, limit: int) -> Fired:
         while alive and left and cursor.key().startswith(name):
             key, value = cursor.key(), cursor.value()
             number = key[len(name) + 8 : len(name) + 16]
-            cursor.delete()
+            txn.delete_at(cursor, db=store.tables.waiting)
             store.paused.count(topic, -1)
             store.held.count_waiting(topic, -1, TIMER_VALUE.unpack(value)[2])
             store.enqueue(topic, number, value, stored_ms)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from array import array
 from typing import NamedTuple
 
-import lmdb
-
 from storage.environment import Tables
+from storage.reader import Reader
 
 
 class Place(NamedTuple):
@@ -24,7 +23,7 @@ class Place(NamedTuple):
 class Places:
     """Places by sequence. One takes 12 bytes, so that those of many millions fit into memory."""
 
-    def __init__(self, txn: lmdb.Transaction, tables: Tables) -> None:
+    def __init__(self, txn: Reader, tables: Tables) -> None:
         messages = txn.cursor(db=tables.messages)
         self._first = int.from_bytes(messages.key()) if messages.first() else 0
         behind_last = int.from_bytes(messages.key()) + 1 if messages.last() else 0

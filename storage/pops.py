@@ -48,7 +48,7 @@ def take_pop(store: Store, pop: Pop) -> bool:
     :returns: False when it is not known, or no longer.
     """
     store.count_bytes(200)
-    return bool(store.batch_transaction().delete(pop_key(*pop), db=store.tables.pops))
+    return store.batch_transaction().delete(pop_key(*pop), db=store.tables.pops)
 
 
 @in_batch
@@ -57,18 +57,18 @@ def take_due_pops(store: Store, now_ms: int, limit: int) -> list[PopDue]:
     caller puts them where they are found again, in the same batch."""
     bound = pack_u64(now_ms + 1)
     due: list[PopDue] = []
-    cursor = store.batch_transaction().cursor(db=store.tables.pops)
+    txn = store.batch_transaction()
+    cursor = txn.cursor(db=store.tables.pops)
     alive = cursor.first()
     while alive and cursor.key() < bound and len(due) < limit:
         due.append(PopDue(Pop(*split_pop_key(cursor.key())), U64.unpack(cursor.value())[0]))
         store.count_bytes(200)
-        cursor.delete()
+        txn.delete_at(cursor, db=store.tables.pops)
         alive = cursor.key() != b""
     return due
 
 
 def next_pop_due(store: Store) -> int | None:
-    """When the first popped message comes back, in epoch ms, as it was committed last."""
-    with store.read_transaction() as txn:
-        cursor = txn.cursor(db=store.tables.pops)
-        return int.from_bytes(cursor.key()[:8]) if cursor.first() else None
+    """When the first popped message comes back, in epoch ms, with the changes of the batch."""
+    cursor = store.reader().cursor(db=store.tables.pops)
+    return int.from_bytes(cursor.key()[:8]) if cursor.first() else None

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-import lmdb
-
 from storage.environment import Tables
 from storage.keys import ENDS_VALUE, QUEUE_VALUE, pack_u64, queue_prefix
+from storage.reader import Reader
 
 MAX_ROWS_FILTERED = 2_000
 """Rows one read looks at when a tag filter skips most of them (upstream's bound is 800: 16,000
@@ -72,7 +71,7 @@ class Page(NamedTuple):
     next_offset: int
 
 
-def open_queue(txn: lmdb.Transaction, tables: Tables, topic: bytes, number: int) -> Queue:
+def open_queue(txn: Reader, tables: Tables, topic: bytes, number: int) -> Queue:
     """Find a queue's ends on disk; a queue that was never written to begins and ends at 0."""
     prefix = queue_prefix(topic, number)
     first, next_offset = 0, 0
@@ -85,7 +84,7 @@ def open_queue(txn: lmdb.Transaction, tables: Tables, topic: bytes, number: int)
     return Queue(topic, number, first, next_offset)
 
 
-def last_key_below(txn: lmdb.Transaction, tables: Tables, bound: bytes) -> bytes | None:
+def last_key_below(txn: Reader, tables: Tables, bound: bytes) -> bytes | None:
     """The greatest key of the queues' table that is less than `bound`."""
     cursor = txn.cursor(db=tables.queues)
     found = cursor.prev() if cursor.set_range(bound) else cursor.last()
@@ -93,7 +92,7 @@ def last_key_below(txn: lmdb.Transaction, tables: Tables, bound: bytes) -> bytes
 
 
 def read_page(
-    txn: lmdb.Transaction,
+    txn: Reader,
     tables: Tables,
     queue: Queue,
     offset: int,
@@ -142,7 +141,7 @@ def read_page(
     return Page(messages, offset)
 
 
-def offset_at(txn: lmdb.Transaction, tables: Tables, queue: Queue, stored_ms: int) -> int:
+def offset_at(txn: Reader, tables: Tables, queue: Queue, stored_ms: int) -> int:
     """The first offset whose message was stored at `stored_ms` or later; the queue's end when there
     is none.
 
@@ -159,9 +158,7 @@ def offset_at(txn: lmdb.Transaction, tables: Tables, queue: Queue, stored_ms: in
     return low
 
 
-def row_at(
-    txn: lmdb.Transaction, tables: Tables, queue: Queue, offset: int
-) -> tuple[int, int] | None:
+def row_at(txn: Reader, tables: Tables, queue: Queue, offset: int) -> tuple[int, int] | None:
     """Sequence and stored ms of one offset."""
     value = txn.get(queue.prefix + pack_u64(offset), db=tables.queues)
     if value is None:
@@ -171,7 +168,7 @@ def row_at(
 
 
 def find_sequence(
-    txn: lmdb.Transaction, tables: Tables, queue: Queue, sequence: int, not_before_ms: int
+    txn: Reader, tables: Tables, queue: Queue, sequence: int, not_before_ms: int
 ) -> tuple[int, int] | None:
     """Offset and stored ms of a message known to have entered this queue at `not_before_ms` or
     later.

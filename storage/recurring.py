@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import lmdb
-
 from storage.keys import (
     RECURRENCE_VALUE,
     pack_u64,
@@ -19,6 +17,8 @@ from storage.keys import (
     split_planned_key,
     split_recurring_key,
 )
+from storage.logged import LoggedTransaction
+from storage.reader import Reader
 from storage.store import Store, in_batch, rows_with_prefix
 
 
@@ -71,7 +71,7 @@ def delete_recurring(store: Store, topic: bytes, name: bytes) -> bool:
     key = recurring_key(topic, name)
     store.count_bytes(400)
     _unplan(store, txn, key)
-    return bool(txn.delete(key, db=store.tables.recurring))
+    return txn.delete(key, db=store.tables.recurring)
 
 
 @in_batch
@@ -121,20 +121,17 @@ def due_recurring(store: Store, now_ms: int, limit: int, max_bytes: int) -> list
 
 def find_recurring(store: Store, topic: bytes, name: bytes) -> Recurring | None:
     """A recurring message as it was committed last."""
-    with store.read_transaction() as txn:
-        return _read(store, txn, recurring_key(topic, name))
+    return _read(store, store.settled_reader(), recurring_key(topic, name))
 
 
 def count_recurring(store: Store) -> int:
-    """How many recurring messages there are, paused ones too, as they were committed last."""
-    with store.read_transaction() as txn:
-        return int(txn.stat(store.tables.recurring)["entries"])
+    """How many recurring messages there are, paused ones too, with the changes of the batch."""
+    return store.reader().stat(store.tables.recurring)["entries"]
 
 
 def next_recurring_due(store: Store) -> int | None:
-    """When the first recurring message fires, in epoch ms, as it was committed last."""
-    with store.read_transaction() as txn:
-        return _first_planned(store, txn)
+    """When the first recurring message fires, in epoch ms, with the changes of the batch."""
+    return _first_planned(store, store.reader())
 
 
 def scan_recurring(
@@ -147,7 +144,7 @@ def scan_recurring(
     """
     found: list[Recurring] = []
     prefix = topic + b"\0" if topic is not None else b""
-    with store.read_transaction() as txn:
+    with store.settled_reader() as txn:
         rows = txn.cursor(db=store.tables.recurring)
         # A zero byte behind a key is the first key behind it.
         alive = rows.set_range(max(prefix, cursor + b"\0" if cursor is not None else b""))
@@ -163,7 +160,7 @@ def scan_recurring(
 
 
 def _plan(
-    store: Store, txn: lmdb.Transaction, key: bytes, next_ms: int, fired: int, *, paused: bool
+    store: Store, txn: LoggedTransaction, key: bytes, next_ms: int, fired: int, *, paused: bool
 ) -> None:
     _unplan(store, txn, key)
     txn.put(key, RECURRENCE_VALUE.pack(next_ms, fired, paused), db=store.tables.recurrences)
@@ -171,19 +168,19 @@ def _plan(
         txn.put(planned_key(next_ms, key), b"", db=store.tables.planned)
 
 
-def _unplan(store: Store, txn: lmdb.Transaction, key: bytes) -> None:
+def _unplan(store: Store, txn: LoggedTransaction, key: bytes) -> None:
     value = txn.pop(key, db=store.tables.recurrences)
     if value is not None:
         next_ms, _, _ = RECURRENCE_VALUE.unpack(value)
         txn.delete(planned_key(next_ms, key), db=store.tables.planned)
 
 
-def _first_planned(store: Store, txn: lmdb.Transaction) -> int | None:
+def _first_planned(store: Store, txn: Reader) -> int | None:
     cursor = txn.cursor(db=store.tables.planned)
     return split_planned_key(cursor.key())[0] if cursor.first() else None
 
 
-def _read(store: Store, txn: lmdb.Transaction, key: bytes) -> Recurring | None:
+def _read(store: Store, txn: Reader, key: bytes) -> Recurring | None:
     definition = txn.get(key, db=store.tables.recurring)
     value = txn.get(key, db=store.tables.recurrences)
     if definition is None or value is None:

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
 
-import lmdb
-
 from storage.keys import IdRow, pack_u64, term, timer_key
+from storage.logged import LoggedTransaction
 from storage.store import Store, in_batch, rows_with_prefix
 
 
@@ -70,7 +69,7 @@ def reschedule_sequence(
 
 def _move(
     store: Store,
-    txn: lmdb.Transaction,
+    txn: LoggedTransaction,
     number: bytes,
     new_due: NewDue,
     now_ms: int,

@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
-import lmdb
-
 from storage.keys import (
     ENDS_VALUE,
     QUEUE_VALUE,
@@ -17,6 +15,8 @@ from storage.keys import (
     split_queue_key,
     term,
 )
+from storage.logged import LoggedTransaction
+from storage.reader import Reader
 from storage.store import NEXT_SEQUENCE, Store, in_batch
 
 
@@ -68,9 +68,7 @@ def remove_topic(store: Store, topic: bytes, limit: int) -> int:
     return removed
 
 
-def _queues(
-    store: Store, txn: lmdb.Transaction, prefix: bytes = b""
-) -> Iterator[tuple[bytes, int]]:
+def _queues(store: Store, txn: Reader, prefix: bytes = b"") -> Iterator[tuple[bytes, int]]:
     """Every queue that holds a message and whose key begins so, leaping from one to the next."""
     cursor = txn.cursor(db=store.tables.queues)
     alive = cursor.set_range(prefix) if prefix else cursor.first()
@@ -82,7 +80,7 @@ def _queues(
 
 
 def _shorten_queue(
-    store: Store, txn: lmdb.Transaction, topic: bytes, number: int, before_ms: int, limit: int
+    store: Store, txn: LoggedTransaction, topic: bytes, number: int, before_ms: int, limit: int
 ) -> int:
     queue = store.queue(topic, number)
     cursor = txn.cursor(db=store.tables.queues)
@@ -93,7 +91,7 @@ def _shorten_queue(
         if stored_ms >= before_ms:
             break
         first = int.from_bytes(cursor.key()[-8:]) + 1
-        cursor.delete()
+        txn.delete_at(cursor, db=store.tables.queues)
         _remove_message(store, txn, pack_u64(sequence))
         removed += 1
         alive = cursor.key() != b""
@@ -103,21 +101,21 @@ def _shorten_queue(
     return removed
 
 
-def _remove_aborted(store: Store, txn: lmdb.Transaction, before_ms: int, limit: int) -> int:
+def _remove_aborted(store: Store, txn: LoggedTransaction, before_ms: int, limit: int) -> int:
     bound = pack_u64(max(0, before_ms))
     cursor = txn.cursor(db=store.tables.aborted)
     alive = cursor.first()
     removed = 0
     while alive and removed < limit and cursor.key() < bound:
         number = cursor.key()[8:]
-        cursor.delete()
+        txn.delete_at(cursor, db=store.tables.aborted)
         _remove_message(store, txn, number)
         removed += 1
         alive = cursor.key() != b""
     return removed
 
 
-def _remove_message(store: Store, txn: lmdb.Transaction, number: bytes) -> None:
+def _remove_message(store: Store, txn: LoggedTransaction, number: bytes) -> None:
     tables = store.tables
     record = txn.pop(number, db=tables.messages)
     if record is None:

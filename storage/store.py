@@ -1,8 +1,8 @@
 """The store: everything a gateway holds, behind typed calls.
 
-Changes are made in a batch: the first change of a reactor turn opens it, `commit` writes and syncs
-it as one LMDB transaction, and only then may anything of it be answered. Until then readers see
-nothing of it. One thread calls.
+Changes are made in a batch: the first change of a reactor turn opens it, `commit` has the redo log hold it, and only
+then may anything of it be answered. Look-ups see nothing of an open batch: they have it committed first. One thread
+calls.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ from storage.keys import (
     split_timer_key,
     term,
 )
+from storage.logged import LoggedTransaction
 from storage.paused import PausedTopics
 from storage.queues import Page, Queue, offset_at, open_queue, read_page, row_at
+from storage.reader import Reader
 from storage.timers import earlier
 
 P = ParamSpec("P")
@@ -130,7 +132,6 @@ class Store:
         self.environment = Environment(path, sync=sync, map_size=map_size)
         self.tables = self.environment.tables
         self.terms_of = terms_of
-        self._lmdb = self.environment.lmdb
         self._queues: dict[tuple[bytes, int], Queue] = {}
         self._offsets: dict[tuple[bytes, bytes, int], int] = {}
         self._changed_offsets: set[tuple[bytes, bytes, int]] = set()
@@ -139,10 +140,12 @@ class Store:
         self.fired: Counter[bytes] = Counter()
         """Those of them, and of those from before, that have fired."""
         self.write_seconds = 0.0
-        """How long the last commit took to write its pages and have the disk hold them."""
+        """How long the last commit took to write its rows and have the disk hold them."""
+        self.settle: Callable[[], object] = self.commit
+        """What a look-up calls while a batch is open; it commits."""
         try:
-            with self.environment.view() as txn:
-                self._load(txn, inbox_size)
+            self._txn = LoggedTransaction(self.environment)
+            self._load(inbox_size)
         except (ValueError, struct.error) as error:
             self.environment.close()
             raise DataFolderError(
@@ -150,20 +153,21 @@ class Store:
             ) from error
         self._new_batch()
 
-    def _load(self, txn: lmdb.Transaction, inbox_size: int) -> None:
+    def _load(self, inbox_size: int) -> None:
         """Take into memory what is not read from the tables each time."""
-        tables = self.tables
+        txn, tables = self._txn, self.tables
         self._next_sequence = self._committed_sequence = _first_free_sequence(txn, tables)
         for key, value in txn.cursor(db=tables.offsets):
             self._offsets[split_offset_key(key)] = U64.unpack(value)[0]
         self.paused = PausedTopics(txn, tables)
-        copied = has_copy(txn, tables)
+        copied = not self.environment.log.size and self._has_inbox_copy()
         rows = read_copy(txn, tables) if copied else recover(txn, tables, self.terms_of)
         self.inbox = Inbox(inbox_size, rows)
         self.held = Held(txn, tables, self.inbox.rows())
 
     def _new_batch(self) -> None:
-        self._txn: lmdb.Transaction | None = None
+        self._is_open = False
+        self._is_broken = False
         self._failure: StorageError | None = None
         self._bytes = 0
         self._messages: list[tuple[bytes, bytes]] = []
@@ -276,7 +280,7 @@ class Store:
         self._changes += 1
         return message_id
 
-    def take_timer(self, txn: lmdb.Transaction, key: bytes) -> bytes | None:
+    def take_timer(self, txn: LoggedTransaction, key: bytes) -> bytes | None:
         """Remove a timer, wherever it is: its value, or None where the message does not wait."""
         due_ms, topic, _, _ = split_timer_key(key)
         if (value := self.inbox.take(key)) is not None:
@@ -292,7 +296,7 @@ class Store:
         self.held.count(topic, -1, size)
         return value
 
-    def put_timer(self, txn: lmdb.Transaction, key: bytes, value: bytes) -> None:
+    def put_timer(self, txn: LoggedTransaction, key: bytes, value: bytes) -> None:
         """Have a message wait that `take_timer` has taken, perhaps until another time."""
         due_ms, topic, _, _ = split_timer_key(key)
         # Not into the inbox: the number can stand before those among which it is recovered.
@@ -330,9 +334,9 @@ class Store:
         self._bytes += count
 
     def shorten(self, queue: Queue, first: int) -> None:
-        """Note that retention removed what a queue held before `first`; readers learn of it with
-        the commit."""
-        self._shortened[queue] = first
+        """Note that retention removed what a queue held before `first`."""
+        self._shortened.setdefault(queue, queue.first)
+        queue.first = first
 
     def set_offset(self, group: bytes, topic: bytes, queue: int, offset: int) -> None:
         """Note a consumer group's progress. It joins the batch at the next `commit`, but opens none
@@ -408,7 +412,7 @@ class Store:
     @property
     def has_changes(self) -> bool:
         """Whether `commit` has anything to write, consumers' offsets apart."""
-        return self._txn is not None or bool(self._messages) or self._failure is not None
+        return self._is_open or bool(self._messages) or self._failure is not None
 
     @property
     def has_changed_offsets(self) -> bool:
@@ -421,7 +425,7 @@ class Store:
         return self._bytes
 
     def commit(self) -> list[Growth]:
-        """Write the batch. When it returns, the disk holds it (with `sync`), and readers see it.
+        """Store the batch. When it returns, the disk holds it (with `sync`), and readers see it.
 
         :returns: the queues that grew.
         :raises StorageFullError: nothing of the batch is stored; the store goes on as before it.
@@ -434,7 +438,6 @@ class Store:
             self.held.write(txn)
             self.paused.write(txn)
             self._put_offsets(txn)
-            self._txn = None
             begun = perf_counter()
             txn.commit()
             self.write_seconds = perf_counter() - begun
@@ -453,8 +456,6 @@ class Store:
         self._committed_sequence = self._next_sequence
         for queue, _, _ in grown:
             queue.visible = queue.next
-        for queue, first in self._shortened.items():
-            queue.first = first
         self._new_batch()
         return grown
 
@@ -465,6 +466,7 @@ class Store:
         """
         if isinstance(error, lmdb.MapFullError):
             self.environment.was_full(self._bytes)
+        self._is_broken = self._is_broken or isinstance(error, lmdb.Error)
         if self._failure is None:
             if isinstance(error, StorageError):
                 self._failure = error
@@ -476,10 +478,15 @@ class Store:
 
     def abandon(self) -> None:
         """Forget the batch: every offset and sequence it gave out is free again."""
-        if self._txn is not None:
-            self._txn.abort()
+        if self._is_broken or self._txn.has_changes:
+            self._is_broken = False
+            with suppress(StorageError):
+                # Where that fails, the next batch tries again, and says why it cannot.
+                self._txn.roll_back()
         for queue in self._grown:
             queue.next = queue.visible
+        for queue, first in self._shortened.items():
+            queue.first = first
         for place, before in self._advanced.items():
             if before is None:
                 self._offsets.pop(place, None)
@@ -491,42 +498,34 @@ class Store:
         self.paused.abandon()
         self._new_batch()
 
-    def batch_transaction(self) -> lmdb.Transaction:
+    def batch_transaction(self) -> LoggedTransaction:
         """The batch's transaction, holding all rows so far, so that what reads it sees the changes
         before it."""
         if self._failure is not None:
             raise self._failure
-        txn = self._txn
-        if txn is None:
-            self.environment.make_room(self._bytes)
-            txn = self._txn = self._lmdb.begin(write=True)
+        txn, tables = self._txn, self.tables
+        if not self._is_open:
+            txn.reserve(self._bytes)
+            self._is_open = True
         if self._messages or self._replaced:
-            self._put_rows(txn, self.tables.messages, self._messages, append=True)
-            self._put_rows(txn, self.tables.messages, self._replaced)
-            self._put_rows(txn, self.tables.timers, self._timers)
-            self._put_rows(txn, self.tables.ids, self._ids)
-            self._put_rows(txn, self.tables.keys, self._keys)
+            for table, rows in (
+                (tables.messages, self._replaced),
+                (tables.timers, self._timers),
+                (tables.ids, self._ids),
+                (tables.keys, self._keys),
+            ):
+                if rows:
+                    txn.put_all(rows, db=table)
+                    rows.clear()
+            if self._messages:
+                txn.put_all(self._messages, db=tables.messages, append=True)
+                self._messages.clear()
         if self._rows:
-            self._put_rows(txn, self.tables.queues, self._rows)
+            txn.put_all(self._rows, db=tables.queues)
+            self._rows.clear()
         return txn
 
-    @staticmethod
-    def _put_rows(
-        txn: lmdb.Transaction,
-        table: lmdb._Database,
-        rows: list[tuple[bytes, bytes]],
-        *,
-        append: bool = False,
-    ) -> None:
-        if not rows:
-            return
-        _, added = txn.cursor(db=table).putmulti(rows, append=append)
-        if added != len(rows):
-            # LMDB only says so by the count, and a row that is not there would be a lost message.
-            raise StorageError(f"{len(rows) - added} rows of a batch were not in order")
-        rows.clear()
-
-    def _move_timers(self, txn: lmdb.Transaction) -> None:
+    def _move_timers(self, txn: LoggedTransaction) -> None:
         """Move timers from the inbox into `timers` when there are enough of them."""
         if self.inbox.is_ripe:
             mark = self.inbox.ripen() or pack_u64(self._next_sequence)
@@ -535,15 +534,35 @@ class Store:
         for key, value in moved:
             due_ms, topic, _, _ = split_timer_key(key)
             self.held.count_timer(topic, due_ms, 1, TIMER_VALUE.unpack(value)[2])
-        self._put_rows(txn, self.tables.timers, moved)
+        if moved:
+            txn.put_all(moved, db=self.tables.timers)
 
-    def _put_offsets(self, txn: lmdb.Transaction) -> None:
+    def _put_offsets(self, txn: LoggedTransaction) -> None:
         for place in self._changed_offsets:
             offset = self._offsets.get(place)
             if offset is None:
                 txn.delete(offset_key(*place), db=self.tables.offsets)
             else:
                 txn.put(offset_key(*place), pack_u64(offset), db=self.tables.offsets)
+
+    # -- checkpoints: see `logged`
+
+    @property
+    def checkpoint_is_due(self) -> bool:
+        """Whether `checkpoint` should be called, some milliseconds when nobody waits."""
+        return self._txn.is_due and not self.has_changes
+
+    def checkpoint(self) -> None:
+        """Have LMDB's file hold everything, so that other processes see it and a start need not do it again. No batch
+        may be open.
+
+        :raises StorageError: when it cannot be written; everything is stored as it was, and later is early enough.
+        """
+        try:
+            self._txn.checkpoint()
+        except lmdb.Error as error:
+            self._txn.roll_back()
+            raise StorageError(f"a checkpoint could not be written: {error}") from error
 
     # -- what is read: only what is committed
 
@@ -552,8 +571,7 @@ class Store:
         place = (topic, number)
         queue = self._queues.get(place)
         if queue is None:
-            with self.environment.view() as txn:
-                queue = self._queues[place] = open_queue(txn, self.tables, topic, number)
+            queue = self._queues[place] = open_queue(self._txn, self.tables, topic, number)
         return queue
 
     def read(
@@ -568,27 +586,25 @@ class Store:
         """See `read_page`."""
         if offset >= queue.visible:
             return Page([], offset)
-        with self.environment.view() as txn:
-            return read_page(txn, self.tables, queue, offset, limit, max_bytes, tag_hashes, matches)
+        return read_page(
+            self._txn, self.tables, queue, offset, limit, max_bytes, tag_hashes, matches
+        )
 
     def offset_at(self, queue: Queue, stored_ms: int) -> int:
         """The first offset stored at `stored_ms` or later; the queue's end when there is none."""
-        with self.environment.view() as txn:
-            return offset_at(txn, self.tables, queue, stored_ms)
+        return offset_at(self._txn, self.tables, queue, stored_ms)
 
     def stored_ms(self, queue: Queue, offset: int) -> int | None:
         """When the message at an offset entered its queue."""
-        with self.environment.view() as txn:
-            row = row_at(txn, self.tables, queue, offset)
+        row = row_at(self._txn, self.tables, queue, offset)
         return row[1] if row is not None else None
 
     def next_due(self) -> int | None:
         """When the earliest timed message is due, in epoch ms, those of the open batch included."""
-        with self.environment.view() as txn:
-            cursor = txn.cursor(db=self.tables.timers)
-            cursor.first()
-            earliest = earlier(cursor.key(), self.inbox.first())
-            return int.from_bytes(earliest[:8]) if earliest else None
+        cursor = self._txn.cursor(db=self.tables.timers)
+        cursor.first()
+        earliest = earlier(cursor.key(), self.inbox.first())
+        return int.from_bytes(earliest[:8]) if earliest else None
 
     def offset(self, group: bytes, topic: bytes, queue: int) -> int | None:
         """A consumer group's progress in a queue; None where it has none."""
@@ -601,19 +617,16 @@ class Store:
 
     def topics(self) -> list[tuple[bytes, bytes]]:
         """All topics with their settings."""
-        with self.environment.view() as txn:
-            return list(txn.cursor(db=self.tables.topics))
+        return list(self._txn.cursor(db=self.tables.topics))
 
     def groups(self) -> list[tuple[bytes, bytes]]:
         """All consumer groups with their settings."""
-        with self.environment.view() as txn:
-            return list(txn.cursor(db=self.tables.groups))
+        return list(self._txn.cursor(db=self.tables.groups))
 
     def notes(self) -> list[tuple[bytes, bytes]]:
         """All notes by name, in the order of their names."""
-        with self.environment.view() as txn:
-            rows = rows_with_prefix(txn, self.tables.meta, NOTE)
-            return [(name[len(NOTE) :], value) for name, value in rows]
+        rows = rows_with_prefix(self._txn, self.tables.meta, NOTE)
+        return [(name[len(NOTE) :], value) for name, value in rows]
 
     def held_totals(self) -> Mapping[bytes, int]:
         """How many messages of each topic have not fired, without those that have none."""
@@ -621,11 +634,11 @@ class Store:
 
     def usage(self) -> Usage:
         """What the data folder takes up; it costs no reading of rows."""
-        info = self._lmdb.info()
-        with self.environment.view() as txn:
-            stats = [txn.stat(), *(txn.stat(table) for table in self.tables)]
-            messages = txn.stat(self.tables.messages)["entries"]
-            halves = txn.stat(self.tables.halves)["entries"]
+        info = self.environment.lmdb.info()
+        txn = self._txn
+        stats = [txn.stat(), *(txn.stat(table) for table in self.tables)]
+        messages = txn.stat(self.tables.messages)["entries"]
+        halves = txn.stat(self.tables.halves)["entries"]
         pages = sum(
             stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats
         )
@@ -642,21 +655,27 @@ class Store:
 
     def oldest_record(self) -> bytes | None:
         """The message that was accepted first among those still held."""
-        with self.environment.view() as txn:
-            cursor = txn.cursor(db=self.tables.messages)
-            return cursor.value() if cursor.first() else None
+        cursor = self._txn.cursor(db=self.tables.messages)
+        return cursor.value() if cursor.first() else None
 
     def pending_count(self) -> int:
         """How many messages have not fired."""
         return sum(self.held.messages.values())
 
-    def read_transaction(self) -> lmdb.Transaction:
-        """A view of what is committed, for the other files of this room; see `Environment.view`."""
-        return self.environment.view()
+    def reader(self) -> LoggedTransaction:
+        """What all rows are read through, for the other files of this room: the rows of an open batch are among
+        them."""
+        return self._txn
+
+    def settled_reader(self) -> LoggedTransaction:
+        """The same; a batch that is open is committed first, so that what is read is on disk."""
+        if self._txn.has_changes:
+            self.settle()
+        return self._txn
 
     def sync(self) -> None:
         """Have the disk hold what was committed without `sync`. Another thread may call it."""
-        self._lmdb.sync(True)
+        self.environment.log.sync()
 
     def close(self) -> None:
         """Write consumers' progress, sync, and close the folder, which is closed even if that
@@ -664,22 +683,26 @@ class Store:
         try:
             if self._changed_offsets or self.has_changes:
                 self.commit()
-            self._leave_inbox()
-            self.sync()
+            if self.environment.log.size:
+                self.checkpoint()
         finally:
             self.abandon()
+            self._txn.close()
+            self._leave_inbox()
             self.environment.close()
 
     def _leave_inbox(self) -> None:
         # Where that fails, the next start does without.
         with suppress(StorageError, lmdb.Error):
-            with self.environment.view() as txn:
-                if has_copy(txn, self.tables):
-                    return
-            write_copy(self.environment, self.tables, self.inbox.rows())
+            if not self.environment.log.size and not self._has_inbox_copy():
+                write_copy(self.environment, self.tables, self.inbox.rows())
+
+    def _has_inbox_copy(self) -> bool:
+        with self.environment.view() as txn:
+            return has_copy(txn, self.tables)
 
 
-def _first_free_sequence(txn: lmdb.Transaction, tables: Tables) -> int:
+def _first_free_sequence(txn: Reader, tables: Tables) -> int:
     """One behind the last message, or what retention noted when it removed that one too. 0 is never
     a message."""
     cursor = txn.cursor(db=tables.messages)
@@ -689,7 +712,7 @@ def _first_free_sequence(txn: lmdb.Transaction, tables: Tables) -> int:
 
 
 def rows_with_prefix(
-    txn: lmdb.Transaction, table: lmdb._Database, prefix: bytes, start: bytes = b""
+    txn: Reader, table: lmdb._Database, prefix: bytes, start: bytes = b""
 ) -> Iterator[tuple[bytes, bytes]]:
     """All rows whose key begins with `prefix`, in order, from `start` on."""
     cursor = txn.cursor(db=table)

@@ -8,6 +8,7 @@ from itertools import groupby
 import lmdb
 
 from storage.keys import HELD_SPANS_OF_AN_HOUR, TIMER_VALUE, TOTAL_VALUE, hour_key, pack_u64
+from storage.reader import Reader
 
 
 def sum_up(
@@ -37,7 +38,7 @@ def sum_up(
 
 
 def _sizes(
-    txn: lmdb.Transaction, timers: lmdb._Database, waiting: lmdb._Database
+    txn: Reader, timers: lmdb._Database, waiting: lmdb._Database
 ) -> Iterator[tuple[bytes, int]]:
     """Topic and record's size of each message; keys have the topic behind the due time in `timers`, before it in
     `waiting`."""

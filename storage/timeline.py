@@ -11,8 +11,6 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-import lmdb
-
 from storage.keys import (
     HELD_SPAN_MS,
     HELD_SPANS_OF_AN_HOUR,
@@ -23,6 +21,7 @@ from storage.keys import (
 )
 from storage.lookup import LEAPS_WEIGH, pending_timers
 from storage.paused import waiting_timers
+from storage.reader import Reader
 from storage.store import Store
 
 MAX_ROWS = 3_000
@@ -96,7 +95,7 @@ def count_due(
     """
     counts: dict[tuple[bytes, int], int] = {}
     seen = 0
-    with store.read_transaction() as txn:
+    with store.settled_reader() as txn:
         if columns.fit_held and tag_hash is None:
             if cursor is None:
                 counts = _in_memory(store, columns, topic)
@@ -119,7 +118,7 @@ def due_range(store: Store) -> tuple[int, int] | None:
     """When the earliest and the latest message are due, epoch ms; None while none is held."""
     keys = [key for key, _ in islice(store.inbox.between(b"", _END, None), 1)]
     keys += [store.inbox.last()] if keys else []
-    with store.read_transaction() as txn:
+    with store.settled_reader() as txn:
         # What waits in paused topics is due already; its first will do.
         keys += [key for key, _ in islice(waiting_timers(txn, store.tables, None, b"", _END), 1)]
         cursor = txn.cursor(db=store.tables.timers)
@@ -151,7 +150,7 @@ def _in_memory(store: Store, columns: Columns, topic: bytes | None) -> dict[tupl
 
 
 def _summed(
-    store: Store, txn: lmdb.Transaction, columns: Columns, topic: bytes | None, cursor: bytes
+    store: Store, txn: Reader, columns: Columns, topic: bytes | None, cursor: bytes
 ) -> Iterator[_Row]:
     """The rows of `hours` or `held`, and then one by one what waits in paused topics, which they do not count."""
     begin, end = pack_u64(columns.begin_ms), pack_u64(columns.end_ms)
@@ -165,7 +164,7 @@ def _summed(
 
 
 def _held(
-    store: Store, txn: lmdb.Transaction, columns: Columns, topic: bytes | None, behind: bytes
+    store: Store, txn: Reader, columns: Columns, topic: bytes | None, behind: bytes
 ) -> Iterator[_Row]:
     first, last = columns.begin_ms // HELD_SPAN_MS, columns.end_ms // HELD_SPAN_MS
     cursor = txn.cursor(db=store.tables.held)
@@ -187,7 +186,7 @@ def _held(
 
 
 def _hours(
-    store: Store, txn: lmdb.Transaction, columns: Columns, topic: bytes | None, behind: bytes
+    store: Store, txn: Reader, columns: Columns, topic: bytes | None, behind: bytes
 ) -> Iterator[_Row]:
     cursor = txn.cursor(db=store.tables.hours)
     end = pack_u64(columns.end_ms // _HOUR_MS)

@@ -7,9 +7,10 @@ from collections.abc import Callable
 import lmdb
 
 from storage.keys import pack_u64
+from storage.redo_log import STAMP, new_stamp
 from storage.sums import sum_up
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Raised with every change of `keys` that an older program would misread, with a step in `STEPS`
 that leads there; newer formats are refused."""
 
@@ -49,8 +50,14 @@ def _sum_up_held(environment: lmdb.Environment, txn: lmdb.Transaction) -> None:
     sum_up(txn, **tables)
 
 
+def _begin_redo_log(environment: lmdb.Environment, txn: lmdb.Transaction) -> None:
+    """Format 4 has a redo log beside the file, which older programs would not do again."""
+    txn.put(STAMP, new_stamp(), db=environment.open_db(b"meta", txn=txn))
+
+
 STEPS: dict[int, Callable[[lmdb.Environment, lmdb.Transaction], None]] = {
     1: _mark_timers_complete,
     2: _sum_up_held,
+    3: _begin_redo_log,
 }
 """By the version that they start from."""

@@ -462,12 +462,15 @@ class MemoryGateway:
 
     def crash(self) -> None:
         """End at once, with whatever is not committed lost, as a killed process does; then start again."""
-        self.store.abandon()
         self.store.environment.close()
         self.service.broker.audit.close()
         self.reactor = TurnReactor()  # type: ignore[no-untyped-call]
         self.reactor.rightNow = self.elapsed_ms / 1000
         self.start()
+
+    def checkpoint(self) -> None:
+        """Have other processes see all that is stored, as a gateway does every second."""
+        self.store.checkpoint()
 
     @property
     def store(self) -> Store:

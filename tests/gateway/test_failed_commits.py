@@ -6,8 +6,9 @@ import lmdb
 import pytest
 
 from gateway.wire.codes import RequestCode, ResponseCode
-from tests.gateway.faults import DISK_BROKEN, DISK_FULL, commits_fail, file_cannot_grow
+from tests.gateway.faults import commits_fail, file_cannot_grow
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
+from tests.storage.faults import DISK_BROKEN, DISK_FULL
 
 
 @pytest.mark.parametrize(

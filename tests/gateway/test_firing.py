@@ -93,9 +93,12 @@ class TestWakeUp:
 
     def test_nothing_is_written_while_nothing_happens(self, gateway: MemoryGateway) -> None:
         gateway.advance(11_000)
-        before = gateway.store._lmdb.info()["last_txnid"]
+        gateway.store.checkpoint()
+        environment = gateway.store.environment
+        before = environment.lmdb.info()["last_txnid"]
         gateway.advance(9_000)
-        assert gateway.store._lmdb.info()["last_txnid"] == before
+        assert environment.lmdb.info()["last_txnid"] == before
+        assert environment.log.size == 0
 
 
 class TestManyAtOnce:

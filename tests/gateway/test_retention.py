@@ -144,15 +144,13 @@ class TestSteps:
         gateway.elapsed_ms += 73 * HOUR_MS
         gateway.reactor.rightNow = gateway.elapsed_ms / 1000
         client = gateway.connect()
-        held = gateway.store._lmdb
         removed = []
         left = 450
         for number in range(30):
             client.send(RequestCode.SEND_MESSAGE_V2, client.send_fields("busy"), b"x")
             gateway.reactor.turn()
             gateway.reactor.rightNow += 0.05
-            with held.begin() as txn:
-                now_left = txn.stat(gateway.store.tables.messages)["entries"] - number - 1
+            now_left = gateway.store.usage().messages - number - 1
             removed.append(left - now_left)
             left = now_left
         assert max(removed) == 100

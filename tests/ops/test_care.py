@@ -34,6 +34,7 @@ def gateway(make_gateway: MakeGateway) -> MemoryGateway:
             "colour": "grün",
         }
         assert client.send_message(body=f"body {number}", properties=properties).code == 0
+    gateway.checkpoint()
     return gateway
 
 
@@ -139,6 +140,7 @@ def test_drill_backups_of_changes(
     command = ("backup", "--data", gateway.data, "--to", tmp_path / "hourly", "--incremental")
     assert "backup 0000, " in tidegate(*command).stderr
     gateway.connect().abort(id="ID0")
+    gateway.checkpoint()
     done = tidegate(*command)
     assert done.returncode == 0, done.stderr
     assert "backup 0001, " in done.stderr
@@ -198,6 +200,7 @@ def test_export_leaves_out_what_fired_or_was_aborted(
 ) -> None:
     gateway.connect().abort(id="ID0")
     gateway.jump(3_600_000)
+    gateway.checkpoint()
     done = tidegate("export", "--data", gateway.data)
     assert [json.loads(line)["msgId"] for line in done.stdout.splitlines()] == ["ID2"]
 

@@ -21,6 +21,7 @@ def gateway(make_gateway: MakeGateway) -> MemoryGateway:
     for _ in range(20):
         client.send_message(body=os.urandom(50_000))
     client.send_message(body="kept", TIMER_DELAY_SEC="3600")
+    gateway.checkpoint()
     gateway.advance(20_000)
     return gateway
 

@@ -59,6 +59,7 @@ def test_another_file_is_refused(kind: str) -> None:
 
 def test_the_commands(gateway: MemoryGateway, tidegate: Command, tmp_path: Path) -> None:
     gateway.connect().send_message(TIMER_DELAY_SEC="60", UNIQ_KEY="A")
+    gateway.checkpoint()
     file = tmp_path / "held.parquet"
     done = tidegate("export", "--data", gateway.data, "--to", file)
     assert (done.returncode, done.stderr) == (0, "1 messages\n")

@@ -43,7 +43,6 @@ class Folder:
         """Open the folder as a process finds it whose forerunner died before its commit."""
         store, self.store = self.store, None
         assert store is not None
-        store.abandon()
         store.environment.close()
         return self.open(inbox_size=inbox_size)
 
@@ -61,7 +60,7 @@ class Folder:
 def check(store: Store) -> None:
     """All tables agree, and a start after a crash would find what waits in memory."""
     assert find_faults(store) == []
-    with store.read_transaction() as txn:
+    with store.settled_reader() as txn:
         assert sorted(recover(txn, store.tables, terms_of)) == sorted(store.inbox.rows())
 
 

@@ -1,4 +1,4 @@
-"""One batch: nothing of it is seen before its commit, all of it after, nothing after a failure."""
+"""One batch: consumers see nothing of it before its commit, all of it after, nothing after a failure."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from storage import (
     Aborted,
     Fired,
+    Growth,
     StorageError,
     StorageFullError,
     Store,
@@ -23,6 +24,7 @@ from storage import (
     fire_due,
     remove_expired,
 )
+from tests.storage.faults import commits_fail
 from tests.storage.folder import Folder
 from tests.storage.sample import (
     TOPIC,
@@ -96,12 +98,30 @@ def assert_changed(store: Store) -> None:
     assert store.groups() == [(b"new group", b"{}")]
 
 
-def test_nothing_is_seen_before_the_commit(filled: Store) -> None:
-    sequence = change_everything(filled)
-    assert_unchanged(filled)
-    assert find_by_sequence(filled, sequence) is None
+def test_consumers_see_nothing_before_the_commit(filled: Store) -> None:
+    change_everything(filled)
+    assert ids_in(filled) == []  # what retention removes is gone at once
     filled.commit()
     assert_changed(filled)
+
+
+def test_a_look_up_has_the_batch_committed(filled: Store, folder: Folder) -> None:
+    """What it tells of is on disk."""
+    sequence = change_everything(filled)
+    assert find_by_sequence(filled, sequence) is not None
+    assert not filled.has_changes
+    assert_changed(filled)
+    assert_changed(folder.reopen_after_crash())
+
+
+def test_whoever_keeps_the_answers_commits_for_a_look_up(filled: Store) -> None:
+    grown: list[Growth] = []
+    filled.settle = lambda: grown.extend(filled.commit())
+    change_everything(filled)
+    assert pending_ids(filled) == [b"held"]
+    assert [growth.queue.topic for growth in grown] == [TOPIC]
+    assert pending_ids(filled) == [b"held"]
+    assert len(grown) == 1
 
 
 def test_nothing_is_left_after_abandoning(filled: Store, reopen: Callable[[], Store]) -> None:
@@ -316,15 +336,12 @@ class TestDiskTrouble:
     def test_nothing_is_stored_and_the_store_goes_on(
         self,
         filled: Store,
-        monkeypatch: pytest.MonkeyPatch,
         trouble: lmdb.Error,
         expected: type[StorageError],
     ) -> None:
         sequence = filled.next_sequence
-        change_everything(filled)
-        txn = filled.batch_transaction()
-        with monkeypatch.context() as broken:
-            broken.setattr(filled, "batch_transaction", lambda: FailingCommit(txn, trouble))
+        with commits_fail(filled, trouble):
+            change_everything(filled)
             with pytest.raises(expected) as raised:
                 filled.commit()
         assert type(raised.value) is expected
@@ -334,22 +351,6 @@ class TestDiskTrouble:
         change_everything(filled)
         filled.commit()
         assert_changed(filled)
-
-
-class FailingCommit:
-    """A transaction that LMDB takes everything into, and then cannot write."""
-
-    def __init__(self, txn: lmdb.Transaction, trouble: lmdb.Error) -> None:
-        self._txn = txn
-        self._trouble = trouble
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._txn, name)
-
-    def commit(self) -> None:
-        """What LMDB does when a write fails: the transaction is over, and nothing is stored."""
-        self._txn.abort()
-        raise self._trouble
 
 
 class TestProgress:

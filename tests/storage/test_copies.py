@@ -50,6 +50,7 @@ def back_up_beside(data: Path, target: Path) -> int:
 def test_backup_of_an_open_store_has_its_last_commit(folder: Folder, tmp_path: Path) -> None:
     store = folder.open()
     hold_all(store, numbered(500), 2_000)
+    store.checkpoint()
     hold(store, Sample(b"not committed"), 3_000)
     size = back_up_beside(folder.path, tmp_path / "backup")
     store.commit()
@@ -62,6 +63,7 @@ def test_backup_of_an_open_store_has_its_last_commit(folder: Folder, tmp_path: P
 def test_store_goes_on_after_a_backup(folder: Folder, tmp_path: Path) -> None:
     store = folder.open()
     hold_all(store, numbered(50), 2_000)
+    store.checkpoint()
     back_up_beside(folder.path, tmp_path / "backup")
     assert fire(store, 2_000) == 50
     assert [find_faults(store), pending_ids(store)] == [[], []]

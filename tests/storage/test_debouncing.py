@@ -90,7 +90,7 @@ def test_its_row_goes_with_the_message(store: Store, folder: Folder) -> None:
     fire(store, 1_000)
     assert remove_expired(store, 5_000, 10, lambda _: False) == 1
     store.commit()
-    with store.read_transaction() as txn:
+    with store.settled_reader() as txn:
         assert txn.stat(store.tables.debounced)["entries"] == 0
     assert debounce(folder.open(), b"b", 9_000, 6_000) == 0
 

@@ -363,8 +363,8 @@ def test_a_folder_that_makes_no_sense_is_refused_with_what_looks_through_it(
     table: str, folder: Folder, tmp_path: Path
 ) -> None:
     store = folder.open()
-    with store.environment.lmdb.begin(write=True) as txn:
-        txn.put(b"x", b"y", db=getattr(store.tables, table))
+    store.batch_transaction().put(b"x", b"y", db=getattr(store.tables, table))
+    store.commit()
     folder.close()
     path = folder.path.rename(tmp_path / "damaged")
     with pytest.raises(DataFolderError, match=r"damaged.*tidegate fsck --data"):

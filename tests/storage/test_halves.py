@@ -65,12 +65,12 @@ class TestWaiting:
         assert ids_in(store, HALVES) == []
         assert pending_ids(store) == []
 
-    def test_a_half_is_no_half_before_its_commit(self, store: Store) -> None:
+    def test_a_half_of_a_batch_that_is_refused_is_no_half(self, store: Store) -> None:
         sequence = store.new_sequence()
         put_half(store, sequence, Sample(b"h", HALVES).record(1), 1_000)
-        assert find_half(store, sequence) is None
-        store.commit()
         assert find_half(store, sequence) is not None
+        store.abandon()
+        assert find_half(store, sequence) is None
 
     def test_what_is_no_half_is_not_found_as_one(self, store: Store) -> None:
         send(store, Sample(b"a"))
@@ -289,17 +289,17 @@ def test_the_check_finds_faults(tmp_path: Path, plant: str, fault: str) -> None:
     store = Folder(tmp_path / "data").open()
     half(store, b"h", 1_000)
     number, tables = pack_u64(1), store.tables
-    with store.environment.lmdb.begin(write=True) as txn:
-        match plant:
-            case "message":
-                txn.delete(number, db=tables.messages)
-            case "check":
-                txn.delete(pack_u64(1_000) + number, db=tables.checks)
-            case "second check":
-                txn.put(pack_u64(2_000) + number, b"", db=tables.checks)
-            case "half":
-                txn.delete(number, db=tables.halves)
-            case _:
-                txn.put(b"h\0" + number, bytes(8), db=tables.ids)
+    txn = store.batch_transaction()
+    match plant:
+        case "message":
+            txn.delete(number, db=tables.messages)
+        case "check":
+            txn.delete(pack_u64(1_000) + number, db=tables.checks)
+        case "second check":
+            txn.put(pack_u64(2_000) + number, b"", db=tables.checks)
+        case "half":
+            txn.delete(number, db=tables.halves)
+        case _:
+            txn.put(b"h\0" + number, bytes(8), db=tables.ids)
     assert fault in find_faults(store)
     store.close()

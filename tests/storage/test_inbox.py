@@ -23,7 +23,7 @@ from tests.storage.sample import (
 
 def in_table(store: Store) -> int:
     """Rows of `timers`."""
-    with store.read_transaction() as txn:
+    with store.settled_reader() as txn:
         return int(txn.stat(store.tables.timers)["entries"])
 
 
@@ -135,7 +135,7 @@ def test_the_mark_moves_on_when_nothing_is_timed(folder: Folder) -> None:
     for _ in range(20):
         send(store, Sample(b"now"))
         store.commit()
-    with store.read_transaction() as txn:
+    with store.settled_reader() as txn:
         assert int.from_bytes(txn.get(MARK, db=store.tables.meta) or b"") > 8
     folder.check()
 

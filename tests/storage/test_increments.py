@@ -120,11 +120,12 @@ def test_only_what_changed_is_kept(folder: Folder, tmp_path: Path) -> None:
 
 
 def test_a_gateway_may_write_meanwhile(folder: Folder, tmp_path: Path) -> None:
-    """Each backup has the last commit before it, and nothing of an open batch."""
+    """Each backup has the last checkpoint before it, and nothing of an open batch."""
     store = folder.open()
     random_ = random.Random(7)
     for step in range(1, 4):
         work(store, random_, step)
+        store.checkpoint()
         hold(store, Sample(b"not committed %d" % step), 50_000)
         subprocess.run([sys.executable, "-c", BACK_UP, folder.path, tmp_path / "b"], check=True)
         store.commit()

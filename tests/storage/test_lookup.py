@@ -350,7 +350,6 @@ def test_a_scan_is_what_sorting_and_filtering_gives(
 
 def test_nothing_is_found_that_is_not_committed(store: Store) -> None:
     sequence = hold(store, Sample(b"a", keys=(b"k",)), 5)
-    abort(store, b"unknown", 1)  # has the rows written into the open transaction
     assert states(store, b"a") == []
     assert find_by_sequence(store, sequence) is None
     assert find_by_key(store, [TOPIC], b"k", 9) == []

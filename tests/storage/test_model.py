@@ -141,12 +141,22 @@ class StoreAndModel(RuleBasedStateMachine):
         self.inbox_size = inbox_size
         self.path = Path(tempfile.mkdtemp(prefix="storage-model-"))
         self.folder = Folder(self.path)
-        self.store: Store = self.folder.open(map_size=MAP_SIZE, inbox_size=self.inbox_size)
+        self.store = self._opened()
         self.now_ms = 1_000
         self.committed = World()
         self.batch = World()
         self.progress: dict[tuple[bytes, bytes, int], int] = {}
         self.progress_on_disk: dict[tuple[bytes, bytes, int], int] = {}
+
+    def _opened(self) -> Store:
+        store = self.folder.open(map_size=MAP_SIZE, inbox_size=self.inbox_size)
+        store.settle = self._settle
+        return store
+
+    def _settle(self) -> None:
+        """A look-up has the batch committed."""
+        self.store.commit()
+        self._is_committed()
 
     # -- changes
 
@@ -358,15 +368,22 @@ class StoreAndModel(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        self.store = self.folder.open(map_size=MAP_SIZE, inbox_size=self.inbox_size)
+        self.store = self._opened()
         self._is_committed()
         self.compare()
 
     @rule()
     def crash(self) -> None:
         self.store = self.folder.reopen_after_crash(inbox_size=self.inbox_size)
+        self.store.settle = self._settle
         self.batch = deepcopy(self.committed)
         self.progress = dict(self.progress_on_disk)
+        self.compare()
+
+    @rule()
+    def checkpoint(self) -> None:
+        self.commit()
+        self.store.checkpoint()
         self.compare()
 
     def _is_committed(self) -> None:
@@ -386,12 +403,13 @@ class StoreAndModel(RuleBasedStateMachine):
         self, topic: bytes, queue: int, offset: int, limit: int, tags: set[int] | None
     ) -> None:
         world, place = self.committed, (topic, queue)
-        first = world.firsts.get(place, 0)
+        held_from = world.firsts.get(place, 0)
+        first = self.batch.firsts.get(place, 0)
         expected: list[tuple[int, int, int]] = []
         at = offset
         if offset < world.end(place):
             at = max(first, offset)
-            for row in world.rows[place][at - first :]:
+            for row in world.rows[place][at - held_from :]:
                 if len(expected) == limit:
                     break
                 if tags is None or world.messages[row.sequence].message.tag_hash in tags:
@@ -405,6 +423,7 @@ class StoreAndModel(RuleBasedStateMachine):
 
     @rule(topic=st.none() | st.sampled_from(TOPICS), limit=st.integers(1, 4))
     def scan(self, topic: bytes | None, limit: int) -> None:
+        self.store.settled_reader()
         world = self.committed
         expected = [
             world.found(sequence)

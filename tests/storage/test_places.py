@@ -21,7 +21,7 @@ def test_what_was_put_is_there(store: Store) -> None:
         99: Place(b"bills", 3, 1, -1),
         FAR: Place(b"bills", 4, None, 0, 2),
     }
-    with store.read_transaction() as txn:
+    with store.settled_reader() as txn:
         places = Places(txn, store.tables)
     for sequence, place in expected.items():
         places[sequence] = place
@@ -33,7 +33,7 @@ def test_what_was_put_is_there(store: Store) -> None:
 
 
 def test_a_store_without_messages(store: Store) -> None:
-    with store.read_transaction() as txn:
+    with store.settled_reader() as txn:
         places = Places(txn, store.tables)
     assert 1 not in places
     places[1] = Place(b"t", 0, 1, 0)

@@ -94,8 +94,8 @@ def test_progress_of_a_refused_batch_is_taken_back(
 
 
 def test_faults_are_found(store: Store) -> None:
-    with store.environment.lmdb.begin(write=True) as txn:
-        txn.put(pop_key(10, b"G", TOPIC, 0, 3), pack_u64(11), db=store.tables.pops)
+    txn = store.batch_transaction()
+    txn.put(pop_key(10, b"G", TOPIC, 0, 3), pack_u64(11), db=store.tables.pops)
     assert len(find_faults(store)) == 2
-    with store.environment.lmdb.begin(write=True) as txn:
-        txn.delete(pop_key(10, b"G", TOPIC, 0, 3), db=store.tables.pops)
+    assert take_pop(store, Pop(10, b"G", TOPIC, 0, 3))
+    assert find_faults(store) == []

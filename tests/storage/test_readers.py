@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from storage import StorageError, find_by_id, read_pending, remove_expired
+from storage import StorageError, read_pending, remove_expired
 from storage.environment import MAX_READERS
 from tests.storage.folder import Folder
 from tests.storage.sample import Sample, hold, pending_ids, states, terms_of
@@ -37,11 +37,13 @@ def test_one_view_too_many_is_refused_and_nothing_else_harmed(folder: Folder) ->
     store.commit()
     with ExitStack() as views:
         for _ in range(MAX_READERS):
-            views.enter_context(store.read_transaction())
+            views.enter_context(store.environment.view())
         with pytest.raises(StorageError, match=f"is read {MAX_READERS} times at once"):
-            find_by_id(store, b"a")
+            store.environment.view()
+        assert states(store, b"a") == ["pending"]
         hold(store, Sample(b"b"), 2_000)
         store.commit()
+        store.checkpoint()
     assert pending_ids(store) == [b"a", b"b"]
 
 
@@ -57,7 +59,7 @@ def test_a_reader_beside_the_gateway_is_told(folder: Folder) -> None:
     )
     with ExitStack() as views:
         for _ in range(MAX_READERS):
-            views.enter_context(store.read_transaction())
+            views.enter_context(store.environment.view())
         said = subprocess.run(
             [sys.executable, "-c", script, folder.path], capture_output=True, text=True, check=True
         )
@@ -71,7 +73,7 @@ def test_places_of_dead_readers_are_used_again(folder: Folder) -> None:
     die_reading(folder.path, MAX_READERS - 2)
     with ExitStack() as views:
         for _ in range(10):
-            views.enter_context(store.read_transaction())
+            views.enter_context(store.environment.view())
         assert states(store, b"a") == ["pending"]
 
 

@@ -43,7 +43,7 @@ def test_all_is_there_and_sound(folder: Folder, version: int) -> None:
     assert set(pending_ids(store, topic=ORDERS)) == expected
     assert ids_in(store, ORDERS) == [b"now", b"a0"]
     assert store.offset(b"group", ORDERS, 0) == 1
-    with store.read_transaction() as txn:
+    with store.settled_reader() as txn:
         assert txn.get(FORMAT, db=store.tables.meta) == b"%d" % FORMAT_VERSION
         assert txn.get(MARK, db=store.tables.meta) is not None
 
@@ -104,5 +104,5 @@ def test_an_upgrade_that_is_cut_short_leaves_the_old_folder(
 
 def test_a_folder_of_an_older_format_is_not_read_beside_a_gateway(folder: Folder) -> None:
     unpack(folder, 2)
-    with pytest.raises(DataFolderError, match="has format 2, and 3 is needed"):
+    with pytest.raises(DataFolderError, match="has format 2, and 4 is needed"):
         next(read_pending(folder.path, terms_of))

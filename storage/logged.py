@@ -1,0 +1,223 @@
+"""LMDB's write transaction, which stays open over many batches, and the redo log that makes each of them last.
+
+A commit of LMDB writes every page that it touched, and those above it, and syncs twice. So a batch only changes the
+transaction and appends its rows to the log; every now and then a checkpoint commits the transaction, and the log
+begins anew. Whoever reads in this process reads through the transaction. What is lost with it, by a crash or by a
+batch that is refused, is done again from the log.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic
+from types import TracebackType
+from typing import Final
+
+import lmdb
+
+from storage.environment import Environment
+from storage.errors import StorageError, StorageFullError
+from storage.redo_log import MAX_LOG, STAMP, Row, new_stamp
+
+CHECKPOINT_BYTES: Final = 4 << 20
+"""Bytes of the log after which a checkpoint is due."""
+
+CHECKPOINT_ROWS: Final = 16_000
+"""Rows after which one is due: each may be on a page of its own, which the transaction holds in memory until then."""
+
+CHECKPOINT_SECONDS: Final = 1.0
+"""Time after the first batch since the last one. Other processes see what the last checkpoint left."""
+
+RETRY_SECONDS: Final = 5.0
+"""Time until a checkpoint that failed is tried again: it costs doing all batches again."""
+
+
+class LoggedTransaction:
+    """The open transaction, with the rows that the batch has changed so far.
+
+    :raises StorageError: when LMDB has no room for what the log has.
+    """
+
+    get: Callable[..., bytes | None]
+    """See `reader.Reader`."""
+    cursor: Callable[..., lmdb.Cursor]
+    """See `Reader`. What a cursor changes is not logged: see `delete_at`."""
+    stat: Callable[..., lmdb._Stat]
+    """See `Reader`."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._log = environment.log
+        tables = environment.tables
+        self._names = dict(zip(tables, tables._fields, strict=True))
+        self._changed: defaultdict[lmdb._Database, list[Row]] = defaultdict(list)
+        self._not_before = 0.0
+        self._begin()
+
+    def __enter__(self) -> LoggedTransaction:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """The transaction outlives who reads it."""
+
+    # -- changes
+
+    def put(self, key: bytes, value: bytes, *, db: lmdb._Database) -> bool:
+        """Put a row, in place of the one with its key; always True, as LMDB has it."""
+        self._changed[db].append((key, value))
+        return self._txn.put(key, value, db=db)
+
+    def put_all(
+        self, rows: list[tuple[bytes, bytes]], *, db: lmdb._Database, append: bool = False
+    ) -> None:
+        """Put rows.
+
+        :param append: they are behind all others, in their order.
+        :raises StorageError: when they are not.
+        """
+        self._changed[db].extend(rows)
+        _, added = self._txn.cursor(db=db).putmulti(rows, append=append)
+        if added != len(rows):
+            # LMDB only says so by the count, and a row that is not there would be a lost message.
+            raise StorageError(f"{len(rows) - added} rows of a batch were not in order")
+
+    def delete(self, key: bytes, *, db: lmdb._Database) -> bool:
+        """Remove a row; False when there is none."""
+        found = self._txn.delete(key, db=db)
+        if found:
+            self._changed[db].append((key, None))
+        return found
+
+    def pop(self, key: bytes, *, db: lmdb._Database) -> bytes | None:
+        """Remove a row: its value, or None when there is none."""
+        value = self._txn.pop(key, db=db)
+        if value is not None:
+            self._changed[db].append((key, None))
+        return value
+
+    def delete_at(self, cursor: lmdb.Cursor, *, db: lmdb._Database) -> None:
+        """Remove the row that a cursor stands on, which goes on to the next one."""
+        self._changed[db].append((cursor.key(), None))
+        cursor.delete()
+
+    # -- batches
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether the batch has changed anything."""
+        return bool(self._changed)
+
+    def reserve(self, size: int) -> None:
+        """Let LMDB's map have room for a batch of so many bytes.
+
+        :raises StorageError: when it cannot.
+        """
+        if self.is_lost:
+            self._begin()
+        self._bytes += size
+        if self._bytes > self._room:
+            if self._log.size:
+                self.checkpoint()
+            self._txn.abort()
+            try:
+                self._environment.make_room(size)
+            finally:
+                self._begin()
+
+    def commit(self) -> None:
+        """Have the batch last.
+
+        :raises lmdb.Error: when neither the log nor LMDB can be written: nothing of it is stored, and `roll_back` is
+            needed.
+        """
+        changed = {self._names[table]: rows for table, rows in self._changed.items()}
+        if not changed:
+            return
+        count = sum(map(len, changed.values()))
+        try:
+            is_logged = self._log.append(changed)
+        except OSError:
+            is_logged = False
+        if not is_logged:
+            self.checkpoint()
+            return
+        if not self._rows:
+            self._since = monotonic()
+        self._rows += count
+        self._changed = defaultdict(list)
+
+    def roll_back(self) -> None:
+        """Take back what the batch has changed.
+
+        :raises StorageError: when what was stored cannot be read again; the next batch tries once more.
+        """
+        self._txn.abort()
+        self._begin()
+
+    # -- checkpoints
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a checkpoint would be well now."""
+        if not self._rows:
+            return False
+        now = monotonic()
+        return now >= self._not_before and (
+            self._log.size >= CHECKPOINT_BYTES
+            or self._rows >= CHECKPOINT_ROWS
+            or now - self._since >= CHECKPOINT_SECONDS
+        )
+
+    def checkpoint(self) -> None:
+        """Have LMDB hold everything, with what the batch has changed so far.
+
+        :raises lmdb.Error: when it cannot: then `roll_back` is needed.
+        """
+        stamp = new_stamp()
+        self._not_before = monotonic() + RETRY_SECONDS
+        self.is_lost = True
+        self._txn.put(STAMP, stamp, db=self._environment.tables.meta)
+        self._txn.commit()
+        self._not_before = 0.0
+        self._log.restart(stamp)
+        self._begin()
+
+    def close(self) -> None:
+        """End the transaction; a batch that is open is forgotten."""
+        self._txn.abort()
+
+    def _begin(self) -> None:
+        """Begin a transaction where the last checkpoint ended, and do again what the log has."""
+        self.is_lost = True
+        environment = self._environment
+        with suppress(StorageFullError):
+            environment.make_room(0)
+        try:
+            txn = environment.lmdb.begin(write=True)
+            try:
+                self._rows = environment.redo(txn)
+            except lmdb.Error:
+                txn.abort()
+                raise
+        except lmdb.MapFullError:
+            # A map that had room for it once; a process that died had made it larger.
+            environment.was_full(MAX_LOG)
+            environment.make_room(0)
+            self._begin()
+            return
+        except lmdb.Error as error:
+            raise StorageError(f"what was stored cannot be read again: {error}") from error
+        self._txn = txn
+        self.get, self.cursor, self.stat = txn.get, txn.cursor, txn.stat
+        self._changed = defaultdict(list)
+        self._room = environment.room()
+        self._bytes = self._log.size
+        self._since = monotonic()
+        self.is_lost = False

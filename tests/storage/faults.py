@@ -1,0 +1,77 @@
+"""What can go wrong below a store, made to happen."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import lmdb
+import pytest
+
+from storage import Store
+
+DISK_FULL = lmdb.DiskError("mdb_txn_commit: No space left on device")
+DISK_BROKEN = lmdb.Error("mdb_txn_commit: Input/output error")
+
+
+class _FailingTransaction:
+    """A transaction that LMDB takes everything into, and then cannot write."""
+
+    def __init__(self, txn: lmdb.Transaction, trouble: lmdb.Error) -> None:
+        self._txn = txn
+        self._trouble = trouble
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._txn, name)
+
+    def commit(self) -> None:
+        """What LMDB does when a write fails: the transaction is over, and nothing is stored."""
+        self._txn.abort()
+        raise self._trouble
+
+
+class _FailingDatabase:
+    """LMDB on a disk that can be read but not written to."""
+
+    def __init__(self, database: lmdb.Environment, trouble: lmdb.Error) -> None:
+        self._database = database
+        self._trouble = trouble
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._database, name)
+
+    def begin(self, write: bool = False) -> object:
+        txn = self._database.begin(write=write)
+        return _FailingTransaction(txn, self._trouble) if write else txn
+
+
+@contextmanager
+def lmdb_cannot_be_written(store: Store, trouble: lmdb.Error = DISK_FULL) -> Iterator[None]:
+    """No checkpoint succeeds. No batch may be open when this begins, or when it ends."""
+    environment = store.environment
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(environment, "lmdb", _FailingDatabase(environment.lmdb, trouble))
+        store._txn.roll_back()
+        yield
+    store._txn.roll_back()
+
+
+@contextmanager
+def log_cannot_be_written(store: Store) -> Iterator[None]:
+    """No record can be appended to the redo log."""
+
+    def fail(rows: object) -> bool:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store.environment.log, "append", fail)
+        yield
+
+
+@contextmanager
+def commits_fail(store: Store, trouble: lmdb.Error = DISK_FULL) -> Iterator[None]:
+    """Neither can be written, so no commit succeeds. No batch may be open when this begins, or when it ends."""
+    with log_cannot_be_written(store), lmdb_cannot_be_written(store, trouble):
+        yield

@@ -1,0 +1,325 @@
+"""Batches between two checkpoints: in the redo log and in LMDB's open transaction, and both can fail."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from storage import (
+    DataFolderError,
+    StorageError,
+    StorageFullError,
+    Store,
+    abort,
+    back_up,
+    compact,
+    copies,
+    find_faults,
+    logged,
+    read_pending,
+)
+from storage.redo_log import LOG_FILE, MAX_LOG
+from tests.storage.faults import commits_fail, lmdb_cannot_be_written, log_cannot_be_written
+from tests.storage.folder import Folder
+from tests.storage.sample import (
+    Sample,
+    hold,
+    hold_all,
+    ids_in,
+    numbered,
+    pending_ids,
+    send,
+    terms_of,
+)
+
+
+def in_lmdb(folder: Folder) -> int:
+    """Messages that the last checkpoint left in LMDB's file."""
+    assert folder.store is not None
+    with folder.store.environment.view() as txn:
+        return txn.stat(folder.store.tables.messages)["entries"]
+
+
+def hold_one(store: Store, message_id: bytes, size: int = 10) -> None:
+    hold(store, Sample(message_id, body=b"x" * size), 1_000)
+    store.commit()
+
+
+def test_a_killed_process_loses_no_batch(folder: Folder) -> None:
+    store = folder.open()
+    for message_id in numbered(50):
+        hold_one(store, message_id)
+    abort(store, numbered(50)[0], 5)
+    store.commit()
+    assert in_lmdb(folder) == 0
+    store = folder.reopen_after_crash()
+    assert pending_ids(store) == numbered(50)[1:]
+    assert in_lmdb(folder) == 0
+
+
+def test_killed_again_and_again(folder: Folder) -> None:
+    store = folder.open()
+    for number, message_id in enumerate(numbered(30)):
+        hold_one(store, message_id)
+        if number % 7 == 6:
+            store.checkpoint()
+        store = folder.reopen_after_crash()
+    assert pending_ids(store) == numbered(30)
+
+
+def test_a_checkpoint_puts_all_into_lmdb(folder: Folder) -> None:
+    store = folder.open()
+    hold_all(store, numbered(20), 1_000)
+    store.checkpoint()
+    assert in_lmdb(folder) == 20
+    assert store.environment.log.size == 0
+    hold_one(store, b"more")
+    assert in_lmdb(folder) == 20
+    assert len(pending_ids(folder.reopen_after_crash())) == 21
+
+
+def test_a_stop_is_a_checkpoint(folder: Folder) -> None:
+    hold_all(folder.open(), numbered(20), 1_000)
+    folder.close()
+    (folder.path / LOG_FILE).unlink()
+    assert pending_ids(folder.open()) == numbered(20)
+
+
+def test_it_is_due_after_so_many_rows(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logged, "CHECKPOINT_ROWS", 40)
+    assert not store.checkpoint_is_due
+    hold_all(store, numbered(10), 1_000)
+    assert not store.checkpoint_is_due
+    hold_all(store, numbered(10), 1_000)
+    assert store.checkpoint_is_due
+    store.checkpoint()
+    assert not store.checkpoint_is_due
+
+
+def test_it_is_due_after_so_many_bytes(store: Store) -> None:
+    for message_id in numbered(4):
+        assert not store.checkpoint_is_due
+        hold_one(store, message_id, 1 << 20)
+    assert store.checkpoint_is_due
+
+
+def test_it_is_due_after_a_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logged, "CHECKPOINT_SECONDS", 0)
+    assert not store.checkpoint_is_due
+    hold_one(store, b"a")
+    assert store.checkpoint_is_due
+    hold(store, Sample(b"b"), 1_000)
+    assert not store.checkpoint_is_due, "a batch is open"
+
+
+def test_a_batch_that_is_larger_than_the_log(folder: Folder) -> None:
+    store = folder.open()
+    hold_one(store, b"small")
+    hold_one(store, b"large", MAX_LOG)
+    assert in_lmdb(folder) == 2
+    hold_one(store, b"after")
+    assert set(pending_ids(folder.reopen_after_crash())) == {b"small", b"large", b"after"}
+
+
+def test_without_a_log_each_batch_is_a_checkpoint(folder: Folder) -> None:
+    store = folder.open()
+    with log_cannot_be_written(store):
+        for message_id in numbered(3):
+            hold_one(store, message_id)
+            assert in_lmdb(folder) == len(pending_ids(store))
+    assert pending_ids(folder.reopen_after_crash()) == numbered(3)
+
+
+def test_a_refused_batch_takes_nothing_with_it(folder: Folder) -> None:
+    """What the open transaction had is done again from the log."""
+    store = folder.open()
+    hold_all(store, numbered(20), 1_000)
+    with commits_fail(store):
+        hold(store, Sample(b"refused"), 1_000)
+        with pytest.raises(StorageFullError):
+            store.commit()
+    assert pending_ids(store) == numbered(20)
+    hold_one(store, b"later")
+    assert find_faults(store) == []
+    assert set(pending_ids(folder.reopen_after_crash())) == {*numbered(20), b"later"}
+
+
+def test_an_abandoned_batch_takes_nothing_with_it(folder: Folder) -> None:
+    store = folder.open()
+    hold_all(store, numbered(20), 1_000)
+    store.put_topic(b"t", b"{}")
+    store.abandon()
+    assert store.topics() == []
+    assert pending_ids(store) == numbered(20)
+
+
+def test_a_checkpoint_that_fails_loses_nothing(folder: Folder) -> None:
+    store = folder.open()
+    hold_all(store, numbered(20), 1_000)
+    with lmdb_cannot_be_written(store):
+        with pytest.raises(StorageError, match="a checkpoint could not be written"):
+            store.checkpoint()
+        assert pending_ids(store) == numbered(20)
+        hold_one(store, b"meanwhile")
+        assert not store.checkpoint_is_due, "it is not tried at once again"
+    assert len(pending_ids(folder.reopen_after_crash())) == 21
+
+
+def test_a_full_log_refuses_what_lmdb_cannot_take(folder: Folder) -> None:
+    store = folder.open()
+    with lmdb_cannot_be_written(store):
+        for message_id in numbered(3):
+            hold_one(store, message_id, MAX_LOG // 4)
+        hold(store, Sample(b"refused", body=bytes(MAX_LOG // 4)), 1_000)
+        with pytest.raises(StorageFullError):
+            store.commit()
+        assert pending_ids(store) == numbered(3)
+    hold_one(store, b"fits again", MAX_LOG // 4)
+    assert len(pending_ids(folder.reopen_after_crash())) == 4
+
+
+def test_a_map_that_a_killed_process_had_made_larger(folder: Folder) -> None:
+    store = folder.open(map_size=1 << 30)
+    for message_id in numbered(12):
+        hold_one(store, message_id, 1 << 20)
+    folder.reopen_after_crash()
+    folder.store.environment.close()  # type: ignore[union-attr]
+    folder.store = None
+    store = folder.open(map_size=1 << 20)
+    assert pending_ids(store) == numbered(12)
+    hold_one(store, b"more", 1 << 20)
+
+
+def test_the_map_grows_between_two_batches(folder: Folder) -> None:
+    store = folder.open(map_size=1 << 20)
+    for message_id in numbered(40):
+        hold_one(store, message_id, 100_000)
+    assert pending_ids(store) == numbered(40)
+    assert pending_ids(folder.reopen_after_crash()) == numbered(40)
+
+
+_DIE = """
+import os, sys
+from pathlib import Path
+from storage import Store
+from tests.storage.sample import Sample, hold, numbered, terms_of
+store = Store(Path(sys.argv[1]), terms_of)
+for message_id in numbered(20):
+    hold(store, Sample(message_id), 1_000)
+    store.commit()
+os._exit(9)
+"""
+
+
+@pytest.fixture
+def died(tmp_path: Path) -> Path:
+    """A folder whose process died before a checkpoint."""
+    data = tmp_path / "died"
+    subprocess.run([sys.executable, "-c", _DIE, data], check=False)
+    assert (data / LOG_FILE).stat().st_size > 0
+    return data
+
+
+@pytest.mark.parametrize("work", [back_up, compact], ids=["backup", "compact"])
+def test_what_works_on_the_folder_of_a_dead_process_has_all(
+    work: Callable[..., object], died: Path, tmp_path: Path
+) -> None:
+    if work is back_up:
+        work(died, tmp_path / "backup")
+        died = tmp_path / "backup"
+    else:
+        work(died)
+    assert [terms_of(one.record).message_id for one in read_pending(died, terms_of)] == numbered(20)
+
+
+def test_a_damaged_log_is_read_up_to_the_damage(died: Path) -> None:
+    file = died / LOG_FILE
+    content = bytearray(file.read_bytes())
+    content[content.rindex(numbered(20)[10])] ^= 1
+    file.write_bytes(content)
+    folder = Folder(died)
+    store = folder.open()
+    assert store.environment.log.has_gap
+    assert pending_ids(store) == numbered(20)[:10]
+    folder.check()
+
+
+_SERVE = """
+import sys
+from pathlib import Path
+from storage import Store
+from tests.storage.sample import Sample, hold, terms_of
+store = Store(Path(sys.argv[1]), terms_of)
+print("open", flush=True)
+for line in sys.stdin:
+    if line == "checkpoint\\n":
+        store.checkpoint()
+    else:
+        hold(store, Sample(line.strip().encode()), 1_000)
+        store.commit()
+    print("done", flush=True)
+"""
+
+
+def test_whoever_reads_beside_a_gateway_waits_for_its_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is stopped makes none."""
+    data = tmp_path / "data"
+    with subprocess.Popen(
+        [sys.executable, "-c", _SERVE, data], stdin=-1, stdout=-1, text=True
+    ) as serving:
+        assert serving.stdin is not None
+        assert serving.stdout is not None
+
+        def do(what: str) -> None:
+            print(what, file=serving.stdin, flush=True)
+            assert serving.stdout is not None
+            assert serving.stdout.readline() == "done\n"
+
+        assert serving.stdout.readline() == "open\n"
+        do("a")
+        with monkeypatch.context() as patched:
+            patched.setattr(copies, "sleep", lambda seconds: do("checkpoint"))
+            back_up(data, tmp_path / "backup")
+        do("b")
+        with monkeypatch.context() as patched:
+            patched.setattr(copies, "CHECKPOINT_PATIENCE", -1)
+            with pytest.raises(StorageError, match="has not written a checkpoint"):
+                back_up(data, tmp_path / "none")
+        serving.stdin.close()
+    assert pending_ids(Folder(tmp_path / "backup").open()) == [b"a"]
+
+
+def test_an_older_program_would_not_do_it_again(folder: Folder) -> None:
+    folder.open()
+    folder.close()
+    with lmdb.open(str(folder.path), max_dbs=32) as environment:
+        meta = environment.open_db(b"meta", create=False)
+        with environment.begin() as txn:
+            assert int(txn.get(b"format", db=meta) or 0) >= 4
+
+
+def test_a_log_that_cannot_be_opened(folder: Folder) -> None:
+    folder.open()
+    folder.close()
+    (folder.path / LOG_FILE).unlink(missing_ok=True)
+    (folder.path / LOG_FILE).mkdir()
+    with pytest.raises(DataFolderError, match=LOG_FILE):
+        folder.open()
+    (folder.path / LOG_FILE).rmdir()
+
+
+def test_queues_go_on_after_a_crash(folder: Folder) -> None:
+    store = folder.open()
+    for round_ in range(3):
+        for message_id in numbered(3):
+            send(store, Sample(b"%d-" % round_ + message_id), stored_ms=round_)
+        store.commit()
+        store = folder.reopen_after_crash()
+    assert len(ids_in(store)) == 9

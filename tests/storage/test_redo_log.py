@@ -1,0 +1,148 @@
+"""The redo log by itself: what was appended is read again, up to the first record that is not whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.redo_log import LOG_FILE, MAX_LOG, RedoLog, Row, has_records, new_stamp
+
+STAMP = b"stampone"
+RECORDS: list[dict[str, list[Row]]] = [
+    {"messages": [(b"1", b"record"), (b"2", b"")]},
+    {"timers": [(b"k", None)], "ids": [(b"", b"\xff" * 300)]},
+    {"meta": [(b"a", b"b"), (b"a", None), (b"a", b"c")]},
+]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[RedoLog]:
+    log = RedoLog(tmp_path, sync=False)
+    assert list(log.records(STAMP)) == []
+    yield log
+    log.close()
+
+
+def again(folder: Path, stamp: bytes = STAMP) -> tuple[list[dict[str, list[Row]]], bool]:
+    """What the next process reads, and whether it is told of a gap."""
+    log = RedoLog(folder, sync=True)
+    try:
+        return list(log.records(stamp)), log.has_gap
+    finally:
+        log.close()
+
+
+def fill(log: RedoLog) -> list[int]:
+    """Append all; where each record ends."""
+    ends = []
+    for record in RECORDS:
+        assert log.append(record)
+        ends.append(log.size)
+    return ends
+
+
+def test_what_was_appended_is_read_again(log: RedoLog, tmp_path: Path) -> None:
+    assert not has_records(tmp_path, STAMP)
+    fill(log)
+    assert again(tmp_path) == (RECORDS, False)
+    assert has_records(tmp_path, STAMP)
+
+
+def test_what_follows_is_appended_behind_it(log: RedoLog, tmp_path: Path) -> None:
+    fill(log)
+    other = RedoLog(tmp_path, sync=True)
+    list(other.records(STAMP))
+    assert other.append({"ids": [(b"later", b"")]})
+    other.close()
+    assert again(tmp_path)[0] == [*RECORDS, {"ids": [(b"later", b"")]}]
+
+
+def test_a_checkpoint_leaves_nothing_to_do(log: RedoLog, tmp_path: Path) -> None:
+    fill(log)
+    stamp = new_stamp()
+    log.restart(stamp)
+    assert again(tmp_path, stamp) == ([], False)
+    assert log.append(RECORDS[1])
+    assert again(tmp_path, stamp) == ([RECORDS[1]], False)
+    assert not has_records(tmp_path, STAMP)
+
+
+@given(st.data())
+def test_it_ends_at_the_first_record_that_is_not_whole(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Whichever byte is another one; a gap is told where more follows."""
+    folder = tmp_path_factory.mktemp("log")
+    log = RedoLog(folder, sync=False)
+    list(log.records(STAMP))
+    ends = fill(log)
+    log.close()
+    file = folder / LOG_FILE
+    content = bytearray(file.read_bytes())
+    at = data.draw(st.integers(0, ends[-1] - 1))
+    content[at] ^= data.draw(st.integers(1, 255))
+    file.write_bytes(content)
+    whole = sum(end <= at for end in ends)
+    read, has_gap = again(folder)
+    assert read == RECORDS[:whole]
+    assert has_gap == (whole < len(RECORDS) - 1)
+
+
+@given(st.integers(0, 400))
+def test_a_file_that_is_cut_short(tmp_path_factory: pytest.TempPathFactory, size: int) -> None:
+    folder = tmp_path_factory.mktemp("log")
+    log = RedoLog(folder, sync=False)
+    list(log.records(STAMP))
+    ends = fill(log)
+    log.close()
+    file = folder / LOG_FILE
+    file.write_bytes(file.read_bytes()[:size])
+    assert again(folder) == (RECORDS[: sum(end <= size for end in ends)], False)
+
+
+def test_what_does_not_fit_is_not_written(log: RedoLog, tmp_path: Path) -> None:
+    assert not log.append({"messages": [(b"k", bytes(MAX_LOG))]})
+    assert log.size == 0
+    half: list[Row] = [(b"k", bytes(MAX_LOG // 2))]
+    assert log.append({"messages": half})
+    assert not log.append({"messages": half})
+    assert again(tmp_path) == ([{"messages": half}], False)
+    assert (tmp_path / LOG_FILE).stat().st_size <= MAX_LOG
+
+
+def test_it_is_written_from_its_beginning_again(log: RedoLog, tmp_path: Path) -> None:
+    fill(log)
+    size = (tmp_path / LOG_FILE).stat().st_size
+    for _ in range(1_000):
+        log.restart(new_stamp())
+        fill(log)
+    assert (tmp_path / LOG_FILE).stat().st_size == size
+
+
+def test_a_record_that_could_not_be_synced_is_not_done_again(
+    log: RedoLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its batch is refused."""
+    synced = RedoLog(tmp_path, sync=True)
+    list(synced.records(STAMP))
+    assert synced.append(RECORDS[0])
+
+    def fail(file: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("os.fdatasync", fail)
+        with pytest.raises(OSError, match="Input/output"):
+            synced.append(RECORDS[1])
+    assert again(tmp_path) == ([RECORDS[0]], False)
+    assert synced.append(RECORDS[2])
+    assert again(tmp_path) == ([RECORDS[0], RECORDS[2]], False)
+    synced.close()
+
+
+def test_a_folder_without_a_log_has_no_records(tmp_path: Path) -> None:
+    assert not has_records(tmp_path, STAMP)

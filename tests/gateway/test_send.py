@@ -123,6 +123,22 @@ class TestAccepted:
         assert client.transport.value() == b""
         assert len(client.take()) == 1
 
+    def test_answers_of_one_turn_leave_in_one_write(
+        self, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        writes: list[bytes] = []
+        write = client.transport.write
+
+        def noted(data: bytes) -> None:
+            writes.append(data)
+            write(data)
+
+        monkeypatch.setattr(client.transport, "write", noted)
+        for _ in range(5):
+            client.send(RequestCode.SEND_MESSAGE_V2, client.send_fields(), b"hello")
+        assert len(client.take()) == 5
+        assert len(writes) == 1
+
     def test_oneway(self, client: MemoryClient) -> None:
         client.send(RequestCode.SEND_MESSAGE_V2, client.send_fields(), b"hello", oneway=True)
         assert client.take() == []

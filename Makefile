@@ -9,8 +9,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Two processes share the tests, each taking the next file: much of what they do is waiting for each other's programs.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# Any of these that is new enough; PYTHON=... chooses.
-PYTHONS := $(or $(PYTHON),python3.13 python3.12 python3.11 python3.14 python3 python)
+# The first of these that is new enough; PYTHON=... chooses. The system's own comes first: distributions build theirs with
+# profile-guided optimization, which saves a sixth of the CPU a message over what pyenv builds by default.
+PYTHONS := $(or $(PYTHON),/usr/bin/python3 python3.13 python3.12 python3.11 python3.14 python3 python)
 
 # Debian's packages that tests use where they are there: a browser for pages, a recorder of packets, a clock to set.
 SYSTEM_PROGRAMS := chromium chromedriver tcpdump faketime
@@ -41,12 +42,16 @@ setup-test: $(VENV)/installed-test
 $(BIN)/python:
 	@for python in $(PYTHONS); do \
 	    if $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
-	        $$python -c 'import ensurepip' 2>/dev/null || { \
-	            echo "make: $$python has no venv module: install it (Debian: apt-get install python3-venv)" >&2; exit 1; }; \
-	        echo "Making the virtual environment $(VENV) with $$($$python --version)"; \
-	        exec $$python -m venv $(VENV); \
+	        if $$python -c 'import ensurepip' 2>/dev/null; then \
+	            echo "Making the virtual environment $(VENV) with $$python, $$($$python --version)"; \
+	            exec $$python -m venv $(VENV); \
+	        fi; \
+	        without=$$python; \
 	    fi; \
 	done; \
+	if [ -n "$$without" ]; then \
+	    echo "make: $$without has no venv module: install it (Debian: apt-get install python3-venv)" >&2; exit 1; \
+	fi; \
 	echo "make: no Python of 3.11 or newer (tried: $(PYTHONS)); install one, or say make PYTHON=/path/to/it" >&2; exit 1
 
 $(VENV)/installed: $(BIN)/python pyproject.toml

@@ -65,6 +65,8 @@ class RedoLog:
 
     def records(self, stamp: bytes) -> Iterator[dict[str, list[Row]]]:
         """The rows of each record with a stamp; what is appended after the last of them follows it."""
+        if stamp == self._stamp and not self.size:
+            return
         self.restart(stamp)
         log = os.pread(self._file, self._room, 0)
         for end, rows in _records(log, stamp):

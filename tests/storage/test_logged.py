@@ -293,7 +293,9 @@ def test_whoever_reads_beside_a_gateway_waits_for_its_checkpoint(
             with pytest.raises(StorageError, match="has not written a checkpoint"):
                 back_up(data, tmp_path / "none")
         serving.stdin.close()
-    assert pending_ids(Folder(tmp_path / "backup").open()) == [b"a"]
+    backup = Folder(tmp_path / "backup")
+    assert pending_ids(backup.open()) == [b"a"]
+    backup.close()
 
 
 def test_an_older_program_would_not_do_it_again(folder: Folder) -> None:

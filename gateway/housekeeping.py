@@ -115,6 +115,7 @@ class Housekeeping:
 
     def _tidy(self) -> None:
         if self._broker.store.has_changed_offsets:
+            self._broker.store.write_progress()
             self._broker.committer.change()
         self._broker.committer.checkpoint()
         self._broker.clock.watch()

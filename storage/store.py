@@ -135,6 +135,7 @@ class Store:
         self._queues: dict[tuple[bytes, int], Queue] = {}
         self._offsets: dict[tuple[bytes, bytes, int], int] = {}
         self._changed_offsets: set[tuple[bytes, bytes, int]] = set()
+        self._writes_progress = False
         self.timed: Counter[bytes] = Counter()
         """Messages taken in for later since the store was opened, by topic."""
         self.fired: Counter[bytes] = Counter()
@@ -339,8 +340,8 @@ class Store:
         queue.first = first
 
     def set_offset(self, group: bytes, topic: bytes, queue: int, offset: int) -> None:
-        """Note a consumer group's progress. It joins the batch at the next `commit`, but opens none
-        by itself.
+        """Note a consumer group's progress. It joins the batch at the next `commit` that writes progress, but opens
+        none by itself.
 
         :raises ValueError: when queue or offset is negative or too large, or a name too long: such
             progress could never be stored, and would fail every batch that it is part of.
@@ -365,17 +366,23 @@ class Store:
         self.set_offset(group, topic, queue, offset)
         self._advanced.setdefault(place, before)
 
+    def write_progress(self) -> None:
+        """Have the next commit write consumers' progress, even if it has nothing else to write."""
+        self._writes_progress = bool(self._changed_offsets)
+
     def forget_offsets(self, group: bytes) -> None:
         """Drop a consumer group's progress in all topics."""
         for place in [place for place in self._offsets if place[0] == group]:
             del self._offsets[place]
             self._changed_offsets.add(place)
+        self.write_progress()
 
     def forget_topic_offsets(self, topic: bytes) -> None:
         """Drop all consumer groups' progress in a topic."""
         for place in [place for place in self._offsets if place[1] == topic]:
             del self._offsets[place]
             self._changed_offsets.add(place)
+        self.write_progress()
 
     @in_batch
     def put_note(self, name: bytes, value: bytes) -> None:
@@ -411,8 +418,13 @@ class Store:
 
     @property
     def has_changes(self) -> bool:
-        """Whether `commit` has anything to write, consumers' offsets apart."""
-        return self._is_open or bool(self._messages) or self._failure is not None
+        """Whether `commit` has anything to write, consumers' progress apart that `write_progress` did not call for."""
+        return (
+            self._is_open
+            or bool(self._messages)
+            or self._writes_progress
+            or self._failure is not None
+        )
 
     @property
     def has_changed_offsets(self) -> bool:
@@ -424,9 +436,10 @@ class Store:
         """About how many bytes the open batch holds."""
         return self._bytes
 
-    def commit(self) -> list[Growth]:
+    def commit(self, *, progress: bool = True) -> list[Growth]:
         """Store the batch. When it returns, the disk holds it (with `sync`), and readers see it.
 
+        :param progress: whether consumers' progress joins it in any case; see `write_progress`.
         :returns: the queues that grew.
         :raises StorageFullError: nothing of the batch is stored; the store goes on as before it.
         :raises StorageError: likewise, for another reason.
@@ -437,7 +450,9 @@ class Store:
             self._move_timers(txn)
             self.held.write(txn)
             self.paused.write(txn)
-            self._put_offsets(txn)
+            progress = progress or self._writes_progress
+            places = self._changed_offsets if progress else set(self._advanced)
+            self._put_offsets(txn, places)
             begun = perf_counter()
             txn.commit()
             self.write_seconds = perf_counter() - begun
@@ -447,7 +462,8 @@ class Store:
             if failure is error:
                 raise
             raise failure from error
-        self._changed_offsets.clear()
+        self._changed_offsets = self._changed_offsets - places
+        self._writes_progress = False
         self.timed.update(self._timed)
         self.fired.update(self._fired)
         self.held.commit()
@@ -537,8 +553,10 @@ class Store:
         if moved:
             txn.put_all(moved, db=self.tables.timers)
 
-    def _put_offsets(self, txn: LoggedTransaction) -> None:
-        for place in self._changed_offsets:
+    def _put_offsets(
+        self, txn: LoggedTransaction, places: AbstractSet[tuple[bytes, bytes, int]]
+    ) -> None:
+        for place in places:
             offset = self._offsets.get(place)
             if offset is None:
                 txn.delete(offset_key(*place), db=self.tables.offsets)

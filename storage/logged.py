@@ -21,10 +21,10 @@ from storage.environment import Environment
 from storage.errors import StorageError, StorageFullError
 from storage.redo_log import MAX_LOG, STAMP, Row, new_stamp
 
-CHECKPOINT_BYTES: Final = 4 << 20
+CHECKPOINT_BYTES: Final = 12 << 20
 """Bytes of the log after which a checkpoint is due."""
 
-CHECKPOINT_ROWS: Final = 16_000
+CHECKPOINT_ROWS: Final = 40_000
 """Rows after which one is due: each may be on a page of its own, which the transaction holds in memory until then."""
 
 CHECKPOINT_SECONDS: Final = 1.0

@@ -30,7 +30,7 @@ STAMP: Final = b"redo log"
 """Name in `meta`: the stamp of the records that are to be done again. It is random, so that no
 record of another time or folder has it."""
 
-MAX_LOG: Final = 16 << 20
+MAX_LOG: Final = 24 << 20
 """Bytes that the file grows to at most. What does not fit makes a checkpoint."""
 
 _GROWTH: Final = 1 << 18

@@ -101,7 +101,8 @@ def test_it_is_due_after_so_many_rows(store: Store, monkeypatch: pytest.MonkeyPa
     assert not store.checkpoint_is_due
 
 
-def test_it_is_due_after_so_many_bytes(store: Store) -> None:
+def test_it_is_due_after_so_many_bytes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logged, "CHECKPOINT_BYTES", 4 << 20)
     for message_id in numbered(4):
         assert not store.checkpoint_is_due
         hold_one(store, message_id, 1 << 20)

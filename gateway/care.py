@@ -56,8 +56,10 @@ def _told(messages: Iterable[_Message]) -> Iterator[_Message]:
 def backup(data: Path, target: Path, *, incremental: bool) -> None:
     """Copy a data folder while a gateway serves from it, as it is at one moment.
 
-    Every message that was acknowledged before the command began is in the copy. Free pages are left
-    out. The copy is itself a data folder: it can be checked, exported from and served from.
+    Every message that was acknowledged before the command began is in the copy: it waits for the gateway's
+    next checkpoint, a second or so. Free pages are left out. The copy is itself a data folder: it can be
+    checked, exported from and served from. Copying the files by hand is right only while no gateway serves,
+    and only data.mdb and redo.log together.
 
     With --incremental the folder takes one backup after the other: the first has the whole data file, free
     pages included, and each later one the pages that are not as they were. The whole file is read each
@@ -121,6 +123,7 @@ def compact(data: Path) -> None:
 
     A file never shrinks by itself: what fired or was removed leaves pages that are used again. It needs
     room on the disk for the new file beside the old one; the old one stays until the new one is whole.
+    The redo log of a gateway that was killed is done again first.
 
     \b
     Example:
@@ -159,7 +162,8 @@ def _is_parquet(form: str | None, file: IO[bytes]) -> bool:
 def export(data: Path, target: IO[bytes], form: str | None) -> None:
     """Write every message that has not fired, the next due first: as a line of JSON, or as Parquet.
 
-    A gateway may serve from the folder meanwhile. In JSON bodies are in base64; times are epoch ms.
+    A gateway may serve from the folder meanwhile: its next checkpoint is waited for, a second or so. In
+    JSON bodies are in base64; times are epoch ms.
 
     \b
     Examples:

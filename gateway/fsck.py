@@ -36,8 +36,9 @@ def fsck(data: Path, *, repair: bool, yes: bool, copy_to: Path | None, no_copy: 
     """Check a data folder: every table against every other. No gateway may be serving from it.
 
     Each fault is a line on standard output, and behind them stands what --repair would do about them.
-    Nothing is changed without it. The status is 0 when the folder is sound and 4 when it is not. To
-    check a gateway that serves, take a backup and check that.
+    Nothing is changed without it, except that the redo log of a gateway that was killed is done again
+    first. The status is 0 when the folder is sound and 4 when it is not. To check a gateway that serves,
+    take a backup and check that.
 
     With --repair the folder is copied first, without its free pages; then all that was named is done in
     one transaction. No message is deleted: a record that cannot be read is moved into the file

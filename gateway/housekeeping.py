@@ -1,4 +1,4 @@
-"""What has to be done now and then: progress to disk, expiry, retention, the disk's free space, the clock's steps."""
+"""What has to be done now and then: progress to disk, checkpoints, expiry, retention, a look at disk and clock."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SWEEP_SECONDS = 0.5
 """How often waiting pulls are looked at for their deadline."""
 
 TIDY_SECONDS = 1.0
-"""How often consumers' progress is written, and the disk and the clock are looked at."""
+"""How often consumers' progress is written, and the disk, the clock and whether a checkpoint is due are looked at."""
 
 EXPIRY_SECONDS = 10.0
 """How often silent clients and connections are looked for."""
@@ -44,7 +44,7 @@ RETENTION_STEP = 500
 """Messages removed in one commit, some 10 ms of work, so that no send waits long for it."""
 
 ASYNC_SYNC_SECONDS = 0.5
-"""With flush = async: how long a commit may wait until the disk has it."""
+"""With flush = async: how often the redo log is synced."""
 
 
 class Housekeeping:

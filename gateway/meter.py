@@ -52,7 +52,7 @@ class Meter:
     def committed(self, answers: int, seconds: float, write_seconds: float) -> None:
         """A batch is on disk; so many requests waited for it.
 
-        :param write_seconds: of the time, what writing the pages and the disk's sync took.
+        :param write_seconds: of the time, what writing to the redo log and the disk's sync took.
         """
         self.batch_answers.add(answers)
         self.commit_seconds.add(seconds)

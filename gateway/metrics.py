@@ -195,7 +195,7 @@ class BrokerCollector(Collector):
         )
         yield self._histogram(
             "tidegate_write_seconds",
-            "Of it, what writing the pages and the disk's sync took",
+            "Of it, what writing to the redo log and the disk's sync took",
             meter.write_seconds,
         )
         yield self._histogram(

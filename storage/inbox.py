@@ -1,8 +1,8 @@
 """Timed messages that were accepted lately, held in memory in front of the table `timers`.
 
-Delays spread over hours put each message's timer on a page of its own, and a commit of sixteen
-messages would write sixteen of them. So a commit writes the messages and their ids, which lie side
-by side, and the timers wait here. Once enough have gathered they move into the table in the order
+Delays spread over hours put each message's timer on a page of its own, and a checkpoint would write
+a page for each of them. So a batch has the messages and their ids, which lie side by side, and the
+timers wait here. Once enough have gathered they move into the table in the order
 of their due times, so that neighbours share a page. What is due before its turn comes never goes
 there at all.
 

@@ -82,7 +82,7 @@ MAX_POP_NAMES = MAX_KEY - 22
 
 HELD_SPAN_MS = 10_000
 """Length of the spans of time in which `held` counts. Shorter ones let a listing of one topic leap more exactly over
-the others', longer ones let the messages of a commit share their rows: with spans of a second and delays of an hour
+the others', longer ones let messages of a batch share their rows: with spans of a second and delays of an hour
 or two, nearly each message dirtied a page for its count alone."""
 
 NO_MESSAGE = 0

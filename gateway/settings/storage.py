@@ -25,8 +25,8 @@ class StorageSettings(SettingsGroup):
     data: FilePath = setting(
         _default_data,
         _STORAGE,
-        "Folder that holds everything that was accepted. Made when it is missing; used by one "
-        "gateway at a time.",
+        "Folder that holds everything that was accepted, in data.mdb and redo.log together: copy it "
+        "with 'tidegate backup'. Made when it is missing; used by one gateway at a time.",
         upstream="storePathRootDir",
     )
     flush: Annotated[Literal["sync", "async"], Kind("sync or async", metavar="sync|async")] = (
@@ -34,8 +34,8 @@ class StorageSettings(SettingsGroup):
             "sync",
             _STORAGE,
             "sync: a send is answered when it is on disk. async: it is answered sooner and reaches "
-            "the disk soon after; a power cut can take back what was accepted last, a killed "
-            "process cannot.",
+            "the disk within half a second; a power cut can take back that much of what was "
+            "accepted last, a killed process cannot.",
             upstream="flushDiskType",
         )
     )

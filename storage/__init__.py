@@ -1,4 +1,4 @@
-"""Everything LMDB: messages, timers, queues, indexes, offsets and settings, in one environment.
+"""Everything LMDB: messages, timers, queues, indexes, offsets and settings, in one environment behind a redo log.
 
 Typed calls in, plain values out; no LMDB object leaves this room, and nothing here knows RocketMQ
 or Twisted.

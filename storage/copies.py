@@ -90,7 +90,7 @@ def restore(backup: Path, data: Path) -> int:
 
 
 def data_file(data: Path) -> Path:
-    """The file that a data folder has everything in.
+    """LMDB's file in a data folder: everything, but for what the redo log has behind it.
 
     :raises DataFolderError: when there is none.
     """

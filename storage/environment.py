@@ -29,7 +29,8 @@ of its own."""
 
 
 MAX_READERS = 64
-"""Views of the file at one time, of all processes: the gateway needs two, a backup or an export one each."""
+"""Views of the file at one time, of all processes: a backup or an export needs one each, a gateway one for a moment
+when it starts and stops."""
 
 
 class Tables(NamedTuple):

@@ -38,7 +38,7 @@ class Findings(NamedTuple):
 
 
 class Inspection:
-    """A data folder that is kept from gateways while this is open.
+    """A data folder that is kept from gateways while this is open. The redo log of one that died is done again first.
 
     :param now_ms: the time now, epoch ms.
     :raises DataFolderError: when a gateway serves from it, or it cannot be opened.

@@ -141,7 +141,7 @@ class Store:
         self.fired: Counter[bytes] = Counter()
         """Those of them, and of those from before, that have fired."""
         self.write_seconds = 0.0
-        """How long the last commit took to write its rows and have the disk hold them."""
+        """How long the last commit took to write its rows to the redo log and, with `sync`, have the disk hold them."""
         self.settle: Callable[[], object] = self.commit
         """What a look-up calls while a batch is open; it commits."""
         try:
@@ -437,7 +437,7 @@ class Store:
         return self._bytes
 
     def commit(self, *, progress: bool = True) -> list[Growth]:
-        """Store the batch. When it returns, the disk holds it (with `sync`), and readers see it.
+        """Store the batch. When it returns, the disk holds it (with `sync`), and look-ups see it.
 
         :param progress: whether consumers' progress joins it in any case; see `write_progress`.
         :returns: the queues that grew.

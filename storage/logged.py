@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 import lmdb
 
@@ -55,6 +55,13 @@ class LoggedTransaction:
         self._changed: defaultdict[lmdb._Database, list[Row]] = defaultdict(list)
         self._not_before = 0.0
         self._begin()
+        if self._log.has_gap:
+            # What follows the gap has the same stamp: it would come back as soon as a new record ends where it begins.
+            try:
+                self.checkpoint()
+            except lmdb.Error as error:
+                self.close()
+                raise StorageError(f"the redo log cannot be begun anew: {error}") from error
 
     def __enter__(self) -> LoggedTransaction:
         return self
@@ -187,7 +194,9 @@ class LoggedTransaction:
         self._txn.commit()
         self._not_before = 0.0
         self._log.restart(stamp)
-        self._begin()
+        # All is stored, the batch too: where this fails, whoever reads or changes next tries again.
+        with suppress(StorageError):
+            self._begin()
 
     def close(self) -> None:
         """End the transaction; a batch that is open is forgotten."""
@@ -196,6 +205,8 @@ class LoggedTransaction:
     def _begin(self) -> None:
         """Begin a transaction where the last checkpoint ended, and do again what the log has."""
         self.is_lost = True
+        self._changed = defaultdict(list)
+        self.get, self.cursor, self.stat = map(self._beginning, ("get", "cursor", "stat"))
         environment = self._environment
         with suppress(StorageFullError):
             environment.make_room(0)
@@ -203,7 +214,8 @@ class LoggedTransaction:
             txn = environment.lmdb.begin(write=True)
             try:
                 self._rows = environment.redo(txn)
-            except lmdb.Error:
+            except BaseException:
+                # No other one begins while it is open.
                 txn.abort()
                 raise
         except lmdb.MapFullError:
@@ -212,12 +224,20 @@ class LoggedTransaction:
             environment.make_room(0)
             self._begin()
             return
-        except lmdb.Error as error:
+        except (lmdb.Error, OSError, MemoryError) as error:
             raise StorageError(f"what was stored cannot be read again: {error}") from error
         self._txn = txn
         self.get, self.cursor, self.stat = txn.get, txn.cursor, txn.stat
-        self._changed = defaultdict(list)
         self._room = environment.room()
         self._bytes = self._log.size
         self._since = monotonic()
         self.is_lost = False
+
+    def _beginning(self, name: str) -> Callable[..., Any]:
+        """What reads, by its name, while there is no transaction: it begins one first."""
+
+        def read(*args: Any, **kwargs: Any) -> Any:
+            self._begin()
+            return getattr(self._txn, name)(*args, **kwargs)
+
+        return read

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from errno import ENOSPC
+from errno import EIO, ENOSPC
 from pathlib import Path
 from struct import Struct
 from typing import Final
@@ -61,24 +61,32 @@ class RedoLog:
         self.size = 0
         """Bytes of records that are to be done again."""
         self.has_gap = False
-        """Whether a record cannot be read that others follow: a power cut without `sync`, or a damaged file."""
+        """Whether a record of the last process could not be read that others follow: a power cut without `sync`, or a
+        damaged file. Those others are not read either; a checkpoint is needed before anything is appended."""
 
     def records(self, stamp: bytes) -> Iterator[dict[str, list[Row]]]:
-        """The rows of each record with a stamp; what is appended after the last of them follows it."""
-        if stamp == self._stamp and not self.size:
-            return
-        self.restart(stamp)
-        log = os.pread(self._file, self._room, 0)
-        for end, rows in _records(log, stamp):
-            self.size = end
+        """The rows of each record with a stamp; what is appended after the last of them follows it.
+
+        :raises OSError: when they cannot be read, or are no longer what this process wrote.
+        """
+        is_known = stamp == self._stamp
+        # Behind its own records there may be one that was refused and could not be taken back.
+        log = os.pread(self._file, self.size if is_known else self._room, 0)
+        end = 0
+        for record_end, rows in _records(log, stamp):
+            end = record_end
             yield rows
-        self.has_gap = log.find(stamp, self.size + _HEADER.size) >= 0
+        if not is_known:
+            self._stamp = stamp
+            self.size = end
+            self.has_gap = log.find(stamp, end + _HEADER.size) >= 0
+        elif end != self.size:
+            raise OSError(EIO, f"{LOG_FILE} is not what was written to it")
 
     def restart(self, stamp: bytes) -> None:
         """Begin anew: LMDB has everything, and this stamp."""
         self._stamp = stamp
         self.size = 0
-        self.has_gap = False
 
     def append(self, rows: Mapping[str, list[Row]]) -> bool:
         """Write a record.

@@ -147,6 +147,9 @@ class Store:
         try:
             self._txn = LoggedTransaction(self.environment)
             self._load(inbox_size)
+        except StorageError:
+            self.environment.close()
+            raise
         except (ValueError, struct.error) as error:
             self.environment.close()
             raise DataFolderError(
@@ -462,7 +465,7 @@ class Store:
             if failure is error:
                 raise
             raise failure from error
-        self._changed_offsets = self._changed_offsets - places
+        self._changed_offsets -= places
         self._writes_progress = False
         self.timed.update(self._timed)
         self.fired.update(self._fired)

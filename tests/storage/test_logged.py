@@ -250,6 +250,45 @@ def test_a_damaged_log_is_read_up_to_the_damage(died: Path) -> None:
     folder.check()
 
 
+def test_what_follows_a_damage_does_not_come_back(died: Path) -> None:
+    """Not even where a new record ends just where it begins."""
+    file = died / LOG_FILE
+    content = bytearray(file.read_bytes())
+    content[content.rindex(numbered(20)[10])] ^= 1
+    file.write_bytes(content)
+    folder = Folder(died)
+    store = folder.open()
+    hold(store, Sample(numbered(20)[10]), 1_000)
+    store.commit()
+    store = folder.reopen_after_crash()
+    assert not store.environment.log.has_gap
+    assert pending_ids(store) == numbered(20)[:11]
+    folder.check()
+
+
+def test_a_log_that_cannot_be_read_at_times(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch is refused meanwhile, and nothing that was stored is lost."""
+    store = folder.open()
+    hold_all(store, numbered(20), 1_000)
+
+    def fail(*_: object) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("os.pread", fail)
+        store.put_topic(b"t", b"{}")
+        store.abandon()
+        with pytest.raises(StorageError, match="cannot be read again"):
+            store.topics()
+        with pytest.raises(StorageError, match="cannot be read again"):
+            hold_one(store, b"refused")
+    assert pending_ids(store) == numbered(20)
+    hold_one(store, b"later")
+    assert set(pending_ids(folder.reopen_after_crash())) == {*numbered(20), b"later"}
+
+
 _SERVE = """
 import sys
 from pathlib import Path

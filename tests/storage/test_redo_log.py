@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -146,3 +147,63 @@ def test_a_record_that_could_not_be_synced_is_not_done_again(
 
 def test_a_folder_without_a_log_has_no_records(tmp_path: Path) -> None:
     assert not has_records(tmp_path, STAMP)
+
+
+def test_a_record_that_stays_although_it_was_refused(
+    log: RedoLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk can be read, and not written to."""
+    synced = RedoLog(tmp_path, sync=True)
+    list(synced.records(STAMP))
+    assert synced.append(RECORDS[0])
+    writes = os.pwrite
+
+    def fail(file: int, *_: object) -> int:
+        monkeypatch.setattr("os.pwrite", fail)
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("os.fdatasync", fail)
+        with pytest.raises(OSError, match="Input/output"):
+            synced.append(RECORDS[1])
+    monkeypatch.setattr("os.pwrite", writes)
+    assert list(synced.records(STAMP)) == [RECORDS[0]]
+    assert synced.append(RECORDS[2])
+    assert again(tmp_path) == ([RECORDS[0], RECORDS[2]], False)
+    synced.close()
+
+
+def test_what_could_not_be_read_is_read_later(
+    log: RedoLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(log)
+
+    def fail(*_: object) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("os.pread", fail)
+        with pytest.raises(OSError, match="Input/output"):
+            list(log.records(STAMP))
+    assert list(log.records(STAMP)) == RECORDS
+
+
+def test_a_reader_that_ends_early_takes_nothing_away(log: RedoLog, tmp_path: Path) -> None:
+    fill(log)
+    size = log.size
+    next(log.records(STAMP))
+    assert log.size == size
+    other = RedoLog(tmp_path, sync=False)
+    next(other.records(STAMP))
+    assert list(other.records(STAMP)) == RECORDS
+    other.close()
+
+
+def test_what_was_read_before_and_is_damaged_now(log: RedoLog, tmp_path: Path) -> None:
+    fill(log)
+    file = tmp_path / LOG_FILE
+    content = bytearray(file.read_bytes())
+    content[log.size - 1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(OSError, match="not what was written"):
+        list(log.records(STAMP))

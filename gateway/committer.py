@@ -96,7 +96,8 @@ class Committer:
         self._store = store
         self._waker = waker
         self._firing = firing
-        self._copies = (*copies, firing, journal)
+        self._copies = (*copies, firing)
+        self._are_copies_old = False
         self._journal = journal
         self._answers: list[tuple[Waiting, bytes]] = []
         self._wait = wait
@@ -153,6 +154,12 @@ class Committer:
             self._expected = min(max(len(answers), self._expected * FORGETTING), MOST_EXPECTED)
         fired = Step()
         try:
+            if self._are_copies_old:
+                is_made_of_them = bool(answers) or store.has_changes
+                store.abandon()
+                self._reload()
+                if is_made_of_them or self._are_copies_old:
+                    raise StorageError("what is stored could not be read since one was refused")
             if not self._stopped:
                 fired = self._firing.step()
             changed = store.has_changes
@@ -193,8 +200,8 @@ class Committer:
             self.log.error("a batch could not be stored: {error}", error=str(error))
         self.failing = True
         self.meter.refused += 1
-        for copy in self._copies:
-            copy.reload()
+        self._journal.reload()
+        self._reload()
         full = isinstance(error, StorageFullError)
         code = ResponseCode.SERVICE_NOT_AVAILABLE if full else ResponseCode.SYSTEM_ERROR
         for call, _ in answers:
@@ -203,6 +210,19 @@ class Committer:
         if not self._stopped:
             self._alarm_ms = self._clock.now_ms() + int(RETRY_AFTER * 1000)
             self._alarm = self._reactor.callLater(RETRY_AFTER, self._wake_up)
+
+    def _reload(self) -> None:
+        """Have the copies take over what is stored. While it cannot be read they have what was refused, so all that is
+        made of them is refused too."""
+        try:
+            self._store.reopen()
+        except StorageError as error:
+            self.log.error("{error}", error=str(error))
+            self._are_copies_old = True
+            return
+        for copy in self._copies:
+            copy.reload()
+        self._are_copies_old = False
 
     def _set_alarm(self) -> None:
         """Have the reactor call when the earliest message is due; an earlier call that is already set will do."""

@@ -126,8 +126,7 @@ class LoggedTransaction:
 
         :raises StorageError: when it cannot.
         """
-        if self.is_lost:
-            self._begin()
+        self.reopen()
         self._bytes += size
         if self._bytes > self._room:
             if self._log.size:
@@ -163,10 +162,18 @@ class LoggedTransaction:
     def roll_back(self) -> None:
         """Take back what the batch has changed.
 
-        :raises StorageError: when what was stored cannot be read again; the next batch tries once more.
+        :raises StorageError: when what was stored cannot be read again; whoever reads or changes next tries once more.
         """
         self._txn.abort()
         self._begin()
+
+    def reopen(self) -> None:
+        """Begin a transaction where that failed before.
+
+        :raises StorageError: when it fails again.
+        """
+        if self._is_lost:
+            self.roll_back()
 
     # -- checkpoints
 
@@ -189,7 +196,7 @@ class LoggedTransaction:
         """
         stamp = new_stamp()
         self._not_before = monotonic() + RETRY_SECONDS
-        self.is_lost = True
+        self._is_lost = True
         self._txn.put(STAMP, stamp, db=self._environment.tables.meta)
         self._txn.commit()
         self._not_before = 0.0
@@ -204,7 +211,7 @@ class LoggedTransaction:
 
     def _begin(self) -> None:
         """Begin a transaction where the last checkpoint ended, and do again what the log has."""
-        self.is_lost = True
+        self._is_lost = True
         self._changed = defaultdict(list)
         self.get, self.cursor, self.stat = map(self._beginning, ("get", "cursor", "stat"))
         environment = self._environment
@@ -231,13 +238,13 @@ class LoggedTransaction:
         self._room = environment.room()
         self._bytes = self._log.size
         self._since = monotonic()
-        self.is_lost = False
+        self._is_lost = False
 
     def _beginning(self, name: str) -> Callable[..., Any]:
         """What reads, by its name, while there is no transaction: it begins one first."""
 
         def read(*args: Any, **kwargs: Any) -> Any:
-            self._begin()
+            self.reopen()
             return getattr(self._txn, name)(*args, **kwargs)
 
         return read

@@ -517,6 +517,13 @@ class Store:
         self.paused.abandon()
         self._new_batch()
 
+    def reopen(self) -> None:
+        """Have what is stored readable again, where it could not be read after a batch was refused.
+
+        :raises StorageError: when it still cannot.
+        """
+        self._txn.reopen()
+
     def batch_transaction(self) -> LoggedTransaction:
         """The batch's transaction, holding all rows so far, so that what reads it sees the changes
         before it."""

@@ -187,3 +187,35 @@ def test_retention_goes_on_after_a_failure(gateway: MemoryGateway, client: Memor
     client = gateway.connect()
     answer = client.ask(RequestCode.GET_MIN_OFFSET, {"topic": "orders", "queueId": "0"})
     assert answer.ext()["offset"] == "1"
+
+
+def test_while_nothing_can_be_read_all_is_refused_and_then_all_goes_on(
+    gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.send_message("orders", "before")
+    client.send_message("orders", "due", TIMER_DELAY_MS="100")
+
+    def fail(*_: object) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    def refused(opaque: int) -> None:
+        answer = client.answer(opaque)
+        assert answer is not None
+        assert answer.code in (ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR)
+
+    def send(topic: str) -> int:
+        return client.send(RequestCode.SEND_MESSAGE_V2, client.send_fields(topic), b"refused")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("os.pread", fail)
+        first = send("new")
+        gateway.store.spoil(DISK_BROKEN)
+        refused(first)
+        refused(send("new"))
+        gateway.advance(2_500)
+        refused(send("orders"))
+    gateway.advance(1_000)
+    assert gateway.service.broker.topics.get("new") is None
+    assert bodies(client.pull()) == ["before", "due"]
+    client.send_message("orders", "after")
+    assert bodies(client.pull()) == ["before", "due", "after"]

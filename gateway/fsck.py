@@ -53,7 +53,7 @@ def fsck(data: Path, *, repair: bool, yes: bool, copy_to: Path | None, no_copy: 
       tidegate fsck --data ./data --repair --yes --copy-to /backups/before-repair
     """
     from gateway.records import READER
-    from storage import Inspection, data_file
+    from storage import GAP, Inspection, data_file
 
     if not repair and (yes or no_copy or copy_to is not None):
         raise click.UsageError("--yes, --copy-to and --no-copy go with --repair")
@@ -62,6 +62,8 @@ def fsck(data: Path, *, repair: bool, yes: bool, copy_to: Path | None, no_copy: 
     data_file(data)
     inspection = Inspection(data, READER, time.time_ns() // 1_000_000)
     try:
+        if inspection.has_gap:
+            tell(GAP)
         found = inspection.find(_progress)
         if not found.faults:
             tell("no faults")

@@ -93,7 +93,7 @@ from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import Command, encode_response
 from gateway.wire.messages import pack_host
 from recording.writer import Counts
-from storage import DataFolderError, Store, newest_stored_ms
+from storage import GAP, DataFolderError, Store, newest_stored_ms
 
 MOST_PORTS_TRIED = 10
 """Free ports that are tried, where any will do, until one has a VIP channel that is free too."""
@@ -151,6 +151,8 @@ class Gateway:
         except DataFolderError as failure:
             raise StartError(str(failure)) from failure
         self._store = store
+        if store.has_gap:
+            self.log.error("{gap}", gap=GAP)
         try:
             self._clock = clock_for(
                 store, manual=config.clock == "manual", clock=self._machine_clock

@@ -64,6 +64,7 @@ from storage.recurring import (
     put_recurring,
     scan_recurring,
 )
+from storage.redo_log import GAP
 from storage.rescheduling import (
     Rescheduled,
     RescheduleResult,
@@ -76,6 +77,7 @@ from storage.store import Growth, Store, Usage
 from storage.timeline import Columns, count_due, due_range
 
 __all__ = [
+    "GAP",
     "HELD_SPAN_MS",
     "MAX_LOOKED_AT",
     "AbortResult",

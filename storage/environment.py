@@ -147,18 +147,24 @@ class Environment:
         with self.view() as txn:
             return txn.get(STAMP, db=self.tables.meta) or b""
 
-    def catch_up(self) -> None:
+    def catch_up(self, *, past_gap: bool = False) -> None:
         """Have LMDB hold what the log of a process that died has.
 
-        :raises StorageError: when it cannot.
+        :param past_gap: whether to go without what follows a record that cannot be read.
+        :raises StorageError: when it cannot, or must not.
         """
         try:
             if has_records(self.path, self._stamp()):
                 self.make_room(MAX_LOG)
                 with self.lmdb.begin(write=True) as txn:
                     self.redo(txn)
+                    if self.log.has_gap and not past_gap:
+                        raise StorageError(
+                            f"{self.path / LOG_FILE} has a record that cannot be read, and others behind it: start the "
+                            "gateway or run 'tidegate fsck', which go on without them"
+                        )
                     txn.put(STAMP, new_stamp(), db=self.tables.meta)
-        except lmdb.Error as error:
+        except (lmdb.Error, OSError) as error:
             raise StorageError(f"{self.path / LOG_FILE} cannot be done again: {error}") from error
 
     def view(self) -> lmdb.Transaction:

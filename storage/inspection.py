@@ -55,10 +55,15 @@ class Inspection:
                 f"{data} is damaged, and too old to be repaired: restore a backup ({error})"
             ) from error
         try:
-            self._environment.catch_up()
+            self._environment.catch_up(past_gap=True)
         except StorageError:
             self._environment.close()
             raise
+
+    @property
+    def has_gap(self) -> bool:
+        """See `RedoLog`: `GAP` says it. Only the first to open the folder finds it."""
+        return self._environment.log.has_gap
 
     def find(self, progress: Progress | None = None) -> Findings:
         """Look through all tables; where there are faults, see what repairs would do. Nothing is changed."""

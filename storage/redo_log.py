@@ -33,6 +33,12 @@ record of another time or folder has it."""
 MAX_LOG: Final = 24 << 20
 """Bytes that the file grows to at most. What does not fit makes a checkpoint."""
 
+GAP: Final = (
+    f"a record of {LOG_FILE} could not be read: batches that were stored after it, up to some seconds before the last "
+    "stop, are gone; docs/disaster-recovery.md"
+)
+"""What an operator is told of `RedoLog.has_gap`."""
+
 _GROWTH: Final = 1 << 18
 """Bytes that the file grows by at least. Growing costs the file system's journal a write; writing over what is there
 costs none."""
@@ -139,12 +145,12 @@ def new_stamp() -> bytes:
 
 
 def has_records(folder: Path, stamp: bytes) -> bool:
-    """Whether the log of a folder, which another process may be writing to, has records with a stamp."""
+    """Whether the log of a folder, which another process may be writing to, has records with a stamp, whole or not."""
     try:
         log = (folder / LOG_FILE).read_bytes()
     except FileNotFoundError:
         return False
-    return next(_records(log, stamp), None) is not None
+    return stamp in log
 
 
 def _records(log: bytes, stamp: bytes) -> Iterator[tuple[int, dict[str, list[Row]]]]:

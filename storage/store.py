@@ -701,6 +701,11 @@ class Store:
             self.settle()
         return self._txn
 
+    @property
+    def has_gap(self) -> bool:
+        """Whether batches that were stored are gone: see `RedoLog`; `GAP` says it."""
+        return self.environment.log.has_gap
+
     def sync(self) -> None:
         """Have the disk hold what was committed without `sync`. Another thread may call it."""
         self.environment.log.sync()

@@ -10,7 +10,9 @@ import pytest
 from twisted.logger import LogEvent, globalLogPublisher
 
 from gateway.wire.codes import RequestCode, ResponseCode
+from storage import GAP, logged
 from storage.environment import Environment
+from storage.redo_log import LOG_FILE
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
 
@@ -153,3 +155,23 @@ def test_nothing_is_left_to_do_after_a_stop(gateway: MemoryGateway) -> None:
     gateway.advance(25_000)
     gateway.stop()
     assert [call for call in gateway.reactor.calls if call.active()] == []
+
+
+def test_a_start_tells_of_a_log_with_a_gap(
+    gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logged, "CHECKPOINT_SECONDS", 3600)
+    client = gateway.connect()
+    for body in ("first", "second", "third"):
+        client.send_message(body=body)
+    file = gateway.data / LOG_FILE
+    content = bytearray(file.read_bytes())
+    content[content.index(b"second")] ^= 1
+    file.write_bytes(content)
+    with log_lines() as lines:
+        gateway.crash()
+    assert GAP in lines
+    assert bodies(gateway.connect().pull()) == ["first"]
+    with log_lines() as lines:
+        gateway.crash()
+    assert GAP not in lines

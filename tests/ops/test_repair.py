@@ -10,7 +10,8 @@ from click.testing import CliRunner, Result
 
 from gateway.fsck import fsck
 from gateway.records import due_of, is_half
-from storage import find_by_id
+from storage import GAP, find_by_id, logged
+from storage.redo_log import LOG_FILE
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import START_MS, MemoryGateway, bodies
 from tests.ops.conftest import Command
@@ -168,3 +169,22 @@ def test_a_record_tells_its_time(make_gateway: MakeGateway) -> None:
         (found,) = find_by_id(gateway.store, name)
         assert due_of(found.record) == found.due_ms
         assert not is_half(found.record)
+
+
+def test_a_log_with_a_gap_is_told(gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the first who passes over it; the folder is sound without what is gone."""
+    monkeypatch.setattr(logged, "CHECKPOINT_SECONDS", 3600)
+    gateway.checkpoint()
+    client = gateway.connect()
+    for body in ("first", "second"):
+        client.send_message(body=body)
+    gateway.store.environment.close()
+    file = gateway.data / LOG_FILE
+    content = bytearray(file.read_bytes())
+    content[content.index(b"first")] ^= 1
+    file.write_bytes(content)
+    for lines in ([GAP, "no faults"], ["no faults"]):
+        told = run("--data", gateway.data)
+        assert told.exit_code == 0
+        assert [line for line in told.stderr.splitlines() if line in (GAP, "no faults")] == lines
+    gateway.crash()

@@ -23,6 +23,7 @@ from storage import (
     logged,
     read_pending,
 )
+from storage.environment import Environment
 from storage.redo_log import LOG_FILE, MAX_LOG
 from tests.storage.faults import commits_fail, lmdb_cannot_be_written, log_cannot_be_written
 from tests.storage.folder import Folder
@@ -248,6 +249,24 @@ def test_a_damaged_log_is_read_up_to_the_damage(died: Path) -> None:
     assert store.environment.log.has_gap
     assert pending_ids(store) == numbered(20)[:10]
     folder.check()
+
+
+def test_what_is_lost_behind_a_damage_is_told_before_it_is_passed_over(
+    died: Path, tmp_path: Path
+) -> None:
+    """A backup leaves it to the gateway or to an inspection, which are looked at."""
+    file = died / LOG_FILE
+    content = bytearray(file.read_bytes())
+    content[content.index(numbered(20)[0])] ^= 1
+    file.write_bytes(content)
+    for _ in range(2):
+        with pytest.raises(StorageError, match="a record that cannot be read, and others behind"):
+            back_up(died, tmp_path / "backup")
+    environment = Environment(died)
+    environment.catch_up(past_gap=True)
+    assert environment.log.has_gap
+    environment.close()
+    back_up(died, tmp_path / "backup")
 
 
 def test_what_follows_a_damage_does_not_come_back(died: Path) -> None:

@@ -106,6 +106,7 @@ class Committer:
         self._alarm: DelayedCall | None = None
         self._alarm_ms = 0
         self._stopped = False
+        self._wakes_change = False
         self.failing = False
         self.meter = Meter()
         store.settle = self.commit
@@ -177,8 +178,12 @@ class Committer:
         self._journal.write()
         for call, frame in answers:
             call.send(frame)
+        if self._wakes_change:
+            # As after the commit before: where each of them wakes somebody who pops, no other moment comes.
+            self.checkpoint()
         for growth in grown:
             self._waker.grown(growth)
+        self._wakes_change = store.has_changes
         self._firing.stored(fired)
         if fired.more:
             self.change()

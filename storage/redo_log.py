@@ -64,6 +64,8 @@ class RedoLog:
         self._sync = sync
         self._stamp = b""
         self._room = os.fstat(self._file).st_size
+        if not self._room:
+            _sync_names(folder)
         self.size = 0
         """Bytes of records that are to be done again."""
         self.has_gap = False
@@ -137,6 +139,15 @@ class RedoLog:
     def _write(self, content: bytes, at: int) -> None:
         if os.pwrite(self._file, content, at) < len(content):
             raise OSError(ENOSPC, os.strerror(ENOSPC))
+
+
+def _sync_names(folder: Path) -> None:
+    """Have the disk hold the names in a folder: a file that is on it counts for nothing while its name is not."""
+    names = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(names)
+    finally:
+        os.close(names)
 
 
 def new_stamp() -> bytes:

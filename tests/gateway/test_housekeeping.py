@@ -10,7 +10,7 @@ import pytest
 from twisted.logger import LogEvent, globalLogPublisher
 
 from gateway.wire.codes import RequestCode, ResponseCode
-from storage import GAP, logged
+from storage import GAP, Growth, logged
 from storage.environment import Environment
 from storage.redo_log import LOG_FILE
 from tests.gateway.conftest import MakeGateway
@@ -175,3 +175,22 @@ def test_a_start_tells_of_a_log_with_a_gap(
     with log_lines() as lines:
         gateway.crash()
     assert GAP not in lines
+
+
+def test_a_checkpoint_comes_though_each_commit_wakes_somebody_who_changes_something(
+    gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logged, "CHECKPOINT_SECONDS", 0)
+    client.send_message()
+    sizes: list[int] = []
+
+    def grown(growth: Growth) -> None:
+        sizes.append(gateway.store.environment.log.size)
+        if len(sizes) < 10:
+            client.send(RequestCode.SEND_MESSAGE_V2, client.send_fields(), b"next")
+
+    monkeypatch.setattr(gateway.service.broker.parked, "grown", grown)
+    client.send_message()
+    gateway.settle()
+    assert len(sizes) == 10
+    assert 0 in sizes

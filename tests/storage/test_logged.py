@@ -308,6 +308,18 @@ def test_a_log_that_cannot_be_read_at_times(
     assert set(pending_ids(folder.reopen_after_crash())) == {*numbered(20), b"later"}
 
 
+_READ = """
+import sys
+from pathlib import Path
+import lmdb
+with lmdb.open(sys.argv[1], readonly=True, max_dbs=32) as environment:
+    messages = environment.open_db(b"messages", create=False)
+    with environment.begin() as txn:
+        print(txn.stat(messages)["entries"], flush=True)
+        sys.stdin.read()
+        print(sum(1 for _ in txn.cursor(messages)), flush=True)
+"""
+
 _SERVE = """
 import sys
 from pathlib import Path
@@ -355,6 +367,38 @@ def test_whoever_reads_beside_a_gateway_waits_for_its_checkpoint(
     backup = Folder(tmp_path / "backup")
     assert pending_ids(backup.open()) == [b"a"]
     backup.close()
+
+
+def test_a_process_that_died_while_somebody_read_keeps_no_lock(tmp_path: Path) -> None:
+    """It has LMDB's lock of writers all the time, and a reader keeps the file of the locks alive."""
+    data = tmp_path / "data"
+    with (
+        subprocess.Popen(
+            [sys.executable, "-c", _SERVE, data], stdin=-1, stdout=-1, text=True
+        ) as serving,
+    ):
+        assert serving.stdin is not None
+        assert serving.stdout is not None
+        assert serving.stdout.readline() == "open\n"
+        for line in ("a", "checkpoint", "b"):
+            print(line, file=serving.stdin, flush=True)
+            assert serving.stdout.readline() == "done\n"
+        with subprocess.Popen(
+            [sys.executable, "-c", _READ, data], stdin=-1, stdout=-1, text=True
+        ) as reading:
+            assert reading.stdin is not None
+            assert reading.stdout is not None
+            assert reading.stdout.readline() == "1\n"
+            serving.kill()
+            serving.wait()
+            folder = Folder(data)
+            assert pending_ids(folder.open()) == [b"a", b"b"]
+            hold_one(folder.open(), b"c")
+            folder.close()
+            reading.stdin.close()
+            assert reading.stdout.readline() == "1\n", "what the others do, a view does not see"
+    assert pending_ids(folder.open()) == [b"a", b"b", b"c"]
+    folder.check()
 
 
 def test_an_older_program_would_not_do_it_again(folder: Folder) -> None:

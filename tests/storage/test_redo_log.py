@@ -206,3 +206,18 @@ def test_what_was_read_before_and_is_damaged_now(log: RedoLog, tmp_path: Path) -
     file.write_bytes(content)
     with pytest.raises(OSError, match="not what was written"):
         list(log.records(STAMP))
+
+
+def test_the_disk_has_the_name_of_a_new_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    sync = os.fsync
+
+    def note(file: int) -> None:
+        synced.append(os.fstat(file).st_ino)
+        sync(file)
+
+    monkeypatch.setattr("os.fsync", note)
+    RedoLog(tmp_path, sync=True).close()
+    assert synced == [tmp_path.stat().st_ino]

@@ -189,7 +189,8 @@ class Link:
         self._ends = 0
         self._told_host: str = client.get_extra_info("sockname")[0]
         proxy.links.add(self)
-        client.pause_reading()
+        # Not at once: Python 3.11.2 begins to read behind `connection_made`, whether that paused it or not.
+        asyncio.get_running_loop().call_soon(client.pause_reading)
         proxy.connect(self)
 
     def connected(self, server: asyncio.Transport) -> None:

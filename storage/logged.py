@@ -127,8 +127,7 @@ class LoggedTransaction:
         :raises StorageError: when it cannot.
         """
         self.reopen()
-        self._bytes += size
-        if self._bytes > self._room:
+        if self._log.size + size > self._room:
             if self._log.size:
                 self.checkpoint()
             self._txn.abort()
@@ -236,7 +235,6 @@ class LoggedTransaction:
         self._txn = txn
         self.get, self.cursor, self.stat = txn.get, txn.cursor, txn.stat
         self._room = environment.room()
-        self._bytes = self._log.size
         self._since = monotonic()
         self._is_lost = False
 

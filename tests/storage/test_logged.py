@@ -205,6 +205,14 @@ def test_the_map_grows_between_two_batches(folder: Folder) -> None:
     assert pending_ids(folder.reopen_after_crash()) == numbered(40)
 
 
+def test_the_map_grows_for_what_joins_batches_that_are_open(folder: Folder) -> None:
+    store = folder.open(map_size=1 << 20)
+    for message_id in numbered(80):
+        store.put_note(b"first", message_id)
+        hold_one(store, message_id, 50_000)
+    assert pending_ids(store) == numbered(80)
+
+
 _DIE = """
 import os, sys
 from pathlib import Path

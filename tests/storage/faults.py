@@ -11,6 +11,7 @@ import lmdb
 import pytest
 
 from storage import Store
+from storage.logged import LoggedTransaction
 
 DISK_FULL = lmdb.DiskError("mdb_txn_commit: No space left on device")
 DISK_BROKEN = lmdb.Error("mdb_txn_commit: Input/output error")
@@ -67,6 +68,18 @@ def log_cannot_be_written(store: Store) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store.environment.log, "append", fail)
+        yield
+
+
+@contextmanager
+def nothing_can_be_written(store: Store, trouble: lmdb.Error = DISK_FULL) -> Iterator[None]:
+    """No commit succeeds; a batch may be open."""
+
+    def fail(txn: LoggedTransaction) -> None:
+        raise trouble
+
+    with log_cannot_be_written(store), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LoggedTransaction, "checkpoint", fail)
         yield
 
 

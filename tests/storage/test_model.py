@@ -20,6 +20,7 @@ from storage import (
     Rescheduled,
     RescheduleResult,
     State,
+    StorageFullError,
     Store,
     abort,
     can_replace,
@@ -36,6 +37,7 @@ from storage import (
     resume_topic,
 )
 from storage.inbox import INBOX_SIZE
+from tests.storage.faults import nothing_can_be_written
 from tests.storage.folder import Folder
 from tests.storage.sample import Sample, hold, pending_page, send
 
@@ -358,6 +360,19 @@ class StoreAndModel(RuleBasedStateMachine):
         result = self.store.commit()
         assert {(one.queue.topic, one.queue.number) for one in result} == grown
         self._is_committed()
+        self.compare()
+
+    @rule()
+    def fail_to_commit(self) -> None:
+        """Neither the log nor LMDB can be written."""
+        with nothing_can_be_written(self.store):
+            try:
+                self.store.commit()
+            except StorageFullError:
+                self.batch = deepcopy(self.committed)
+            else:
+                # There was nothing to write.
+                self._is_committed()
         self.compare()
 
     @rule()

@@ -189,8 +189,10 @@ class Link:
         self._ends = 0
         self._told_host: str = client.get_extra_info("sockname")[0]
         proxy.links.add(self)
-        # Not at once: Python 3.11.2 begins to read behind `connection_made`, whether that paused it or not.
-        asyncio.get_running_loop().call_soon(client.pause_reading)
+        # Python 3.11.2 begins to read behind `connection_made` although that paused it.
+        self._early = bytearray()
+        self._ended_early = False
+        client.pause_reading()
         proxy.connect(self)
 
     def connected(self, server: asyncio.Transport) -> None:
@@ -201,18 +203,25 @@ class Link:
             return
         self._number = next(self._proxy.numbers)
         self._writer.opened(self._number, self.route.name)
-        self.client.resume_reading()
+        if self._early:
+            self.client_said(bytes(self._early))
+        if self._ended_early:
+            self.ended(by_client=True)
+        else:
+            self.client.resume_reading()
 
     def client_said(self, data: bytes) -> None:
         """Bytes of the client."""
+        if self.server is None:
+            self._early += data
+            return
         for frame in self._split(self._from_client, data):
             self._writer.record(self._number, Kind.FROM_CLIENT, frame)
             if self.route.is_followed and len(self._questions) < _MOST_QUESTIONS:
                 opaque = asks_for_brokers(frame)
                 if opaque is not None:
                     self._questions.add(opaque)
-        if self.server is not None:
-            self.server.write(data)
+        self.server.write(data)
 
     def server_said(self, data: bytes) -> None:
         """Bytes of the server."""
@@ -234,11 +243,14 @@ class Link:
 
     def ended(self, *, by_client: bool) -> bool:
         """One side will say no more; whether its connection stays open for what it is told."""
+        if self.server is None:
+            self._ended_early = True
+            return True
         if not by_client:
             self.client.write(self._from_server.take_rest() if self.route.is_followed else b"")
         other = self.server if by_client else self.client
         self._ends += 1
-        if self._ends == 2 or other is None or other.is_closing():
+        if self._ends == 2 or other.is_closing():
             return False
         other.write_eof()
         return True

@@ -56,22 +56,22 @@ $(BIN)/python:
 
 $(VENV)/installed: $(BIN)/python pyproject.toml
 	@echo "Installing the gateway and what it needs"
-	@$(PIP) install --editable .
+	@$(PIP) install --use-pep517 --editable .
 	@touch $@
 
 $(VENV)/installed-clients: $(VENV)/installed
 	@echo "Installing what the examples need"
-	@$(PIP) install --editable '.[clients]'
+	@$(PIP) install --use-pep517 --editable '.[clients]'
 	@touch $@
 
 $(VENV)/installed-demo: $(VENV)/installed
 	@echo "Installing what the jobs on recorded traffic need"
-	@$(PIP) install --editable '.[clients,spark]'
+	@$(PIP) install --use-pep517 --editable '.[clients,spark]'
 	@touch $@
 
 $(VENV)/installed-test: $(VENV)/installed
 	@echo "Installing what the tests need"
-	@$(PIP) install --editable '.[test]'
+	@$(PIP) install --use-pep517 --editable '.[test]'
 	@touch $@
 
 # Without the right to install, or on another system, the tests that need them say that they are left out.

@@ -280,10 +280,12 @@ def drain(data: Path, server: tuple[str, int], timeout: float) -> None:
     from gateway.draining import drain as hand_over
     from gateway.intake import terms_of
     from gateway.transfer import Sender
-    from storage import Store, count_recurring, data_file
+    from storage import GAP, Store, count_recurring, data_file
 
     data_file(data)
     store = Store(data, terms_of)
+    if store.has_gap:
+        tell(GAP)
     recurring = count_recurring(store)
     sent = stay = 0
     try:

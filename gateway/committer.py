@@ -222,7 +222,8 @@ class Committer:
         try:
             self._store.reopen()
         except StorageError as error:
-            self.log.error("{error}", error=str(error))
+            if not self._are_copies_old:
+                self.log.error("all is refused until it can be read: {error}", error=str(error))
             self._are_copies_old = True
             return
         for copy in self._copies:

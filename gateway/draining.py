@@ -50,6 +50,8 @@ def drain(
         finally:
             if store.has_changes:
                 store.commit()
+                if store.checkpoint_is_due:
+                    store.checkpoint()
         cursor = page.cursor
         if cursor is None:
             return

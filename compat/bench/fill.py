@@ -83,6 +83,8 @@ def fill(data: Path, count: int) -> None:
         store.schedule(due_ms, name, 0, sequence, record, 0, message.encode(), keys)
         if number % _BATCH == _BATCH - 1:
             store.commit()
+            if store.checkpoint_is_due:
+                store.checkpoint()
     store.close()
 
 

@@ -136,8 +136,12 @@ class _Route(msgspec.Struct):
     brokers: list[_BrokerData] = msgspec.field(name="brokerDatas")
 
 
+class _KnownMessage(msgspec.Struct, rename="camel"):
+    msg_id: str = ""
+
+
 class _Known(msgspec.Struct):
-    messages: list[msgspec.Raw]
+    messages: list[_KnownMessage]
 
 
 class Sender:
@@ -207,7 +211,8 @@ class Sender:
         if answer.code != ResponseCode.SUCCESS:
             self._cannot_tell.add(address)
             return False
-        return bool(_read(answer.body, _Known).messages)
+        # An id that no message has can read as an offset id, by which another message is found.
+        return any(one.msg_id == line.msg_id for one in _read(answer.body, _Known).messages)
 
     def _place_of(self, topic: str) -> Place:
         place = self._places.get(topic)

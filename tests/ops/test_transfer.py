@@ -86,6 +86,21 @@ def test_what_was_debounced_replaces_nothing_that_came_after_it(
         assert [one.msg_id for one in look_up(client).messages] == ["AFTER", "DEBOUNCED"]
 
 
+def test_an_id_that_reads_as_the_place_of_another_message(
+    source: GatewayProcess, target: GatewayProcess, tidegate: Command
+) -> None:
+    message_id = f"{'7F' * 8}{1:016X}"
+    send(target, "FIRST", now_ms() + 3_600_000)
+    send(source, message_id, now_ms() + 3_600_001)
+    lines = export(source, tidegate)
+    done = tidegate("import", "--to", target.address, text=lines)
+    assert done.stderr.endswith("1 sent, 0 were there already, 0 refused\n")
+    done = tidegate("import", "--to", target.address, text=lines)
+    assert done.stderr.endswith("0 sent, 1 were there already, 0 refused\n")
+    with target.client() as client:
+        assert [one.msg_id for one in look_up(client).messages] == ["FIRST", message_id]
+
+
 def test_an_import_can_be_repeated(
     source: GatewayProcess, target: GatewayProcess, tidegate: Command
 ) -> None:

@@ -56,9 +56,9 @@ class View(NamedTuple):
 
 def find_faults(store: Store, progress: Progress | None = None) -> list[str]:
     """Each contradiction between two tables of a store, as a sentence; none in a sound one."""
-    with store.settled_reader() as txn:
-        inbox = store.inbox.rows()
-        return check(View(txn, store.tables, store.terms_of, inbox), progress)
+    txn = store.settled_reader()
+    inbox = store.inbox.rows()
+    return check(View(txn, store.tables, store.terms_of, inbox), progress)
 
 
 def check(view: View, progress: Progress | None = None) -> list[str]:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import lmdb
 
+from storage.disk import sync
 from storage.environment import (
     MAX_READERS,
     Environment,
@@ -281,12 +282,3 @@ def new_folder(target: Path) -> Iterator[Path]:
         raise StorageError(f"{target} could not be written: {error.strerror}") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def sync(path: Path) -> None:
-    """Have the disk hold a file, or the names in a folder."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

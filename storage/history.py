@@ -50,14 +50,14 @@ def scan_fired(
     """
     before = _PLACE.unpack(cursor.ljust(_PLACE.size, b"\0")[: _PLACE.size]) if cursor else None
     found: list[Found] = []
-    with store.settled_reader() as txn:
-        ways = [_backwards(store, txn, queue, begin_ms, end_ms, before) for queue in queues]
-        for seen, place in enumerate(merge(*ways, reverse=True), 1):
-            one = _fired(store, txn, place) if tag_hash in (None, place.tag_hash) else None
-            if one is not None:
-                found.append(one)
-            if len(found) == limit or seen == MAX_LOOKED_THROUGH:
-                return FoundPage(found, _PLACE.pack(*place[:3]))
+    txn = store.settled_reader()
+    ways = [_backwards(store, txn, queue, begin_ms, end_ms, before) for queue in queues]
+    for seen, place in enumerate(merge(*ways, reverse=True), 1):
+        one = _fired(store, txn, place) if tag_hash in (None, place.tag_hash) else None
+        if one is not None:
+            found.append(one)
+        if len(found) == limit or seen == MAX_LOOKED_THROUGH:
+            return FoundPage(found, _PLACE.pack(*place[:3]))
     return FoundPage(found, None)
 
 
@@ -73,20 +73,20 @@ def scan_aborted(
     """A page of what was aborted, by the times when it was; the parameters are those of `scan_fired`."""
     found: list[Found] = []
     begin = pack_u64(begin_ms)
-    with store.settled_reader() as txn:
-        rows = txn.cursor(db=store.tables.aborted)
-        before = cursor if cursor is not None else pack_u64(min(end_ms, _LAST))
-        alive = rows.prev() if rows.set_range(before) else rows.last()
-        seen = 0
-        while alive and rows.key() >= begin:
-            key = rows.key()
-            seen += 1
-            one = _aborted(store, txn, key[8:], topic)
-            if one is not None:
-                found.append(one)
-            if len(found) == limit or seen == MAX_LOOKED_THROUGH:
-                return FoundPage(found, key)
-            alive = rows.prev()
+    txn = store.settled_reader()
+    rows = txn.cursor(db=store.tables.aborted)
+    before = cursor if cursor is not None else pack_u64(min(end_ms, _LAST))
+    alive = rows.prev() if rows.set_range(before) else rows.last()
+    seen = 0
+    while alive and rows.key() >= begin:
+        key = rows.key()
+        seen += 1
+        one = _aborted(store, txn, key[8:], topic)
+        if one is not None:
+            found.append(one)
+        if len(found) == limit or seen == MAX_LOOKED_THROUGH:
+            return FoundPage(found, key)
+        alive = rows.prev()
     return FoundPage(found, None)
 
 

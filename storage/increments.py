@@ -28,7 +28,8 @@ from typing import Final
 
 import lmdb
 
-from storage.copies import DATA_FILE, data_file, new_folder, reading, sync
+from storage.copies import DATA_FILE, data_file, new_folder, reading
+from storage.disk import sync
 from storage.errors import DataFolderError, StorageError
 
 FORMAT: Final = 1

@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
-from types import TracebackType
 from typing import Any, Final
 
 import lmdb
@@ -52,7 +51,7 @@ class LoggedTransaction:
         self._log = environment.log
         tables = environment.tables
         self._names = dict(zip(tables, tables._fields, strict=True))
-        self._changed: defaultdict[lmdb._Database, list[Row]] = defaultdict(list)
+        self._changed: defaultdict[lmdb._Database, list[Row]]
         self._not_before = 0.0
         self._begin()
         if self._log.has_gap:
@@ -62,17 +61,6 @@ class LoggedTransaction:
             except lmdb.Error as error:
                 self.close()
                 raise StorageError(f"the redo log cannot be begun anew: {error}") from error
-
-    def __enter__(self) -> LoggedTransaction:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """The transaction outlives who reads it."""
 
     # -- changes
 

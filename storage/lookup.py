@@ -84,18 +84,18 @@ class FoundPage(NamedTuple):
 def find_by_id(store: Store, message_id: bytes) -> list[Found]:
     """The messages with an id, the newest first, at most `MAX_WITH_ID`."""
     prefix = term(message_id) + b"\0"
-    with store.settled_reader() as txn:
-        numbers = islice(_newest_first(txn, store.tables.ids, prefix), MAX_WITH_ID)
-        found = (_find(store, txn, number) for number in numbers)
-        return [message for message in found if message is not None]
+    txn = store.settled_reader()
+    numbers = islice(_newest_first(txn, store.tables.ids, prefix), MAX_WITH_ID)
+    found = (_find(store, txn, number) for number in numbers)
+    return [message for message in found if message is not None]
 
 
 def find_by_sequence(store: Store, sequence: int) -> Found | None:
     """The message with a sequence, which is its physical offset on the wire."""
     if not 0 <= sequence < 1 << 64:
         return None
-    with store.settled_reader() as txn:
-        return _find(store, txn, pack_u64(sequence))
+    txn = store.settled_reader()
+    return _find(store, txn, pack_u64(sequence))
 
 
 def find_by_key(
@@ -111,16 +111,16 @@ def find_by_key(
         `MAX_WITH_KEY_SCANNED` of each topic.
     """
     found: list[Found] = []
-    with store.settled_reader() as txn:
-        for topic in topics:
-            prefix = key_prefix(topic, term(key))
-            numbers = _newest_first(txn, store.tables.keys, prefix)
-            for number in numbers if wanted is None else islice(numbers, MAX_WITH_KEY_SCANNED):
-                if len(found) == limit:
-                    return found
-                message = _find(store, txn, number)
-                if message is not None and (wanted is None or wanted(message)):
-                    found.append(message)
+    txn = store.settled_reader()
+    for topic in topics:
+        prefix = key_prefix(topic, term(key))
+        numbers = _newest_first(txn, store.tables.keys, prefix)
+        for number in numbers if wanted is None else islice(numbers, MAX_WITH_KEY_SCANNED):
+            if len(found) == limit:
+                return found
+            message = _find(store, txn, number)
+            if message is not None and (wanted is None or wanted(message)):
+                found.append(message)
     return found
 
 
@@ -144,38 +144,38 @@ def scan_pending(
         neither shift nor repeat the others.
     """
     found: list[Found] = []
-    with store.settled_reader() as txn:
-        start = max(pack_u64(begin_ms), cursor + b"\0" if cursor is not None else b"")
-        seen = 0
-        for key, value in pending_timers(store, txn, topic, start, end_ms):
-            seen += 1 if value else LEAPS_WEIGH
-            if value and tag_hash in (None, TIMER_VALUE.unpack(value)[1]):
-                _, _, sequence, message_id = split_timer_key(key)
-                number = pack_u64(sequence)
-                record = txn.get(number, db=store.tables.messages)
-                id_row = txn.get(message_id + b"\0" + number, db=store.tables.ids)
-                if record is not None and id_row is not None:
-                    found.append(make_found(sequence, record, State.PENDING, IdRow.unpack(id_row)))
-            if len(found) == limit or seen >= MAX_TIMERS_SCANNED:
-                return FoundPage(found, key)
+    txn = store.settled_reader()
+    start = max(pack_u64(begin_ms), cursor + b"\0" if cursor is not None else b"")
+    seen = 0
+    for key, value in pending_timers(store, txn, topic, start, end_ms):
+        seen += 1 if value else LEAPS_WEIGH
+        if value and tag_hash in (None, TIMER_VALUE.unpack(value)[1]):
+            _, _, sequence, message_id = split_timer_key(key)
+            number = pack_u64(sequence)
+            record = txn.get(number, db=store.tables.messages)
+            id_row = txn.get(message_id + b"\0" + number, db=store.tables.ids)
+            if record is not None and id_row is not None:
+                found.append(make_found(sequence, record, State.PENDING, IdRow.unpack(id_row)))
+        if len(found) == limit or seen >= MAX_TIMERS_SCANNED:
+            return FoundPage(found, key)
     return FoundPage(found, None)
 
 
 def newest_stored_ms(store: Store) -> int:
     """The latest time at which a message was accepted or entered its queue; 0 in an empty store."""
     newest_ms = 0
-    with store.settled_reader() as txn:
-        messages = txn.cursor(db=store.tables.messages)
-        if messages.last():
-            # A record that cannot be read is for `find_faults` to tell of.
-            with suppress(ValueError):
-                newest_ms = store.terms_of(messages.value()).stored_ms
-        cursor = txn.cursor(db=store.tables.queues)
-        alive = cursor.last()
-        while alive:
-            newest_ms = max(newest_ms, QUEUE_VALUE.unpack(cursor.value())[3])
-            # From a queue's last row to the last row of the queue before it.
-            alive = cursor.set_range(cursor.key()[:-8]) and cursor.prev()
+    txn = store.settled_reader()
+    messages = txn.cursor(db=store.tables.messages)
+    if messages.last():
+        # A record that cannot be read is for `find_faults` to tell of.
+        with suppress(ValueError):
+            newest_ms = store.terms_of(messages.value()).stored_ms
+    cursor = txn.cursor(db=store.tables.queues)
+    alive = cursor.last()
+    while alive:
+        newest_ms = max(newest_ms, QUEUE_VALUE.unpack(cursor.value())[3])
+        # From a queue's last row to the last row of the queue before it.
+        alive = cursor.set_range(cursor.key()[:-8]) and cursor.prev()
     return newest_ms
 
 

@@ -144,18 +144,18 @@ def scan_recurring(
     """
     found: list[Recurring] = []
     prefix = topic + b"\0" if topic is not None else b""
-    with store.settled_reader() as txn:
-        rows = txn.cursor(db=store.tables.recurring)
-        # A zero byte behind a key is the first key behind it.
-        alive = rows.set_range(max(prefix, cursor + b"\0" if cursor is not None else b""))
-        while alive and rows.key().startswith(prefix):
-            if len(found) == limit:
-                last = found[-1]
-                return RecurringPage(found, recurring_key(last.topic, last.name))
-            one = _read(store, txn, rows.key())
-            if one is not None:
-                found.append(one)
-            alive = rows.next()
+    txn = store.settled_reader()
+    rows = txn.cursor(db=store.tables.recurring)
+    # A zero byte behind a key is the first key behind it.
+    alive = rows.set_range(max(prefix, cursor + b"\0" if cursor is not None else b""))
+    while alive and rows.key().startswith(prefix):
+        if len(found) == limit:
+            last = found[-1]
+            return RecurringPage(found, recurring_key(last.topic, last.name))
+        one = _read(store, txn, rows.key())
+        if one is not None:
+            found.append(one)
+        alive = rows.next()
     return RecurringPage(found, None)
 
 

@@ -24,6 +24,8 @@ from zlib import crc32
 
 import msgspec
 
+from storage.disk import sync as sync_path
+
 LOG_FILE: Final = "redo.log"
 
 STAMP: Final = b"redo log"
@@ -65,7 +67,8 @@ class RedoLog:
         self._stamp = b""
         self._room = os.fstat(self._file).st_size
         if not self._room:
-            _sync_names(folder)
+            # A file that is on the disk counts for nothing while its name is not.
+            sync_path(folder)
         self.size = 0
         """Bytes of records that are to be done again."""
         self.has_gap = False
@@ -139,15 +142,6 @@ class RedoLog:
     def _write(self, content: bytes, at: int) -> None:
         if os.pwrite(self._file, content, at) < len(content):
             raise OSError(ENOSPC, os.strerror(ENOSPC))
-
-
-def _sync_names(folder: Path) -> None:
-    """Have the disk hold the names in a folder: a file that is on it counts for nothing while its name is not."""
-    names = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(names)
-    finally:
-        os.close(names)
 
 
 def new_stamp() -> bytes:

@@ -95,22 +95,22 @@ def count_due(
     """
     counts: dict[tuple[bytes, int], int] = {}
     seen = 0
-    with store.settled_reader() as txn:
-        if columns.fit_held and tag_hash is None:
-            if cursor is None:
-                counts = _in_memory(store, columns, topic)
-            rows = _summed(store, txn, columns, topic, cursor or _SUMS)
-        else:
-            begin = cursor + b"\0" if cursor is not None else pack_u64(columns.begin_ms)
-            timers = pending_timers(store, txn, topic, begin, columns.end_ms)
-            rows = _singly(timers, tag_hash)
-        for row in rows:
-            seen += row.weight
-            if row.messages:
-                column = (row.topic, (row.due_ms - columns.begin_ms) // columns.width_ms)
-                counts[column] = counts.get(column, 0) + row.messages
-            if seen >= MAX_ROWS:
-                return Tally(counts, seen, row.place)
+    txn = store.settled_reader()
+    if columns.fit_held and tag_hash is None:
+        if cursor is None:
+            counts = _in_memory(store, columns, topic)
+        rows = _summed(store, txn, columns, topic, cursor or _SUMS)
+    else:
+        begin = cursor + b"\0" if cursor is not None else pack_u64(columns.begin_ms)
+        timers = pending_timers(store, txn, topic, begin, columns.end_ms)
+        rows = _singly(timers, tag_hash)
+    for row in rows:
+        seen += row.weight
+        if row.messages:
+            column = (row.topic, (row.due_ms - columns.begin_ms) // columns.width_ms)
+            counts[column] = counts.get(column, 0) + row.messages
+        if seen >= MAX_ROWS:
+            return Tally(counts, seen, row.place)
     return Tally(counts, seen, None)
 
 
@@ -118,14 +118,14 @@ def due_range(store: Store) -> tuple[int, int] | None:
     """When the earliest and the latest message are due, epoch ms; None while none is held."""
     keys = [key for key, _ in islice(store.inbox.between(b"", _END, None), 1)]
     keys += [store.inbox.last()] if keys else []
-    with store.settled_reader() as txn:
-        # What waits in paused topics is due already; its first will do.
-        keys += [key for key, _ in islice(waiting_timers(txn, store.tables, None, b"", _END), 1)]
-        cursor = txn.cursor(db=store.tables.timers)
-        if cursor.first():
-            keys.append(cursor.key())
-            cursor.last()
-            keys.append(cursor.key())
+    txn = store.settled_reader()
+    # What waits in paused topics is due already; its first will do.
+    keys += [key for key, _ in islice(waiting_timers(txn, store.tables, None, b"", _END), 1)]
+    cursor = txn.cursor(db=store.tables.timers)
+    if cursor.first():
+        keys.append(cursor.key())
+        cursor.last()
+        keys.append(cursor.key())
     times = [int.from_bytes(key[:8]) for key in keys]
     return (min(times), max(times)) if times else None
 

@@ -60,8 +60,8 @@ class Folder:
 def check(store: Store) -> None:
     """All tables agree, and a start after a crash would find what waits in memory."""
     assert find_faults(store) == []
-    with store.settled_reader() as txn:
-        assert sorted(recover(txn, store.tables, terms_of)) == sorted(store.inbox.rows())
+    txn = store.settled_reader()
+    assert sorted(recover(txn, store.tables, terms_of)) == sorted(store.inbox.rows())
 
 
 def change_table(

@@ -90,8 +90,8 @@ def test_its_row_goes_with_the_message(store: Store, folder: Folder) -> None:
     fire(store, 1_000)
     assert remove_expired(store, 5_000, 10, lambda _: False) == 1
     store.commit()
-    with store.settled_reader() as txn:
-        assert txn.stat(store.tables.debounced)["entries"] == 0
+    txn = store.settled_reader()
+    assert txn.stat(store.tables.debounced)["entries"] == 0
     assert debounce(folder.open(), b"b", 9_000, 6_000) == 0
 
 

@@ -23,8 +23,8 @@ from tests.storage.sample import (
 
 def in_table(store: Store) -> int:
     """Rows of `timers`."""
-    with store.settled_reader() as txn:
-        return int(txn.stat(store.tables.timers)["entries"])
+    txn = store.settled_reader()
+    return int(txn.stat(store.tables.timers)["entries"])
 
 
 def test_a_timer_that_fires_soon_never_enters_the_table(folder: Folder) -> None:
@@ -135,8 +135,8 @@ def test_the_mark_moves_on_when_nothing_is_timed(folder: Folder) -> None:
     for _ in range(20):
         send(store, Sample(b"now"))
         store.commit()
-    with store.settled_reader() as txn:
-        assert int.from_bytes(txn.get(MARK, db=store.tables.meta) or b"") > 8
+    txn = store.settled_reader()
+    assert int.from_bytes(txn.get(MARK, db=store.tables.meta) or b"") > 8
     folder.check()
 
 

@@ -235,6 +235,14 @@ def died(tmp_path: Path) -> Path:
     return data
 
 
+def damage(data: Path, message_id: bytes) -> None:
+    """Change a byte of the record that has a message."""
+    file = data / LOG_FILE
+    content = bytearray(file.read_bytes())
+    content[content.index(message_id)] ^= 1
+    file.write_bytes(content)
+
+
 @pytest.mark.parametrize("work", [back_up, compact], ids=["backup", "compact"])
 def test_what_works_on_the_folder_of_a_dead_process_has_all(
     work: Callable[..., object], died: Path, tmp_path: Path
@@ -248,10 +256,7 @@ def test_what_works_on_the_folder_of_a_dead_process_has_all(
 
 
 def test_a_damaged_log_is_read_up_to_the_damage(died: Path) -> None:
-    file = died / LOG_FILE
-    content = bytearray(file.read_bytes())
-    content[content.rindex(numbered(20)[10])] ^= 1
-    file.write_bytes(content)
+    damage(died, numbered(20)[10])
     folder = Folder(died)
     store = folder.open()
     assert store.environment.log.has_gap
@@ -263,10 +268,7 @@ def test_what_is_lost_behind_a_damage_is_told_before_it_is_passed_over(
     died: Path, tmp_path: Path
 ) -> None:
     """A backup leaves it to the gateway or to an inspection, which are looked at."""
-    file = died / LOG_FILE
-    content = bytearray(file.read_bytes())
-    content[content.index(numbered(20)[0])] ^= 1
-    file.write_bytes(content)
+    damage(died, numbered(20)[0])
     for _ in range(2):
         with pytest.raises(StorageError, match="a record that cannot be read, and others behind"):
             back_up(died, tmp_path / "backup")
@@ -279,10 +281,7 @@ def test_what_is_lost_behind_a_damage_is_told_before_it_is_passed_over(
 
 def test_what_follows_a_damage_does_not_come_back(died: Path) -> None:
     """Not even where a new record ends just where it begins."""
-    file = died / LOG_FILE
-    content = bytearray(file.read_bytes())
-    content[content.rindex(numbered(20)[10])] ^= 1
-    file.write_bytes(content)
+    damage(died, numbered(20)[10])
     folder = Folder(died)
     store = folder.open()
     hold(store, Sample(numbered(20)[10]), 1_000)

@@ -21,8 +21,8 @@ def test_what_was_put_is_there(store: Store) -> None:
         99: Place(b"bills", 3, 1, -1),
         FAR: Place(b"bills", 4, None, 0, 2),
     }
-    with store.settled_reader() as txn:
-        places = Places(txn, store.tables)
+    txn = store.settled_reader()
+    places = Places(txn, store.tables)
     for sequence, place in expected.items():
         places[sequence] = place
     for sequence in (*range(8), 99, FAR, FAR + 1):
@@ -33,8 +33,8 @@ def test_what_was_put_is_there(store: Store) -> None:
 
 
 def test_a_store_without_messages(store: Store) -> None:
-    with store.settled_reader() as txn:
-        places = Places(txn, store.tables)
+    txn = store.settled_reader()
+    places = Places(txn, store.tables)
     assert 1 not in places
     places[1] = Place(b"t", 0, 1, 0)
     assert places.get(1) == Place(b"t", 0, 1, 0)

@@ -138,8 +138,8 @@ def held(store: Store) -> Held:
             read = store.read(queue, queue.first, 1_000_000, 1 << 30)
             for one in read.messages:
                 queued[topic, number, one.offset] = terms_of(one.record).message_id
-    with store.settled_reader() as txn:
-        numbers = list(txn.cursor(db=store.tables.messages).iternext(values=False))
+    txn = store.settled_reader()
+    numbers = list(txn.cursor(db=store.tables.messages).iternext(values=False))
     states = (find_by_sequence(store, int.from_bytes(number)) for number in numbers)
     aborted = {
         terms_of(found.record).message_id

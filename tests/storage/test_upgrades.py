@@ -43,9 +43,9 @@ def test_all_is_there_and_sound(folder: Folder, version: int) -> None:
     assert set(pending_ids(store, topic=ORDERS)) == expected
     assert ids_in(store, ORDERS) == [b"now", b"a0"]
     assert store.offset(b"group", ORDERS, 0) == 1
-    with store.settled_reader() as txn:
-        assert txn.get(FORMAT, db=store.tables.meta) == b"%d" % FORMAT_VERSION
-        assert txn.get(MARK, db=store.tables.meta) is not None
+    txn = store.settled_reader()
+    assert txn.get(FORMAT, db=store.tables.meta) == b"%d" % FORMAT_VERSION
+    assert txn.get(MARK, db=store.tables.meta) is not None
 
 
 @pytest.mark.parametrize("version", OLDER)

@@ -193,11 +193,10 @@ class Committer:
     def checkpoint(self) -> None:
         """Bring LMDB's file up to date if it is time. Called when answers have just left, so that those who got them
         do not wait for it, and now and then when nothing comes."""
-        if self._store.checkpoint_is_due:
-            try:
-                self._store.checkpoint()
-            except StorageError as error:
-                self.log.error("{error}; everything is stored in the redo log", error=str(error))
+        try:
+            self._store.checkpoint_if_due()
+        except StorageError as error:
+            self.log.error("{error}; everything is stored in the redo log", error=str(error))
 
     def _refuse(self, answers: list[tuple[Waiting, bytes]], error: StorageError) -> None:
         """Nothing of the batch is stored: say so to everyone who waits, and fire again later."""

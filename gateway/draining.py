@@ -50,8 +50,7 @@ def drain(
         finally:
             if store.has_changes:
                 store.commit()
-                if store.checkpoint_is_due:
-                    store.checkpoint()
+                store.checkpoint_if_due()
         cursor = page.cursor
         if cursor is None:
             return

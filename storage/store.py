@@ -575,10 +575,17 @@ class Store:
 
     # -- checkpoints: see `logged`
 
-    @property
-    def checkpoint_is_due(self) -> bool:
-        """Whether `checkpoint` should be called, some milliseconds when nobody waits."""
-        return self._txn.is_due and not self.has_changes
+    def checkpoint_if_due(self) -> bool:
+        """Make a checkpoint if it is time and no batch is open. Call it when nobody waits, after a commit: it takes
+        some milliseconds.
+
+        :returns: whether it made one.
+        :raises StorageError: as from `checkpoint`.
+        """
+        if not self._txn.is_due or self.has_changes:
+            return False
+        self.checkpoint()
+        return True
 
     def checkpoint(self) -> None:
         """Have LMDB's file hold everything, so that other processes see it and a start need not do it again. No batch

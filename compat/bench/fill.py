@@ -83,8 +83,7 @@ def fill(data: Path, count: int) -> None:
         store.schedule(due_ms, name, 0, sequence, record, 0, message.encode(), keys)
         if number % _BATCH == _BATCH - 1:
             store.commit()
-            if store.checkpoint_is_due:
-                store.checkpoint()
+            store.checkpoint_if_due()
     store.close()
 
 

@@ -93,30 +93,32 @@ def test_a_stop_is_a_checkpoint(folder: Folder) -> None:
 
 def test_it_is_due_after_so_many_rows(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logged, "CHECKPOINT_ROWS", 40)
-    assert not store.checkpoint_is_due
+    monkeypatch.setattr(logged, "CHECKPOINT_SECONDS", 3_600)
+    assert not store.checkpoint_if_due()
     hold_all(store, numbered(10), 1_000)
-    assert not store.checkpoint_is_due
+    assert not store.checkpoint_if_due()
     hold_all(store, numbered(10), 1_000)
-    assert store.checkpoint_is_due
-    store.checkpoint()
-    assert not store.checkpoint_is_due
+    assert store.checkpoint_if_due()
+    assert not store.checkpoint_if_due()
 
 
 def test_it_is_due_after_so_many_bytes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logged, "CHECKPOINT_BYTES", 4 << 20)
+    monkeypatch.setattr(logged, "CHECKPOINT_SECONDS", 3_600)
     for message_id in numbered(4):
-        assert not store.checkpoint_is_due
+        assert not store.checkpoint_if_due()
         hold_one(store, message_id, 1 << 20)
-    assert store.checkpoint_is_due
+    assert store.checkpoint_if_due()
 
 
 def test_it_is_due_after_a_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logged, "CHECKPOINT_SECONDS", 0)
-    assert not store.checkpoint_is_due
+    assert not store.checkpoint_if_due()
     hold_one(store, b"a")
-    assert store.checkpoint_is_due
     hold(store, Sample(b"b"), 1_000)
-    assert not store.checkpoint_is_due, "a batch is open"
+    assert not store.checkpoint_if_due(), "a batch is open"
+    store.commit()
+    assert store.checkpoint_if_due()
 
 
 def test_a_batch_that_is_larger_than_the_log(folder: Folder) -> None:
@@ -160,7 +162,11 @@ def test_an_abandoned_batch_takes_nothing_with_it(folder: Folder) -> None:
     assert pending_ids(store) == numbered(20)
 
 
-def test_a_checkpoint_that_fails_loses_nothing(folder: Folder) -> None:
+def test_a_checkpoint_that_fails_loses_nothing(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logged, "CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr(logged, "RETRY_SECONDS", 3_600)
     store = folder.open()
     hold_all(store, numbered(20), 1_000)
     with lmdb_cannot_be_written(store):
@@ -168,7 +174,7 @@ def test_a_checkpoint_that_fails_loses_nothing(folder: Folder) -> None:
             store.checkpoint()
         assert pending_ids(store) == numbered(20)
         hold_one(store, b"meanwhile")
-        assert not store.checkpoint_is_due, "it is not tried at once again"
+        assert not store.checkpoint_if_due(), "it is not tried at once again"
     assert len(pending_ids(folder.reopen_after_crash())) == 21
 
 

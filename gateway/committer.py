@@ -165,8 +165,7 @@ class Committer:
                 fired = self._firing.step()
             changed = store.has_changes
             begun = perf_counter()
-            # Each pull tells how far its consumer is: a row a pull would be much of what is written for what it gets.
-            grown = store.commit(progress=False) if changed else []
+            grown = store.commit() if changed else []
         except StorageError as error:
             self._refuse(answers, error)
             return

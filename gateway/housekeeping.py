@@ -114,8 +114,9 @@ class Housekeeping:
         self._broker.parked.sweep(self._reactor.seconds())
 
     def _tidy(self) -> None:
+        # Not with every commit: each pull tells how far its consumer is.
         if self._broker.store.has_changed_offsets:
-            self._broker.store.write_progress()
+            self._broker.store.include_progress()
             self._broker.committer.change()
         self._broker.committer.checkpoint()
         self._broker.clock.watch()

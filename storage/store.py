@@ -135,7 +135,7 @@ class Store:
         self._queues: dict[tuple[bytes, int], Queue] = {}
         self._offsets: dict[tuple[bytes, bytes, int], int] = {}
         self._changed_offsets: set[tuple[bytes, bytes, int]] = set()
-        self._writes_progress = False
+        self._includes_progress = False
         self.timed: Counter[bytes] = Counter()
         """Messages taken in for later since the store was opened, by topic."""
         self.fired: Counter[bytes] = Counter()
@@ -343,8 +343,8 @@ class Store:
         queue.first = first
 
     def set_offset(self, group: bytes, topic: bytes, queue: int, offset: int) -> None:
-        """Note a consumer group's progress. It joins the batch at the next `commit` that writes progress, but opens
-        none by itself.
+        """Note a consumer group's progress. It is known at once, and on disk once `include_progress` made it a part of
+        a batch, or `close` did.
 
         :raises ValueError: when queue or offset is negative or too large, or a name too long: such
             progress could never be stored, and would fail every batch that it is part of.
@@ -369,23 +369,24 @@ class Store:
         self.set_offset(group, topic, queue, offset)
         self._advanced.setdefault(place, before)
 
-    def write_progress(self) -> None:
-        """Have the next commit write consumers' progress, even if it has nothing else to write."""
-        self._writes_progress = bool(self._changed_offsets)
+    def include_progress(self) -> None:
+        """Make consumers' progress a part of the batch, as far as the disk does not hold it and up to the commit; that
+        of a batch that is refused becomes a part of the next one."""
+        self._includes_progress = bool(self._changed_offsets)
 
     def forget_offsets(self, group: bytes) -> None:
         """Drop a consumer group's progress in all topics."""
         for place in [place for place in self._offsets if place[0] == group]:
             del self._offsets[place]
             self._changed_offsets.add(place)
-        self.write_progress()
+        self.include_progress()
 
     def forget_topic_offsets(self, topic: bytes) -> None:
         """Drop all consumer groups' progress in a topic."""
         for place in [place for place in self._offsets if place[1] == topic]:
             del self._offsets[place]
             self._changed_offsets.add(place)
-        self.write_progress()
+        self.include_progress()
 
     @in_batch
     def put_note(self, name: bytes, value: bytes) -> None:
@@ -421,11 +422,11 @@ class Store:
 
     @property
     def has_changes(self) -> bool:
-        """Whether `commit` has anything to write, consumers' progress apart that `write_progress` did not call for."""
+        """Whether `commit` has anything to write. Progress that is only noted is nothing yet: `include_progress`."""
         return (
             self._is_open
             or bool(self._messages)
-            or self._writes_progress
+            or self._includes_progress
             or self._failure is not None
         )
 
@@ -439,10 +440,9 @@ class Store:
         """About how many bytes the open batch holds."""
         return self._bytes
 
-    def commit(self, *, progress: bool = True) -> list[Growth]:
+    def commit(self) -> list[Growth]:
         """Store the batch. When it returns, the disk holds it (with `sync`), and look-ups see it.
 
-        :param progress: whether consumers' progress joins it in any case; see `write_progress`.
         :returns: the queues that grew.
         :raises StorageFullError: nothing of the batch is stored; the store goes on as before it.
         :raises StorageError: likewise, for another reason.
@@ -453,8 +453,7 @@ class Store:
             self._move_timers(txn)
             self.held.write(txn)
             self.paused.write(txn)
-            progress = progress or self._writes_progress
-            places = self._changed_offsets if progress else set(self._advanced)
+            places = self._changed_offsets if self._includes_progress else set(self._advanced)
             self._put_offsets(txn, places)
             begun = perf_counter()
             txn.commit()
@@ -466,7 +465,7 @@ class Store:
                 raise
             raise failure from error
         self._changed_offsets -= places
-        self._writes_progress = False
+        self._includes_progress = False
         self.timed.update(self._timed)
         self.fired.update(self._fired)
         self.held.commit()
@@ -721,7 +720,8 @@ class Store:
         """Write consumers' progress, sync, and close the folder, which is closed even if that
         fails."""
         try:
-            if self._changed_offsets or self.has_changes:
+            self.include_progress()
+            if self.has_changes:
                 self.commit()
             if self.environment.log.size:
                 self.checkpoint()

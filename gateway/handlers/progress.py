@@ -148,7 +148,7 @@ class GroupProgress:
             self._broker.orders.forget([Place(fields.group, topic.name, queue.number)])
             self._broker.stats.moved(topic.name, fields.group, queue.number, offset)
             self._store.set_offset(fields.group.encode(), topic.stored_name, queue.number, offset)
-        self._store.write_progress()
+        self._store.include_progress()
         body = encode_offsets_by_queue(
             (self._broker.message_queue(topic.name, queue.number), offset)
             for queue, offset in targets
@@ -187,7 +187,7 @@ class GroupProgress:
                     self._store.set_offset(
                         fields.dest_group.encode(), topic.stored_name, number, offset
                     )
-        self._store.write_progress()
+        self._store.include_progress()
         self._broker.committer.answer(call, call.encode())
 
     def _consumed(self, group: str, names: Iterable[str]) -> list[Topic]:

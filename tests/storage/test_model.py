@@ -149,6 +149,7 @@ class StoreAndModel(RuleBasedStateMachine):
         self.batch = World()
         self.progress: dict[tuple[bytes, bytes, int], int] = {}
         self.progress_on_disk: dict[tuple[bytes, bytes, int], int] = {}
+        self.includes_progress = False
 
     def _opened(self) -> Store:
         store = self.folder.open(map_size=MAP_SIZE, inbox_size=self.inbox_size)
@@ -350,6 +351,12 @@ class StoreAndModel(RuleBasedStateMachine):
     def forget_progress(self, group: bytes) -> None:
         self.store.forget_offsets(group)
         self.progress = {place: at for place, at in self.progress.items() if place[0] != group}
+        self.includes_progress = self.store.has_changed_offsets
+
+    @rule()
+    def include_progress(self) -> None:
+        self.store.include_progress()
+        self.includes_progress = self.store.has_changed_offsets
 
     # -- the batch's end
 
@@ -384,6 +391,7 @@ class StoreAndModel(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self.store = self._opened()
+        self.includes_progress = True
         self._is_committed()
         self.compare()
 
@@ -393,6 +401,7 @@ class StoreAndModel(RuleBasedStateMachine):
         self.store.settle = self._settle
         self.batch = deepcopy(self.committed)
         self.progress = dict(self.progress_on_disk)
+        self.includes_progress = False
         self.compare()
 
     @rule()
@@ -403,7 +412,9 @@ class StoreAndModel(RuleBasedStateMachine):
 
     def _is_committed(self) -> None:
         self.committed = deepcopy(self.batch)
-        self.progress_on_disk = dict(self.progress)
+        if self.includes_progress:
+            self.progress_on_disk = dict(self.progress)
+            self.includes_progress = False
 
     # -- what can be read
 

@@ -34,6 +34,7 @@ def test_a_topics_progress_is_forgotten_for_all_groups(folder: Folder) -> None:
     store.set_offset(b"g1", b"gone", 0, 5)
     store.set_offset(b"g2", b"gone", 1, 6)
     store.set_offset(b"g1", b"kept", 0, 7)
+    store.include_progress()
     store.commit()
     store.forget_topic_offsets(b"gone")
     store.commit()

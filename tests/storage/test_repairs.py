@@ -114,6 +114,7 @@ def fill(store: Store) -> None:
     put_recurring(store, Recurring(b"orders", b"nightly", 80_000, 3, False, b"at night"))
     put_recurring(store, Recurring(b"orders", b"asleep", 80_000, 3, True, b"never"))
     store.set_offset(b"g", b"orders", 0, 2)
+    store.include_progress()
     store.put_topic(b"orders", b"{}")
     store.commit()
 

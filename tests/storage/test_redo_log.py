@@ -28,6 +28,14 @@ def log(tmp_path: Path) -> Iterator[RedoLog]:
     log.close()
 
 
+@pytest.fixture
+def synced(tmp_path: Path) -> Iterator[RedoLog]:
+    log = RedoLog(tmp_path, sync=True)
+    assert list(log.records(STAMP)) == []
+    yield log
+    log.close()
+
+
 def again(folder: Path, stamp: bytes = STAMP) -> tuple[list[dict[str, list[Row]]], bool]:
     """What the next process reads, and whether it is told of a gap."""
     log = RedoLog(folder, sync=True)
@@ -44,6 +52,24 @@ def fill(log: RedoLog) -> list[int]:
         assert log.append(record)
         ends.append(log.size)
     return ends
+
+
+def append_two_and_sync_one(log: RedoLog, *, second_stays: bool) -> None:
+    """The second record is refused, as the disk does not sync it.
+
+    :param second_stays: whether it cannot be written over either.
+    """
+    assert log.append(RECORDS[0])
+    with pytest.MonkeyPatch.context() as patch:
+
+        def fail(file: int, *_: object) -> int:
+            if second_stays:
+                patch.setattr("os.pwrite", fail)
+            raise OSError(5, "Input/output error")
+
+        patch.setattr("os.fdatasync", fail)
+        with pytest.raises(OSError, match="Input/output"):
+            log.append(RECORDS[1])
 
 
 def test_what_was_appended_is_read_again(log: RedoLog, tmp_path: Path) -> None:
@@ -124,52 +150,26 @@ def test_it_is_written_from_its_beginning_again(log: RedoLog, tmp_path: Path) ->
 
 
 def test_a_record_that_could_not_be_synced_is_not_done_again(
-    log: RedoLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    synced: RedoLog, tmp_path: Path
 ) -> None:
     """Its batch is refused."""
-    synced = RedoLog(tmp_path, sync=True)
-    list(synced.records(STAMP))
-    assert synced.append(RECORDS[0])
-
-    def fail(file: int) -> None:
-        raise OSError(5, "Input/output error")
-
-    with monkeypatch.context() as broken:
-        broken.setattr("os.fdatasync", fail)
-        with pytest.raises(OSError, match="Input/output"):
-            synced.append(RECORDS[1])
+    append_two_and_sync_one(synced, second_stays=False)
     assert again(tmp_path) == ([RECORDS[0]], False)
     assert synced.append(RECORDS[2])
     assert again(tmp_path) == ([RECORDS[0], RECORDS[2]], False)
-    synced.close()
 
 
 def test_a_folder_without_a_log_has_no_records(tmp_path: Path) -> None:
     assert not has_records(tmp_path, STAMP)
 
 
-def test_a_record_that_stays_although_it_was_refused(
-    log: RedoLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_that_stays_although_it_was_refused(synced: RedoLog, tmp_path: Path) -> None:
     """The disk can be read, and not written to."""
-    synced = RedoLog(tmp_path, sync=True)
-    list(synced.records(STAMP))
-    assert synced.append(RECORDS[0])
-    writes = os.pwrite
-
-    def fail(file: int, *_: object) -> int:
-        monkeypatch.setattr("os.pwrite", fail)
-        raise OSError(5, "Input/output error")
-
-    with monkeypatch.context() as broken:
-        broken.setattr("os.fdatasync", fail)
-        with pytest.raises(OSError, match="Input/output"):
-            synced.append(RECORDS[1])
-    monkeypatch.setattr("os.pwrite", writes)
+    append_two_and_sync_one(synced, second_stays=True)
+    assert again(tmp_path) == (RECORDS[:2], False)
     assert list(synced.records(STAMP)) == [RECORDS[0]]
     assert synced.append(RECORDS[2])
     assert again(tmp_path) == ([RECORDS[0], RECORDS[2]], False)
-    synced.close()
 
 
 def test_what_could_not_be_read_is_read_later(

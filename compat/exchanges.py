@@ -53,7 +53,7 @@ def _paired(owner: str, frames: Iterable[tuple[Kind, bytes]]) -> Iterator[Exchan
     """Requests with their answers: an answer has the number of its request on the same connection."""
     waiting: dict[tuple[Kind, int], Command] = {}
     for kind, data in frames:
-        command = _read(data)
+        command = command_in(data)
         if command is None:
             continue
         if command.is_response:
@@ -70,7 +70,7 @@ def _paired(owner: str, frames: Iterable[tuple[Kind, bytes]]) -> Iterator[Exchan
         yield Exchange(owner, kind == Kind.FROM_SERVER, request, None)
 
 
-def _read(data: bytes) -> Command | None:
+def command_in(data: bytes) -> Command | None:
     """The command in a frame; None for what is none, as a scenario may send on purpose."""
     try:
         (frame,) = FrameBuffer().feed(data)

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from compat import children
+from compat.questions import Questions
 from compat.real_broker import PATIENT, RealBroker
 from compat.recorder import Recorder
 from gateway.client import RemotingClient
@@ -52,6 +53,8 @@ class Peer:
     """The broker past the recorder, which passes on nothing but whole frames."""
     capture: Path | None = None
     """Where what is said to it is recorded."""
+    questions: Questions | None = None
+    """What it has not answered yet, where that is recorded."""
 
     @property
     def namesrv_text(self) -> str:
@@ -86,13 +89,14 @@ def rocketmq(folder: Path) -> Iterator[Peer]:
                 ("vip channel", broker.port - VIP_DISTANCE),
             )
         ]
-        with Recorder(capture, routes):
+        with Recorder(capture, routes) as recorder:
             yield Peer(
                 "RocketMQ 5.5.0",
                 (TOLD_HOST, broker.namesrv_port),
                 (TOLD_HOST, broker.port),
                 (_HOST, broker.port),
                 capture,
+                recorder.questions,
             )
 
 
@@ -124,9 +128,9 @@ def tidegate(folder: Path, data: Path) -> Iterator[Peer]:
             Route(name, (TOLD_HOST, each), (_HOST, each))
             for name, each in (("gateway", port), ("vip channel", port - VIP_DISTANCE))
         ]
-        with Recorder(capture, routes):
+        with Recorder(capture, routes) as recorder:
             told = (TOLD_HOST, port)
-            yield Peer("Tidegate", told, told, (_HOST, port), capture)
+            yield Peer("Tidegate", told, told, (_HOST, port), capture, recorder.questions)
     finally:
         children.stop(process, _STOP_LIMIT_S)
         process.stdout.close()

@@ -1,4 +1,4 @@
-"""The recording proxy in a thread of its own, with one capture file."""
+"""The recording proxy in a thread of its own, with one capture file, and what is unanswered by now."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Self
 
-from recording.format import SUFFIX
+from compat.questions import Questions
+from recording.format import SUFFIX, Kind
 from recording.proxy import Proxy, Route
 from recording.writer import CaptureWriter, Rotation
 
@@ -25,6 +26,7 @@ class Recorder:
     """
 
     def __init__(self, file: Path, routes: Sequence[Route]) -> None:
+        self.questions = Questions()
         self._routes = routes
         self._path = file
         self._started = threading.Event()
@@ -52,7 +54,7 @@ class Recorder:
     def _run(self) -> None:
         folder = Path(tempfile.mkdtemp(prefix=f".{self._path.name}-", dir=self._path.parent))
         try:
-            with CaptureWriter(folder, _ONE_FILE) as writer:
+            with _Watched(folder, self.questions) as writer:
                 self._loop.run_until_complete(self._serve(Proxy(writer)))
             (file,) = folder.glob(f"*{SUFFIX}")
             file.replace(self._path)
@@ -70,3 +72,19 @@ class Recorder:
             self._failure = failure
         finally:
             await proxy.close()
+
+
+class _Watched(CaptureWriter):
+    """Writes one file, and tells of what passes."""
+
+    def __init__(self, folder: Path, questions: Questions) -> None:
+        super().__init__(folder, _ONE_FILE)
+        self._questions = questions
+
+    def record(self, connection: int, kind: Kind, *frame: bytes) -> None:
+        super().record(connection, kind, *frame)
+        self._questions.passed(connection, kind, b"".join(frame))
+
+    def closed(self, connection: int) -> None:
+        super().closed(connection)
+        self._questions.closed(connection)

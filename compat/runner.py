@@ -195,6 +195,7 @@ def _act(run: Run, stage: Stage) -> None:
     try:
         try:
             run.scenario.act(stage)
+            stage.wait_for_answers()
         finally:
             stage.close()
     except _FAILURES as failure:

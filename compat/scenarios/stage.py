@@ -11,9 +11,11 @@ import msgspec
 
 from compat import normal
 from compat.clients.cpp import CppClient
-from compat.clients.driver import ClientFailure, Driver, until
+from compat.clients.driver import PATIENCE_S, ClientFailure, Driver, until
 from compat.clients.go import GoClient
 from compat.clients.java import OLD_VERSIONS, VERSIONS, JavaClient, Version
+from compat.comparison import RACING
+from compat.comparison import RAW as RAW_LANGUAGE
 from compat.java_tools import Dashboard, Mqadmin
 from compat.peers import Peer
 from compat.scenarios.raw import RawClient, heartbeat
@@ -87,6 +89,14 @@ class Stage:
     def topic(self, name: str = "") -> str:
         """A topic of this scenario's own, or a group."""
         return f"{self.tag}{name}"
+
+    def wait_for_answers(self) -> None:
+        """Wait until the clients have had the answers that are compared: those that they do not wait
+        for themselves would be recorded or not. What is never answered shows in the comparison."""
+        if self.peer.questions is not None:
+            self.peer.questions.wait_until_answered(
+                self.tag, PATIENCE_S, but=RACING, not_of=RAW_LANGUAGE
+            )
 
     def close(self) -> None:
         """Shut down the clients that were asked for."""

@@ -192,9 +192,12 @@ class Committer:
     def checkpoint(self) -> None:
         """Bring LMDB's file up to date if it is time. Called when answers have just left, so that those who got them
         do not wait for it, and now and then when nothing comes."""
+        begun = perf_counter()
         try:
-            self._store.checkpoint_if_due()
+            if self._store.checkpoint_if_due():
+                self.meter.checkpoint_seconds.add(perf_counter() - begun)
         except StorageError as error:
+            self.meter.failed_checkpoints += 1
             self.log.error("{error}; everything is stored in the redo log", error=str(error))
 
     def _refuse(self, answers: list[tuple[Waiting, bytes]], error: StorageError) -> None:

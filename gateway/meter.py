@@ -1,4 +1,4 @@
-"""What the committer counts for operators: a few additions a commit, none a message."""
+"""What the committer counts for operators: a few additions a commit or checkpoint, none a message."""
 
 from __future__ import annotations
 
@@ -42,12 +42,15 @@ class Meter:
             (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
         )
         self.write_seconds = Distribution(self.commit_seconds.bounds)
+        self.checkpoint_seconds = Distribution(self.commit_seconds.bounds)
+        """Of the checkpoints that follow answers; one that a batch itself has to be is a commit."""
         self.batch_answers = Distribution((0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024))
         self.firing_error = Distribution(
             (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 60.0, 3600.0)
         )
         self.refused = 0
         """Batches that could not be stored."""
+        self.failed_checkpoints = 0
 
     def committed(self, answers: int, seconds: float, write_seconds: float) -> None:
         """A batch is on disk; so many requests waited for it.

@@ -199,6 +199,11 @@ class BrokerCollector(Collector):
             meter.write_seconds,
         )
         yield self._histogram(
+            "tidegate_checkpoint_seconds",
+            "Time that a checkpoint took, in which nothing else was done",
+            meter.checkpoint_seconds,
+        )
+        yield self._histogram(
             "tidegate_batch_requests", "Requests that a commit answered", meter.batch_answers
         )
         yield self._histogram(
@@ -208,6 +213,11 @@ class BrokerCollector(Collector):
         )
         yield self._counter(
             "tidegate_refused_batches", "Batches that could not be stored", meter.refused
+        )
+        yield self._counter(
+            "tidegate_failed_checkpoints",
+            "Checkpoints that could not be written",
+            meter.failed_checkpoints,
         )
 
     def _storage(self) -> Iterator[Metric]:

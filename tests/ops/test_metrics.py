@@ -13,10 +13,12 @@ from gateway.client_metrics import version_name
 from gateway.meter import Distribution
 from gateway.metrics import Metrics
 from gateway.wire.codes import RequestCode, ResponseCode
+from storage import logged
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail
 from tests.gateway.memory import MemoryClient, MemoryGateway
 from tests.gateway.tools import create_topic, ok
+from tests.storage.faults import lmdb_cannot_be_written
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -172,6 +174,23 @@ def test_commits_are_measured(gateway: MemoryGateway) -> None:
     assert scrape["tidegate_commit_seconds_count"] == before + 1
     assert 0 < scrape["tidegate_write_seconds_sum"] < scrape["tidegate_commit_seconds_sum"]
     assert scrape["tidegate_batch_requests_sum"] >= 1
+
+
+def test_checkpoints_are_measured(gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logged, "CHECKPOINT_SECONDS", 3_600)
+    client = gateway.connect()
+    client.send_message()
+    before = Scrape(gateway)
+    monkeypatch.setattr(logged, "CHECKPOINT_SECONDS", 0)
+    client.send_message()
+    with lmdb_cannot_be_written(gateway.store):
+        client.send_message()
+    after = Scrape(gateway)
+    name = "tidegate_checkpoint_seconds"
+    assert after[f"{name}_count"] == before[f"{name}_count"] + 1
+    assert after[f"{name}_sum"] > before[f"{name}_sum"]
+    failed = "tidegate_failed_checkpoints_total"
+    assert (before[failed], after[failed]) == (0, 1)
 
 
 def test_storage_is_measured(gateway: MemoryGateway) -> None:

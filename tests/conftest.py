@@ -1,8 +1,9 @@
-"""Real clients, a real broker and a real browser, each started once for the whole run, when it is first used."""
+"""The command line, and what is started once for a whole run, when first used: real clients, broker and browser."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -14,6 +15,7 @@ from compat.clients.java import VERSIONS, Version, java_driver
 from compat.real_broker import PATIENT, RealBroker
 from compat.toolchain import has_cpp_client
 from tests.browser import Browser, skip_without_browser
+from tests.command import Tidegate
 
 # How long an example takes says only how busy the machine is.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -41,6 +43,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in terminalreporter.stats.get("rerun", []):
         terminalreporter.section(f"first try of {report.nodeid}")
         terminalreporter.write_line(report.longreprtext)
+
+
+@pytest.fixture
+def tidegate(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Tidegate:
+    """The command `tidegate` in this process, in an empty folder and with no server set."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.delenv("TIDEGATE_SERVER", raising=False)
+    return Tidegate(capsys)
 
 
 @pytest.fixture(scope="session")

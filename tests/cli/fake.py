@@ -7,24 +7,12 @@ import socket
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 from gateway.wire.commands import Command, decode_command, encode_response
 from gateway.wire.frames import FrameBuffer
 
 Reply = Callable[[Command], bytes]
-
-
-class Run(NamedTuple):
-    """What a command printed, and the status it ended with."""
-
-    status: int
-    out: str
-    err: str
-
-
-Tidegate = Callable[..., Run]
-"""Runs the command with arguments."""
 
 
 def success(command: Command, body: object) -> bytes:

@@ -10,7 +10,8 @@ import pytest
 
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command, encode_response
-from tests.cli.fake import FakeGateway, Reply, Tidegate, success
+from tests.cli.fake import FakeGateway, Reply, success
+from tests.command import Tidegate
 
 DUE_MS = 1_896_078_600_000
 

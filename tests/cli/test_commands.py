@@ -20,8 +20,9 @@ from gateway.config import Config, descriptions
 from gateway.setting_values import HostPort
 from gateway.wire.commands import Command, encode_response
 from gateway.wire.pending_bodies import HeldMessage
-from tests.cli.fake import FakeGateway, Run, Tidegate, success
+from tests.cli.fake import FakeGateway, success
 from tests.cli.test_client import MESSAGE
+from tests.command import Run, Tidegate
 
 
 def one_line(run: Run) -> str:

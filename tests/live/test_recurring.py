@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
 from compat.clients.driver import ClientFailure, Received
-from gateway import cli
 from gateway.client import RefusalError, RemotingClient
 from gateway.recurring_client import set_recurring
 from gateway.wire.codes import RequestCode, ResponseCode
@@ -20,6 +17,7 @@ from gateway.wire.commands import Command, encode_response
 from gateway.wire.messages import decode_messages
 from gateway.wire.properties import find
 from tests.cli.fake import FakeGateway
+from tests.command import Run, Tidegate
 from tests.live.conftest import JavaMaker
 from tests.live.process import GatewayProcess
 
@@ -77,75 +75,43 @@ def test_java_sets_one_and_kill_9_neither_loses_nor_doubles(
     assert len(planned(received)) >= 4
 
 
-class Run(NamedTuple):
-    """How a command ended."""
-
-    status: int
-    out: str
-    err: str
-
-
-Tidegate = Callable[..., Run]
+Recurring = Callable[..., Run]
 
 
 @pytest.fixture
-def tidegate(
-    gateway: GatewayProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Tidegate:
-    """Runs `tidegate recurring`, in this process, on the gateway."""
-    monkeypatch.setenv("TIDEGATE_SERVER", gateway.address)
-
-    def run(*arguments: str) -> Run:
-        monkeypatch.setattr(sys, "argv", ["tidegate", "recurring", *arguments])
-        status: object = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            status = end.code
-        printed = capsys.readouterr()
-        return Run(int(str(status or 0)), printed.out, printed.err)
-
-    return run
+def recurring(tidegate: Tidegate, gateway: GatewayProcess) -> Recurring:
+    """Runs `tidegate recurring` on the gateway."""
+    return partial(tidegate, "recurring", server=gateway.address)
 
 
-def ok(run: Run) -> str:
-    """What a command prints that ends well."""
-    assert run.status == 0, run.err
-    return run.out
-
-
-def told(run: Run) -> list[dict[str, Any]]:
-    """What a command tells a program."""
-    return [json.loads(line) for line in ok(run).splitlines()]
-
-
-def test_the_command_line(tidegate: Tidegate, topic: str, tmp_path: Path) -> None:
+def test_the_command_line(recurring: Recurring, topic: str, tmp_path: Path) -> None:
     place = ("--topic", topic, "--name", "nightly")
     cron = ("--cron", "0 5 * * MON-FRI", "--zone", "Europe/Berlin")
     message = ("--body", "go", "--tag", "t", "--property", "a=b")
-    (done,) = told(tidegate("add", *place, *cron, *message, "--json"))
+    (done,) = recurring("add", *place, *cron, *message, "--json").told()
     assert (done["outcome"], done["state"]) == ("set", "active")
     assert done["nextMs"] > time.time() * 1_000
-    assert "updated, active; the next is 20" in ok(tidegate("add", *place, *cron, "--body", "new"))
-    (one,) = told(tidegate("list", "--topic", topic, "--full", "--json"))
+    changed = recurring("add", *place, *cron, "--body", "new")
+    assert "updated, active; the next is 20" in changed.ok()
+    (one,) = recurring("list", "--topic", topic, "--full", "--json").told()
     assert (one["cron"], one["zone"], one["body"]) == ("0 5 * * MON-FRI", "Europe/Berlin", "bmV3")
-    assert "0 5 * * MON-FRI (Europe/Berlin)" in ok(tidegate("list", "--topic", topic))
-    (times,) = told(tidegate("next", *place, "--times", "3", "--json"))
+    assert "0 5 * * MON-FRI (Europe/Berlin)" in recurring("list", "--topic", topic).ok()
+    (times,) = recurring("next", *place, "--times", "3", "--json").told()
     assert times["times"][0] == done["nextMs"]
     assert len(times["times"]) == 3
-    assert "In Europe/Berlin" in ok(tidegate("next", *cron, "--times", "1"))
-    assert "nightly: paused, paused; the next would be" in ok(tidegate("pause", *place))
+    assert "In Europe/Berlin" in recurring("next", *cron, "--times", "1").ok()
+    assert "nightly: paused, paused; the next would be" in recurring("pause", *place).ok()
     file = tmp_path / "recurring.jsonl"
-    file.write_text(ok(tidegate("list", "--full", "--json", "--topic", topic)))
-    assert ok(tidegate("delete", *place)) == f"{topic} nightly: deleted\n"
-    assert tidegate("resume", *place).status == 1
-    assert told(tidegate("import", str(file), "--json"))[0]["state"] == "paused"
-    assert told(tidegate("resume", *place, "--json"))[0]["outcome"] == "resumed"
-    (again,) = told(tidegate("list", "--topic", topic, "--full", "--json"))
+    file.write_text(recurring("list", "--full", "--json", "--topic", topic).ok())
+    assert recurring("delete", *place).ok() == f"{topic} nightly: deleted\n"
+    assert recurring("resume", *place).status == 1
+    assert recurring("import", str(file), "--json").told()[0]["state"] == "paused"
+    assert recurring("resume", *place, "--json").told()[0]["outcome"] == "resumed"
+    (again,) = recurring("list", "--topic", topic, "--full", "--json").told()
     assert {**again, "setMs": 0} == {**one, "setMs": 0}
-    ok(tidegate("delete", *place))
+    recurring("delete", *place).ok()
     file.write_text('{"topic": "t"}\n')
-    failed = tidegate("import", str(file))
+    failed = recurring("import", str(file))
     assert (failed.status, failed.out) == (4, "")
     assert "1 could not be set" in failed.err
 
@@ -167,9 +133,9 @@ def test_the_command_line(tidegate: Tidegate, topic: str, tmp_path: Path) -> Non
     ],
 )
 def test_what_is_wrong_is_one_line(
-    tidegate: Tidegate, arguments: tuple[str, ...], status: int, says: str
+    recurring: Recurring, arguments: tuple[str, ...], status: int, says: str
 ) -> None:
-    done = tidegate(*arguments)
+    done = recurring(*arguments)
     assert (done.status, done.out, done.err.count("\n")) == (status, "", 1)
     assert says in done.err
 

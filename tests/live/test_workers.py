@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import ssl
-import sys
 import threading
 import time
 import urllib.request
@@ -19,10 +18,10 @@ import msgspec
 import pytest
 
 from compat.clients.driver import until
-from gateway import cli
 from gateway.client import RemotingClient, paused_topics, setting
 from gateway.recurring_client import set_recurring
 from gateway.wire.codes import RequestCode, ResponseCode
+from tests.command import Tidegate
 from tests.live.conftest import JavaMaker
 from tests.live.process import GatewayProcess
 
@@ -166,24 +165,15 @@ def test_one_console_shows_all(gateway: GatewayProcess, console: str) -> None:
     assert fetch(f"{console}metrics").count("} 1\n") == 2
 
 
-Tidegate = Callable[..., list[dict[str, Any]]]
+Told = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.fixture
-def tidegate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tidegate:
-    """Runs a command at the shared address, in this process: what it tells a program."""
+def told(tidegate: Tidegate) -> Told:
+    """Runs a command at the shared address: what it tells a program."""
 
     def run(gateway: GatewayProcess, *arguments: str) -> list[dict[str, Any]]:
-        monkeypatch.setenv("TIDEGATE_SERVER", gateway.address)
-        monkeypatch.setattr(sys, "argv", ["tidegate", *arguments, "--json"])
-        status: object = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            status = end.code
-        printed = capsys.readouterr()
-        assert not status, printed.err
-        return [json.loads(line) for line in printed.out.splitlines()]
+        return tidegate(*arguments, "--json", server=gateway.address).told()
 
     return run
 
@@ -194,45 +184,43 @@ def recur(port: int, name: str) -> None:
         set_recurring(client, "many", name, b"x", {}, {"every": "1h"})
 
 
-def test_commands_change_what_all_hold(gateway: GatewayProcess, tidegate: Tidegate) -> None:
+def test_commands_change_what_all_hold(gateway: GatewayProcess, told: Told) -> None:
     ports = list(workers(gateway).values())
     for number in range(6):
         hold(ports[number % 2], f"M{number}", FAR_MS + number, "many")
     hold(ports[1], "later", FAR_MS + 59_000, "many")
     few = ("--topic", "many", "--from", str(FAR_MS), "--to", str(FAR_MS + 1_000))
-    assert tidegate(gateway, "abort", *few, "--dry-run") == [{"messages": 6}]
-    assert tidegate(gateway, "reschedule", *few, "--by", "+1m", "--yes") == [{"messages": 6}]
+    assert told(gateway, "abort", *few, "--dry-run") == [{"messages": 6}]
+    assert told(gateway, "reschedule", *few, "--by", "+1m", "--yes") == [{"messages": 6}]
     assert held(gateway, 3, topic="many") == ["later", *(f"M{number}" for number in range(6))]
-    assert tidegate(gateway, "abort", "--topic", "many", "--all", "--yes") == [{"messages": 7}]
+    assert told(gateway, "abort", "--topic", "many", "--all", "--yes") == [{"messages": 7}]
     assert held(gateway, 100, topic="many") == []
     assert len(held(gateway, 2, topic="many", state="aborted")) == 7
 
-    tidegate(gateway, "pause", "many")
-    assert [one["topic"] for one in tidegate(gateway, "pause")] == ["many"]
+    told(gateway, "pause", "many")
+    assert [one["topic"] for one in told(gateway, "pause")] == ["many"]
     for port in ports:
         with RemotingClient("127.0.0.1", port) as client:
             assert [one.topic for one in paused_topics(client)] == ["many"]
-    tidegate(gateway, "resume", "many")
-    assert tidegate(gateway, "pause") == []
+    told(gateway, "resume", "many")
+    assert told(gateway, "pause") == []
 
     for port, name in zip(ports, ("b", "a"), strict=True):
         recur(port, name)
     recurring = ("--topic", "many", "--name")
     added = ("recurring", "add", *recurring, "c", "--every", "2h", "--body", "x")
-    assert tidegate(gateway, *added)[0]["outcome"] == "set"
-    assert tidegate(gateway, *added)[0]["outcome"] == "updated"
-    assert [one["name"] for one in tidegate(gateway, "recurring", "list")] == ["a", "b", "c"]
-    assert tidegate(gateway, "recurring", "pause", *recurring, "a")[0]["outcome"] == "paused"
-    tidegate(gateway, "recurring", "delete", *recurring, "b")
-    states = [(one["name"], one["state"]) for one in tidegate(gateway, "recurring", "list")]
+    assert told(gateway, *added)[0]["outcome"] == "set"
+    assert told(gateway, *added)[0]["outcome"] == "updated"
+    assert [one["name"] for one in told(gateway, "recurring", "list")] == ["a", "b", "c"]
+    assert told(gateway, "recurring", "pause", *recurring, "a")[0]["outcome"] == "paused"
+    told(gateway, "recurring", "delete", *recurring, "b")
+    states = [(one["name"], one["state"]) for one in told(gateway, "recurring", "list")]
     assert states == [("a", "paused"), ("c", "active")]
 
 
-def test_a_worker_that_dies_is_started_again(
-    own_gateway: GatewayProcess, tidegate: Tidegate
-) -> None:
+def test_a_worker_that_dies_is_started_again(own_gateway: GatewayProcess, told: Told) -> None:
     before = workers(own_gateway)
-    assert tidegate(own_gateway, "log-level", "debug") == [{"log_level": "debug"}]
+    assert told(own_gateway, "log-level", "debug") == [{"log_level": "debug"}]
     for number, port in enumerate(before.values()):
         hold(port, f"M{number}", FAR_MS + number)
     victim = processes(own_gateway)[0]

@@ -93,6 +93,15 @@ class _Prepared(msgspec.Struct, gc=False):
         return len(self.encoded) + len(self.message.body)
 
 
+def too_long(max_body: int) -> RequestError:
+    """What is said of a message or a batch whose body or properties are too long (SendMessageProcessor)."""
+    return RequestError(
+        ResponseCode.MESSAGE_ILLEGAL,
+        "the message is illegal, maybe msg body or properties length not matched. "
+        f"msg body length limit {max_body}B, msg properties length limit 32KB.",
+    )
+
+
 class Intake:
     """Puts messages into the store's batch.
 
@@ -276,11 +285,7 @@ class Intake:
     def _check(self, prepared: _Prepared, most_properties: int) -> None:
         """Refuse what is too long, and a debounce that would have too much to look through."""
         if len(prepared.message.body) > self._max_body or len(prepared.encoded) > most_properties:
-            raise RequestError(
-                ResponseCode.MESSAGE_ILLEGAL,
-                "the message is illegal, maybe msg body or properties length not matched. "
-                f"msg body length limit {self._max_body}B, msg properties length limit 32KB.",
-            )
+            raise too_long(self._max_body)
         topic, key = prepared.topic, prepared.debounced
         if key is not None and not can_replace(self._store, topic.stored_name, key):
             raise RequestError(

@@ -8,7 +8,7 @@ from gateway.broker import Broker
 from gateway.config import Config
 from gateway.delays import REQUESTS
 from gateway.handlers.timer_orders import TimerOrders, is_order
-from gateway.intake import REGION, Accepted, NewMessage
+from gateway.intake import REGION, Accepted, NewMessage, too_long
 from gateway.recurring_orders import RECURRING_REQUESTS, asks_to_recur, name_of, read_order
 from gateway.router import Call, RequestError
 from gateway.topics import (
@@ -299,11 +299,7 @@ class Sending:
                 ResponseCode.MESSAGE_ILLEGAL, f"a batch cannot be sent to topic {topic.name}"
             )
         if len(call.command.body) > self._config.max_message_size:
-            raise RequestError(
-                ResponseCode.MESSAGE_ILLEGAL,
-                "the message is illegal, maybe msg body or properties length not matched. msg body "
-                f"length limit {self._config.max_message_size}B, msg properties length limit 32KB.",
-            )
+            raise too_long(self._config.max_message_size)
         items = self._items(call.command.body)
         if any(find(item.properties, names.RESCHEDULE) for item in items):
             raise RequestError(

@@ -45,8 +45,11 @@ def test_timers_move_on_in_steps_the_latest_first(folder: Folder) -> None:
     store = folder.open(inbox_size=count)
     dues = list(range(1, count + 1))
     random.Random(1).shuffle(dues)
-    for due_ms in dues:
+    for number, due_ms in enumerate(dues):
+        if number in (MOVED_AT_ONCE, 2 * MOVED_AT_ONCE):
+            store.commit()
         hold(store, Sample(b"%d" % due_ms), due_ms)
+    assert in_table(store) == 0
     for step in range(1, 4):
         store.commit()
         assert in_table(store) == step * MOVED_AT_ONCE
@@ -56,6 +59,57 @@ def test_timers_move_on_in_steps_the_latest_first(folder: Folder) -> None:
     assert [int(one) for one in pending_ids(store)] == sorted(dues)
     assert fire(store, FOREVER_MS) == count
     assert [int(one) for one in ids_in(store) if one != b"now"] == sorted(dues)
+    folder.check()
+
+
+def test_large_batches_do_not_fill_the_inbox(folder: Folder) -> None:
+    store = folder.open(inbox_size=MOVED_AT_ONCE)
+    due_ms = 0
+    for _ in range(5):
+        for _ in range(3 * MOVED_AT_ONCE):
+            due_ms += 1
+            hold(store, Sample(b"%d" % due_ms), due_ms)
+        store.commit()
+        assert len(store.inbox) <= 3 * MOVED_AT_ONCE
+    assert fire(store, FOREVER_MS) == due_ms
+    folder.check()
+
+
+def test_topics_fire_in_order_while_their_timers_move_on(folder: Folder) -> None:
+    store = folder.open(inbox_size=60)
+    chance = random.Random(2)
+    topics = [b"a", b"b", b"c"]
+    hours_ms = 3 * 3_600_000
+    now_ms = 0
+    waiting: dict[bytes, int] = {}
+    fired: list[bytes] = []
+    for number in range(1, 600):
+        message_id = b"%d" % number
+        waiting[message_id] = now_ms + chance.randrange(1, hours_ms)
+        hold(store, Sample(message_id, chance.choice(topics)), waiting[message_id])
+        if number % 7 == 0:
+            gone = chance.choice(list(waiting))
+            assert abort(store, gone, 1)
+            del waiting[gone]
+        if number % 11 == 0:
+            store.commit()
+            # What is taken back no longer moves on with the others.
+            hold(store, Sample(b"refused"), now_ms + chance.randrange(1, hours_ms))
+            fire_due(store, FOREVER_MS, now_ms, 5)
+            store.abandon()
+        if number % 13 == 0:
+            store.commit()
+            now_ms = sorted(waiting.values())[4]
+            due = [one for one, due_ms in waiting.items() if due_ms <= now_ms]
+            assert store.next_due() == min(waiting.values())
+            assert fire(store, now_ms) == len(due)
+            fired += due
+            for one in due:
+                del waiting[one]
+    assert in_table(store) > 0
+    assert fire(store, FOREVER_MS) == len(waiting)
+    arrived = [message_id for topic in topics for message_id in ids_in(store, topic)]
+    assert sorted(arrived) == sorted([*fired, *waiting])
     folder.check()
 
 
@@ -76,7 +130,8 @@ def test_timers_of_both_places_fire_in_one_order(folder: Folder) -> None:
     folder.check()
 
 
-def test_a_crowded_out_topic_has_its_turn_from_the_inbox(folder: Folder) -> None:
+@pytest.mark.parametrize("moves_on", [False, True])
+def test_a_crowded_out_topic_has_its_turn_from_the_inbox(folder: Folder, moves_on: bool) -> None:
     store = folder.open(inbox_size=1)
     for number in range(10):
         hold(store, Sample(b"storm %d" % number), 1_000)
@@ -85,6 +140,8 @@ def test_a_crowded_out_topic_has_its_turn_from_the_inbox(folder: Folder) -> None
     hold(store, Sample(b"other", b"theirs"), 1_001)
     hold(store, Sample(b"later", b"theirs"), 1_003)
     store.commit()
+    if moves_on:
+        store.inbox.ripen()
     assert fire_crowded_out(store, 1_002, 1_002, 5) == 1
     store.commit()
     assert ids_in(store, b"theirs") == [b"other"]

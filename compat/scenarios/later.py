@@ -119,10 +119,11 @@ def an_order_of_times(stage: Stage) -> None:
     topic = stage.topic()
     client = stage.java()
     client.create_topic(topic, 1)
+    client.send(topic, b"0")  # by which the client gets ready
     now = time.time_ns() // 1_000_000
     for seconds in (6, 4, 5):
         client.send(topic, b"%d" % seconds, deliver_time_ms=now + seconds * 1_000)
-    messages = client.consume(topic, stage.topic("g")).wait_for(3)
+    messages = client.consume(topic, stage.topic("g")).wait_for(4)
     # By their places in the queue: a consumer's threads hand them over in any order.
     messages.sort(key=lambda message: message.queue_offset)
     stage.see("order", [message.body for message in messages])

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 import pytest
 
 from compat.clients.cpp import CppClient
-from compat.clients.driver import ClientFailure, Driver, Outgoing, Sent, until
+from compat.clients.driver import ClientFailure, Driver, Outgoing, Received, Sent, until
 from compat.clients.java import VERSIONS, JavaClient, Version
 from compat.java_tools import Mqadmin
 from compat.real_broker import RealBroker
+from compat.scenarios.queries import is_found
 
 pytestmark = [pytest.mark.live, pytest.mark.oracle]
 
@@ -131,6 +132,8 @@ def test_java_pulls_filters_and_keeps_offsets(java: JavaClient, topic: str) -> N
         java.send(topic, b"%d" % number, tags="even" if number % 2 == 0 else "odd", queue=1)
     puller = java.puller(f"G-{topic}")
     assert puller.queues(topic) == 4
+    # The broker puts a message into its queue a moment after it has answered the sender.
+    until(lambda: puller.offset(topic, 1, "max") == 4, "four messages in the queue")
     pulled = puller.pull(topic, 1, 0, expression="even")
     assert pulled.status == "FOUND"
     assert [message.body for message in pulled.messages] == [b"0", b"2"]
@@ -147,12 +150,17 @@ def test_java_pulls_filters_and_keeps_offsets(java: JavaClient, topic: str) -> N
 
 def test_java_polls(java: JavaClient, topic: str) -> None:
     java.send(topic, b"polled")
-    assert [message.body for message in java.poller(topic, f"G-{topic}").poll(30)] == [b"polled"]
+    poller = java.poller(topic, f"G-{topic}")
+    polled: list[Received] = []
+    while not polled:
+        polled = poller.poll()
+    assert [message.body for message in polled] == [b"polled"]
 
 
 def test_java_finds_messages(java: JavaClient, topic: str) -> None:
     sent = java.send(topic, b"find me", keys="k1")
     assert sent.offset_msg_id is not None
+    until(lambda: is_found(java, topic, "k1"), "the index")
     assert java.view(topic, sent.msg_id).body == b"find me"
     assert java.view(topic, sent.offset_msg_id).body == b"find me"
     assert [message.msg_id for message in java.query(topic, "k1")] == [sent.msg_id]
@@ -160,6 +168,7 @@ def test_java_finds_messages(java: JavaClient, topic: str) -> None:
 
 def test_mqadmin_finds_a_message(java55: JavaClient, topic: str, real_broker: RealBroker) -> None:
     sent = java55.send(topic, b"find me", keys="k1")
+    until(lambda: is_found(java55, topic, "k1"), "the index")
     with Mqadmin(real_broker.namesrv_address) as tool:
         found = tool.run("queryMsgByUniqueKey", "-t", topic, "-i", sent.msg_id)
     assert re.search(rf"^Topic: +{topic}$", found, re.MULTILINE)

@@ -14,9 +14,16 @@ from compat import children
 from compat.ports import free_port
 from gateway.client import RemotingClient
 from gateway.settings.network import VIP_CHANNEL_DISTANCE
+from gateway.workers import PORT_DISTANCE
 
 LIMIT_S = 120
 """How long is waited for an answer, or for its end; no gateway takes so long, however busy the machine."""
+
+_NEIGHBOURS = (
+    -VIP_CHANNEL_DISTANCE,
+    *(PORT_DISTANCE * worker - below for worker in (1, 2) for below in (0, VIP_CHANNEL_DISTANCE)),
+)
+"""How far from its port the others are that it listens on, with up to two workers."""
 
 _LISTENING = re.compile(r"listening on 127\.0\.0\.1:(\d+)")
 
@@ -30,7 +37,7 @@ class GatewayProcess:
         self.data = data
         self._environment = environment
         self._flags = flags
-        self.port = free_port(-VIP_CHANNEL_DISTANCE)
+        self.port = free_port(*_NEIGHBOURS)
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:

@@ -18,7 +18,7 @@ from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import decode_command, encode_command
 from gateway.wire.frames import FrameBuffer
 from tests.gateway.certificates import Authority
-from tests.live.process import GatewayProcess
+from tests.live.process import LIMIT_S, GatewayProcess
 
 pytestmark = pytest.mark.live
 
@@ -50,7 +50,7 @@ def listening(data: Path, listen: str) -> Iterator[int]:
         yield int(found[2])
     finally:
         process.kill()
-        process.wait(20)
+        process.wait(LIMIT_S)
         if process.stdout is not None:
             process.stdout.close()
 
@@ -60,7 +60,7 @@ def listening(data: Path, listen: str) -> Iterator[int]:
 def test_ipv6(tmp_path: Path, listen: str, hosts: list[str]) -> None:
     with listening(tmp_path / "data", f"[{listen}]:0") as port:
         for host in hosts:
-            with RemotingClient(host, port) as client:
+            with RemotingClient(host, port, timeout=LIMIT_S) as client:
                 assert client.ask(CLUSTERS).code == ResponseCode.SUCCESS
 
 
@@ -75,7 +75,7 @@ def test_ipv6(tmp_path: Path, listen: str, hosts: list[str]) -> None:
 def test_a_proxy_header(gateway: GatewayProcess, header: bytes) -> None:
     request = header + encode_command(CLUSTERS, 7)
     frames = FrameBuffer()
-    with socket.create_connection(("127.0.0.1", gateway.port), 10) as connection:
+    with socket.create_connection(("127.0.0.1", gateway.port), LIMIT_S) as connection:
         for at in range(0, len(request), 9):
             connection.sendall(request[at : at + 9])
         while not (arrived := frames.feed(connection.recv(1 << 16))):

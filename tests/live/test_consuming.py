@@ -64,13 +64,14 @@ def test_order_is_kept_across_refused_messages(java: JavaClient, topic: str) -> 
 def test_delayed_messages_in_order(java: JavaClient, topic: str) -> None:
     java.create_topic(topic, queues=1)
     consumer = java.consume(topic, f"G-{topic}", orderly=True)
-    due = time.time_ns() // 1_000_000 + 2_000
+    java.send(topic, b"first", queue=0)  # by which the client gets ready
+    due = time.time_ns() // 1_000_000 + 3_000
     for number in range(5):
         java.send(topic, b"at-%d" % number, queue=0, deliver_time_ms=due)
     java.send(topic, b"later", queue=0, deliver_time_ms=due + 300)
     java.send(topic, b"now", queue=0)
-    wanted = [b"now", *(b"at-%d" % number for number in range(5)), b"later"]
-    assert wait_for_taken(consumer, 7) == wanted
+    wanted = [b"first", b"now", *(b"at-%d" % number for number in range(5)), b"later"]
+    assert wait_for_taken(consumer, 8) == wanted
 
 
 def test_order_is_kept_across_a_restart(

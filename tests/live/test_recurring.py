@@ -40,13 +40,16 @@ def queued(gateway: GatewayProcess, topic: str, queue: int) -> list[int]:
     ext = {"consumerGroup": "G", "topic": topic, "queueId": str(queue), "queueOffset": "0"}
     ext |= {"maxMsgNums": "32", "sysFlag": "4", "subscription": "*", "subVersion": "0"}
     ext |= {"commitOffset": "0", "suspendTimeoutMillis": "0"}
+    found: list[int] = []
     with gateway.client() as client:
-        answer = client.ask(RequestCode.PULL_MESSAGE, ext)
-    assert answer.code in (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND)
-    return [
-        int(find(message.properties, "TIDEGATE_PLANNED_MS") or 0)
-        for message in decode_messages(answer.body)
-    ]
+        while (answer := client.ask(RequestCode.PULL_MESSAGE, ext)).code == ResponseCode.SUCCESS:
+            found += [
+                int(find(message.properties, "TIDEGATE_PLANNED_MS") or 0)
+                for message in decode_messages(answer.body)
+            ]
+            ext["queueOffset"] = answer.ext()["nextBeginOffset"]
+    assert answer.code == ResponseCode.PULL_NOT_FOUND
+    return found
 
 
 def test_java_sets_one_and_kill_9_neither_loses_nor_doubles(

@@ -12,7 +12,7 @@ import lmdb
 import pytest
 
 from gateway.wire.codes import RequestCode, ResponseCode
-from tests.live.process import GatewayProcess
+from tests.live.process import LIMIT_S, GatewayProcess
 
 pytestmark = pytest.mark.live
 
@@ -76,7 +76,7 @@ def test_a_wrong_setting(tmp_path: Path) -> None:
 def test_garbage_closes_its_own_connection_only(own_gateway: GatewayProcess) -> None:
     with own_gateway.client() as client:
         for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, b"\0\0\0\x08\0\0\0\x04nope"):
-            with socket.create_connection(("127.0.0.1", own_gateway.port), 10) as connection:
+            with socket.create_connection(("127.0.0.1", own_gateway.port), LIMIT_S) as connection:
                 connection.sendall(garbage)
                 assert connection.recv(100) == b""
         assert client.ask(RequestCode.GET_ALL_TOPIC_LIST).code == ResponseCode.SUCCESS
@@ -88,10 +88,11 @@ def test_garbage_closes_its_own_connection_only(own_gateway: GatewayProcess) -> 
 def test_huge_frames_that_never_end_do_not_fill_memory(tmp_path: Path) -> None:
     flags = ("--max-unfinished-bytes", "32MiB")
     with GatewayProcess(tmp_path / "data", *flags) as gateway, gateway.client() as client:
-        connections = [socket.create_connection(("127.0.0.1", gateway.port), 10) for _ in range(8)]
+        connections = [
+            socket.create_connection(("127.0.0.1", gateway.port), LIMIT_S) for _ in range(8)
+        ]
         try:
             for connection in connections:
-                connection.settimeout(10)
                 try:
                     connection.sendall(b"\x00\xff\xff\xf0" + bytes(12 << 20))
                 except OSError:

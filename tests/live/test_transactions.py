@@ -62,7 +62,7 @@ def test_only_committed_messages_are_delivered(java: JavaClient, topic: str) -> 
 
     received = consumer.wait_for(2)
     undecided = {b"late", b"late rolled back"}
-    until(lambda: set(bodies(transactor.checks(1))) == undecided, "a question about each")
+    until(lambda: set(bodies(transactor.checks(1))) >= undecided, "a question about each")
 
     assert bodies(received) == [b"committed", b"late"]
     first = next(message for message in received if message.body == b"committed")
@@ -165,7 +165,7 @@ def test_cpp(
         transactor.send(topic, b"level", "commit", level=2)
         received = consumer.wait_for(3)
         assert bodies(received) == [b"committed", b"late", b"level"]
-        assert bodies(transactor.checks(1)) == [b"late"]
+        assert b"late" in bodies(transactor.checks(1))
         (level,) = (message for message in received if message.body == b"level")
         assert level.stored_ms >= begun + 5_000
 

@@ -23,7 +23,7 @@ from gateway.recurring_client import set_recurring
 from gateway.wire.codes import RequestCode, ResponseCode
 from tests.command import Tidegate
 from tests.live.conftest import JavaMaker
-from tests.live.process import GatewayProcess
+from tests.live.process import LIMIT_S, GatewayProcess
 
 pytestmark = pytest.mark.live
 
@@ -55,7 +55,7 @@ def fetch(url: str, body: object = None) -> str:
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with urllib.request.urlopen(request, context=context, timeout=30) as answer:
+    with urllib.request.urlopen(request, context=context, timeout=LIMIT_S) as answer:
         found: str = answer.read().decode()
         return found
 
@@ -89,7 +89,7 @@ def hold(port: int, message_id: str, due_ms: int, topic: str = "held") -> None:
     """Send a timed message to one worker."""
     properties = f"UNIQ_KEY\x01{message_id}\x02KEYS\x01order\x02TIMER_DELIVER_MS\x01{due_ms}\x02"
     ext = {"a": "g", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0", "h": "0"}
-    with RemotingClient("127.0.0.1", port) as client:
+    with RemotingClient("127.0.0.1", port, timeout=LIMIT_S) as client:
         answer = client.ask(RequestCode.SEND_MESSAGE_V2, ext | {"i": properties}, b"x")
     assert answer.code == ResponseCode.SUCCESS
 
@@ -158,7 +158,6 @@ def test_one_console_shows_all(gateway: GatewayProcess, console: str) -> None:
     until(
         lambda: json.loads(fetch(f"{api}/bulk/{job}"))["state"] == "done",
         "both workers have aborted theirs",
-        30,
     )
     assert held(gateway, 10, topic="shown") == []
     assert json.loads(fetch(f"{console}ready")) == {"ready": True, "reasons": []}
@@ -180,7 +179,7 @@ def told(tidegate: Tidegate) -> Told:
 
 def recur(port: int, name: str) -> None:
     """Have a message recur at one worker."""
-    with RemotingClient("127.0.0.1", port) as client:
+    with RemotingClient("127.0.0.1", port, timeout=LIMIT_S) as client:
         set_recurring(client, "many", name, b"x", {}, {"every": "1h"})
 
 
@@ -200,7 +199,7 @@ def test_commands_change_what_all_hold(gateway: GatewayProcess, told: Told) -> N
     told(gateway, "pause", "many")
     assert [one["topic"] for one in told(gateway, "pause")] == ["many"]
     for port in ports:
-        with RemotingClient("127.0.0.1", port) as client:
+        with RemotingClient("127.0.0.1", port, timeout=LIMIT_S) as client:
             assert [one.topic for one in paused_topics(client)] == ["many"]
     told(gateway, "resume", "many")
     assert told(gateway, "pause") == []
@@ -232,12 +231,11 @@ def test_a_worker_that_dies_is_started_again(own_gateway: GatewayProcess, told: 
         until(
             lambda: client.ask(RequestCode.LOOK_UP_TIMERS).code == ResponseCode.SUCCESS,
             "another process in its place",
-            30,
         )
     assert held(own_gateway, 100) == ["M0", "M1"]
     assert victim not in processes(own_gateway)
     for port in before.values():
-        with RemotingClient("127.0.0.1", port) as worker:
+        with RemotingClient("127.0.0.1", port, timeout=LIMIT_S) as worker:
             assert setting(worker, "log_level") == "debug"
 
 
@@ -270,7 +268,6 @@ def test_a_rolling_restart_refuses_no_send(
         until(
             lambda: len(set(processes(own_gateway)) - set(first)) == 2,
             "both are restarted",
-            60,
         )
     finally:
         over.set()

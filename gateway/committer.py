@@ -8,7 +8,7 @@ earliest of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import Protocol
 
@@ -19,7 +19,7 @@ from gateway.firing import Firing, Step
 from gateway.meter import Meter
 from gateway.reactor import DelayedCall, Reactor
 from gateway.wire.codes import ResponseCode
-from storage import Growth, StorageError, StorageFullError, Store
+from storage import Growth, RestartNeededError, StorageError, StorageFullError, Store
 
 LONGEST_SLEEP_MS = 1_000
 """Time until the timers are looked at again even if none is known to be due: the wall clock may have been set."""
@@ -74,6 +74,7 @@ class Committer:
     :param waker: answers the pulls that wait for a queue.
     :param copies: told when a batch was refused.
     :param journal: told of that too, and when one is stored.
+    :param give_up: called when nothing can be stored or read any more, with the reason; more than once, perhaps.
     :param wait: seconds that a commit may wait for the senders that the commit before it answered. Those that send one
         message after the other all come back, and a commit costs the same for one of them as for all.
     """
@@ -89,6 +90,7 @@ class Committer:
         waker: Waker,
         copies: Iterable[Copy],
         journal: Journal,
+        give_up: Callable[[str], None],
         wait: float,
     ) -> None:
         self._reactor = reactor
@@ -99,6 +101,7 @@ class Committer:
         self._copies = (*copies, firing)
         self._are_copies_old = False
         self._journal = journal
+        self._give_up = give_up
         self._answers: list[tuple[Waiting, bytes]] = []
         self._wait = wait
         self._expected = 1.0
@@ -196,6 +199,8 @@ class Committer:
         try:
             if self._store.checkpoint_if_due():
                 self.meter.checkpoint_seconds.add(perf_counter() - begun)
+        except RestartNeededError as error:
+            self._give_up(str(error))
         except StorageError as error:
             self.meter.failed_checkpoints += 1
             self.log.error("{error}; everything is stored in the redo log", error=str(error))
@@ -222,6 +227,10 @@ class Committer:
         made of them is refused too."""
         try:
             self._store.reopen()
+        except RestartNeededError as error:
+            self._are_copies_old = True
+            self._give_up(str(error))
+            return
         except StorageError as error:
             if not self._are_copies_old:
                 self.log.error("all is refused until it can be read: {error}", error=str(error))

@@ -19,7 +19,7 @@ from gateway.handlers.sending import Sending
 from gateway.handlers.transactions import Transactions
 from gateway.reactor import Reactor
 from gateway.stats import SAMPLE_SECONDS
-from storage import StorageError
+from storage import RestartNeededError, StorageError
 
 SWEEP_SECONDS = 0.5
 """How often waiting pulls are looked at for their deadline."""
@@ -103,7 +103,9 @@ class Housekeeping:
 
         def failed(failure: Failure) -> None:
             # A LoopingCall ends with its first error; this work must go on, whatever happened once.
-            self.log.failure("housekeeping failed", failure)
+            # A gateway that is about to end has said why.
+            if not isinstance(failure.value, RestartNeededError):
+                self.log.failure("housekeeping failed", failure)
             if not self._stopped:
                 begin()
 

@@ -25,15 +25,19 @@ OnCommand = Callable[[Command, RemotingConnection], None]
 OnDisconnect = Callable[[RemotingConnection], None]
 
 
-class StartError(Exception):
-    """The process cannot start to serve; the text is one line that says why and what to do."""
+class ServeError(Exception):
+    """The process cannot serve; the text is one line that says why and what to do."""
+
+
+class StartError(ServeError):
+    """It cannot start to."""
 
 
 def exit_status(serve: Callable[[], None]) -> int:
-    """Serve; the process's exit status. What keeps it from starting is told in a line."""
+    """Serve; the process's exit status. What keeps it from starting, or going on, is told in a line."""
     try:
         serve()
-    except StartError as failure:
+    except ServeError as failure:
         print(f"tidegate: {failure}", file=sys.stderr)
         return 1
     return 0

@@ -66,6 +66,7 @@ from gateway.pop_queues import PopQueues
 from gateway.pop_waits import PopWaits
 from gateway.process import (
     BACKLOG,
+    ServeError,
     StartError,
     begin,
     cannot_listen,
@@ -93,7 +94,7 @@ from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import Command, encode_response
 from gateway.wire.messages import pack_host
 from recording.writer import Counts
-from storage import GAP, DataFolderError, Store, newest_stored_ms
+from storage import GAP, DataFolderError, StorageError, Store, newest_stored_ms
 
 MOST_PORTS_TRIED = 10
 """Free ports that are tried, where any will do, until one has a VIP channel that is free too."""
@@ -129,6 +130,8 @@ class Gateway:
         self._logs = logs
         self._ports: list[Any] = []
         self._stopping = False
+        self.trouble: str | None = None
+        """Why it stops by itself, in a line that says what to do."""
         self.port = 0
         self.http_port = 0
         self.has_console = False
@@ -286,6 +289,7 @@ class Gateway:
             parked,
             (topics, groups, kv, users, modes, orders),
             audit,
+            self._give_up,
             config.commit_wait_ms / 1000,
         )
         quotas = Quotas(store, config, reactor.seconds)
@@ -393,9 +397,21 @@ class Gateway:
         gone.addBoth(lambda _: self._close())
         return gone
 
+    def _give_up(self, reason: str) -> None:
+        """Stop by itself, to be started again: every request would be refused."""
+        if self.trouble is None:
+            self.trouble = f"{reason}; everything that was acknowledged is there when the gateway is started again"
+            self.log.critical("the gateway ends: {trouble}", trouble=self.trouble)
+            if not self._stopping:
+                self._reactor.stop()
+
     def _close(self) -> None:
         try:
             self._store.close()
+        except StorageError as failure:
+            self.log.error(
+                "the data folder is left as by a killed process: {error}", error=str(failure)
+            )
         finally:
             self.broker.audit.close()
 
@@ -449,6 +465,8 @@ def _serve(config: Config) -> None:
     if LEADER_VARIABLE in os.environ:
         _follow(reactor, int(os.environ[LEADER_VARIABLE]))
     reactor.run(installSignalHandlers=False)
+    if gateway.trouble is not None:
+        raise ServeError(gateway.trouble)
 
 
 def _follow(reactor: Any, leader: int) -> None:

@@ -14,7 +14,7 @@ from storage.debouncing import (
     replace_pending,
     replaceable,
 )
-from storage.errors import DataFolderError, StorageError, StorageFullError
+from storage.errors import DataFolderError, RestartNeededError, StorageError, StorageFullError
 from storage.evidence import RecordReader
 from storage.firing import Fired, fire_crowded_out, fire_due
 from storage.halves import (
@@ -104,6 +104,7 @@ __all__ = [
     "RecurringPage",
     "RescheduleResult",
     "Rescheduled",
+    "RestartNeededError",
     "State",
     "StorageError",
     "StorageFullError",

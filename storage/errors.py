@@ -11,6 +11,11 @@ class StorageFullError(StorageError):
     """There is no room for the batch; nothing of it was stored."""
 
 
+class RestartNeededError(StorageError):
+    """LMDB has given up: nothing can be stored or read until the folder is opened anew, which finds everything that was
+    stored."""
+
+
 class DataFolderError(StorageError):
     """The data folder cannot be used: in use, not writable, or of another format."""
 

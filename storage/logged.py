@@ -17,7 +17,7 @@ from typing import Any, Final
 import lmdb
 
 from storage.environment import Environment
-from storage.errors import StorageError, StorageFullError
+from storage.errors import RestartNeededError, StorageError, StorageFullError
 from storage.redo_log import MAX_LOG, STAMP, Row, new_stamp
 
 CHECKPOINT_BYTES: Final = 12 << 20
@@ -218,6 +218,9 @@ class LoggedTransaction:
             environment.make_room(0)
             self._begin()
             return
+        except lmdb.PanicError as error:
+            # The page that says which state of the file is the last could not be written.
+            raise RestartNeededError(f"LMDB has given up: {error}") from error
         except (lmdb.Error, OSError, MemoryError) as error:
             raise StorageError(f"what was stored cannot be read again: {error}") from error
         self._txn = txn

@@ -6,9 +6,15 @@ import lmdb
 import pytest
 
 from gateway.wire.codes import RequestCode, ResponseCode
+from storage import logged
 from tests.gateway.faults import commits_fail, file_cannot_grow
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
-from tests.storage.faults import DISK_BROKEN, DISK_FULL
+from tests.storage.faults import (
+    DISK_BROKEN,
+    DISK_FULL,
+    log_cannot_be_written,
+    meta_pages_cannot_be_written,
+)
 
 
 @pytest.mark.parametrize(
@@ -219,3 +225,32 @@ def test_while_nothing_can_be_read_all_is_refused_and_then_all_goes_on(
     assert bodies(client.pull()) == ["before", "due"]
     client.send_message("orders", "after")
     assert bodies(client.pull()) == ["before", "due", "after"]
+
+
+class TestLmdbGivesUp:
+    """The gateway ends, and the next one has everything that was acknowledged."""
+
+    def test_in_a_checkpoint(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        client.send_message("orders", "before")
+        monkeypatch.setattr(logged, "CHECKPOINT_SECONDS", 0)
+        with meta_pages_cannot_be_written(gateway.data):
+            assert client.send_message("orders", "last").code == ResponseCode.SUCCESS
+            assert gateway.reactor.hasStopped
+            answer = client.send_message("orders", "refused")
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert "LMDB has given up" in (answer.remark or "")
+        assert "when the gateway is started again" in (gateway.service.trouble or "")
+        gateway.restart()
+        assert gateway.service.trouble is None
+        assert bodies(gateway.connect().pull()) == ["before", "last"]
+
+    def test_in_a_commit(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        """Each is a checkpoint while the redo log cannot be written."""
+        client.send_message("orders", "before")
+        with log_cannot_be_written(gateway.store), meta_pages_cannot_be_written(gateway.data):
+            assert client.send_message("orders", "refused").code == ResponseCode.SYSTEM_ERROR
+            assert gateway.reactor.hasStopped
+        gateway.restart()
+        assert bodies(gateway.connect().pull()) == ["before"]

@@ -15,6 +15,7 @@ from storage.environment import Environment
 from storage.redo_log import LOG_FILE
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
+from tests.storage.faults import meta_pages_cannot_be_written
 
 
 @contextmanager
@@ -194,3 +195,14 @@ def test_a_checkpoint_comes_though_each_commit_wakes_somebody_who_changes_someth
     gateway.settle()
     assert len(sizes) == 10
     assert 0 in sizes
+
+
+def test_where_lmdb_gives_up_that_is_all_that_is_said(
+    gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logged, "CHECKPOINT_SECONDS", 0)
+    with meta_pages_cannot_be_written(gateway.data), log_lines() as lines:
+        client.send_message()
+        gateway.advance(900)
+    assert [line.partition(":")[0] for line in lines] == ["the gateway ends"]
+    gateway.restart()

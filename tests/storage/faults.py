@@ -6,6 +6,8 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fcntl import F_GETFL, fcntl
+from pathlib import Path
 
 import lmdb
 import pytest
@@ -57,6 +59,24 @@ def lmdb_cannot_be_written(store: Store, trouble: lmdb.Error = DISK_FULL) -> Ite
         store._txn.roll_back()
         yield
     store._txn.roll_back()
+
+
+@contextmanager
+def meta_pages_cannot_be_written(data: Path) -> Iterator[None]:
+    """The next checkpoint of this process fails where LMDB gives up: at the page that says which state of the file is
+    the last. The store stays open until this ends."""
+    file = (data / "data.mdb").resolve()
+    opened = [int(link.name) for link in Path("/proc/self/fd").iterdir() if link.resolve() == file]
+    # LMDB writes these pages through a descriptor of their own: docs/storage.md.
+    (meta,) = [number for number in opened if fcntl(number, F_GETFL) & os.O_DSYNC]
+    whole, read_only = os.dup(meta), os.open(file, os.O_RDONLY)
+    os.dup2(read_only, meta, inheritable=False)
+    try:
+        yield
+    finally:
+        os.dup2(whole, meta, inheritable=False)
+        os.close(whole)
+        os.close(read_only)
 
 
 @contextmanager

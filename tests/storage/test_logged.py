@@ -12,6 +12,7 @@ import pytest
 
 from storage import (
     DataFolderError,
+    RestartNeededError,
     StorageError,
     StorageFullError,
     Store,
@@ -25,7 +26,12 @@ from storage import (
 )
 from storage.environment import Environment
 from storage.redo_log import LOG_FILE, MAX_LOG
-from tests.storage.faults import commits_fail, lmdb_cannot_be_written, log_cannot_be_written
+from tests.storage.faults import (
+    commits_fail,
+    lmdb_cannot_be_written,
+    log_cannot_be_written,
+    meta_pages_cannot_be_written,
+)
 from tests.storage.folder import Folder
 from tests.storage.sample import (
     Sample,
@@ -319,6 +325,22 @@ def test_a_log_that_cannot_be_read_at_times(
     assert pending_ids(store) == numbered(20)
     hold_one(store, b"later")
     assert set(pending_ids(folder.reopen_after_crash())) == {*numbered(20), b"later"}
+
+
+def test_what_was_stored_is_there_after_lmdb_has_given_up(folder: Folder) -> None:
+    store = folder.open()
+    hold_one(store, b"a")
+    store.checkpoint()
+    hold_one(store, b"b")
+    with meta_pages_cannot_be_written(folder.path), pytest.raises(RestartNeededError):
+        store.checkpoint()
+    with pytest.raises(RestartNeededError, match="MDB_PANIC"):
+        store.reopen()
+    with pytest.raises(RestartNeededError):
+        hold_one(store, b"refused")
+    with pytest.raises(StorageError):
+        folder.close()
+    assert pending_ids(folder.open()) == [b"a", b"b"]
 
 
 _READ = """

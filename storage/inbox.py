@@ -79,8 +79,12 @@ class Generation:
 
     def latest(self, count: int) -> list[bytes]:
         """Remove the latest of those that are to move on, in the order of keys; none once all have."""
-        while self._order and len(self._next) < count:
-            self._next[:0] = sorted(self._spans.pop(self._order.pop()))
+        spans, found = [self._next], len(self._next)
+        while self._order and found < count:
+            span = sorted(self._spans.pop(self._order.pop()))
+            spans.append(span)
+            found += len(span)
+        self._next = list(chain.from_iterable(reversed(spans)))
         latest = self._next[-count:]
         del self._next[-count:]
         return latest

@@ -18,7 +18,7 @@ from compat.peers import PeerError
 from compat.real_broker import RealBrokerError
 from compat.runner import Outcome, Run
 from compat.scenarios import SCENARIOS
-from compat.toolchain import ToolchainError
+from compat.toolchain.folder import ToolchainError
 from gateway.client import ClientError
 
 _KNOWN_ERRORS = (ClientError, DriverError, OSError, PeerError, RealBrokerError, ToolchainError)

@@ -15,7 +15,8 @@ import msgspec
 
 from compat import children
 from compat.clients.driver import PATIENCE_S
-from compat.toolchain import SERVER, classpath, compile_java, java
+from compat.toolchain.jars import SERVER, classpath
+from compat.toolchain.java import compile_java, java
 from gateway.wire.dialect import to_json
 
 _SOURCES: Final = Path(__file__).with_name("clients") / "java"

@@ -13,7 +13,8 @@ from typing import Final, Literal, Self
 
 from compat import children
 from compat.ports import free_port
-from compat.toolchain import SERVER, classpath, java
+from compat.toolchain.jars import SERVER, classpath
+from compat.toolchain.java import java
 from gateway.client import ClientError, RemotingClient
 from gateway.wire.codes import RequestCode, ResponseCode
 

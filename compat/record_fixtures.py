@@ -19,7 +19,7 @@ from compat.clients.java import JavaClient, Version
 from compat.java_tools import Mqadmin
 from compat.real_broker import PATIENT, RealBroker
 from compat.recorder import Recorder
-from compat.toolchain import PROJECT
+from compat.toolchain.folder import PROJECT
 from recording.proxy import Route
 
 RECORDED: Final = PROJECT / "tests" / "wire" / "recorded"

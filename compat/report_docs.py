@@ -8,7 +8,7 @@ from typing import Final
 
 from compat.report import difference_lines, name
 from compat.runner import Outcome
-from compat.toolchain import PROJECT
+from compat.toolchain.folder import PROJECT
 
 FILE: Final = PROJECT / "docs" / "compatibility.md"
 CLIENTS: Final = (

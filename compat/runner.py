@@ -22,7 +22,8 @@ from compat.java_tools import ToolError
 from compat.peers import Peer
 from compat.scenarios import SCENARIOS, Scenario, Stage
 from compat.scenarios.stage import DASHBOARD
-from compat.toolchain import has_cpp_client, has_go_client
+from compat.toolchain.cpp import has_cpp_client
+from compat.toolchain.go import has_go_client
 from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import Command
 

@@ -61,7 +61,8 @@ def open_session(
 
 
 def _java_home() -> Path:
-    from compat.toolchain import ToolchainError, java, java_version
+    from compat.toolchain.folder import ToolchainError
+    from compat.toolchain.java import java, java_version
 
     try:
         executable = java().resolve()
@@ -81,7 +82,7 @@ def _without_vector_module(executable: Path) -> Path:
 
     Spark's launcher always asks for it, runs as well without it, and warns of it on every start.
     """
-    from compat.toolchain import make_folder
+    from compat.toolchain.folder import make_folder
 
     def make(folder: Path) -> None:
         (folder / "bin").mkdir()

@@ -13,7 +13,7 @@ from compat.clients.cpp import cpp_driver
 from compat.clients.driver import Driver
 from compat.clients.java import VERSIONS, Version, java_driver
 from compat.real_broker import PATIENT, RealBroker
-from compat.toolchain import has_cpp_client
+from compat.toolchain.cpp import has_cpp_client
 from tests.browser import Browser, skip_without_browser
 from tests.command import Tidegate
 

@@ -57,10 +57,10 @@ EXCEPTIONS = {
     # So are the jobs on recorded traffic, which need an extra.
     ("gateway/cli.py", "spark_jobs.command.main"),
     # Spark runs on Java, which the toolchain finds or gets.
-    ("spark_jobs/session.py", "compat.toolchain.ToolchainError"),
-    ("spark_jobs/session.py", "compat.toolchain.java"),
-    ("spark_jobs/session.py", "compat.toolchain.java_version"),
-    ("spark_jobs/session.py", "compat.toolchain.make_folder"),
+    ("spark_jobs/session.py", "compat.toolchain.folder.ToolchainError"),
+    ("spark_jobs/session.py", "compat.toolchain.java.java"),
+    ("spark_jobs/session.py", "compat.toolchain.java.java_version"),
+    ("spark_jobs/session.py", "compat.toolchain.folder.make_folder"),
     # Millions of messages are put into a data folder as the gateway itself would store them.
     ("compat/bench/fill.py", "gateway.intake.terms_of"),
     ("compat/bench/fill.py", "storage.Store"),

@@ -19,7 +19,9 @@ from compat.bench.records import Received, Sent, balance, lateness, send_times
 from compat.bench.results import FORMAT, Held, Outcome, Results, Storm
 from compat.bench.scenarios import Scenario
 from compat.bench.systems import SYSTEMS
-from compat.toolchain import CLIENT_VERSIONS, PROJECT, java, java_version
+from compat.toolchain.folder import PROJECT
+from compat.toolchain.jars import CLIENT_VERSIONS
+from compat.toolchain.java import java, java_version
 
 _LIMITS_S: Final = 1.5
 """How long each of the machine's own limits is measured."""

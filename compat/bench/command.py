@@ -23,7 +23,7 @@ from compat.bench.records import RecordError
 from compat.bench.results import Results, ResultsError
 from compat.bench.systems import SYSTEMS, TITLES, StartError
 from compat.real_broker import RealBrokerError
-from compat.toolchain import TOOLS, ToolchainError
+from compat.toolchain.folder import TOOLS, ToolchainError
 from gateway.client import ClientError, RefusalError
 
 _PIPED_WIDTH: Final = 120
@@ -112,7 +112,7 @@ def bench(
     """Measure the gateway beside a real RocketMQ broker, with the official Java client as load.
 
     Both get the same load, one after the other, each fresh and on loopback. Needs what `make
-    setup-test` installs; a Java runtime and jars are got when they are missing.
+    setup-clients` installs; a Java runtime and jars are got when they are missing.
 
     \b
     Examples:

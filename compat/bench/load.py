@@ -20,7 +20,8 @@ from compat.bench.processes import Usage, device_bytes, held_bytes, usage
 from compat.bench.records import Received, Sent, read_received, read_sent
 from compat.bench.scenarios import Scenario
 from compat.bench.systems import System
-from compat.toolchain import classpath, compile_java, java
+from compat.toolchain.jars import classpath
+from compat.toolchain.java import compile_java, java
 
 CLIENT: Final = "client-5.5.0"
 _PATIENCE_S: Final = 30

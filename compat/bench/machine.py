@@ -16,7 +16,7 @@ import msgspec
 from compat import children
 from compat.bench import echo
 from compat.bench.records import percentile
-from compat.toolchain import PROJECT
+from compat.toolchain.folder import PROJECT
 
 _PAGE: Final = bytes(4096)
 _PING: Final = bytes(echo.SIZE)

@@ -15,7 +15,7 @@ from compat import children
 from compat.bench import holding
 from compat.bench.scenarios import Scenario
 from compat.real_broker import RealBroker
-from compat.toolchain import PROJECT
+from compat.toolchain.folder import PROJECT
 
 _START_LIMIT_S: Final = 30
 _STOP_LIMIT_S: Final = 30

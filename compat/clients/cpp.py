@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from compat.clients.base import Client, Consumer, Consuming
 from compat.clients.driver import Driver
-from compat.toolchain import cpp_client
+from compat.toolchain.cpp import cpp_client
 
 _PROGRAM: Final = Path(__file__).with_name("cpp_driver.py")
 

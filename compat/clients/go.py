@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 from compat.clients.base import Client, Consumer, Consuming, Puller
 from compat.clients.driver import Driver
-from compat.toolchain import go_client
+from compat.toolchain.go import go_client
 
 
 def go_driver() -> Driver:

@@ -12,7 +12,8 @@ import msgspec
 
 from compat.clients.base import Client, Consumer, Consuming, Puller
 from compat.clients.driver import Driver, Received, until
-from compat.toolchain import classpath, compile_java, java
+from compat.toolchain.jars import classpath
+from compat.toolchain.java import compile_java, java
 
 Version = Literal["5.5.0", "4.9.8", "4.5.2", "4.2.0"]
 

@@ -11,7 +11,7 @@ from compat.clients.cpp import CppClient
 from compat.clients.driver import ClientFailure, Outgoing, until
 from compat.clients.java import JavaClient
 from compat.java_tools import Mqadmin
-from compat.toolchain import has_cpp_client
+from compat.toolchain.cpp import has_cpp_client
 
 ORDERS: Final = "demo-orders"
 SHIPMENTS: Final = "demo-shipments"

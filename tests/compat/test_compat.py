@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compat import normal, runner, toolchain
+from compat import normal, runner
 from compat.comparison import Finding, compare, spoken
 from compat.differences import DIFFERENCES, number_of
 from compat.exchanges import Exchange, exchanges, tag
@@ -19,6 +19,7 @@ from compat.report import summary, write
 from compat.report_docs import CLIENTS, tables
 from compat.runner import Outcome
 from compat.scenarios import SCENARIOS, Scenario, Stage
+from compat.toolchain.go import installed_go
 from gateway.wire.codes import RequestCode
 from gateway.wire.commands import Command, decode_command, encode_command, encode_response
 from gateway.wire.frames import FrameBuffer
@@ -172,13 +173,13 @@ class TestPlan:
 
     def test_a_client_that_cannot_run_is_told_of(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("shutil.which", lambda name: None)
-        toolchain.installed_go.cache_clear()
+        installed_go.cache_clear()
         try:
             (line,) = [line for line in runner.left_out(["sending"]) if "client go" in line]
             assert line.startswith("skipped: 6 scenarios with the client go: no Go")
             assert "go" not in {run.client for run in runner.plan(["sending"])}
         finally:
-            toolchain.installed_go.cache_clear()
+            installed_go.cache_clear()
 
     def test_every_scenario_says_what_it_promises(self) -> None:
         assert all(one.promise.endswith(".") and one.clients for one in SCENARIOS.values())

@@ -7,15 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from compat import toolchain
-from compat.toolchain import Jar, ToolchainError
+from compat.toolchain.cpp import without_crash
+from compat.toolchain.folder import ToolchainError, install, make_folder
+from compat.toolchain.go import go_client, has_go_client, installed_go
+from compat.toolchain.jars import Jar, locked_jars
+from compat.toolchain.java import installed_java, java_version
 
 
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder in place of the project's."""
     folder = tmp_path / "tools"
-    monkeypatch.setattr(toolchain, "TOOLS", folder)
+    monkeypatch.setattr("compat.toolchain.folder.TOOLS", folder)
     return folder
 
 
@@ -32,18 +35,18 @@ def fake_java(folder: Path, version: str) -> Path:
     ("told", "version"), [("1.8.0_402", 8), ("11.0.2", 11), ("17", 17), ("25-ea", 25)]
 )
 def test_reads_a_java_version(tmp_path: Path, told: str, version: int) -> None:
-    assert toolchain.java_version(fake_java(tmp_path, told)) == version
+    assert java_version(fake_java(tmp_path, told)) == version
 
 
 def test_a_java_that_does_not_run_has_no_version(tmp_path: Path) -> None:
-    assert toolchain.java_version(tmp_path / "nothing") is None
+    assert java_version(tmp_path / "nothing") is None
 
 
 def test_java_home_comes_before_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home, path = fake_java(tmp_path / "home", "17.0.1"), fake_java(tmp_path / "path", "21.0.1")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PATH", f"{path.parent}:/bin")
-    assert toolchain.installed_java() == home
+    assert installed_java() == home
 
 
 @pytest.mark.parametrize("version", ["1.8.0_402", "25.0.1"])
@@ -53,12 +56,12 @@ def test_an_unsuitable_java_is_passed_over(
     home, path = fake_java(tmp_path / "home", version), fake_java(tmp_path / "path", "11.0.1")
     monkeypatch.setenv("JAVA_HOME", str(home.parent.parent))
     monkeypatch.setenv("PATH", f"{path.parent}:/bin")
-    assert toolchain.installed_java() == path
+    assert installed_java() == path
 
 
 @pytest.mark.parametrize("name", ["client-5.5.0", "client-4.9.8", "server-5.5.0", "compiler"])
 def test_the_lock_names_each_jar_of_a_class_path_once(name: str) -> None:
-    jars = toolchain.locked_jars(name)
+    jars = locked_jars(name)
     assert jars
     assert len({jar.file_name for jar in jars}) == len(jars)
     assert all(len(bytes.fromhex(jar.sha256)) == hashlib.sha256().digest_size for jar in jars)
@@ -66,13 +69,13 @@ def test_the_lock_names_each_jar_of_a_class_path_once(name: str) -> None:
 
 def test_one_file_name_has_one_checksum_in_the_whole_lock() -> None:
     names = ("client-5.5.0", "client-4.9.8", "server-5.5.0", "compiler")
-    jars = {jar for name in names for jar in toolchain.locked_jars(name)}
+    jars = {jar for name in names for jar in locked_jars(name)}
     assert len({jar.file_name for jar in jars}) == len(jars)
 
 
 def test_a_name_that_is_not_in_the_lock() -> None:
     with pytest.raises(KeyError):
-        toolchain.locked_jars("client-1.0")
+        locked_jars("client-1.0")
 
 
 def test_a_jar_is_named_as_in_a_repository() -> None:
@@ -92,14 +95,14 @@ def test_takes_a_go_that_is_new_enough(
     executable.write_text(f"#!/bin/sh\necho '{version}'\n")
     executable.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    toolchain.installed_go.cache_clear()
+    installed_go.cache_clear()
     try:
-        assert toolchain.has_go_client() == is_here
+        assert has_go_client() == is_here
         if not is_here:
             with pytest.raises(ToolchainError, match=r"^there is no Go of version 1\.22"):
-                toolchain.go_client()
+                go_client()
     finally:
-        toolchain.installed_go.cache_clear()
+        installed_go.cache_clear()
 
 
 def test_a_folder_is_made_once_for_each_stamp(tools: Path) -> None:
@@ -110,7 +113,7 @@ def test_a_folder_is_made_once_for_each_stamp(tools: Path) -> None:
         (folder / "content").write_text(f"{len(made)}")
 
     for stamp in ("a", "a", "b"):
-        folder = toolchain.make_folder("thing", stamp, make)
+        folder = make_folder("thing", stamp, make)
     assert len(made) == 2
     assert folder == tools / "thing"
     assert (folder / "content").read_text() == "2"
@@ -122,18 +125,18 @@ def test_an_interrupted_folder_is_not_taken_for_whole(tools: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        toolchain.make_folder("thing", "a", fail)
+        make_folder("thing", "a", fail)
     assert not (tools / "thing").exists()
-    folder = toolchain.make_folder("thing", "a", lambda folder: (folder / "whole").touch())
+    folder = make_folder("thing", "a", lambda folder: (folder / "whole").touch())
     assert sorted(path.name for path in folder.iterdir()) == [".stamp", "whole"]
 
 
 def test_a_package_that_cannot_be_had_is_one_line(tools: Path, tmp_path: Path) -> None:
     assert not tools.exists()
     with pytest.raises(ToolchainError, match=r"^pip cannot install [^\n]+$"):
-        toolchain.install(f"{tmp_path}/no-such-package.whl", tmp_path / "target")
+        install(f"{tmp_path}/no-such-package.whl", tmp_path / "target")
 
 
 def test_a_library_that_is_not_the_known_one_is_refused() -> None:
     with pytest.raises(ToolchainError, match="not the expected one"):
-        toolchain.without_crash(b"\x7fELF" + bytes(2_000_000))
+        without_crash(b"\x7fELF" + bytes(2_000_000))

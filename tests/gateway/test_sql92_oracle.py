@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from compat.toolchain import SERVER, classpath, compile_java, java
+from compat.toolchain.jars import SERVER, classpath
+from compat.toolchain.java import compile_java, java
 from gateway.sql92 import SqlError, compile_sql
 from gateway.wire.properties import NAME_END, PAIR_END
 

@@ -10,7 +10,8 @@ import time
 import pytest
 
 from compat.clients.driver import until
-from compat.toolchain import PROJECT, has_cpp_client
+from compat.toolchain.cpp import has_cpp_client
+from compat.toolchain.folder import PROJECT
 from tests.live.ledger import send
 from tests.live.process import GatewayProcess
 

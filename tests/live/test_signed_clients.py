@@ -15,7 +15,8 @@ from compat.clients.driver import ClientFailure, Received
 from compat.clients.go import GoClient
 from compat.clients.java import VERSIONS, JavaClient, Version
 from compat.real_broker import PATIENT, RealBroker
-from compat.toolchain import has_cpp_client, has_go_client
+from compat.toolchain.cpp import has_cpp_client
+from compat.toolchain.go import has_go_client
 from gateway.client import RemotingClient
 from gateway.wire.codes import RequestCode, ResponseCode
 from tests.live.conftest import JavaMaker

@@ -1,0 +1,58 @@
+"""The C++ client: `rocketmq-client-python` and the library that it loads."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from compat.toolchain.folder import TOOLS, ToolchainError, install, make_folder, say
+
+_PYTHON_CLIENT: Final = "rocketmq-client-python==2.0.0"
+_LIBRARY_PACKAGE: Final = "rocketmq-python-cvs==2.1.0.3"
+_LIBRARY_SHA256: Final = "ed3fce39f2b926637637a2b8b9122799f207b0cdf98dbd9110505bf43170fa30"
+# Where DefaultMQPushConsumerImpl::shutdownMessageTraceInnerProducer() begins in the library. Unless
+# tracing is on it follows a null pointer, so every shutdown of a consumer crashes; it is made to
+# return at once (x86: push %rbx becomes ret).
+_LIBRARY_PATCH: Final = (0x184280, 0x53, 0xC3)
+
+
+def has_cpp_client() -> bool:
+    """Whether the C++ client's library runs on this kind of machine: Linux on x86-64, glibc."""
+    return (
+        sys.platform == "linux"
+        and platform.machine() == "x86_64"
+        and platform.libc_ver()[0] == "glibc"
+    )
+
+
+def cpp_client() -> Path:
+    """A folder for PYTHONPATH from which `import rocketmq` loads rocketmq-client-python 2.0.0.
+
+    The package is as published. It carries no library; the one beside it is that of another
+    package, which has every symbol that it calls.
+    """
+    if not has_cpp_client():
+        raise ToolchainError("the C++ client library exists for Linux on x86-64 with glibc only")
+
+    def make(folder: Path) -> None:
+        say(f"Getting {_PYTHON_CLIENT} and a library for it")
+        install(_PYTHON_CLIENT, folder)
+        with tempfile.TemporaryDirectory(dir=TOOLS) as scratch:
+            install(_LIBRARY_PACKAGE, Path(scratch))
+            library = (Path(scratch) / "rocketmq/librocketmq.so").read_bytes()
+        (folder / "rocketmq/librocketmq.so").write_bytes(without_crash(library))
+
+    return make_folder("cpp-client", f"{_PYTHON_CLIENT} {_LIBRARY_PACKAGE} {_LIBRARY_PATCH}", make)
+
+
+def without_crash(library: bytes) -> bytes:
+    """The library with the one function that crashes cut short."""
+    if hashlib.sha256(library).hexdigest() != _LIBRARY_SHA256:
+        raise ToolchainError(f"the library in {_LIBRARY_PACKAGE} is not the expected one")
+    offset, before, after = _LIBRARY_PATCH
+    assert library[offset] == before
+    return library[:offset] + bytes([after]) + library[offset + 1 :]

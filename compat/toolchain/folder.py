@@ -1,0 +1,69 @@
+"""The folder `.tools`: what is in it is made whole, once for each state of what it is made of."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+PROJECT: Final = Path(__file__).resolve().parents[2]
+TOOLS: Final = PROJECT / ".tools"
+
+
+class ToolchainError(Exception):
+    """Something cannot be had here. The text is one line and says what to do about it."""
+
+
+def say(text: str) -> None:
+    """Tell on standard error what is being done."""
+    print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def locked(name: str) -> Iterator[None]:
+    """Held by one process at a time, for what is made in `.tools/NAME`."""
+    TOOLS.mkdir(exist_ok=True)
+    with (TOOLS / f".{name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def make_folder(name: str, stamp: str, make: Callable[[Path], None]) -> Path:
+    """The folder `.tools/NAME`, made by `make` unless it was made with the same stamp before.
+
+    It is made under another name and renamed, so an interrupted call leaves no half of one.
+    """
+    folder = TOOLS / name
+    stamp_file = folder / ".stamp"
+    with locked(name):
+        if stamp_file.is_file() and stamp_file.read_text() == stamp:
+            return folder
+        if folder.exists():
+            shutil.rmtree(folder)
+        unfinished = TOOLS / f".{name}.unfinished"
+        if unfinished.exists():
+            shutil.rmtree(unfinished)
+        unfinished.mkdir()
+        make(unfinished)
+        (unfinished / ".stamp").write_text(stamp)
+        unfinished.rename(folder)
+    return folder
+
+
+def install(requirement: str, target: Path) -> None:
+    """Install one Python package, without its dependencies, into a folder of its own."""
+    command = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "install")
+    done = subprocess.run(
+        [*command, "--no-deps", "--no-warn-script-location", "--target", str(target), requirement],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        reason = (done.stderr.strip() or "no reason given").splitlines()[-1]
+        raise ToolchainError(f"pip cannot install {requirement}: {reason}")

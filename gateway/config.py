@@ -18,13 +18,13 @@ from typing import Final, Self
 from pydantic import model_validator
 from pydantic.fields import FieldInfo
 
-from gateway.setting_values import Kind, show_size
+from gateway.setting_values import LAST_PORT, Kind, show_size
 from gateway.settings.access import AccessSettings
 from gateway.settings.broker import BrokerSettings
 from gateway.settings.fields import About
 from gateway.settings.later import LaterSettings
 from gateway.settings.limits import FRAME_ALLOWANCE, LimitSettings
-from gateway.settings.network import NetworkSettings
+from gateway.settings.network import WORKER_PORT_DISTANCE, NetworkSettings
 from gateway.settings.records import RecordSettings
 from gateway.settings.storage import StorageSettings
 
@@ -65,6 +65,7 @@ class Config(
             raise ValueError(
                 f"workers = {self.workers} would each have a clock to move; set workers to 1"
             )
+        self._check_worker_ports()
         if self.tls_key is not None and self.tls_certificate is None:
             raise ValueError(
                 f"tls_key = {self.tls_key} is the key of no certificate; set tls_certificate too"
@@ -87,6 +88,21 @@ class Config(
                 f"set it to {show_size(self.max_message_size + FRAME_ALLOWANCE)} or more"
             )
         return self
+
+    def _check_worker_ports(self) -> None:
+        if self.workers == 1:
+            return
+        distance = WORKER_PORT_DISTANCE * self.workers
+        for name, address, added in (
+            ("listen", self.listen, distance),
+            ("advertise", self.advertise, distance),
+            ("http", self.http, self.workers),
+        ):
+            if address is not None and address.port and address.port + added > LAST_PORT:
+                raise ValueError(
+                    f"workers = {self.workers} with {name} = {address} need ports up to {address.port + added}; "
+                    f"set {name} to a port of at most {LAST_PORT - added}"
+                )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,15 @@ connections, and the way it ends."""
 
 from __future__ import annotations
 
+import errno
+import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
-from twisted.internet.error import CannotListenError
+from twisted.internet.error import CannotListenError, ReactorNotRunning
 from twisted.logger import globalLogBeginner
 
 from gateway.config import Config
@@ -106,12 +109,35 @@ def tell_http(config: Config, port: int, *, has_console: bool) -> None:
     )
 
 
-def cannot_listen(failure: CannotListenError, setting: str, address: HostPort) -> StartError:
-    """Why a process does not start whose address is taken.
+_WAYS_OUT: Final[dict[int | None, str]] = {
+    errno.EADDRINUSE: "stop what uses it, or ",
+    errno.EACCES: "ask for the permission to use that port, or ",
+}
 
-    :param setting: the name of the setting that has the address.
+
+def cannot_listen(
+    failure: CannotListenError, setting: str, address: HostPort, other: str = "another address"
+) -> StartError:
+    """Why a process does not start that cannot listen, such as where its address is taken.
+
+    :param setting: the name of the setting that has it listen there.
+    :param other: what that could be set to.
     """
     reason = getattr(failure.socketError, "strerror", None) or failure.socketError
-    return StartError(
-        f"cannot listen on {address}: {reason}; stop what uses it, or set {setting} to another address"
-    )
+    way_out = _WAYS_OUT.get(getattr(failure.socketError, "errno", None), "")
+    return StartError(f"cannot listen on {address}: {reason}; {way_out}set {setting} to {other}")
+
+
+def stop(reactor: Any) -> None:
+    """Have a process end what is under way and stop; one that is stopping already goes on with that."""
+    with suppress(ReactorNotRunning):
+        reactor.stop()
+
+
+def stop_on_signals(reactor: Any) -> None:
+    """From now on SIGTERM and SIGINT stop the process, however often they come.
+
+    A Ctrl-C at a terminal reaches a leader and its workers alike, and the leader then tells its workers to stop.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: reactor.callFromThread(stop, reactor))

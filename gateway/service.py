@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 from functools import partial
 from typing import Any
 
@@ -72,6 +71,8 @@ from gateway.process import (
     cannot_listen,
     exit_status,
     remoting_factory,
+    stop,
+    stop_on_signals,
     tell_http,
 )
 from gateway.quotas import Quotas
@@ -93,6 +94,7 @@ from gateway.web.table import compose, endpoints
 from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import Command, encode_response
 from gateway.wire.messages import pack_host
+from gateway.worker_folders import check_folder_of_one
 from recording.writer import Counts
 from storage import GAP, DataFolderError, StorageError, Store, newest_stored_ms
 
@@ -182,16 +184,19 @@ class Gateway:
         )
         try:
             self._listen()
-        except error.CannotListenError as failure:
+        except StartError:
             store.close()
-            raise cannot_listen(failure, "listen", config.listen) from failure
+            raise
         self._compose(store, users)
         self._start_http(users, token)
 
     def _listen(self) -> None:
         """Listen, and on the VIP channel too. The advertised address may depend on the port that is really bound."""
         host, asked_port = self.config.listen
-        self._ports.append(self._listen_at(host, asked_port))
+        try:
+            self._ports.append(self._listen_at(host, asked_port))
+        except error.CannotListenError as failure:
+            raise cannot_listen(failure, "listen", self.config.listen) from failure
         if self.config.vip_channel:
             self._listen_on_vip_channel(host, asked_port)
         self.port = self._ports[0].getHost().port
@@ -212,7 +217,7 @@ class Gateway:
                 self._ports.append(other)
         if self.config.vip_channel_required:
             self._ports.pop().stopListening()
-            raise taken
+            raise cannot_listen(taken, "vip_channel", HostPort(host, vip_port), "false") from taken
         self.log.warn(
             "not answering on {port}, the VIP channel of old clients: the port is taken",
             port=vip_port,
@@ -441,6 +446,7 @@ def run(config: Config) -> int:
 
 
 def _serve(config: Config) -> None:
+    check_folder_of_one(config)
     reactor, logs = begin(config)
     gateway = Gateway(config, reactor, logs=logs)
     gateway.start()
@@ -460,8 +466,7 @@ def _serve(config: Config) -> None:
     manager.ready(f"clients are told {gateway.advertised}", reactor)
     reactor.addSystemEventTrigger("before", "shutdown", manager.stopping)
     reactor.addSystemEventTrigger("before", "shutdown", gateway.stop)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: reactor.callFromThread(reactor.stop))
+    stop_on_signals(reactor)
     if LEADER_VARIABLE in os.environ:
         _follow(reactor, int(os.environ[LEADER_VARIABLE]))
     reactor.run(installSignalHandlers=False)
@@ -476,6 +481,6 @@ def _follow(reactor: Any, leader: int) -> None:
         if os.getppid() == leader:
             reactor.callLater(LEADER_LOOK_SECONDS, look)
         else:
-            reactor.stop()
+            stop(reactor)
 
     look()

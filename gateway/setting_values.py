@@ -49,6 +49,7 @@ _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 _ISO_DURATION: Final = TypeAdapter(timedelta)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?)b?|b)?", re.IGNORECASE)
 _SIZE_POWER: Final = {"k": 1, "m": 2, "g": 3, "t": 4}
+LAST_PORT: Final = 65_535
 LONGEST: Final = timedelta(days=36_500)
 """No duration may be longer: about 100 years."""
 
@@ -73,8 +74,8 @@ def parse_host_port(value: object) -> HostPort:
         raise ValueError(
             "it has no host" if not host else f"{host!r} is not an IP address"
         ) from None
-    if not (port.isascii() and port.isdigit() and int(port) <= 65_535):
-        raise ValueError(f"{port!r} is not a port from 0 to 65535")
+    if not (port.isascii() and port.isdigit() and int(port) <= LAST_PORT):
+        raise ValueError(f"{port!r} is not a port from 0 to {LAST_PORT}")
     return HostPort(host, int(port))
 
 

@@ -30,17 +30,17 @@ from gateway.process import (
     cannot_listen,
     exit_status,
     remoting_factory,
+    stop_on_signals,
     tell_http,
 )
 from gateway.service_manager import VARIABLES, ServiceManager
 from gateway.setting_values import HostPort, parse_host_port
+from gateway.settings.network import WORKER_PORT_DISTANCE
 from gateway.shared_http import SharedHttp
 from gateway.upstream_settings import after
 from gateway.wire.admin_bodies import parse_changes
 from gateway.wire.commands import Command
-
-PORT_DISTANCE: Final = 10
-"""Between the ports of two workers, and from the shared one to the first: their VIP channels lie between."""
+from gateway.worker_folders import check_folders_of_workers, worker_folder
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 """Seconds until a worker that ended by itself is started again: twice as long each time that it has not listened."""
@@ -271,12 +271,12 @@ def _broker_name(config: Config, number: int) -> str:
 
 def own_settings(config: Config, number: int) -> dict[str, str]:
     """What a worker has to itself, as flags: its addresses, name and folder."""
-    distance = PORT_DISTANCE * (number + 1)
+    distance = WORKER_PORT_DISTANCE * (number + 1)
     listen, advertise, http = config.listen, config.advertise, config.http
     found = {
         "--workers": "1",
         "--listen": str(HostPort(listen.host, listen.port and listen.port + distance)),
-        "--data": str(config.data / f"worker-{number}"),
+        "--data": str(worker_folder(config.data, number)),
         "--broker-name": _broker_name(config, number),
     }
     if advertise is not None:
@@ -296,7 +296,14 @@ def run(config: Config, variables: Mapping[str, str]) -> int:
 
 
 def _serve(config: Config, variables: Mapping[str, str]) -> None:
+    left_over = check_folders_of_workers(config)
     reactor, logs = begin(config)
+    for folder in left_over:
+        Leader.log.warn(
+            "nobody serves what {folder} holds: there are {workers} workers",
+            folder=folder,
+            workers=config.workers,
+        )
     inherited = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     environment = {**inherited, **variables, LEADER_VARIABLE: str(os.getpid())}
     leader = Leader(config, reactor, environment, logs)
@@ -307,7 +314,8 @@ def _serve(config: Config, variables: Mapping[str, str]) -> None:
     reactor.addSystemEventTrigger("before", "shutdown", manager.stopping)
     reactor.addSystemEventTrigger("before", "shutdown", leader.stop)
     signal.signal(signal.SIGHUP, lambda *_: reactor.callFromThread(leader.roll))
-    # With Twisted's handlers: it learns of ended processes by a signal.
+    # Twisted's handlers come first, since it learns of ended processes by a signal.
+    reactor.callWhenRunning(stop_on_signals, reactor)
     reactor.run()
 
 

@@ -6,7 +6,16 @@ or Twisted.
 
 from storage.aborting import Aborted, AbortResult, abort, abort_sequence
 from storage.check import find_faults
-from storage.copies import Compacted, Pending, back_up, compact, data_file, read_pending, restore
+from storage.copies import (
+    DATA_FILE,
+    Compacted,
+    Pending,
+    back_up,
+    compact,
+    data_file,
+    read_pending,
+    restore,
+)
 from storage.debouncing import (
     MAX_LOOKED_AT,
     can_replace,
@@ -77,6 +86,7 @@ from storage.store import Growth, Store, Usage
 from storage.timeline import Columns, count_due, due_range
 
 __all__ = [
+    "DATA_FILE",
     "GAP",
     "HELD_SPAN_MS",
     "MAX_LOOKED_AT",

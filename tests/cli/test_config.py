@@ -215,6 +215,18 @@ class TestAddresses:
 
 
 class TestTogether:
+    @pytest.mark.parametrize(
+        ("name", "last"), [("listen", 65_515), ("advertise", 65_515), ("http", 65_533)]
+    )
+    def test_workers_need_ports_behind_the_shared_one(self, name: str, last: int) -> None:
+        flags = {"workers": "2", name: f"127.0.0.1:{last + 1}"}
+        line = refusal(flags=flags)
+        assert f"{name} = 127.0.0.1:{last + 1} need ports up to 65536" in line
+        assert line.endswith(f"set {name} to a port of at most {last}")
+        load(flags | {name: f"127.0.0.1:{last}"}, {})
+        load(flags | {"workers": "1"}, {})
+        load(flags | {name: "127.0.0.1:0"}, {})
+
     def test_a_frame_must_hold_the_largest_message(self) -> None:
         line = refusal(flags={"max_message_size": "16MiB"})
         assert "max_frame_size = 16MiB" in line

@@ -13,15 +13,18 @@ from typing import Self
 from compat import children
 from compat.ports import free_port
 from gateway.client import RemotingClient
-from gateway.settings.network import VIP_CHANNEL_DISTANCE
-from gateway.workers import PORT_DISTANCE
+from gateway.settings.network import VIP_CHANNEL_DISTANCE, WORKER_PORT_DISTANCE
 
 LIMIT_S = 120
 """How long is waited for an answer, or for its end; no gateway takes so long, however busy the machine."""
 
 _NEIGHBOURS = (
     -VIP_CHANNEL_DISTANCE,
-    *(PORT_DISTANCE * worker - below for worker in (1, 2) for below in (0, VIP_CHANNEL_DISTANCE)),
+    *(
+        WORKER_PORT_DISTANCE * worker - below
+        for worker in (1, 2)
+        for below in (0, VIP_CHANNEL_DISTANCE)
+    ),
 )
 """How far from its port the others are that it listens on, with up to two workers."""
 
@@ -89,9 +92,10 @@ class GatewayProcess:
         """kill -9."""
         assert self._process is not None
         self._process.kill()
-        self._ended()
+        self.ended()
 
-    def _ended(self) -> int:
+    def ended(self) -> int:
+        """Wait until it has ended; its exit status."""
         assert self._process is not None
         status = self._process.wait(LIMIT_S)
         assert self._process.stdout is not None
@@ -103,7 +107,7 @@ class GatewayProcess:
         """SIGTERM; its exit status."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
-        return self._ended()
+        return self.ended()
 
     def client(self) -> RemotingClient:
         """A connection for raw requests."""

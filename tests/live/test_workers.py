@@ -245,6 +245,16 @@ def test_workers_stop_when_their_leader_is_gone(own_gateway: GatewayProcess) -> 
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in orphans), "they stop")
 
 
+def test_a_ctrl_c_stops_leader_and_workers(own_gateway: GatewayProcess) -> None:
+    """A terminal tells all of them at once, and then the leader tells its workers again."""
+    members = processes(own_gateway)
+    for pid in (own_gateway.pid, *members):
+        os.kill(pid, signal.SIGINT)
+    assert own_gateway.ended() == 0
+    assert not any(Path(f"/proc/{pid}").exists() for pid in members)
+    assert "Traceback" not in own_gateway.log.read_text()
+
+
 def test_a_rolling_restart_refuses_no_send(
     own_gateway: GatewayProcess, java_client: JavaMaker
 ) -> None:

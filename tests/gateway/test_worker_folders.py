@@ -1,0 +1,59 @@
+"""What one gateway holds is not left unserved by several workers, nor the other way round."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.config import Config
+from gateway.process import StartError
+from gateway.worker_folders import check_folder_of_one, check_folders_of_workers, worker_folder
+from storage import DATA_FILE
+
+
+def hold(folder: Path) -> None:
+    """Make a folder one that somebody served from."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / DATA_FILE).touch()
+
+
+def config(data: Path, workers: int = 1) -> Config:
+    return Config(data=data, workers=workers)
+
+
+def test_new_folders(scratch: Path) -> None:
+    check_folder_of_one(config(scratch / "one"))
+    assert check_folders_of_workers(config(scratch / "many" / "data", 2)) == []
+    assert (scratch / "many" / "data").is_dir()
+
+
+def test_workers_in_the_folder_of_one(scratch: Path) -> None:
+    hold(scratch)
+    check_folder_of_one(config(scratch))
+    with pytest.raises(StartError, match="is that of one gateway") as caught:
+        check_folders_of_workers(config(scratch, 4))
+    assert f"move its files to {scratch / 'worker-0'}" in str(caught.value)
+
+
+def test_one_in_the_folder_of_workers(scratch: Path) -> None:
+    for number in (0, 1, 10):
+        hold(worker_folder(scratch, number))
+    hold(scratch / "worker-of-mine")
+    with pytest.raises(StartError, match="is that of 3 workers; set workers to 11"):
+        check_folder_of_one(config(scratch))
+    check_folder_of_one(config(worker_folder(scratch, 0)))
+    assert check_folders_of_workers(config(scratch, 11)) == []
+
+
+def test_fewer_workers_than_there_were(scratch: Path) -> None:
+    for number in range(4):
+        hold(worker_folder(scratch, number))
+    left_over = check_folders_of_workers(config(scratch, 2))
+    assert [folder.name for folder in left_over] == ["worker-2", "worker-3"]
+
+
+def test_a_folder_that_cannot_be_made(scratch: Path) -> None:
+    (scratch / "file").touch()
+    with pytest.raises(StartError, match="cannot make the data folder"):
+        check_folders_of_workers(config(scratch / "file" / "data", 2))

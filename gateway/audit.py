@@ -217,7 +217,8 @@ def read_lines(data: Path) -> Iterator[dict[str, Any]]:
     """All lines of a data folder's log, the oldest first; what cannot be read, such as the last line after a power cut,
     is left out.
     """
-    numbered = sorted(data.glob(f"{FILE}.*"), key=lambda file: -int(file.suffix[1:]))
+    parts = (file for file in data.glob(f"{FILE}.*") if file.suffix[1:].isdecimal())
+    numbered = sorted(parts, key=lambda file: -int(file.suffix[1:]))
     for file in (*numbered, data / FILE):
         if file.is_file():
             with file.open("rb") as lines:

@@ -43,10 +43,15 @@ def audit(
     """
     import msgspec
 
-    from gateway.audit import read_lines
+    from gateway.audit import FILE, read_lines
     from gateway.display import printable
     from gateway.moments import show_moment
+    from storage import DATA_FILE
 
+    if not any((data / name).exists() for name in (FILE, DATA_FILE)):
+        raise click.ClickException(
+            f"{data} is not a data folder: it has neither {FILE} nor {DATA_FILE}"
+        )
     for line in read_lines(data):
         at_ms = _epoch_ms(str(line.get("at", "")))
         if (begin is not None and at_ms < begin) or (end is not None and at_ms >= end):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +44,21 @@ def test_lines_are_chosen(
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [f"{line['action']} {line.get('msgId', '')}" for line in lines] == actions
+
+
+def test_a_folder_without_data_is_refused(tidegate: Command, tmp_path: Path) -> None:
+    done = tidegate("audit", "--data", tmp_path)
+    assert done.returncode == 1
+    assert f"{tmp_path} is not a data folder" in done.stderr
+
+
+def test_files_that_somebody_put_beside_the_log_are_left_out(
+    gateway: MemoryGateway, tidegate: Command
+) -> None:
+    (gateway.data / "audit.jsonl.gz").write_bytes(b"packed")
+    done = tidegate("audit", "--data", gateway.data, "--json")
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 3
 
 
 def test_lines_for_people(gateway: MemoryGateway, tidegate: Command) -> None:

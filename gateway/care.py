@@ -149,14 +149,21 @@ def _is_parquet(form: str | None, file: IO[bytes]) -> bool:
     if form != "parquet" and (form is not None or not str(file.name).endswith(".parquet")):
         return False
     if importlib.util.find_spec("pyarrow") is None:
-        raise click.ClickException("Parquet needs pyarrow: pip install 'tidegate[parquet]'")
+        raise click.ClickException(
+            "Parquet needs pyarrow: run pip install '.[parquet]' in the folder of Tidegate's source"
+        )
     return True
 
 
 @click.command()
 @data_option
 @click.option(
-    "--to", "target", type=click.File("wb"), default="-", metavar="FILE", help="Default: -."
+    "--to",
+    "target",
+    type=click.File("wb"),
+    default="-",
+    metavar="FILE",
+    help="The file to write. Default: -, which is standard output.",
 )
 @_format
 def export(data: Path, target: IO[bytes], form: str | None) -> None:

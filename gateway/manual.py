@@ -18,6 +18,8 @@ SHELLS = ("bash", "zsh", "fish")
 def completion(shell: str) -> None:
     """Print what a shell needs to complete commands and flags with the tab key.
 
+    Write it where your shell looks for such files, and begin a new shell.
+
     \b
     Examples:
       tidegate completion bash > /etc/bash_completion.d/tidegate
@@ -40,6 +42,8 @@ def completion(shell: str) -> None:
 )
 def man(target: Path) -> None:
     """Write a manual page for each command.
+
+    They say what --help says: tidegate-serve.1 has all settings.
 
     \b
     Examples:

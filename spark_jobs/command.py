@@ -476,7 +476,9 @@ def main(arguments: Sequence[str]) -> None:
         package = (error.name or "").partition(".")[0]
         if package not in ("pyspark", "pyarrow", "pandas", "dpkt"):
             raise
-        _complain(f"{package} is missing: pip install 'tidegate[spark]'", 1)
+        _complain(
+            f"{package} is missing: run pip install '.[spark]' in the folder of Tidegate's source", 1
+        )
     except click.ClickException as error:
         _complain(error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):

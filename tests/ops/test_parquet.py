@@ -87,4 +87,4 @@ def test_without_pyarrow_the_fix_is_told(
         export, ["--data", str(gateway.data), "--to", str(tmp_path / "held.parquet")]
     )
     assert done.exit_code == 1
-    assert "pip install 'tidegate[parquet]'" in done.output
+    assert "pip install '.[parquet]'" in done.output

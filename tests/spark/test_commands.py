@@ -79,7 +79,9 @@ def test_without_the_extra_the_fix_is_told(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert done.stderr == "tidegate: pyspark is missing: pip install 'tidegate[spark]'\n"
+    assert done.stderr == (
+        "tidegate: pyspark is missing: run pip install '.[spark]' in the folder of Tidegate's source\n"
+    )
 
 
 def test_destructive_requests_are_sent_only_when_they_are_named(

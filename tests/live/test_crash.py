@@ -4,7 +4,9 @@ what was given another time."""
 from __future__ import annotations
 
 import itertools
+import os
 import random
+import signal
 import threading
 import time
 from pathlib import Path
@@ -79,6 +81,40 @@ def test_sigterm_finishes_what_is_under_way(tmp_path: Path) -> None:
         assert gateway.terminate() == 0
         for sender in senders:
             sender.join()
+        gateway.start()
+        assert_faultless(ledger, drain(gateway))
+    assert ledger.sent
+
+
+_BROKEN_DISK = """
+import signal
+from pathlib import Path
+
+def fail(*_):
+    from tests.storage.faults import meta_pages_cannot_be_written
+    global fault
+    fault = meta_pages_cannot_be_written(Path({data!r}))
+    fault.__enter__()
+
+signal.signal(signal.SIGUSR1, fail)
+"""
+"""What the process does before it serves, as `sitecustomize`."""
+
+
+def test_where_lmdb_gives_up_it_ends_and_the_next_one_has_everything(tmp_path: Path) -> None:
+    ledger = Ledger()
+    data = tmp_path / "data"
+    (tmp_path / "sitecustomize.py").write_text(_BROKEN_DISK.format(data=str(data)))
+    root = Path(__file__).parent.parent.parent
+    environment = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{root}"}
+    with GatewayProcess(data, environment=environment) as gateway:
+        senders = start_senders(gateway, ledger, 0, itertools.count())
+        os.kill(gateway.pid, signal.SIGUSR1)
+        assert gateway.ended() == 1
+        for sender in senders:
+            sender.join()
+        assert "tidegate: LMDB has given up" in gateway.log.read_text()
+        assert "Traceback" not in gateway.log.read_text()
         gateway.start()
         assert_faultless(ledger, drain(gateway))
     assert ledger.sent

@@ -407,8 +407,7 @@ class Gateway:
         if self.trouble is None:
             self.trouble = f"{reason}; everything that was acknowledged is there when the gateway is started again"
             self.log.critical("the gateway ends: {trouble}", trouble=self.trouble)
-            if not self._stopping:
-                self._reactor.stop()
+            stop(self._reactor)
 
     def _close(self) -> None:
         try:

@@ -286,6 +286,9 @@ def offsets(stage: Stage) -> None:
     commit = {**of_group, "commitOffset": "1"}
     stage.ask("group: commit", raw, RequestCode.UPDATE_CONSUMER_OFFSET, commit)
     stage.ask("group: after", raw, RequestCode.QUERY_CONSUMER_OFFSET, of_group)
+    nothing = {**of_group, "commitOffset": "-1"}
+    stage.ask("group: nothing yet", raw, RequestCode.UPDATE_CONSUMER_OFFSET, nothing)
+    stage.ask("group: still", raw, RequestCode.QUERY_CONSUMER_OFFSET, not_zero)
     elsewhere = {**commit, "topic": f"{topic}-none"}
     unknown = {**commit, "consumerGroup": f"{group}-none"}
     stage.ask("commit: unknown group", raw, RequestCode.UPDATE_CONSUMER_OFFSET, unknown)

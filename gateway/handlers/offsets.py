@@ -63,6 +63,11 @@ class Offsets:
         if resets.offsets and resets.waits(fields.consumer_group, fields.topic, fields.queue_id):
             call.answer(remark="Offset has been previously reset")
             return
+        if fields.commit_offset == -1:
+            # So the Go client (2.1.2) speaks of a queue from which it has had nothing yet. Upstream forgets what the
+            # group has consumed then.
+            call.answer()
+            return
         self._store.set_offset(
             fields.consumer_group.encode(),
             fields.topic.encode(),

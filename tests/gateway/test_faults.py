@@ -309,7 +309,7 @@ class TestHandlers:
     def test_the_connection_goes_on(self, client: MemoryClient) -> None:
         client.send_message()
         client.pull(group="g")
-        ext = {"consumerGroup": "g", "topic": "orders", "queueId": "0", "commitOffset": "-1"}
+        ext = {"consumerGroup": "g", "topic": "orders", "queueId": "-1", "commitOffset": "1"}
         answer = client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert not client.closed

@@ -43,6 +43,12 @@ class TestProgress:
         assert commit(client, 7).code == ResponseCode.SUCCESS
         assert progress(client) == 7
 
+    def test_a_client_that_has_had_nothing_yet_changes_nothing(self, client: MemoryClient) -> None:
+        client.send_message()
+        commit(client, 7)
+        assert commit(client, -1).code == ResponseCode.SUCCESS
+        assert progress(client) == 7
+
     def test_oneway(self, client: MemoryClient) -> None:
         client.send_message()
         ext = place() | {"commitOffset": "3"}

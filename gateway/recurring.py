@@ -26,7 +26,7 @@ from gateway.recurring_definitions import (
     occurrence,
 )
 from gateway.recurring_orders import OWN, Order, illegal, refusing
-from gateway.router import RequestError
+from gateway.router import NotFoundError, RequestError
 from gateway.topics import MAX_PREFIXED_NAME, RETRY_PREFIX, Topic, Topics
 from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode, SysFlag
@@ -387,7 +387,9 @@ def _called(one: Recurring) -> str:
 def _readable(one: Recurring | None, topic: str, name: str) -> tuple[Recurring, Definition]:
     definition = definition_of(one)
     if one is None or definition is None:
-        raise illegal(f"topic {topic} has no recurring message {name!r}")
+        raise NotFoundError(
+            ResponseCode.MESSAGE_ILLEGAL, f"topic {topic} has no recurring message {name!r}"
+        )
     return one, definition
 
 

@@ -28,6 +28,10 @@ class RequestError(Exception):
         self.ext = ext
 
 
+class NotFoundError(RequestError):
+    """One about something that there is not, where the protocol's code says only that it cannot be carried out."""
+
+
 class Peer(Protocol):
     """The connection a request came by, as far as handlers know it."""
 

@@ -15,10 +15,16 @@ import msgspec
 from gateway.access import Action, Need
 from gateway.guard import Caller
 from gateway.permissions import topic_need
-from gateway.router import RequestError
+from gateway.router import NotFoundError, RequestError
 from gateway.wire.codes import ResponseCode
 
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
+
+OFFSET_ID = "^[0-9A-Fa-f]{32}$"
+"""What the offset id of a message looks like."""
+
+_MISFIT = re.compile(r"(.*) - at `\$\.(\S+)`", re.DOTALL)
+"""What msgspec says of a value that is not what it should be, and of which."""
 
 STATUS_OF = {
     ResponseCode.NO_PERMISSION: HTTPStatus.FORBIDDEN,
@@ -54,6 +60,8 @@ class ApiError(Exception):
         """The same refusal in HTTP's words."""
         code = ResponseCode(error.code)
         status = STATUS_OF.get(code, HTTPStatus.INTERNAL_SERVER_ERROR)
+        if isinstance(error, NotFoundError):
+            status = HTTPStatus.NOT_FOUND
         return cls(status, error.remark, code)
 
 
@@ -183,10 +191,17 @@ class Endpoint:
             if self.body is not None:
                 arguments["body"] = msgspec.json.decode(body or b"{}", type=self.body)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ApiError(HTTPStatus.BAD_REQUEST, _explain(str(error))) from error
+            raise ApiError(HTTPStatus.BAD_REQUEST, _explain(error)) from error
         return self.handler(asker, **arguments)
 
 
-def _explain(text: str) -> str:
+def _explain(error: Exception) -> str:
     """What msgspec says, in the words of whoever wrote the request."""
-    return text.replace("Object contains ", "").replace("Object missing ", "missing ")
+    if not isinstance(error, msgspec.ValidationError):
+        return f"the body is not JSON: {error}"
+    text = str(error).replace("Object contains ", "").replace("Object missing ", "missing ")
+    text = text.replace(
+        f"`str` matching regex {OFFSET_ID!r}", "an offset id, 32 hexadecimal digits"
+    )
+    misfit = _MISFIT.fullmatch(text)
+    return text if misfit is None else f"{misfit[2]}: {misfit[1]}"

@@ -12,7 +12,7 @@ from gateway.clock import Clock
 from gateway.moments import LATEST_EPOCH_MS, parse_moment
 from gateway.rescheduling import NewTime
 from gateway.setting_values import parse_duration
-from gateway.web.endpoints import ApiError, Fields
+from gateway.web.endpoints import OFFSET_ID, ApiError, Fields
 
 Moment = Annotated[
     int | str,
@@ -27,7 +27,7 @@ MessageId = Annotated[
     str,
     Meta(
         description="The offset id of a message (`offsetMsgId`), which no other message has.",
-        pattern="^[0-9A-Fa-f]{32}$",
+        pattern=OFFSET_ID,
     ),
 ]
 Contains = Annotated[

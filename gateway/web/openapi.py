@@ -18,6 +18,11 @@ REFUSALS = {
     HTTPStatus.CONFLICT: "What it is about is not in a state for this.",
     HTTPStatus.SERVICE_UNAVAILABLE: "Nothing can be stored now, or the gateway stops.",
 }
+REFUSED_CHANGES = REFUSALS | {
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The body has more bytes than are read.",
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "The request lacks the header `Content-Type: application/json`.",
+}
+"""Of requests that bring a body."""
 
 _REF = "#/components/schemas/{name}"
 
@@ -51,7 +56,11 @@ def describe(endpoints: Iterable[Endpoint], base: str, version: str) -> dict[str
                         "description": text,
                         "content": {"application/problem+json": {"schema": schema_of[id(Problem)]}},
                     }
-                    for status, text in REFUSALS.items()
+                    for status, text in sorted(
+                        (
+                            REFUSED_CHANGES if endpoint.method in ("POST", "PUT") else REFUSALS
+                        ).items()
+                    )
                 },
             },
         }

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
 
 from gateway.access import PUB, READ
 from gateway.broker import Broker
-from gateway.web.endpoints import Asker, Fields, Shown
+from gateway.web.endpoints import ApiError, Asker, Fields, Shown
 from gateway.web.fields import Cursor, Limit, TopicName
 from gateway.web.sending import Encoding, Sender, decode_body
 from gateway.web.turns import Turns
@@ -125,6 +126,13 @@ class RecurringEndpoints:
         self, asker: Asker, query: RecurringPlace, body: RecurringBody
     ) -> RecurringChange:
         """Have a message recur, in place of the topic's recurring message of that name, if there is one."""
+        if (
+            not body.cron and not body.every
+        ):  # else it would be an ordinary message, and be delivered at once
+            raise ApiError(
+                HTTPStatus.BAD_REQUEST,
+                "a recurring message needs a cron expression or a period: cron or every",
+            )
         rule = {
             names.RECUR_NAME: query.name,
             names.RECUR_CRON: body.cron,

@@ -45,8 +45,7 @@ from gateway.wire.recurring_bodies import RecurringChange, RecurringList, Recurr
 
 encode = msgspec.json.encode
 
-_NO_TOPIC = (HTTPStatus.NOT_FOUND,)
-_NO_RECURRING = (HTTPStatus.BAD_REQUEST,)
+_ABSENT = (HTTPStatus.NOT_FOUND,)
 
 
 class SharedMessages:
@@ -151,7 +150,7 @@ class SharedRecurring:
     async def show_recurring(self, asker: Asker, query: RecurringPlace) -> RecurringPage:
         """One recurring message, with its body and its next times."""
         path = below("recurring", query.topic, query.name)
-        parts = await self._relay.all(asker, "GET", path, RecurringPage, absent=_NO_RECURRING)
+        parts = await self._relay.all(asker, "GET", path, RecurringPage, absent=_ABSENT)
         return parts[0][1]
 
     async def preview_recurring(self, asker: Asker, query: RuleQuery) -> RecurringTimes:
@@ -167,10 +166,10 @@ class SharedRecurring:
         """Have a message recur, in place of the topic's recurring message of that name, if there is one."""
         path = below("recurring", query.topic, query.name)
         try:
-            parts = await self._relay.all(asker, "GET", path, RecurringPage, absent=_NO_RECURRING)
+            parts = await self._relay.all(asker, "GET", path, RecurringPage, absent=_ABSENT)
             owner = parts[0][0]
         except ApiError as error:
-            if error.problem.status not in _NO_RECURRING:
+            if error.problem.status not in _ABSENT:
                 raise
             owner = self._relay.first
         return await self._relay.one(asker, owner, "PUT", path, RecurringChange, body=encode(body))
@@ -185,7 +184,7 @@ class SharedRecurring:
         return await self._change(asker, "DELETE", below("recurring", query.topic, query.name))
 
     async def _change(self, asker: Asker, method: str, path: str) -> RecurringChange:
-        parts = await self._relay.all(asker, method, path, RecurringChange, absent=_NO_RECURRING)
+        parts = await self._relay.all(asker, method, path, RecurringChange, absent=_ABSENT)
         return recurring_change([part for _, part in parts])
 
 
@@ -247,7 +246,7 @@ class SharedLists:
 
     async def _set_paused(self, asker: Asker, query: TopicQuery, order: str) -> PauseAnswer:
         path = below("topics", query.topic, order)
-        parts = await self._relay.all(asker, "POST", path, PauseAnswer, absent=_NO_TOPIC)
+        parts = await self._relay.all(asker, "POST", path, PauseAnswer, absent=_ABSENT)
         return PauseAnswer(any(part.changed for _, part in parts))
 
     async def list_groups(self, asker: Asker, query: ListQuery) -> GroupList:

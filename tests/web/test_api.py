@@ -38,6 +38,32 @@ def test_the_document_has_every_request(gateway: MemoryGateway, http: HttpClient
                 assert parameter["description"], (operation["operationId"], parameter["name"])
 
 
+def test_the_document_tells_of_refused_bodies_where_there_is_a_body(http: HttpClient) -> None:
+    for ways in http.get("/openapi.json")["paths"].values():
+        for method, operation in ways.items():
+            told = {"413", "415"} & operation["responses"].keys()
+            assert len(told) == (2 if method in ("post", "put") else 0), operation["operationId"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "detail"),
+    [
+        ("/messages", b"{", "the body is not JSON: Input data was truncated"),
+        ("/messages", b"{}", "missing required field `topic`"),
+        ("/messages", b'{"topic": 5}', "topic: Expected `str`, got `int`"),
+        ("/bulk/preview", b'{"action": "x"}', "action: Invalid enum value 'x'"),
+        (
+            "/messages/xyz/abort",
+            b"{}",
+            "id: Expected an offset id, 32 hexadecimal digits",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(http: HttpClient, path: str, body: bytes, detail: str) -> None:
+    answer = http.ask("POST", f"{API}{path}", data=body)
+    assert (answer.status, answer.json["detail"]) == (400, detail)
+
+
 def test_the_document_refers_to_what_it_has(http: HttpClient) -> None:
     document = http.get("/openapi.json")
     for reference in references(document):

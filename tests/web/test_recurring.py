@@ -50,7 +50,7 @@ def test_one_is_paused_resumed_and_deleted(http: HttpClient) -> None:
         assert http.post(f"{PATH}/{order}")["outcome"] == outcome
     assert http.ask("DELETE", API + PATH).json["outcome"] == "deleted"
     assert http.get("/recurring")["recurring"] == []
-    assert http.refusal("DELETE", PATH)["status"] == 400
+    assert http.refusal("DELETE", PATH)["status"] == 404
 
 
 def test_one_is_replaced(http: HttpClient) -> None:
@@ -79,13 +79,16 @@ def test_a_rule_is_tried_out(http: HttpClient) -> None:
         ("/recurring/a%20b/a", {}),
     ],
 )
-def test_what_cannot_recur(http: HttpClient, path: str, fields: dict[str, str]) -> None:
+def test_what_cannot_recur(
+    gateway: MemoryGateway, http: HttpClient, path: str, fields: dict[str, str]
+) -> None:
     body = {"every": "2m", "body": "x", **fields}
     answer = http.ask("PUT", API + path, {key: value for key, value in body.items() if value})
     assert (answer.status, bool(answer.json["detail"])) == (400, True)
+    assert gateway.service.broker.stats.put == 0  # nor is the template delivered instead
 
 
 def test_unknown_ones(http: HttpClient) -> None:
-    assert http.refusal("GET", "/recurring/reports/none")["status"] == 400
-    assert http.refusal("POST", "/recurring/reports/none/pause", {})["status"] == 400
+    assert http.refusal("GET", "/recurring/reports/none")["status"] == 404
+    assert http.refusal("POST", "/recurring/reports/none/pause", {})["status"] == 404
     assert http.refusal("POST", f"{PATH}/explode", {})["status"] == 400

@@ -131,11 +131,11 @@ export function search(place, parameters, go) {
         go("messages", Object.fromEntries(new FormData(form)));
       },
     },
-    field("Id", input("id", "client's or offset id")),
+    field("Id", input("id", "client or offset id")),
     field("Key", input("key")),
     field("Topic", input("topic")),
     field("Tag", input("tag")),
-    field("Due from", input("begin", "now, +30m, 2030-01-31T09:30")),
+    field("Due from", input("begin", "+30m, 2030-01-31")),
     field("Due before", input("end", "+2h")),
     field("State", states),
     h("button", { class: "main" }, "Search"),

@@ -11,6 +11,7 @@ from gateway.access import Action
 from gateway.config import Config
 from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import Command, FieldError, encode_response
+from storage import RestartNeededError
 
 
 class RequestError(Exception):
@@ -209,6 +210,9 @@ class Router:
             if self.tells:
                 self.log.debug("refused: {code} {remark}", code=error.code, remark=error.remark)
             call.answer(error.ext, code=error.code, remark=error.remark)
+        except RestartNeededError as error:
+            # The gateway is about to end, and has said why.
+            call.fail(ResponseCode.SYSTEM_ERROR, f"service not available now: {error}")
         except Exception as error:  # noqa: BLE001 - no request may harm another
             self.log.failure(
                 "request {code} from {peer} failed", code=command.code, peer=peer.address

@@ -203,6 +203,8 @@ def test_where_lmdb_gives_up_that_is_all_that_is_said(
     monkeypatch.setattr(logged, "CHECKPOINT_SECONDS", 0)
     with meta_pages_cannot_be_written(gateway.data), log_lines() as lines:
         client.send_message()
+        answer = client.ask(RequestCode.LOOK_UP_TIMERS)
+        assert "LMDB has given up" in (answer.remark or "")
         gateway.advance(900)
     assert [line.partition(":")[0] for line in lines] == ["the gateway ends"]
     gateway.restart()

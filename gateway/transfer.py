@@ -5,7 +5,7 @@ Each is a line of JSON, so that what is taken along can be read, filtered and ke
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -151,12 +151,14 @@ class Sender:
     Another server cannot be asked that.
 
     :param name_server: host and port; a gateway is its own.
-    :param timeout: seconds for each answer.
+    :param connect: makes a connection to a host and a port.
     """
 
-    def __init__(self, name_server: tuple[str, int], timeout: float) -> None:
-        self._timeout = timeout
-        self._name_server = RemotingClient(*name_server, timeout)
+    def __init__(
+        self, name_server: tuple[str, int], connect: Callable[[str, int], RemotingClient]
+    ) -> None:
+        self._connect = connect
+        self._name_server = connect(*name_server)
         self._places: dict[str, Place] = {}
         self._brokers: dict[tuple[str, int], RemotingClient] = {}
         self._cannot_tell: set[tuple[str, int]] = set()
@@ -178,7 +180,7 @@ class Sender:
         """
         place = self._place_of(line.topic)
         address = (place.host, place.port)
-        broker = self._brokers.setdefault(address, RemotingClient(*address, self._timeout))
+        broker = self._brokers.setdefault(address, self._connect(*address))
         if address not in self._cannot_tell and self._is_known(broker, address, line):
             return False
         properties = {

@@ -74,6 +74,34 @@ def test_import_into_another_gateway(
         assert abort(client, topic=TOPIC, key="k2")[0].outcome == "aborted"
 
 
+def test_into_a_gateway_that_wants_tls_and_a_signature(
+    source: GatewayProcess, tmp_path: Path, tidegate: Command
+) -> None:
+    due_ms = now_ms() + 3_600_000
+    send(source, "IMPORTED", due_ms)
+    lines = export(source, tidegate)
+    send(source, "DRAINED", due_ms)
+    source.terminate()
+    user = tmp_path / "user.json"
+    user.write_text('{"username": "root", "password": "a long secret"}')
+    flags = ("--authentication", "--initial-user-file", str(user), "--tls", "enforcing")
+    with GatewayProcess(tmp_path / "guarded", *flags) as guarded:
+        refused = tidegate("import", "--to", guarded.address, "--tls", text=lines)
+        assert refused.returncode == 4
+        assert "username cannot be null" in refused.stdout
+        keys = ("--access-key", "root", "--secret-key", "a long secret")
+        signed = ("--to", guarded.address, "--tls", *keys)
+        done = tidegate("import", *signed, text=lines)
+        assert (done.returncode, done.stdout) == (0, ""), done.stderr
+        done = tidegate("drain", "--data", source.data, *signed)
+        assert (done.returncode, done.stdout) == (0, ""), done.stderr
+        held = tidegate("pending", "--server", guarded.address, "--tls", *keys, "--json")
+        assert {json.loads(line)["msgId"] for line in held.stdout.splitlines()} == {
+            "IMPORTED",
+            "DRAINED",
+        }
+
+
 def test_what_was_debounced_replaces_nothing_that_came_after_it(
     source: GatewayProcess, target: GatewayProcess, tidegate: Command
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -135,6 +136,7 @@ def capture(
       tidegate capture --listen 0.0.0.0:9877 --to 192.0.2.7:9876 --out /data/capture
       tidegate capture --listen 127.0.0.1:9877 --to 127.0.0.1:9876 --out monday --keep 24
     """
+    from gateway.setting_values import HostPort
     from recording.running import run
     from recording.writer import CaptureWriter, Rotation
 
@@ -143,6 +145,12 @@ def capture(
     try:
         run(listen, server, writer, advertise=advertise)
     except OSError as error:
-        about = f" ({error.filename})" if error.filename else ""
-        raise click.ClickException(f"cannot record: {error.strerror}{about}") from None
+        # A file's name is only in those of the folder; Python adds an address of its own to the text of others.
+        reason = os.strerror(error.errno) if error.errno is not None else str(error)
+        if error.filename is not None:
+            text = f"cannot record into {out}: {reason}; give --out a folder that can be written to"
+        else:
+            at = HostPort(*listen)
+            text = f"cannot listen on {at}: {reason}; stop what uses it, or give --listen another address"
+        raise click.ClickException(text) from None
     sys.exit(_FAILED if writer.counts.lost else 0)

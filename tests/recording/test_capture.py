@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -118,6 +119,24 @@ def test_a_server_that_is_down_is_counted(tmp_path: Path) -> None:
         status, said = capture.end()
     assert status == 0
     assert "1 connections not taken by their server" in said
+
+
+def refusal(*flags: str) -> str:
+    """What `tidegate capture` says where it cannot begin."""
+    command = [sys.executable, "-m", "gateway.cli", "capture", "--to", "127.0.0.1:1", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    return done.stderr
+
+
+def test_what_keeps_it_from_beginning_is_a_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        line = refusal("--listen", address, "--out", str(tmp_path / "capture"))
+    assert line.startswith(f"tidegate: cannot listen on {address}: ")
+    assert "give --listen another address" in line
+    line = refusal("--listen", "127.0.0.1:0", "--out", "/proc/self/capture")  # not even by root
+    assert line.startswith("tidegate: cannot record into /proc/self/capture: ")
 
 
 @pytest.mark.oracle

@@ -347,6 +347,11 @@ def main() -> None:
         # The reader of a pipe, such as `head`, has seen enough; what is left must not be flushed.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(_FAILED)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _complain(f"cannot use {error.filename}: {error.strerror}", "tidegate")
+        sys.exit(_FAILED)
     except Exception as error:
         from gateway.client import ClientError, RefusalError
         from storage import StorageError

@@ -260,7 +260,8 @@ def _open_to_read(data: Path) -> lmdb.Environment:
     except lmdb.ReadersFullError as error:
         raise too_many_readers(data) from error
     except (OSError, lmdb.Error) as error:
-        raise DataFolderError(f"cannot read the data folder {data}: {error}") from error
+        reason = str(error).removeprefix(f"{data}: ")  # LMDB begins some texts with it
+        raise DataFolderError(f"cannot read the data folder {data}: {reason}") from error
 
 
 @contextmanager

@@ -91,7 +91,8 @@ class Environment:
                 self.log = RedoLog(path, sync=sync)
                 opened.callback(self.log.close)
             except (lmdb.Error, MemoryError, OSError) as error:
-                raise DataFolderError(f"cannot open the data folder {path}: {error}") from error
+                reason = str(error).removeprefix(f"{path}: ")  # LMDB begins some texts with it
+                raise DataFolderError(f"cannot open the data folder {path}: {reason}") from error
             self._opened = opened.pop_all()
         self._page_size = self.lmdb.stat()["psize"]
         self._map_size = self.lmdb.info()["map_size"]
@@ -227,7 +228,8 @@ def lock_folder(path: Path) -> FileIO:
         lock = (path / LOCK_FILE).open("a+b", buffering=0)
     except OSError as error:
         raise DataFolderError(
-            f"cannot write to the data folder {path}: {error.strerror}"
+            f"cannot write to the data folder {path}: {error.strerror}; "
+            "choose a folder that this user may make and write to"
         ) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -31,6 +31,18 @@ def one_line(run: Run) -> str:
     return run.err.rstrip("\n")
 
 
+def test_a_file_that_cannot_be_used_is_one_line(
+    tidegate: Tidegate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(_: Path) -> None:
+        raise PermissionError(13, "Permission denied", "a file")
+
+    (tmp_path / "audit.jsonl").touch()
+    monkeypatch.setattr("gateway.audit.read_lines", fail)
+    run = tidegate("audit", "--data", str(tmp_path))
+    assert (run.status, one_line(run)) == (1, "tidegate: cannot use a file: Permission denied")
+
+
 class TestHelp:
     @pytest.mark.parametrize("command", ["serve", "config", "pending", "abort"])
     def test_each_command_teaches_by_example(self, tidegate: Tidegate, command: str) -> None:

@@ -111,7 +111,7 @@ class TestOpening:
     @pytest.mark.parametrize("content", [b"not a database", b"\0" * 8192])
     def test_a_file_that_is_no_lmdb_file(self, tmp_path: Path, content: bytes) -> None:
         (tmp_path / "data.mdb").write_bytes(content)
-        refused(tmp_path, "cannot open the data folder")
+        refused(tmp_path, f"cannot open the data folder {tmp_path}: MDB_INVALID")
         assert (tmp_path / "data.mdb").read_bytes() == content
 
     def test_a_path_that_is_a_file(self, tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def backup(data: Path, target: Path, *, incremental: bool) -> None:
     if incremental:
         made = back_up_changes(data, target)
         changed = f"{made.changed:,} of {made.pages:,} pages"
-        tell(f"{target}: backup {made.number:04}, {changed}, {show_size(made.size)}")
+        tell(f"{target}: backup {made.number:04}, {changed}, {made.size:,} bytes")
         return
     size = back_up(data, target)
     tell(f"{target}: {show_size(size)}")

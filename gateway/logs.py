@@ -28,6 +28,10 @@ from gateway.router import Call
 _OWN: Final = ("log_", "_")
 """What names in an event begin with that Twisted gave."""
 
+_LEGACY: Final = "log_legacy"
+"""Where events of Twisted's older way of logging are. Of no interest but for debugging: its ports tell by the names of
+classes where they are and that they close, which the gateway says itself."""
+
 _BARE: Final = frozenset(
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/+#@%[]"
 )
@@ -60,6 +64,8 @@ class Logs:
         """Write what is at least as important as this setting says."""
         level = LogLevel.lookupByName(config.log_level)
         self._predicate.setLogLevelForNamespace("", level)
+        of_ports = level if level == LogLevel.debug else max(level, LogLevel.warn)
+        self._predicate.setLogLevelForNamespace(_LEGACY, of_ports)
 
     def observe(self, event: dict[str, Any]) -> None:
         """Write an event, if it is important enough."""

@@ -241,7 +241,8 @@ def next_(as_json: bool, times: int, **options: Any) -> None:
 def import_(source: Path, as_json: bool, **server: Any) -> None:
     """Set what `list --full --json` wrote, at this gateway or at another.
 
-    Each begins anew: counts from 0, and periods without a start from now. What was paused is paused.
+    Where it is not there with the same rule it begins anew: counts from 0, and periods without a start from now.
+    What was paused is paused.
 
     \b
     Example:

@@ -54,6 +54,16 @@ def test_a_line_of_json() -> None:
     assert stream.getvalue().count("\n") == 1
 
 
+@pytest.mark.parametrize(("level", "told"), [("debug", 2), ("info", 1), ("warn", 1), ("error", 0)])
+def test_what_ports_tell_of_themselves_is_for_debugging(level: str, told: int) -> None:
+    _, logs, stream = make(log_level=level)
+    observer: Any = logs.observe
+    log = Logger("log_legacy", observer=observer)
+    log.info("Factory starting on 9876")
+    log.warn("something is odd")
+    assert stream.getvalue().count("\n") == told
+
+
 def test_a_line_of_logfmt() -> None:
     log, _, stream = make(log_format="logfmt")
     log.warn('is "{what}"\n{empty}', what="a=b", empty="", path="/a/b-1.c")

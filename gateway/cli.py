@@ -288,9 +288,9 @@ def pending(
 def bench(arguments: tuple[str, ...]) -> None:
     """Measure the gateway beside a real RocketMQ broker; `tidegate bench --help` says more."""
     # Not for those who only serve: it brings real clients and a broker.
-    from compat.bench import main as measure
+    from compat.bench.command import bench as measure
 
-    measure(arguments)
+    measure.main(args=arguments, prog_name="tidegate bench", standalone_mode=False)
 
 
 @cli.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
@@ -299,7 +299,7 @@ def compat(arguments: tuple[str, ...]) -> None:
     """Compare the gateway with a real RocketMQ broker; `tidegate compat --help` says more."""
     from compat.command import compat as compare
 
-    compare.main(args=arguments, prog_name="tidegate compat")
+    compare.main(args=arguments, prog_name="tidegate compat", standalone_mode=False)
 
 
 for command in (

@@ -51,7 +51,7 @@ ROOMS = (
 
 EXCEPTIONS = {
     # `tidegate bench` is a command like the others; it loads the benchmark only when it is called.
-    ("gateway/cli.py", "compat.bench.main"),
+    ("gateway/cli.py", "compat.bench.command.bench"),
     # And so is `tidegate compat`.
     ("gateway/cli.py", "compat.command.compat"),
     # So are the jobs on recorded traffic, which need an extra.

@@ -43,6 +43,21 @@ def test_a_file_that_cannot_be_used_is_one_line(
     assert (run.status, one_line(run)) == (1, "tidegate: cannot use a file: Permission denied")
 
 
+@pytest.mark.parametrize(
+    ("command", "argument", "said"),
+    [
+        ("bench", "--scenario=nothing", "tidegate bench: no scenario 'nothing'"),
+        ("compat", "nothing.at-all", "tidegate compat: no scenario 'nothing.at-all'"),
+    ],
+)
+def test_commands_beside_a_real_broker_complain_in_one_line(
+    tidegate: Tidegate, command: str, argument: str, said: str
+) -> None:
+    run = tidegate(command, argument)
+    assert run.status == 2
+    assert one_line(run).startswith(said)
+
+
 class TestHelp:
     @pytest.mark.parametrize("command", ["serve", "config", "pending", "abort"])
     def test_each_command_teaches_by_example(self, tidegate: Tidegate, command: str) -> None:

@@ -477,7 +477,8 @@ def main(arguments: Sequence[str]) -> None:
         if package not in ("pyspark", "pyarrow", "pandas", "dpkt"):
             raise
         _complain(
-            f"{package} is missing: run pip install '.[spark]' in the folder of Tidegate's source", 1
+            f"{package} is missing: run pip install '.[spark]' in the folder of Tidegate's source",
+            1,
         )
     except click.ClickException as error:
         _complain(error.format_message(), error.exit_code)

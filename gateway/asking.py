@@ -5,12 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import rich_click as click
 
 if TYPE_CHECKING:
     from gateway.client import RemotingClient
+
+
+class Connection(TypedDict):
+    """What the flags of `connection_options` say."""
+
+    timeout: float
+    tls: bool
+    tls_ca: Path | None
+    access_key: str | None
+    secret_key: str | None
 
 
 def server_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -70,34 +80,22 @@ def address(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def connect(
-    server: tuple[str, int],
-    timeout: float,
-    tls: bool,
-    tls_ca: Path | None,
-    access_key: str | None,
-    secret_key: str | None,
-) -> RemotingClient:
+def connect(server: tuple[str, int], **how: Unpack[Connection]) -> RemotingClient:
     """The gateway that `server_options` name; opened by `with`."""
-    return connector(timeout, tls, tls_ca, access_key, secret_key)(*server)
+    return connector(**how)(*server)
 
 
-def connector(
-    timeout: float,
-    tls: bool,
-    tls_ca: Path | None,
-    access_key: str | None,
-    secret_key: str | None,
-) -> Callable[[str, int], RemotingClient]:
+def connector(**how: Unpack[Connection]) -> Callable[[str, int], RemotingClient]:
     """What makes connections to a host and a port in the way that `connection_options` say; they are opened by `with`,
     or by the first question."""
     from gateway.client import RemotingClient, tls_context
 
+    access_key, secret_key = how["access_key"], how["secret_key"]
     if (access_key is None) != (secret_key is None):
         raise click.UsageError("give --access-key and --secret-key together")
-    context = tls_context(tls_ca) if tls or tls_ca else None
+    context = tls_context(how["tls_ca"]) if how["tls"] or how["tls_ca"] else None
     credentials = (access_key, secret_key) if access_key and secret_key else None
-    return lambda host, port: RemotingClient(host, port, timeout, context, credentials)
+    return lambda host, port: RemotingClient(host, port, how["timeout"], context, credentials)
 
 
 def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:

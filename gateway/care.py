@@ -11,11 +11,11 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, Final, TypeVar
+from typing import IO, Any, Final, TypeVar, Unpack
 
 import rich_click as click
 
-from gateway.asking import address, connection_options, connector
+from gateway.asking import Connection, address, connection_options, connector
 from gateway.data_folder import FAULTY, FOLDER, data_option, tell
 from gateway.fsck import fsck
 
@@ -209,14 +209,7 @@ _to_server = click.option(
 @_to_server
 @connection_options
 def import_(
-    source: IO[bytes],
-    form: str | None,
-    server: tuple[str, int],
-    timeout: float,
-    tls: bool,
-    tls_ca: Path | None,
-    access_key: str | None,
-    secret_key: str | None,
+    source: IO[bytes], form: str | None, server: tuple[str, int], **how: Unpack[Connection]
 ) -> None:
     """Send exported messages to a gateway, or to a RocketMQ cluster, with their times.
 
@@ -245,7 +238,7 @@ def import_(
         messages = read_held(source)
     else:
         messages = parse_lines(source)
-    connect = connector(timeout, tls, tls_ca, access_key, secret_key)
+    connect = connector(**how)
     sent = known = refused = 0
     told = time.monotonic()
     with Sender(server, connect) as sender:
@@ -274,15 +267,7 @@ def import_(
 @data_option
 @_to_server
 @connection_options
-def drain(
-    data: Path,
-    server: tuple[str, int],
-    timeout: float,
-    tls: bool,
-    tls_ca: Path | None,
-    access_key: str | None,
-    secret_key: str | None,
-) -> None:
+def drain(data: Path, server: tuple[str, int], **how: Unpack[Connection]) -> None:
     """Hand everything that has not fired to another gateway, or to a RocketMQ cluster, and end it here.
 
     No gateway may be serving from the folder. What the other side has acknowledged is aborted in the
@@ -300,7 +285,7 @@ def drain(
     from gateway.transfer import Sender
     from storage import GAP, Store, count_recurring, data_file
 
-    connect = connector(timeout, tls, tls_ca, access_key, secret_key)
+    connect = connector(**how)
     data_file(data)
     store = Store(data, terms_of)
     if store.has_gap:

@@ -18,7 +18,7 @@ from click.exceptions import NoArgsIsHelpError
 from rich_click import RichCommand, RichOption
 
 from gateway import care, change_commands
-from gateway.asking import connect, moment, now_ms, server_options
+from gateway.asking import Connection, connect, moment, now_ms, server_options
 from gateway.audit_command import audit
 from gateway.capturing import capture
 from gateway.clock_command import clock
@@ -271,7 +271,10 @@ def pending(
     from gateway.client import look_up
 
     shown = display.MessageLines() if as_json else display.MessageTable(now_ms())
-    with connect(server, timeout, tls, tls_ca, access_key, secret_key) as client:
+    how = Connection(
+        timeout=timeout, tls=tls, tls_ca=tls_ca, access_key=access_key, secret_key=secret_key
+    )
+    with connect(server, **how) as client:
         while True:
             page = look_up(client, cursor=cursor, **asked)
             shown.add(page.messages)

@@ -6,7 +6,7 @@ import fcntl
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -57,13 +57,28 @@ def make_folder(name: str, stamp: str, make: Callable[[Path], None]) -> Path:
 
 def install(requirement: str, target: Path) -> None:
     """Install one Python package, without its dependencies, into a folder of its own."""
-    command = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "install")
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "install")
+    run(
+        [*pip, "--no-deps", "--no-warn-script-location", "--target", str(target), requirement],
+        f"pip cannot install {requirement}",
+    )
+
+
+def run(
+    command: Sequence[str],
+    trouble: str,
+    *,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> None:
+    """Run a program that makes something.
+
+    :param trouble: what to say when it fails; the last line of its standard error is the reason.
+    :param folder: where it runs.
+    """
     done = subprocess.run(
-        [*command, "--no-deps", "--no-warn-script-location", "--target", str(target), requirement],
-        capture_output=True,
-        text=True,
-        check=False,
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
     if done.returncode:
         reason = (done.stderr.strip() or "no reason given").splitlines()[-1]
-        raise ToolchainError(f"pip cannot install {requirement}: {reason}")
+        raise ToolchainError(f"{trouble}: {reason}")

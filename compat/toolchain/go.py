@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from compat.toolchain.folder import PROJECT, ToolchainError, make_folder, say
+from compat.toolchain.folder import PROJECT, ToolchainError, make_folder, run, say
 
 _SOURCES: Final = PROJECT / "compat" / "clients" / "go"
 _SUFFIXES: Final = {".go", ".mod", ".sum"}
@@ -45,16 +45,11 @@ def go_client() -> Path:
 
     def make(folder: Path) -> None:
         say("Building the driver of the Go client, with its modules")
-        done = subprocess.run(
+        run(
             [go, "build", "-trimpath", "-mod=readonly", "-o", str(folder / "driver"), "."],
-            cwd=_SOURCES,
-            env={**os.environ, "CGO_ENABLED": "0"},
-            capture_output=True,
-            text=True,
-            check=False,
+            "Go cannot build the driver of the Go client",
+            folder=_SOURCES,
+            environment={**os.environ, "CGO_ENABLED": "0"},
         )
-        if done.returncode:
-            reason = (done.stderr.strip() or "no reason given").splitlines()[-1]
-            raise ToolchainError(f"Go cannot build the driver of the Go client: {reason}")
 
     return make_folder("go-client", digest.hexdigest(), make) / "driver"

@@ -22,15 +22,17 @@ RECORDS: list[dict[str, list[Row]]] = [
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[RedoLog]:
-    log = RedoLog(tmp_path, sync=False)
-    assert list(log.records(STAMP)) == []
-    yield log
-    log.close()
+    yield from opened(tmp_path, sync=False)
 
 
 @pytest.fixture
 def synced(tmp_path: Path) -> Iterator[RedoLog]:
-    log = RedoLog(tmp_path, sync=True)
+    yield from opened(tmp_path, sync=True)
+
+
+def opened(folder: Path, *, sync: bool) -> Iterator[RedoLog]:
+    """An empty log, until the test is over."""
+    log = RedoLog(folder, sync=sync)
     assert list(log.records(STAMP)) == []
     yield log
     log.close()

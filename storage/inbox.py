@@ -84,7 +84,8 @@ class Generation:
             span = sorted(self._spans.pop(self._order.pop()))
             spans.append(span)
             found += len(span)
-        self._next = list(chain.from_iterable(reversed(spans)))
+        if len(spans) > 1:
+            self._next = list(chain.from_iterable(reversed(spans)))
         latest = self._next[-count:]
         del self._next[-count:]
         return latest

@@ -27,7 +27,7 @@ from storage.environment import (
     open_tables,
     too_many_readers,
 )
-from storage.errors import DataFolderError, FolderInUseError, StorageError
+from storage.errors import DataFolderError, FolderInUseError, StorageError, cannot_use
 from storage.inbox import recover
 from storage.keys import TermsOf, split_timer_key
 from storage.paused import waiting_timers
@@ -260,8 +260,7 @@ def _open_to_read(data: Path) -> lmdb.Environment:
     except lmdb.ReadersFullError as error:
         raise too_many_readers(data) from error
     except (OSError, lmdb.Error) as error:
-        reason = str(error).removeprefix(f"{data}: ")  # LMDB begins some texts with it
-        raise DataFolderError(f"cannot read the data folder {data}: {reason}") from error
+        raise cannot_use("read", data, error) from error
 
 
 @contextmanager

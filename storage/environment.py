@@ -17,7 +17,13 @@ from typing import NamedTuple
 
 import lmdb
 
-from storage.errors import DataFolderError, FolderInUseError, StorageError, StorageFullError
+from storage.errors import (
+    DataFolderError,
+    FolderInUseError,
+    StorageError,
+    StorageFullError,
+    cannot_use,
+)
 from storage.redo_log import LOG_FILE, MAX_LOG, STAMP, RedoLog, has_records, new_stamp
 from storage.upgrades import FORMAT, FORMAT_VERSION, upgrade
 
@@ -91,8 +97,7 @@ class Environment:
                 self.log = RedoLog(path, sync=sync)
                 opened.callback(self.log.close)
             except (lmdb.Error, MemoryError, OSError) as error:
-                reason = str(error).removeprefix(f"{path}: ")  # LMDB begins some texts with it
-                raise DataFolderError(f"cannot open the data folder {path}: {reason}") from error
+                raise cannot_use("open", path, error) from error
             self._opened = opened.pop_all()
         self._page_size = self.lmdb.stat()["psize"]
         self._map_size = self.lmdb.info()["map_size"]

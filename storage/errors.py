@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 
 class StorageError(Exception):
     """A batch, or opening the database, failed; the text is one line a person can act on."""
@@ -22,3 +24,10 @@ class DataFolderError(StorageError):
 
 class FolderInUseError(DataFolderError):
     """A process serves from the data folder, or repairs it."""
+
+
+def cannot_use(verb: str, folder: Path, error: Exception) -> DataFolderError:
+    """What is said of a data folder that cannot be opened or read, as the verb has it."""
+    # LMDB begins some texts with the folder.
+    reason = str(error).removeprefix(f"{folder}: ")
+    return DataFolderError(f"cannot {verb} the data folder {folder}: {reason}")

@@ -41,6 +41,7 @@ def describe(endpoints: Iterable[Endpoint], base: str, version: str) -> dict[str
     schema_of = {id(kind): schema for kind, schema in zip(kinds, schemas, strict=True)}
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
+        refusals = REFUSED_CHANGES if endpoint.method in ("POST", "PUT") else REFUSALS
         operation: dict[str, Any] = {
             "operationId": endpoint.name,
             "tags": [endpoint.group],
@@ -56,11 +57,7 @@ def describe(endpoints: Iterable[Endpoint], base: str, version: str) -> dict[str
                         "description": text,
                         "content": {"application/problem+json": {"schema": schema_of[id(Problem)]}},
                     }
-                    for status, text in sorted(
-                        (
-                            REFUSED_CHANGES if endpoint.method in ("POST", "PUT") else REFUSALS
-                        ).items()
-                    )
+                    for status, text in sorted(refusals.items())
                 },
             },
         }

@@ -126,9 +126,8 @@ class RecurringEndpoints:
         self, asker: Asker, query: RecurringPlace, body: RecurringBody
     ) -> RecurringChange:
         """Have a message recur, in place of the topic's recurring message of that name, if there is one."""
-        if (
-            not body.cron and not body.every
-        ):  # else it would be an ordinary message, and be delivered at once
+        if not body.cron and not body.every:
+            # It would be an ordinary message, and be delivered at once.
             raise ApiError(
                 HTTPStatus.BAD_REQUEST,
                 "a recurring message needs a cron expression or a period: cron or every",

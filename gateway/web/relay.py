@@ -6,7 +6,7 @@ they had come to itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
@@ -109,13 +109,13 @@ class Relay:
         values: Mapping[str, object] | None = None,
         *,
         body: bytes = b"",
-        absent: Sequence[int] = (),
+        may_lack: bool = False,
         each: Mapping[str, Mapping[str, object]] | None = None,
     ) -> list[tuple[str, _Answer]]:
         """What each worker answers, in their order; an answer that left one out would not be true.
 
         :param values: the fields of the query.
-        :param absent: statuses by which a worker says only that what is asked about is not at it.
+        :param may_lack: whether a worker that answers 404 says only that what is asked about is not at it.
         :param each: instead of `values`, the fields for each worker that is asked.
         :raises ApiError: when one does not answer, or refuses.
         """
@@ -133,7 +133,7 @@ class Relay:
             assert reply is not None
             if reply.status < HTTPStatus.BAD_REQUEST:
                 found.append((name, msgspec.json.decode(reply.body, type=kind)))
-            elif reply.status in absent:
+            elif may_lack and reply.status == HTTPStatus.NOT_FOUND:
                 refusals.append(reply)
             else:
                 raise refusal(reply)

@@ -45,8 +45,6 @@ from gateway.wire.recurring_bodies import RecurringChange, RecurringList, Recurr
 
 encode = msgspec.json.encode
 
-_ABSENT = (HTTPStatus.NOT_FOUND,)
-
 
 class SharedMessages:
     """Finds, shows, sends and changes messages of all workers.
@@ -150,7 +148,7 @@ class SharedRecurring:
     async def show_recurring(self, asker: Asker, query: RecurringPlace) -> RecurringPage:
         """One recurring message, with its body and its next times."""
         path = below("recurring", query.topic, query.name)
-        parts = await self._relay.all(asker, "GET", path, RecurringPage, absent=_ABSENT)
+        parts = await self._relay.all(asker, "GET", path, RecurringPage, may_lack=True)
         return parts[0][1]
 
     async def preview_recurring(self, asker: Asker, query: RuleQuery) -> RecurringTimes:
@@ -166,10 +164,10 @@ class SharedRecurring:
         """Have a message recur, in place of the topic's recurring message of that name, if there is one."""
         path = below("recurring", query.topic, query.name)
         try:
-            parts = await self._relay.all(asker, "GET", path, RecurringPage, absent=_ABSENT)
+            parts = await self._relay.all(asker, "GET", path, RecurringPage, may_lack=True)
             owner = parts[0][0]
         except ApiError as error:
-            if error.problem.status not in _ABSENT:
+            if error.problem.status != HTTPStatus.NOT_FOUND:
                 raise
             owner = self._relay.first
         return await self._relay.one(asker, owner, "PUT", path, RecurringChange, body=encode(body))
@@ -184,7 +182,7 @@ class SharedRecurring:
         return await self._change(asker, "DELETE", below("recurring", query.topic, query.name))
 
     async def _change(self, asker: Asker, method: str, path: str) -> RecurringChange:
-        parts = await self._relay.all(asker, method, path, RecurringChange, absent=_ABSENT)
+        parts = await self._relay.all(asker, method, path, RecurringChange, may_lack=True)
         return recurring_change([part for _, part in parts])
 
 
@@ -246,7 +244,7 @@ class SharedLists:
 
     async def _set_paused(self, asker: Asker, query: TopicQuery, order: str) -> PauseAnswer:
         path = below("topics", query.topic, order)
-        parts = await self._relay.all(asker, "POST", path, PauseAnswer, absent=_ABSENT)
+        parts = await self._relay.all(asker, "POST", path, PauseAnswer, may_lack=True)
         return PauseAnswer(any(part.changed for _, part in parts))
 
     async def list_groups(self, asker: Asker, query: ListQuery) -> GroupList:

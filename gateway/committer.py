@@ -221,6 +221,8 @@ class Committer:
         if not self._stopped:
             self._alarm_ms = self._clock.now_ms() + int(RETRY_AFTER * 1000)
             self._alarm = self._reactor.callLater(RETRY_AFTER, self._wake_up)
+        if isinstance(error, RestartNeededError):
+            self._give_up(str(error))
 
     def _reload(self) -> None:
         """Have the copies take over what is stored. While it cannot be read they have what was refused, so all that is

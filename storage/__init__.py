@@ -7,7 +7,6 @@ or Twisted.
 from storage.aborting import Aborted, AbortResult, abort, abort_sequence
 from storage.check import find_faults
 from storage.copies import (
-    DATA_FILE,
     Compacted,
     Pending,
     back_up,
@@ -54,6 +53,7 @@ from storage.lookup import (
     newest_stored_ms,
     scan_pending,
 )
+from storage.meta_pages import DATA_FILE
 from storage.paused import Pause
 from storage.pausing import fire_resumed, pause_topic, resume_topic
 from storage.pops import Pop, PopDue, next_pop_due, put_pops, take_due_pops, take_pop

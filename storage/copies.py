@@ -19,6 +19,7 @@ from typing import NamedTuple
 import lmdb
 
 from storage.disk import sync
+from storage.durable import transaction_ahead
 from storage.environment import (
     MAX_READERS,
     Environment,
@@ -30,11 +31,10 @@ from storage.environment import (
 from storage.errors import DataFolderError, FolderInUseError, StorageError, cannot_use
 from storage.inbox import recover
 from storage.keys import TermsOf, split_timer_key
+from storage.meta_pages import DATA_FILE
 from storage.paused import waiting_timers
 from storage.redo_log import STAMP, has_records
 from storage.upgrades import FORMAT, FORMAT_VERSION
-
-DATA_FILE = "data.mdb"
 
 _COMPACTED = ".compact"
 """Folder within a data folder where its new file is made."""
@@ -215,14 +215,19 @@ def reading(data: Path, *, older: bool = False) -> Iterator[lmdb.Environment]:
 
 
 def _await_checkpoint(data: Path) -> None:
-    """Have LMDB's file hold what the redo log has now: a gateway that serves does that every second or so. Where none
-    does, the last one died, and its log is done again here.
+    """Have LMDB's file hold what the redo log has now, and the disk the file: a gateway that serves does that every
+    second or so. Where none does, the last one died, and its log is done again here.
 
     :raises StorageError: when neither happens.
     """
-    stamp = _stamp(data)
+    stamp: bytes | None = None
     last = monotonic() + CHECKPOINT_PATIENCE
-    while stamp and has_records(data, stamp) and _stamp(data) == stamp:
+    while True:
+        # Before that a file that a power cut left must not be read.
+        if transaction_ahead(data) is None:
+            stamp = stamp or _stamp(data)
+            if not (stamp and has_records(data, stamp) and _stamp(data) == stamp):
+                return
         try:
             with closing(Environment(data)) as environment:
                 environment.catch_up()

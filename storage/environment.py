@@ -1,8 +1,8 @@
 """Opens, creates or refuses a data folder, and keeps LMDB's map ahead of what is written.
 
-A folder holds `data.mdb` (LMDB), `redo.log` (what the last batches changed), `lock.mdb` (LMDB's readers) and
-`tidegate.lock`, on which the serving process holds an exclusive `flock`: the kernel drops it when the process dies,
-however it dies.
+A folder holds `data.mdb` (LMDB), `durable` (which state of it the disk holds), `redo.log` and `redo-2.log` (what the
+last batches changed), `lock.mdb` (LMDB's readers) and `tidegate.lock`, on which the serving process holds an exclusive
+`flock`: the kernel drops it when the process dies, however it dies.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
 import lmdb
 
+from storage.durable import Durable, go_back, transaction_ahead
 from storage.errors import (
     DataFolderError,
     FolderInUseError,
@@ -24,7 +26,8 @@ from storage.errors import (
     StorageFullError,
     cannot_use,
 )
-from storage.redo_log import LOG_FILE, MAX_LOG, STAMP, RedoLog, has_records, new_stamp
+from storage.meta_pages import DATA_FILE
+from storage.redo_log import MAX_LOG, STAMP, RedoLog, has_records, new_stamp
 from storage.upgrades import FORMAT, FORMAT_VERSION, upgrade
 
 LOCK_FILE = "tidegate.lock"
@@ -82,18 +85,19 @@ class Environment:
         with ExitStack() as opened:
             opened.enter_context(lock_folder(path))
             try:
-                self.lmdb = lmdb.open(
-                    str(path),
-                    map_size=max(map_size, _file_size(path)),
-                    max_dbs=len(Tables._fields),
-                    max_readers=MAX_READERS,
-                    # The index is far larger than memory and read at random: read-ahead would fetch
-                    # pages nobody asked for.
-                    readahead=False,
-                )
+                if (ahead := transaction_ahead(path)) is not None:
+                    _refuse_readers(path, ahead)
+                    go_back(path)
+                map_size = max(map_size, _file_size(path))
+                with closing(_open(path, map_size)) as environment:
+                    # The disk has these changes before any other: nobody could go back to an empty file.
+                    _check_version(environment, path)
+                    open_tables(environment)
+                self.durable = Durable(path)
+                opened.callback(self.durable.close)
+                self.lmdb = _open(path, max(map_size, _file_size(path)), sync=False)
                 opened.callback(self.lmdb.close)
-                _check_version(self.lmdb, path)
-                self.tables = open_tables(self.lmdb)
+                self.tables = open_tables(self.lmdb, create=False)
                 self.log = RedoLog(path, sync=sync)
                 opened.callback(self.log.close)
             except (lmdb.Error, MemoryError, OSError) as error:
@@ -162,16 +166,30 @@ class Environment:
         try:
             if has_records(self.path, self._stamp()):
                 self.make_room(MAX_LOG)
-                with self.lmdb.begin(write=True) as txn:
+                with self.change() as txn:
                     self.redo(txn)
                     if self.log.has_gap and not past_gap:
                         raise StorageError(
-                            f"{self.path / LOG_FILE} has a record that cannot be read, and others behind it: start the "
-                            "gateway or run 'tidegate fsck', which go on without them"
+                            f"the redo log of {self.path} has a record that cannot be read, and others behind it: "
+                            "start the gateway or run 'tidegate fsck', which go on without them"
                         )
                     txn.put(STAMP, new_stamp(), db=self.tables.meta)
         except (lmdb.Error, OSError) as error:
-            raise StorageError(f"{self.path / LOG_FILE} cannot be done again: {error}") from error
+            raise StorageError(
+                f"the redo log of {self.path} cannot be done again: {error}"
+            ) from error
+
+    @contextmanager
+    def change(self) -> Iterator[lmdb.Transaction]:
+        """A transaction of LMDB's own, without the redo log. The disk holds it when the context ends, or nothing of it
+        is stored, where that ends by an error.
+
+        :raises RestartNeededError: when the disk does not take it.
+        """
+        self.durable.wait()
+        with self.lmdb.begin(write=True) as txn:
+            yield txn
+        self.durable.hold()
 
     def view(self) -> lmdb.Transaction:
         """A view of what the last checkpoint left. Close it soon: meanwhile no page that is freed can be used again.
@@ -254,9 +272,35 @@ def lock_folder(path: Path) -> FileIO:
     return lock
 
 
+def _open(path: Path, map_size: int, *, sync: bool = True) -> lmdb.Environment:
+    return lmdb.open(
+        str(path),
+        map_size=map_size,
+        max_dbs=len(Tables._fields),
+        max_readers=MAX_READERS,
+        sync=sync,
+        # The index is far larger than memory and read at random: read-ahead would fetch pages nobody
+        # asked for.
+        readahead=False,
+    )
+
+
+def _refuse_readers(path: Path, transaction: int) -> None:
+    """Stop where another process reads the state that a transaction made: what follows writes over its pages."""
+    with lmdb.open(str(path), readonly=True, max_readers=MAX_READERS) as environment:
+        environment.reader_check()
+        for reader in environment.readers().splitlines()[1:]:
+            process, _, read = reader.split()
+            if read == str(transaction):
+                raise FolderInUseError(
+                    f"the data folder {path} is being copied by process {process} in a state that may not be on the "
+                    "disk: wait until that is done, or stop it"
+                )
+
+
 def _file_size(path: Path) -> int:
     try:
-        return (path / "data.mdb").stat().st_size
+        return (path / DATA_FILE).stat().st_size
     except FileNotFoundError:
         return 0
 
@@ -278,7 +322,9 @@ def _check_version(environment: lmdb.Environment, path: Path) -> None:
         with environment.begin() as txn:
             found = txn.get(FORMAT, db=meta)
     if found is None:
-        raise DataFolderError(f"{path}/data.mdb was not written by Tidegate: choose another folder")
+        raise DataFolderError(
+            f"{path / DATA_FILE} was not written by Tidegate: choose another folder"
+        )
     if int(found) > FORMAT_VERSION:
         raise DataFolderError(
             f"the data folder {path} has format {found.decode()}, "

@@ -14,8 +14,8 @@ class StorageFullError(StorageError):
 
 
 class RestartNeededError(StorageError):
-    """LMDB has given up: nothing can be stored or read until the folder is opened anew, which finds everything that was
-    stored."""
+    """LMDB has given up, or the disk did not take what it wrote: nothing can be stored until the folder is opened anew,
+    which finds everything that was stored."""
 
 
 class DataFolderError(StorageError):

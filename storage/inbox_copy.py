@@ -27,10 +27,11 @@ def write_copy(
     """Leave these timers; nothing may be written to the file behind it.
 
     :raises lmdb.Error: when there is no room.
+    :raises RestartNeededError: see `Environment.change`.
     """
     packed = b"".join(_SIZE.pack(len(key)) + key + value for key, value in rows)
     environment.make_room(len(packed))
-    with environment.lmdb.begin(write=True) as txn:
+    with environment.change() as txn:
         txn.put(COPY, pack_u64(txn.id()) + packed, db=tables.meta)
 
 

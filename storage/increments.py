@@ -23,22 +23,17 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import blake2b, sha256
 from pathlib import Path
-from struct import Struct
 from typing import Final
 
 import lmdb
 
-from storage.copies import DATA_FILE, data_file, new_folder, reading
+from storage.copies import data_file, new_folder, reading
 from storage.disk import sync
 from storage.errors import DataFolderError, StorageError
+from storage.meta_pages import DATA_FILE, last_page_of, state_of, transaction_of
 
 FORMAT: Final = 1
 """Of the three files; later ones are refused."""
-
-_META_AT: Final = 136
-"""Where they are in the pages 0 and 1 of LMDB 0.9: mm_last_pg and mm_txnid of MDB_meta, behind a page's header."""
-
-_LAST_PAGE_AND_TRANSACTION: Final = Struct("=QQ")
 
 _HASH_SIZE: Final = 16
 _NUMBER_SIZE: Final = 8
@@ -222,14 +217,14 @@ def _pages(data: Path, environment: lmdb.Environment, page_size: int) -> Iterato
         # Two pages tell of the last two transactions. One of them is that of this view: that it is open keeps its
         # pages from being used again, but not the page that tells of it, if it is not read at once.
         for page in (file.read(page_size), file.read(page_size)):
-            last_page, transaction = _LAST_PAGE_AND_TRANSACTION.unpack_from(page, _META_AT)
-            if transaction == txn.id():
+            state = state_of(page)
+            if transaction_of(state) == txn.id():
                 break
         else:
             raise StorageError("the data file is written too fast to be copied: try again")
         yield (0).to_bytes(_NUMBER_SIZE, sys.byteorder) + page[_NUMBER_SIZE:]
         yield (1).to_bytes(_NUMBER_SIZE, sys.byteorder) + page[_NUMBER_SIZE:]
-        for _ in range(2, last_page + 1):
+        for _ in range(2, last_page_of(state) + 1):
             # The file can end before its last page where that is free.
             yield file.read(page_size).ljust(page_size, b"\0")
 

@@ -120,6 +120,7 @@ class Inspection:
                     journal.flush()
                     os.fsync(journal.fileno())
                     txn.commit()
+                    environment.durable.hold()
             finally:
                 # After a commit there is nothing to abort.
                 txn.abort()

@@ -54,11 +54,13 @@ class LoggedTransaction:
         self._changed: defaultdict[lmdb._Database, list[Row]]
         self._not_before = 0.0
         self._begin()
-        if self._log.has_gap:
-            # What follows the gap has the same stamp: it would come back as soon as a new record ends where it begins.
+        if self._log.has_gap or self._log.has_two:
+            # What follows a gap has the same stamp: it would come back as soon as a new record ends where it begins.
+            # And where both files of the log are needed there is none for what comes.
             try:
                 self.checkpoint()
-            except lmdb.Error as error:
+                environment.durable.wait()
+            except (lmdb.Error, RestartNeededError) as error:
                 self.close()
                 raise StorageError(f"the redo log cannot be begun anew: {error}") from error
 
@@ -129,7 +131,11 @@ class LoggedTransaction:
 
         :raises lmdb.Error: when neither the log nor LMDB can be written: nothing of it is stored, and `roll_back` is
             needed.
+        :raises RestartNeededError: when the disk did not take a checkpoint: likewise.
         """
+        if self._environment.durable.has_failed:
+            # LMDB's file may have a batch that was refused for that.
+            self._environment.durable.wait()
         changed = {self._names[table]: rows for table, rows in self._changed.items()}
         if not changed:
             return
@@ -167,7 +173,10 @@ class LoggedTransaction:
     @property
     def is_due(self) -> bool:
         """Whether a checkpoint would be well now."""
-        if not self._rows:
+        durable = self._environment.durable
+        if durable.has_failed:
+            return True
+        if not self._rows or durable.is_busy:
             return False
         now = monotonic()
         return now >= self._not_before and (
@@ -179,8 +188,15 @@ class LoggedTransaction:
     def checkpoint(self) -> None:
         """Have LMDB hold everything, with what the batch has changed so far.
 
+        The disk is left to a thread: until it holds that too, both files of the log are needed, and the next checkpoint
+        waits. A batch that the log does not have waits for it here.
+
         :raises lmdb.Error: when it cannot: then `roll_back` is needed.
+        :raises RestartNeededError: when the disk did not take this checkpoint or the one before it.
         """
+        durable = self._environment.durable
+        durable.wait()
+        is_logged = not self._changed
         stamp = new_stamp()
         self._not_before = monotonic() + RETRY_SECONDS
         self._is_lost = True
@@ -188,6 +204,9 @@ class LoggedTransaction:
         self._txn.commit()
         self._not_before = 0.0
         self._log.restart(stamp)
+        durable.begin()
+        if not is_logged:
+            durable.wait()
         # All is stored, the batch too: where this fails, whoever reads or changes next tries again.
         with suppress(StorageError):
             self._begin()

@@ -1,14 +1,16 @@
 """The redo log: what batches have changed since the last checkpoint, in front of LMDB.
 
 A batch is one record, appended and synced: a few pages side by side where LMDB would write, and sync twice, every page
-of every table that the batch touches, with all pages above it. The file is written from its beginning again after each
-checkpoint, so it never grows beyond what two of them are apart.
+of every table that the batch touches, with all pages above it. There are two files, and with each checkpoint the
+records go on in the other one from its beginning: what the file before has is needed until the disk holds the
+checkpoint.
 
     record   length of the rows 4 | CRC-32 of stamp and rows 4 | stamp 8 | rows
     rows     MessagePack: {table: [[key, value or nil where the row goes], ...], ...}
 
 The stamp is the one that the last checkpoint left in `meta` (`STAMP`): records of another one are left from before, and
-LMDB has what they say. The log ends at the first record that is not whole or has another stamp.
+LMDB has what they say. The log ends at the first record that is not whole or has another stamp. The first record after
+a checkpoint also has what it follows, under the name of no table: the stamp before, and where its records ended.
 """
 
 from __future__ import annotations
@@ -19,31 +21,35 @@ from contextlib import suppress
 from errno import EIO, ENOSPC
 from pathlib import Path
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 from zlib import crc32
 
 import msgspec
 
 from storage.disk import sync as sync_path
 
-LOG_FILE: Final = "redo.log"
+LOG_FILES: Final = ("redo.log", "redo-2.log")
 
 STAMP: Final = b"redo log"
 """Name in `meta`: the stamp of the records that are to be done again. It is random, so that no
 record of another time or folder has it."""
 
 MAX_LOG: Final = 24 << 20
-"""Bytes that the file grows to at most. What does not fit makes a checkpoint."""
+"""Bytes that a file grows to at most. What does not fit makes a checkpoint."""
 
 GAP: Final = (
-    f"a record of {LOG_FILE} could not be read: batches that were stored after it, up to some seconds before the last "
+    "a record of the redo log could not be read: batches that were stored after it, up to some seconds before the last "
     "stop, are gone; docs/disaster-recovery.md"
 )
 """What an operator is told of `RedoLog.has_gap`."""
 
-_GROWTH: Final = 1 << 18
-"""Bytes that the file grows by at least. Growing costs the file system's journal a write; writing over what is there
-costs none."""
+_FIRST_GROWTH: Final = 1 << 18
+_MOST_GROWTH: Final = 1 << 21
+"""Bytes that a file grows by: it doubles up to the latter, and goes on in steps of it. Growing costs the file system's
+journal a write; writing over what is there costs none."""
+
+_FOLLOWS: Final = ""
+"""In place of a table's name: one row, of the stamp that a record follows and the size of that log."""
 
 _HEADER: Final = Struct(">II8s")
 
@@ -58,46 +64,67 @@ class RedoLog:
     """The log of a data folder, open for writing.
 
     :param sync: whether `append` returns only when the disk holds what it wrote.
-    :raises OSError: when the file cannot be opened.
+    :raises OSError: when its files cannot be opened.
     """
 
     def __init__(self, folder: Path, *, sync: bool) -> None:
-        self._file = os.open(folder / LOG_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._files = tuple(_File(folder / name) for name in LOG_FILES)
         self._sync = sync
         self._stamp = b""
-        self._room = os.fstat(self._file).st_size
-        if not self._room:
+        self._current = 0
+        self._follows: dict[str, list[Row]] = {}
+        if not all(file.room for file in self._files):
             # A file that is on the disk counts for nothing while its name is not.
             sync_path(folder)
         self.size = 0
-        """Bytes of records that are to be done again."""
+        """Bytes of records since the last checkpoint, which are to be done again."""
         self.has_gap = False
         """Whether a record of the last process could not be read that others follow: a power cut without `sync`, or a
         damaged file. Those others are not read either; a checkpoint is needed before anything is appended."""
+        self.has_two = False
+        """Whether both files have records that are to be done again: a checkpoint is needed, and the disk must hold it,
+        before anything is appended."""
 
     def records(self, stamp: bytes) -> Iterator[dict[str, list[Row]]]:
-        """The rows of each record with a stamp; what is appended after the last of them follows it.
+        """The rows of each record with a stamp, and of those after a checkpoint that was lost; what is appended after
+        the last of them follows it.
 
         :raises OSError: when they cannot be read, or are no longer what this process wrote.
         """
-        is_known = stamp == self._stamp
-        # Behind its own records there may be one that was refused and could not be taken back.
-        log = os.pread(self._file, self.size if is_known else self._room, 0)
+        if stamp == self._stamp:
+            yield from self._own_records()
+            return
+        logs = [file.read(file.room) for file in self._files]
+        links = [_link(log) for log in logs]
+        current = _find(logs, links, stamp)
         end = 0
-        for record_end, rows in _records(log, stamp):
+        for record_end, rows in _records(logs[current], stamp):
             end = record_end
             yield rows
-        if not is_known:
-            self._stamp = stamp
-            self.size = end
-            self.has_gap = log.find(stamp, end + _HEADER.size) >= 0
-        elif end != self.size:
-            raise OSError(EIO, f"{LOG_FILE} is not what was written to it")
+        has_gap = logs[current].find(stamp, end + _HEADER.size) >= 0
+        link = links[1 - current]
+        if link is not None and link.before == stamp:
+            has_gap = has_gap or link.size_before != end
+            self.has_two = not has_gap
+        if self.has_two and link is not None:
+            current = 1 - current
+            for record_end, rows in _records(logs[current], link.stamp):
+                end = record_end
+                yield rows
+            has_gap = logs[current].find(link.stamp, end + _HEADER.size) >= 0
+        self._stamp = b"" if self.has_two else stamp
+        self._current = current
+        self.size = end
+        self.has_gap = has_gap
 
     def restart(self, stamp: bytes) -> None:
-        """Begin anew: LMDB has everything, and this stamp."""
+        """Begin anew in the other file, whose records the disk's file of LMDB must have: LMDB has all that came since,
+        and this stamp."""
+        self._follows = {_FOLLOWS: [(self._stamp, self.size.to_bytes(4))]}
         self._stamp = stamp
+        self._current = 1 - self._current
         self.size = 0
+        self.has_two = False
 
     def append(self, rows: Mapping[str, list[Row]]) -> bool:
         """Write a record.
@@ -105,43 +132,84 @@ class RedoLog:
         :returns: False when there is no room for it: nothing is written.
         :raises OSError: when it cannot be written. It will not be done again.
         """
-        packed = _encoder.encode(rows)
+        packed = _encoder.encode(rows if self.size else {**self._follows, **rows})
         head = _HEADER.pack(len(packed), crc32(packed, crc32(self._stamp)), self._stamp)
         end = self.size + len(head) + len(packed)
-        if end > self._room and not self._grow(end):
+        file = self._files[self._current]
+        if not file.has_room(end):
             return False
         try:
-            self._write(head + packed, self.size)
+            file.write(head + packed, self.size)
             if self._sync:
-                os.fdatasync(self._file)
+                file.sync()
         except OSError:
             with suppress(OSError):
-                os.pwrite(self._file, bytes(_HEADER.size), self.size)
+                file.write(bytes(_HEADER.size), self.size)
             raise
         self.size = end
         return True
 
     def sync(self) -> None:
         """Have the disk hold all records. Another thread may call it."""
+        # What was written after a checkpoint counts only with all that was written before it.
+        current = self._current
+        self._files[1 - current].sync()
+        self._files[current].sync()
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files:
+            file.close()
+
+    def _own_records(self) -> Iterator[dict[str, list[Row]]]:
+        """The records that this process has written or read; behind them there may be one that was refused and could
+        not be taken back."""
+        end = 0
+        log = self._files[self._current].read(self.size)
+        for record_end, rows in _records(log, self._stamp):
+            end = record_end
+            yield rows
+        if end != self.size:
+            raise OSError(EIO, "the redo log is not what was written to it")
+
+
+class _File:
+    """One of the two files."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.room = os.fstat(self._file).st_size
+        """Bytes that can be written without growing."""
+
+    def read(self, size: int) -> bytes:
+        """What is written at the beginning."""
+        return os.pread(self._file, size, 0)
+
+    def has_room(self, end: int) -> bool:
+        """Whether a record may end there; the file grows where it must."""
+        if end <= self.room:
+            return True
+        if end > MAX_LOG:
+            return False
+        size = min(MAX_LOG, max(end, self.room + min(max(self.room, _FIRST_GROWTH), _MOST_GROWTH)))
+        # Zeros, not a hole: the first writing into a hole changes the file's map of blocks.
+        self.write(bytes(size - self.room), self.room)
+        os.fsync(self._file)
+        self.room = size
+        return True
+
+    def write(self, content: bytes, at: int) -> None:
+        """Write all of it."""
+        if os.pwrite(self._file, content, at) < len(content):
+            raise OSError(ENOSPC, os.strerror(ENOSPC))
+
+    def sync(self) -> None:
+        """Have the disk hold what was written."""
         os.fdatasync(self._file)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close it."""
         os.close(self._file)
-
-    def _grow(self, needed: int) -> bool:
-        if needed > MAX_LOG:
-            return False
-        size = min(MAX_LOG, max(needed, 2 * self._room, _GROWTH))
-        # Zeros, not a hole: the first writing into a hole changes the file's map of blocks.
-        self._write(bytes(size - self._room), self._room)
-        os.fsync(self._file)
-        self._room = size
-        return True
-
-    def _write(self, content: bytes, at: int) -> None:
-        if os.pwrite(self._file, content, at) < len(content):
-            raise OSError(ENOSPC, os.strerror(ENOSPC))
 
 
 def new_stamp() -> bytes:
@@ -151,15 +219,53 @@ def new_stamp() -> bytes:
 
 def has_records(folder: Path, stamp: bytes) -> bool:
     """Whether the log of a folder, which another process may be writing to, has records with a stamp, whole or not."""
-    try:
-        log = (folder / LOG_FILE).read_bytes()
-    except FileNotFoundError:
-        return False
-    return stamp in log
+    for name in LOG_FILES:
+        with suppress(FileNotFoundError):
+            if stamp in (folder / name).read_bytes():
+                return True
+    return False
+
+
+class _Link(NamedTuple):
+    """What the first record of a file says: its stamp, and the stamp and the size of the records that it follows."""
+
+    stamp: bytes
+    before: bytes
+    size_before: int
+
+
+def _link(log: bytes) -> _Link | None:
+    """None where the record is not whole, or follows nothing."""
+    if len(log) < _HEADER.size:
+        return None
+    stamp = _HEADER.unpack_from(log)[2]
+    for _, rows in _whole_records(log, stamp):
+        for before, size in rows.get(_FOLLOWS, ()):
+            return _Link(stamp, before, int.from_bytes(size or b""))
+        break
+    return None
+
+
+def _find(logs: list[bytes], links: list[_Link | None], stamp: bytes) -> int:
+    """The number of the file with the records of a stamp, of which the first may be damaged; either where there are
+    none."""
+    for number, log in enumerate(logs):
+        if log[_HEADER.size - len(stamp) : _HEADER.size] == stamp:
+            return number
+    for number, link in enumerate(links):
+        if link is not None and link.before == stamp:
+            return 1 - number
+    return int(stamp in logs[1])
 
 
 def _records(log: bytes, stamp: bytes) -> Iterator[tuple[int, dict[str, list[Row]]]]:
-    """The rows of each record with a stamp, and where it ends."""
+    """The rows of tables of each record with a stamp, and where it ends."""
+    for end, rows in _whole_records(log, stamp):
+        rows.pop(_FOLLOWS, None)
+        yield end, rows
+
+
+def _whole_records(log: bytes, stamp: bytes) -> Iterator[tuple[int, dict[str, list[Row]]]]:
     at = 0
     while at + _HEADER.size <= len(log):
         length, check, own = _HEADER.unpack_from(log, at)

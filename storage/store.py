@@ -576,22 +576,26 @@ class Store:
 
     def checkpoint_if_due(self) -> bool:
         """Make a checkpoint if it is time and no batch is open. Call it when nobody waits, after a commit: it takes
-        some milliseconds.
+        some milliseconds, and the disk some more, which nobody waits for.
 
         :returns: whether it made one.
         :raises StorageError: as from `checkpoint`.
         """
         if not self._txn.is_due or self.has_changes:
             return False
-        self.checkpoint()
+        self._begin_checkpoint()
         return True
 
     def checkpoint(self) -> None:
-        """Have LMDB's file hold everything, so that other processes see it and a start need not do it again. No batch
-        may be open.
+        """Have LMDB's file hold everything, and the disk the file, so that other processes see it and a start need not
+        do it again. No batch may be open.
 
         :raises StorageError: when it cannot be written; everything is stored as it was, and later is early enough.
         """
+        self._begin_checkpoint()
+        self.environment.durable.wait()
+
+    def _begin_checkpoint(self) -> None:
         try:
             self._txn.checkpoint()
         except lmdb.Error as error:
@@ -725,6 +729,7 @@ class Store:
                 self.commit()
             if self.environment.log.size:
                 self.checkpoint()
+            self.environment.durable.wait()
         finally:
             self.abandon()
             self._txn.close()

@@ -10,7 +10,7 @@ from storage.keys import pack_u64
 from storage.redo_log import STAMP, new_stamp
 from storage.sums import sum_up
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 """Raised with every change of `keys` that an older program would misread, with a step in `STEPS`
 that leads there; newer formats are refused."""
 
@@ -55,9 +55,15 @@ def _begin_redo_log(environment: lmdb.Environment, txn: lmdb.Transaction) -> Non
     txn.put(STAMP, new_stamp(), db=environment.open_db(b"meta", txn=txn))
 
 
+def _use_two_logs(environment: lmdb.Environment, txn: lmdb.Transaction) -> None:
+    """Format 5 has a second file of the redo log, which older programs would not do again; what the one of format 4 has
+    is done again as it is."""
+
+
 STEPS: dict[int, Callable[[lmdb.Environment, lmdb.Transaction], None]] = {
     1: _mark_timers_complete,
     2: _sum_up_held,
     3: _begin_redo_log,
+    4: _use_two_logs,
 }
 """By the version that they start from."""

@@ -12,10 +12,10 @@ from twisted.logger import LogEvent, globalLogPublisher
 from gateway.wire.codes import RequestCode, ResponseCode
 from storage import GAP, Growth, logged
 from storage.environment import Environment
-from storage.redo_log import LOG_FILE
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
-from tests.storage.faults import meta_pages_cannot_be_written
+from tests.storage.faults import disk_takes_no_checkpoint
+from tests.storage.folder import damage_log
 
 
 @contextmanager
@@ -165,10 +165,7 @@ def test_a_start_tells_of_a_log_with_a_gap(
     client = gateway.connect()
     for body in ("first", "second", "third"):
         client.send_message(body=body)
-    file = gateway.data / LOG_FILE
-    content = bytearray(file.read_bytes())
-    content[content.index(b"second")] ^= 1
-    file.write_bytes(content)
+    damage_log(gateway.data, b"second")
     with log_lines() as lines:
         gateway.crash()
     assert GAP in lines
@@ -187,6 +184,7 @@ def test_a_checkpoint_comes_though_each_commit_wakes_somebody_who_changes_someth
 
     def grown(growth: Growth) -> None:
         sizes.append(gateway.store.environment.log.size)
+        gateway.store.environment.durable.wait()
         if len(sizes) < 10:
             client.send(RequestCode.SEND_MESSAGE_V2, client.send_fields(), b"next")
 
@@ -197,14 +195,19 @@ def test_a_checkpoint_comes_though_each_commit_wakes_somebody_who_changes_someth
     assert 0 in sizes
 
 
-def test_where_lmdb_gives_up_that_is_all_that_is_said(
+def test_where_the_disk_takes_no_checkpoint_that_is_all_that_is_said(
     gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logged, "CHECKPOINT_SECONDS", 0)
-    with meta_pages_cannot_be_written(gateway.data), log_lines() as lines:
+    with disk_takes_no_checkpoint(gateway.data), log_lines() as lines:
         client.send_message()
-        answer = client.ask(RequestCode.LOOK_UP_TIMERS)
-        assert "LMDB has given up" in (answer.remark or "")
+        while gateway.store.environment.durable.is_busy:
+            pass
+        answer = client.send_message()
+        assert "the disk did not take a checkpoint" in (answer.remark or "")
         gateway.advance(900)
-    assert [line.partition(":")[0] for line in lines] == ["the gateway ends"]
+    assert [line.partition(":")[0] for line in lines] == [
+        "a batch could not be stored",
+        "the gateway ends",
+    ]
     gateway.restart()

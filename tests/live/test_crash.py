@@ -91,9 +91,9 @@ import signal
 from pathlib import Path
 
 def fail(*_):
-    from tests.storage.faults import meta_pages_cannot_be_written
+    from tests.storage.faults import disk_takes_no_checkpoint
     global fault
-    fault = meta_pages_cannot_be_written(Path({data!r}))
+    fault = disk_takes_no_checkpoint(Path({data!r}))
     fault.__enter__()
 
 signal.signal(signal.SIGUSR1, fail)
@@ -101,7 +101,9 @@ signal.signal(signal.SIGUSR1, fail)
 """What the process does before it serves, as `sitecustomize`."""
 
 
-def test_where_lmdb_gives_up_it_ends_and_the_next_one_has_everything(tmp_path: Path) -> None:
+def test_where_the_disk_takes_no_checkpoint_it_ends_and_the_next_one_has_everything(
+    tmp_path: Path,
+) -> None:
     ledger = Ledger()
     data = tmp_path / "data"
     (tmp_path / "sitecustomize.py").write_text(_BROKEN_DISK.format(data=str(data)))
@@ -113,7 +115,7 @@ def test_where_lmdb_gives_up_it_ends_and_the_next_one_has_everything(tmp_path: P
         assert gateway.ended() == 1
         for sender in senders:
             sender.join()
-        assert "tidegate: LMDB has given up" in gateway.log.read_text()
+        assert "tidegate: the disk did not take a checkpoint" in gateway.log.read_text()
         gateway.start()
         assert_faultless(ledger, drain(gateway))
     assert ledger.sent

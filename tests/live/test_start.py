@@ -8,11 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import lmdb
 import pytest
 
 from gateway.wire.codes import RequestCode, ResponseCode
 from tests.live.process import LIMIT_S, GatewayProcess
+from tests.storage.folder import change_table
 
 pytestmark = pytest.mark.live
 
@@ -60,10 +60,7 @@ def test_a_data_folder_of_another_version(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with GatewayProcess(data) as gateway:
         gateway.terminate()
-    with lmdb.open(str(data), max_dbs=20) as environment:
-        meta = environment.open_db(b"meta")
-        with environment.begin(write=True) as transaction:
-            transaction.put(b"format", b"999", db=meta)
+    change_table(data, "meta", lambda txn, meta: txn.put(b"format", b"999", db=meta))
     assert "format 999" in refused("--data", str(data), "--listen", "127.0.0.1:0")
 
 

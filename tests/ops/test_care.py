@@ -16,6 +16,7 @@ from storage.keys import TIMER_VALUE, timer_key
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import START_MS, MemoryGateway, bodies
 from tests.ops.conftest import Command
+from tests.storage.folder import change_table
 
 DUE_MS = START_MS + 3_600_000
 
@@ -38,14 +39,15 @@ def gateway(make_gateway: MakeGateway) -> MemoryGateway:
     return gateway
 
 
-def damage(data: Path, table: bytes) -> None:
+def damage(data: Path, table: str) -> None:
     """Take the first row of a table away, behind everybody's back."""
-    with lmdb.open(str(data), max_dbs=16, map_size=1 << 30) as environment:
-        db = environment.open_db(table)
-        with environment.begin(write=True) as txn:
-            cursor = txn.cursor(db=db)
-            assert cursor.first()
-            cursor.delete()
+
+    def take_first(txn: lmdb.Transaction, database: lmdb._Database) -> None:
+        cursor = txn.cursor(db=database)
+        assert cursor.first()
+        cursor.delete()
+
+    change_table(data, table, take_first)
 
 
 def test_fsck_of_a_sound_folder(gateway: MemoryGateway, tidegate: Command) -> None:
@@ -56,8 +58,8 @@ def test_fsck_of_a_sound_folder(gateway: MemoryGateway, tidegate: Command) -> No
     assert done.stderr.endswith("no faults\n")
 
 
-@pytest.mark.parametrize("table", [b"messages", b"ids", b"keys"])
-def test_fsck_names_faults(gateway: MemoryGateway, tidegate: Command, table: bytes) -> None:
+@pytest.mark.parametrize("table", ["messages", "ids", "keys"])
+def test_fsck_names_faults(gateway: MemoryGateway, tidegate: Command, table: str) -> None:
     gateway.stop()
     damage(gateway.data, table)
     done = tidegate("fsck", "--data", gateway.data)
@@ -68,10 +70,8 @@ def test_fsck_names_faults(gateway: MemoryGateway, tidegate: Command, table: byt
 
 def test_fsck_names_a_timer_without_a_message(gateway: MemoryGateway, tidegate: Command) -> None:
     gateway.stop()
-    with lmdb.open(str(gateway.data), max_dbs=16, map_size=1 << 30) as environment:
-        timers = environment.open_db(b"timers")
-        with environment.begin(write=True) as txn:
-            txn.put(timer_key(1, b"orders", 99, b"id"), TIMER_VALUE.pack(0, 0, 1), db=timers)
+    key, value = timer_key(1, b"orders", 99, b"id"), TIMER_VALUE.pack(0, 0, 1)
+    change_table(gateway.data, "timers", lambda txn, timers: txn.put(key, value, db=timers))
     done = tidegate("fsck", "--data", gateway.data)
     assert done.returncode == 4
     assert "timer of message 99: the message is missing" in done.stdout
@@ -79,12 +79,13 @@ def test_fsck_names_a_timer_without_a_message(gateway: MemoryGateway, tidegate: 
 
 def test_fsck_names_a_record_that_cannot_be_read(gateway: MemoryGateway, tidegate: Command) -> None:
     gateway.stop()
-    with lmdb.open(str(gateway.data), max_dbs=16, map_size=1 << 30) as environment:
-        messages = environment.open_db(b"messages")
-        with environment.begin(write=True) as txn:
-            cursor = txn.cursor(db=messages)
-            assert cursor.first()
-            txn.put(cursor.key(), b"\0" * len(cursor.value()), db=messages)
+
+    def clear_first(txn: lmdb.Transaction, messages: lmdb._Database) -> None:
+        cursor = txn.cursor(db=messages)
+        assert cursor.first()
+        txn.put(cursor.key(), b"\0" * len(cursor.value()), db=messages)
+
+    change_table(gateway.data, "messages", clear_first)
     done = tidegate("fsck", "--data", gateway.data)
     assert done.returncode == 4
     assert "its record cannot be read" in done.stdout

@@ -183,6 +183,7 @@ def test_checkpoints_are_measured(gateway: MemoryGateway, monkeypatch: pytest.Mo
     before = Scrape(gateway)
     monkeypatch.setattr(logged, "CHECKPOINT_SECONDS", 0)
     client.send_message()
+    gateway.store.environment.durable.wait()
     with lmdb_cannot_be_written(gateway.store):
         client.send_message()
     after = Scrape(gateway)

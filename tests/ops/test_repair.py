@@ -13,11 +13,10 @@ from gateway.care import drain
 from gateway.fsck import fsck
 from gateway.records import due_of, is_half
 from storage import GAP, find_by_id, logged
-from storage.redo_log import LOG_FILE
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import START_MS, MemoryGateway, bodies
 from tests.ops.conftest import Command
-from tests.storage.folder import change_table
+from tests.storage.folder import change_table, damage_log
 
 DUE_MS = START_MS + 3_600_000
 
@@ -189,10 +188,7 @@ def test_a_log_with_a_gap_is_told(
     for body in ("first", "second"):
         client.send_message(body=body)
     gateway.store.environment.close()
-    file = gateway.data / LOG_FILE
-    content = bytearray(file.read_bytes())
-    content[content.index(b"first")] ^= 1
-    file.write_bytes(content)
+    damage_log(gateway.data, b"first")
     arguments = ["--data", str(gateway.data), *further]
     assert GAP in CliRunner().invoke(command, arguments).stderr.splitlines()
     assert GAP not in CliRunner().invoke(command, arguments).stderr

@@ -62,21 +62,22 @@ def lmdb_cannot_be_written(store: Store, trouble: lmdb.Error = DISK_FULL) -> Ite
 
 
 @contextmanager
-def meta_pages_cannot_be_written(data: Path) -> Iterator[None]:
-    """The next checkpoint of this process fails where LMDB gives up: at the page that says which state of the file is
-    the last. The store stays open until this ends."""
+def disk_takes_no_checkpoint(data: Path) -> Iterator[None]:
+    """What a checkpoint of this process has written is not synced. The store stays open until this ends."""
     file = (data / "data.mdb").resolve()
     opened = [int(link.name) for link in Path("/proc/self/fd").iterdir() if link.resolve() == file]
-    # LMDB writes these pages through a descriptor of their own: docs/storage.md.
-    (meta,) = [number for number in opened if fcntl(number, F_GETFL) & os.O_DSYNC]
-    whole, read_only = os.dup(meta), os.open(file, os.O_RDONLY)
-    os.dup2(read_only, meta, inheritable=False)
+    # The one that is only synced and read: LMDB writes through the others.
+    (synced,) = [
+        number for number in opened if fcntl(number, F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+    ]
+    whole, nothing = os.dup(synced), os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, synced, inheritable=False)
     try:
         yield
     finally:
-        os.dup2(whole, meta, inheritable=False)
+        os.dup2(whole, synced, inheritable=False)
         os.close(whole)
-        os.close(read_only)
+        os.close(nothing)
 
 
 @contextmanager

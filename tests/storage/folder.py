@@ -8,7 +8,9 @@ from pathlib import Path
 import lmdb
 
 from storage import Store, find_faults
+from storage.durable import NOTE_FILE
 from storage.inbox import INBOX_SIZE, recover
+from storage.redo_log import LOG_FILES
 from tests.storage.sample import terms_of
 
 
@@ -68,7 +70,20 @@ def change_table(
     data: Path, table: str, how: Callable[[lmdb.Transaction, lmdb._Database], object]
 ) -> None:
     """Change a table behind everybody's back."""
+    # A start would go back to the state that is noted there.
+    (data / NOTE_FILE).unlink(missing_ok=True)
     with lmdb.open(str(data), max_dbs=32, map_size=1 << 30) as environment:
         database = environment.open_db(table.encode())
         with environment.begin(write=True) as txn:
             how(txn, database)
+
+
+def damage_log(data: Path, text: bytes) -> None:
+    """Change a byte of the record of the redo log that has a text."""
+    for name in LOG_FILES:
+        content = bytearray((data / name).read_bytes())
+        if text in content:
+            content[content.index(text)] ^= 1
+            (data / name).write_bytes(content)
+            return
+    raise ValueError(f"no record has {text!r}")

@@ -23,7 +23,7 @@ from storage import (
 )
 from storage.environment import LOCK_FILE
 from storage.upgrades import FORMAT_VERSION
-from tests.storage.folder import Folder
+from tests.storage.folder import Folder, change_table
 from tests.storage.sample import (
     TOPIC,
     Sample,
@@ -172,10 +172,11 @@ def write_format(folder: Folder, version: bytes) -> None:
 
 def restore_format(folder: Folder) -> None:
     """Have the folder as this program writes it."""
-    with lmdb.open(str(folder.path), max_dbs=20) as environment:
-        meta = environment.open_db(b"meta")
-        with environment.begin(write=True) as txn:
-            txn.put(b"format", b"%d" % FORMAT_VERSION, db=meta)
+    change_table(
+        folder.path,
+        "meta",
+        lambda txn, meta: txn.put(b"format", b"%d" % FORMAT_VERSION, db=meta),
+    )
 
 
 @contextmanager

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Event
 
 import lmdb
 import pytest
@@ -24,15 +26,16 @@ from storage import (
     logged,
     read_pending,
 )
+from storage.durable import Durable
 from storage.environment import Environment
-from storage.redo_log import LOG_FILE, MAX_LOG
+from storage.redo_log import LOG_FILES, MAX_LOG
 from tests.storage.faults import (
     commits_fail,
+    disk_takes_no_checkpoint,
     lmdb_cannot_be_written,
     log_cannot_be_written,
-    meta_pages_cannot_be_written,
 )
-from tests.storage.folder import Folder
+from tests.storage.folder import Folder, damage_log
 from tests.storage.sample import (
     Sample,
     hold,
@@ -43,6 +46,23 @@ from tests.storage.sample import (
     send,
     terms_of,
 )
+
+
+@pytest.fixture
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
+    """Every commit is followed by a checkpoint, which the disk does not hold before the event is set."""
+    monkeypatch.setattr(logged, "CHECKPOINT_SECONDS", 0)
+    is_fast = Event()
+    save = Durable._save
+
+    def save_slowly(durable: Durable) -> None:
+        is_fast.wait(60)
+        save(durable)
+
+    is_fast.set()
+    monkeypatch.setattr(Durable, "_save", save_slowly)
+    yield is_fast
+    is_fast.set()
 
 
 def in_lmdb(folder: Folder) -> int:
@@ -93,7 +113,7 @@ def test_a_checkpoint_puts_all_into_lmdb(folder: Folder) -> None:
 def test_a_stop_is_a_checkpoint(folder: Folder) -> None:
     hold_all(folder.open(), numbered(20), 1_000)
     folder.close()
-    (folder.path / LOG_FILE).unlink()
+    (folder.path / LOG_FILES[0]).unlink()
     assert pending_ids(folder.open()) == numbered(20)
 
 
@@ -243,16 +263,8 @@ def died(tmp_path: Path) -> Path:
     """A folder whose process died before a checkpoint."""
     data = tmp_path / "died"
     subprocess.run([sys.executable, "-c", _DIE, data], check=False)
-    assert (data / LOG_FILE).stat().st_size > 0
+    assert (data / LOG_FILES[0]).stat().st_size > 0
     return data
-
-
-def damage(data: Path, message_id: bytes) -> None:
-    """Change a byte of the record that has a message."""
-    file = data / LOG_FILE
-    content = bytearray(file.read_bytes())
-    content[content.index(message_id)] ^= 1
-    file.write_bytes(content)
 
 
 @pytest.mark.parametrize("work", [back_up, compact], ids=["backup", "compact"])
@@ -268,7 +280,7 @@ def test_what_works_on_the_folder_of_a_dead_process_has_all(
 
 
 def test_a_damaged_log_is_read_up_to_the_damage(died: Path) -> None:
-    damage(died, numbered(20)[10])
+    damage_log(died, numbered(20)[10])
     folder = Folder(died)
     store = folder.open()
     assert store.environment.log.has_gap
@@ -280,7 +292,7 @@ def test_what_is_lost_behind_a_damage_is_told_before_it_is_passed_over(
     died: Path, tmp_path: Path
 ) -> None:
     """A backup leaves it to the gateway or to an inspection, which are looked at."""
-    damage(died, numbered(20)[0])
+    damage_log(died, numbered(20)[0])
     for _ in range(2):
         with pytest.raises(StorageError, match="a record that cannot be read, and others behind"):
             back_up(died, tmp_path / "backup")
@@ -293,7 +305,7 @@ def test_what_is_lost_behind_a_damage_is_told_before_it_is_passed_over(
 
 def test_what_follows_a_damage_does_not_come_back(died: Path) -> None:
     """Not even where a new record ends just where it begins."""
-    damage(died, numbered(20)[10])
+    damage_log(died, numbered(20)[10])
     folder = Folder(died)
     store = folder.open()
     hold(store, Sample(numbered(20)[10]), 1_000)
@@ -327,20 +339,62 @@ def test_a_log_that_cannot_be_read_at_times(
     assert set(pending_ids(folder.reopen_after_crash())) == {*numbered(20), b"later"}
 
 
-def test_what_was_stored_is_there_after_lmdb_has_given_up(folder: Folder) -> None:
+def test_what_was_stored_is_there_although_the_disk_took_no_checkpoint(folder: Folder) -> None:
     store = folder.open()
     hold_one(store, b"a")
     store.checkpoint()
     hold_one(store, b"b")
-    with meta_pages_cannot_be_written(folder.path), pytest.raises(RestartNeededError):
-        store.checkpoint()
-    with pytest.raises(RestartNeededError, match="MDB_PANIC"):
-        store.reopen()
-    with pytest.raises(RestartNeededError):
-        hold_one(store, b"refused")
-    with pytest.raises(StorageError):
-        folder.close()
+    with disk_takes_no_checkpoint(folder.path):
+        with pytest.raises(RestartNeededError, match="did not take"):
+            store.checkpoint()
+        with pytest.raises(RestartNeededError):
+            store.checkpoint_if_due()
+        with pytest.raises(RestartNeededError):
+            hold_one(store, b"refused")
+        with pytest.raises(StorageError):
+            folder.close()
     assert pending_ids(folder.open()) == [b"a", b"b"]
+
+
+def test_what_is_stored_while_the_disk_takes_its_time(folder: Folder, slow_disk: Event) -> None:
+    """It is in the second file of the log; the next checkpoint waits."""
+    store = folder.open()
+    slow_disk.clear()
+    for message_id in numbered(20):
+        hold_one(store, message_id)
+        store.checkpoint_if_due()
+    assert store.environment.durable.is_busy
+    assert in_lmdb(folder) == 1
+    crashed = folder.path.with_name("crashed")
+    shutil.copytree(folder.path, crashed)
+    slow_disk.set()
+    after = Folder(crashed)
+    assert pending_ids(after.open()) == numbered(20)
+    assert in_lmdb(after) == 20
+    after.check()
+
+
+def test_lmdb_that_has_given_up(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = folder.open()
+    hold_one(store, b"a")
+
+    class GivenUp:
+        def __getattr__(self, name: str) -> object:
+            return getattr(real, name)
+
+        def begin(self, write: bool = False) -> object:
+            raise lmdb.PanicError("mdb_txn_begin: MDB_PANIC")
+
+    real = store.environment.lmdb
+    with monkeypatch.context() as broken:
+        broken.setattr(store.environment, "lmdb", GivenUp())
+        store.put_topic(b"t", b"{}")
+        store.abandon()
+        with pytest.raises(RestartNeededError, match="MDB_PANIC"):
+            store.reopen()
+        with pytest.raises(RestartNeededError):
+            hold_one(store, b"refused")
+    assert pending_ids(folder.reopen_after_crash()) == [b"a"]
 
 
 _READ = """
@@ -448,11 +502,11 @@ def test_an_older_program_would_not_do_it_again(folder: Folder) -> None:
 def test_a_log_that_cannot_be_opened(folder: Folder) -> None:
     folder.open()
     folder.close()
-    (folder.path / LOG_FILE).unlink(missing_ok=True)
-    (folder.path / LOG_FILE).mkdir()
-    with pytest.raises(DataFolderError, match=LOG_FILE):
+    (folder.path / LOG_FILES[0]).unlink(missing_ok=True)
+    (folder.path / LOG_FILES[0]).mkdir()
+    with pytest.raises(DataFolderError, match=LOG_FILES[0]):
         folder.open()
-    (folder.path / LOG_FILE).rmdir()
+    (folder.path / LOG_FILES[0]).rmdir()
 
 
 def test_queues_go_on_after_a_crash(folder: Folder) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.redo_log import LOG_FILE, MAX_LOG, RedoLog, Row, has_records, new_stamp
+from storage.redo_log import LOG_FILES, MAX_LOG, RedoLog, Row, has_records, new_stamp
 
 STAMP = b"stampone"
 RECORDS: list[dict[str, list[Row]]] = [
@@ -109,7 +109,7 @@ def test_it_ends_at_the_first_record_that_is_not_whole(
     list(log.records(STAMP))
     ends = fill(log)
     log.close()
-    file = folder / LOG_FILE
+    file = folder / LOG_FILES[0]
     content = bytearray(file.read_bytes())
     at = data.draw(st.integers(0, ends[-1] - 1))
     content[at] ^= data.draw(st.integers(1, 255))
@@ -127,9 +127,77 @@ def test_a_file_that_is_cut_short(tmp_path_factory: pytest.TempPathFactory, size
     list(log.records(STAMP))
     ends = fill(log)
     log.close()
-    file = folder / LOG_FILE
+    file = folder / LOG_FILES[0]
     file.write_bytes(file.read_bytes()[:size])
     assert again(folder) == (RECORDS[: sum(end <= size for end in ends)], False)
+
+
+SECOND = b"stamptwo"
+
+
+def fill_two(folder: Path) -> tuple[int, int]:
+    """Records before a checkpoint and after it, which is lost; where those of either file end."""
+    log = RedoLog(folder, sync=False)
+    assert list(log.records(STAMP)) == []
+    before = fill(log)[-1]
+    log.restart(SECOND)
+    after = fill(log)[-1]
+    log.close()
+    return before, after
+
+
+def test_without_the_checkpoint_both_files_are_read(tmp_path: Path) -> None:
+    fill_two(tmp_path)
+    log = RedoLog(tmp_path, sync=True)
+    for _ in range(2):
+        assert list(log.records(STAMP)) == [*RECORDS, *RECORDS]
+        assert log.has_two
+        assert not log.has_gap
+    log.restart(new_stamp())
+    assert not log.has_two
+    log.close()
+    assert again(tmp_path, SECOND) == (RECORDS, False)
+
+
+def test_a_checkpoint_without_records_before_it(tmp_path: Path) -> None:
+    log = RedoLog(tmp_path, sync=False)
+    assert list(log.records(STAMP)) == []
+    log.restart(SECOND)
+    fill(log)
+    log.close()
+    assert again(tmp_path) == (RECORDS, False)
+
+
+def test_what_follows_two_checkpoints_does_not_follow_the_first(tmp_path: Path) -> None:
+    log = RedoLog(tmp_path, sync=False)
+    assert list(log.records(STAMP)) == []
+    fill(log)
+    log.restart(SECOND)
+    fill(log)
+    log.restart(b"stamp-3-")
+    assert log.append(RECORDS[1])
+    log.close()
+    assert again(tmp_path, SECOND) == ([*RECORDS, RECORDS[1]], False)
+    assert again(tmp_path, STAMP)[0] == []
+
+
+@given(st.data())
+def test_two_files_end_at_the_first_record_that_is_not_whole(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("log")
+    ends = fill_two(folder)
+    number = data.draw(st.integers(0, 1))
+    file = folder / LOG_FILES[number]
+    content = bytearray(file.read_bytes())
+    at = data.draw(st.integers(0, ends[number] - 1))
+    content[at] ^= data.draw(st.integers(1, 255))
+    file.write_bytes(content)
+    read, has_gap = again(folder)
+    assert read == [*RECORDS, *RECORDS][: len(read)]
+    assert len(read) < 6 if number else len(read) < 3
+    if number == 0 or 3 < len(read) < 5:
+        assert has_gap
 
 
 def test_what_does_not_fit_is_not_written(log: RedoLog, tmp_path: Path) -> None:
@@ -139,16 +207,16 @@ def test_what_does_not_fit_is_not_written(log: RedoLog, tmp_path: Path) -> None:
     assert log.append({"messages": half})
     assert not log.append({"messages": half})
     assert again(tmp_path) == ([{"messages": half}], False)
-    assert (tmp_path / LOG_FILE).stat().st_size <= MAX_LOG
+    assert (tmp_path / LOG_FILES[0]).stat().st_size <= MAX_LOG
 
 
 def test_it_is_written_from_its_beginning_again(log: RedoLog, tmp_path: Path) -> None:
     fill(log)
-    size = (tmp_path / LOG_FILE).stat().st_size
+    size = (tmp_path / LOG_FILES[0]).stat().st_size
     for _ in range(1_000):
         log.restart(new_stamp())
         fill(log)
-    assert (tmp_path / LOG_FILE).stat().st_size == size
+    assert (tmp_path / LOG_FILES[0]).stat().st_size == size
 
 
 def test_a_record_that_could_not_be_synced_is_not_done_again(
@@ -202,7 +270,7 @@ def test_a_reader_that_ends_early_takes_nothing_away(log: RedoLog, tmp_path: Pat
 
 def test_what_was_read_before_and_is_damaged_now(log: RedoLog, tmp_path: Path) -> None:
     fill(log)
-    file = tmp_path / LOG_FILE
+    file = tmp_path / LOG_FILES[0]
     content = bytearray(file.read_bytes())
     content[log.size - 1] ^= 1
     file.write_bytes(content)

@@ -2,7 +2,8 @@
 
 Each has 40 messages of `orders`, ten minutes apart from the tenth hour on, of which the first fired and the last was
 aborted; ten of `bills`, a second apart from then on, of which six were due; and one for now. In format 2 `bills` is
-paused, all this is in `timers` or `waiting`, and the inbox has one message more.
+paused, all this is in `timers` or `waiting`, and the inbox has one message more, which in format 4 is in the redo log
+of a process that was killed.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ def unpack(folder: Folder, version: int) -> None:
     folder.path.mkdir()
     packed = (FORMATS / f"format-{version}.mdb.xz").read_bytes()
     (folder.path / "data.mdb").write_bytes(lzma.decompress(packed))
+    log = FORMATS / f"format-{version}.log.xz"
+    if log.exists():
+        (folder.path / "redo.log").write_bytes(lzma.decompress(log.read_bytes()))
 
 
 @pytest.mark.parametrize("version", OLDER)
@@ -104,5 +108,5 @@ def test_an_upgrade_that_is_cut_short_leaves_the_old_folder(
 
 def test_a_folder_of_an_older_format_is_not_read_beside_a_gateway(folder: Folder) -> None:
     unpack(folder, 2)
-    with pytest.raises(DataFolderError, match="has format 2, and 4 is needed"):
+    with pytest.raises(DataFolderError, match=f"has format 2, and {FORMAT_VERSION} is needed"):
         next(read_pending(folder.path, terms_of))

@@ -1,0 +1,156 @@
+"""Which state of LMDB's file the disk holds.
+
+A checkpoint waits for no disk: its pages, and the meta page that makes them the file's state, are written, and a thread
+has the disk hold them afterwards. A power cut before that can leave the new meta page and only some of the pages that
+it speaks of. The state before it is whole (`meta_pages`). So the file `durable` says which state the disk is known to
+hold; a start that finds a later one goes back to it, and the redo logs have what came since.
+
+    durable   two places of 512 bytes, used in turn: CRC-32 of the state 4 | state 112
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+from storage.disk import sync
+from storage.errors import RestartNeededError
+from storage.meta_pages import (
+    DATA_FILE,
+    STATE_SIZE,
+    newest_of,
+    put_back,
+    read_states,
+    transaction_of,
+)
+
+NOTE_FILE: Final = "durable"
+
+_PLACE: Final = 512
+"""Bytes between the two places: what a disk writes whole or not at all."""
+
+
+class Durable:
+    """Has the disk hold what LMDB has committed to an open data folder.
+
+    :raises OSError: when the disk does not.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._data = os.open(folder / DATA_FILE, os.O_RDONLY | os.O_CLOEXEC)
+        self._note = os.open(folder / NOTE_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._thread = ThreadPoolExecutor(1, "durable")
+        self._last: Future[None] = Future()
+        self._last.set_result(None)
+        states = read_states(self._data)
+        if _noted(self._note) != states[newest_of(states)]:
+            # A new file, or another one in its place, whose transactions may have smaller numbers.
+            os.ftruncate(self._note, 0)
+            self._save()
+            sync(folder)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the disk does not hold all yet."""
+        return not self._last.done()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it never will: `wait` says why."""
+        return self._last.done() and self._last.exception() is not None
+
+    def begin(self) -> None:
+        """Have the disk hold what was committed last. Nothing more may be until it does."""
+        self._last = self._thread.submit(self._save)
+
+    def wait(self) -> None:
+        """Return when the disk holds what was committed.
+
+        :raises RestartNeededError: when it does not. What became of the pages is not known, so the state before them is
+            the last one that can be relied on.
+        """
+        try:
+            self._last.result()
+        except OSError as error:
+            raise RestartNeededError(f"the disk did not take a checkpoint: {error}") from error
+
+    def hold(self) -> None:
+        """Have the disk hold what was committed last, and return when it does.
+
+        :raises RestartNeededError: as from `wait`.
+        """
+        self.begin()
+        self.wait()
+
+    def close(self) -> None:
+        """Wait for what has begun, and close the files."""
+        self._thread.shutdown()
+        os.close(self._data)
+        os.close(self._note)
+
+    def _save(self) -> None:
+        os.fdatasync(self._data)
+        states = read_states(self._data)
+        state = states[newest_of(states)]
+        place = _PLACE * (transaction_of(state) & 1)
+        os.pwrite(self._note, crc32(state).to_bytes(4) + state, place)
+        os.fdatasync(self._note)
+
+
+def transaction_ahead(folder: Path) -> int | None:
+    """The transaction in whose state LMDB's file is, where the disk is not known to hold that; else None.
+
+    While a gateway serves that is so for some milliseconds after each checkpoint.
+    """
+    page = _page_ahead(folder)
+    return None if page is None else transaction_of(_read(folder)[1][page])
+
+
+def go_back(folder: Path) -> None:
+    """Have LMDB's file be in the last state that the disk is known to hold. No process may read a later one.
+
+    :raises OSError: when it cannot be written.
+    """
+    page = _page_ahead(folder)
+    if page is not None:
+        put_back(folder, page)
+
+
+def _page_ahead(folder: Path) -> int | None:
+    noted, states = _read(folder)
+    if not noted or not states:
+        return None
+    newest = newest_of(states)
+    # A note that knows neither of them is about another file: a copy was put in its place.
+    return newest if noted == states[1 - newest] != states[newest] else None
+
+
+def _read(folder: Path) -> tuple[bytes, list[bytes]]:
+    """What is noted, and what the meta pages say; nothing of a folder that has no note or no data."""
+    try:
+        note = os.open(folder / NOTE_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return b"", []
+    try:
+        data = os.open(folder / DATA_FILE, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return _noted(note), read_states(data)
+        finally:
+            os.close(data)
+    except FileNotFoundError:
+        return b"", []
+    finally:
+        os.close(note)
+
+
+def _noted(note: int) -> bytes:
+    """The later of the two states that are noted."""
+    found = []
+    for place in (0, _PLACE):
+        row = os.pread(note, 4 + STATE_SIZE, place)
+        if len(row) == 4 + STATE_SIZE and crc32(row[4:]).to_bytes(4) == row[:4]:
+            found.append(row[4:])
+    return max(found, key=transaction_of, default=b"")

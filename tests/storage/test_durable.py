@@ -1,0 +1,178 @@
+"""Which state of LMDB's file the disk holds, and the way back to it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage import RestartNeededError, back_up, compact
+from storage.durable import NOTE_FILE, Durable, go_back, transaction_ahead
+from storage.environment import Environment
+from storage.errors import FolderInUseError
+from storage.meta_pages import DATA_FILE, newest_of, read_states, transaction_of
+from tests.storage.folder import Folder
+from tests.storage.sample import hold_all, numbered, pending_ids
+
+
+def transaction(data: Path) -> int:
+    """The number of the transaction that made the present state."""
+    with (data / DATA_FILE).open("rb") as file:
+        states = read_states(file.fileno())
+    return transaction_of(states[newest_of(states)])
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Iterator[Environment]:
+    environment = Environment(tmp_path / "data")
+    yield environment
+    environment.close()
+
+
+@pytest.fixture
+def ahead(environment: Environment, tmp_path: Path) -> Path:
+    """A folder as a power cut leaves it: the file has a state that is not noted."""
+    put(environment, b"on disk")
+    environment.durable.hold()
+    put(environment, b"not on disk")
+    shutil.copytree(environment.path, tmp_path / "ahead")
+    (tmp_path / "ahead" / "lock.mdb").unlink()
+    return tmp_path / "ahead"
+
+
+def put(environment: Environment, value: bytes) -> None:
+    with environment.lmdb.begin(write=True) as txn:
+        txn.put(b"name", value, db=environment.tables.meta)
+
+
+def value(environment: Environment) -> bytes | None:
+    with environment.lmdb.begin() as txn:
+        return txn.get(b"name", db=environment.tables.meta)
+
+
+def test_a_start_goes_back(ahead: Path, environment: Environment) -> None:
+    assert transaction_ahead(ahead) == transaction(environment.path)
+    reopened = Environment(ahead)
+    assert value(reopened) == b"on disk"
+    assert transaction_ahead(ahead) is None
+    put(reopened, b"again")
+    reopened.durable.hold()
+    reopened.close()
+    reopened = Environment(ahead)
+    assert value(reopened) == b"again"
+    reopened.close()
+
+
+def test_what_is_noted_stays(environment: Environment) -> None:
+    put(environment, b"on disk")
+    environment.durable.hold()
+    assert transaction_ahead(environment.path) is None
+    go_back(environment.path)
+    assert value(environment) == b"on disk"
+
+
+def test_a_change_is_noted_when_it_is_made(environment: Environment) -> None:
+    with environment.change() as txn:
+        txn.put(b"name", b"value", db=environment.tables.meta)
+    assert transaction_ahead(environment.path) is None
+
+
+def test_a_note_that_was_cut_short_leaves_the_one_before(ahead: Path) -> None:
+    """It is in the other place."""
+    with (ahead / DATA_FILE).open("rb") as file:
+        states = read_states(file.fileno())
+    newest = newest_of(states)
+    with (ahead / NOTE_FILE).open("r+b") as note:
+        note.seek(512 * (transaction_of(states[newest]) & 1))
+        note.write(b"half" + states[newest])
+    assert transaction_ahead(ahead) == transaction(ahead)
+
+
+@pytest.mark.parametrize("is_noted", [True, False], ids=["another", "none"])
+def test_a_copy_that_is_put_in_place_of_the_file(
+    ahead: Path, tmp_path: Path, is_noted: bool
+) -> None:
+    """The note, if there is one, is not about it."""
+    folder = Folder(tmp_path / "other")
+    hold_all(folder.open(), numbered(5), 1_000)
+    folder.close()
+    for name in ("redo.log", "redo-2.log"):
+        (ahead / name).unlink()
+    (folder.path / DATA_FILE).replace(ahead / DATA_FILE)
+    if not is_noted:
+        (ahead / NOTE_FILE).unlink()
+    assert transaction_ahead(ahead) is None
+    other = Folder(ahead)
+    assert pending_ids(other.open()) == numbered(5)
+    other.close()
+    assert transaction_ahead(ahead) is None
+    other.check()
+
+
+def test_a_compacted_file_whose_transactions_begin_again(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    environment = Environment(data)
+    for _ in range(20):
+        put(environment, b"before")
+        environment.durable.hold()
+    environment.close()
+    compact(data)
+    environment = Environment(data)
+    put(environment, b"on disk")
+    environment.durable.hold()
+    assert transaction_ahead(data) is None
+    put(environment, b"not on disk")
+    assert transaction_ahead(data) == transaction(data) < 20
+    environment.close()
+
+
+def test_a_backup_of_it(ahead: Path, tmp_path: Path) -> None:
+    back_up(ahead, tmp_path / "backup")
+    backup = Environment(tmp_path / "backup")
+    assert value(backup) == b"on disk"
+    backup.close()
+
+
+_READ = """
+import sys
+import lmdb
+with lmdb.open(sys.argv[1], readonly=True, max_readers=64) as environment, environment.begin():
+    print("reads", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_it_does_not_go_back_while_somebody_reads_the_later_state(ahead: Path) -> None:
+    """That one's pages would be written over."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _READ, ahead], stdin=-1, stdout=-1, text=True
+    ) as reader:
+        assert reader.stdin is not None
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "reads\n"
+        with pytest.raises(FolderInUseError, match=f"copied by process {reader.pid} "):
+            Environment(ahead)
+        reader.stdin.close()
+        reader.wait()
+    reopened = Environment(ahead)
+    assert value(reopened) == b"on disk"
+    reopened.close()
+
+
+def test_what_the_disk_does_not_take(
+    environment: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Durable, "_save", fail)
+    with (
+        pytest.raises(RestartNeededError, match="the disk did not take a checkpoint"),
+        environment.change() as txn,
+    ):
+        txn.put(b"name", b"value", db=environment.tables.meta)
+    assert environment.durable.has_failed

@@ -59,7 +59,7 @@ def backup(data: Path, target: Path, *, incremental: bool) -> None:
     Every message that was acknowledged before the command began is in the copy: it waits for the gateway's
     next checkpoint, a second or so. Free pages are left out. The copy is itself a data folder: it can be
     checked, exported from and served from. Copying the files by hand is right only while no gateway serves,
-    and only data.mdb and redo.log together.
+    and only all of them together.
 
     With --incremental the folder takes one backup after the other: the first has the whole data file, free
     pages included, and each later one the pages that are not as they were. The whole file is read each

@@ -42,6 +42,8 @@ class Durable:
     def __init__(self, folder: Path) -> None:
         self._data = os.open(folder / DATA_FILE, os.O_RDONLY | os.O_CLOEXEC)
         self._note = os.open(folder / NOTE_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.has_failed = False
+        """Whether the disk did not take what was committed: `wait` says why."""
         self._thread = ThreadPoolExecutor(1, "durable")
         self._last: Future[None] = Future()
         self._last.set_result(None)
@@ -57,14 +59,9 @@ class Durable:
         """Whether the disk does not hold all yet."""
         return not self._last.done()
 
-    @property
-    def has_failed(self) -> bool:
-        """Whether it never will: `wait` says why."""
-        return self._last.done() and self._last.exception() is not None
-
     def begin(self) -> None:
         """Have the disk hold what was committed last. Nothing more may be until it does."""
-        self._last = self._thread.submit(self._save)
+        self._last = self._thread.submit(self._save_or_fail)
 
     def wait(self) -> None:
         """Return when the disk holds what was committed.
@@ -90,6 +87,13 @@ class Durable:
         self._thread.shutdown()
         os.close(self._data)
         os.close(self._note)
+
+    def _save_or_fail(self) -> None:
+        try:
+            self._save()
+        except OSError:
+            self.has_failed = True
+            raise
 
     def _save(self) -> None:
         os.fdatasync(self._data)

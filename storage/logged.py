@@ -176,14 +176,15 @@ class LoggedTransaction:
         durable = self._environment.durable
         if durable.has_failed:
             return True
-        if not self._rows or durable.is_busy:
+        if not self._rows:
             return False
         now = monotonic()
-        return now >= self._not_before and (
+        is_time = now >= self._not_before and (
             self._log.size >= CHECKPOINT_BYTES
             or self._rows >= CHECKPOINT_ROWS
             or now - self._since >= CHECKPOINT_SECONDS
         )
+        return is_time and not durable.is_busy
 
     def checkpoint(self) -> None:
         """Have LMDB hold everything, with what the batch has changed so far.

@@ -25,7 +25,7 @@ class StorageSettings(SettingsGroup):
     data: FilePath = setting(
         _default_data,
         _STORAGE,
-        "Folder that holds everything that was accepted, in data.mdb and redo.log together: copy it "
+        "Folder that holds everything that was accepted, in several files that belong together: copy it "
         "with 'tidegate backup'. Made when it is missing; used by one gateway at a time.",
         upstream="storePathRootDir",
     )

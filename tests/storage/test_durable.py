@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from subprocess import Popen
 
 import pytest
 
@@ -140,26 +141,53 @@ def test_a_backup_of_it(ahead: Path, tmp_path: Path) -> None:
 _READ = """
 import sys
 import lmdb
-with lmdb.open(sys.argv[1], readonly=True, max_readers=64) as environment, environment.begin():
-    print("reads", flush=True)
-    sys.stdin.read()
+with lmdb.open(sys.argv[1], readonly=True, max_readers=64, max_dbs=32) as environment:
+    if sys.argv[2] == "at once":
+        txn = environment.begin()
+    print("open", flush=True)
+    sys.stdin.readline()
+    if sys.argv[2] == "later":
+        meta = environment.open_db(b"meta", create=False)
+        print(environment.begin().get(b"name", db=meta).decode(), flush=True)
 """
+
+
+@contextmanager
+def reader(data: Path, when: str) -> Iterator[Popen[str]]:
+    """A process that has LMDB's file open, and reads at once or later."""
+    with Popen(
+        [sys.executable, "-c", _READ, data, when], stdin=-1, stdout=-1, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+        yield process
 
 
 def test_it_does_not_go_back_while_somebody_reads_the_later_state(ahead: Path) -> None:
     """That one's pages would be written over."""
-    with subprocess.Popen(
-        [sys.executable, "-c", _READ, ahead], stdin=-1, stdout=-1, text=True
-    ) as reader:
-        assert reader.stdin is not None
-        assert reader.stdout is not None
-        assert reader.stdout.readline() == "reads\n"
-        with pytest.raises(FolderInUseError, match=f"copied by process {reader.pid} "):
-            Environment(ahead)
-        reader.stdin.close()
-        reader.wait()
+    with (
+        reader(ahead, "at once") as process,
+        pytest.raises(FolderInUseError, match=f"copied by process {process.pid} "),
+    ):
+        Environment(ahead)
     reopened = Environment(ahead)
     assert value(reopened) == b"on disk"
+    reopened.close()
+
+
+def test_whoever_has_it_open_reads_what_comes_then(ahead: Path) -> None:
+    """LMDB keeps the number of the last transaction in the memory that its processes share."""
+    with reader(ahead, "later") as process:
+        reopened = Environment(ahead)
+        put(reopened, b"again")
+        reopened.durable.hold()
+        assert transaction_ahead(ahead) is None
+        assert process.communicate("\n")[0] == "again\n"
+        put(reopened, b"not on disk")
+        assert transaction_ahead(ahead) is not None
+        reopened.close()
+    reopened = Environment(ahead)
+    assert value(reopened) == b"again"
     reopened.close()
 
 

@@ -51,8 +51,9 @@ class Durable:
         if _noted(self._note) != states[newest_of(states)]:
             # A new file, or another one in its place, whose transactions may have smaller numbers.
             os.ftruncate(self._note, 0)
-            self._save()
             sync(folder)
+        # Also where it is noted: a process may have died between writing the note and its sync.
+        self._save()
 
     @property
     def is_busy(self) -> bool:

@@ -112,6 +112,9 @@ class RedoLog:
                 end = record_end
                 yield rows
             has_gap = logs[current].find(link.stamp, end + _HEADER.size) >= 0
+        if end:
+            # A process may have died between writing a record and its sync; from now on it is relied on.
+            self.sync()
         self._stamp = b"" if self.has_two else stamp
         self._current = current
         self.size = end
@@ -145,6 +148,7 @@ class RedoLog:
         except OSError:
             with suppress(OSError):
                 file.write(bytes(_HEADER.size), self.size)
+                file.sync()
             raise
         self.size = end
         return True

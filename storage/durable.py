@@ -47,13 +47,14 @@ class Durable:
         self._thread = ThreadPoolExecutor(1, "durable")
         self._last: Future[None] = Future()
         self._last.set_result(None)
+        # A process may have died between writing a note and its sync.
+        os.fdatasync(self._note)
         states = read_states(self._data)
         if _noted(self._note) != states[newest_of(states)]:
             # A new file, or another one in its place, whose transactions may have smaller numbers.
             os.ftruncate(self._note, 0)
+            self._save()
             sync(folder)
-        # Also where it is noted: a process may have died between writing the note and its sync.
-        self._save()
 
     @property
     def is_busy(self) -> bool:

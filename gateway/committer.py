@@ -18,6 +18,7 @@ from gateway.clock import Clock
 from gateway.firing import Firing, Step
 from gateway.meter import Meter
 from gateway.reactor import DelayedCall, Reactor
+from gateway.unwritten import Unwritten
 from gateway.wire.codes import ResponseCode
 from storage import Growth, RestartNeededError, StorageError, StorageFullError, Store
 
@@ -72,6 +73,7 @@ class Committer:
 
     :param firing: what is due; it becomes part of the batch.
     :param waker: answers the pulls that wait for a queue.
+    :param unwritten: has the answers written, before a checkpoint holds anybody up.
     :param copies: told when a batch was refused.
     :param journal: told of that too, and when one is stored.
     :param give_up: called when nothing can be stored or read any more, with the reason; more than once, perhaps.
@@ -88,6 +90,7 @@ class Committer:
         store: Store,
         firing: Firing,
         waker: Waker,
+        unwritten: Unwritten,
         copies: Iterable[Copy],
         journal: Journal,
         give_up: Callable[[str], None],
@@ -97,6 +100,7 @@ class Committer:
         self._clock = clock
         self._store = store
         self._waker = waker
+        self._unwritten = unwritten
         self._firing = firing
         self._copies = (*copies, firing)
         self._are_copies_old = False
@@ -178,13 +182,15 @@ class Committer:
         if fired.timed:
             self.meter.fired(fired.timed, self._clock.now_ms() - fired.earliest_ms)
         self._journal.write()
-        for call, frame in answers:
-            call.send(frame)
-        if self._wakes_change:
-            # As after the commit before: where each of them wakes somebody who pops, no other moment comes.
-            self.checkpoint()
-        for growth in grown:
-            self._waker.grown(growth)
+        with self._unwritten:
+            for call, frame in answers:
+                call.send(frame)
+            if self._wakes_change:
+                # As after the commit before: where each of them wakes somebody who pops, no other moment comes.
+                self._unwritten.flush()
+                self.checkpoint()
+            for growth in grown:
+                self._waker.grown(growth)
         self._wakes_change = store.has_changes
         self._firing.stored(fired)
         if fired.more:

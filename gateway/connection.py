@@ -18,6 +18,7 @@ from gateway.config import Config
 from gateway.reactor import Reactor
 from gateway.tap import Tap
 from gateway.tls import TlsLayers
+from gateway.unwritten import Unwritten
 from gateway.wire.commands import Command, CommandError, decode_command
 from gateway.wire.frames import Frame, FrameBuffer, FrameError
 from gateway.wire.messages import pack_host
@@ -27,7 +28,7 @@ MAX_UNSENT_BYTES = 64 << 20
 """Bytes that wait for one client to read them, unless the settings say otherwise."""
 
 MOST_UNWRITTEN_BYTES = 1 << 16
-"""Bytes for one client that wait for the end of a turn; with more its transport says whether it reads them."""
+"""Bytes for one client that are gathered before they are written; with more its transport says whether it reads."""
 
 UNKNOWN_HOST = "127.0.0.1"
 """Stands for an IPv6 peer in a message: old clients cannot read longer addresses (C++, Go)."""
@@ -41,7 +42,7 @@ class RemotingConnection(Protocol):
     output is full (it is the transport's streaming producer). What it had sent until then waits for it to read on, so
     neither side's memory grows; what others send to it meanwhile may not pass `max_unsent_bytes`.
 
-    What is sent to it in one turn of the reactor is written at the turn's end by one call to the system.
+    What is sent to it together is written by one call to the system: see `Unwritten`.
     """
 
     factory: RemotingFactory
@@ -137,12 +138,13 @@ class RemotingConnection(Protocol):
         received, on_command = self._received, self.factory.on_command
         tap = self.factory.tap
         try:
-            # One that is closing is told only where to go, in a few bytes.
-            while received and (self._closing or not self.congested):
-                frame = received.popleft()
-                if tap is not None:
-                    tap.received(self, frame)
-                on_command(decode_command(frame), self)
+            with self.factory.unwritten:
+                # One that is closing is told only where to go, in a few bytes.
+                while received and (self._closing or not self.congested):
+                    frame = received.popleft()
+                    if tap is not None:
+                        tap.received(self, frame)
+                    on_command(decode_command(frame), self)
         except CommandError:
             self._malformed = True
             received.clear()
@@ -162,7 +164,7 @@ class RemotingConnection(Protocol):
         if not self.open or self._aborted:
             return
         if not self._unwritten:
-            self.factory.flush_later(self)
+            self.factory.unwritten.add(self)
         self._unwritten.append(frame)
         self._unwritten_bytes += len(frame)
         if self._unwritten_bytes > MOST_UNWRITTEN_BYTES or self._closing:
@@ -180,7 +182,7 @@ class RemotingConnection(Protocol):
                 self.abort()
 
     def flush(self) -> None:
-        """Write what was sent in this turn."""
+        """Write what was sent and not written yet."""
         if self._unwritten and self.open:
             self._write()
             if self._layer is None and not self._closing:
@@ -279,10 +281,10 @@ class RemotingFactory(ServerFactory):
         self.idle_seconds = idle_seconds
         self.tls = tls
         self.tls_only = tls_only
+        self.unwritten = Unwritten(reactor)
         self.tap: Tap | None = None
         """What records the frames of all connections; None when nobody wants to know them."""
         self._unfinished = 0
-        self._with_unwritten: list[RemotingConnection] = []
         self._all_gone: Deferred[None] | None = None
         self.connections: set[RemotingConnection] = set()
 
@@ -314,17 +316,6 @@ class RemotingFactory(ServerFactory):
             self.tap.closed(connection)
         self.on_disconnect(connection)
         self._tell_if_gone()
-
-    def flush_later(self, connection: RemotingConnection) -> None:
-        """A connection has something to write when this turn ends."""
-        if not self._with_unwritten:
-            self.reactor.callLater(0, self._flush)
-        self._with_unwritten.append(connection)
-
-    def _flush(self) -> None:
-        connections, self._with_unwritten = self._with_unwritten, []
-        for connection in connections:
-            connection.flush()
 
     def note_unfinished(self, change: int) -> None:
         """A connection holds more, or less, of a frame that has not arrived whole."""

@@ -292,6 +292,7 @@ class Gateway:
             store,
             firing,
             parked,
+            self.factory.unwritten,
             (topics, groups, kv, users, modes, orders),
             audit,
             self._give_up,

@@ -1,0 +1,115 @@
+"""What is sent to a client together is written by one call, and before anything else is done."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.unwritten import Unwritten
+from gateway.wire.codes import RequestCode
+from tests.gateway.memory import MemoryClient, MemoryGateway, TurnReactor
+
+
+@pytest.fixture
+def writes(client: MemoryClient, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What is written to the client from now on, by call."""
+    written: list[bytes] = []
+    write = client.transport.write
+
+    def note(data: bytes) -> None:
+        written.append(data)
+        write(data)
+
+    monkeypatch.setattr(client.transport, "write", note)
+    return written
+
+
+def send(client: MemoryClient) -> int:
+    """Send a message without waiting; the request's number."""
+    return client.send(RequestCode.SEND_MESSAGE_V2, client.send_fields(), b"body")
+
+
+def test_the_answers_of_a_commit_are_written_at_once(
+    gateway: MemoryGateway, client: MemoryClient, writes: list[bytes]
+) -> None:
+    requests = [send(client) for _ in range(5)]
+    assert not writes
+    gateway.reactor.turn()
+    assert len(writes) == 1
+    assert all(client.answer(request) is not None for request in requests)
+
+
+def test_they_have_left_before_a_checkpoint(
+    gateway: MemoryGateway,
+    client: MemoryClient,
+    writes: list[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left = []
+
+    def checkpoint() -> bool:
+        left.append(len(writes))
+        return False
+
+    monkeypatch.setattr(gateway.store, "checkpoint_if_due", checkpoint)
+    send(client)
+    gateway.reactor.turn()
+    assert left == [1]
+
+
+def test_what_is_answered_without_a_commit_is_written_with_the_last_frame_that_came(
+    client: MemoryClient, writes: list[bytes]
+) -> None:
+    client.send_message()
+    client.ask_pull()  # the first one makes the group
+    writes.clear()
+    asked = [client.send(RequestCode.GET_MAX_OFFSET, {"topic": "orders", "queueId": "0"})]
+    assert len(writes) == 1
+    asked.append(client.send(RequestCode.PULL_MESSAGE, client.pull_request()))
+    assert len(writes) == 2
+    assert all(client.answer(request) is not None for request in asked)
+
+
+class Connection:
+    """Counts how often it is to write."""
+
+    def __init__(self) -> None:
+        self.flushed = 0
+
+    def flush(self) -> None:
+        self.flushed += 1
+
+
+def test_outside_of_a_gathering_the_turn_ends_first() -> None:
+    reactor = TurnReactor()  # type: ignore[no-untyped-call]
+    unwritten, connection = Unwritten(reactor), Connection()
+    unwritten.add(connection)
+    assert connection.flushed == 0
+    reactor.turn()
+    assert connection.flushed == 1
+
+
+def test_what_comes_after_an_inner_gathering_is_written_too() -> None:
+    reactor = TurnReactor()  # type: ignore[no-untyped-call]
+    unwritten, first, second = Unwritten(reactor), Connection(), Connection()
+    with unwritten:
+        with unwritten:
+            unwritten.add(first)
+        assert first.flushed == 1
+        unwritten.add(second)
+    assert second.flushed == 1
+    reactor.turn()
+    assert (first.flushed, second.flushed) == (1, 1)
+
+
+def test_an_error_within_keeps_nothing_back() -> None:
+    reactor = TurnReactor()  # type: ignore[no-untyped-call]
+    unwritten, connection = Unwritten(reactor), Connection()
+
+    def fail() -> None:
+        with unwritten:
+            unwritten.add(connection)
+            raise ValueError("within")
+
+    with pytest.raises(ValueError, match="within"):
+        fail()
+    assert connection.flushed == 1

@@ -13,7 +13,7 @@ mark on, which is in `meta` and moves when all before it are in the table or don
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import chain
 
@@ -45,6 +45,12 @@ MARK = b"timers are complete before"
 _SPAN = 6
 """First bytes of a key's due time that neighbours share: those of one span, 65.5 s, are sorted when they move on."""
 
+_NARROW_SPAN = 7
+"""The same where a span has many: 256 ms."""
+
+_MANY = 1_000
+"""Keys of a span, some 0.3 ms to sort, after which those that come are kept by narrow spans."""
+
 _NO_SEQUENCE = b"\xff" * 8
 
 
@@ -58,20 +64,49 @@ class Generation:
         self.heaps: dict[bytes, list[bytes]] = {}
         """For each topic a heap of its keys. The first of each is in the inbox."""
         self._spans: defaultdict[bytes, list[bytes]] = defaultdict(list)
+        self._narrow: dict[bytes, defaultdict[bytes, list[bytes]]] = {}
         self._order: list[bytes] = []
         self._next: list[bytes] = []
+        self._moved_from = b"\xff"
 
     def put(self, topic: bytes, key: bytes) -> bool:
         """Take a key in; whether it is its topic's first now."""
         heap = self.heaps.setdefault(topic, [])
         heappush(heap, key)
-        self._spans[key[:_SPAN]].append(key)
+        span = self._spans[key[:_SPAN]]
+        if len(span) < _MANY:
+            span.append(key)
+        else:
+            self._put_narrow(key)
         return heap[0] is key
+
+    def _put_narrow(self, key: bytes) -> None:
+        spans = self._narrow.get(key[:_SPAN])
+        if spans is None:
+            spans = self._narrow[key[:_SPAN]] = defaultdict(list)
+        spans[key[:_NARROW_SPAN]].append(key)
 
     def first_of(self, topic: bytes) -> bytes:
         """A topic's first key; empty where it has none."""
         heap = self.heaps.get(topic)
         return heap[0] if heap else b""
+
+    def drop_gone(self, topic: bytes, here: Container[bytes]) -> bytes:
+        """Forget a topic's keys before the first that is still in the inbox.
+
+        :returns: that one; empty where there is none.
+        """
+        heap = self.heaps[topic]
+        while heap and heap[0] not in here:
+            if heap[0] >= self._moved_from:
+                # So have all behind it. One by one they would hold up the batch.
+                heap.clear()
+            else:
+                heappop(heap)
+        if heap:
+            return heap[0]
+        del self.heaps[topic]
+        return b""
 
     def set_out(self) -> None:
         """Begin to move on: no other key will come."""
@@ -81,14 +116,29 @@ class Generation:
         """Remove the latest of those that are to move on, in the order of keys; none once all have."""
         spans, found = [self._next], len(self._next)
         while self._order and found < count:
-            span = sorted(self._spans.pop(self._order.pop()))
+            span = self._take_last_span()
             spans.append(span)
             found += len(span)
         if len(spans) > 1:
             self._next = list(chain.from_iterable(reversed(spans)))
         latest = self._next[-count:]
         del self._next[-count:]
+        if latest:
+            self._moved_from = latest[0]
         return latest
+
+    def _take_last_span(self) -> list[bytes]:
+        """The keys of the last span, in order. One that has narrow spans gives way to them."""
+        name = self._order.pop()
+        span = self._spans.pop(name)
+        narrow = self._narrow.pop(name, None)
+        if narrow is None:
+            return sorted(span)
+        for key in span:
+            narrow[key[:_NARROW_SPAN]].append(key)
+        self._spans.update(narrow)
+        self._order += sorted(narrow)
+        return []
 
     @property
     def has_moved(self) -> bool:
@@ -288,16 +338,11 @@ class Inbox:
 
     def _drop_first(self, topic: bytes, key: bytes) -> None:
         """Bring the next key of a topic to the front, when `key` was there."""
-        for heaps in (self._moving.heaps, self._gathering.heaps):
-            heap = heaps.get(topic)
-            if heap is None or heap[0] != key:
+        for generation in (self._moving, self._gathering):
+            if generation.first_of(topic) != key:
                 continue
-            while heap and heap[0] not in self._rows:
-                heappop(heap)
-            if heap:
-                heappush(self._firsts, heap[0])
-            else:
-                del heaps[topic]
+            if first := generation.drop_gone(topic, self._rows):
+                heappush(self._firsts, first)
 
 
 def recover(txn: Reader, tables: Tables, terms_of: TermsOf) -> Iterator[tuple[bytes, bytes]]:

@@ -6,7 +6,15 @@ import random
 
 import pytest
 
-from storage import StorageFullError, Store, abort, find_faults, fire_crowded_out, fire_due
+from storage import (
+    StorageFullError,
+    Store,
+    abort,
+    find_faults,
+    fire_crowded_out,
+    fire_due,
+    inbox,
+)
 from storage.inbox import MARK, MOVED_AT_ONCE
 from tests.storage.folder import Folder
 from tests.storage.sample import (
@@ -59,6 +67,37 @@ def test_timers_move_on_in_steps_the_latest_first(folder: Folder) -> None:
     assert [int(one) for one in pending_ids(store)] == sorted(dues)
     assert fire(store, FOREVER_MS) == count
     assert [int(one) for one in ids_in(store) if one != b"now"] == sorted(dues)
+    folder.check()
+
+
+def test_many_of_one_span_move_on_in_their_order(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that came first are among the others, and some have fired or were aborted meanwhile."""
+    monkeypatch.setattr(inbox, "_MANY", 10)
+    monkeypatch.setattr(inbox, "MOVED_AT_ONCE", 7)
+    count = 400
+    store = folder.open(inbox_size=count)
+    chance = random.Random(3)
+    dues = [*chance.sample(range(60_000, 75_000), count - 1), 200_000]
+    for due_ms in dues:
+        hold(store, Sample(b"%d" % due_ms), due_ms)
+    store.commit()
+    pending = sorted(dues)
+    now_ms = 60_000
+    while pending:
+        if aborted := chance.choice([0, 0, chance.choice(pending)]):
+            abort(store, b"%d" % aborted, 1)
+            pending.remove(aborted)
+        now_ms += 150
+        fire(store, now_ms)
+        pending = [due_ms for due_ms in pending if due_ms > now_ms]
+        assert [int(one) for one in pending_ids(store)] == pending
+        waits = [int.from_bytes(key[:8]) for key, _ in store.inbox.rows()]
+        moved = sorted(set(pending) - set(waits))
+        assert not moved or not waits or max(waits) < moved[0]
+        assert store.next_due() == (pending[0] if pending else None)
+        now_ms = 200_000 if pending == [200_000] else now_ms
     folder.check()
 
 

@@ -101,28 +101,29 @@ class RedoLog:
         for record_end, rows in _records(logs[current], stamp):
             end = record_end
             yield rows
-        has_gap = logs[current].find(stamp, end + _HEADER.size) >= 0
+        has_gap, has_two = logs[current].find(stamp, end + _HEADER.size) >= 0, False
         link = links[1 - current]
         if link is not None and link.before == stamp:
-            has_gap = has_gap or link.size_before != end
-            self.has_two = not has_gap
-        if self.has_two and link is not None:
-            current = 1 - current
-            for record_end, rows in _records(logs[current], link.stamp):
-                end = record_end
-                yield rows
-            has_gap = logs[current].find(link.stamp, end + _HEADER.size) >= 0
+            has_two = link.size_before == end and not has_gap
+            has_gap = not has_two
+            if has_two:
+                current = 1 - current
+                for record_end, rows in _records(logs[current], link.stamp):
+                    end = record_end
+                    yield rows
+                has_gap = logs[current].find(link.stamp, end + _HEADER.size) >= 0
         if end:
             # A process may have died between writing a record and its sync; from now on it is relied on.
             self.sync()
-        self._stamp = b"" if self.has_two else stamp
+        # With two there is more behind the records of this stamp: they are read like this again.
+        self._stamp = b"" if has_two else stamp
         self._current = current
         self.size = end
-        self.has_gap = has_gap
+        self.has_gap, self.has_two = has_gap, has_two
 
     def restart(self, stamp: bytes) -> None:
-        """Begin anew in the other file, whose records the disk's file of LMDB must have: LMDB has all that came since,
-        and this stamp."""
+        """Begin anew in the other file: LMDB has all records, and this stamp. What that file has must not be needed any
+        more: the disk holds the checkpoint before this one."""
         self._follows = {_FOLLOWS: [(self._stamp, self.size.to_bytes(4))]}
         self._stamp = stamp
         self._current = 1 - self._current

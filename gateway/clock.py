@@ -33,7 +33,9 @@ class Clock:
     def stored_ms(self) -> int:
         """The time to note on a message that enters a queue: never less than the one before it, so that a queue can be
         searched by time whatever the wall clock does."""
-        self._last_stored_ms = max(self._last_stored_ms, self.now_ms())
+        now_ms = self.now_ms()
+        if now_ms > self._last_stored_ms:
+            self._last_stored_ms = now_ms
         return self._last_stored_ms
 
     def continue_from(self, stored_ms: int) -> None:

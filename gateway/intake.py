@@ -14,7 +14,7 @@ from gateway.firing import Firing
 from gateway.limits import MAX_DELAY, origin
 from gateway.quotas import Quotas
 from gateway.router import RequestError
-from gateway.topics import DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX, Topic
+from gateway.topics import HALF_TOPIC, Topic
 from gateway.transactions import ADDED_LATER, half_properties, own_immunity_ms
 from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode, SysFlag
@@ -253,7 +253,7 @@ class Intake:
             added = f"{added}{names.UNIQ_KEY}\x01{message_id}\x02"
         properties += added
         debounced = None
-        if names.DEBOUNCE in values and not topic.name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        if names.DEBOUNCE in values and not topic.is_of_group:
             debounced = _debounced(values)
         encoded = properties.encode()
         return _Prepared(topic, message, message_id, properties, encoded, due_ms, debounced)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Final, NoReturn
+from typing import NoReturn
 
 from gateway.config import Config
 from gateway.limits import HELD_BYTES, HELD_MESSAGES, SEND_RATE, Limits, origin, without_own
 from gateway.router import RequestError
 from gateway.setting_values import show_size
-from gateway.topics import DLQ_PREFIX, RETRY_PREFIX, Topic
+from gateway.topics import Topic
 from gateway.wire.codes import ResponseCode
 from storage import Store
-
-_EXEMPT: Final = (RETRY_PREFIX, DLQ_PREFIX)
-"""What consumers send back is not refused: it was accepted before."""
 
 
 class Quotas:
@@ -52,7 +49,8 @@ class Quotas:
         :param replaced: the bytes of each of those that they take the place of; asked only when there is no room.
         :raises RequestError: when they are too many.
         """
-        if topic.name.startswith(_EXEMPT):
+        if topic.is_of_group:
+            # What consumers send back is not refused: it was accepted before.
             return
         own, default = topic.limits, self._default
         if timed:

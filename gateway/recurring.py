@@ -27,7 +27,7 @@ from gateway.recurring_definitions import (
 )
 from gateway.recurring_orders import OWN, Order, illegal, refusing
 from gateway.router import NotFoundError, RequestError
-from gateway.topics import MAX_PREFIXED_NAME, RETRY_PREFIX, Topic, Topics
+from gateway.topics import MAX_PREFIXED_NAME, Topic, Topics
 from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode, SysFlag
 from gateway.wire.messages import MAX_PROPERTIES
@@ -118,7 +118,7 @@ class RecurringMessages:
         """
         name, rule, misfire = order
         _check_name(name)
-        if topic.name.startswith(RETRY_PREFIX):
+        if topic.is_retry:
             raise illegal(f"a message of {topic.name} cannot recur: send it to a topic of your own")
         if message.sys_flag & SysFlag.TRANSACTION_MASK:
             raise illegal("a transaction cannot set a recurring message")

@@ -59,15 +59,22 @@ NOT_FOUND_HELP = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for fu
 
 
 class Topic:
-    """A topic's settings, and its name as the store has it."""
+    """A topic's settings, its name as the store has it, and what each send asks of them.
 
-    __slots__ = ("limits", "name", "settings", "stored_name")
+    `is_retry` is true of a retry topic, and `is_of_group` of that and of a dead-letter topic. Queues of `queues` and
+    above cannot be sent to.
+    """
+
+    __slots__ = ("is_of_group", "is_retry", "limits", "name", "queues", "settings", "stored_name")
 
     def __init__(self, settings: TopicSettings) -> None:
         self.name = settings.topic_name
         self.stored_name = self.name.encode()
         self.settings = settings
         self.limits = limits_of(settings.attributes)
+        self.is_retry = self.name.startswith(RETRY_PREFIX)
+        self.is_of_group = self.name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        self.queues = max(settings.read_queue_nums, settings.write_queue_nums)
 
 
 class Topics:

@@ -205,7 +205,7 @@ class Sending:
         if accepted.replaced:
             self._note_debounce(topic, accepted)
         handle = None
-        if accepted.due_ms is not None and not topic.name.startswith(RETRY_PREFIX):
+        if accepted.due_ms is not None and not topic.is_retry:
             handle = RecallHandle(
                 topic.name, self._config.broker_name, accepted.due_ms, accepted.message_id
             ).encode()
@@ -257,7 +257,7 @@ class Sending:
         :raises RequestError: when the topic has no such queue.
         """
         settings = topic.settings
-        if asked >= max(settings.read_queue_nums, settings.write_queue_nums):
+        if asked >= topic.queues:
             raise RequestError(
                 ResponseCode.INVALID_PARAMETER,
                 f"request queueId[{asked}] is illegal, TopicConfig [topicName={topic.name}, "
@@ -270,7 +270,7 @@ class Sending:
 
     def _retry_or_dead(self, call: Call, topic: Topic, message: NewMessage) -> Topic:
         """Where a message really goes: past its last retry one for a retry topic is dead."""
-        if not topic.name.startswith(RETRY_PREFIX):
+        if not topic.is_retry:
             return topic
         group = self._group(topic.name[len(RETRY_PREFIX) :])
         if message.reconsume_times < _most_retries(call, group):
@@ -289,7 +289,7 @@ class Sending:
 
     def _send_batch(self, call: Call, topic: Topic, queue_id: int) -> None:
         fields: SendMessage = call.fields
-        if topic.name.startswith(RETRY_PREFIX):
+        if topic.is_retry:
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"batch request does not support retry group {topic.name}",
@@ -372,7 +372,7 @@ class Sending:
             level = fields.delay_level or RETRY_LEVEL_BASE + message.reconsume_times
         # The group may have been given more retry queues than its topic was made with.
         queues = max(1, min(group.retry_queue_nums, topic.settings.read_queue_nums))
-        queue_id = 0 if topic.name.startswith(DLQ_PREFIX) else random.randrange(queues)
+        queue_id = random.randrange(queues) if topic.is_retry else 0
         self._intake.accept(
             topic,
             NewMessage(

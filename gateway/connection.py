@@ -63,6 +63,7 @@ class RemotingConnection(Protocol):
         self._malformed = False
         self._unwritten: list[bytes] = []
         self._unwritten_bytes = 0
+        self._has_backlog = False  # whether the transport may have something that is not written
         self._unsent = 0
         self._unfinished = 0
         self._closing = False
@@ -183,18 +184,37 @@ class RemotingConnection(Protocol):
 
     def flush(self) -> None:
         """Write what was sent and not written yet."""
-        if self._unwritten and self.open:
+        if not self._unwritten or not self.open:
+            return
+        if self._layer is not None or self._closing:
             self._write()
-            if self._layer is None and not self._closing:
-                # By itself the transport would first have the reactor poll whether it can be written to.
-                self.transport.doWrite()
+        elif self._has_backlog:
+            self._write()
+            self.transport.doWrite()
+            self._has_backlog = bool(self.transport.dataBuffer)
+        else:
+            self._write_directly()
 
     def _write(self) -> None:
+        """Leave it to the transport, which has the reactor say when the client takes more."""
         if self._unwritten:
-            frames = b"".join(self._unwritten)
-            self._unwritten.clear()
-            self._unwritten_bytes = 0
-            self.transport.write(frames)
+            self._has_backlog = True
+            self.transport.write(self._take_unwritten())
+
+    def _write_directly(self) -> None:
+        """Spare the reactor to poll whether the client takes more: it nearly always does. What it does not take, and
+        the end of the connection, are the transport's affair."""
+        frames = self._take_unwritten()
+        sent = self.transport.writeSomeData(frames)
+        if sent != len(frames):
+            self._has_backlog = True
+            self.transport.write(frames[sent:] if isinstance(sent, int) else frames)
+
+    def _take_unwritten(self) -> bytes:
+        frames = b"".join(self._unwritten)
+        self._unwritten.clear()
+        self._unwritten_bytes = 0
+        return frames
 
     def close(self) -> None:
         """Close once everything that was sent has left; asked again, close at once."""

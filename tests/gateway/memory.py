@@ -114,6 +114,19 @@ class MemoryTransport(StringTransport):
                 self.producer_paused = True
                 self.producer.pauseProducing()
 
+    def writeSomeData(self, data: bytes) -> int | Exception:
+        """Write what the client takes: all of it, or nothing while it does not read. How many bytes, or what ended the
+        connection."""
+        if not self.reads:
+            return 0
+        self.write(data)
+        return len(data)
+
+    @property
+    def dataBuffer(self) -> bytes:
+        """What is not written."""
+        return b"" if self.reads else self.value()  # type: ignore[no-untyped-call]
+
     def doWrite(self) -> None:
         """Written at once."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from twisted.internet.error import ConnectionLost
 
 from gateway.unwritten import Unwritten
 from gateway.wire.codes import RequestCode
@@ -67,6 +68,32 @@ def test_what_is_answered_without_a_commit_is_written_with_the_last_frame_that_c
     asked.append(client.send(RequestCode.PULL_MESSAGE, client.pull_request()))
     assert len(writes) == 2
     assert all(client.answer(request) is not None for request in asked)
+
+
+def test_what_a_client_does_not_take_at_once_comes_later_in_its_order(
+    client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.send_message()
+    tried: list[int] = []
+
+    def take_little(data: bytes) -> int:
+        tried.append(len(data))
+        client.transport.write(data[:10])
+        return 10
+
+    monkeypatch.setattr(client.transport, "writeSomeData", take_little)
+    # The second is left to the transport; by then all is written, so the third is tried again.
+    for tries in (1, 1, 2):
+        client.send_message()
+        assert len(tried) == tries
+
+
+def test_what_cannot_be_written_is_left_to_the_transport(
+    client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.send_message()
+    monkeypatch.setattr(client.transport, "writeSomeData", lambda data: ConnectionLost())
+    client.send_message()
 
 
 class Connection:

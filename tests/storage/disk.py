@@ -29,7 +29,7 @@ PAGE: Final = 4096
 NOT_ON_DISK: Final = ("lock.mdb", "tidegate.lock")
 """What nobody needs after a power cut."""
 
-SURE_TO_BE_NEW: Final = (0.0, 0.1, 0.5, 0.9, 0.97, 1.0)
+NEWNESS: Final = (0.0, 0.1, 0.5, 0.9, 0.97, 1.0)
 """How likely it is that a sector of a file has changed: one of these for each file."""
 
 
@@ -132,7 +132,7 @@ class Disk:
 
 
 def _mixed(states: list[bytes], unit: int, random: Random) -> bytes:
-    newness = random.choice(SURE_TO_BE_NEW)
+    newness = random.choice(NEWNESS)
 
     def choice() -> bytes:
         return random.choice(states[1:] or states) if random.random() < newness else states[0]

@@ -43,13 +43,28 @@ MAX_LOG: Final = 32 << 10
 
 NUMBER: Final = b"batch"
 
-SEEDS: Final = st.integers(0, 1 << 16)
 STEPS: Final = st.sampled_from([None, 0, 1, 2, 3])
 """How far a checkpoint is, where there is one: at the sync of LMDB's file from 1 on, at that of the note from 2 on, and
 at its end from 3 on."""
 
-STARTS: Final = st.lists(st.integers(1, 6), max_size=2)
-"""With which of their syncs the next starts end, the last one first."""
+
+class Cut(NamedTuple):
+    """How the power is cut."""
+
+    way: int
+    """In which the sectors are mixed."""
+    is_copied: bool = False
+    """Whether a backup is made of what is left before anybody opens it."""
+    starts: tuple[int, ...] = ()
+    """With which of their syncs the next starts end, the last one first."""
+
+
+CUTS: Final = st.builds(
+    Cut,
+    st.integers(0, 1 << 16),
+    st.booleans(),
+    st.lists(st.integers(1, 6), max_size=2).map(tuple),
+)
 
 
 class Seen(NamedTuple):
@@ -82,7 +97,7 @@ class PowerCuts(RuleBasedStateMachine):
         self.sure = 0
         """The last of these states that the disk surely holds."""
         self.is_committing = False
-        self.has_copies = False
+        self.is_copied = False
         self.starts: list[int] = []
         self.left: Path | None = None
         """What a power cut has left that came meanwhile."""
@@ -190,28 +205,23 @@ class PowerCuts(RuleBasedStateMachine):
 
     # -- power
 
-    @rule(steps=STEPS, seed=SEEDS, has_copies=st.booleans(), starts=STARTS)
-    def cut_power(
-        self,
-        steps: int | None,
-        seed: int,
-        has_copies: bool = False,
-        starts: list[int] | None = None,
-    ) -> None:
+    @rule(steps=STEPS, cut=CUTS)
+    def cut_power(self, steps: int | None, cut: Cut) -> None:
         """Between two batches."""
         if steps is not None:
             self.work(steps)
-        self.random, self.has_copies, self.starts = Random(seed), has_copies, starts or []
+        self._plan(cut)
         self._cut()
         self._go_on()
 
-    @rule(syncs=st.integers(1, 8), seed=SEEDS, has_copies=st.booleans(), starts=STARTS)
-    def have_power_cut(
-        self, syncs: int, seed: int, has_copies: bool = False, starts: list[int] | None = None
-    ) -> None:
+    @rule(syncs=st.integers(1, 8), cut=CUTS)
+    def have_power_cut(self, syncs: int, cut: Cut) -> None:
         """In the middle of what is done later."""
-        self.random, self.has_copies, self.starts = Random(seed), has_copies, starts or []
+        self._plan(cut)
         self.disk.before_sync(syncs, self._cut)
+
+    def _plan(self, cut: Cut) -> None:
+        self.random, self.is_copied, self.starts = Random(cut.way), cut.is_copied, [*cut.starts]
 
     def _cut(self) -> None:
         self.left = self._new_folder()
@@ -227,7 +237,7 @@ class PowerCuts(RuleBasedStateMachine):
             shutil.rmtree(self.folder.path)
             self.folder = Folder(left)
             self.disk.hold(left)
-            copied = self._pending_in_copy() if self.has_copies else ()
+            copied = self._pending_in_copy() if self.is_copied else ()
             if self.starts:
                 self.disk.before_sync(self.starts.pop(), self._cut)
             first, last = self.bounds
@@ -327,7 +337,7 @@ def test_within_a_checkpoint(cuts: PowerCuts, steps: int) -> None:
         for _ in range(steps):
             cuts.go_on_with_checkpoint()
             cuts.work()
-        cuts.cut_power(None, way, has_copies=True)
+        cuts.cut_power(None, Cut(way, is_copied=True))
 
 
 @pytest.mark.parametrize("syncs", range(1, 5))
@@ -337,7 +347,7 @@ def test_while_a_checkpoint_waits_for_the_one_before(
 ) -> None:
     for way in WAYS:
         cuts.work(0)
-        cuts.have_power_cut(syncs, way)
+        cuts.have_power_cut(syncs, Cut(way))
         if is_full:
             cuts.store_batch(1, 0, MAX_LOG, 0, [], 0, 0)
         else:
@@ -348,7 +358,7 @@ def test_while_a_checkpoint_waits_for_the_one_before(
 def test_within_a_start(cuts: PowerCuts, syncs: int) -> None:
     for way in WAYS:
         cuts.work(0)
-        cuts.cut_power(None, way, starts=[1, syncs])
+        cuts.cut_power(None, Cut(way, starts=(1, syncs)))
 
 
 @pytest.mark.parametrize("steps", [None, 0, 1, 2, 3])
@@ -358,7 +368,7 @@ def test_after_a_kill(cuts: PowerCuts, steps: int | None, then: int | None) -> N
     for way in WAYS:
         cuts.work()
         cuts.kill_and_start(steps, sync=not cuts.sync)
-        cuts.cut_power(then, way)
+        cuts.cut_power(then, Cut(way))
 
 
 @pytest.mark.parametrize("name", [DATA_FILE, NOTE_FILE])
@@ -370,7 +380,7 @@ def test_after_a_sync_that_failed(cuts: PowerCuts, name: str) -> None:
         for refused in (cuts.make_checkpoint, cuts.work):
             with pytest.raises(RestartNeededError):
                 refused()
-        cuts.cut_power(None, way)
+        cuts.cut_power(None, Cut(way))
 
 
 @pytest.mark.parametrize("version", [None, 4])

@@ -100,13 +100,12 @@ class PowerCuts(RuleBasedStateMachine):
         self.is_copied = False
         self.starts: list[int] = []
         self.left: Path | None = None
-        """What a power cut has left that came meanwhile."""
+        """What a power cut has left that has just come."""
         self.bounds = (0, 0)
-        """In which of the states that can be."""
+        """The first and the last of the states that this can be in."""
 
     @initialize(sync=st.booleans(), inbox_size=st.sampled_from([1, 3, INBOX_SIZE]))
     def begin(self, sync: bool, inbox_size: int) -> None:
-        self.sync = sync
         self.inbox_size = inbox_size
         self._start(0, sync)
 
@@ -259,7 +258,9 @@ class PowerCuts(RuleBasedStateMachine):
         check(self.store)
         del self.states[found + 1 :]
         self.sure = found
-        self.sync = sync
+        if self.left is None:
+            # Else what is left is what the process before had written.
+            self.sync = sync
 
     def _kill(self) -> None:
         """Leave the store as a process does that is killed."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from zlib import crc32
@@ -47,7 +48,10 @@ class Durable:
         self._thread = ThreadPoolExecutor(1, "durable")
         self._last: Future[None] = Future()
         self._last.set_result(None)
-        # A process may have died between writing a note and its sync.
+        # A process may have died between writing a note and its sync, or its sync have failed, and then a kernel may
+        # take for written what is not. A full disk that is written to in other places only keeps what it has.
+        with suppress(OSError):
+            os.pwrite(self._note, os.pread(self._note, 2 * _PLACE, 0), 0)
         os.fdatasync(self._note)
         states = read_states(self._data)
         if _noted(self._note) != states[newest_of(states)]:

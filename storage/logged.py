@@ -23,8 +23,12 @@ from storage.redo_log import MAX_LOG, STAMP, Row, new_stamp
 CHECKPOINT_BYTES: Final = 12 << 20
 """Bytes of the log after which a checkpoint is due."""
 
-CHECKPOINT_ROWS: Final = 40_000
-"""Rows after which one is due: each may be on a page of its own, which the transaction holds in memory until then."""
+CHECKPOINT_ROWS: Final = 12_000
+"""Rows after which one is due, some 2 ms of writing."""
+
+MOST_ROWS: Final = 40_000
+"""Rows after which it waits for the disk, which may not have the one before yet: each row may be on a page of its own,
+which the transaction holds in memory until then."""
 
 CHECKPOINT_SECONDS: Final = 1.0
 """Time after the first batch since the last one. Other processes see what the last checkpoint left."""
@@ -184,7 +188,7 @@ class LoggedTransaction:
             or self._rows >= CHECKPOINT_ROWS
             or now - self._since >= CHECKPOINT_SECONDS
         )
-        return is_time and not durable.is_busy
+        return is_time and (not durable.is_busy or self._rows >= MOST_ROWS)
 
     def checkpoint(self) -> None:
         """Have LMDB hold everything, with what the batch has changed so far.

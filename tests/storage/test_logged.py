@@ -374,6 +374,23 @@ def test_what_is_stored_while_the_disk_takes_its_time(folder: Folder, slow_disk:
     after.check()
 
 
+def test_pages_in_memory_are_bounded_though_the_disk_takes_its_time(
+    folder: Folder, slow_disk: Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint then waits for the one before."""
+    monkeypatch.setattr(logged, "MOST_ROWS", 60)
+    store = folder.open()
+    slow_disk.clear()
+    hold_one(store, b"a")
+    assert store.checkpoint_if_due()
+    hold_all(store, numbered(20), 1_000)
+    assert not store.checkpoint_if_due()
+    hold_all(store, numbered(20), 1_000)
+    assert store._txn.is_due
+    slow_disk.set()
+    assert store.checkpoint_if_due()
+
+
 def test_lmdb_that_has_given_up(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     store = folder.open()
     hold_one(store, b"a")

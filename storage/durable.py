@@ -14,7 +14,7 @@ import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from storage.disk import sync
@@ -115,8 +115,8 @@ def transaction_ahead(folder: Path) -> int | None:
 
     While a gateway serves that is so for some milliseconds after each checkpoint.
     """
-    page = _page_ahead(folder)
-    return None if page is None else transaction_of(_read(folder)[1][page])
+    ahead = _ahead(folder)
+    return None if ahead is None else transaction_of(ahead.state)
 
 
 def go_back(folder: Path) -> None:
@@ -124,18 +124,26 @@ def go_back(folder: Path) -> None:
 
     :raises OSError: when it cannot be written.
     """
-    page = _page_ahead(folder)
-    if page is not None:
-        put_back(folder, page)
+    ahead = _ahead(folder)
+    if ahead is not None:
+        put_back(folder, ahead.page)
 
 
-def _page_ahead(folder: Path) -> int | None:
+class _Ahead(NamedTuple):
+    """A state that the disk is not known to hold, and the meta page that speaks of it."""
+
+    page: int
+    state: bytes
+
+
+def _ahead(folder: Path) -> _Ahead | None:
     noted, states = _read(folder)
     if not noted or not states:
         return None
     newest = newest_of(states)
     # A note that knows neither of them is about another file: a copy was put in its place.
-    return newest if noted == states[1 - newest] != states[newest] else None
+    is_ahead = noted == states[1 - newest] != states[newest]
+    return _Ahead(newest, states[newest]) if is_ahead else None
 
 
 def _read(folder: Path) -> tuple[bytes, list[bytes]]:

@@ -51,3 +51,17 @@ def gateway(make_gateway: MakeGateway) -> MemoryGateway:
 def client(gateway: MemoryGateway) -> MemoryClient:
     """A connection to it."""
     return gateway.connect()
+
+
+@pytest.fixture
+def writes(client: MemoryClient, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What is written to the client from now on, by call."""
+    written: list[bytes] = []
+    write = client.transport.write
+
+    def note(data: bytes) -> None:
+        written.append(data)
+        write(data)
+
+    monkeypatch.setattr(client.transport, "write", note)
+    return written

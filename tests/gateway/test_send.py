@@ -124,16 +124,8 @@ class TestAccepted:
         assert len(client.take()) == 1
 
     def test_answers_of_one_turn_leave_in_one_write(
-        self, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+        self, client: MemoryClient, writes: list[bytes]
     ) -> None:
-        writes: list[bytes] = []
-        write = client.transport.write
-
-        def noted(data: bytes) -> None:
-            writes.append(data)
-            write(data)
-
-        monkeypatch.setattr(client.transport, "write", noted)
         for _ in range(5):
             client.send(RequestCode.SEND_MESSAGE_V2, client.send_fields(), b"hello")
         assert len(client.take()) == 5

@@ -10,20 +10,6 @@ from gateway.wire.codes import RequestCode
 from tests.gateway.memory import MemoryClient, MemoryGateway, TurnReactor
 
 
-@pytest.fixture
-def writes(client: MemoryClient, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """What is written to the client from now on, by call."""
-    written: list[bytes] = []
-    write = client.transport.write
-
-    def note(data: bytes) -> None:
-        written.append(data)
-        write(data)
-
-    monkeypatch.setattr(client.transport, "write", note)
-    return written
-
-
 def send(client: MemoryClient) -> int:
     """Send a message without waiting; the request's number."""
     return client.send(RequestCode.SEND_MESSAGE_V2, client.send_fields(), b"body")

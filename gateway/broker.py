@@ -91,4 +91,6 @@ class Broker:
     def topics_consumed_by(self, group: str) -> list[str]:
         """The topics that a group has progress in."""
         name = group.encode()
-        return sorted({topic.decode() for one, topic, _, _ in self.store.offsets() if one == name})
+        return sorted(
+            {topic.decode() for one, topic, _, _ in self.store.progress.rows() if one == name}
+        )

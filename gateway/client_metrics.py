@@ -125,7 +125,7 @@ def _lag(broker: Broker, group: ConsumerGroup, topic: Topic, now_ms: int) -> _La
     behind = 0
     earliest_ms: int | None = None
     for number in range(topic.settings.write_queue_nums):
-        offset = store.offset(group.name.encode(), topic.stored_name, number)
+        offset = store.progress.get(group.name.encode(), topic.stored_name, number)
         if offset is None:
             continue
         queue = store.queue(topic.stored_name, number)

@@ -117,8 +117,8 @@ class Housekeeping:
 
     def _tidy(self) -> None:
         # Not with every commit: each pull tells how far its consumer is.
-        if self._broker.store.has_changed_offsets:
-            self._broker.store.include_progress()
+        if self._broker.store.progress.has_changes:
+            self._broker.store.progress.include()
             self._broker.committer.change()
         self._broker.committer.checkpoint()
         self._broker.clock.watch()

@@ -24,7 +24,7 @@ from gateway.limits import ATTRIBUTES
 from gateway.meter import Distribution
 from gateway.wire.messages import decode_message
 from recording.writer import Counts
-from storage import count_overdue, count_soon
+from storage import count_overdue, count_soon, usage_of
 
 SNAPSHOT_BOUNDS = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)
 """Seconds from now (TimerMetrics)."""
@@ -221,7 +221,7 @@ class BrokerCollector(Collector):
         )
 
     def _storage(self) -> Iterator[Metric]:
-        usage = self._broker.store.usage()
+        usage = usage_of(self._broker.store)
         rows = (
             ("tidegate_lmdb_size_bytes", "Size of the data file", usage.size),
             ("tidegate_lmdb_used_bytes", "Of it, what holds rows", usage.used),

@@ -122,7 +122,7 @@ class PopQueues:
         name = queue.topic.decode()
         if take_reset:
             self._broker.resets.take(group, name, queue.number)
-        offset = self._store.offset(group.encode(), queue.topic, queue.number)
+        offset = self._store.progress.get(group.encode(), queue.topic, queue.number)
         if offset is None:
             newest = init_mode == FROM_NEWEST and one.kind == NORMAL and queue.first > 0
             return max(queue.first, queue.visible - 1) if newest else queue.first

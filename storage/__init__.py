@@ -82,8 +82,9 @@ from storage.rescheduling import (
 )
 from storage.retention import remove_expired, remove_topic
 from storage.soon import count_overdue, count_soon
-from storage.store import Growth, Store, Usage
+from storage.store import Growth, Store
 from storage.timeline import Columns, count_due, due_range
+from storage.usage import Usage, usage_of
 
 __all__ = [
     "DATA_FILE",
@@ -178,4 +179,5 @@ __all__ = [
     "take_due_pops",
     "take_half",
     "take_pop",
+    "usage_of",
 ]

@@ -93,7 +93,7 @@ class PausedTopics:
             else:
                 txn.put(topic, PAUSE_VALUE.pack(*pause), db=self._tables.paused)
 
-    def committed(self) -> None:
+    def commit(self) -> None:
         """The batch is stored."""
         self._before.clear()
 

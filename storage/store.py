@@ -26,21 +26,18 @@ from storage.inbox import INBOX_SIZE, MARK, Inbox, recover
 from storage.inbox_copy import has_copy, read_copy, write_copy
 from storage.keys import (
     MAX_KEY,
-    MAX_OFFSET_NAMES,
     NOT_TIMED,
     QUEUE_COLUMNS,
     TIMER_VALUE,
-    U64,
     TermsOf,
     key_prefix,
-    offset_key,
     pack_u64,
-    split_offset_key,
     split_timer_key,
     term,
 )
 from storage.logged import LoggedTransaction
 from storage.paused import PausedTopics
+from storage.progress import Progress
 from storage.queues import Page, Queue, offset_at, open_queue, read_page, row_at
 from storage.reader import Reader
 from storage.timers import earlier
@@ -53,26 +50,8 @@ NEXT_SEQUENCE = b"next sequence"
 """Name in `meta`: the sequence that follows the last one given out, noted whenever messages are
 removed."""
 
-META_PAGES = 2
-"""Pages at the beginning of the file that LMDB keeps for itself."""
-
 NOTE = b"note "
 """Names in `meta` that begin so are the caller's own, from `put_note`."""
-
-
-class Usage(NamedTuple):
-    """What a data folder takes up: bytes, and numbers of rows.
-
-    `free` is what holds no row: pages that can be used again, and the list of them.
-    """
-
-    size: int
-    used: int
-    free: int
-    map_size: int
-    disk_free: int
-    messages: int
-    halves: int
 
 
 class Growth(NamedTuple):
@@ -133,9 +112,6 @@ class Store:
         self.tables = self.environment.tables
         self.terms_of = terms_of
         self._queues: dict[tuple[bytes, int], Queue] = {}
-        self._offsets: dict[tuple[bytes, bytes, int], int] = {}
-        self._changed_offsets: set[tuple[bytes, bytes, int]] = set()
-        self._includes_progress = False
         self.timed: Counter[bytes] = Counter()
         """Messages taken in for later since the store was opened, by topic."""
         self.fired: Counter[bytes] = Counter()
@@ -161,8 +137,7 @@ class Store:
         """Take into memory what is not read from the tables each time."""
         txn, tables = self._txn, self.tables
         self._next_sequence = self._committed_sequence = _first_free_sequence(txn, tables)
-        for key, value in txn.cursor(db=tables.offsets):
-            self._offsets[split_offset_key(key)] = U64.unpack(value)[0]
+        self.progress = Progress(txn, tables)
         self.paused = PausedTopics(txn, tables)
         copied = not self.environment.log.size and self._has_inbox_copy()
         rows = read_copy(txn, tables) if copied else recover(txn, tables, self.terms_of)
@@ -185,7 +160,6 @@ class Store:
         self._fired: Counter[bytes] = Counter()
         self._grown: dict[Queue, set[int]] = {}
         self._shortened: dict[Queue, int] = {}
-        self._advanced: dict[tuple[bytes, bytes, int], int | None] = {}
 
     # -- what is written: every call joins the batch
 
@@ -342,52 +316,6 @@ class Store:
         self._shortened.setdefault(queue, queue.first)
         queue.first = first
 
-    def set_offset(self, group: bytes, topic: bytes, queue: int, offset: int) -> None:
-        """Note a consumer group's progress. It is known at once, and on disk once `include_progress` made it a part of
-        a batch, or `close` did.
-
-        :raises ValueError: when queue or offset is negative or too large, or a name too long: such
-            progress could never be stored, and would fail every batch that it is part of.
-        """
-        place = (group, topic, queue)
-        if self._offsets.get(place) != offset:
-            if not (0 <= queue < 1 << 32 and 0 <= offset < 1 << 63):
-                raise ValueError(f"queue {queue} offset {offset} is not a place in a queue")
-            if len(group) + len(topic) > MAX_OFFSET_NAMES or b"\0" in group + topic:
-                raise ValueError(f"group {group!r} or topic {topic!r} is not a name")
-            self._offsets[place] = offset
-            self._changed_offsets.add(place)
-
-    def advance(self, group: bytes, topic: bytes, queue: int, offset: int) -> None:
-        """Note a group's progress as a part of the batch: unlike that of `set_offset` it is taken
-        back when the batch is refused, with what would have told of the messages before it.
-
-        :raises ValueError: as from `set_offset`.
-        """
-        place = (group, topic, queue)
-        before = self._offsets.get(place)
-        self.set_offset(group, topic, queue, offset)
-        self._advanced.setdefault(place, before)
-
-    def include_progress(self) -> None:
-        """Make consumers' progress a part of the batch, as far as the disk does not hold it and up to the commit; that
-        of a batch that is refused becomes a part of the next one."""
-        self._includes_progress = bool(self._changed_offsets)
-
-    def forget_offsets(self, group: bytes) -> None:
-        """Drop a consumer group's progress in all topics."""
-        for place in [place for place in self._offsets if place[0] == group]:
-            del self._offsets[place]
-            self._changed_offsets.add(place)
-        self.include_progress()
-
-    def forget_topic_offsets(self, topic: bytes) -> None:
-        """Drop all consumer groups' progress in a topic."""
-        for place in [place for place in self._offsets if place[1] == topic]:
-            del self._offsets[place]
-            self._changed_offsets.add(place)
-        self.include_progress()
-
     @in_batch
     def put_note(self, name: bytes, value: bytes) -> None:
         """Store a small value of the caller's under a name."""
@@ -422,18 +350,13 @@ class Store:
 
     @property
     def has_changes(self) -> bool:
-        """Whether `commit` has anything to write. Progress that is only noted is nothing yet: `include_progress`."""
+        """Whether `commit` has anything to write. Progress that is only noted is nothing yet."""
         return (
             self._is_open
             or bool(self._messages)
-            or self._includes_progress
+            or self.progress.is_included
             or self._failure is not None
         )
-
-    @property
-    def has_changed_offsets(self) -> bool:
-        """Whether consumers' progress is known that is not on disk yet."""
-        return bool(self._changed_offsets)
 
     @property
     def batch_bytes(self) -> int:
@@ -453,8 +376,7 @@ class Store:
             self._move_timers(txn)
             self.held.write(txn)
             self.paused.write(txn)
-            places = self._changed_offsets if self._includes_progress else set(self._advanced)
-            self._put_offsets(txn, places)
+            self.progress.write(txn)
             begun = perf_counter()
             txn.commit()
             self.write_seconds = perf_counter() - begun
@@ -464,13 +386,12 @@ class Store:
             if failure is error:
                 raise
             raise failure from error
-        self._changed_offsets -= places
-        self._includes_progress = False
         self.timed.update(self._timed)
         self.fired.update(self._fired)
         self.held.commit()
         self.inbox.commit(self._changes)
-        self.paused.committed()
+        self.paused.commit()
+        self.progress.commit()
         self._committed_sequence = self._next_sequence
         for queue, _, _ in grown:
             queue.visible = queue.next
@@ -505,15 +426,11 @@ class Store:
             queue.next = queue.visible
         for queue, first in self._shortened.items():
             queue.first = first
-        for place, before in self._advanced.items():
-            if before is None:
-                self._offsets.pop(place, None)
-            else:
-                self._offsets[place] = before
         self._next_sequence = self._committed_sequence
         self.inbox.abandon()
         self.held.abandon()
         self.paused.abandon()
+        self.progress.abandon()
         self._new_batch()
 
     def reopen(self) -> None:
@@ -561,16 +478,6 @@ class Store:
             self.held.count_timer(topic, due_ms, 1, TIMER_VALUE.unpack(value)[2])
         if moved:
             txn.put_all(moved, db=self.tables.timers)
-
-    def _put_offsets(
-        self, txn: LoggedTransaction, places: AbstractSet[tuple[bytes, bytes, int]]
-    ) -> None:
-        for place in places:
-            offset = self._offsets.get(place)
-            if offset is None:
-                txn.delete(offset_key(*place), db=self.tables.offsets)
-            else:
-                txn.put(offset_key(*place), pack_u64(offset), db=self.tables.offsets)
 
     # -- checkpoints: see `logged`
 
@@ -644,15 +551,6 @@ class Store:
         earliest = earlier(cursor.key(), self.inbox.first())
         return int.from_bytes(earliest[:8]) if earliest else None
 
-    def offset(self, group: bytes, topic: bytes, queue: int) -> int | None:
-        """A consumer group's progress in a queue; None where it has none."""
-        return self._offsets.get((group, topic, queue))
-
-    def offsets(self) -> Iterator[tuple[bytes, bytes, int, int]]:
-        """All consumers' progress: group, topic, queue, offset."""
-        for (group, topic, queue), offset in self._offsets.items():
-            yield group, topic, queue, offset
-
     def topics(self) -> list[tuple[bytes, bytes]]:
         """All topics with their settings."""
         return list(self._txn.cursor(db=self.tables.topics))
@@ -669,23 +567,6 @@ class Store:
     def held_totals(self) -> Mapping[bytes, int]:
         """How many messages of each topic have not fired, without those that have none."""
         return self.held.messages
-
-    def usage(self) -> Usage:
-        """What the data folder takes up; it costs no reading of rows."""
-        info = self.environment.lmdb.info()
-        txn = self._txn
-        stats = [txn.stat(), *(txn.stat(table) for table in self.tables)]
-        messages = txn.stat(self.tables.messages)["entries"]
-        halves = txn.stat(self.tables.halves)["entries"]
-        pages = sum(
-            stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats
-        )
-        page_size = stats[0]["psize"]
-        size = (info["last_pgno"] + 1) * page_size
-        used = (META_PAGES + pages) * page_size
-        free = max(0, size - used)
-        disk_free = self.environment.disk_free()
-        return Usage(size, used, free, info["map_size"], disk_free, messages, halves)
 
     def open_queues(self) -> Iterable[Queue]:
         """The queues that this process has seen so far."""
@@ -724,7 +605,7 @@ class Store:
         """Write consumers' progress, sync, and close the folder, which is closed even if that
         fails."""
         try:
-            self.include_progress()
+            self.progress.include()
             if self.has_changes:
                 self.commit()
             if self.environment.log.size:

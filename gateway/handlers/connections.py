@@ -88,7 +88,9 @@ class Connections:
         fields: QueryTopicConsumers = call.fields
         name = fields.topic.encode()
         groups = {
-            group.decode() for group, topic, _, _ in self._broker.store.offsets() if topic == name
+            group.decode()
+            for group, topic, _, _ in self._broker.store.progress.rows()
+            if topic == name
         }
         groups |= {
             group.name

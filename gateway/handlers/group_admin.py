@@ -72,7 +72,7 @@ class GroupAdmin:
         self._broker.orders.forget_group(fields.group_name)
         if fields.clean_offset:
             self._broker.resets.forget(fields.group_name)
-            self._broker.store.forget_offsets(fields.group_name.encode())
+            self._broker.store.progress.forget_group(fields.group_name.encode())
         self._answer_on_disk(call)
 
     def _put(self, settings: GroupSettings) -> None:

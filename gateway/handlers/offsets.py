@@ -30,7 +30,7 @@ class Offsets:
         whatever the client was set to; else, and where it never held one, the client decides
         (ConsumerManageProcessor.queryConsumerOffset)."""
         fields: QueryConsumerOffset = call.fields
-        offset = self._store.offset(
+        offset = self._store.progress.get(
             fields.consumer_group.encode(), fields.topic.encode(), fields.queue_id
         )
         if offset is None:
@@ -68,7 +68,7 @@ class Offsets:
             # group has consumed then.
             call.answer()
             return
-        self._store.set_offset(
+        self._store.progress.note(
             fields.consumer_group.encode(),
             fields.topic.encode(),
             fields.queue_id,

@@ -36,7 +36,7 @@ class OrderedPops:
         self._orders.acknowledge(place, offset)
         topic = place.topic.encode()
         if not self._broker.resets.waits(*place):
-            self._store.advance(place.group.encode(), topic, place.queue, pop.next_offset)
+            self._store.progress.advance(place.group.encode(), topic, place.queue, pop.next_offset)
         if not pop.blocks(None, self._broker.clock.now_ms()):
             self._wake(place)
 
@@ -64,7 +64,7 @@ class OrderedPops:
             self._wake(place)
 
     def _progress(self, place: Place) -> int:
-        stored = self._store.offset(place.group.encode(), place.topic.encode(), place.queue)
+        stored = self._store.progress.get(place.group.encode(), place.topic.encode(), place.queue)
         return -1 if stored is None else stored
 
     def _wake(self, place: Place) -> None:

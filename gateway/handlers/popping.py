@@ -177,7 +177,7 @@ class Popping:
                 behind = begin if fields.order and page.messages else offset
                 if behind != begin or (fields.order and page.messages):
                     group = fields.consumer_group.encode()
-                    self._store.advance(group, queue.topic, queue.number, behind)
+                    self._store.progress.advance(group, queue.topic, queue.number, behind)
             rest += max(0, queue.visible - offset)
         return Found(records, places, rest, counts)
 

@@ -87,7 +87,7 @@ class GroupProgress:
         spans = []
         for number in range(topic.settings.write_queue_nums):
             queue = self._store.queue(topic.stored_name, number)
-            offset = self._store.offset(group, topic.stored_name, number) or 0
+            offset = self._store.progress.get(group, topic.stored_name, number) or 0
             oldest_ms = self._stored_ms(queue, queue.first)
             consumed_ms = self._stored_ms(queue, offset - 1) if offset > 0 else oldest_ms
             next_ms = self._stored_ms(queue, max(offset, queue.first))
@@ -106,7 +106,7 @@ class GroupProgress:
         """The progress of all groups (43)."""
         topics: dict[str, list[str]] = {}
         offsets: dict[str, dict[int, int]] = {}
-        for stored_group, stored_topic, number, offset in self._store.offsets():
+        for stored_group, stored_topic, number, offset in self._store.progress.rows():
             group, topic = stored_group.decode(), stored_topic.decode()
             known = topics.setdefault(group, [])
             if topic not in known:
@@ -147,8 +147,10 @@ class GroupProgress:
             self._broker.resets.assign(fields.group, topic.name, queue.number, offset)
             self._broker.orders.forget([Place(fields.group, topic.name, queue.number)])
             self._broker.stats.moved(topic.name, fields.group, queue.number, offset)
-            self._store.set_offset(fields.group.encode(), topic.stored_name, queue.number, offset)
-        self._store.include_progress()
+            self._store.progress.note(
+                fields.group.encode(), topic.stored_name, queue.number, offset
+            )
+        self._store.progress.include()
         body = encode_offsets_by_queue(
             (self._broker.message_queue(topic.name, queue.number), offset)
             for queue, offset in targets
@@ -182,12 +184,12 @@ class GroupProgress:
         )
         for topic in topics:
             for number in range(topic.settings.read_queue_nums):
-                offset = self._store.offset(source, topic.stored_name, number)
+                offset = self._store.progress.get(source, topic.stored_name, number)
                 if offset is not None:
-                    self._store.set_offset(
+                    self._store.progress.note(
                         fields.dest_group.encode(), topic.stored_name, number, offset
                     )
-        self._store.include_progress()
+        self._store.progress.include()
         self._broker.committer.answer(call, call.encode())
 
     def _consumed(self, group: str, names: Iterable[str]) -> list[Topic]:
@@ -203,7 +205,7 @@ class GroupProgress:
         progress = []
         for number in range(topic.settings.read_queue_nums):
             queue = self._store.queue(topic.stored_name, number)
-            offset = self._store.offset(group.encode(), topic.stored_name, number) or 0
+            offset = self._store.progress.get(group.encode(), topic.stored_name, number) or 0
             progress.append(
                 Progress(
                     self._broker.message_queue(topic.name, number),

@@ -97,7 +97,7 @@ class Pulling:
         if self._broker.resets.offsets and self.answer_reset(call, queue):
             return
         if fields.sys_flag & PullSysFlag.COMMIT_OFFSET and fields.commit_offset >= 0:
-            self._store.set_offset(
+            self._store.progress.note(
                 fields.consumer_group.encode(), queue.topic, queue.number, fields.commit_offset
             )
         offset = fields.queue_offset

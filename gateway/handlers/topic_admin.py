@@ -134,7 +134,7 @@ class TopicAdmin:
             raise RequestError(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
         self._refuse_system_topic(fields.topic)
         self._topics.delete(fields.topic)
-        self._broker.store.forget_topic_offsets(fields.topic.encode())
+        self._broker.store.progress.forget_topic(fields.topic.encode())
         self._broker.orders.forget_topic(fields.topic)
         self._broker.recurring.forget_topic(fields.topic)
         self._broker.stats.forget_topic(fields.topic)

@@ -190,7 +190,7 @@ class Messages:
             return []
         topic = message.topic.encode()
         receivers = []
-        for group, group_topic, queue, offset in self._broker.store.offsets():
+        for group, group_topic, queue, offset in self._broker.store.progress.rows():
             if group_topic != topic or queue != message.queue_id:
                 continue
             name = group.decode()

@@ -13,6 +13,7 @@ from gateway.broker import Broker
 from gateway.meter import Distribution
 from gateway.permissions import GET
 from gateway.web.endpoints import Asker, Shown
+from storage import usage_of
 
 
 class Status(Shown):
@@ -110,7 +111,7 @@ class Overview:
         """How fast messages come and go, how late they fire, and what the disk has."""
         broker = self._broker
         asker.check(Need(Resource("Cluster", broker.config.cluster_name), GET))
-        stats, meter, usage = broker.stats, broker.committer.meter, broker.store.usage()
+        stats, meter, usage = broker.stats, broker.committer.meter, usage_of(broker.store)
         now_ms, due_ms = broker.clock.now_ms(), broker.firing.next_due_ms
         return Rates(
             at_ms=now_ms,

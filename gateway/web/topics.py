@@ -153,7 +153,7 @@ class Listings:
     def list_groups(self, asker: Asker, query: ListQuery) -> GroupList:
         """Consumer groups, with who is online and how far they are."""
         consumed: dict[str, dict[str, dict[int, int]]] = {}
-        for group, topic, queue, offset in self._broker.store.offsets():
+        for group, topic, queue, offset in self._broker.store.progress.rows():
             offsets = consumed.setdefault(group.decode(), {}).setdefault(topic.decode(), {})
             offsets[queue] = offset
         names = {settings.group_name for settings in self._broker.groups}

@@ -145,11 +145,11 @@ def test_goes_on_after_an_error(
     client.pull(group="g")
     ext = {"consumerGroup": "g", "topic": "orders", "queueId": "0", "commitOffset": "1"}
     client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
-    assert gateway.store.has_changed_offsets
+    assert gateway.store.progress.has_changes
     monkeypatch.setattr(Environment, "disk_free", lambda _: 0)
     gateway.advance(1_000)
     assert client.send_message().code == ResponseCode.SERVICE_NOT_AVAILABLE
-    assert not gateway.store.has_changed_offsets
+    assert not gateway.store.progress.has_changes
 
 
 def test_nothing_is_left_to_do_after_a_stop(gateway: MemoryGateway) -> None:

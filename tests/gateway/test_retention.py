@@ -7,6 +7,7 @@ import pytest
 from gateway import housekeeping
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.messages import parse_offset_msg_id
+from storage import usage_of
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies
 
@@ -150,7 +151,7 @@ class TestSteps:
             client.send(RequestCode.SEND_MESSAGE_V2, client.send_fields("busy"), b"x")
             gateway.reactor.turn()
             gateway.reactor.rightNow += 0.05
-            now_left = gateway.store.usage().messages - number - 1
+            now_left = usage_of(gateway.store).messages - number - 1
             removed.append(left - now_left)
             left = now_left
         assert max(removed) == 100

@@ -350,13 +350,13 @@ class TestFull:
     def test_the_file_cannot_grow_and_consumers_keep_their_progress(
         self, store: Store, folder: Folder
     ) -> None:
-        store.set_offset(b"g", TOPIC, 0, 7)
+        store.progress.note(b"g", TOPIC, 0, 7)
         with nothing_more_fits(folder):
             self.too_much(store)
             with pytest.raises(StorageError):
                 store.commit()
-        assert store.offset(b"g", TOPIC, 0) == 7
-        assert folder.open().offset(b"g", TOPIC, 0) == 7
+        assert store.progress.get(b"g", TOPIC, 0) == 7
+        assert folder.open().progress.get(b"g", TOPIC, 0) == 7
 
 
 @pytest.mark.parametrize("table", ["offsets", "paused", "totals"])

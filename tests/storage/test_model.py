@@ -344,19 +344,19 @@ class StoreAndModel(RuleBasedStateMachine):
         offset=st.integers(0, 5),
     )
     def note_progress(self, group: bytes, topic: bytes, queue: int, offset: int) -> None:
-        self.store.set_offset(group, topic, queue, offset)
+        self.store.progress.note(group, topic, queue, offset)
         self.progress[group, topic, queue] = offset
 
     @rule(group=st.sampled_from(GROUPS))
     def forget_progress(self, group: bytes) -> None:
-        self.store.forget_offsets(group)
+        self.store.progress.forget_group(group)
         self.progress = {place: at for place, at in self.progress.items() if place[0] != group}
-        self.includes_progress = self.store.has_changed_offsets
+        self.includes_progress = self.store.progress.has_changes
 
     @rule()
     def include_progress(self) -> None:
-        self.store.include_progress()
-        self.includes_progress = self.store.has_changed_offsets
+        self.store.progress.include()
+        self.includes_progress = self.store.progress.has_changes
 
     # -- the batch's end
 
@@ -502,7 +502,7 @@ class StoreAndModel(RuleBasedStateMachine):
             topic = world.messages[sequence].message.topic
             held[topic] = held.get(topic, 0) + 1
         assert store.held_totals() == held
-        progress = {(group, topic, queue): at for group, topic, queue, at in store.offsets()}
+        progress = {(group, topic, queue): at for group, topic, queue, at in store.progress.rows()}
         assert progress == self.progress
 
     def _compare_queue(self, topic: bytes, number: int) -> None:

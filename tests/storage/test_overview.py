@@ -31,16 +31,16 @@ def test_a_note_cannot_harm_the_stores_own_names(folder: Folder) -> None:
 
 def test_a_topics_progress_is_forgotten_for_all_groups(folder: Folder) -> None:
     store = folder.open()
-    store.set_offset(b"g1", b"gone", 0, 5)
-    store.set_offset(b"g2", b"gone", 1, 6)
-    store.set_offset(b"g1", b"kept", 0, 7)
-    store.include_progress()
+    store.progress.note(b"g1", b"gone", 0, 5)
+    store.progress.note(b"g2", b"gone", 1, 6)
+    store.progress.note(b"g1", b"kept", 0, 7)
+    store.progress.include()
     store.commit()
-    store.forget_topic_offsets(b"gone")
+    store.progress.forget_topic(b"gone")
     store.commit()
     expected = [(b"g1", b"kept", 0, 7)]
-    assert list(store.offsets()) == expected
-    assert list(folder.open().offsets()) == expected
+    assert list(store.progress.rows()) == expected
+    assert list(folder.open().progress.rows()) == expected
 
 
 def test_what_was_added_to_a_queue_is_counted_from_when_it_was_first_seen(folder: Folder) -> None:

@@ -75,11 +75,11 @@ def test_progress_of_a_refused_batch_is_taken_back(
 ) -> None:
     send(store, Sample(b"m"))
     store.commit()
-    store.set_offset(b"G", TOPIC, 1, 7)
+    store.progress.note(b"G", TOPIC, 1, 7)
     put_pops(store, [Pop(10, b"G", TOPIC, 0, 0)], 5)
-    store.advance(b"G", TOPIC, 0, 1)
-    store.advance(b"G", TOPIC, 1, 8)
-    store.advance(b"G", TOPIC, 1, 9)
+    store.progress.advance(b"G", TOPIC, 0, 1)
+    store.progress.advance(b"G", TOPIC, 1, 8)
+    store.progress.advance(b"G", TOPIC, 1, 9)
     with monkeypatch.context() as broken:
 
         def fail(*_: object) -> None:
@@ -88,8 +88,8 @@ def test_progress_of_a_refused_batch_is_taken_back(
         broken.setattr(store.held, "write", fail)
         with pytest.raises(StorageError):
             store.commit()
-    assert store.offset(b"G", TOPIC, 0) is None
-    assert store.offset(b"G", TOPIC, 1) == 7
+    assert store.progress.get(b"G", TOPIC, 0) is None
+    assert store.progress.get(b"G", TOPIC, 1) == 7
     assert next_pop_due(store) is None
 
 

@@ -113,8 +113,8 @@ def fill(store: Store) -> None:
     put_pops(store, [Pop(60_000, b"g", b"orders", 0, 3)], 4_700)
     put_recurring(store, Recurring(b"orders", b"nightly", 80_000, 3, False, b"at night"))
     put_recurring(store, Recurring(b"orders", b"asleep", 80_000, 3, True, b"never"))
-    store.set_offset(b"g", b"orders", 0, 2)
-    store.include_progress()
+    store.progress.note(b"g", b"orders", 0, 2)
+    store.progress.include()
     store.put_topic(b"orders", b"{}")
     store.commit()
 

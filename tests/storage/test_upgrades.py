@@ -46,7 +46,7 @@ def test_all_is_there_and_sound(folder: Folder, version: int) -> None:
     expected = {b"a%d" % number for number in range(1, 39)} | {*late}
     assert set(pending_ids(store, topic=ORDERS)) == expected
     assert ids_in(store, ORDERS) == [b"now", b"a0"]
-    assert store.offset(b"group", ORDERS, 0) == 1
+    assert store.progress.get(b"group", ORDERS, 0) == 1
     txn = store.settled_reader()
     assert txn.get(FORMAT, db=store.tables.meta) == b"%d" % FORMAT_VERSION
     assert txn.get(MARK, db=store.tables.meta) is not None

@@ -140,7 +140,7 @@ def test_a_stopping_gateway_sends_away(gateway: MemoryGateway, http: HttpClient)
 def test_a_fault_harms_its_request_alone(
     gateway: MemoryGateway, http: HttpClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway.store, "usage", lambda: 1 // 0)
+    monkeypatch.setattr(gateway.store.environment, "disk_free", lambda: 1 // 0)
     problem = http.refusal("GET", "/rates")
     assert (problem["status"], "ZeroDivisionError" in problem["detail"]) == (500, True)
     http.get("/status")

@@ -1,0 +1,121 @@
+"""Consumer groups' progress: how far each has come in each queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from storage.environment import Tables
+from storage.keys import MAX_OFFSET_NAMES, U64, offset_key, pack_u64, split_offset_key
+from storage.logged import LoggedTransaction
+from storage.reader import Reader
+
+Place = tuple[bytes, bytes, int]
+"""Group, topic, queue."""
+
+
+class Progress:
+    """The table `offsets`, which is in memory as well; with the changes of the open batch.
+
+    What is noted is known at once, and on disk once `include` made it a part of a batch: consumers tell how far they
+    are with each pull, and a batch for each would cost more than the pull.
+    """
+
+    def __init__(self, txn: Reader, tables: Tables) -> None:
+        self._tables = tables
+        self._offsets: dict[Place, int] = {
+            split_offset_key(key): U64.unpack(value)[0]
+            for key, value in txn.cursor(db=tables.offsets)
+        }
+        self._changed: set[Place] = set()
+        self._written: set[Place] = set()
+        self._advanced: dict[Place, int | None] = {}
+        self._is_included = False
+
+    def get(self, group: bytes, topic: bytes, queue: int) -> int | None:
+        """A consumer group's offset in a queue; None where it has none."""
+        return self._offsets.get((group, topic, queue))
+
+    def rows(self) -> Iterator[tuple[bytes, bytes, int, int]]:
+        """All of it: group, topic, queue, offset."""
+        for (group, topic, queue), offset in self._offsets.items():
+            yield group, topic, queue, offset
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether there is any that is not on disk yet."""
+        return bool(self._changed)
+
+    @property
+    def is_included(self) -> bool:
+        """Whether it is a part of the batch."""
+        return self._is_included
+
+    def note(self, group: bytes, topic: bytes, queue: int, offset: int) -> None:
+        """Note a consumer group's offset.
+
+        :raises ValueError: when queue or offset is negative or too large, or a name too long: such progress could never
+            be stored, and would fail every batch that it is part of.
+        """
+        place = (group, topic, queue)
+        if self._offsets.get(place) != offset:
+            if not (0 <= queue < 1 << 32 and 0 <= offset < 1 << 63):
+                raise ValueError(f"queue {queue} offset {offset} is not a place in a queue")
+            if len(group) + len(topic) > MAX_OFFSET_NAMES or b"\0" in group + topic:
+                raise ValueError(f"group {group!r} or topic {topic!r} is not a name")
+            self._offsets[place] = offset
+            self._changed.add(place)
+
+    def advance(self, group: bytes, topic: bytes, queue: int, offset: int) -> None:
+        """Note an offset as a part of the batch: unlike that of `note` it is taken back when the batch is refused, with
+        what would have told of the messages before it.
+
+        :raises ValueError: as from `note`.
+        """
+        place = (group, topic, queue)
+        before = self._offsets.get(place)
+        self.note(group, topic, queue, offset)
+        self._advanced.setdefault(place, before)
+
+    def forget_group(self, group: bytes) -> None:
+        """Drop a consumer group's progress in all topics, as a part of the batch."""
+        self._forget([place for place in self._offsets if place[0] == group])
+
+    def forget_topic(self, topic: bytes) -> None:
+        """Drop all consumer groups' progress in a topic, as a part of the batch."""
+        self._forget([place for place in self._offsets if place[1] == topic])
+
+    def include(self) -> None:
+        """Make all that the disk does not hold a part of the batch, with what is noted until the commit. That of a
+        batch that is refused becomes a part of the next one."""
+        self._is_included = bool(self._changed)
+
+    def write(self, txn: LoggedTransaction) -> None:
+        """Join the batch that is about to be committed."""
+        self._written = set(self._changed if self._is_included else self._advanced)
+        for place in self._written:
+            offset = self._offsets.get(place)
+            if offset is None:
+                txn.delete(offset_key(*place), db=self._tables.offsets)
+            else:
+                txn.put(offset_key(*place), pack_u64(offset), db=self._tables.offsets)
+
+    def commit(self) -> None:
+        """The batch is stored."""
+        self._changed -= self._written
+        self._is_included = False
+        self._advanced = {}
+
+    def abandon(self) -> None:
+        """Take back what the batch advanced."""
+        for place, before in self._advanced.items():
+            if before is None:
+                self._offsets.pop(place, None)
+            else:
+                self._offsets[place] = before
+        self._advanced = {}
+
+    def _forget(self, places: Iterable[Place]) -> None:
+        for place in places:
+            del self._offsets[place]
+            self._changed.add(place)
+        self.include()

@@ -1,0 +1,119 @@
+"""Consumers' offsets: known at once, on disk when they are a part of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from storage import Store
+from tests.storage.sample import TOPIC, Sample, send
+
+
+def test_is_known_at_once_and_kept_by_a_commit_that_includes_it(
+    store: Store, reopen: Callable[[], Store]
+) -> None:
+    assert store.progress.get(b"g", TOPIC, 0) is None
+    store.progress.note(b"g", TOPIC, 0, 5)
+    store.progress.note(b"g", TOPIC, 1, 0)
+    store.progress.note(b"g", TOPIC, 0, 7)
+    store.progress.note(b"h", b"t", 0, (1 << 63) - 1)
+    assert store.progress.get(b"g", TOPIC, 0) == 7
+    assert (store.has_changes, store.progress.has_changes) == (False, True)
+    store.commit()
+    assert store.progress.has_changes
+    store.progress.include()
+    assert store.has_changes
+    store.commit()
+    assert not store.progress.has_changes
+    expected = [
+        (b"g", TOPIC, 0, 7),
+        (b"g", TOPIC, 1, 0),
+        (b"h", b"t", 0, (1 << 63) - 1),
+    ]
+    assert sorted(store.progress.rows()) == expected
+    assert sorted(reopen().progress.rows()) == expected
+
+
+def test_closing_writes_it(store: Store, reopen: Callable[[], Store]) -> None:
+    store.progress.note(b"g", TOPIC, 0, 5)
+    assert reopen().progress.get(b"g", TOPIC, 0) == 5
+
+
+def test_the_same_again_is_no_change(store: Store) -> None:
+    store.progress.note(b"g", TOPIC, 0, 5)
+    store.progress.include()
+    store.commit()
+    store.progress.note(b"g", TOPIC, 0, 5)
+    assert not store.progress.has_changes
+
+
+def test_may_go_back(store: Store, reopen: Callable[[], Store]) -> None:
+    for offset in (9, 3):
+        store.progress.note(b"g", TOPIC, 0, offset)
+        store.progress.include()
+        store.commit()
+    assert reopen().progress.get(b"g", TOPIC, 0) == 3
+
+
+def test_is_kept_when_a_batch_is_abandoned(store: Store, reopen: Callable[[], Store]) -> None:
+    store.progress.note(b"g", TOPIC, 0, 5)
+    store.progress.include()
+    send(store, Sample(b"a"))
+    store.abandon()
+    assert store.progress.has_changes
+    store.commit()
+    assert not store.progress.has_changes
+    assert reopen().progress.get(b"g", TOPIC, 0) == 5
+
+
+def test_a_group_is_forgotten_and_others_with_similar_names_are_not(
+    store: Store, reopen: Callable[[], Store]
+) -> None:
+    for group in (b"g", b"gg", b"h"):
+        for topic in (b"t1", b"t2"):
+            store.progress.note(group, topic, 0, 5)
+    store.progress.include()
+    store.commit()
+    store.progress.forget_group(b"g")
+    assert store.progress.get(b"g", b"t1", 0) is None
+    store.progress.note(b"g", b"t2", 0, 1)
+    store.commit()
+    expected = {(b"g", b"t2"), (b"gg", b"t1"), (b"gg", b"t2"), (b"h", b"t1"), (b"h", b"t2")}
+    assert {(group, topic) for group, topic, _, _ in store.progress.rows()} == expected
+    assert {(group, topic) for group, topic, _, _ in reopen().progress.rows()} == expected
+
+
+@pytest.mark.parametrize(
+    ("group", "topic", "queue", "offset"),
+    [
+        (b"g", TOPIC, 0, -1),
+        (b"g", TOPIC, 0, 1 << 63),
+        (b"g", TOPIC, -1, 5),
+        (b"g", TOPIC, 1 << 32, 5),
+        (b"g\0h", TOPIC, 0, 5),
+        (b"g", b"t\0u", 0, 5),
+        (b"g" * 255, b"t" * 251, 0, 5),
+    ],
+)
+def test_what_can_never_be_stored_is_refused_and_fails_no_batch(
+    store: Store,
+    reopen: Callable[[], Store],
+    group: bytes,
+    topic: bytes,
+    queue: int,
+    offset: int,
+) -> None:
+    with pytest.raises(ValueError, match="is not a"):
+        store.progress.note(group, topic, queue, offset)
+    assert store.progress.get(group, topic, queue) is None
+    send(store, Sample(b"a"))
+    store.commit()
+    assert list(reopen().progress.rows()) == []
+
+
+def test_the_longest_names(store: Store, reopen: Callable[[], Store]) -> None:
+    store.progress.note(b"g" * 255, b"t" * 250, (1 << 32) - 1, 5)
+    store.progress.include()
+    store.commit()
+    assert reopen().progress.get(b"g" * 255, b"t" * 250, (1 << 32) - 1) == 5

@@ -201,6 +201,8 @@ class Committer:
     def checkpoint(self) -> None:
         """Bring LMDB's file up to date if it is time. Called when answers have just left, so that those who got them
         do not wait for it, and now and then when nothing comes."""
+        for seconds in self._store.environment.durable.take_seconds():
+            self.meter.checkpoint_sync_seconds.add(seconds)
         begun = perf_counter()
         try:
             if self._store.checkpoint_if_due():

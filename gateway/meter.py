@@ -44,6 +44,8 @@ class Meter:
         self.write_seconds = Distribution(self.commit_seconds.bounds)
         self.checkpoint_seconds = Distribution(self.commit_seconds.bounds)
         """Of the checkpoints that follow answers; one that a batch itself has to be is a commit."""
+        self.checkpoint_sync_seconds = Distribution(self.commit_seconds.bounds)
+        """Of all checkpoints, until the disk holds them."""
         self.batch_answers = Distribution((0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024))
         self.firing_error = Distribution(
             (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 60.0, 3600.0)

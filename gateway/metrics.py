@@ -204,6 +204,11 @@ class BrokerCollector(Collector):
             meter.checkpoint_seconds,
         )
         yield self._histogram(
+            "tidegate_checkpoint_sync_seconds",
+            "Time that the disk took, meanwhile, until it held a checkpoint",
+            meter.checkpoint_sync_seconds,
+        )
+        yield self._histogram(
             "tidegate_batch_requests", "Requests that a commit answered", meter.batch_answers
         )
         yield self._histogram(

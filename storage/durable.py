@@ -11,9 +11,12 @@ hold; a start that finds a later one goes back to it, and the redo logs have wha
 from __future__ import annotations
 
 import os
+from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from time import perf_counter
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -46,6 +49,8 @@ class Durable:
         self.has_failed = False
         """Whether the disk did not take what was committed: `wait` says why."""
         self._thread = ThreadPoolExecutor(1, "durable")
+        # The last ones only: not every program that makes checkpoints asks.
+        self._seconds: deque[float] = deque(maxlen=1_000)
         self._last: Future[None] = Future()
         self._last.set_result(None)
         # A process may have died between writing a note and its sync, or its sync have failed, and then a kernel may
@@ -64,6 +69,11 @@ class Durable:
     def is_busy(self) -> bool:
         """Whether the disk does not hold all yet."""
         return not self._last.done()
+
+    def take_seconds(self) -> Iterator[float]:
+        """How long each time took, since this was last called, that the disk came to hold what was committed."""
+        while self._seconds:
+            yield self._seconds.popleft()
 
     def begin(self) -> None:
         """Have the disk hold what was committed last. Nothing more may be until it does."""
@@ -95,11 +105,13 @@ class Durable:
         os.close(self._note)
 
     def _save_or_fail(self) -> None:
+        begun = perf_counter()
         try:
             self._save()
         except OSError:
             self.has_failed = True
             raise
+        self._seconds.append(perf_counter() - begun)
 
     def _save(self) -> None:
         os.fdatasync(self._data)

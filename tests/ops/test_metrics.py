@@ -13,12 +13,12 @@ from gateway.client_metrics import version_name
 from gateway.meter import Distribution
 from gateway.metrics import Metrics
 from gateway.wire.codes import RequestCode, ResponseCode
-from storage import logged
+from storage import RestartNeededError, logged
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail
 from tests.gateway.memory import MemoryClient, MemoryGateway
 from tests.gateway.tools import create_topic, ok
-from tests.storage.faults import lmdb_cannot_be_written
+from tests.storage.faults import disk_takes_no_checkpoint, lmdb_cannot_be_written
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -192,6 +192,28 @@ def test_checkpoints_are_measured(gateway: MemoryGateway, monkeypatch: pytest.Mo
     assert after[f"{name}_sum"] > before[f"{name}_sum"]
     failed = "tidegate_failed_checkpoints_total"
     assert (before[failed], after[failed]) == (0, 1)
+
+
+def test_what_the_disk_takes_for_a_checkpoint_is_measured(
+    gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logged, "CHECKPOINT_SECONDS", 3_600)
+    name = "tidegate_checkpoint_sync_seconds"
+    client = gateway.connect()
+    gateway.store.environment.durable.wait()
+    client.send_message()
+    before = Scrape(gateway)
+    gateway.checkpoint()
+    client.send_message()
+    after = Scrape(gateway)
+    assert after[f"{name}_count"] == before[f"{name}_count"] + 1
+    assert after[f"{name}_sum"] > before[f"{name}_sum"]
+    with disk_takes_no_checkpoint(gateway.data):
+        with pytest.raises(RestartNeededError):
+            gateway.checkpoint()
+        gateway.service.broker.committer.checkpoint()
+        assert Scrape(gateway)[f"{name}_count"] == after[f"{name}_count"]
+    gateway.restart()
 
 
 def test_storage_is_measured(gateway: MemoryGateway) -> None:

@@ -16,6 +16,7 @@ from storage.durable import NOTE_FILE, Durable, go_back, transaction_ahead
 from storage.environment import Environment
 from storage.errors import FolderInUseError
 from storage.meta_pages import DATA_FILE, newest_of, read_states, transaction_of
+from tests.storage.faults import disk_takes_no_checkpoint
 from tests.storage.folder import Folder
 from tests.storage.sample import hold_all, numbered, pending_ids
 
@@ -204,3 +205,19 @@ def test_what_the_disk_does_not_take(
     ):
         txn.put(b"name", b"value", db=environment.tables.meta)
     assert environment.durable.has_failed
+
+
+def test_how_long_the_disk_takes(environment: Environment) -> None:
+    durable = environment.durable
+    assert list(durable.take_seconds()) == []
+    for value in (b"a", b"b"):
+        put(environment, value)
+        durable.hold()
+    times = list(durable.take_seconds())
+    assert len(times) == 2
+    assert min(times) > 0
+    assert list(durable.take_seconds()) == []
+    put(environment, b"c")
+    with disk_takes_no_checkpoint(environment.path), pytest.raises(RestartNeededError):
+        durable.hold()
+    assert list(durable.take_seconds()) == []

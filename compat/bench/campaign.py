@@ -87,6 +87,7 @@ def run_step(step: Step, folder: Path, tell: Callable[[Progress], None]) -> Outc
                     start_seconds=system.start_seconds,
                     fill_seconds=system.fill_seconds,
                     disk_bytes=system.filled_bytes,
+                    disk_read=system.disk_read,
                 )
             measured = load.run(step.scenario, system, scratch, tell)
         return judge(step, measured, held)

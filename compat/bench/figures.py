@@ -135,6 +135,10 @@ def _by_range(outcome: Outcome) -> Spread | None:
     return outcome.held.by_range if outcome.held else None
 
 
+def _disk_read(outcome: Outcome) -> Spread | None:
+    return outcome.held.disk_read if outcome.held else None
+
+
 def _storm_firing(outcome: Outcome) -> Spread | None:
     return outcome.storm.firing if outcome.storm else None
 
@@ -225,6 +229,8 @@ HELD_FIGURES: Final = (
     Figure("key.p99", "look-up by key P99, ms", _part(_by_key, lambda s: s.p99), digits=2),
     Figure("range.p50", "page of a topic P50, ms", _part(_by_range, lambda s: s.p50), digits=2),
     Figure("range.p99", "page of a topic P99, ms", _part(_by_range, lambda s: s.p99), digits=2),
+    Figure("disk.p50", "disk: 4 KiB at random P50, ms", _part(_disk_read, lambda s: s.p50), 2),
+    Figure("disk.p99", "disk: 4 KiB at random P99, ms", _part(_disk_read, lambda s: s.p99), 2),
     Figure(
         "full",
         "disk held before the start, MiB",

@@ -12,6 +12,7 @@ from typing import Final
 
 from compat import children
 from compat.bench import fill as filler
+from compat.bench import machine
 from compat.bench.processes import held_bytes
 from compat.bench.records import Spread, spread
 from compat.bench.results import Held
@@ -21,6 +22,9 @@ from gateway.wire.codes import RequestCode
 _LOOK_UPS: Final = 200
 _HOUR_MS: Final = 3_600_000
 _ANSWER_LIMIT_S: Final = 60
+_TABLES: Final = "data.mdb"
+"""The file of a gateway's data folder that look-ups read."""
+_DISK_S: Final = 1.0
 
 
 class FillError(Exception):
@@ -45,6 +49,11 @@ def fill(data: Path, count: int) -> int:
     return held_bytes(data)
 
 
+def disk_reads(data: Path) -> Spread | None:
+    """How long the disk takes for what look-ups ask of it: random pages of the tables of a folder that nobody uses."""
+    return machine.random_reads(data / _TABLES, _DISK_S)
+
+
 def connect(address: str) -> RemotingClient:
     """A connection to a server's address."""
     host, _, port = address.rpartition(":")
@@ -58,7 +67,13 @@ def wait_for_answer(address: str) -> None:
 
 
 def measure(
-    address: str, count: int, *, start_seconds: float, fill_seconds: float, disk_bytes: int
+    address: str,
+    count: int,
+    *,
+    start_seconds: float,
+    fill_seconds: float,
+    disk_bytes: int,
+    disk_read: Spread | None,
 ) -> Held:
     """Look messages up. Raises ClientError, and RefusalError."""
     chance = random.Random(count)
@@ -89,6 +104,7 @@ def measure(
         by_id=by_id,
         by_key=by_key,
         by_range=by_range,
+        disk_read=disk_read,
     )
 
 

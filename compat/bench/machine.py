@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import random
 import socket
 import sys
 import tempfile
@@ -15,12 +16,13 @@ import msgspec
 
 from compat import children
 from compat.bench import echo
-from compat.bench.records import percentile
+from compat.bench.records import Spread, percentile, spread
 from compat.toolchain.folder import PROJECT
 
 _PAGE: Final = bytes(4096)
 _PING: Final = bytes(echo.SIZE)
 _ECHO_LIMIT_S: Final = 30
+_RANDOM_READS: Final = 1_000
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +75,34 @@ def measure_limits(folder: Path, seconds: float) -> Limits:
         append_p99_ms=percentile(ordered, 0.99) * 1000,
         round_trips_per_second=_round_trips(seconds),
     )
+
+
+def random_reads(file: Path, seconds: float) -> Spread | None:
+    """How long reads of 4 KiB from the disk take, one after the other: a thousand, or as many as fit into the time.
+
+    Each is of a page of the file that was chosen at random and not read before. The file must have been synced; the
+    kernel forgets it before and afterwards, so that nothing read here is in the page cache for whoever comes next.
+
+    :returns: None when the file has no whole page.
+    """
+    pages = range(file.stat().st_size // len(_PAGE))
+    times = []
+    with file.open("rb", buffering=0) as opened:
+        descriptor = opened.fileno()
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        # Without it the kernel reads ahead, which takes longer and finds later pages in memory.
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+        begin = time.monotonic()
+        end = begin + seconds
+        for page in random.sample(pages, min(_RANDOM_READS, len(pages))):
+            os.pread(descriptor, len(_PAGE), page * len(_PAGE))
+            now = time.monotonic()
+            times.append((now - begin) * 1_000)
+            begin = now
+            if now >= end:
+                break
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    return spread(times)
 
 
 def _sync_times(folder: Path, seconds: float, step: int) -> list[float]:

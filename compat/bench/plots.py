@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _SYSTEMS: Final = {"tidegate": ("Tidegate", "#0b7285"), "rocketmq": ("RocketMQ", "#e8590c")}
 _COMPARED: Final = ("sends", "life", "levels", "normal", "workers", "waiting")
 _PERCENTILES: Final = FIRING_FIGURES[:4]
-_LOOK_UP_P99: Final = tuple(figure for figure in HELD_FIGURES if figure.key.endswith(".p99"))
+_READ_P99: Final = tuple(figure for figure in HELD_FIGURES if figure.key.endswith(".p99"))
 _BAR: Final = 0.4
 _ROW_INCHES: Final = 0.42
 
@@ -114,14 +114,16 @@ def _held(results: Results) -> Picture | None:
         values = [figure.over(results.of(scenario.name, "tidegate")) for scenario in chosen]
         axes.plot(numbers, [value or 0 for value in values], "o-", color=colour)
         axes.set_ylabel(figure.label)
-    for figure in _LOOK_UP_P99:
+    for figure in _READ_P99:
         points = [
             (scenario.held, value)
             for scenario in chosen
             if (value := figure.over(results.of(scenario.name, "tidegate"))) is not None
         ]
-        three.plot([x for x, _ in points], [y for _, y in points], "o-", label=figure.label)
-    three.legend(fontsize=7)
+        if points:
+            three.plot([x for x, _ in points], [y for _, y in points], "o-", label=figure.label)
+    if three.lines:
+        three.legend(fontsize=7)
     for axes in (one, two, three):
         axes.set_xscale("symlog", linthresh=10_000)
         axes.set_xlabel("messages held")

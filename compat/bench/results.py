@@ -41,6 +41,9 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     by_key: Spread | None
     by_range: Spread | None
     """First pages of one topic's messages that are due in an hour chosen at random."""
+    disk_read: Spread | None = None
+    """Reads of 4 KiB from random places of the gateway's tables, before its start, by nobody but the benchmark: what
+    the disk took for each at the time. None where none is held, and in files of before this was measured."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

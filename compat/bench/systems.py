@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from compat import children
 from compat.bench import holding
+from compat.bench.records import Spread
 from compat.bench.scenarios import Scenario
 from compat.real_broker import RealBroker
 from compat.toolchain.folder import PROJECT
@@ -42,6 +43,8 @@ class System(NamedTuple):
     """How long it took before that to fill its data folder."""
     filled_bytes: int = 0
     """What that occupies on disk."""
+    disk_read: Spread | None = None
+    """What the disk took for a random page of it, before the start."""
 
 
 @contextmanager
@@ -56,6 +59,8 @@ def tidegate(folder: Path, scenario: Scenario) -> Iterator[System]:
     begin = time.monotonic()
     filled_bytes = holding.fill(data, scenario.held) if scenario.held else 0
     filled = time.monotonic()
+    disk_read = holding.disk_reads(data) if scenario.held else None
+    start = time.monotonic()
     options = ("--listen", "127.0.0.1:0", "--flush", scenario.flush, "--workers", scenario.workers)
     with _program("gateway.cli", "serve", "--data", data, *options, folder=folder) as server:
         holding.wait_for_answer(server.address)
@@ -65,9 +70,10 @@ def tidegate(folder: Path, scenario: Scenario) -> Iterator[System]:
             server.address,
             server.pid,
             data,
-            start_seconds=started - filled,
+            start_seconds=started - start,
             fill_seconds=filled - begin,
             filled_bytes=filled_bytes,
+            disk_read=disk_read,
         )
 
 

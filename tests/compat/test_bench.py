@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import signal
 import struct
@@ -25,7 +26,7 @@ from compat.bench import campaign, report, results, scenarios, systems
 from compat.bench.command import bench, choose
 from compat.bench.figures import CPU, FIGURES, RATE, Goal, goals
 from compat.bench.load import LoadError, Progress
-from compat.bench.machine import Limits, Machine, describe, measure_limits
+from compat.bench.machine import Limits, Machine, describe, measure_limits, random_reads
 from compat.bench.plots import draw
 from compat.bench.processes import held_bytes, usage
 from compat.bench.records import (
@@ -42,7 +43,7 @@ from compat.bench.records import (
     send_times,
     spread,
 )
-from compat.bench.results import FORMAT, Outcome, Results, ResultsError
+from compat.bench.results import FORMAT, Held, Outcome, Results, ResultsError
 from compat.bench.scenarios import Scenario
 from gateway.wire.codes import ResponseCode
 
@@ -220,6 +221,51 @@ def test_the_machine_is_described_and_its_limits_are_found(tmp_path: Path) -> No
     assert limits.append_p50_ms <= limits.append_p99_ms
     assert limits.round_trips_per_second > 0
     assert not list(tmp_path.iterdir())
+
+
+def test_random_reads_are_of_different_pages_that_the_kernel_was_made_to_forget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, advise = os.pread, os.posix_fadvise
+    pages: list[tuple[int, int]] = []
+    done: list[object] = []
+
+    def note_read(descriptor: int, size: int, place: int) -> bytes:
+        found = read(descriptor, size, place)
+        pages.append((place, len(found)))
+        done.append("read")
+        return found
+
+    def note_advice(descriptor: int, begin: int, size: int, advice: int) -> None:
+        done.append(advice)
+        advise(descriptor, begin, size, advice)
+
+    monkeypatch.setattr(os, "pread", note_read)
+    monkeypatch.setattr(os, "posix_fadvise", note_advice)
+    file = tmp_path / "data"
+    file.write_bytes(bytes(50 * 4096 + 1))
+    found = random_reads(file, math.inf)
+    assert found is not None
+    assert found.count == 50
+    assert sorted(pages) == [(page * 4096, 4096) for page in range(50)]
+    assert pages != sorted(pages)
+    forget, alone = os.POSIX_FADV_DONTNEED, os.POSIX_FADV_RANDOM
+    assert done == [forget, alone, *["read"] * 50, forget]
+
+
+@pytest.mark.parametrize(("size", "seconds", "count"), [(5 << 20, math.inf, 1_000), (8192, 0, 1)])
+def test_random_reads_end(tmp_path: Path, size: int, seconds: float, count: int) -> None:
+    file = tmp_path / "data"
+    file.write_bytes(bytes(size))
+    found = random_reads(file, seconds)
+    assert found is not None
+    assert found.count == count
+
+
+def test_a_file_of_less_than_a_page_has_no_random_reads(tmp_path: Path) -> None:
+    file = tmp_path / "data"
+    file.write_bytes(bytes(4095))
+    assert random_reads(file, 1) is None
 
 
 # --- scenarios ---
@@ -534,6 +580,30 @@ def test_what_is_no_results_file_is_refused(tmp_path: Path, content: bytes, reas
         results.load(file)
 
 
+def test_a_results_file_of_before_random_reads_were_measured_is_read(tmp_path: Path) -> None:
+    even = Spread(count=3, mean=1.5, min=1, p50=1, p90=2, p99=2.5, p999=2.75, max=3)
+    scenario = scenarios.held(1_000)
+    held = Held(
+        fill_seconds=1,
+        disk_bytes=1 << 20,
+        start_seconds=0.5,
+        by_id=even,
+        by_key=even,
+        by_range=even,
+        disk_read=even,
+    )
+    found = run(msgspec.structs.replace(outcome(scenario), held=held), chosen=[scenario])
+    old = msgspec.to_builtins(found)
+    del old["outcomes"][0]["held"]["disk_read"]
+    file = tmp_path / "old.json"
+    file.write_bytes(msgspec.json.encode(old))
+    earlier = results.load(file)
+    assert earlier.outcomes[0].held == msgspec.structs.replace(held, disk_read=None)
+    label = "disk: 4 KiB at random P99, ms"
+    assert cells(shown(found, earlier), label)[:2] == ["2.50", "-"]
+    assert cells(shown(earlier, found), label)[:2] == ["-", "2.50"]
+
+
 # --- the command ---
 
 
@@ -629,6 +699,8 @@ def test_a_full_folder_is_searched_before_it_is_sent_to(tmp_path: Path) -> None:
     assert found.held is not None
     assert found.held.disk_bytes > 3_000 * 256
     assert found.held.start_seconds > 0
+    assert found.held.disk_read is not None
+    assert 1 <= found.held.disk_read.count <= 1_000
     for spread_ in (found.held.by_id, found.held.by_key, found.held.by_range):
         assert spread_ is not None
         assert spread_.count == 200

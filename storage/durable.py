@@ -14,7 +14,7 @@ import os
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from time import perf_counter
 from typing import Final, NamedTuple
@@ -44,8 +44,6 @@ class Durable:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._data = os.open(folder / DATA_FILE, os.O_RDONLY | os.O_CLOEXEC)
-        self._note = os.open(folder / NOTE_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self.has_failed = False
         """Whether the disk did not take what was committed: `wait` says why."""
         self._thread = ThreadPoolExecutor(1, "durable")
@@ -53,17 +51,13 @@ class Durable:
         self._seconds: deque[float] = deque(maxlen=1_000)
         self._last: Future[None] = Future()
         self._last.set_result(None)
-        # A process may have died between writing a note and its sync, or its sync have failed, and then a kernel may
-        # take for written what is not. A full disk that is written to in other places only keeps what it has.
-        with suppress(OSError):
-            os.pwrite(self._note, os.pread(self._note, 2 * _PLACE, 0), 0)
-        os.fdatasync(self._note)
-        states = read_states(self._data)
-        if _noted(self._note) != states[newest_of(states)]:
-            # A new file, or another one in its place, whose transactions may have smaller numbers.
-            os.ftruncate(self._note, 0)
-            self._save()
-            sync(folder)
+        with ExitStack() as opened:
+            self._data = os.open(folder / DATA_FILE, os.O_RDONLY | os.O_CLOEXEC)
+            opened.callback(os.close, self._data)
+            self._note = os.open(folder / NOTE_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            opened.callback(os.close, self._note)
+            self._take_over(folder)
+            self._opened = opened.pop_all()
 
     @property
     def is_busy(self) -> bool:
@@ -101,8 +95,21 @@ class Durable:
     def close(self) -> None:
         """Wait for what has begun, and close the files."""
         self._thread.shutdown()
-        os.close(self._data)
-        os.close(self._note)
+        self._opened.close()
+
+    def _take_over(self, folder: Path) -> None:
+        """Have the disk hold a note of the file that is there."""
+        # A process may have died between writing a note and its sync, or its sync have failed, and then a kernel may
+        # take for written what is not. A full disk that is written to in other places only keeps what it has.
+        with suppress(OSError):
+            os.pwrite(self._note, os.pread(self._note, 2 * _PLACE, 0), 0)
+        os.fdatasync(self._note)
+        states = read_states(self._data)
+        if _noted(self._note) != states[newest_of(states)]:
+            # A new file, or another one in its place, whose transactions may have smaller numbers.
+            os.ftruncate(self._note, 0)
+            self._save()
+            sync(folder)
 
     def _save_or_fail(self) -> None:
         begun = perf_counter()

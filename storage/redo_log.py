@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from errno import EIO, ENOSPC
 from pathlib import Path
 from struct import Struct
@@ -68,14 +68,10 @@ class RedoLog:
     """
 
     def __init__(self, folder: Path, *, sync: bool) -> None:
-        self._files = tuple(_File(folder / name) for name in LOG_FILES)
         self._sync = sync
         self._stamp = b""
         self._current = 0
         self._follows: dict[str, list[Row]] = {}
-        if not all(file.room for file in self._files):
-            # A file that is on the disk counts for nothing while its name is not.
-            sync_path(folder)
         self.size = 0
         """Bytes of records since the last checkpoint, which are to be done again."""
         self.has_gap = False
@@ -84,6 +80,12 @@ class RedoLog:
         self.has_two = False
         """Whether both files have records that are to be done again: a checkpoint is needed, and the disk must hold it,
         before anything is appended."""
+        with ExitStack() as opened:
+            self._files = tuple(_File(folder / name, opened) for name in LOG_FILES)
+            if not all(file.room for file in self._files):
+                # A file that is on the disk counts for nothing while its name is not.
+                sync_path(folder)
+            self._opened = opened.pop_all()
 
     def records(self, stamp: bytes) -> Iterator[dict[str, list[Row]]]:
         """The rows of each record with a stamp, and of those after a checkpoint that was lost; what is appended after
@@ -163,8 +165,7 @@ class RedoLog:
 
     def close(self) -> None:
         """Close the files."""
-        for file in self._files:
-            file.close()
+        self._opened.close()
 
     def _own_records(self) -> Iterator[dict[str, list[Row]]]:
         """The records that this process has written or read; behind them there may be one that was refused and could
@@ -179,10 +180,14 @@ class RedoLog:
 
 
 class _File:
-    """One of the two files."""
+    """One of the two files.
 
-    def __init__(self, path: Path) -> None:
+    :param opened: closes it.
+    """
+
+    def __init__(self, path: Path, opened: ExitStack) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        opened.callback(os.close, self._file)
         self.room = os.fstat(self._file).st_size
         """Bytes that can be written without growing."""
 
@@ -211,10 +216,6 @@ class _File:
     def sync(self) -> None:
         """Have the disk hold what was written."""
         os.fdatasync(self._file)
-
-    def close(self) -> None:
-        """Close it."""
-        os.close(self._file)
 
 
 def new_stamp() -> bytes:

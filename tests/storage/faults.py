@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fcntl import F_GETFL, fcntl
+from itertools import count
 from pathlib import Path
+from typing import Any, Protocol
 
 import lmdb
 import pytest
@@ -109,3 +111,49 @@ def commits_fail(store: Store, trouble: lmdb.Error = DISK_FULL) -> Iterator[None
     """Neither can be written, so no commit succeeds. No batch may be open when this begins, or when it ends."""
     with log_cannot_be_written(store), lmdb_cannot_be_written(store, trouble):
         yield
+
+
+class Closable(Protocol):
+    """Has files open."""
+
+    def close(self) -> None: ...
+
+
+def left_open_by_failures(folder: Path, start: Callable[[], Closable]) -> list[int]:
+    """Start something in a folder again and again, each time with another call of the system that fails: how many files
+    it had open after each time that it failed."""
+    left = []
+    for number in range(20):
+        try:
+            with _call_fails(number):
+                started = start()
+        except OSError:
+            left.append(_open_files(folder))
+        else:
+            started.close()
+    return left
+
+
+@contextmanager
+def _call_fails(number: int) -> Iterator[None]:
+    """Of the calls that open, read, write and sync files the one with this number fails."""
+    numbers = count()
+
+    def failing(call: Callable[..., Any]) -> Callable[..., Any]:
+        def fail(*args: Any) -> Any:
+            if next(numbers) == number:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return call(*args)
+
+        return fail
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("open", "fstat", "pread", "pwrite", "ftruncate", "fsync", "fdatasync"):
+            patch.setattr(os, name, failing(getattr(os, name)))
+        yield
+
+
+def _open_files(folder: Path) -> int:
+    """How many files of a folder this process has open, itself included."""
+    opened = (link.resolve() for link in Path("/proc/self/fd").iterdir())
+    return sum(folder in (path, path.parent) for path in opened)

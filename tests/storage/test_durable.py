@@ -16,7 +16,7 @@ from storage.durable import NOTE_FILE, Durable, go_back, transaction_ahead
 from storage.environment import Environment
 from storage.errors import FolderInUseError
 from storage.meta_pages import DATA_FILE, newest_of, read_states, transaction_of
-from tests.storage.faults import disk_takes_no_checkpoint
+from tests.storage.faults import disk_takes_no_checkpoint, left_open_by_failures
 from tests.storage.folder import Folder
 from tests.storage.sample import hold_all, numbered, pending_ids
 
@@ -221,3 +221,14 @@ def test_how_long_the_disk_takes(environment: Environment) -> None:
     with disk_takes_no_checkpoint(environment.path), pytest.raises(RestartNeededError):
         durable.hold()
     assert list(durable.take_seconds()) == []
+
+
+def test_a_start_that_fails_leaves_no_file_open(ahead: Path) -> None:
+    def start() -> Durable:
+        (ahead / NOTE_FILE).unlink(missing_ok=True)
+        return Durable(ahead)
+
+    left = left_open_by_failures(ahead, start)
+    assert left == [0] * len(left)
+    # Two files are opened, one is read, three times something is synced.
+    assert len(left) > 6

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.redo_log import LOG_FILES, MAX_LOG, RedoLog, Row, has_records, new_stamp
+from tests.storage.faults import left_open_by_failures
 
 STAMP = b"stampone"
 RECORDS: list[dict[str, list[Row]]] = [
@@ -291,3 +292,9 @@ def test_the_disk_has_the_name_of_a_new_log(
     monkeypatch.setattr("os.fsync", note)
     RedoLog(tmp_path, sync=True).close()
     assert synced == [tmp_path.stat().st_ino]
+
+
+def test_a_start_that_fails_leaves_no_file_open(tmp_path: Path) -> None:
+    left = left_open_by_failures(tmp_path, lambda: RedoLog(tmp_path, sync=True))
+    # Two files and the folder are opened, and the latter is synced; the size of either file is asked.
+    assert left == [0] * 6

@@ -53,6 +53,9 @@ _FOLLOWS: Final = ""
 
 _HEADER: Final = Struct(">II8s")
 
+_FIRST_BYTES: Final = _HEADER.size + 16
+"""Of a record that says what it follows: its header, and that stamp. A disk writes them together."""
+
 Row = tuple[bytes, bytes | None]
 """A key, and its value, or None where the row goes."""
 
@@ -114,6 +117,8 @@ class RedoLog:
                     end = record_end
                     yield rows
                 has_gap = logs[current].find(link.stamp, end + _HEADER.size) >= 0
+        elif _has_lost_first(logs[1 - current], stamp):
+            has_gap = True
         if end:
             # A process may have died between writing a record and its sync; from now on it is relied on.
             self.sync()
@@ -250,6 +255,14 @@ def _link(log: bytes) -> _Link | None:
             return _Link(stamp, before, int.from_bytes(size or b""))
         break
     return None
+
+
+def _has_lost_first(log: bytes, before: bytes) -> bool:
+    """Whether a file's first record, which cannot be read, followed those with a stamp: its first bytes say so, and
+    others behind it that it was whole once. One that was refused has no stamp of its own any more."""
+    stamp = log[_HEADER.size - len(before) : _HEADER.size]
+    follows = before in log[_HEADER.size : _FIRST_BYTES]
+    return follows and any(stamp) and log.find(stamp, _HEADER.size) >= 0
 
 
 def _find(logs: list[bytes], links: list[_Link | None], stamp: bytes) -> int:

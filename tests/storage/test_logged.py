@@ -534,3 +534,21 @@ def test_queues_go_on_after_a_crash(folder: Folder) -> None:
         store.commit()
         store = folder.reopen_after_crash()
     assert len(ids_in(store)) == 9
+
+
+def test_a_damaged_log_whose_checkpoint_is_lost(folder: Folder, slow_disk: Event) -> None:
+    """Its second file begins with the damage."""
+    store = folder.open()
+    slow_disk.clear()
+    for message_id in numbered(20):
+        hold_one(store, message_id)
+        store.checkpoint_if_due()
+    crashed = folder.path.with_name("crashed")
+    shutil.copytree(folder.path, crashed)
+    slow_disk.set()
+    damage_log(crashed, numbered(20)[1])
+    after = Folder(crashed)
+    store = after.open()
+    assert store.environment.log.has_gap
+    assert pending_ids(store) == numbered(20)[:1]
+    after.check()

@@ -197,8 +197,49 @@ def test_two_files_end_at_the_first_record_that_is_not_whole(
     read, has_gap = again(folder)
     assert read == [*RECORDS, *RECORDS][: len(read)]
     assert len(read) < 6 if number else len(read) < 3
-    if number == 0 or 3 < len(read) < 5:
+    # Where it says no more what it follows, the first record behind the checkpoint could as well be an older one.
+    if number == 0 or 3 < len(read) < 5 or (len(read) == 3 and at >= 32):
         assert has_gap
+
+
+@pytest.mark.parametrize("written", range(1, 15))
+def test_the_first_record_after_a_checkpoint_is_not_written_to_its_end(
+    tmp_path: Path, written: int
+) -> None:
+    """Nobody was answered: nothing is missing. What stands there has any of the record's four sectors, and else what
+    was there before, as a disk may leave it."""
+    log = RedoLog(tmp_path, sync=True)
+    list(log.records(STAMP))
+    for _ in range(4):
+        fill(log)
+    log.restart(SECOND)
+    fill(log)
+    log.restart(b"stamp-3-")
+    file = tmp_path / LOG_FILES[0]
+    before = file.read_bytes()
+    assert log.append({"ids": [(b"later", b"\xff" * 1_900)]})
+    assert 3 * 512 < log.size <= 4 * 512
+    log.close()
+    sectors = [bytearray(before), bytearray(file.read_bytes())]
+    for number in range(4):
+        part = slice(512 * number, 512 * (number + 1))
+        sectors[0][part] = sectors[written >> number & 1][part]
+    file.write_bytes(sectors[0])
+    assert again(tmp_path, SECOND) == (RECORDS, False)
+
+
+def test_the_first_record_after_a_checkpoint_is_refused(synced: RedoLog, tmp_path: Path) -> None:
+    assert synced.append(RECORDS[0])
+    synced.restart(SECOND)
+    with pytest.MonkeyPatch.context() as patch:
+
+        def fail(file: int) -> None:
+            raise OSError(5, "Input/output error")
+
+        patch.setattr("os.fdatasync", fail)
+        with pytest.raises(OSError, match="Input/output"):
+            synced.append(RECORDS[1])
+    assert again(tmp_path) == ([RECORDS[0]], False)
 
 
 def test_what_does_not_fit_is_not_written(log: RedoLog, tmp_path: Path) -> None:

@@ -156,42 +156,20 @@ class Committer:
             # One commit a turn is enough, and firing in steps goes on by a single chain of calls.
             self._turn_end.cancel()
             self._turn_end = None
-        store = self._store
         answers, self._answers = self._answers, []
         if answers:
             self._expected = min(max(len(answers), self._expected * FORGETTING), MOST_EXPECTED)
-        fired = Step()
         try:
-            if self._are_copies_old:
-                is_made_of_them = bool(answers) or store.has_changes
-                store.abandon()
-                self._reload()
-                if is_made_of_them or self._are_copies_old:
-                    raise StorageError("what is stored could not be read since one was refused")
-            if not self._stopped:
-                fired = self._firing.step()
-            changed = store.has_changes
-            begun = perf_counter()
-            grown = store.commit() if changed else []
+            fired, grown = self._store_batch(len(answers))
         except StorageError as error:
             self._refuse(answers, error)
             return
         self.failing = False
-        if changed:
-            self.meter.committed(len(answers), perf_counter() - begun, store.write_seconds)
         if fired.timed:
             self.meter.fired(fired.timed, self._clock.now_ms() - fired.earliest_ms)
         self._journal.write()
-        with self._unwritten:
-            for call, frame in answers:
-                call.send(frame)
-            if self._wakes_change:
-                # As after the commit before: where each of them wakes somebody who pops, no other moment comes.
-                self._unwritten.flush()
-                self.checkpoint()
-            for growth in grown:
-                self._waker.grown(growth)
-        self._wakes_change = store.has_changes
+        self._answer_and_wake(answers, grown)
+        self._wakes_change = self._store.has_changes
         self._firing.stored(fired)
         if fired.more:
             self.change()
@@ -212,6 +190,39 @@ class Committer:
         except StorageError as error:
             self.meter.failed_checkpoints += 1
             self.log.error("{error}; everything is stored in the redo log", error=str(error))
+
+    def _store_batch(self, answers: int) -> tuple[Step, list[Growth]]:
+        """Fire what is due and have the disk hold it, with what was changed since the last commit.
+
+        :param answers: how many wait for it.
+        :returns: what fired, and the queues that grew.
+        :raises StorageError: nothing of it is stored.
+        """
+        store = self._store
+        if self._are_copies_old:
+            is_made_of_them = bool(answers) or store.has_changes
+            store.abandon()
+            self._reload()
+            if is_made_of_them or self._are_copies_old:
+                raise StorageError("what is stored could not be read since one was refused")
+        fired = Step() if self._stopped else self._firing.step()
+        if not store.has_changes:
+            return fired, []
+        begun = perf_counter()
+        grown = store.commit()
+        self.meter.committed(answers, perf_counter() - begun, store.write_seconds)
+        return fired, grown
+
+    def _answer_and_wake(self, answers: list[tuple[Waiting, bytes]], grown: list[Growth]) -> None:
+        with self._unwritten:
+            for call, frame in answers:
+                call.send(frame)
+            if self._wakes_change:
+                # As after the commit before: where each of them wakes somebody who pops, no other moment comes.
+                self._unwritten.flush()
+                self.checkpoint()
+            for growth in grown:
+                self._waker.grown(growth)
 
     def _refuse(self, answers: list[tuple[Waiting, bytes]], error: StorageError) -> None:
         """Nothing of the batch is stored: say so to everyone who waits, and fire again later."""

@@ -6,6 +6,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,8 @@ def read_frame(connection: socket.socket) -> bytes:
     received = b""
     while len(received) < 4 or len(received) < 4 + struct.unpack_from(">I", received)[0]:
         data = connection.recv(65536)
-        assert data
+        if not data:
+            raise EOFError
         received += data
     return received
 
@@ -46,11 +48,9 @@ class Echo:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            with connection:
-                while data := connection.recv(65536):
-                    while len(data) < 4 + struct.unpack_from(">I", data)[0]:
-                        data += connection.recv(65536)
-                    connection.sendall(frame(data[4:] * 2))
+            with connection, suppress(EOFError, ConnectionError):
+                while True:
+                    connection.sendall(frame(read_frame(connection)[4:] * 2))
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)

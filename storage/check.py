@@ -15,6 +15,7 @@ from storage.environment import Tables
 from storage.keys import (
     ENDS_VALUE,
     HALF_VALUE,
+    NEVER_MOVED,
     NO_MESSAGE,
     PAUSE_VALUE,
     QUEUE_VALUE,
@@ -122,16 +123,17 @@ def _check_timers(view: View, faults: list[str]) -> Places:
         queue, tag_hash, size = TIMER_VALUE.unpack(value)
         if sequence in pending:
             faults.append(f"message {sequence} is timed twice")
-        pending[sequence] = Place(topic, queue, due_ms, tag_hash)
+        pending[sequence] = Place(topic, queue & ~NEVER_MOVED, due_ms, tag_hash)
         number = pack_u64(sequence)
         record = view.txn.get(number, db=view.tables.messages)
         if record is None:
             faults.append(f"timer of message {sequence}: the message is missing")
         elif size != len(record):
             faults.append(f"timer of message {sequence}: its size is wrong")
-        elif view.txn.get(message_id + b"\0" + number, db=view.tables.ids) is not None:
-            # That row is held against the message later, when the record is read anyway.
-            continue
+        elif (id_row := view.txn.get(message_id + b"\0" + number, db=view.tables.ids)) is not None:
+            # The rest of that row is held against the message later, when the record is read anyway.
+            if queue & NEVER_MOVED and IdRow.unpack(id_row).rescheduled_ms:
+                faults.append(f"timer of message {sequence}: says that it was never moved")
         elif (terms := _terms_of(view, record)) and message_id != term(terms.message_id):
             faults.append(f"timer of message {sequence}: its id is wrong")
     return pending

@@ -27,6 +27,7 @@ from storage.errors import (
     cannot_use,
 )
 from storage.meta_pages import DATA_FILE
+from storage.read_ahead import ReadAhead, Rows
 from storage.redo_log import MAX_LOG, STAMP, RedoLog, has_records, new_stamp
 from storage.upgrades import FORMAT, FORMAT_VERSION, upgrade
 
@@ -98,6 +99,8 @@ class Environment:
                 self.lmdb = _open(path, max(map_size, _file_size(path)), sync=False)
                 opened.callback(self.lmdb.close)
                 self.tables = open_tables(self.lmdb, create=False)
+                self.ahead = ReadAhead(self.lmdb)
+                opened.callback(self.ahead.close)
                 self.log = RedoLog(path, sync=sync)
                 opened.callback(self.log.close)
             except (lmdb.Error, MemoryError, OSError) as error:
@@ -145,6 +148,7 @@ class Environment:
         for record in self.log.records(txn.get(STAMP, db=self.tables.meta) or b""):
             for name, rows in record.items():
                 table = getattr(self.tables, name)
+                self.ahead.touch(txn, Rows(table, [key for key, _ in rows]))
                 for key, value in rows:
                     if value is None:
                         txn.delete(key, db=table)

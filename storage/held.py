@@ -22,6 +22,7 @@ from storage.keys import (
     pack_u64,
 )
 from storage.logged import LoggedTransaction
+from storage.read_ahead import ReadAhead, Rows
 from storage.reader import Reader
 
 
@@ -98,8 +99,10 @@ class Held:
         before[0] += change
         before[1] += change * size
 
-    def write(self, txn: LoggedTransaction) -> None:
+    def write(self, txn: LoggedTransaction, ahead: ReadAhead) -> None:
         """Join the batch that is about to be committed."""
+        spans = [held_key(*span) for span, (rows, _) in self._spans.items() if rows]
+        ahead.touch(txn, Rows(self._tables.held, spans))
         totals = {topic: list(change) for topic, change in self._waiting.items()}
         hours: dict[tuple[int, bytes], int] = {}
         for (topic, span), (rows, size) in self._spans.items():

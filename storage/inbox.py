@@ -15,12 +15,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator
 from heapq import heapify, heappop, heappush
-from itertools import chain
+from itertools import chain, islice
 
 from storage.environment import Tables
-from storage.keys import TIMER_VALUE, IdRow, TermsOf, pack_u64, term, timer_key
+from storage.keys import NEVER_MOVED, TIMER_VALUE, IdRow, Terms, TermsOf, pack_u64, term, timer_key
 from storage.ordered import OrderedKeys
 from storage.paused import is_waiting
+from storage.read_ahead import ReadAhead, Rows
 from storage.reader import Reader
 from storage.timers import earlier
 
@@ -38,6 +39,9 @@ although few have gathered: `recover` looks at so many messages."""
 
 MAX_ORDERED = 32
 """Topics whose timers are kept in order, for those who list them; the first of them is dropped for another one."""
+
+READ_AT_ONCE = 1_000
+"""Messages that `recover` takes together, so that what it needs of them is read side by side."""
 
 MARK = b"timers are complete before"
 """Name in `meta`: the first sequence, packed, whose timer may be missing from `timers`."""
@@ -345,10 +349,37 @@ class Inbox:
                 heappush(self._firsts, first)
 
 
-def recover(txn: Reader, tables: Tables, terms_of: TermsOf) -> Iterator[tuple[bytes, bytes]]:
+def recover(
+    txn: Reader, tables: Tables, terms_of: TermsOf, ahead: ReadAhead | None = None
+) -> Iterator[tuple[bytes, bytes]]:
     """The timers, keys and values, that are not in `timers` and belong to messages that have not
     fired. A record that cannot be read is passed over: `find_faults` tells of it.
     """
+    messages = _unqueued_since_mark(txn, tables, terms_of)
+    while some := list(islice(messages, READ_AT_ONCE)):
+        id_keys = [term(terms.message_id) + b"\0" + number for number, terms, _ in some]
+        if ahead is not None:
+            ahead.touch(txn, Rows(tables.ids, id_keys))
+        timers: list[tuple[bytes, bytes]] = []
+        for (number, terms, size), id_key in zip(some, id_keys, strict=True):
+            value = txn.get(id_key, db=tables.ids)
+            row = IdRow.unpack(value) if value is not None else None
+            if row is None or row.aborted_ms or not row.due_ms:
+                continue
+            key = timer_key(row.due_ms, terms.topic, int.from_bytes(number), term(terms.message_id))
+            queue = terms.queue if row.rescheduled_ms else terms.queue | NEVER_MOVED
+            timers.append((key, TIMER_VALUE.pack(queue, terms.tag_hash, size)))
+        if ahead is not None:
+            ahead.touch(txn, Rows(tables.timers, [key for key, _ in timers]))
+        for key, timer in timers:
+            if txn.get(key, db=tables.timers) is None and not is_waiting(txn, tables, key):
+                yield key, timer
+
+
+def _unqueued_since_mark(
+    txn: Reader, tables: Tables, terms_of: TermsOf
+) -> Iterator[tuple[bytes, Terms, int]]:
+    """The messages from the mark on that are in no queue: sequence, packed, terms, and size of the record."""
     cursor = txn.cursor(db=tables.messages)
     mark = txn.get(MARK, db=tables.meta)
     if not (cursor.set_range(mark) if mark is not None else cursor.first()):
@@ -366,14 +397,7 @@ def recover(txn: Reader, tables: Tables, terms_of: TermsOf) -> Iterator[tuple[by
             queued = _queued_since(txn, tables, terms.stored_ms)
             if number in queued:
                 continue
-        message_id = term(terms.message_id)
-        due = txn.get(message_id + b"\0" + number, db=tables.ids)
-        row = IdRow.unpack(due) if due is not None else None
-        if row is None or row.aborted_ms or not row.due_ms:
-            continue
-        key = timer_key(row.due_ms, terms.topic, int.from_bytes(number), message_id)
-        if txn.get(key, db=tables.timers) is None and not is_waiting(txn, tables, key):
-            yield key, TIMER_VALUE.pack(terms.queue, terms.tag_hash, len(record))
+        yield number, terms, len(record)
 
 
 def _queued_since(txn: Reader, tables: Tables, since_ms: int) -> set[bytes]:

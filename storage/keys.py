@@ -95,7 +95,10 @@ fires changes neighbours, however many topics it is of."""
 U32 = Struct(">I")
 U64 = Struct(">Q")
 TIMER_VALUE = Struct(">Iii")
-"""queue, tag hash, size"""
+"""queue and perhaps `NEVER_MOVED`, tag hash, size"""
+NEVER_MOVED = 1 << 31
+"""Added to a timer's queue: its message was never given another time, so its row in `ids` says no more than the timer
+does. Formats before 6 have timers of such messages without it."""
 QUEUE_VALUE = Struct(">QiiQ")
 """sequence, tag hash, size, stored ms"""
 QUEUE_COLUMNS = Struct(">iiQ")
@@ -173,6 +176,11 @@ def split_timer_key(key: bytes) -> tuple[int, bytes, int, bytes]:
         int.from_bytes(key[end + 1 : end + 9]),
         key[end + 9 :],
     )
+
+
+def without_mark(timer: bytes) -> bytes:
+    """The value of a timer whose message may have been given another time."""
+    return bytes((timer[0] & 0x7F,)) + timer[1:]
 
 
 def waiting_key(timer: bytes) -> bytes:

@@ -13,6 +13,7 @@ import lmdb
 
 from storage.keys import (
     HELD_SPAN_MS,
+    NEVER_MOVED,
     QUEUE_VALUE,
     TIMER_VALUE,
     IdRow,
@@ -25,6 +26,7 @@ from storage.keys import (
 )
 from storage.paused import is_waiting, waiting_timers
 from storage.queues import find_sequence
+from storage.read_ahead import Rows
 from storage.reader import Reader
 from storage.store import Store
 from storage.timers import seek_topic
@@ -143,22 +145,57 @@ def scan_pending(
     :param cursor: where the page before this one ended. Messages that fire or arrive meanwhile
         neither shift nor repeat the others.
     """
-    found: list[Found] = []
     txn = store.settled_reader()
     start = max(pack_u64(begin_ms), cursor + b"\0" if cursor is not None else b"")
+    chosen: list[_Timer] = []
+    behind: bytes | None = None
     seen = 0
     for key, value in pending_timers(store, txn, topic, start, end_ms):
         seen += 1 if value else LEAPS_WEIGH
-        if value and tag_hash in (None, TIMER_VALUE.unpack(value)[1]):
-            _, _, sequence, message_id = split_timer_key(key)
-            number = pack_u64(sequence)
-            record = txn.get(number, db=store.tables.messages)
-            id_row = txn.get(message_id + b"\0" + number, db=store.tables.ids)
-            if record is not None and id_row is not None:
-                found.append(make_found(sequence, record, State.PENDING, IdRow.unpack(id_row)))
-        if len(found) == limit or seen >= MAX_TIMERS_SCANNED:
-            return FoundPage(found, key)
-    return FoundPage(found, None)
+        if value:
+            queue, timer_hash, _ = TIMER_VALUE.unpack(value)
+            if tag_hash in (None, timer_hash):
+                chosen.append(_Timer(*split_timer_key(key), bool(queue & NEVER_MOVED)))
+        if len(chosen) == limit or seen >= MAX_TIMERS_SCANNED:
+            behind = key
+            break
+    return FoundPage(_pending(store, txn, chosen), behind)
+
+
+class _Timer(NamedTuple):
+    due_ms: int
+    topic: bytes
+    sequence: int
+    message_id: bytes
+    never_moved: bool
+
+    @property
+    def number(self) -> bytes:
+        return pack_u64(self.sequence)
+
+    @property
+    def id_key(self) -> bytes:
+        return self.message_id + b"\0" + self.number
+
+
+def _pending(store: Store, txn: Reader, timers: list[_Timer]) -> list[Found]:
+    """The messages of these timers."""
+    messages, ids = store.tables.messages, store.tables.ids
+    store.environment.ahead.touch(
+        txn,
+        Rows(messages, [timer.number for timer in timers]),
+        Rows(ids, [timer.id_key for timer in timers if not timer.never_moved]),
+    )
+    found = []
+    for timer in timers:
+        record = txn.get(timer.number, db=messages)
+        row: IdRow | None = IdRow(timer.due_ms)
+        if not timer.never_moved:
+            value = txn.get(timer.id_key, db=ids)
+            row = IdRow.unpack(value) if value is not None else None
+        if record is not None and row is not None:
+            found.append(make_found(timer.sequence, record, State.PENDING, row))
+    return found
 
 
 def newest_stored_ms(store: Store) -> int:

@@ -11,6 +11,7 @@ from storage.keys import (
     ENDS_VALUE,
     HELD_SPAN_MS,
     MAX_TOPIC,
+    NEVER_MOVED,
     QUEUE_VALUE,
     TIMER_VALUE,
     IdRow,
@@ -24,6 +25,7 @@ from storage.keys import (
     timer_key,
     timer_key_of,
     waiting_key,
+    without_mark,
 )
 from storage.queue_repairs import Lost, Row, mend_queue
 from storage.store import NEXT_SEQUENCE
@@ -131,7 +133,8 @@ class MessageRepairs:
         message_id = term(terms.message_id)
         id_row = verdict.id_row
         timer = timer_key(id_row.due_ms, terms.topic, sequence, message_id)
-        value = TIMER_VALUE.pack(terms.queue, terms.tag_hash, len(record))
+        queue = terms.queue if id_row.rescheduled_ms else terms.queue | NEVER_MOVED
+        value = TIMER_VALUE.pack(queue, terms.tag_hash, len(record))
         match verdict.fate:
             case Fate.TIMED:
                 self._timers[timer] = value
@@ -249,9 +252,14 @@ class MessageRepairs:
                     sentence = f"message {sequence}: a timer for {moment(due_ms)} goes"
                     self._changes.make(table, key, None, sentence)
         for key, value in sorted(self._timers.items()):
-            self._changes.make("timers", key, value, timed(key))
+            self._time("timers", key, value, timed(key))
         for key, value in sorted(self._waiting.items()):
-            self._changes.make("waiting", waiting_key(key), value, timed(key))
+            self._time("waiting", waiting_key(key), value, timed(key))
+
+    def _time(self, table: str, key: bytes, value: bytes, sentence: str) -> None:
+        # Those from before format 6 have no mark.
+        if self._changes.get(table, key) != without_mark(value):
+            self._changes.make(table, key, value, sentence)
 
     def _count_held(self) -> Counter[bytes]:
         counts: Counter[bytes] = Counter()

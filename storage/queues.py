@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
+from itertools import islice
 from typing import NamedTuple
 
 from storage.environment import Tables
 from storage.keys import ENDS_VALUE, QUEUE_VALUE, pack_u64, queue_prefix
+from storage.read_ahead import ReadAhead, Rows
 from storage.reader import Reader
 
 MAX_ROWS_FILTERED = 2_000
@@ -63,6 +65,10 @@ class StoredMessage(NamedTuple):
     sequence: int
 
 
+_Row = tuple[bytes, int, int, int]
+"""The sequence of a message, packed, its offset, size, and when it was stored, in epoch ms."""
+
+
 class Page(NamedTuple):
     """What one read of a queue found; `next_offset` is where the next read goes on, past the rows
     that a filter skipped."""
@@ -94,6 +100,7 @@ def last_key_below(txn: Reader, tables: Tables, bound: bytes) -> bytes | None:
 def read_page(
     txn: Reader,
     tables: Tables,
+    ahead: ReadAhead,
     queue: Queue,
     offset: int,
     limit: int,
@@ -109,36 +116,59 @@ def read_page(
     :param matches: where given, only messages whose record it selects.
     """
     offset = max(offset, queue.first)
-    rows = queue.visible - offset
+    count = queue.visible - offset
     if tag_hashes is not None:
-        rows = min(rows, MAX_ROWS_FILTERED)
+        count = min(count, MAX_ROWS_FILTERED)
     if matches is not None:
-        rows = min(rows, MAX_RECORDS_JUDGED)
+        count = min(count, MAX_RECORDS_JUDGED)
     messages: list[StoredMessage] = []
-    if rows <= 0:
-        return Page(messages, offset)
     cursor = txn.cursor(db=tables.queues)
-    if not cursor.set_range(queue.prefix + pack_u64(offset)):
+    if count <= 0 or not cursor.set_range(queue.prefix + pack_u64(offset)):
         return Page(messages, offset)
-    unpack = QUEUE_VALUE.unpack
-    records = tables.messages
+    rows = islice(cursor.iternext(keys=False, values=True), count)
     taken = judged = 0
-    for value in cursor.iternext(keys=False, values=True):
-        sequence, tag_hash, size, stored_ms = unpack(value)
-        if tag_hashes is None or tag_hash in tag_hashes:
+    while not messages or (len(messages) < limit and taken < max_bytes):
+        chosen, next_offset = _choose(rows, offset, limit - len(messages), max_bytes, tag_hashes)
+        if next_offset == offset:
+            break
+        offset = next_offset
+        ahead.touch(txn, Rows(tables.messages, [number for number, _, _, _ in chosen]))
+        for number, place, size, stored_ms in chosen:
             if messages and taken + size > max_bytes:
-                break
-            record = txn.get(value[:8], db=records)
+                return Page(messages, place)
+            record = txn.get(number, db=tables.messages)
+            if record is not None and (matches is None or matches(record)):
+                messages.append(StoredMessage(record, place, stored_ms, int.from_bytes(number)))
+                taken += size
             if matches is not None:
                 judged += size
-            if record is not None and (matches is None or matches(record)):
-                messages.append(StoredMessage(record, offset, stored_ms, sequence))
-                taken += size
-        offset += 1
-        rows -= 1
-        if not rows or len(messages) >= limit or taken >= max_bytes or judged >= MAX_BYTES_JUDGED:
-            break
+                if judged >= MAX_BYTES_JUDGED:
+                    return Page(messages, place + 1)
     return Page(messages, offset)
+
+
+def _choose(
+    rows: Iterator[bytes],
+    offset: int,
+    limit: int,
+    max_bytes: int,
+    tag_hashes: AbstractSet[int] | None,
+) -> tuple[list[_Row], int]:
+    """The next rows of a queue whose tags are wanted, about as many as have `max_bytes`; and the offset behind them.
+
+    :param offset: that of the first of `rows`.
+    """
+    chosen: list[_Row] = []
+    total = 0
+    for value in rows:
+        _, tag_hash, size, stored_ms = QUEUE_VALUE.unpack(value)
+        if tag_hashes is None or tag_hash in tag_hashes:
+            chosen.append((value[:8], offset, size, stored_ms))
+            total += size
+            if len(chosen) == limit or total >= max_bytes:
+                return chosen, offset + 1
+        offset += 1
+    return chosen, offset
 
 
 def offset_at(txn: Reader, tables: Tables, queue: Queue, stored_ms: int) -> int:

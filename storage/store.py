@@ -26,6 +26,7 @@ from storage.inbox import INBOX_SIZE, MARK, Inbox, recover
 from storage.inbox_copy import has_copy, read_copy, write_copy
 from storage.keys import (
     MAX_KEY,
+    NEVER_MOVED,
     NOT_TIMED,
     QUEUE_COLUMNS,
     TIMER_VALUE,
@@ -34,11 +35,13 @@ from storage.keys import (
     pack_u64,
     split_timer_key,
     term,
+    without_mark,
 )
 from storage.logged import LoggedTransaction
 from storage.paused import PausedTopics
 from storage.progress import Progress
 from storage.queues import Page, Queue, offset_at, open_queue, read_page, row_at
+from storage.read_ahead import Rows
 from storage.reader import Reader
 from storage.timers import earlier
 
@@ -140,7 +143,11 @@ class Store:
         self.progress = Progress(txn, tables)
         self.paused = PausedTopics(txn, tables)
         copied = not self.environment.log.size and self._has_inbox_copy()
-        rows = read_copy(txn, tables) if copied else recover(txn, tables, self.terms_of)
+        rows = (
+            read_copy(txn, tables)
+            if copied
+            else recover(txn, tables, self.terms_of, self.environment.ahead)
+        )
         self.inbox = Inbox(inbox_size, rows)
         self.held = Held(txn, tables, self.inbox.rows())
 
@@ -217,7 +224,7 @@ class Store:
         """
         number = pack_u64(sequence)
         due = pack_u64(due_ms)
-        timer = TIMER_VALUE.pack(queue, tag_hash, len(record))
+        timer = TIMER_VALUE.pack(queue | NEVER_MOVED, tag_hash, len(record))
         message_id = self._add_record(sequence, number, topic, record, message_id, keys, due)
         key = b"%b%b\0%b%b" % (due, topic, number, message_id)
         if len(key) > MAX_KEY:
@@ -275,10 +282,10 @@ class Store:
         return value
 
     def put_timer(self, txn: LoggedTransaction, key: bytes, value: bytes) -> None:
-        """Have a message wait that `take_timer` has taken, perhaps until another time."""
+        """Have a message wait until another time, which `take_timer` has taken."""
         due_ms, topic, _, _ = split_timer_key(key)
         # Not into the inbox: the number can stand before those among which it is recovered.
-        txn.put(key, value, db=self.tables.timers)
+        txn.put(key, without_mark(value), db=self.tables.timers)
         size = TIMER_VALUE.unpack(value)[2]
         self.held.count_timer(topic, due_ms, 1, size)
         self.held.count(topic, 1, size)
@@ -292,7 +299,7 @@ class Store:
         queue_number, tag_hash, size = TIMER_VALUE.unpack(timer)
         self.held.count(topic, -1, size)
         self._fired[topic] += 1
-        queue = self.queue(topic, queue_number)
+        queue = self.queue(topic, queue_number & ~NEVER_MOVED)
         offset = queue.next
         queue.next = offset + 1
         queue.added_bytes += size
@@ -374,7 +381,7 @@ class Store:
         try:
             txn = self.batch_transaction()
             self._move_timers(txn)
-            self.held.write(txn)
+            self.held.write(txn, self.environment.ahead)
             self.paused.write(txn)
             self.progress.write(txn)
             begun = perf_counter()
@@ -473,6 +480,7 @@ class Store:
             mark = self.inbox.ripen() or pack_u64(self._next_sequence)
             txn.put(MARK, mark, db=self.tables.meta)
         moved = self.inbox.take_latest(self._changes)
+        self.environment.ahead.touch(txn, Rows(self.tables.timers, [key for key, _ in moved]))
         for key, value in moved:
             due_ms, topic, _, _ = split_timer_key(key)
             self.held.count_timer(topic, due_ms, 1, TIMER_VALUE.unpack(value)[2])
@@ -532,7 +540,15 @@ class Store:
         if offset >= queue.visible:
             return Page([], offset)
         return read_page(
-            self._txn, self.tables, queue, offset, limit, max_bytes, tag_hashes, matches
+            self._txn,
+            self.tables,
+            self.environment.ahead,
+            queue,
+            offset,
+            limit,
+            max_bytes,
+            tag_hashes,
+            matches,
         )
 
     def offset_at(self, queue: Queue, stored_ms: int) -> int:

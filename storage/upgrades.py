@@ -10,7 +10,7 @@ from storage.keys import pack_u64
 from storage.redo_log import STAMP, new_stamp
 from storage.sums import sum_up
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 """Raised with every change of `keys` that an older program would misread, with a step in `STEPS`
 that leads there; newer formats are refused."""
 
@@ -60,10 +60,16 @@ def _use_two_logs(environment: lmdb.Environment, txn: lmdb.Transaction) -> None:
     is done again as it is."""
 
 
+def _mark_timers(environment: lmdb.Environment, txn: lmdb.Transaction) -> None:
+    """Format 6 has marks in its timers (`keys.NEVER_MOVED`), which older programs would take for a part of the queue's
+    number; the timers from before do without."""
+
+
 STEPS: dict[int, Callable[[lmdb.Environment, lmdb.Transaction], None]] = {
     1: _mark_timers_complete,
     2: _sum_up_held,
     3: _begin_redo_log,
     4: _use_two_logs,
+    5: _mark_timers,
 }
 """By the version that they start from."""

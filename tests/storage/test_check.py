@@ -56,6 +56,12 @@ FAULTS: dict[str, tuple[Plant, str]] = {
         ),
         "timer of message 3: its id is wrong",
     ),
+    "mark of a timer": (
+        lambda txn, tables: txn.put(
+            b"pending\0" + PENDING, IdRow(2_000, 0, 500, 1_000).pack(), db=tables.ids
+        ),
+        "timer of message 3: says that it was never moved",
+    ),
     "timer's time": (
         lambda txn, tables: txn.put(
             timer_key(2_001, TOPIC, 3, b"pending"),

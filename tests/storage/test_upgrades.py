@@ -2,8 +2,8 @@
 
 Each has 40 messages of `orders`, ten minutes apart from the tenth hour on, of which the first fired and the last was
 aborted; ten of `bills`, a second apart from then on, of which six were due; and one for now. In format 2 `bills` is
-paused, all this is in `timers` or `waiting`, and the inbox has one message more, which in format 4 is in the redo log
-of a process that was killed.
+paused, all this is in `timers` or `waiting`, and the inbox has one message more, which from format 4 on is in the
+redo log of a process that was killed. In format 5 two of `orders` were put off by a minute, the latter in that log.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from storage import Columns, DataFolderError, count_due, find_faults, read_pendi
 from storage.inbox import MARK
 from storage.upgrades import FORMAT, FORMAT_VERSION, STEPS
 from tests.storage.folder import Folder
-from tests.storage.sample import Sample, fire, hold, ids_in, pending_ids, terms_of
+from tests.storage.sample import Sample, fire, hold, ids_in, pending_ids, pending_page, terms_of
 
 FORMATS = Path(__file__).with_name("formats")
 HOUR_MS = 3_600_000
@@ -29,11 +29,10 @@ OLDER = range(1, FORMAT_VERSION)
 def unpack(folder: Folder, version: int) -> None:
     """Put a folder of an earlier format where a test's folder is to be."""
     folder.path.mkdir()
-    packed = (FORMATS / f"format-{version}.mdb.xz").read_bytes()
-    (folder.path / "data.mdb").write_bytes(lzma.decompress(packed))
-    log = FORMATS / f"format-{version}.log.xz"
-    if log.exists():
-        (folder.path / "redo.log").write_bytes(lzma.decompress(log.read_bytes()))
+    for ending, name in (("mdb", "data.mdb"), ("log", "redo.log"), ("durable", "durable")):
+        packed = FORMATS / f"format-{version}.{ending}.xz"
+        if packed.exists():
+            (folder.path / name).write_bytes(lzma.decompress(packed.read_bytes()))
 
 
 @pytest.mark.parametrize("version", OLDER)
@@ -89,6 +88,13 @@ def test_it_goes_on_from_there(folder: Folder, version: int) -> None:
     )
     assert ids_in(store, ORDERS)[:3] == [b"now", b"a0", b"a1"]
     assert store.held_totals() == ({} if version == 1 else {BILLS: 10})
+
+
+def test_what_was_put_off_before_timers_had_a_mark_is_known(folder: Folder) -> None:
+    unpack(folder, 5)
+    found = pending_page(folder.open(), topic=ORDERS).found
+    put_off = {one.sequence: one.rescheduled_ms for one in found if one.rescheduled_ms}
+    assert put_off == {6: 9 * HOUR_MS + 5, 7: 9 * HOUR_MS + 6}
 
 
 def test_an_upgrade_that_is_cut_short_leaves_the_old_folder(

@@ -1,0 +1,133 @@
+"""Rows that must be waited for are read side by side; what is then found of them is what it always was."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import lmdb
+import pytest
+
+from storage import Store, read_ahead
+from storage.read_ahead import FEW, THREADS, ReadAhead, Rows
+from tests.storage.folder import Folder
+from tests.storage.sample import Sample, fire, hold_all, ids_in, numbered, pending_ids, send
+
+MANY = 50
+
+
+class Disk:
+    """Whether each row must be waited for; and who has read how many of which table in other threads."""
+
+    def __init__(self) -> None:
+        self.is_waited_for = True
+        self.read: Counter[lmdb._Database] = Counter()
+        self.threads: set[str] = set()
+        self._waits = 0
+
+    def getrusage(self, _who: int) -> SimpleNamespace:
+        self._waits += self.is_waited_for
+        return SimpleNamespace(ru_majflt=self._waits)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    disk = Disk()
+    monkeypatch.setattr(read_ahead, "getrusage", disk.getrusage)
+    read = ReadAhead._read
+
+    def noted(self: ReadAhead, table: lmdb._Database, keys: Sequence[bytes]) -> None:
+        disk.read[table] += len(keys)
+        disk.threads.add(threading.current_thread().name)
+        read(self, table, keys)
+
+    monkeypatch.setattr(ReadAhead, "_read", noted)
+    return disk
+
+
+def test_records_that_are_listed(disk: Disk, store: Store) -> None:
+    hold_all(store, numbered(MANY), 10_000)
+    assert pending_ids(store) == numbered(MANY)
+    assert disk.read == {store.tables.messages: MANY}
+    assert 1 < len(disk.threads) <= THREADS
+
+
+def test_records_that_are_pulled(disk: Disk, store: Store) -> None:
+    hold_all(store, numbered(MANY), 10_000)
+    assert fire(store, 10_000) == MANY
+    assert ids_in(store) == numbered(MANY)
+    assert disk.read == {store.tables.messages: MANY}
+
+
+def test_no_more_records_than_a_pull_takes(disk: Disk, store: Store) -> None:
+    for message_id in numbered(MANY):
+        send(store, Sample(message_id, body=bytes(1_000)))
+    store.commit()
+    queue = store.queue(Sample(b"").topic, 0)
+    size = len(store.read(queue, 0, 1, 1).messages[0].record)
+    page = store.read(queue, 0, 1_000, 20 * size)
+    assert len(page.messages) == disk.read[store.tables.messages] == 20
+
+
+def test_timers_that_move_into_their_table(disk: Disk, folder: Folder) -> None:
+    store = folder.open(inbox_size=MANY)
+    for message_id in numbered(MANY):
+        hold_all(store, [message_id], 10_000)
+    disk.read.clear()
+    hold_all(store, numbered(MANY, b"next"), 20_000)
+    assert disk.read[store.tables.timers] == MANY
+
+
+def test_a_start_after_a_crash(disk: Disk, folder: Folder) -> None:
+    store = folder.open()
+    hold_all(store, numbered(MANY), 10_000)
+    store = folder.reopen_after_crash()
+    # Once to do the log again, and once to find what was in the inbox.
+    assert disk.read[store.tables.ids] == 2 * MANY
+    assert disk.read[store.tables.timers] == MANY
+    assert pending_ids(store) == numbered(MANY)
+
+
+@pytest.mark.parametrize(("count", "is_waited_for"), [(MANY, False), (FEW - 1, True)])
+def test_no_thread_is_asked(count: int, is_waited_for: bool, disk: Disk, store: Store) -> None:
+    disk.is_waited_for = is_waited_for
+    hold_all(store, numbered(count), 10_000)
+    assert pending_ids(store) == numbered(count)
+    assert not disk.read
+
+
+@pytest.mark.parametrize("error", [lmdb.ReadersFullError("full"), lmdb.DiskError("broken")])
+def test_what_a_thread_cannot_read_is_read_when_it_is_needed(
+    error: lmdb.Error, disk: Disk, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold_all(store, numbered(MANY), 10_000)
+
+    class Unreadable:
+        def begin(self) -> lmdb.Transaction:
+            raise error
+
+    monkeypatch.setattr(store.environment.ahead, "_environment", Unreadable())
+    assert pending_ids(store) == numbered(MANY)
+    assert disk.read
+
+
+def test_threads_that_cannot_be_started(
+    disk: Disk, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold_all(store, numbered(MANY), 10_000)
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as starved:
+        starved.setattr(threading.Thread, "start", start)
+        assert pending_ids(store) == numbered(MANY)
+    assert not disk.read
+
+
+def test_rows_that_there_are_not(disk: Disk, store: Store) -> None:
+    keys = numbered(MANY)
+    store.environment.ahead.touch(store.reader(), Rows(store.tables.messages, keys))
+    assert disk.read == {store.tables.messages: MANY}

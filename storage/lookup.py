@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from enum import Enum
 from heapq import merge
-from itertools import islice
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 import lmdb
@@ -43,6 +43,9 @@ MAX_TIMERS_SCANNED = 20_000
 
 LEAPS = 500
 """Leaps over other topics' timers after which a search says how far it has come."""
+
+SPANS_READ_AHEAD = 16
+"""Rows of `held` whose timers are sought together."""
 
 LEAPS_WEIGH = 1_000
 """Timers that could be looked at meanwhile."""
@@ -264,22 +267,25 @@ def _timers_of(
     end = pack_u64(end_ms)
     if not held.set_range(held_key(topic, int.from_bytes(start[:8]) // HELD_SPAN_MS)):
         return
-    for held_row, count in held:
-        if held_row[:-8] != name:
-            return
-        span = int.from_bytes(held_row[-8:])
-        last = min(end, pack_u64((span + 1) * HELD_SPAN_MS))
-        timers.set_range(max(start, pack_u64(span * HELD_SPAN_MS) + name))
-        left = int.from_bytes(count)
-        while left:
-            if seek_topic(timers, name, last, LEAPS):
-                yield timers.key(), timers.value()
-                timers.next()
-                left -= 1
-            elif b"" < timers.key() < last:
-                yield timers.key(), b""
-            else:
-                break
+    behind = name + pack_u64(-(-end_ms // HELD_SPAN_MS))
+    rows = takewhile(lambda row: row[0][:-8] == name and row[0] < behind, held)
+    while some := list(islice(rows, SPANS_READ_AHEAD)):
+        spans = [(int.from_bytes(row[-8:]), int.from_bytes(value)) for row, value in some]
+        begins = [pack_u64(span * HELD_SPAN_MS) + name for span, _ in spans]
+        store.environment.ahead.touch(txn, Rows(store.tables.timers, begins))
+        for begin, (span, count) in zip(begins, spans, strict=True):
+            last = min(end, pack_u64((span + 1) * HELD_SPAN_MS))
+            timers.set_range(max(start, begin))
+            left = count
+            while left:
+                if seek_topic(timers, name, last, LEAPS):
+                    yield timers.key(), timers.value()
+                    timers.next()
+                    left -= 1
+                elif b"" < timers.key() < last:
+                    yield timers.key(), b""
+                else:
+                    break
 
 
 def _newest_first(txn: Reader, table: lmdb._Database, prefix: bytes) -> Iterator[bytes]:

@@ -24,7 +24,7 @@ FEW: Final = 8
 """Rows that are left to be read one after the other: asking threads costs as much as some reads."""
 
 PROBES: Final = 4
-"""Rows that are read first, some 1 us each: where none of them is on the disk only, nor are the others."""
+"""Rows of a table that are read first, some 2 us each: where none of them is on the disk only, nor are the others."""
 
 
 class Rows(NamedTuple):
@@ -67,7 +67,9 @@ def _must_wait(txn: Reader, wanted: Sequence[Rows]) -> bool:
     for table, keys in wanted:
         for key in keys[:: max(1, len(keys) // PROBES)]:
             txn.get(key, db=table)
-    return getrusage(RUSAGE_THREAD).ru_majflt != before
+            if getrusage(RUSAGE_THREAD).ru_majflt != before:
+                return True
+    return False
 
 
 def _parts(wanted: Sequence[Rows]) -> Iterator[Rows]:

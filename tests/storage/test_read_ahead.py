@@ -11,9 +11,21 @@ import lmdb
 import pytest
 
 from storage import Store, read_ahead
+from storage.keys import HELD_SPAN_MS
+from storage.lookup import SPANS_READ_AHEAD
 from storage.read_ahead import FEW, THREADS, ReadAhead, Rows
 from tests.storage.folder import Folder
-from tests.storage.sample import Sample, fire, hold_all, ids_in, numbered, pending_ids, send
+from tests.storage.sample import (
+    TOPIC,
+    Sample,
+    fire,
+    hold_all,
+    ids_in,
+    numbered,
+    pending_ids,
+    pending_page,
+    send,
+)
 
 MANY = 50
 
@@ -65,7 +77,7 @@ def test_no_more_records_than_a_pull_takes(disk: Disk, store: Store) -> None:
     for message_id in numbered(MANY):
         send(store, Sample(message_id, body=bytes(1_000)))
     store.commit()
-    queue = store.queue(Sample(b"").topic, 0)
+    queue = store.queue(TOPIC, 0)
     size = len(store.read(queue, 0, 1, 1).messages[0].record)
     page = store.read(queue, 0, 1_000, 20 * size)
     assert len(page.messages) == disk.read[store.tables.messages] == 20
@@ -78,6 +90,18 @@ def test_timers_that_move_into_their_table(disk: Disk, folder: Folder) -> None:
     disk.read.clear()
     hold_all(store, numbered(MANY, b"next"), 20_000)
     assert disk.read[store.tables.timers] == MANY
+
+
+@pytest.mark.parametrize("spans", [FEW, 2 * SPANS_READ_AHEAD])
+def test_timers_of_a_topic_within_the_range_that_is_listed(
+    spans: int, disk: Disk, folder: Folder
+) -> None:
+    store = folder.open(inbox_size=1)
+    for number in range(3 * SPANS_READ_AHEAD):
+        hold_all(store, [b"%d" % number], number * HELD_SPAN_MS + 7)
+    disk.read.clear()
+    page = pending_page(store, topic=TOPIC, end_ms=spans * HELD_SPAN_MS)
+    assert len(page.found) == spans == disk.read[store.tables.timers]
 
 
 def test_a_start_after_a_crash(disk: Disk, folder: Folder) -> None:

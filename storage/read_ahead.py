@@ -51,8 +51,9 @@ class ReadAhead:
             wait([self._threads.submit(self._read, *part) for part in _parts(wanted)])
 
     def _read(self, table: lmdb._Database, keys: Sequence[bytes]) -> None:
-        # What the last checkpoint left: whatever was changed since then is in memory anyway.
-        with suppress(lmdb.Error), self._environment.begin() as txn:
+        # What the last checkpoint left: whatever was changed since then is in memory anyway. With buffers no value is
+        # copied; LMDB's binding touches each of its pages all the same.
+        with suppress(lmdb.Error), self._environment.begin(buffers=True) as txn:
             for key in keys:
                 txn.get(key, db=table)
 

@@ -16,6 +16,7 @@ from storage.keys import (
     term,
 )
 from storage.logged import LoggedTransaction
+from storage.read_ahead import Rows
 from storage.reader import Reader
 from storage.store import NEXT_SEQUENCE, Store, in_batch
 
@@ -41,16 +42,15 @@ def remove_expired(
     # What an export that was killed still holds could not be used again.
     store.environment.forget_dead_readers()
     txn = store.batch_transaction()
-    removed = 0
+    expired: list[bytes] = []
     for topic, number in list(_queues(store, txn)):
         cutoff = 1 << 62 if is_deleted(topic) else own_before_ms.get(topic, before_ms)
-        removed += _shorten_queue(store, txn, topic, number, cutoff, limit - removed)
-        if removed >= limit:
+        expired += _shorten_queue(store, txn, topic, number, cutoff, limit - len(expired))
+        if len(expired) >= limit:
             break
-    removed += _remove_aborted(store, txn, before_ms, limit - removed)
-    if removed:
-        txn.put(NEXT_SEQUENCE, pack_u64(store.next_sequence), db=store.tables.meta)
-    return removed
+    expired += _forget_aborted(store, txn, before_ms, limit - len(expired))
+    _remove_messages(store, txn, expired)
+    return len(expired)
 
 
 @in_batch
@@ -60,12 +60,11 @@ def remove_topic(store: Store, topic: bytes, limit: int) -> int:
     :returns: how many were removed; fewer than `limit` means that none is left.
     """
     txn = store.batch_transaction()
-    removed = 0
+    cleared: list[bytes] = []
     for name, number in list(_queues(store, txn, topic + b"\0")):
-        removed += _shorten_queue(store, txn, name, number, 1 << 62, limit - removed)
-    if removed:
-        txn.put(NEXT_SEQUENCE, pack_u64(store.next_sequence), db=store.tables.meta)
-    return removed
+        cleared += _shorten_queue(store, txn, name, number, 1 << 62, limit - len(cleared))
+    _remove_messages(store, txn, cleared)
+    return len(cleared)
 
 
 def _queues(store: Store, txn: Reader, prefix: bytes = b"") -> Iterator[tuple[bytes, int]]:
@@ -81,49 +80,66 @@ def _queues(store: Store, txn: Reader, prefix: bytes = b"") -> Iterator[tuple[by
 
 def _shorten_queue(
     store: Store, txn: LoggedTransaction, topic: bytes, number: int, before_ms: int, limit: int
-) -> int:
+) -> list[bytes]:
+    """Let a queue begin later; the sequences, packed, of the messages that stood there."""
     queue = store.queue(topic, number)
     cursor = txn.cursor(db=store.tables.queues)
     alive = cursor.set_range(queue.prefix)
-    removed = 0
-    while alive and removed < limit and cursor.key()[:-8] == queue.prefix:
+    numbers: list[bytes] = []
+    while alive and len(numbers) < limit and cursor.key()[:-8] == queue.prefix:
         sequence, _, _, stored_ms = QUEUE_VALUE.unpack(cursor.value())
         if stored_ms >= before_ms:
             break
         first = int.from_bytes(cursor.key()[-8:]) + 1
         txn.delete_at(cursor, db=store.tables.queues)
-        _remove_message(store, txn, pack_u64(sequence))
-        removed += 1
+        numbers.append(pack_u64(sequence))
         alive = cursor.key() != b""
-    if removed:
+    if numbers:
         txn.put(queue.prefix, ENDS_VALUE.pack(first, queue.next), db=store.tables.ends)
         store.shorten(queue, first)
-    return removed
+    return numbers
 
 
-def _remove_aborted(store: Store, txn: LoggedTransaction, before_ms: int, limit: int) -> int:
+def _forget_aborted(
+    store: Store, txn: LoggedTransaction, before_ms: int, limit: int
+) -> list[bytes]:
+    """Likewise, of the messages that were aborted."""
     bound = pack_u64(max(0, before_ms))
     cursor = txn.cursor(db=store.tables.aborted)
     alive = cursor.first()
-    removed = 0
-    while alive and removed < limit and cursor.key() < bound:
-        number = cursor.key()[8:]
+    numbers: list[bytes] = []
+    while alive and len(numbers) < limit and cursor.key() < bound:
+        numbers.append(cursor.key()[8:])
         txn.delete_at(cursor, db=store.tables.aborted)
-        _remove_message(store, txn, number)
-        removed += 1
         alive = cursor.key() != b""
-    return removed
+    return numbers
 
 
-def _remove_message(store: Store, txn: LoggedTransaction, number: bytes) -> None:
-    tables = store.tables
-    record = txn.pop(number, db=tables.messages)
-    if record is None:
+def _remove_messages(store: Store, txn: LoggedTransaction, numbers: list[bytes]) -> None:
+    """Remove messages from the tables that know them by their sequence, id and keys."""
+    if not numbers:
         return
-    terms = store.terms_of(record)
-    txn.delete(term(terms.message_id) + b"\0" + number, db=tables.ids)
-    for key in map(term, terms.keys):
-        txn.delete(key_prefix(terms.topic, key) + number, db=tables.keys)
-        debounced = debounce_key(terms.topic, key)
-        if txn.get(debounced, db=tables.debounced) == number:
-            txn.delete(debounced, db=tables.debounced)
+    tables, ahead = store.tables, store.environment.ahead
+    txn.put(NEXT_SEQUENCE, pack_u64(store.next_sequence), db=tables.meta)
+    # They were stored long ago: their pages may be on the disk only.
+    ahead.touch(txn, Rows(tables.messages, numbers))
+    id_keys: list[bytes] = []
+    keys: list[bytes] = []
+    debounced: list[tuple[bytes, bytes]] = []
+    for number in numbers:
+        record = txn.pop(number, db=tables.messages)
+        if record is None:
+            continue
+        terms = store.terms_of(record)
+        id_keys.append(term(terms.message_id) + b"\0" + number)
+        for key in map(term, terms.keys):
+            keys.append(key_prefix(terms.topic, key) + number)
+            debounced.append((debounce_key(terms.topic, key), number))
+    ahead.touch(txn, Rows(tables.ids, id_keys), Rows(tables.keys, keys))
+    for key in id_keys:
+        txn.delete(key, db=tables.ids)
+    for key in keys:
+        txn.delete(key, db=tables.keys)
+    for key, number in debounced:
+        if txn.get(key, db=tables.debounced) == number:
+            txn.delete(key, db=tables.debounced)

@@ -1,4 +1,5 @@
-"""py-lmdb as the storage room uses it: without `buffers`, so that every key and value is `bytes`."""
+"""py-lmdb as the storage room uses it: without `buffers`, so that every key and value is `bytes`, but where none is
+looked at."""
 
 from collections.abc import Iterator, Sequence
 from typing import TypedDict, TypeVar
@@ -34,7 +35,11 @@ class Environment:
     def __enter__(self) -> Environment: ...
     def __exit__(self, *exc: object) -> None: ...
     def begin(
-        self, db: _Database | None = None, parent: Transaction | None = None, write: bool = False
+        self,
+        db: _Database | None = None,
+        parent: Transaction | None = None,
+        write: bool = False,
+        buffers: bool = False,
     ) -> Transaction: ...
     def open_db(
         self, key: bytes | None = None, txn: Transaction | None = None, create: bool = True

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import lmdb
 import pytest
 
-from storage import Store, read_ahead
+from storage import Store, read_ahead, remove_expired
 from storage.keys import HELD_SPAN_MS
 from storage.lookup import SPANS_READ_AHEAD
 from storage.read_ahead import FEW, THREADS, ReadAhead, Rows
@@ -92,6 +92,17 @@ def test_timers_that_move_into_their_table(disk: Disk, folder: Folder) -> None:
     assert disk.read[store.tables.timers] == MANY
 
 
+def test_messages_that_retention_removes(disk: Disk, store: Store) -> None:
+    for message_id in numbered(MANY):
+        send(store, Sample(message_id, keys=(b"a", b"b")))
+    store.commit()
+    assert remove_expired(store, 2, MANY, lambda _: False) == MANY
+    store.commit()
+    tables = store.tables
+    assert disk.read == {tables.messages: MANY, tables.ids: MANY, tables.keys: 2 * MANY}
+    assert all(store.reader().stat(table)["entries"] == 0 for table in disk.read)
+
+
 @pytest.mark.parametrize("spans", [FEW, 2 * SPANS_READ_AHEAD])
 def test_timers_of_a_topic_within_the_range_that_is_listed(
     spans: int, disk: Disk, folder: Folder
@@ -129,7 +140,7 @@ def test_what_a_thread_cannot_read_is_read_when_it_is_needed(
     hold_all(store, numbered(MANY), 10_000)
 
     class Unreadable:
-        def begin(self) -> lmdb.Transaction:
+        def begin(self, *, buffers: bool) -> lmdb.Transaction:
             raise error
 
     monkeypatch.setattr(store.environment.ahead, "_environment", Unreadable())

@@ -44,6 +44,9 @@ MAX_TIMERS_SCANNED = 20_000
 LEAPS = 500
 """Leaps over other topics' timers after which a search says how far it has come."""
 
+RECORDS_READ_AHEAD = 64
+"""Messages with one key that are looked at together."""
+
 SPANS_READ_AHEAD = 16
 """Rows of `held` whose timers are sought together."""
 
@@ -120,12 +123,13 @@ def find_by_key(
     for topic in topics:
         prefix = key_prefix(topic, term(key))
         numbers = _newest_first(txn, store.tables.keys, prefix)
-        for number in numbers if wanted is None else islice(numbers, MAX_WITH_KEY_SCANNED):
-            if len(found) == limit:
-                return found
-            message = _find(store, txn, number)
-            if message is not None and (wanted is None or wanted(message)):
-                found.append(message)
+        if wanted is not None:
+            numbers = islice(numbers, MAX_WITH_KEY_SCANNED)
+        while some := list(islice(numbers, min(limit - len(found), RECORDS_READ_AHEAD))):
+            store.environment.ahead.touch(txn, Rows(store.tables.messages, some))
+            for message in (_find(store, txn, number) for number in some):
+                if message is not None and (wanted is None or wanted(message)):
+                    found.append(message)
     return found
 
 

@@ -23,8 +23,9 @@ THREADS: Final = 16
 FEW: Final = 8
 """Rows that are left to be read one after the other: asking threads costs as much as some reads."""
 
-PROBES: Final = 4
-"""Rows of a table that are read first, some 2 us each: where none of them is on the disk only, nor are the others."""
+EVERY: Final = 16
+"""Of so many rows one is read first, and at least two, some 2 us each: where none of them is on the disk only, nor are
+the others."""
 
 
 class Rows(NamedTuple):
@@ -66,7 +67,7 @@ def _must_wait(txn: Reader, wanted: Sequence[Rows]) -> bool:
     """Whether some of these rows, of all tables, must be waited for."""
     before = getrusage(RUSAGE_THREAD).ru_majflt
     for table, keys in wanted:
-        for key in keys[:: max(1, len(keys) // PROBES)]:
+        for key in keys[:: max(1, min(len(keys) // 2, EVERY))]:
             txn.get(key, db=table)
             if getrusage(RUSAGE_THREAD).ru_majflt != before:
                 return True

@@ -457,6 +457,8 @@ class Store:
             txn.reserve(self._bytes)
             self._is_open = True
         if self._messages or self._replaced:
+            # Ids come nearly in order, keys in any.
+            self.environment.ahead.touch(txn, Rows(tables.keys, [key for key, _ in self._keys]))
             for table, rows in (
                 (tables.messages, self._replaced),
                 (tables.timers, self._timers),

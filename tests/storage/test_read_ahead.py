@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import lmdb
 import pytest
 
-from storage import Store, read_ahead, remove_expired
+from storage import Store, find_by_key, read_ahead, remove_expired
 from storage.keys import HELD_SPAN_MS
 from storage.lookup import SPANS_READ_AHEAD
 from storage.read_ahead import FEW, THREADS, ReadAhead, Rows
@@ -92,10 +92,20 @@ def test_timers_that_move_into_their_table(disk: Disk, folder: Folder) -> None:
     assert disk.read[store.tables.timers] == MANY
 
 
+def test_keys_of_what_comes_in_and_records_with_a_key(disk: Disk, store: Store) -> None:
+    for message_id in numbered(MANY):
+        send(store, Sample(message_id, keys=(b"k",)))
+    store.commit()
+    assert disk.read == {store.tables.keys: MANY}
+    assert len(find_by_key(store, [TOPIC], b"k", MANY - 1)) == MANY - 1
+    assert disk.read == {store.tables.keys: MANY, store.tables.messages: MANY - 1}
+
+
 def test_messages_that_retention_removes(disk: Disk, store: Store) -> None:
     for message_id in numbered(MANY):
         send(store, Sample(message_id, keys=(b"a", b"b")))
     store.commit()
+    disk.read.clear()
     assert remove_expired(store, 2, MANY, lambda _: False) == MANY
     store.commit()
     tables = store.tables

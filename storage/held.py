@@ -101,18 +101,20 @@ class Held:
 
     def write(self, txn: LoggedTransaction, ahead: ReadAhead) -> None:
         """Join the batch that is about to be committed."""
-        spans = [held_key(*span) for span, (rows, _) in self._spans.items() if rows]
-        ahead.touch(txn, Rows(self._tables.held, spans))
         totals = {topic: list(change) for topic, change in self._waiting.items()}
+        spans: dict[bytes, int] = {}
         hours: dict[tuple[int, bytes], int] = {}
         for (topic, span), (rows, size) in self._spans.items():
             total = totals.setdefault(topic, [0, 0])
             total[0] += rows
             total[1] += size
             if rows:
-                _add(txn, self._tables.held, held_key(topic, span), rows)
+                spans[held_key(topic, span)] = rows
                 hour = (span // HELD_SPANS_OF_AN_HOUR, topic)
                 hours[hour] = hours.get(hour, 0) + rows
+        ahead.touch(txn, Rows(self._tables.held, list(spans)))
+        for key, rows in spans.items():
+            _add(txn, self._tables.held, key, rows)
         for (number, topic), rows in hours.items():
             if rows:
                 _add(txn, self._tables.hours, hour_key(number, topic), rows)

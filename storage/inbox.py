@@ -18,7 +18,7 @@ from heapq import heapify, heappop, heappush
 from itertools import chain, islice
 
 from storage.environment import Tables
-from storage.keys import NEVER_MOVED, TIMER_VALUE, IdRow, Terms, TermsOf, pack_u64, term, timer_key
+from storage.keys import IdRow, Terms, TermsOf, pack_u64, term, timer_key, timer_value
 from storage.ordered import OrderedKeys
 from storage.paused import is_waiting
 from storage.read_ahead import ReadAhead, Rows
@@ -367,8 +367,7 @@ def recover(
             if row is None or row.aborted_ms or not row.due_ms:
                 continue
             key = timer_key(row.due_ms, terms.topic, int.from_bytes(number), term(terms.message_id))
-            queue = terms.queue if row.rescheduled_ms else terms.queue | NEVER_MOVED
-            timers.append((key, TIMER_VALUE.pack(queue, terms.tag_hash, size)))
+            timers.append((key, timer_value(terms, row, size)))
         if ahead is not None:
             ahead.touch(txn, Rows(tables.timers, [key for key, _ in timers]))
         for key, timer in timers:

@@ -178,6 +178,12 @@ def split_timer_key(key: bytes) -> tuple[int, bytes, int, bytes]:
     )
 
 
+def timer_value(terms: Terms, row: IdRow, size: int) -> bytes:
+    """Value in `timers` of a message that has not fired, with this row in `ids` and a record of this size."""
+    queue = terms.queue if row.rescheduled_ms else terms.queue | NEVER_MOVED
+    return TIMER_VALUE.pack(queue, terms.tag_hash, size)
+
+
 def without_mark(timer: bytes) -> bytes:
     """The value of a timer whose message may have been given another time."""
     return bytes((timer[0] & 0x7F,)) + timer[1:]

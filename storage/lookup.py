@@ -44,14 +44,14 @@ MAX_TIMERS_SCANNED = 20_000
 LEAPS = 500
 """Leaps over other topics' timers after which a search says how far it has come."""
 
+LEAPS_WEIGH = 1_000
+"""Timers that could be looked at meanwhile."""
+
 RECORDS_READ_AHEAD = 64
 """Messages with one key that are looked at together."""
 
 SPANS_READ_AHEAD = 16
 """Rows of `held` whose timers are sought together."""
-
-LEAPS_WEIGH = 1_000
-"""Timers that could be looked at meanwhile."""
 
 
 class State(Enum):

@@ -11,7 +11,6 @@ from storage.keys import (
     ENDS_VALUE,
     HELD_SPAN_MS,
     MAX_TOPIC,
-    NEVER_MOVED,
     QUEUE_VALUE,
     TIMER_VALUE,
     IdRow,
@@ -24,6 +23,7 @@ from storage.keys import (
     term,
     timer_key,
     timer_key_of,
+    timer_value,
     waiting_key,
     without_mark,
 )
@@ -133,8 +133,7 @@ class MessageRepairs:
         message_id = term(terms.message_id)
         id_row = verdict.id_row
         timer = timer_key(id_row.due_ms, terms.topic, sequence, message_id)
-        queue = terms.queue if id_row.rescheduled_ms else terms.queue | NEVER_MOVED
-        value = TIMER_VALUE.pack(queue, terms.tag_hash, len(record))
+        value = timer_value(terms, id_row, len(record))
         match verdict.fate:
             case Fate.TIMED:
                 self._timers[timer] = value

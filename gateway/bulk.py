@@ -61,7 +61,7 @@ class BulkChanges:
         """Give messages another time, or abort them where there is none; how many were still pending."""
         if to is not None:
             return self._rescheduling.move_found(found, to)
-        return sum(self._pending.abort_found(one) for one in found)
+        return self._pending.abort_found(found)
 
     def count(self, wanted: Wanted, may: May, cursor: str = "") -> BulkAnswer:
         """How many messages a step would change; nothing is changed."""

@@ -32,7 +32,7 @@ from storage import (
     FoundPage,
     State,
     abort,
-    abort_sequence,
+    abort_sequences,
     find_by_id,
     find_by_key,
     find_by_sequence,
@@ -307,12 +307,14 @@ class PendingMessages:
                 self._note_abort(Place(message_id, topic), result.due_ms)
         return results
 
-    def abort_found(self, found: Found) -> bool:
-        """Abort one message that was found, whoever asks; False when it is no longer pending."""
-        outcome = abort_sequence(self._store, found.sequence, self._broker.clock.now_ms())
-        if outcome is Aborted.ABORTED:
-            self._note_abort(Place.of(found), found.due_ms)
-        return outcome is Aborted.ABORTED
+    def abort_found(self, found: list[Found]) -> int:
+        """Abort messages that were found, those of them that are still pending, whoever asks; how many these were."""
+        sequences = (one.sequence for one in found)
+        aborted = abort_sequences(self._store, sequences, self._broker.clock.now_ms())
+        for one in found:
+            if one.sequence in aborted:
+                self._note_abort(Place.of(one), one.due_ms)
+        return len(aborted)
 
     def _note_abort(self, place: Place, due_ms: int) -> None:
         self._broker.audit.note("abort", topic=place.topic, msgId=place.message_id, dueMs=due_ms)

@@ -15,7 +15,7 @@ from gateway.pending import PendingMessages, Place, check_may_send
 from gateway.router import RequestError
 from gateway.wire.codes import ResponseCode
 from gateway.wire.pending_bodies import RescheduleOutcome
-from storage import Found, Rescheduled, RescheduleResult, State, reschedule, reschedule_sequence
+from storage import Found, Rescheduled, RescheduleResult, State, reschedule, reschedule_sequences
 
 
 class NewTime(NamedTuple):
@@ -105,13 +105,17 @@ class Rescheduling:
         self.check_enabled()
         self._check(found, to)
         now_ms, stored_ms = self._broker.clock.now_ms(), self._broker.clock.stored_ms()
-        moved = 0
-        for one in found:
-            result = reschedule_sequence(
-                self._store, one.sequence, lambda due_ms: to.of(due_ms, now_ms), stored_ms
-            )
-            moved += self._moved(Place.of(one), result)
-        return moved
+        results = reschedule_sequences(
+            self._store,
+            (one.sequence for one in found),
+            lambda due_ms: to.of(due_ms, now_ms),
+            stored_ms,
+        )
+        return sum(
+            self._moved(Place.of(one), results[one.sequence])
+            for one in found
+            if one.sequence in results
+        )
 
     def _moved(self, place: Place, result: RescheduleResult) -> bool:
         if result.outcome is not Rescheduled.RESCHEDULED:

@@ -4,7 +4,7 @@ Typed calls in, plain values out; no LMDB object leaves this room, and nothing h
 or Twisted.
 """
 
-from storage.aborting import Aborted, AbortResult, abort, abort_sequence
+from storage.aborting import Aborted, AbortResult, abort, abort_sequences
 from storage.check import find_faults
 from storage.copies import (
     Compacted,
@@ -78,7 +78,7 @@ from storage.rescheduling import (
     Rescheduled,
     RescheduleResult,
     reschedule,
-    reschedule_sequence,
+    reschedule_sequences,
 )
 from storage.retention import remove_expired, remove_topic
 from storage.soon import count_overdue, count_soon
@@ -124,7 +124,7 @@ __all__ = [
     "Terms",
     "Usage",
     "abort",
-    "abort_sequence",
+    "abort_sequences",
     "back_up",
     "back_up_changes",
     "can_replace",
@@ -168,7 +168,7 @@ __all__ = [
     "replace_pending",
     "replaceable",
     "reschedule",
-    "reschedule_sequence",
+    "reschedule_sequences",
     "restore",
     "restore_changes",
     "resume_topic",

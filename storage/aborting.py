@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
 
-from storage.keys import IdRow, pack_u64, term, timer_key
+from storage.keys import id_key, pack_u64, term
 from storage.logged import LoggedTransaction
-from storage.store import Store, in_batch, rows_with_prefix
+from storage.noted import Noted, newest_first, read_noted
+from storage.store import Store, in_batch
 
 
 class Aborted(Enum):
@@ -38,52 +40,31 @@ def abort(
         there is none.
     """
     txn = store.batch_transaction()
-    prefix = term(message_id) + b"\0"
-    found = [
-        (key, value)
-        for key, value in rows_with_prefix(txn, store.tables.ids, prefix)
-        if len(key) == len(prefix) + 8
-    ]
-    results = []
-    for key, value in reversed(found):
-        result = _abort_one(store, txn, key, value, now_ms, topic)
-        if result is not None:
-            results.append(result)
-    return results or [AbortResult(Aborted.UNKNOWN, 0)]
+    numbers = list(newest_first(txn, store.tables.ids, id_key(term(message_id), b"")))
+    return [
+        AbortResult(_abort(store, txn, noted, now_ms), noted.row.due_ms)
+        for noted in read_noted(store, txn, numbers)
+        if topic in (None, noted.terms.topic)
+    ] or [AbortResult(Aborted.UNKNOWN, 0)]
 
 
 @in_batch
-def abort_sequence(store: Store, sequence: int, now_ms: int) -> Aborted:
-    """Take back one message, unless it has fired."""
+def abort_sequences(store: Store, sequences: Iterable[int], now_ms: int) -> set[int]:
+    """Take back messages that have not fired; which of them these were."""
     txn = store.batch_transaction()
-    number = pack_u64(sequence)
-    record = txn.get(number, db=store.tables.messages)
-    if record is None:
-        return Aborted.UNKNOWN
-    key = term(store.terms_of(record).message_id) + b"\0" + number
-    value = txn.get(key, db=store.tables.ids)
-    result = _abort_one(store, txn, key, value, now_ms, None) if value is not None else None
-    return result.outcome if result is not None else Aborted.UNKNOWN
+    return {
+        noted.sequence
+        for noted in read_noted(store, txn, map(pack_u64, sequences))
+        if _abort(store, txn, noted, now_ms) is Aborted.ABORTED
+    }
 
 
-def _abort_one(
-    store: Store, txn: LoggedTransaction, key: bytes, value: bytes, now_ms: int, topic: bytes | None
-) -> AbortResult | None:
-    number = key[-8:]
-    record = txn.get(number, db=store.tables.messages)
-    if record is None:
-        return None
-    terms = store.terms_of(record)
-    if topic is not None and terms.topic != topic:
-        return None
-    row = IdRow.unpack(value)
-    due_ms = row.due_ms
+def _abort(store: Store, txn: LoggedTransaction, noted: Noted, now_ms: int) -> Aborted:
+    row = noted.row
     if row.aborted_ms:
-        return AbortResult(Aborted.ALREADY_ABORTED, due_ms)
-    timer = timer_key(due_ms, terms.topic, int.from_bytes(number), key[:-9])
-    if store.take_timer(txn, timer) is None:
-        return AbortResult(Aborted.ALREADY_FIRED, due_ms)
-    aborted = pack_u64(now_ms)
-    txn.put(key, row._replace(aborted_ms=now_ms).pack(), db=store.tables.ids)
-    txn.put(aborted + number, b"", db=store.tables.aborted)
-    return AbortResult(Aborted.ABORTED, due_ms)
+        return Aborted.ALREADY_ABORTED
+    if store.take_timer(txn, noted.timer_key) is None:
+        return Aborted.ALREADY_FIRED
+    txn.put(noted.id_key, row._replace(aborted_ms=now_ms).pack(), db=store.tables.ids)
+    txn.put(pack_u64(now_ms) + noted.number, b"", db=store.tables.aborted)
+    return Aborted.ABORTED

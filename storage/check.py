@@ -24,6 +24,7 @@ from storage.keys import (
     IdRow,
     Terms,
     TermsOf,
+    id_key,
     key_prefix,
     pack_u64,
     planned_key,
@@ -130,7 +131,7 @@ def _check_timers(view: View, faults: list[str]) -> Places:
             faults.append(f"timer of message {sequence}: the message is missing")
         elif size != len(record):
             faults.append(f"timer of message {sequence}: its size is wrong")
-        elif (id_row := view.txn.get(message_id + b"\0" + number, db=view.tables.ids)) is not None:
+        elif (id_row := view.txn.get(id_key(message_id, number), db=view.tables.ids)) is not None:
             # The rest of that row is held against the message later, when the record is read anyway.
             if queue & NEVER_MOVED and IdRow.unpack(id_row).rescheduled_ms:
                 faults.append(f"timer of message {sequence}: says that it was never moved")
@@ -234,7 +235,7 @@ def _check_halves(view: View, faults: list[str]) -> set[int]:
             faults.append(f"half {sequence}: the message is missing")
             continue
         terms = _terms_of(view, record)
-        row = term(terms.message_id) + b"\0" + number if terms is not None else None
+        row = id_key(term(terms.message_id), number) if terms is not None else None
         if row is not None and view.txn.get(row, db=view.tables.ids) is not None:
             faults.append(f"half {sequence} is in the ids")
     faults += [f"check of half {int.from_bytes(number)}: no such half" for number in due]
@@ -299,7 +300,7 @@ def _check_messages(
             faults.append(f"message {sequence} is in {place.topic!r} queue {place.queue}")
         if place is not None and place.tag_hash != terms.tag_hash:
             faults.append(f"message {sequence}: the hash of its tag is wrong")
-        row = view.txn.get(term(terms.message_id) + b"\0" + number, db=view.tables.ids)
+        row = view.txn.get(id_key(term(terms.message_id), number), db=view.tables.ids)
         if row is None:
             faults.append(f"message {sequence} is missing from the ids")
         else:

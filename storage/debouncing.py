@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-from storage.aborting import Aborted, abort_sequence
-from storage.keys import IdRow, debounce_key, key_prefix, pack_u64, term, timer_key
+from storage.aborting import abort_sequences
+from storage.keys import debounce_key, key_prefix, pack_u64, term
+from storage.noted import read_noted
 from storage.paused import is_waiting
 from storage.store import Store, in_batch, rows_with_prefix
 
@@ -35,11 +36,8 @@ def replace_pending(store: Store, topic: bytes, key: bytes, sequence: int, now_m
     store.count_bytes(400)
     key = term(key)
     candidates = _candidates(store, topic, key)
-    replaced = sum(
-        abort_sequence(store, other, now_ms) is Aborted.ABORTED
-        for other in candidates[:MAX_LOOKED_AT]
-        if other != sequence
-    )
+    others = (other for other in candidates[:MAX_LOOKED_AT] if other != sequence)
+    replaced = len(abort_sequences(store, others, now_ms))
     first = candidates[MAX_LOOKED_AT] if len(candidates) > MAX_LOOKED_AT else sequence
     txn.put(debounce_key(topic, key), pack_u64(first), db=store.tables.debounced)
     return replaced
@@ -50,22 +48,15 @@ def replaceable(store: Store, topic: bytes, key: bytes) -> dict[int, int]:
     """What `replace_pending` would abort now: the bytes of each of these messages by their sequences."""
     txn = store.batch_transaction()
     found: dict[int, int] = {}
-    for sequence in _candidates(store, topic, term(key))[:MAX_LOOKED_AT]:
-        number = pack_u64(sequence)
-        record = txn.get(number, db=store.tables.messages)
-        if record is None:
-            continue
-        message_id = term(store.terms_of(record).message_id)
-        row = txn.get(message_id + b"\0" + number, db=store.tables.ids)
-        if row is None:
-            continue
-        timer = timer_key(IdRow.unpack(row).due_ms, topic, sequence, message_id)
+    candidates = _candidates(store, topic, term(key))[:MAX_LOOKED_AT]
+    for noted in read_noted(store, txn, map(pack_u64, candidates)):
+        timer = noted.timer_key
         if (
             timer in store.inbox
             or txn.get(timer, db=store.tables.timers) is not None
             or is_waiting(txn, store.tables, timer)
         ):
-            found[sequence] = len(record)
+            found[noted.sequence] = len(noted.record)
     return found
 
 

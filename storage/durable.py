@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from errno import EAGAIN
 from pathlib import Path
 from time import perf_counter
 from typing import Final, NamedTuple
@@ -49,13 +50,13 @@ class Durable:
         self._thread = ThreadPoolExecutor(1, "durable")
         # The last ones only: not every program that makes checkpoints asks.
         self._seconds: deque[float] = deque(maxlen=1_000)
-        self._last: Future[None] = Future()
-        self._last.set_result(None)
         with ExitStack() as opened:
             self._data = os.open(folder / DATA_FILE, os.O_RDONLY | os.O_CLOEXEC)
             opened.callback(os.close, self._data)
             self._note = os.open(folder / NOTE_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             opened.callback(os.close, self._note)
+            opened.callback(self._thread.shutdown)
+            self._last = self._start()
             self._take_over(folder)
             self._opened = opened.pop_all()
 
@@ -94,8 +95,14 @@ class Durable:
 
     def close(self) -> None:
         """Wait for what has begun, and close the files."""
-        self._thread.shutdown()
         self._opened.close()
+
+    def _start(self) -> Future[None]:
+        """Start the thread now: where the system has no more of them, a checkpoint could not be made."""
+        try:
+            return self._thread.submit(_nothing)
+        except RuntimeError as error:
+            raise OSError(EAGAIN, str(error)) from error
 
     def _take_over(self, folder: Path) -> None:
         """Have the disk hold a note of the file that is there."""
@@ -127,6 +134,10 @@ class Durable:
         place = _PLACE * (transaction_of(state) & 1)
         os.pwrite(self._note, crc32(state).to_bytes(4) + state, place)
         os.fdatasync(self._note)
+
+
+def _nothing() -> None:
+    """What there is to save when a folder has just been opened."""
 
 
 def transaction_ahead(folder: Path) -> int | None:

@@ -23,6 +23,7 @@ from storage.keys import (
     Terms,
     TermsOf,
     held_key,
+    id_key,
     pack_u64,
     split_timer_key,
     term,
@@ -107,7 +108,7 @@ class Evidence:
         :param prefix: of its queue's rows.
         """
         message_id = term(terms.message_id)
-        noted = self._txn.get(message_id + b"\0" + pack_u64(sequence), db=self._tables.ids)
+        noted = self._txn.get(id_key(message_id, pack_u64(sequence)), db=self._tables.ids)
         id_row = IdRow.unpack(noted) if noted is not None else None
         asked_ms = self._reader.due_of(record)
         aborts = self._aborts.get(sequence, [])

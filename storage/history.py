@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from heapq import merge
+from itertools import islice
 from struct import Struct
 from typing import NamedTuple
 
-from storage.keys import QUEUE_VALUE, IdRow, pack_u64, term
+from storage.keys import QUEUE_VALUE, pack_u64
 from storage.lookup import Found, FoundPage, State, make_found
+from storage.noted import READ_AT_ONCE, read_noted
 from storage.queues import Queue, offset_at
 from storage.reader import Reader
 from storage.store import Store
@@ -52,12 +54,19 @@ def scan_fired(
     found: list[Found] = []
     txn = store.settled_reader()
     ways = [_backwards(store, txn, queue, begin_ms, end_ms, before) for queue in queues]
-    for seen, place in enumerate(merge(*ways, reverse=True), 1):
-        one = _fired(store, txn, place) if tag_hash in (None, place.tag_hash) else None
-        if one is not None:
-            found.append(one)
+    places = merge(*ways, reverse=True)
+    seen = 0
+    while some := list(islice(places, _at_once(limit - len(found), seen))):
+        numbers = [place.number for place in some if tag_hash in (None, place.tag_hash)]
+        noted = {one.number: one for one in read_noted(store, txn, numbers)}
+        found += [
+            make_found(one.sequence, one.record, State.FIRED, one.row, place.ms, place.offset)
+            for place in some
+            if (one := noted.get(place.number)) is not None and one.row.due_ms
+        ]
+        seen += len(some)
         if len(found) == limit or seen == MAX_LOOKED_THROUGH:
-            return FoundPage(found, _PLACE.pack(*place[:3]))
+            return FoundPage(found, _PLACE.pack(*some[-1][:3]))
     return FoundPage(found, None)
 
 
@@ -72,22 +81,34 @@ def scan_aborted(
 ) -> FoundPage:
     """A page of what was aborted, by the times when it was; the parameters are those of `scan_fired`."""
     found: list[Found] = []
-    begin = pack_u64(begin_ms)
     txn = store.settled_reader()
-    rows = txn.cursor(db=store.tables.aborted)
     before = cursor if cursor is not None else pack_u64(min(end_ms, _LAST))
-    alive = rows.prev() if rows.set_range(before) else rows.last()
+    keys = _aborts(store, txn, pack_u64(begin_ms), before)
     seen = 0
-    while alive and rows.key() >= begin:
-        key = rows.key()
-        seen += 1
-        one = _aborted(store, txn, key[8:], topic)
-        if one is not None:
-            found.append(one)
+    while some := list(islice(keys, _at_once(limit - len(found), seen))):
+        found += [
+            make_found(one.sequence, one.record, State.ABORTED, one.row, one.row.aborted_ms)
+            for one in read_noted(store, txn, [key[8:] for key in some])
+            if topic in (None, one.terms.topic)
+        ]
+        seen += len(some)
         if len(found) == limit or seen == MAX_LOOKED_THROUGH:
-            return FoundPage(found, key)
-        alive = rows.prev()
+            return FoundPage(found, some[-1])
     return FoundPage(found, None)
+
+
+def _at_once(lacking: int, seen: int) -> int:
+    """How many messages to read together for a page that lacks so many and has looked at so many."""
+    return min(lacking, READ_AT_ONCE, MAX_LOOKED_THROUGH - seen)
+
+
+def _aborts(store: Store, txn: Reader, begin: bytes, before: bytes) -> Iterator[bytes]:
+    """The keys of `aborted`, from the last one before a key to the first from another on."""
+    rows = txn.cursor(db=store.tables.aborted)
+    alive = rows.prev() if rows.set_range(before) else rows.last()
+    while alive and rows.key() >= begin:
+        yield rows.key()
+        alive = rows.prev()
 
 
 def _backwards(
@@ -116,28 +137,3 @@ def _backwards(
         if ms < begin_ms:
             return
         yield _Place(ms, queue.number, offset, value[:8], tag_hash)
-
-
-def _fired(store: Store, txn: Reader, place: _Place) -> Found | None:
-    record, row = _read(store, txn, place.number)
-    if record is None or row is None or not row.due_ms:
-        return None
-    number = int.from_bytes(place.number)
-    return make_found(number, record, State.FIRED, row, place.ms, place.offset)
-
-
-def _aborted(store: Store, txn: Reader, number: bytes, topic: bytes | None) -> Found | None:
-    record, row = _read(store, txn, number)
-    if record is None or row is None or topic not in (None, store.terms_of(record).topic):
-        return None
-    return make_found(int.from_bytes(number), record, State.ABORTED, row, row.aborted_ms)
-
-
-def _read(store: Store, txn: Reader, number: bytes) -> tuple[bytes | None, IdRow | None]:
-    """A message's record and what `ids` says of it."""
-    record = txn.get(number, db=store.tables.messages)
-    if record is None:
-        return None, None
-    message_id = term(store.terms_of(record).message_id)
-    value = txn.get(message_id + b"\0" + number, db=store.tables.ids)
-    return record, IdRow.unpack(value) if value is not None else None

@@ -13,12 +13,12 @@ mark on, which is in `meta` and moves when all before it are in the table or don
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import chain, islice
 
 from storage.environment import Tables
-from storage.keys import IdRow, Terms, TermsOf, pack_u64, term, timer_key, timer_value
+from storage.keys import IdRow, Terms, TermsOf, id_key, pack_u64, term, timer_key, timer_value
 from storage.ordered import OrderedKeys
 from storage.paused import is_waiting
 from storage.read_ahead import ReadAhead, Rows
@@ -355,28 +355,35 @@ def recover(
     """The timers, keys and values, that are not in `timers` and belong to messages that have not
     fired. A record that cannot be read is passed over: `find_faults` tells of it.
     """
-    messages = _unqueued_since_mark(txn, tables, terms_of)
+    touch: Touch = ahead.touch if ahead is not None else _leave
+    messages = _unqueued_since_mark(txn, tables, terms_of, touch)
     while some := list(islice(messages, READ_AT_ONCE)):
-        id_keys = [term(terms.message_id) + b"\0" + number for number, terms, _ in some]
-        if ahead is not None:
-            ahead.touch(txn, Rows(tables.ids, id_keys))
+        id_keys = [id_key(term(terms.message_id), number) for number, terms, _ in some]
+        touch(txn, Rows(tables.ids, id_keys))
         timers: list[tuple[bytes, bytes]] = []
-        for (number, terms, size), id_key in zip(some, id_keys, strict=True):
-            value = txn.get(id_key, db=tables.ids)
+        for (number, terms, size), noted in zip(some, id_keys, strict=True):
+            value = txn.get(noted, db=tables.ids)
             row = IdRow.unpack(value) if value is not None else None
             if row is None or row.aborted_ms or not row.due_ms:
                 continue
             key = timer_key(row.due_ms, terms.topic, int.from_bytes(number), term(terms.message_id))
             timers.append((key, timer_value(terms, row, size)))
-        if ahead is not None:
-            ahead.touch(txn, Rows(tables.timers, [key for key, _ in timers]))
+        touch(txn, Rows(tables.timers, [key for key, _ in timers]))
         for key, timer in timers:
             if txn.get(key, db=tables.timers) is None and not is_waiting(txn, tables, key):
                 yield key, timer
 
 
+Touch = Callable[..., None]
+"""See `ReadAhead.touch`."""
+
+
+def _leave(_txn: Reader, *_rows: Rows) -> None:
+    """Leave rows to be read when they are needed."""
+
+
 def _unqueued_since_mark(
-    txn: Reader, tables: Tables, terms_of: TermsOf
+    txn: Reader, tables: Tables, terms_of: TermsOf, touch: Touch
 ) -> Iterator[tuple[bytes, Terms, int]]:
     """The messages from the mark on that are in no queue: sequence, packed, terms, and size of the record."""
     cursor = txn.cursor(db=tables.messages)
@@ -384,7 +391,13 @@ def _unqueued_since_mark(
     if not (cursor.set_range(mark) if mark is not None else cursor.first()):
         return
     queued: set[bytes] | None = None
+    untouched = b""
     for number, record in cursor:
+        if number >= untouched:
+            first = int.from_bytes(number)
+            numbers = [pack_u64(first + place) for place in range(READ_AT_ONCE)]
+            touch(txn, Rows(tables.messages, numbers))
+            untouched = pack_u64(first + READ_AT_ONCE)
         if queued is not None and number in queued:
             continue
         try:

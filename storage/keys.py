@@ -162,6 +162,11 @@ def term(text: bytes) -> bytes:
     return text[: MAX_TERM - 40] + sha1(text, usedforsecurity=False).hexdigest().encode()
 
 
+def id_key(message_id: bytes, number: bytes) -> bytes:
+    """Key in `ids`; the id as `term` gives it, and the sequence, packed."""
+    return message_id + b"\0" + number
+
+
 def timer_key(due_ms: int, topic: bytes, sequence: int, message_id: bytes) -> bytes:
     """Key of a message that has not fired."""
     return b"%b%b\0%b%b" % (pack_u64(due_ms), topic, pack_u64(sequence), message_id)

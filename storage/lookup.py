@@ -9,8 +9,6 @@ from heapq import merge
 from itertools import islice, takewhile
 from typing import NamedTuple
 
-import lmdb
-
 from storage.keys import (
     HELD_SPAN_MS,
     NEVER_MOVED,
@@ -18,12 +16,13 @@ from storage.keys import (
     TIMER_VALUE,
     IdRow,
     held_key,
+    id_key,
     key_prefix,
     pack_u64,
     split_timer_key,
     term,
-    timer_key,
 )
+from storage.noted import READ_AT_ONCE, Noted, newest_first, read_noted
 from storage.paused import is_waiting, waiting_timers
 from storage.queues import find_sequence
 from storage.read_ahead import Rows
@@ -46,9 +45,6 @@ LEAPS = 500
 
 LEAPS_WEIGH = 1_000
 """Timers that could be looked at meanwhile."""
-
-RECORDS_READ_AHEAD = 64
-"""Messages with one key that are looked at together."""
 
 SPANS_READ_AHEAD = 16
 """Rows of `held` whose timers are sought together."""
@@ -91,19 +87,17 @@ class FoundPage(NamedTuple):
 
 def find_by_id(store: Store, message_id: bytes) -> list[Found]:
     """The messages with an id, the newest first, at most `MAX_WITH_ID`."""
-    prefix = term(message_id) + b"\0"
+    prefix = id_key(term(message_id), b"")
     txn = store.settled_reader()
-    numbers = islice(_newest_first(txn, store.tables.ids, prefix), MAX_WITH_ID)
-    found = (_find(store, txn, number) for number in numbers)
-    return [message for message in found if message is not None]
+    return _find(store, txn, islice(newest_first(txn, store.tables.ids, prefix), MAX_WITH_ID))
 
 
 def find_by_sequence(store: Store, sequence: int) -> Found | None:
     """The message with a sequence, which is its physical offset on the wire."""
     if not 0 <= sequence < 1 << 64:
         return None
-    txn = store.settled_reader()
-    return _find(store, txn, pack_u64(sequence))
+    found = _find(store, store.settled_reader(), [pack_u64(sequence)])
+    return found[0] if found else None
 
 
 def find_by_key(
@@ -122,14 +116,11 @@ def find_by_key(
     txn = store.settled_reader()
     for topic in topics:
         prefix = key_prefix(topic, term(key))
-        numbers = _newest_first(txn, store.tables.keys, prefix)
+        numbers = newest_first(txn, store.tables.keys, prefix)
         if wanted is not None:
             numbers = islice(numbers, MAX_WITH_KEY_SCANNED)
-        while some := list(islice(numbers, min(limit - len(found), RECORDS_READ_AHEAD))):
-            store.environment.ahead.touch(txn, Rows(store.tables.messages, some))
-            for message in (_find(store, txn, number) for number in some):
-                if message is not None and (wanted is None or wanted(message)):
-                    found.append(message)
+        while some := list(islice(numbers, min(limit - len(found), READ_AT_ONCE))):
+            found += [one for one in _find(store, txn, some) if wanted is None or wanted(one)]
     return found
 
 
@@ -182,7 +173,7 @@ class _Timer(NamedTuple):
 
     @property
     def id_key(self) -> bytes:
-        return self.message_id + b"\0" + self.number
+        return id_key(self.message_id, self.number)
 
 
 def _pending(store: Store, txn: Reader, timers: list[_Timer]) -> list[Found]:
@@ -292,38 +283,20 @@ def _timers_of(
                     break
 
 
-def _newest_first(txn: Reader, table: lmdb._Database, prefix: bytes) -> Iterator[bytes]:
-    """The sequences, packed, of an index's rows with a prefix, from the last to the first."""
-    cursor = txn.cursor(db=table)
-    alive = cursor.prev() if cursor.set_range(prefix + b"\xff" * 9) else cursor.last()
-    while alive and cursor.key().startswith(prefix):
-        # A key that holds a zero byte can stand among the rows of a shorter one.
-        if len(cursor.key()) == len(prefix) + 8:
-            yield cursor.key()[-8:]
-        alive = cursor.prev()
+def _find(store: Store, txn: Reader, numbers: Iterable[bytes]) -> list[Found]:
+    noted = list(read_noted(store, txn, numbers))
+    timers = [one.timer_key for one in noted if one.row.due_ms and not one.row.aborted_ms]
+    store.environment.ahead.touch(txn, Rows(store.tables.timers, timers))
+    return [_describe(store, txn, one) for one in noted]
 
 
-def _find(store: Store, txn: Reader, number: bytes) -> Found | None:
-    record = txn.get(number, db=store.tables.messages)
-    if record is None:
-        return None
-    message_id = term(store.terms_of(record).message_id)
-    row = txn.get(message_id + b"\0" + number, db=store.tables.ids)
-    return _describe(store, txn, number, row) if row is not None else None
-
-
-def _describe(store: Store, txn: Reader, number: bytes, id_row: bytes) -> Found | None:
-    """State and place of a message, from its row in `ids`."""
-    record = txn.get(number, db=store.tables.messages)
-    if record is None:
-        return None
-    sequence = int.from_bytes(number)
-    row = IdRow.unpack(id_row)
+def _describe(store: Store, txn: Reader, noted: Noted) -> Found:
+    """State and place of a message."""
+    sequence, record, terms, row = noted.sequence, noted.record, noted.terms, noted.row
     if row.aborted_ms:
         return make_found(sequence, record, State.ABORTED, row, row.aborted_ms)
-    terms = store.terms_of(record)
     if row.due_ms:
-        key = timer_key(row.due_ms, terms.topic, sequence, term(terms.message_id))
+        key = noted.timer_key
         if (
             store.inbox.holds(key)
             or txn.get(key, db=store.tables.timers) is not None

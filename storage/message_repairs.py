@@ -16,6 +16,7 @@ from storage.keys import (
     IdRow,
     Terms,
     held_key,
+    id_key,
     key_prefix,
     pack_u64,
     queue_prefix,
@@ -154,7 +155,7 @@ class MessageRepairs:
     def _index(
         self, sequence: int, number: bytes, message_id: bytes, id_row: IdRow, terms: Terms
     ) -> None:
-        key = message_id + b"\0" + number
+        key = id_key(message_id, number)
         noted = self._changes.get("ids", key)
         if noted is None or IdRow.unpack(noted) != id_row:
             sentence = f"message {sequence}: is noted in the ids, {_told(id_row)}"

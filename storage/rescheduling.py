@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import NamedTuple
 
-from storage.keys import IdRow, pack_u64, term, timer_key
+from storage.keys import IdRow, id_key, pack_u64, term
 from storage.logged import LoggedTransaction
-from storage.store import Store, in_batch, rows_with_prefix
+from storage.noted import Noted, newest_first, read_noted
+from storage.store import Store, in_batch
 
 
 class Rescheduled(Enum):
@@ -48,54 +49,39 @@ def reschedule(
     :returns: one result for each message with the id, the newest first; a single UNKNOWN where there is none.
     """
     txn = store.batch_transaction()
-    prefix = term(message_id) + b"\0"
-    found = [
-        key
-        for key, _ in rows_with_prefix(txn, store.tables.ids, prefix)
-        if len(key) == len(prefix) + 8
-    ]
-    results = (_move(store, txn, key[-8:], new_due, now_ms, topic) for key in reversed(found))
-    return [result for result in results if result is not None] or [_UNKNOWN]
+    numbers = list(newest_first(txn, store.tables.ids, id_key(term(message_id), b"")))
+    return [
+        _move(store, txn, noted, new_due, now_ms)
+        for noted in read_noted(store, txn, numbers)
+        if topic in (None, noted.terms.topic)
+    ] or [RescheduleResult(Rescheduled.UNKNOWN, 0, 0)]
 
 
 @in_batch
-def reschedule_sequence(
-    store: Store, sequence: int, new_due: NewDue, now_ms: int
-) -> RescheduleResult:
-    """Have one message fire at another time, unless it has fired; see `reschedule`."""
+def reschedule_sequences(
+    store: Store, sequences: Iterable[int], new_due: NewDue, now_ms: int
+) -> dict[int, RescheduleResult]:
+    """Have messages fire at another time, unless they have fired: what became of each that is known.
+
+    See `reschedule`."""
     txn = store.batch_transaction()
-    return _move(store, txn, pack_u64(sequence), new_due, now_ms, None) or _UNKNOWN
+    return {
+        noted.sequence: _move(store, txn, noted, new_due, now_ms)
+        for noted in read_noted(store, txn, map(pack_u64, sequences))
+    }
 
 
 def _move(
-    store: Store,
-    txn: LoggedTransaction,
-    number: bytes,
-    new_due: NewDue,
-    now_ms: int,
-    topic: bytes | None,
-) -> RescheduleResult | None:
-    record = txn.get(number, db=store.tables.messages)
-    if record is None:
-        return None
-    terms = store.terms_of(record)
-    message_id = term(terms.message_id)
-    key = message_id + b"\0" + number
-    value = txn.get(key, db=store.tables.ids)
-    if value is None or topic not in (None, terms.topic):
-        return None
-    row = IdRow.unpack(value)
-    if row.aborted_ms:
-        return RescheduleResult(Rescheduled.ALREADY_ABORTED, row.due_ms, row.due_ms)
-    sequence = int.from_bytes(number)
-    timer = store.take_timer(txn, timer_key(row.due_ms, terms.topic, sequence, message_id))
+    store: Store, txn: LoggedTransaction, noted: Noted, new_due: NewDue, now_ms: int
+) -> RescheduleResult:
+    due_before_ms = noted.row.due_ms
+    if noted.row.aborted_ms:
+        return RescheduleResult(Rescheduled.ALREADY_ABORTED, due_before_ms, due_before_ms)
+    timer = store.take_timer(txn, noted.timer_key)
     if timer is None:
-        return RescheduleResult(Rescheduled.ALREADY_FIRED, row.due_ms, row.due_ms)
-    due_ms = new_due(row.due_ms)
-    store.put_timer(txn, timer_key(due_ms, terms.topic, sequence, message_id), timer)
-    moved = IdRow(due_ms, rescheduled_ms=now_ms, due_before_ms=row.due_ms)
-    txn.put(key, moved.pack(), db=store.tables.ids)
-    return RescheduleResult(Rescheduled.RESCHEDULED, due_ms, row.due_ms)
-
-
-_UNKNOWN = RescheduleResult(Rescheduled.UNKNOWN, 0, 0)
+        return RescheduleResult(Rescheduled.ALREADY_FIRED, due_before_ms, due_before_ms)
+    due_ms = new_due(due_before_ms)
+    moved = noted._replace(row=IdRow(due_ms, rescheduled_ms=now_ms, due_before_ms=due_before_ms))
+    store.put_timer(txn, moved.timer_key, timer)
+    txn.put(moved.id_key, moved.row.pack(), db=store.tables.ids)
+    return RescheduleResult(Rescheduled.RESCHEDULED, due_ms, due_before_ms)

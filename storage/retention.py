@@ -10,6 +10,7 @@ from storage.keys import (
     ENDS_VALUE,
     QUEUE_VALUE,
     debounce_key,
+    id_key,
     key_prefix,
     pack_u64,
     split_queue_key,
@@ -131,7 +132,7 @@ def _remove_messages(store: Store, txn: LoggedTransaction, numbers: list[bytes])
         if record is None:
             continue
         terms = store.terms_of(record)
-        id_keys.append(term(terms.message_id) + b"\0" + number)
+        id_keys.append(id_key(term(terms.message_id), number))
         for key in map(term, terms.keys):
             keys.append(key_prefix(terms.topic, key) + number)
             debounced.append((debounce_key(terms.topic, key), number))

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from fcntl import F_GETFL, fcntl
 from itertools import count
 from pathlib import Path
+from threading import Thread
 from typing import Any, Protocol
 
 import lmdb
@@ -110,6 +111,18 @@ def nothing_can_be_written(store: Store, trouble: lmdb.Error = DISK_FULL) -> Ite
 def commits_fail(store: Store, trouble: lmdb.Error = DISK_FULL) -> Iterator[None]:
     """Neither can be written, so no commit succeeds. No batch may be open when this begins, or when it ends."""
     with log_cannot_be_written(store), lmdb_cannot_be_written(store, trouble):
+        yield
+
+
+@contextmanager
+def no_more_threads() -> Iterator[None]:
+    """The system starts no thread; those that there are go on."""
+
+    def start(_: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Thread, "start", start)
         yield
 
 

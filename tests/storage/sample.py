@@ -143,8 +143,8 @@ def numbered(count: int, prefix: bytes = b"m") -> list[bytes]:
     return [b"%b%05d" % (prefix, number) for number in range(count)]
 
 
-def hold_all(store: Store, ids: Iterable[bytes], due_ms: int, topic: bytes = TOPIC) -> None:
-    """Hold one message for each id, and commit."""
-    for message_id in ids:
-        hold(store, Sample(message_id, topic), due_ms)
+def hold_all(store: Store, ids: Iterable[bytes], due_ms: int, topic: bytes = TOPIC) -> list[int]:
+    """Hold one message for each id, and commit; their sequences."""
+    sequences = [hold(store, Sample(message_id, topic), due_ms) for message_id in ids]
     store.commit()
+    return sequences

@@ -11,12 +11,16 @@ from subprocess import Popen
 
 import pytest
 
-from storage import RestartNeededError, back_up, compact
+from storage import DataFolderError, RestartNeededError, Store, back_up, compact
 from storage.durable import NOTE_FILE, Durable, go_back, transaction_ahead
 from storage.environment import Environment
 from storage.errors import FolderInUseError
 from storage.meta_pages import DATA_FILE, newest_of, read_states, transaction_of
-from tests.storage.faults import disk_takes_no_checkpoint, left_open_by_failures
+from tests.storage.faults import (
+    disk_takes_no_checkpoint,
+    left_open_by_failures,
+    no_more_threads,
+)
 from tests.storage.folder import Folder
 from tests.storage.sample import hold_all, numbered, pending_ids
 
@@ -205,6 +209,19 @@ def test_what_the_disk_does_not_take(
     ):
         txn.put(b"name", b"value", db=environment.tables.meta)
     assert environment.durable.has_failed
+
+
+def test_a_system_without_threads(tmp_path: Path) -> None:
+    with no_more_threads(), pytest.raises(DataFolderError, match="can't start new thread"):
+        Environment(tmp_path)
+    Environment(tmp_path).close()
+
+
+def test_checkpoints_need_no_new_thread(store: Store) -> None:
+    hold_all(store, numbered(3), 10_000)
+    with no_more_threads():
+        store.checkpoint()
+    assert not store.environment.durable.is_busy
 
 
 def test_how_long_the_disk_takes(environment: Environment) -> None:

@@ -10,10 +10,21 @@ from types import SimpleNamespace
 import lmdb
 import pytest
 
-from storage import Store, find_by_key, read_ahead, remove_expired
+from storage import (
+    Store,
+    abort_sequences,
+    find_by_key,
+    read_ahead,
+    remove_expired,
+    reschedule_sequences,
+    scan_aborted,
+    scan_fired,
+)
+from storage.inbox import READ_AT_ONCE
 from storage.keys import HELD_SPAN_MS
 from storage.lookup import SPANS_READ_AHEAD
 from storage.read_ahead import FEW, THREADS, ReadAhead, Rows
+from tests.storage.faults import no_more_threads
 from tests.storage.folder import Folder
 from tests.storage.sample import (
     TOPIC,
@@ -100,7 +111,41 @@ def test_keys_of_what_comes_in_and_records_with_a_key(disk: Disk, store: Store) 
     store.commit()
     assert disk.read == {store.tables.keys: MANY}
     assert len(find_by_key(store, [TOPIC], b"k", MANY - 1)) == MANY - 1
-    assert disk.read == {store.tables.keys: MANY, store.tables.messages: MANY - 1}
+    tables = store.tables
+    assert disk.read == {tables.keys: MANY, tables.messages: MANY - 1, tables.ids: MANY - 1}
+
+
+def test_messages_that_are_changed_together(disk: Disk, store: Store) -> None:
+    sequences = hold_all(store, numbered(MANY), 10_000)
+    disk.read.clear()
+    assert len(reschedule_sequences(store, sequences, lambda due_ms: due_ms + 1, 1)) == MANY
+    assert disk.read == {store.tables.messages: MANY, store.tables.ids: MANY}
+    assert abort_sequences(store, sequences, 2) == set(sequences)
+    assert disk.read == {store.tables.messages: 2 * MANY, store.tables.ids: 2 * MANY}
+    store.commit()
+    assert pending_ids(store) == []
+
+
+def test_a_page_of_what_was_aborted(disk: Disk, store: Store) -> None:
+    sequences = hold_all(store, numbered(MANY), 10_000)
+    abort_sequences(store, sequences, 2)
+    store.commit()
+    disk.read.clear()
+    page = scan_aborted(store, topic=None, begin_ms=0, end_ms=9, cursor=None, limit=MANY - 1)
+    assert [found.sequence for found in page.found] == sequences[:0:-1]
+    assert disk.read == {store.tables.messages: MANY - 1, store.tables.ids: MANY - 1}
+
+
+def test_a_page_of_what_fired(disk: Disk, store: Store) -> None:
+    sequences = hold_all(store, numbered(MANY), 10_000)
+    fire(store, 10_000)
+    disk.read.clear()
+    queues = [store.queue(TOPIC, 0)]
+    page = scan_fired(
+        store, queues, begin_ms=0, end_ms=1 << 40, tag_hash=None, cursor=None, limit=MANY - 1
+    )
+    assert [found.sequence for found in page.found] == sequences[:0:-1]
+    assert disk.read == {store.tables.messages: MANY - 1, store.tables.ids: MANY - 1}
 
 
 def test_messages_that_retention_removes(disk: Disk, store: Store) -> None:
@@ -132,6 +177,7 @@ def test_a_start_after_a_crash(disk: Disk, folder: Folder) -> None:
     hold_all(store, numbered(MANY), 10_000)
     store = folder.reopen_after_crash()
     # Once to do the log again, and once to find what was in the inbox.
+    assert disk.read[store.tables.messages] == MANY + READ_AT_ONCE
     assert disk.read[store.tables.ids] == 2 * MANY
     assert disk.read[store.tables.timers] == MANY
     assert pending_ids(store) == numbered(MANY)
@@ -160,16 +206,9 @@ def test_what_a_thread_cannot_read_is_read_when_it_is_needed(
     assert disk.read
 
 
-def test_threads_that_cannot_be_started(
-    disk: Disk, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_that_cannot_be_started(disk: Disk, store: Store) -> None:
     hold_all(store, numbered(MANY), 10_000)
-
-    def start(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as starved:
-        starved.setattr(threading.Thread, "start", start)
+    with no_more_threads():
         assert pending_ids(store) == numbered(MANY)
     assert not disk.read
 

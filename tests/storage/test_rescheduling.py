@@ -18,7 +18,7 @@ from storage import (
     fire_due,
     pause_topic,
     reschedule,
-    reschedule_sequence,
+    reschedule_sequences,
 )
 from tests.storage.folder import Folder
 from tests.storage.sample import TOPIC, Sample, fire, hold, ids_in, pending_ids, send
@@ -133,8 +133,7 @@ def test_by_a_distance_from_its_time(store: Store) -> None:
     store.commit()
     later = reschedule(store, b"a", lambda due_ms: due_ms + 100, 10)
     assert later == [RescheduleResult(MOVED, 2_100, 2_000), RescheduleResult(MOVED, 1_100, 1_000)]
-    one = reschedule_sequence(store, sequence, lambda due_ms: due_ms - 50, 11)
-    assert one == RescheduleResult(MOVED, 1_050, 1_100)
-    assert reschedule_sequence(store, 99, at(1), 11).outcome is UNKNOWN
+    known = reschedule_sequences(store, [sequence, 99], lambda due_ms: due_ms - 50, 11)
+    assert known == {sequence: RescheduleResult(MOVED, 1_050, 1_100)}
     store.commit()
     assert [found.due_ms for found in find_by_id(store, b"a")] == [2_100, 1_050]

@@ -6,6 +6,9 @@ write an answer is theirs. Changes join the store's batch: an answer may leave o
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from functools import partial
+from operator import itemgetter
 from typing import NamedTuple
 
 from gateway.access import PUB, READ, May
@@ -123,7 +126,7 @@ class PendingMessages:
         :param behind: cursor of the page before.
         """
         if wanted.id or wanted.key:
-            page = _page_of(self._named(wanted), wanted, limit, behind)
+            page = _page_of(self._named(wanted), limit, behind)
         elif wanted.state == State.PENDING.value:
             page = scan_pending(
                 self._store,
@@ -264,12 +267,21 @@ class PendingMessages:
         return self._abort_places(places) or [_outcome("", topic, 0, Aborted.UNKNOWN)]
 
     def _named(self, wanted: Wanted) -> list[Found]:
-        """The messages with the id or the key that a look-up names."""
+        """The messages with the id or the key that a look-up names, and whatever else it asks for but their tag."""
+        is_wanted = partial(_is_wanted, wanted)
         if wanted.id:
-            return self.find(wanted.id)
+            return list(filter(is_wanted, self.find(wanted.id)))
         topics = [wanted.topic] if wanted.topic else self._broker.topics.names()
-        names_of_topics = [name.encode() for name in topics]
-        return find_by_key(self._store, names_of_topics, wanted.key.encode(), MAX_WITH_KEY)
+        return self._with_key(topics, wanted.key, is_wanted)
+
+    def _with_key(
+        self, topics: Iterable[str], key: str, is_wanted: Callable[[Found], bool]
+    ) -> list[Found]:
+        names_of_topics = [topic.encode() for topic in topics]
+        limit = MAX_WITH_KEY
+        return find_by_key(
+            self._store, names_of_topics, key.encode(), limit, is_wanted, looked_at=limit
+        )
 
     def places_of(self, message_id: str, topic: str, may: May) -> set[Place]:
         """Where the messages with an id are that may be changed. Redeliveries to consumers are not changed by the way.
@@ -286,9 +298,10 @@ class PendingMessages:
     def places_with_key(self, topic: str, key: str, may: May) -> set[Place]:
         """Likewise of a topic's messages with a key, at most `MAX_CHANGED_BY_KEY`."""
         check_may_send(may, topic)
-        found = find_by_key(self._store, [topic.encode()], key.encode(), MAX_WITH_KEY)
         # What is pending first, so that a second request gets at what the first one left.
-        found.sort(key=lambda one: one.state is not State.PENDING)
+        found = self._with_key([topic], key, lambda one: one.state is State.PENDING)
+        if len(found) < MAX_CHANGED_BY_KEY:
+            found += self._with_key([topic], key, lambda one: one.state is not State.PENDING)
         return {Place.of(message) for message in found[:MAX_CHANGED_BY_KEY]}
 
     def _abort_places(self, places: set[Place]) -> list[AbortOutcome]:
@@ -354,23 +367,21 @@ def _tag_of(found: Found) -> str | None:
     return find(decode_message(found.record).properties, names.TAGS)
 
 
-def _page_of(found: list[Found], wanted: Wanted, limit: int, behind: bytes | None) -> FoundPage:
-    """What matches the rest of a look-up, in the order of due times, from a cursor on."""
-    end_ms = _end_of(wanted)
-    matching = []
-    for one in found:
-        spot = one.due_ms.to_bytes(8) + one.sequence.to_bytes(8)
-        if (
-            wanted.state in ("any", one.state.value)
-            and wanted.begin_ms <= one.due_ms < end_ms
-            and wanted.topic in ("", terms_of(one.record).topic.decode())
-            and spot > (behind or b"")
-        ):
-            matching.append((spot, one))
-    matching.sort(key=lambda entry: entry[0])
-    rest = matching[:limit]
-    cursor = rest[-1][0] if len(matching) > limit else None
-    return FoundPage([one for _, one in rest], cursor)
+def _is_wanted(wanted: Wanted, found: Found) -> bool:
+    """Whether a message is in the state, time and topic that a look-up asks for."""
+    return (
+        wanted.state in ("any", found.state.value)
+        and wanted.begin_ms <= found.due_ms < _end_of(wanted)
+        and wanted.topic in ("", terms_of(found.record).topic.decode())
+    )
+
+
+def _page_of(found: list[Found], limit: int, behind: bytes | None) -> FoundPage:
+    """Messages in the order of due times, from a cursor on."""
+    spots = [(one.due_ms.to_bytes(8) + one.sequence.to_bytes(8), one) for one in found]
+    rest = sorted((entry for entry in spots if entry[0] > (behind or b"")), key=itemgetter(0))
+    cursor = rest[limit - 1][0] if len(rest) > limit else None
+    return FoundPage([one for _, one in rest[:limit]], cursor)
 
 
 def _end_of(wanted: Wanted) -> int:

@@ -9,7 +9,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from storage.keys import QUEUE_VALUE, pack_u64
-from storage.lookup import Found, FoundPage, State, make_found
+from storage.lookup import MAX_FOUND_BYTES, Found, FoundPage, State, make_found
 from storage.noted import READ_AT_ONCE, read_noted
 from storage.queues import Queue, offset_at
 from storage.reader import Reader
@@ -43,7 +43,8 @@ def scan_fired(
     cursor: bytes | None,
     limit: int,
 ) -> FoundPage:
-    """A page of the timed messages that are in these queues of one topic.
+    """A page of the timed messages that are in these queues of one topic; as with `scan_pending`, it ends early where
+    they are large.
 
     :param begin_ms: first time of interest at which they entered their queue.
     :param end_ms: the time behind the last of interest.
@@ -55,15 +56,17 @@ def scan_fired(
     txn = store.settled_reader()
     ways = [_backwards(store, txn, queue, begin_ms, end_ms, before) for queue in queues]
     places = merge(*ways, reverse=True)
-    seen = 0
+    seen = size = 0
     while some := list(islice(places, _at_once(limit - len(found), seen))):
-        numbers = [place.number for place in some if tag_hash in (None, place.tag_hash)]
-        noted = {one.number: one for one in read_noted(store, txn, numbers)}
-        found += [
-            make_found(one.sequence, one.record, State.FIRED, one.row, place.ms, place.offset)
-            for place in some
-            if (one := noted.get(place.number)) is not None and one.row.due_ms
-        ]
+        wanted = {one.number: one for one in some if tag_hash in (None, one.tag_hash)}
+        for noted in read_noted(store, txn, wanted):
+            record, row, place = noted.record, noted.row, wanted[noted.number]
+            if row.due_ms:
+                state = State.FIRED
+                found.append(make_found(noted.sequence, record, state, row, place.ms, place.offset))
+                size += len(record)
+            if size >= MAX_FOUND_BYTES:
+                return FoundPage(found, _PLACE.pack(*place[:3]))
         seen += len(some)
         if len(found) == limit or seen == MAX_LOOKED_THROUGH:
             return FoundPage(found, _PLACE.pack(*some[-1][:3]))
@@ -84,13 +87,17 @@ def scan_aborted(
     txn = store.settled_reader()
     before = cursor if cursor is not None else pack_u64(min(end_ms, _LAST))
     keys = _aborts(store, txn, pack_u64(begin_ms), before)
-    seen = 0
+    seen = size = 0
     while some := list(islice(keys, _at_once(limit - len(found), seen))):
-        found += [
-            make_found(one.sequence, one.record, State.ABORTED, one.row, one.row.aborted_ms)
-            for one in read_noted(store, txn, [key[8:] for key in some])
-            if topic in (None, one.terms.topic)
-        ]
+        wanted = {key[8:]: key for key in some}
+        for noted in read_noted(store, txn, wanted):
+            record, row = noted.record, noted.row
+            if topic in (None, noted.terms.topic):
+                state = State.ABORTED
+                found.append(make_found(noted.sequence, record, state, row, row.aborted_ms))
+                size += len(record)
+            if size >= MAX_FOUND_BYTES:
+                return FoundPage(found, wanted[noted.number])
         seen += len(some)
         if len(found) == limit or seen == MAX_LOOKED_THROUGH:
             return FoundPage(found, some[-1])

@@ -22,7 +22,7 @@ from storage.keys import (
     split_timer_key,
     term,
 )
-from storage.noted import READ_AT_ONCE, Noted, newest_first, read_noted
+from storage.noted import Noted, newest_first, read_noted
 from storage.paused import is_waiting, waiting_timers
 from storage.queues import find_sequence
 from storage.read_ahead import Rows
@@ -35,6 +35,9 @@ MAX_WITH_ID = 1_000
 
 MAX_WITH_KEY_SCANNED = 1_000
 """Messages with one key that a search among them looks at, some 50 ms."""
+
+MAX_FOUND_BYTES = 64 << 20
+"""Bytes of messages after which a search, or one page of a scan, ends: all of them are in memory together."""
 
 MAX_TIMERS_SCANNED = 20_000
 """Timers that one page of a scan looks at, some 10 ms: a page that ends early says where to go on.
@@ -86,18 +89,19 @@ class FoundPage(NamedTuple):
 
 
 def find_by_id(store: Store, message_id: bytes) -> list[Found]:
-    """The messages with an id, the newest first, at most `MAX_WITH_ID`."""
+    """The messages with an id, the newest first, at most `MAX_WITH_ID`; fewer where they are large
+    (`MAX_FOUND_BYTES`)."""
     prefix = id_key(term(message_id), b"")
     txn = store.settled_reader()
-    return _find(store, txn, islice(newest_first(txn, store.tables.ids, prefix), MAX_WITH_ID))
+    numbers = newest_first(txn, store.tables.ids, prefix)
+    return _take(_find(store, txn, numbers), MAX_WITH_ID)
 
 
 def find_by_sequence(store: Store, sequence: int) -> Found | None:
     """The message with a sequence, which is its physical offset on the wire."""
     if not 0 <= sequence < 1 << 64:
         return None
-    found = _find(store, store.settled_reader(), [pack_u64(sequence)])
-    return found[0] if found else None
+    return next(_find(store, store.settled_reader(), [pack_u64(sequence)]), None)
 
 
 def find_by_key(
@@ -106,22 +110,27 @@ def find_by_key(
     key: bytes,
     limit: int,
     wanted: Callable[[Found], bool] | None = None,
+    looked_at: int = MAX_WITH_KEY_SCANNED,
 ) -> list[Found]:
-    """Messages of these topics with a key, the newest first within each topic.
+    """Messages of these topics with a key, the newest first within each topic, at most `limit`; fewer where they are
+    large (`MAX_FOUND_BYTES`).
 
-    :param wanted: where given, only messages for which it says so, among the newest
-        `MAX_WITH_KEY_SCANNED` of each topic.
+    :param wanted: where given, only messages for which it says so, among the newest `looked_at` of each topic.
     """
-    found: list[Found] = []
     txn = store.settled_reader()
-    for topic in topics:
-        prefix = key_prefix(topic, term(key))
-        numbers = newest_first(txn, store.tables.keys, prefix)
-        if wanted is not None:
-            numbers = islice(numbers, MAX_WITH_KEY_SCANNED)
-        while some := list(islice(numbers, min(limit - len(found), READ_AT_ONCE))):
-            found += [one for one in _find(store, txn, some) if wanted is None or wanted(one)]
-    return found
+    if wanted is None:
+        looked_at = limit
+    found = (
+        one
+        for topic in topics
+        for one in _find(store, txn, islice(_with_key(store, txn, topic, key), looked_at))
+        if wanted is None or wanted(one)
+    )
+    return _take(found, limit)
+
+
+def _with_key(store: Store, txn: Reader, topic: bytes, key: bytes) -> Iterator[bytes]:
+    return newest_first(txn, store.tables.keys, key_prefix(topic, term(key)))
 
 
 def scan_pending(
@@ -134,7 +143,8 @@ def scan_pending(
     cursor: bytes | None,
     limit: int,
 ) -> FoundPage:
-    """A page of what has not fired, in the order of due times.
+    """A page of what has not fired, in the order of due times; it ends before `limit` where messages are large
+    (`MAX_FOUND_BYTES`).
 
     :param topic: only messages of this topic; None for all topics.
     :param begin_ms: first due time of interest.
@@ -147,14 +157,15 @@ def scan_pending(
     start = max(pack_u64(begin_ms), cursor + b"\0" if cursor is not None else b"")
     chosen: list[_Timer] = []
     behind: bytes | None = None
-    seen = 0
+    seen = total = 0
     for key, value in pending_timers(store, txn, topic, start, end_ms):
         seen += 1 if value else LEAPS_WEIGH
         if value:
-            queue, timer_hash, _ = TIMER_VALUE.unpack(value)
+            queue, timer_hash, size = TIMER_VALUE.unpack(value)
             if tag_hash in (None, timer_hash):
                 chosen.append(_Timer(*split_timer_key(key), bool(queue & NEVER_MOVED)))
-        if len(chosen) == limit or seen >= MAX_TIMERS_SCANNED:
+                total += size
+        if len(chosen) == limit or total >= MAX_FOUND_BYTES or seen >= MAX_TIMERS_SCANNED:
             behind = key
             break
     return FoundPage(_pending(store, txn, chosen), behind)
@@ -283,11 +294,20 @@ def _timers_of(
                     break
 
 
-def _find(store: Store, txn: Reader, numbers: Iterable[bytes]) -> list[Found]:
-    noted = list(read_noted(store, txn, numbers))
-    timers = [one.timer_key for one in noted if one.row.due_ms and not one.row.aborted_ms]
-    store.environment.ahead.touch(txn, Rows(store.tables.timers, timers))
-    return [_describe(store, txn, one) for one in noted]
+def _find(store: Store, txn: Reader, numbers: Iterable[bytes]) -> Iterator[Found]:
+    return (_describe(store, txn, noted) for noted in read_noted(store, txn, numbers))
+
+
+def _take(found: Iterable[Found], limit: int) -> list[Found]:
+    """The first of these messages, as far as `limit` and `MAX_FOUND_BYTES` go."""
+    taken: list[Found] = []
+    size = 0
+    for one in islice(found, limit):
+        taken.append(one)
+        size += len(one.record)
+        if size >= MAX_FOUND_BYTES:
+            break
+    return taken
 
 
 def _describe(store: Store, txn: Reader, noted: Noted) -> Found:

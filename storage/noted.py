@@ -45,25 +45,30 @@ class Noted(NamedTuple):
 
 
 def read_noted(store: Store, txn: Reader, numbers: Iterable[bytes]) -> Iterator[Noted]:
-    """Those messages with these sequences, packed, that `ids` knows: not the half of a transaction. Where they are not
-    in memory they are read side by side."""
+    """Those messages with these sequences, packed, that `ids` knows: not the half of a transaction. Where they and
+    their timers are not in memory, they are read side by side."""
     tables, ahead = store.tables, store.environment.ahead
     numbers = iter(numbers)
     while some := list(islice(numbers, READ_AT_ONCE)):
         ahead.touch(txn, Rows(tables.messages, some))
-        # Bodies can be large: one record at a time is kept.
+        # Bodies can be large: no more than one record is kept.
         stored = [
-            (number, store.terms_of(record))
+            Noted(number, b"", store.terms_of(record), IdRow(0))
             for number in some
             if (record := txn.get(number, db=tables.messages)) is not None
         ]
-        keys = [id_key(term(terms.message_id), number) for number, terms in stored]
-        ahead.touch(txn, Rows(tables.ids, keys))
-        for key, (number, terms) in zip(keys, stored, strict=True):
-            value = txn.get(key, db=tables.ids)
-            record = txn.get(number, db=tables.messages)
-            if value is not None and record is not None:
-                yield Noted(number, record, terms, IdRow.unpack(value))
+        ahead.touch(txn, Rows(tables.ids, [one.id_key for one in stored]))
+        known = [
+            one._replace(row=IdRow.unpack(value))
+            for one in stored
+            if (value := txn.get(one.id_key, db=tables.ids)) is not None
+        ]
+        timers = [one.timer_key for one in known if one.row.due_ms and not one.row.aborted_ms]
+        ahead.touch(txn, Rows(tables.timers, timers))
+        for one in known:
+            record = txn.get(one.number, db=tables.messages)
+            if record is not None:
+                yield one._replace(record=record)
 
 
 def newest_first(txn: Reader, table: lmdb._Database, prefix: bytes) -> Iterator[bytes]:

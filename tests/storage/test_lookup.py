@@ -8,15 +8,20 @@ from hypothesis import strategies as st
 
 from storage import (
     Found,
+    FoundPage,
     State,
     Store,
     abort,
+    abort_sequences,
     find_by_id,
     find_by_key,
     find_by_sequence,
     fire_due,
+    history,
     lookup,
     newest_stored_ms,
+    scan_aborted,
+    scan_fired,
 )
 from tests.storage.folder import Folder
 from tests.storage.sample import (
@@ -362,3 +367,59 @@ def test_the_newest_time_is_also_that_of_what_only_waits(store: Store) -> None:
     hold(store, Sample(b"b"), 5_000, stored_ms=30)
     store.commit()
     assert newest_stored_ms(store) == 30
+
+
+class TestLargeMessages:
+    """One call has no more than `MAX_FOUND_BYTES` of them in memory."""
+
+    @pytest.fixture(autouse=True)
+    def _two_at_a_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        two = 2 * len(Sample(b"0").record(1))
+        monkeypatch.setattr(lookup, "MAX_FOUND_BYTES", two)
+        monkeypatch.setattr(history, "MAX_FOUND_BYTES", two)
+
+    @pytest.mark.parametrize("state", [State.PENDING, State.FIRED, State.ABORTED])
+    def test_pages_end_early(self, state: State, store: Store) -> None:
+        sequences = hold_all(store, numbered(5), 10_000)
+        if state is State.ABORTED:
+            abort_sequences(store, sequences, 7)
+            store.commit()
+        if state is State.FIRED:
+            fire(store, 10_000)
+        found: list[int] = []
+        cursor = None
+        pages = 0
+        while pages == 0 or cursor is not None:
+            page = self._page(store, state, cursor)
+            found += [one.sequence for one in page.found]
+            pages, cursor = pages + 1, page.cursor
+        assert found == (sequences if state is State.PENDING else sequences[::-1])
+        assert pages == 3
+
+    @staticmethod
+    def _page(store: Store, state: State, cursor: bytes | None) -> FoundPage:
+        end_ms = 1 << 40
+        if state is State.PENDING:
+            return pending_page(store, cursor=cursor)
+        if state is State.ABORTED:
+            return scan_aborted(
+                store, topic=None, begin_ms=0, end_ms=end_ms, cursor=cursor, limit=99
+            )
+        queues = [store.queue(TOPIC, Sample(b"").queue)]
+        return scan_fired(
+            store, queues, begin_ms=0, end_ms=end_ms, tag_hash=None, cursor=cursor, limit=99
+        )
+
+    def test_the_newest_with_an_id(self, store: Store) -> None:
+        sequences = hold_all(store, [b"0"] * 5, 10_000)
+        found = [one.sequence for one in find_by_id(store, b"0")]
+        assert found == [sequences[4], sequences[3]]
+
+    def test_the_newest_with_a_key_that_are_wanted(self, store: Store) -> None:
+        sequences = [
+            hold(store, Sample(b"%d" % number, keys=(b"k",)), 10_000) for number in range(5)
+        ]
+        abort_sequences(store, sequences[3:], 7)
+        store.commit()
+        found = find_by_key(store, [TOPIC], b"k", 9, lambda one: one.state is State.PENDING)
+        assert [one.sequence for one in found] == [sequences[2], sequences[1]]

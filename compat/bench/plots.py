@@ -127,7 +127,7 @@ def _held(results: Results) -> Picture | None:
     for axes in (one, two, three):
         axes.set_xscale("symlog", linthresh=10_000)
         axes.set_xlabel("messages held")
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.1 * axes.get_ylim()[1])
     return picture
 
 

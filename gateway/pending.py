@@ -6,9 +6,7 @@ write an answer is theirs. Changes join the store's batch: an answer may leave o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
-from operator import itemgetter
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from gateway.access import PUB, READ, May
@@ -36,9 +34,10 @@ from storage import (
     State,
     abort,
     abort_sequences,
+    all_with_key,
     find_by_id,
-    find_by_key,
     find_by_sequence,
+    find_by_sequences,
     scan_aborted,
     scan_fired,
     scan_pending,
@@ -126,7 +125,7 @@ class PendingMessages:
         :param behind: cursor of the page before.
         """
         if wanted.id or wanted.key:
-            page = _page_of(self._named(wanted), limit, behind)
+            page = self._page_of(self._named(wanted), wanted, limit, behind)
         elif wanted.state == State.PENDING.value:
             page = scan_pending(
                 self._store,
@@ -266,22 +265,30 @@ class PendingMessages:
         places = self.places_with_key(topic, key, may)
         return self._abort_places(places) or [_outcome("", topic, 0, Aborted.UNKNOWN)]
 
-    def _named(self, wanted: Wanted) -> list[Found]:
-        """The messages with the id or the key that a look-up names, and whatever else it asks for but their tag."""
-        is_wanted = partial(_is_wanted, wanted)
+    def _named(self, wanted: Wanted) -> Iterable[Found]:
+        """The messages with the id or the key that a look-up names."""
         if wanted.id:
-            return list(filter(is_wanted, self.find(wanted.id)))
+            return self.find(wanted.id)
         topics = [wanted.topic] if wanted.topic else self._broker.topics.names()
-        return self._with_key(topics, wanted.key, is_wanted)
+        return self._with_key(topics, wanted.key)
 
-    def _with_key(
-        self, topics: Iterable[str], key: str, is_wanted: Callable[[Found], bool]
-    ) -> list[Found]:
+    def _with_key(self, topics: Iterable[str], key: str) -> Iterator[Found]:
         names_of_topics = [topic.encode() for topic in topics]
-        limit = MAX_WITH_KEY
-        return find_by_key(
-            self._store, names_of_topics, key.encode(), limit, is_wanted, looked_at=limit
+        return all_with_key(self._store, names_of_topics, key.encode(), MAX_WITH_KEY)
+
+    def _page_of(
+        self, found: Iterable[Found], wanted: Wanted, limit: int, behind: bytes | None
+    ) -> FoundPage:
+        """What matches the rest of a look-up, in the order of due times, from a cursor on."""
+        # Without their bodies, which can be large.
+        spots = sorted(
+            spot
+            for one in found
+            if _is_wanted(wanted, one) and (spot := _spot_of(one)) > (behind or b"")
         )
+        sequences = [int.from_bytes(spot[8:]) for spot in spots[:limit]]
+        shown = find_by_sequences(self._store, sequences)
+        return FoundPage(shown, _spot_of(shown[-1]) if len(shown) < len(spots) else None)
 
     def places_of(self, message_id: str, topic: str, may: May) -> set[Place]:
         """Where the messages with an id are that may be changed. Redeliveries to consumers are not changed by the way.
@@ -298,11 +305,12 @@ class PendingMessages:
     def places_with_key(self, topic: str, key: str, may: May) -> set[Place]:
         """Likewise of a topic's messages with a key, at most `MAX_CHANGED_BY_KEY`."""
         check_may_send(may, topic)
+        pending: list[Place] = []
+        others: list[Place] = []
+        for one in self._with_key([topic], key):
+            (pending if one.state is State.PENDING else others).append(Place.of(one))
         # What is pending first, so that a second request gets at what the first one left.
-        found = self._with_key([topic], key, lambda one: one.state is State.PENDING)
-        if len(found) < MAX_CHANGED_BY_KEY:
-            found += self._with_key([topic], key, lambda one: one.state is not State.PENDING)
-        return {Place.of(message) for message in found[:MAX_CHANGED_BY_KEY]}
+        return set((pending + others)[:MAX_CHANGED_BY_KEY])
 
     def _abort_places(self, places: set[Place]) -> list[AbortOutcome]:
         outcomes = []
@@ -376,12 +384,9 @@ def _is_wanted(wanted: Wanted, found: Found) -> bool:
     )
 
 
-def _page_of(found: list[Found], limit: int, behind: bytes | None) -> FoundPage:
-    """Messages in the order of due times, from a cursor on."""
-    spots = [(one.due_ms.to_bytes(8) + one.sequence.to_bytes(8), one) for one in found]
-    rest = sorted((entry for entry in spots if entry[0] > (behind or b"")), key=itemgetter(0))
-    cursor = rest[limit - 1][0] if len(rest) > limit else None
-    return FoundPage([one for _, one in rest[:limit]], cursor)
+def _spot_of(found: Found) -> bytes:
+    """A message's place in a list by due times."""
+    return found.due_ms.to_bytes(8) + found.sequence.to_bytes(8)
 
 
 def _end_of(wanted: Wanted) -> int:

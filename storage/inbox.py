@@ -349,6 +349,10 @@ class Inbox:
                 heappush(self._firsts, first)
 
 
+Touch = Callable[..., None]
+"""See `ReadAhead.touch`."""
+
+
 def recover(
     txn: Reader, tables: Tables, terms_of: TermsOf, ahead: ReadAhead | None = None
 ) -> Iterator[tuple[bytes, bytes]]:
@@ -372,10 +376,6 @@ def recover(
         for key, timer in timers:
             if txn.get(key, db=tables.timers) is None and not is_waiting(txn, tables, key):
                 yield key, timer
-
-
-Touch = Callable[..., None]
-"""See `ReadAhead.touch`."""
 
 
 def _leave(_txn: Reader, *_rows: Rows) -> None:

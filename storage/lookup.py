@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from enum import Enum
 from heapq import merge
@@ -104,33 +104,37 @@ def find_by_sequence(store: Store, sequence: int) -> Found | None:
     return next(_find(store, store.settled_reader(), [pack_u64(sequence)]), None)
 
 
+def find_by_sequences(store: Store, sequences: Sequence[int]) -> list[Found]:
+    """The messages with these sequences, in their order; not all of them where they are large (`MAX_FOUND_BYTES`)."""
+    found = _find(store, store.settled_reader(), map(pack_u64, sequences))
+    return _take(found, len(sequences))
+
+
 def find_by_key(
     store: Store,
     topics: Iterable[bytes],
     key: bytes,
     limit: int,
     wanted: Callable[[Found], bool] | None = None,
-    looked_at: int = MAX_WITH_KEY_SCANNED,
 ) -> list[Found]:
     """Messages of these topics with a key, the newest first within each topic, at most `limit`; fewer where they are
     large (`MAX_FOUND_BYTES`).
 
-    :param wanted: where given, only messages for which it says so, among the newest `looked_at` of each topic.
+    :param wanted: where given, only messages for which it says so, among the newest
+        `MAX_WITH_KEY_SCANNED` of each topic.
     """
-    txn = store.settled_reader()
     if wanted is None:
-        looked_at = limit
-    found = (
-        one
-        for topic in topics
-        for one in _find(store, txn, islice(_with_key(store, txn, topic, key), looked_at))
-        if wanted is None or wanted(one)
-    )
-    return _take(found, limit)
+        return _take(all_with_key(store, topics, key, limit), limit)
+    return _take(filter(wanted, all_with_key(store, topics, key, MAX_WITH_KEY_SCANNED)), limit)
 
 
-def _with_key(store: Store, txn: Reader, topic: bytes, key: bytes) -> Iterator[bytes]:
-    return newest_first(txn, store.tables.keys, key_prefix(topic, term(key)))
+def all_with_key(store: Store, topics: Iterable[bytes], key: bytes, limit: int) -> Iterator[Found]:
+    """Messages of these topics with a key, at most `limit` of each, the newest first. They are read when they are asked
+    for, however large they are; nothing may be changed meanwhile."""
+    txn = store.settled_reader()
+    for topic in topics:
+        numbers = newest_first(txn, store.tables.keys, key_prefix(topic, term(key)))
+        yield from _find(store, txn, islice(numbers, limit))
 
 
 def scan_pending(

@@ -8,6 +8,7 @@ import pytest
 
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.recall import RecallHandle
+from storage import lookup
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway
 
 
@@ -162,6 +163,21 @@ class TestKey:
         assert ids(client.look_up(key="k3")) == ["B"]
         assert client.look_up(key="k") == []
         assert client.look_up(key="k1 k2") == []
+
+    def test_large_messages_page_by_page(
+        self, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(lookup, "MAX_FOUND_BYTES", 1)
+        for name, delay_ms in (("A", 300), ("B", 100), ("C", 200)):
+            schedule(client, name, delay_ms, KEYS="k")
+        found: list[object] = []
+        cursor: str | None = ""
+        while cursor is not None:
+            page, cursor = client.look_up_page(key="k", cursor=cursor)
+            assert len(page) == 1
+            found += ids(page)
+        assert found == ["B", "C", "A"]
+        assert {one["msgId"] for one in client.abort(topic="orders", key="k")} == {"A", "B", "C"}
 
     def test_topic(self, client: MemoryClient) -> None:
         schedule(client, "A", 500, KEYS="k")

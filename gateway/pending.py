@@ -380,7 +380,7 @@ def _is_wanted(wanted: Wanted, found: Found) -> bool:
     return (
         wanted.state in ("any", found.state.value)
         and wanted.begin_ms <= found.due_ms < _end_of(wanted)
-        and wanted.topic in ("", terms_of(found.record).topic.decode())
+        and (not wanted.topic or wanted.topic == terms_of(found.record).topic.decode())
     )
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
 
-from storage.keys import id_key, pack_u64, term
+from storage.keys import pack_u64
 from storage.logged import LoggedTransaction
-from storage.noted import Noted, newest_first, read_noted
+from storage.noted import Noted, numbers_with_id, read_noted
 from storage.store import Store, in_batch
 
 
@@ -40,7 +40,7 @@ def abort(
         there is none.
     """
     txn = store.batch_transaction()
-    numbers = list(newest_first(txn, store.tables.ids, id_key(term(message_id), b"")))
+    numbers = list(numbers_with_id(store, txn, message_id))
     return [
         AbortResult(_abort(store, txn, noted, now_ms), noted.row.due_ms)
         for noted in read_noted(store, txn, numbers)

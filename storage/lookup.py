@@ -22,7 +22,7 @@ from storage.keys import (
     split_timer_key,
     term,
 )
-from storage.noted import Noted, newest_first, read_noted
+from storage.noted import Noted, newest_first, numbers_with_id, read_noted
 from storage.paused import is_waiting, waiting_timers
 from storage.queues import find_sequence
 from storage.read_ahead import Rows
@@ -91,10 +91,8 @@ class FoundPage(NamedTuple):
 def find_by_id(store: Store, message_id: bytes) -> list[Found]:
     """The messages with an id, the newest first, at most `MAX_WITH_ID`; fewer where they are large
     (`MAX_FOUND_BYTES`)."""
-    prefix = id_key(term(message_id), b"")
     txn = store.settled_reader()
-    numbers = newest_first(txn, store.tables.ids, prefix)
-    return _take(_find(store, txn, numbers), MAX_WITH_ID)
+    return _take(_find(store, txn, numbers_with_id(store, txn, message_id)), MAX_WITH_ID)
 
 
 def find_by_sequence(store: Store, sequence: int) -> Found | None:

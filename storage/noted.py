@@ -53,15 +53,16 @@ def read_noted(store: Store, txn: Reader, numbers: Iterable[bytes]) -> Iterator[
         ahead.touch(txn, Rows(tables.messages, some))
         # Bodies can be large: no more than one record is kept.
         stored = [
-            Noted(number, b"", store.terms_of(record), IdRow(0))
+            (number, store.terms_of(record))
             for number in some
             if (record := txn.get(number, db=tables.messages)) is not None
         ]
-        ahead.touch(txn, Rows(tables.ids, [one.id_key for one in stored]))
+        keys = [id_key(term(terms.message_id), number) for number, terms in stored]
+        ahead.touch(txn, Rows(tables.ids, keys))
         known = [
-            one._replace(row=IdRow.unpack(value))
-            for one in stored
-            if (value := txn.get(one.id_key, db=tables.ids)) is not None
+            Noted(number, b"", terms, IdRow.unpack(value))
+            for (number, terms), key in zip(stored, keys, strict=True)
+            if (value := txn.get(key, db=tables.ids)) is not None
         ]
         timers = [one.timer_key for one in known if one.row.due_ms and not one.row.aborted_ms]
         ahead.touch(txn, Rows(tables.timers, timers))
@@ -69,6 +70,11 @@ def read_noted(store: Store, txn: Reader, numbers: Iterable[bytes]) -> Iterator[
             record = txn.get(one.number, db=tables.messages)
             if record is not None:
                 yield one._replace(record=record)
+
+
+def numbers_with_id(store: Store, txn: Reader, message_id: bytes) -> Iterator[bytes]:
+    """The sequences, packed, of the messages with an id, the newest first."""
+    return newest_first(txn, store.tables.ids, id_key(term(message_id), b""))
 
 
 def newest_first(txn: Reader, table: lmdb._Database, prefix: bytes) -> Iterator[bytes]:

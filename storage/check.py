@@ -37,6 +37,7 @@ from storage.paused import waiting_timers
 from storage.places import Place, Places
 from storage.queues import open_queue
 from storage.reader import Reader
+from storage.records import read_record, unpack
 from storage.store import Store, rows_with_prefix
 
 Progress = Callable[[str, int], None]
@@ -126,7 +127,7 @@ def _check_timers(view: View, faults: list[str]) -> Places:
             faults.append(f"message {sequence} is timed twice")
         pending[sequence] = Place(topic, queue & ~NEVER_MOVED, due_ms, tag_hash)
         number = pack_u64(sequence)
-        record = view.txn.get(number, db=view.tables.messages)
+        record = read_record(view.txn, view.tables, number)
         if record is None:
             faults.append(f"timer of message {sequence}: the message is missing")
         elif size != len(record):
@@ -193,7 +194,7 @@ def _check_queues(view: View, faults: list[str]) -> Places:
         if sequence in queued:
             faults.append(f"message {sequence} is queued twice")
         queued[sequence] = Place(topic, number, None, tag_hash, stored_ms)
-        record = view.txn.get(pack_u64(sequence), db=view.tables.messages)
+        record = read_record(view.txn, view.tables, pack_u64(sequence))
         if record is None or len(record) != size:
             faults.append(f"{place}: message {sequence} is not as noted")
     for prefix, (first, next_offset) in ends.items():
@@ -230,7 +231,7 @@ def _check_halves(view: View, faults: list[str]) -> set[int]:
         halves.add(sequence)
         if due.pop(number, None) != pack_u64(HALF_VALUE.unpack(value)[0]):
             faults.append(f"half {sequence}: halves and checks disagree")
-        record = view.txn.get(number, db=view.tables.messages)
+        record = read_record(view.txn, view.tables, number)
         if record is None:
             faults.append(f"half {sequence}: the message is missing")
             continue
@@ -285,8 +286,8 @@ def _check_messages(
     :returns: how many rows of `ids` and of `keys` lead to the message that they should.
     """
     ids = keys = 0
-    for number, record in view.txn.cursor(db=view.tables.messages):
-        sequence = int.from_bytes(number)
+    for number, stored in view.txn.cursor(db=view.tables.messages):
+        sequence, record = int.from_bytes(number), unpack(stored)
         states = sum(sequence in state for state in (pending, queued, aborted, halves))
         if states != 1:
             faults.append(f"message {sequence} is in {states} states")
@@ -325,7 +326,7 @@ def _check_messages(
 def _check_ids(view: View, faults: list[str]) -> None:
     """Every row of `ids` leads to a message that has the id."""
     for key in view.txn.cursor(db=view.tables.ids).iternext(values=False):
-        record = view.txn.get(key[-8:], db=view.tables.messages)
+        record = read_record(view.txn, view.tables, key[-8:])
         if record is None:
             faults.append(f"ids {key!r}: the message is missing")
         elif (terms := _terms_of(view, record)) and key[:-9] != term(terms.message_id):
@@ -335,7 +336,7 @@ def _check_ids(view: View, faults: list[str]) -> None:
 def _check_keys(view: View, faults: list[str]) -> None:
     """Every row of `keys` leads to a message that has the key."""
     for key in view.txn.cursor(db=view.tables.keys).iternext(values=False):
-        record = view.txn.get(key[-8:], db=view.tables.messages)
+        record = read_record(view.txn, view.tables, key[-8:])
         if record is None:
             faults.append(f"keys {key!r}: the message is missing")
             continue

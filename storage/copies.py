@@ -30,9 +30,10 @@ from storage.environment import (
 )
 from storage.errors import DataFolderError, FolderInUseError, StorageError, cannot_use
 from storage.inbox import recover
-from storage.keys import TermsOf, split_timer_key
+from storage.keys import TermsOf, pack_u64, split_timer_key
 from storage.meta_pages import DATA_FILE
 from storage.paused import waiting_timers
+from storage.records import read_record
 from storage.redo_log import STAMP, has_records
 from storage.upgrades import FORMAT, FORMAT_VERSION
 
@@ -173,7 +174,7 @@ def read_pending(data: Path, terms_of: TermsOf) -> Iterator[Pending]:
             waiting = waiting_timers(txn, tables, None, b"", b"\xff")
             for key, _ in merge(txn.cursor(db=tables.timers), accepted_lately, waiting):
                 due_ms, _, sequence, _ = split_timer_key(key)
-                record = txn.get(sequence.to_bytes(8), db=tables.messages)
+                record = read_record(txn, tables, pack_u64(sequence))
                 if record is None:
                     raise StorageError(
                         f"message {sequence} is missing: 'tidegate fsck' tells what else is wrong"

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from storage.keys import HALF_VALUE, pack_u64
 from storage.logged import LoggedTransaction
 from storage.reader import Reader
+from storage.records import pack, read_record
 from storage.store import NEXT_SEQUENCE, Store, in_batch
 
 
@@ -33,7 +34,7 @@ def put_half(store: Store, sequence: int, record: bytes, check_ms: int) -> None:
     number = pack_u64(sequence)
     store.count_bytes(len(record) + 200)
     txn = store.batch_transaction()
-    txn.put(number, record, db=store.tables.messages)
+    txn.put(number, pack(record), db=store.tables.messages)
     txn.put(number, HALF_VALUE.pack(check_ms, 0), db=store.tables.halves)
     txn.put(pack_u64(check_ms) + number, b"", db=store.tables.checks)
 
@@ -103,7 +104,7 @@ def halves_to_check(store: Store, now_ms: int, limit: int, max_bytes: int) -> li
 
 def _read(store: Store, txn: Reader, number: bytes) -> Half | None:
     value = txn.get(number, db=store.tables.halves)
-    record = txn.get(number, db=store.tables.messages)
+    record = read_record(txn, store.tables, number)
     if value is None or record is None:
         return None
     return Half(int.from_bytes(number), record, *HALF_VALUE.unpack(value))

@@ -23,6 +23,7 @@ from storage.ordered import OrderedKeys
 from storage.paused import is_waiting
 from storage.read_ahead import ReadAhead, Rows
 from storage.reader import Reader
+from storage.records import unpack
 from storage.timers import earlier
 
 INBOX_SIZE = 32_000
@@ -392,7 +393,7 @@ def _unqueued_since_mark(
         return
     queued: set[bytes] | None = None
     untouched = b""
-    for number, record in cursor:
+    for number, stored in cursor:
         if number >= untouched:
             first = int.from_bytes(number)
             numbers = [pack_u64(first + place) for place in range(READ_AT_ONCE)]
@@ -400,6 +401,7 @@ def _unqueued_since_mark(
             untouched = pack_u64(first + READ_AT_ONCE)
         if queued is not None and number in queued:
             continue
+        record = unpack(stored)
         try:
             terms = terms_of(record)
         except ValueError:

@@ -3,7 +3,7 @@
 All integers are big-endian, so that the order of bytes is the order of meaning.
 
     table     key                                     value
-    messages  sequence 8                              the record, as a pull returns it
+    messages  sequence 8                              the record, as a pull returns it, packed: see `records`
     timers    due ms 8 | topic | 0 | sequence 8 | id  queue 4 | tag hash 4 | size 4
               (those of messages accepted lately are in memory: see `inbox`)
     ids       id | 0 | sequence 8                     due ms 8 (0: not timed) [| aborted ms 8 (0: not)

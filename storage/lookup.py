@@ -27,6 +27,7 @@ from storage.paused import is_waiting, waiting_timers
 from storage.queues import find_sequence
 from storage.read_ahead import Rows
 from storage.reader import Reader
+from storage.records import read_record, unpack
 from storage.store import Store
 from storage.timers import seek_topic
 
@@ -199,7 +200,7 @@ def _pending(store: Store, txn: Reader, timers: list[_Timer]) -> list[Found]:
     )
     found = []
     for timer in timers:
-        record = txn.get(timer.number, db=messages)
+        record = read_record(txn, store.tables, timer.number)
         row: IdRow | None = IdRow(timer.due_ms)
         if not timer.never_moved:
             value = txn.get(timer.id_key, db=ids)
@@ -217,7 +218,7 @@ def newest_stored_ms(store: Store) -> int:
     if messages.last():
         # A record that cannot be read is for `find_faults` to tell of.
         with suppress(ValueError):
-            newest_ms = store.terms_of(messages.value()).stored_ms
+            newest_ms = store.terms_of(unpack(messages.value())).stored_ms
     cursor = txn.cursor(db=store.tables.queues)
     alive = cursor.last()
     while alive:

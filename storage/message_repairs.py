@@ -29,6 +29,7 @@ from storage.keys import (
     without_mark,
 )
 from storage.queue_repairs import Lost, Row, mend_queue
+from storage.records import read_record, unpack
 from storage.store import NEXT_SEQUENCE
 
 
@@ -74,8 +75,8 @@ class MessageRepairs:
         messages = self._changes.tables.messages
         unreadable = [
             number
-            for number, record in self._changes.txn.cursor(db=messages)
-            if not self._terms(record)
+            for number, stored in self._changes.txn.cursor(db=messages)
+            if not self._terms(unpack(stored))
         ]
         for number in unreadable:
             sequence = int.from_bytes(number)
@@ -84,6 +85,9 @@ class MessageRepairs:
         if unreadable:
             sentence = f"message {self._behind} is the next one"
             self._changes.make("meta", NEXT_SEQUENCE, pack_u64(self._behind), sentence)
+
+    def _record(self, number: bytes) -> bytes | None:
+        return read_record(self._changes.txn, self._changes.tables, number)
 
     def _terms(self, record: bytes) -> Terms | None:
         """A record's terms; None where they cannot be those of a message."""
@@ -107,7 +111,7 @@ class MessageRepairs:
     def _judge_all(self, evidence: Evidence) -> None:
         aborts: set[bytes] = set()
         for number in self._changes.keys("messages"):
-            record = self._changes.get("messages", number)
+            record = self._record(number)
             terms = self._terms(record) if record is not None else None
             if record is None or terms is None:
                 continue
@@ -286,7 +290,7 @@ class MessageRepairs:
 
     def _terms_at(self, number: bytes) -> Terms | None:
         """The terms of a message; of a half none, as no index knows it."""
-        record = self._changes.get("messages", number)
+        record = self._record(number)
         if record is None or self._reader.is_half(record):
             return None
         return self._terms(record)

@@ -12,6 +12,7 @@ import lmdb
 from storage.keys import IdRow, Terms, id_key, term, timer_key
 from storage.read_ahead import Rows
 from storage.reader import Reader
+from storage.records import read_record
 from storage.store import Store
 
 READ_AT_ONCE = 64
@@ -55,7 +56,7 @@ def read_noted(store: Store, txn: Reader, numbers: Iterable[bytes]) -> Iterator[
         stored = [
             (number, store.terms_of(record))
             for number in some
-            if (record := txn.get(number, db=tables.messages)) is not None
+            if (record := read_record(txn, tables, number)) is not None
         ]
         keys = [id_key(term(terms.message_id), number) for number, terms in stored]
         ahead.touch(txn, Rows(tables.ids, keys))
@@ -67,7 +68,7 @@ def read_noted(store: Store, txn: Reader, numbers: Iterable[bytes]) -> Iterator[
         timers = [one.timer_key for one in known if one.row.due_ms and not one.row.aborted_ms]
         ahead.touch(txn, Rows(tables.timers, timers))
         for one in known:
-            record = txn.get(one.number, db=tables.messages)
+            record = read_record(txn, tables, one.number)
             if record is not None:
                 yield one._replace(record=record)
 

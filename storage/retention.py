@@ -19,6 +19,7 @@ from storage.keys import (
 from storage.logged import LoggedTransaction
 from storage.read_ahead import Rows
 from storage.reader import Reader
+from storage.records import unpack
 from storage.store import NEXT_SEQUENCE, Store, in_batch
 
 
@@ -128,10 +129,10 @@ def _remove_messages(store: Store, txn: LoggedTransaction, numbers: list[bytes])
     keys: list[bytes] = []
     debounced: list[tuple[bytes, bytes]] = []
     for number in numbers:
-        record = txn.pop(number, db=tables.messages)
-        if record is None:
+        stored = txn.pop(number, db=tables.messages)
+        if stored is None:
             continue
-        terms = store.terms_of(record)
+        terms = store.terms_of(unpack(stored))
         id_keys.append(id_key(term(terms.message_id), number))
         for key in map(term, terms.keys):
             keys.append(key_prefix(terms.topic, key) + number)

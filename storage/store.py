@@ -43,6 +43,7 @@ from storage.progress import Progress
 from storage.queues import Page, Queue, offset_at, open_queue, read_page, row_at
 from storage.read_ahead import Rows
 from storage.reader import Reader
+from storage.records import pack, unpack
 from storage.timers import earlier
 
 P = ParamSpec("P")
@@ -257,7 +258,7 @@ class Store:
     ) -> bytes:
         message_id = term(message_id)
         rows = self._messages if sequence >= self._committed_sequence else self._replaced
-        rows.append((number, record))
+        rows.append((number, pack(record)))
         self._ids.append((b"%b\0%b" % (message_id, number), due))
         for key in keys:
             self._keys.append((key_prefix(topic, term(key)) + number, b""))
@@ -593,7 +594,7 @@ class Store:
     def oldest_record(self) -> bytes | None:
         """The message that was accepted first among those still held."""
         cursor = self._txn.cursor(db=self.tables.messages)
-        return cursor.value() if cursor.first() else None
+        return unpack(cursor.value()) if cursor.first() else None
 
     def pending_count(self) -> int:
         """How many messages have not fired."""

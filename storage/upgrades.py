@@ -10,7 +10,7 @@ from storage.keys import pack_u64
 from storage.redo_log import STAMP, new_stamp
 from storage.sums import sum_up
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 """Raised with every change of `keys` that an older program would misread, with a step in `STEPS`
 that leads there; newer formats are refused."""
 
@@ -65,11 +65,16 @@ def _mark_timers(environment: lmdb.Environment, txn: lmdb.Transaction) -> None:
     number; the timers from before do without."""
 
 
+def _pack_records(environment: lmdb.Environment, txn: lmdb.Transaction) -> None:
+    """Format 7 packs records (`records`), which older programs could not read; those from before stay as they are."""
+
+
 STEPS: dict[int, Callable[[lmdb.Environment, lmdb.Transaction], None]] = {
     1: _mark_timers_complete,
     2: _sum_up_held,
     3: _begin_redo_log,
     4: _use_two_logs,
     5: _mark_timers,
+    6: _pack_records,
 }
 """By the version that they start from."""

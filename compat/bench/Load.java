@@ -13,6 +13,7 @@ import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Random;
 import java.util.SplittableRandom;
 import java.util.TreeMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
@@ -416,7 +417,8 @@ public final class Load {
         @Override
         public void run() {
             byte[] filler = new byte[Math.max(plan.body, LEAST_BODY)];
-            Arrays.fill(filler, (byte) 'x');
+            // What a server may save by packing bodies would say nothing of real ones.
+            new Random(number).nextBytes(filler);
             double interval = work.rate > 0 ? 1e9 / work.rate : 0;
             for (long turn = 0; ; turn++) {
                 long start = System.nanoTime();

@@ -30,7 +30,7 @@ _BATCH: Final = 500
 
 _MAP_BYTES: Final = 1 << 30
 _HOST: Final = bytes((127, 0, 0, 1, 0, 0, 0x2A, 0x9F))
-_BODY: Final = b"x" * 256
+_BODY_BYTES: Final = 256
 
 
 def message_id(number: int) -> str:
@@ -77,7 +77,7 @@ def fill(data: Path, count: int) -> None:
             prepared_offset=0,
             physical_offset=sequence,
             queue_offset=0,
-            body=_BODY,
+            body=chance.randbytes(_BODY_BYTES),
             properties=properties.encode(),
         )
         store.schedule(due_ms, name, 0, sequence, record, 0, message.encode(), keys)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import selectors
 import socket
@@ -102,7 +103,7 @@ class Load:
         self._selector = selectors.DefaultSelector()
         self._topic = topic
         self._tags = [f"tag{n}" for n in range(consumers)]
-        self._filler = b"x" * max(0, body - 8)
+        self._filler = os.urandom(max(0, body - 8))
         self._sender = Connection(broker, self._selector)
         self._asked: dict[int, tuple[int, int, float]] = {}
         self._by_socket: dict[Connection, Consumer] = {}

@@ -1,0 +1,112 @@
+"""Records come out as they went in, smaller meanwhile, and what is damaged does not pass for a record."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gateway.wire.messages import encode_message
+from storage import Store, find_faults
+from storage.records import MOST_PACKED, is_damaged, pack, unpack
+from tests.storage.folder import Folder, change_table
+from tests.storage.sample import Sample, ids_in, send
+
+records = st.binary(max_size=2 * MOST_PACKED).filter(lambda record: not is_damaged(record))
+
+
+def timed_record(body: bytes) -> bytes:
+    """As the gateway makes it of a message of the Java client's."""
+    message_id = "C0A8010700002A139A7B51A5F0010003"
+    properties = (
+        f"KEYS\x01close-81632\x02UNIQ_KEY\x01{message_id}\x02WAIT\x01true\x02TIMER_DELIVER_MS\x011795361181282\x02"
+        "TAGS\x01unpaid\x02REAL_TOPIC\x01order-timeouts\x02REAL_QID\x013\x02TIMER_OUT_MS\x011795361181282\x02"
+        "MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01production\x02"
+    )
+    return encode_message(
+        topic=b"order-timeouts",
+        queue_id=3,
+        flag=0,
+        sys_flag=0,
+        born_ms=1_795_361_000_000,
+        born_host=bytes((192, 168, 1, 7, 0, 0, 0xC3, 0x50)),
+        store_ms=1_795_361_000_003,
+        store_host=bytes((192, 168, 1, 9, 0, 0, 0x2A, 0x9F)),
+        reconsume_times=0,
+        prepared_offset=0,
+        physical_offset=8_163_200,
+        queue_offset=0,
+        body=body,
+        properties=properties.encode(),
+    )
+
+
+@given(records)
+@example(b"")
+@example(bytes(MOST_PACKED))
+@example(bytes(MOST_PACKED + 1))
+def test_a_record_comes_out_as_it_went_in(record: bytes) -> None:
+    assert unpack(pack(record)) == record
+    assert len(pack(record)) <= len(record)
+
+
+def test_what_records_have_in_common_takes_hardly_any_room() -> None:
+    body = random.Random(1).randbytes(256)
+    record = timed_record(body)
+    assert len(record) - len(body) > 330
+    assert len(pack(record)) - len(body) < 200
+
+
+def test_large_records_stay_as_they_are() -> None:
+    record = timed_record(bytes(MOST_PACKED))
+    assert pack(record) is record
+
+
+@given(st.integers(min_value=0), st.binary(max_size=300))
+def test_a_changed_bit_does_not_go_unnoticed(bit: int, body: bytes) -> None:
+    record = timed_record(body)
+    stored = bytearray(pack(record))
+    bit %= 8 * len(stored)
+    stored[bit // 8] ^= 1 << bit % 8
+    # A bit of the header that has no meaning may change.
+    assert unpack(bytes(stored)) in (bytes(stored), record)
+
+
+def test_a_frame_that_claims_to_be_huge_is_damaged() -> None:
+    # RFC 8878: magic number, descriptor (one segment, size of 8 bytes), size.
+    stored = zstandard.FRAME_HEADER + b"\xe0" + struct.pack("<Q", 1 << 62) + bytes(8)
+    assert is_damaged(unpack(stored))
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Iterator[Store]:
+    """A queue of three messages, of which the second is damaged."""
+    folder = Folder(tmp_path / "damaged")
+    store = folder.open()
+    for message_id in (b"first", b"second", b"third"):
+        send(store, Sample(message_id, body=b"of some length " * 5))
+    store.commit()
+    folder.close()
+    change_table(
+        folder.path,
+        "messages",
+        lambda txn, table: txn.put(
+            key := (2).to_bytes(8), (txn.get(key, db=table) or b"")[:-1], db=table
+        ),
+    )
+    yield folder.open()
+    folder.close()
+
+
+def test_a_damaged_record_is_passed_over_by_those_who_read_its_queue(damaged: Store) -> None:
+    assert ids_in(damaged) == [b"first", b"third"]
+
+
+def test_the_check_names_a_damaged_record(damaged: Store) -> None:
+    assert "message 2: its record cannot be read" in find_faults(damaged)

@@ -18,6 +18,9 @@ from storage.store import Store
 READ_AT_ONCE = 64
 """Messages that are read together."""
 
+MOST_KEPT = 1 << 16
+"""Bytes of a record that is kept from when its terms are read until it is asked for; a larger one is read again."""
+
 
 class Noted(NamedTuple):
     """A message that `ids` knows. `number` is its sequence, packed."""
@@ -52,24 +55,26 @@ def read_noted(store: Store, txn: Reader, numbers: Iterable[bytes]) -> Iterator[
     numbers = iter(numbers)
     while some := list(islice(numbers, READ_AT_ONCE)):
         ahead.touch(txn, Rows(tables.messages, some))
-        # Bodies can be large: no more than one record is kept.
-        stored = [
-            (number, store.terms_of(record))
-            for number in some
-            if (record := read_record(txn, tables, number)) is not None
-        ]
-        keys = [id_key(term(terms.message_id), number) for number, terms in stored]
+        stored = []
+        for number in some:
+            record = read_record(txn, tables, number)
+            if record is not None:
+                terms = store.terms_of(record)
+                # Of the larger ones no more than one is in memory at a time.
+                stored.append((number, record if len(record) <= MOST_KEPT else b"", terms))
+        keys = [id_key(term(terms.message_id), number) for number, _, terms in stored]
         ahead.touch(txn, Rows(tables.ids, keys))
         known = [
-            Noted(number, b"", terms, IdRow.unpack(value))
-            for (number, terms), key in zip(stored, keys, strict=True)
+            Noted(*message, IdRow.unpack(value))
+            for message, key in zip(stored, keys, strict=True)
             if (value := txn.get(key, db=tables.ids)) is not None
         ]
         timers = [one.timer_key for one in known if one.row.due_ms and not one.row.aborted_ms]
         ahead.touch(txn, Rows(tables.timers, timers))
         for one in known:
-            record = read_record(txn, tables, one.number)
-            if record is not None:
+            if one.record:
+                yield one
+            elif (record := read_record(txn, tables, one.number)) is not None:
                 yield one._replace(record=record)
 
 

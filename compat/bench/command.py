@@ -132,13 +132,17 @@ def bench(
             return
         chosen = choose(extent, names)
         file = output or folder / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}.json"
-        found = _run(chosen, [only] if only else list(SYSTEMS), repeat, folder, file)
+        systems = [only] if only else list(SYSTEMS)
+        found, failed = _run(chosen, systems, repeat, folder, file)
     except _KNOWN_ERRORS as error:
         click.echo(f"tidegate bench: {error}", err=True)
         sys.exit(1)
     report.show(console, found, earlier)
     console.print(f"\nresults: {file}", soft_wrap=True)
     _draw(console, found, plots)
+    for reason in failed:
+        click.echo(f"tidegate bench: {reason}", err=True)
+    sys.exit(1 if failed else 0)
 
 
 def _draw(console: Console, found: Results, folder: Path | None) -> None:
@@ -177,18 +181,23 @@ def _run(
     repeat: int,
     folder: Path,
     file: Path,
-) -> Results:
+) -> tuple[Results, list[str]]:
+    """Run all of it; what was found, and what failed, a line each: the rest is worth its hour without that."""
     # Asked to end, it also stops what it started and removes its data.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     load.prepare()
     plan = campaign.steps(chosen, systems, repeat)
     with campaign.scratch_folder(folder) as scratch, _progress(plan) as begin:
         found = campaign.gather(chosen, scratch)
+        failed: list[str] = []
         for step in plan:
-            found.outcomes.append(campaign.run_step(step, scratch, begin(step)))
+            try:
+                found.outcomes.append(campaign.run_step(step, scratch, begin(step)))
+            except (LoadError, StartError) as error:
+                failed.append(str(error))
             # After each step: a run that is stopped half-way leaves what it has.
             results.save(found, file)
-    return found
+    return found, failed
 
 
 @contextlib.contextmanager

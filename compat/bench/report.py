@@ -29,6 +29,8 @@ def show(console: Console, results: Results, earlier: Results | None = None) -> 
     """Prints a run: the machine, its limits, then a table of each scenario."""
     console.print(head(results, earlier))
     for scenario in results.scenarios:
+        if not any(results.of(scenario.name, system) for system in TITLES):
+            continue
         # Not the table's own title, which is folded to the table's width.
         console.print(Text(f"\n{scenario.title}", style="bold"))
         console.print(table(results, scenario, earlier))

@@ -629,6 +629,27 @@ def test_the_command_names_the_scenarios_it_knows() -> None:
     assert "sends-16-sync" in done.stderr
 
 
+def test_what_fails_leaves_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_step(step: campaign.Step, *_: object) -> Outcome:
+        if step.scenario.name == "workers-2":
+            raise LoadError("workers-2 on tidegate: the server has ended")
+        return outcome(step.scenario)
+
+    monkeypatch.setattr(campaign, "run_step", run_step)
+    monkeypatch.setattr(campaign, "gather", lambda chosen, _: run(chosen=chosen))
+    monkeypatch.setattr("compat.bench.load.prepare", lambda: None)
+    chosen = ["--scenario", "workers-2", "--scenario", "workers-4"]
+    done = CliRunner().invoke(
+        bench, ["--only", "tidegate", *chosen, "--output", str(tmp_path / "results.json")]
+    )
+    assert done.exit_code == 1
+    assert done.stderr.endswith("tidegate bench: workers-2 on tidegate: the server has ended\n")
+    names = [one.scenario for one in results.load(tmp_path / "results.json").outcomes]
+    assert names == ["workers-1", "workers-4"]
+    assert "workers = 4" in done.output
+    assert "workers = 2" not in done.stdout
+
+
 # --- a tiny run ---
 
 TINY = Scenario(

@@ -47,6 +47,20 @@ def timed_record(body: bytes) -> bytes:
     )
 
 
+FRAME = bytes.fromhex(
+    "28b52ffd646300950500e40700000163daa320a702b9fbf800000003007c8f800001a203daca40c0a801070000c35043c0a8"
+    "010900107b22223a2038313633327d0e2d74696d656f75747300ea2d43304138303130373030303032413133394137423531"
+    "41354630333935333631313831323832756e70616964514944013370726f64756374696f6e02130040044f70406d21ed19c2"
+    "f132e85abcc0e05c2b98352b1069ed2ada046f0288d679998640482023d46b3353819644c012f0fdf64a"
+)
+"""What the first version with format 7 made of `timed_record(b'{"order": 81632}')`."""
+
+
+def test_what_was_packed_before_is_unpacked() -> None:
+    """The dictionary is part of the format: with another one nothing that is stored can be read."""
+    assert unpack(FRAME) == timed_record(b'{"order": 81632}')
+
+
 @given(records)
 @example(b"")
 @example(bytes(MOST_PACKED))

@@ -109,10 +109,10 @@ def check(view: View, progress: Progress | None = None) -> list[str]:
     return faults
 
 
-def _terms_of(view: View, record: bytes) -> Terms | None:
+def _terms_of(view: View, record: bytes | None) -> Terms | None:
     """A record's terms; None where the record itself is damaged."""
     try:
-        return view.terms_of(record)
+        return view.terms_of(record) if record is not None else None
     except ValueError:
         return None
 

@@ -401,7 +401,8 @@ def _unqueued_since_mark(
             untouched = pack_u64(first + READ_AT_ONCE)
         if queued is not None and number in queued:
             continue
-        record = unpack(stored)
+        if (record := unpack(stored)) is None:
+            continue
         try:
             terms = terms_of(record)
         except ValueError:

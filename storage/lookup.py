@@ -215,10 +215,10 @@ def newest_stored_ms(store: Store) -> int:
     newest_ms = 0
     txn = store.settled_reader()
     messages = txn.cursor(db=store.tables.messages)
-    if messages.last():
+    if messages.last() and (record := unpack(messages.value())) is not None:
         # A record that cannot be read is for `find_faults` to tell of.
         with suppress(ValueError):
-            newest_ms = store.terms_of(unpack(messages.value())).stored_ms
+            newest_ms = store.terms_of(record).stored_ms
     cursor = txn.cursor(db=store.tables.queues)
     alive = cursor.last()
     while alive:

@@ -89,8 +89,10 @@ class MessageRepairs:
     def _record(self, number: bytes) -> bytes | None:
         return read_record(self._changes.txn, self._changes.tables, number)
 
-    def _terms(self, record: bytes) -> Terms | None:
+    def _terms(self, record: bytes | None) -> Terms | None:
         """A record's terms; None where they cannot be those of a message."""
+        if record is None:
+            return None
         try:
             terms = self._reader.terms_of(record)
         except ValueError:
@@ -112,7 +114,7 @@ class MessageRepairs:
         aborts: set[bytes] = set()
         for number in self._changes.keys("messages"):
             record = self._record(number)
-            terms = self._terms(record) if record is not None else None
+            terms = self._terms(record)
             if record is None or terms is None:
                 continue
             if self._reader.is_half(record):

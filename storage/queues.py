@@ -11,7 +11,7 @@ from storage.environment import Tables
 from storage.keys import ENDS_VALUE, QUEUE_VALUE, pack_u64, queue_prefix
 from storage.read_ahead import ReadAhead, Rows
 from storage.reader import Reader
-from storage.records import is_damaged, read_record
+from storage.records import read_record
 
 MAX_ROWS_FILTERED = 2_000
 """Rows one read looks at when a tag filter skips most of them (upstream's bound is 800: 16,000
@@ -138,10 +138,7 @@ def read_page(
             if messages and taken + size > max_bytes:
                 return Page(messages, place)
             record = read_record(txn, tables, number)
-            if record is None or is_damaged(record):
-                # Clients that meet what is no record do not read what follows it either. The check of a folder tells.
-                continue
-            if matches is None or matches(record):
+            if record is not None and (matches is None or matches(record)):
                 messages.append(StoredMessage(record, place, stored_ms, int.from_bytes(number)))
                 taken += size
             if matches is not None:

@@ -55,24 +55,19 @@ def pack(record: bytes) -> bytes:
     return packed if len(packed) < len(record) else record
 
 
-def unpack(stored: bytes) -> bytes:
-    """The record that is stored so. What is damaged is given as it is: see `is_damaged`."""
+def unpack(stored: bytes) -> bytes | None:
+    """The record that is stored so; None where it is damaged."""
     if not stored.startswith(zstandard.FRAME_HEADER):
         return stored
     try:
         return _decompress(stored)
     except (zstandard.ZstdError, MemoryError):
         # A damaged frame can claim any size.
-        return stored
-
-
-def is_damaged(record: bytes) -> bool:
-    """Whether this is what `unpack` gives of a frame that it cannot unpack. Nobody can read it as a record."""
-    return record.startswith(zstandard.FRAME_HEADER)
+        return None
 
 
 def read_record(txn: Reader, tables: Tables, number: bytes) -> bytes | None:
-    """The record of a message.
+    """The record of a message; None where there is none, or none that can be read: the check of a folder tells.
 
     :param number: its sequence, packed.
     """

@@ -592,7 +592,7 @@ class Store:
         return self._queues.values()
 
     def oldest_record(self) -> bytes | None:
-        """The message that was accepted first among those still held."""
+        """The message that was accepted first among those still held; None where it cannot be read."""
         cursor = self._txn.cursor(db=self.tables.messages)
         return unpack(cursor.value()) if cursor.first() else None
 

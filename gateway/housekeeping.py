@@ -25,7 +25,8 @@ SWEEP_SECONDS = 0.5
 """How often waiting pulls are looked at for their deadline."""
 
 TIDY_SECONDS = 1.0
-"""How often consumers' progress is written, and the disk, the clock and whether a checkpoint is due are looked at."""
+"""How often consumers' progress is written, damaged messages are told of, and the disk, the clock and whether a
+checkpoint is due are looked at."""
 
 EXPIRY_SECONDS = 10.0
 """How often silent clients and connections are looked for."""
@@ -72,6 +73,7 @@ class Housekeeping:
         self._ordered_pops = ordered_pops
         self._loops: list[LoopingCall] = []
         self._stopped = False
+        self._told_damaged = 0
         self._syncing = DeferredLock()
 
     def start(self) -> None:
@@ -124,6 +126,7 @@ class Housekeeping:
         self._broker.committer.checkpoint()
         self._broker.clock.watch()
         self._watch_disk()
+        self._tell_damaged()
 
     def _watch_disk(self) -> None:
         full = self._broker.store.environment.disk_free() < self._broker.config.disk_reserve
@@ -136,6 +139,17 @@ class Housekeeping:
                 )
             else:
                 self.log.info("sends are accepted again: the disk has room")
+
+    def _tell_damaged(self) -> None:
+        damaged = len(self._broker.store.damaged)
+        if damaged > self._told_damaged:
+            self._told_damaged = damaged
+            self.log.error(
+                "damaged messages met since the start: {count}. Nobody gets them; "
+                "'tidegate fsck --data {data}' names them once the gateway has stopped",
+                count=damaged,
+                data=self._broker.config.data,
+            )
 
     def _expire(self) -> None:
         self._broker.clients.expire(self._reactor.seconds())

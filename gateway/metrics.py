@@ -238,6 +238,11 @@ class BrokerCollector(Collector):
         )
         for name, meaning, value in rows:
             yield self._gauge(name, meaning, value)
+        yield self._counter(
+            "tidegate_damaged_messages",
+            "Messages met since the start that cannot be read: nobody gets them",
+            len(self._broker.store.damaged),
+        )
         yield from self._stored()
 
     def _stored(self) -> Iterator[Metric]:

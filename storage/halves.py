@@ -8,7 +8,7 @@ from typing import NamedTuple
 from storage.keys import HALF_VALUE, pack_u64
 from storage.logged import LoggedTransaction
 from storage.reader import Reader
-from storage.records import pack, read_record
+from storage.records import pack
 from storage.store import NEXT_SEQUENCE, Store, in_batch
 
 
@@ -104,7 +104,7 @@ def halves_to_check(store: Store, now_ms: int, limit: int, max_bytes: int) -> li
 
 def _read(store: Store, txn: Reader, number: bytes) -> Half | None:
     value = txn.get(number, db=store.tables.halves)
-    record = read_record(txn, store.tables, number)
+    record = store.record(number)
     if value is None or record is None:
         return None
     return Half(int.from_bytes(number), record, *HALF_VALUE.unpack(value))

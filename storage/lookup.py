@@ -27,7 +27,7 @@ from storage.paused import is_waiting, waiting_timers
 from storage.queues import find_sequence
 from storage.read_ahead import Rows
 from storage.reader import Reader
-from storage.records import read_record, unpack
+from storage.records import unpack
 from storage.store import Store
 from storage.timers import seek_topic
 
@@ -200,7 +200,7 @@ def _pending(store: Store, txn: Reader, timers: list[_Timer]) -> list[Found]:
     )
     found = []
     for timer in timers:
-        record = read_record(txn, store.tables, timer.number)
+        record = store.record(timer.number)
         row: IdRow | None = IdRow(timer.due_ms)
         if not timer.never_moved:
             value = txn.get(timer.id_key, db=ids)

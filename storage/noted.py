@@ -12,14 +12,13 @@ import lmdb
 from storage.keys import IdRow, Terms, id_key, term, timer_key
 from storage.read_ahead import Rows
 from storage.reader import Reader
-from storage.records import read_record
 from storage.store import Store
 
 READ_AT_ONCE = 64
 """Messages that are read together."""
 
-MOST_KEPT = 1 << 16
-"""Bytes of a record that is kept from when its terms are read until it is asked for; a larger one is read again."""
+BYTES_AT_ONCE = 1 << 20
+"""Bytes of them; where they are large, fewer are read together."""
 
 
 class Noted(NamedTuple):
@@ -51,31 +50,44 @@ class Noted(NamedTuple):
 def read_noted(store: Store, txn: Reader, numbers: Iterable[bytes]) -> Iterator[Noted]:
     """Those messages with these sequences, packed, that `ids` knows: not the half of a transaction. Where they and
     their timers are not in memory, they are read side by side."""
-    tables, ahead = store.tables, store.environment.ahead
     numbers = iter(numbers)
     while some := list(islice(numbers, READ_AT_ONCE)):
-        ahead.touch(txn, Rows(tables.messages, some))
-        stored = []
-        for number in some:
-            record = read_record(txn, tables, number)
-            if record is not None:
-                terms = store.terms_of(record)
-                # Of the larger ones no more than one is in memory at a time.
-                stored.append((number, record if len(record) <= MOST_KEPT else b"", terms))
-        keys = [id_key(term(terms.message_id), number) for number, _, terms in stored]
-        ahead.touch(txn, Rows(tables.ids, keys))
-        known = [
-            Noted(*message, IdRow.unpack(value))
-            for message, key in zip(stored, keys, strict=True)
-            if (value := txn.get(key, db=tables.ids)) is not None
-        ]
-        timers = [one.timer_key for one in known if one.row.due_ms and not one.row.aborted_ms]
-        ahead.touch(txn, Rows(tables.timers, timers))
-        for one in known:
-            if one.record:
-                yield one
-            elif (record := read_record(txn, tables, one.number)) is not None:
-                yield one._replace(record=record)
+        store.environment.ahead.touch(txn, Rows(store.tables.messages, some))
+        left = iter(some)
+        while messages := _read(store, left):
+            yield from _known(store, txn, messages)
+
+
+_Message = tuple[bytes, bytes, Terms]
+"""Sequence, packed, record and terms."""
+
+
+def _read(store: Store, numbers: Iterator[bytes]) -> list[_Message]:
+    """The next of these messages, as many as have `BYTES_AT_ONCE` together."""
+    messages: list[_Message] = []
+    size = 0
+    for number in numbers:
+        if (found := store.record_with_terms(number)) is not None:
+            messages.append((number, *found))
+            size += len(found[0])
+            if size >= BYTES_AT_ONCE:
+                break
+    return messages
+
+
+def _known(store: Store, txn: Reader, messages: list[_Message]) -> list[Noted]:
+    """Those that `ids` knows."""
+    tables, ahead = store.tables, store.environment.ahead
+    keys = [id_key(term(terms.message_id), number) for number, _, terms in messages]
+    ahead.touch(txn, Rows(tables.ids, keys))
+    known = [
+        Noted(*message, IdRow.unpack(value))
+        for message, key in zip(messages, keys, strict=True)
+        if (value := txn.get(key, db=tables.ids)) is not None
+    ]
+    timers = [one.timer_key for one in known if one.row.due_ms and not one.row.aborted_ms]
+    ahead.touch(txn, Rows(tables.timers, timers))
+    return known
 
 
 def numbers_with_id(store: Store, txn: Reader, message_id: bytes) -> Iterator[bytes]:

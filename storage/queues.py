@@ -11,7 +11,6 @@ from storage.environment import Tables
 from storage.keys import ENDS_VALUE, QUEUE_VALUE, pack_u64, queue_prefix
 from storage.read_ahead import ReadAhead, Rows
 from storage.reader import Reader
-from storage.records import read_record
 
 MAX_ROWS_FILTERED = 2_000
 """Rows one read looks at when a tag filter skips most of them (upstream's bound is 800: 16,000
@@ -107,7 +106,8 @@ def read_page(
     limit: int,
     max_bytes: int,
     tag_hashes: AbstractSet[int] | None,
-    matches: Callable[[bytes], bool] | None = None,
+    matches: Callable[[bytes], bool] | None,
+    record_of: Callable[[bytes], bytes | None],
 ) -> Page:
     """Messages of a queue from an offset on, at most `limit` and `max_bytes`, but at least one
     however large it is.
@@ -115,6 +115,7 @@ def read_page(
     :param tag_hashes: where given, only messages whose tag has one of these hashes; the others are
         skipped by their row, without reading the message.
     :param matches: where given, only messages whose record it selects.
+    :param record_of: see `Store.record`; a message without one is passed over.
     """
     offset = max(offset, queue.first)
     count = queue.visible - offset
@@ -137,7 +138,7 @@ def read_page(
         for number, place, size, stored_ms in chosen:
             if messages and taken + size > max_bytes:
                 return Page(messages, place)
-            record = read_record(txn, tables, number)
+            record = record_of(number)
             if record is not None and (matches is None or matches(record)):
                 messages.append(StoredMessage(record, place, stored_ms, int.from_bytes(number)))
                 taken += size

@@ -19,7 +19,6 @@ from storage.keys import (
 from storage.logged import LoggedTransaction
 from storage.read_ahead import Rows
 from storage.reader import Reader
-from storage.records import read_record
 from storage.store import NEXT_SEQUENCE, Store, in_batch
 
 
@@ -130,10 +129,10 @@ def _remove_messages(store: Store, txn: LoggedTransaction, numbers: list[bytes])
     debounced: list[tuple[bytes, bytes]] = []
     for number in numbers:
         # One that cannot be read stays, for a repair to move it into its file.
-        if (record := read_record(txn, tables, number)) is None:
+        if (found := store.record_with_terms(number)) is None:
             continue
+        _, terms = found
         txn.delete(number, db=tables.messages)
-        terms = store.terms_of(record)
         id_keys.append(id_key(term(terms.message_id), number))
         for key in map(term, terms.keys):
             keys.append(key_prefix(terms.topic, key) + number)

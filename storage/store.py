@@ -30,6 +30,7 @@ from storage.keys import (
     NOT_TIMED,
     QUEUE_COLUMNS,
     TIMER_VALUE,
+    Terms,
     TermsOf,
     key_prefix,
     pack_u64,
@@ -122,6 +123,8 @@ class Store:
         """Those of them, and of those from before, that have fired."""
         self.write_seconds = 0.0
         """How long the last commit took to write its rows to the redo log and, with `sync`, have the disk hold them."""
+        self.damaged: set[bytes] = set()
+        """Messages whose records were asked for and cannot be read: their sequences, packed."""
         self.settle: Callable[[], object] = self.commit
         """What a look-up calls while a batch is open; it commits."""
         try:
@@ -552,7 +555,32 @@ class Store:
             max_bytes,
             tag_hashes,
             matches,
+            self.record,
         )
+
+    def record(self, number: bytes) -> bytes | None:
+        """A message's record; None where there is none, or none that can be read: then it is among `damaged`.
+
+        :param number: its sequence, packed.
+        """
+        stored = self._txn.get(number, db=self.tables.messages)
+        if stored is None:
+            return None
+        record = unpack(stored)
+        if record is None:
+            self.damaged.add(number)
+        return record
+
+    def record_with_terms(self, number: bytes) -> tuple[bytes, Terms] | None:
+        """Likewise, and what `terms_of` reads out of it."""
+        record = self.record(number)
+        if record is None:
+            return None
+        try:
+            return record, self.terms_of(record)
+        except ValueError:
+            self.damaged.add(number)
+            return None
 
     def offset_at(self, queue: Queue, stored_ms: int) -> int:
         """The first offset stored at `stored_ms` or later; the queue's end when there is none."""

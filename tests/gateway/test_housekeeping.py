@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import lmdb
 import pytest
 from twisted.logger import LogEvent, globalLogPublisher
 
@@ -14,8 +15,9 @@ from storage import GAP, Growth, logged
 from storage.environment import Environment
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
+from tests.ops.test_metrics import Scrape
 from tests.storage.faults import disk_takes_no_checkpoint
-from tests.storage.folder import damage_log
+from tests.storage.folder import change_table, damage_log
 
 
 @contextmanager
@@ -150,6 +152,39 @@ def test_goes_on_after_an_error(
     gateway.advance(1_000)
     assert client.send_message().code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert not gateway.store.progress.has_changes
+
+
+def test_damaged_messages_are_told_of_once_they_are_met(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    for body in (b"first", b"second", b"third"):
+        client.send_message(body=body)
+    whole = replace_record(gateway, 2, lambda stored: stored[:-1])
+    with log_lines() as lines:
+        gateway.advance(2_000)
+        assert bodies(gateway.connect().pull()) == ["first", "third"]
+        gateway.connect().pull()
+        gateway.advance(5_000)
+    (line,) = [line for line in lines if "damaged" in line]
+    assert line.startswith("damaged messages met since the start: 1. ")
+    assert f"'tidegate fsck --data {gateway.data}'" in line
+    assert Scrape(gateway)["tidegate_damaged_messages_total"] == 1
+    replace_record(gateway, 2, lambda _: whole)
+
+
+def replace_record(gateway: MemoryGateway, sequence: int, by: Callable[[bytes], bytes]) -> bytes:
+    """Change what is stored of a message while the gateway is down; what that was."""
+    before: list[bytes] = []
+
+    def change(txn: lmdb.Transaction, table: lmdb._Database) -> None:
+        key = sequence.to_bytes(8)
+        before.append(bytes(txn.get(key, db=table) or b""))
+        txn.put(key, by(before[0]), db=table)
+
+    gateway.stop()
+    change_table(gateway.data, "messages", change)
+    gateway.start()
+    return before[0]
 
 
 def test_nothing_is_left_to_do_after_a_stop(gateway: MemoryGateway) -> None:

@@ -280,12 +280,12 @@ class TestFailure:
         def fail_at_second(record: bytes) -> Terms:
             asked.append(record)
             if len(asked) == 2:
-                raise ValueError("unreadable record")
+                raise RuntimeError("at the second")
             return terms_of(record)
 
         with monkeypatch.context() as broken:
             broken.setattr(store, "terms_of", fail_at_second)
-            with pytest.raises(StorageError, match="unreadable record"):
+            with pytest.raises(StorageError, match="at the second"):
                 abort(store, b"a", 5)
         assert states(store, b"a") == ["pending", "pending"]
         assert abort(store, b"a", 5)[0].outcome is Aborted.ABORTED

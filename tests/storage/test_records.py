@@ -13,10 +13,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.wire.messages import encode_message
-from storage import Store, find_faults, remove_expired
+from storage import Store, Terms, find_by_sequence, find_faults, remove_expired
 from storage.records import MOST_PACKED, pack, unpack
 from tests.storage.folder import Folder, change_table
-from tests.storage.sample import Sample, ids_in, send
+from tests.storage.sample import Sample, ids_in, send, terms_of
 
 records = st.binary(max_size=2 * MOST_PACKED).filter(
     lambda record: not record.startswith(zstandard.FRAME_HEADER)
@@ -120,8 +120,12 @@ def damaged(tmp_path: Path) -> Iterator[Store]:
     folder.close()
 
 
-def test_a_damaged_record_is_passed_over_by_those_who_read_its_queue(damaged: Store) -> None:
+def test_a_damaged_record_is_passed_over_and_noted_by_those_who_read_its_queue(
+    damaged: Store,
+) -> None:
+    assert damaged.damaged == set()
     assert ids_in(damaged) == [b"first", b"third"]
+    assert damaged.damaged == {(2).to_bytes(8)}
 
 
 def test_retention_leaves_a_damaged_record_and_goes_on(damaged: Store) -> None:
@@ -130,7 +134,25 @@ def test_retention_leaves_a_damaged_record_and_goes_on(damaged: Store) -> None:
     assert ids_in(damaged) == []
     left = damaged.reader().cursor(db=damaged.tables.messages)
     assert [int.from_bytes(key) for key, _ in left] == [2]
+    assert damaged.damaged == {(2).to_bytes(8)}
 
 
-def test_the_check_names_a_damaged_record(damaged: Store) -> None:
-    assert "message 2: its record cannot be read" in find_faults(damaged)
+def test_a_record_of_which_nothing_can_be_read_is_passed_over_too(damaged: Store) -> None:
+    """One that was stored before records were packed has no checksum."""
+    with pytest.MonkeyPatch.context() as broken:
+        broken.setattr(damaged, "terms_of", refuse_third)
+        assert find_by_sequence(damaged, 1) is not None
+        assert find_by_sequence(damaged, 3) is None
+        assert remove_expired(damaged, 1_000, 10, lambda _: False) == 3
+    assert damaged.damaged == {(2).to_bytes(8), (3).to_bytes(8)}
+
+
+def refuse_third(record: bytes) -> Terms:
+    terms = terms_of(record)
+    if terms.message_id == b"third":
+        raise ValueError("not a record")
+    return terms
+
+
+def test_the_check_names_a_damaged_record_once(damaged: Store) -> None:
+    assert find_faults(damaged) == ["message 2: its record cannot be read"]

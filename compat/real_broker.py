@@ -121,6 +121,11 @@ class RealBroker:
         """Where both have their data, settings and logs."""
         return self._folder
 
+    @property
+    def output(self) -> Path:
+        """What the broker says."""
+        return self._output("broker")
+
     def __enter__(self) -> Self:
         self.start()
         return self

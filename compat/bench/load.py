@@ -111,7 +111,8 @@ def run(
             try:
                 return _watch(process, scenario, system, records, tell)
             except ProcessLookupError as error:
-                raise LoadError(f"{scenario.name} on {system.name}: {error}") from None
+                reason = f"{error}: {_last_words(system.output)}"
+                raise LoadError(f"{scenario.name} on {system.name}: {reason}") from None
             except _CutOffError:
                 was_killed = process.wait() == -signal.SIGKILL
                 reason = "it took too long" if was_killed else _last_words(errors)
@@ -284,5 +285,5 @@ def _last_words(file: Path) -> str:
     """The first line of the last exception in an error output, or its last line."""
     lines = [line for line in file.read_text(errors="replace").splitlines() if line.strip()]
     exceptions = [line for line in lines if "Exception" in line and not line.startswith("\t")]
-    found = (exceptions or lines or ["the load ended without a word"])[-1]
+    found = (exceptions or lines or ["it ended without a word"])[-1]
     return found.strip()[:300]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
@@ -29,11 +30,12 @@ def show(console: Console, results: Results, earlier: Results | None = None) -> 
     """Prints a run: the machine, its limits, then a table of each scenario."""
     console.print(head(results, earlier))
     for scenario in results.scenarios:
-        if not any(results.of(scenario.name, system) for system in TITLES):
+        systems = [name for name in TITLES if results.of(scenario.name, name)]
+        if not systems:
             continue
         # Not the table's own title, which is folded to the table's width.
         console.print(Text(f"\n{scenario.title}", style="bold"))
-        console.print(table(results, scenario, earlier))
+        console.print(table(results, scenario, systems, earlier))
         for line in comparisons(results, scenario):
             console.print(line, markup=False)
         for line in failures(results, scenario):
@@ -77,9 +79,10 @@ def head(results: Results, earlier: Results | None = None) -> RenderableType:
     return Group(*parts)
 
 
-def table(results: Results, scenario: Scenario, earlier: Results | None = None) -> Table:
-    """One scenario: a line of each figure, a column of each system."""
-    systems = [name for name in TITLES if results.of(scenario.name, name)]
+def table(
+    results: Results, scenario: Scenario, systems: Sequence[str], earlier: Results | None
+) -> Table:
+    """One scenario: a line of each figure, a column of each of these systems."""
     both = {"tidegate", "rocketmq"} <= set(systems)
     shown = Table()
     shown.add_column("", no_wrap=True)

@@ -37,6 +37,8 @@ class System(NamedTuple):
     """The process that takes, keeps and delivers messages."""
     folder: Path
     """Where its data is."""
+    output: Path
+    """What it says: its log, and why it ended."""
     start_seconds: float = 0.0
     """How long it took until it listened; 0 where that is not measured."""
     fill_seconds: float = 0.0
@@ -70,6 +72,7 @@ def tidegate(folder: Path, scenario: Scenario) -> Iterator[System]:
             server.address,
             server.pid,
             data,
+            server.output,
             start_seconds=started - start,
             fill_seconds=filled - begin,
             filled_bytes=filled_bytes,
@@ -82,12 +85,13 @@ def answers(folder: Path, scenario: Scenario) -> Iterator[System]:
     """A server that answers sends and keeps nothing: what it reaches, client and loopback allow."""
     folder.mkdir(parents=True)
     with _program("compat.bench.answers", scenario.queues, folder=folder) as server:
-        yield System("answers", server.address, server.pid, folder)
+        yield System("answers", server.address, server.pid, folder, server.output)
 
 
 class _Server(NamedTuple):
     address: str
     pid: int
+    output: Path
 
 
 @contextmanager
@@ -103,7 +107,7 @@ def _program(module: str, *arguments: object, folder: Path) -> Iterator[_Server]
             stderr=subprocess.STDOUT,
         )
     try:
-        yield _Server(_address(process, output), process.pid)
+        yield _Server(_address(process, output), process.pid, output)
     finally:
         children.stop(process, _STOP_LIMIT_S)
 
@@ -125,7 +129,8 @@ def _address(process: subprocess.Popen[bytes], output: Path) -> str:
 def rocketmq(folder: Path, scenario: Scenario) -> Iterator[System]:
     """A real broker with its defaults but for the flush, and a heap of 2 GiB. Its name server is not measured."""
     with RealBroker(flush=scenario.flush, heap="2g", folder=folder) as broker:
-        yield System("rocketmq", broker.namesrv_address, broker.pids[0], folder / "store")
+        address, pid = broker.namesrv_address, broker.pids[0]
+        yield System("rocketmq", address, pid, folder / "store", broker.output)
 
 
 Start = Callable[[Path, Scenario], AbstractContextManager[System]]

@@ -37,6 +37,9 @@ MAX_WITH_ID = 1_000
 MAX_WITH_KEY_SCANNED = 1_000
 """Messages with one key that a search among them looks at, some 50 ms."""
 
+MAX_BYTES_SCANNED = 256 << 20
+"""Bytes of them after which it ends, however few they are: some 1.5 s where they are on the disk only."""
+
 MAX_FOUND_BYTES = 64 << 20
 """Bytes of messages after which a search, or one page of a scan, ends: all of them are in memory together."""
 
@@ -120,11 +123,12 @@ def find_by_key(
     large (`MAX_FOUND_BYTES`).
 
     :param wanted: where given, only messages for which it says so, among the newest
-        `MAX_WITH_KEY_SCANNED` of each topic.
+        `MAX_WITH_KEY_SCANNED` of each topic; fewer where those are large (`MAX_BYTES_SCANNED`).
     """
     if wanted is None:
         return _take(all_with_key(store, topics, key, limit), limit)
-    return _take(filter(wanted, all_with_key(store, topics, key, MAX_WITH_KEY_SCANNED)), limit)
+    scanned = _first_bytes(all_with_key(store, topics, key, MAX_WITH_KEY_SCANNED))
+    return _take(filter(wanted, scanned), limit)
 
 
 def all_with_key(store: Store, topics: Iterable[bytes], key: bytes, limit: int) -> Iterator[Found]:
@@ -299,6 +303,16 @@ def _timers_of(
 
 def _find(store: Store, txn: Reader, numbers: Iterable[bytes]) -> Iterator[Found]:
     return (_describe(store, txn, noted) for noted in read_noted(store, txn, numbers))
+
+
+def _first_bytes(found: Iterable[Found]) -> Iterator[Found]:
+    """These messages, until they have `MAX_BYTES_SCANNED` together."""
+    size = 0
+    for one in found:
+        yield one
+        size += len(one.record)
+        if size >= MAX_BYTES_SCANNED:
+            return
 
 
 def _take(found: Iterable[Found], limit: int) -> list[Found]:

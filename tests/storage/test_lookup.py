@@ -423,3 +423,21 @@ class TestLargeMessages:
         store.commit()
         found = find_by_key(store, [TOPIC], b"k", 9, lambda one: one.state is State.PENDING)
         assert [one.sequence for one in found] == [sequences[2], sequences[1]]
+
+    def test_a_search_among_those_with_a_key_ends(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sequences = [
+            hold(store, Sample(b"%d" % number, keys=(b"k",)), 10_000) for number in range(5)
+        ]
+        store.commit()
+        asked: list[int] = []
+
+        def note(one: Found) -> bool:
+            asked.append(one.sequence)
+            return False
+
+        three = 3 * len(Sample(b"0", keys=(b"k",)).record(1))
+        monkeypatch.setattr(lookup, "MAX_BYTES_SCANNED", three)
+        assert find_by_key(store, [TOPIC], b"k", 9, note) == []
+        assert asked == sequences[:1:-1]

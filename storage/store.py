@@ -260,7 +260,8 @@ class Store:
         due: bytes,
     ) -> bytes:
         message_id = term(message_id)
-        rows = self._messages if sequence >= self._committed_sequence else self._replaced
+        # Behind a half that is committed there may be others already, even where it came in the same batch.
+        rows = self._messages if sequence == self._next_sequence - 1 else self._replaced
         rows.append((number, pack(record)))
         self._ids.append((b"%b\0%b" % (message_id, number), due))
         for key in keys:

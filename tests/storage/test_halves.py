@@ -164,6 +164,22 @@ class TestCommitting:
         store.commit()
         assert ids_in(store) == [b"a", b"late", b"b", b"early"]
 
+    @pytest.mark.parametrize("due_ms", [None, 7_000])
+    def test_a_half_can_be_committed_in_its_own_batch(
+        self, folder: Folder, due_ms: int | None
+    ) -> None:
+        """Who guesses a number must not have the batch of others refused."""
+        store = folder.open()
+        sequence = store.new_sequence()
+        put_half(store, sequence, Sample(b"h", HALVES).record(1), 9)
+        send(store, Sample(b"a"))
+        assert commit(store, sequence, Sample(b"h"), due_ms)
+        send(store, Sample(b"b"), 50)
+        store.commit()
+        assert states(store, b"h") == ["untimed" if due_ms is None else "pending"]
+        assert [one for one in ids_in(store) if one != b"h"] == [b"a", b"b"]
+        folder.check()
+
     def test_a_half_that_outgrows_the_map_is_stored_all_the_same(self, folder: Folder) -> None:
         store = folder.open(map_size=1 << 20)
         sequences = [half(store, b"%d" % number, body=bytes(900_000)) for number in range(4)]

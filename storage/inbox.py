@@ -383,15 +383,35 @@ def _leave(_txn: Reader, *_rows: Rows) -> None:
     """Leave rows to be read when they are needed."""
 
 
+_Message = tuple[bytes, Terms, int]
+"""Sequence, packed, terms, and size of the record."""
+
+
 def _unqueued_since_mark(
     txn: Reader, tables: Tables, terms_of: TermsOf, touch: Touch
-) -> Iterator[tuple[bytes, Terms, int]]:
-    """The messages from the mark on that are in no queue: sequence, packed, terms, and size of the record."""
+) -> Iterator[_Message]:
+    """The messages from the mark on that are in no queue."""
+    since_ms = 1 << 64
+    queued: set[bytes] = set()
+    messages = _since_mark(txn, tables, terms_of, touch, queued)
+    while some := list(islice(messages, READ_AT_ONCE)):
+        # What was the half of a transaction has the time of its commit, later than many behind it.
+        earliest_ms = min(terms.stored_ms for _, terms, _ in some)
+        if earliest_ms < since_ms:
+            since_ms = earliest_ms
+            # What fired or came for now since the first of these was stored.
+            queued |= _queued_since(txn, tables, since_ms)
+        yield from (message for message in some if message[0] not in queued)
+
+
+def _since_mark(
+    txn: Reader, tables: Tables, terms_of: TermsOf, touch: Touch, queued: Container[bytes]
+) -> Iterator[_Message]:
+    """The messages from the mark on, without those that are known to be in a queue when their turn comes."""
     cursor = txn.cursor(db=tables.messages)
     mark = txn.get(MARK, db=tables.meta)
     if not (cursor.set_range(mark) if mark is not None else cursor.first()):
         return
-    queued: set[bytes] | None = None
     untouched = b""
     for number, stored in cursor:
         if number >= untouched:
@@ -399,19 +419,12 @@ def _unqueued_since_mark(
             numbers = [pack_u64(first + place) for place in range(READ_AT_ONCE)]
             touch(txn, Rows(tables.messages, numbers))
             untouched = pack_u64(first + READ_AT_ONCE)
-        if queued is not None and number in queued:
-            continue
-        if (record := unpack(stored)) is None:
+        if number in queued or (record := unpack(stored)) is None:
             continue
         try:
             terms = terms_of(record)
         except ValueError:
             continue
-        if queued is None:
-            # What fired or came for now since the first of these was stored.
-            queued = _queued_since(txn, tables, terms.stored_ms)
-            if number in queued:
-                continue
         yield number, terms, len(record)
 
 

@@ -180,6 +180,26 @@ class TestCommitting:
         assert [one for one in ids_in(store) if one != b"h"] == [b"a", b"b"]
         folder.check()
 
+    def test_after_a_crash_nothing_fires_again_that_fired_before_an_older_half_was_committed(
+        self, folder: Folder
+    ) -> None:
+        """The half is the first message that a start looks at, and its record has the later time."""
+        store = folder.open()
+        sequence = half(store)
+        hold(store, Sample(b"fired"), 20, 10)
+        hold(store, Sample(b"waits"), 90, 10)
+        store.commit()
+        assert fire(store, 20) == 1
+        commit(store, sequence, Sample(b"h"))
+        store.commit()
+
+        store = folder.reopen_after_crash()
+
+        assert pending_ids(store) == [b"waits"]
+        assert fire(store, 100) == 1
+        assert ids_in(store) == [b"fired", b"h", b"waits"]
+        folder.check()
+
     def test_a_half_that_outgrows_the_map_is_stored_all_the_same(self, folder: Folder) -> None:
         store = folder.open(map_size=1 << 20)
         sequences = [half(store, b"%d" % number, body=bytes(900_000)) for number in range(4)]

@@ -136,9 +136,9 @@ class Intake:
         self._transaction_timeout_ms = config.transaction_timeout_ms
         self._max_body = config.max_message_size
 
-    def rules_of(self, topic: Topic) -> DelayRules:
-        """How far ahead a topic's messages may be, and what the delay levels mean."""
-        own_ms = topic.limits.max_delay_ms
+    def rules_of(self, topic: Topic | None) -> DelayRules:
+        """How far ahead a topic's messages may be, and what the delay levels mean; None is a topic that was deleted."""
+        own_ms = topic.limits.max_delay_ms if topic is not None else None
         if own_ms is None:
             return self._rules
         return DelayRules(self._rules.level_ms, own_ms, origin(MAX_DELAY, own_ms), for_levels=True)

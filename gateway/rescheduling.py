@@ -6,6 +6,7 @@ the store's batch: an answer may leave once the batch is committed.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from gateway.access import May
@@ -15,7 +16,15 @@ from gateway.pending import PendingMessages, Place, check_may_send
 from gateway.router import RequestError
 from gateway.wire.codes import ResponseCode
 from gateway.wire.pending_bodies import RescheduleOutcome
-from storage import Found, Rescheduled, RescheduleResult, State, reschedule, reschedule_sequences
+from storage import (
+    Found,
+    Rescheduled,
+    RescheduleResult,
+    State,
+    all_with_id,
+    reschedule,
+    reschedule_sequences,
+)
 
 
 class NewTime(NamedTuple):
@@ -74,7 +83,8 @@ class Rescheduling:
 
     def _move_places(self, places: set[Place], to: NewTime) -> list[RescheduleOutcome]:
         for place in places:
-            self._check(self._pending.find(place.message_id), to)
+            # All that may be moved: a search for an id ends earlier.
+            self._check(all_with_id(self._store, place.message_id.encode()), to)
         return [
             _outcome(place, result) for place in sorted(places) for result in self.move(place, to)
         ]
@@ -138,13 +148,13 @@ class Rescheduling:
                 "reschedule failed, operation is forbidden (setting recall_enabled)",
             )
 
-    def _check(self, found: list[Found], to: NewTime) -> None:
+    def _check(self, found: Iterable[Found], to: NewTime) -> None:
         """Hold the new times against the longest delay of the topic, as sends are."""
         to.check()
         now_ms = self._broker.clock.now_ms()
         for one in found:
-            topic = self._broker.topics.get(Place.of(one).topic)
-            if one.state is State.PENDING and topic is not None:
+            if one.state is State.PENDING:
+                topic = self._broker.topics.get(Place.of(one).topic)
                 rules = self._broker.intake.rules_of(topic)
                 distance_ms = to.of(one.due_ms, now_ms) - now_ms
                 check_distance(distance_ms, rules.max_delay_ms, "the new time", rules.limit)

@@ -95,8 +95,14 @@ class FoundPage(NamedTuple):
 def find_by_id(store: Store, message_id: bytes) -> list[Found]:
     """The messages with an id, the newest first, at most `MAX_WITH_ID`; fewer where they are large
     (`MAX_FOUND_BYTES`)."""
+    return _take(all_with_id(store, message_id), MAX_WITH_ID)
+
+
+def all_with_id(store: Store, message_id: bytes) -> Iterator[Found]:
+    """All messages with an id, the newest first. They are read when they are asked for, however many and large they
+    are; nothing may be changed meanwhile."""
     txn = store.settled_reader()
-    return _take(_find(store, txn, numbers_with_id(store, txn, message_id)), MAX_WITH_ID)
+    return _find(store, txn, numbers_with_id(store, txn, message_id))
 
 
 def find_by_sequence(store: Store, sequence: int) -> Found | None:

@@ -172,6 +172,21 @@ class TestLimits:
         [message] = client.look_up(id="A")
         assert (message["dueMs"], message["rescheduledMs"]) == (START_MS + 500, 0)
 
+    def test_no_further_in_a_topic_that_was_deleted(self, client: MemoryClient) -> None:
+        schedule(client, "A", 60_000)
+        client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
+        answer = client.ask(RequestCode.RESCHEDULE_TIMERS, {"id": "A", "shift": str((1 << 63) - 1)})
+        assert "setting max_delay" in (answer.remark or "")
+        [found] = client.look_up(id="A")
+        assert found["dueMs"] == START_MS + 60_000
+
+    def test_no_further_behind_many_with_its_id(self, client: MemoryClient) -> None:
+        schedule(client, "A", 60_000)
+        for _ in range(2):
+            assert client.send_batch([("b", {"UNIQ_KEY": "A"})] * 500).code == ResponseCode.SUCCESS
+        answer = client.ask(RequestCode.RESCHEDULE_TIMERS, {"id": "A", "shift": str((1 << 63) - 1)})
+        assert "setting max_delay" in (answer.remark or "")
+
     def test_only_where_messages_may_be_taken_back(self, make_gateway: MakeGateway) -> None:
         client = make_gateway(recall_enabled=False).connect()
         schedule(client, "A", 500)

@@ -375,7 +375,8 @@ def _debounced(values: Mapping[str, str]) -> bytes:
     :raises RequestError: when it is not one of its keys.
     """
     key = values[names.DEBOUNCE]
-    if key not in values.get(names.KEYS, "").split():
+    # In bytes, as the store has them: in text other characters divide as well.
+    if key.encode() not in values.get(names.KEYS, "").encode().split():
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
             f'{names.DEBOUNCE} = "{key[:64]}" is not one of the keys of the message: set it as a key as well',

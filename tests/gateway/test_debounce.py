@@ -43,6 +43,14 @@ def test_the_last_one_wins(gateway: MemoryGateway, client: MemoryClient) -> None
     assert debounced(client, "next", 1_000).ext()["replaced"] == "0"
 
 
+def test_only_ascii_blanks_divide_keys(client: MemoryClient) -> None:
+    key = "k\u3000k"
+    ok(debounced(client, "a", 1_000, key))
+    assert debounced(client, "b", 1_000, key).ext()["replaced"] == "1"
+    refused = debounced(client, "c", 1_000, "k", KEYS=key)
+    assert "is not one of the keys" in (refused.remark or "")
+
+
 class TestLimits:
     """What it takes the place of makes room for it."""
 

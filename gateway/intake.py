@@ -167,10 +167,18 @@ class Intake:
         self._admit(topic, prepared)
         return [self._store_message(one) for one in prepared]
 
+    def check_planned(self, topic: Topic, message: NewMessage) -> None:
+        """Refuse a message that could not be taken in whenever it recurs.
+
+        :raises RequestError: when it could not.
+        """
+        self._prepare(topic, message, self._added, None)
+
     def accept_planned(self, topic: Topic, message: NewMessage, planned_ms: int) -> Accepted:
         """Take in a message that is due, and was found good when it was left here to recur: no limit counts.
 
         :param planned_ms: its place among those that wait while their topic is paused, epoch ms.
+        :raises RequestError: when it was left to a version that did not look whether it was good.
         """
         prepared = self._prepare(topic, message, self._added, None)
         if topic.stored_name in self._store.paused:

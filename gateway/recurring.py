@@ -129,6 +129,7 @@ class RecurringMessages:
                 f"the message is too long to recur: its body has at most max_message_size = {self._max_body} "
                 f"bytes, its properties {MAX_PROPERTIES - ADDED_LATER}"
             )
+        self._intake.check_planned(topic, message)
         old = current_recurring(self._store, topic.stored_name, name.encode())
         if old is None and self._count >= self._most:
             raise illegal(
@@ -349,12 +350,7 @@ class RecurringMessages:
                 self._threshold_ms,
             )
         except ValueError as error:
-            plan_recurring(self._store, *one[:4], paused=True)
-            self.log.error(
-                "{recurring} cannot go on and is paused: {error}",
-                recurring=_called(one),
-                error=str(error),
-            )
+            self._rest(one, error)
             return False, False
         if topic is None:
             self._delete(one)
@@ -362,7 +358,11 @@ class RecurringMessages:
             return False, False
         if turn.planned_ms is not None:
             message = occurrence(topic, one, definition, turn.planned_ms)
-            self._intake.accept_planned(topic, message, turn.planned_ms)
+            try:
+                self._intake.accept_planned(topic, message, turn.planned_ms)
+            except RequestError as error:
+                self._rest(one, error)
+                return False, False
         fired = one.fired + (turn.planned_ms is not None)
         if turn.next_ms is None or fired == definition.rule.count:
             self._delete(one)
@@ -374,6 +374,15 @@ class RecurringMessages:
         else:
             plan_recurring(self._store, one.topic, one.name, turn.next_ms, fired, paused=False)
         return turn.planned_ms is not None, turn.misfired
+
+    def _rest(self, one: Recurring, error: Exception) -> None:
+        """Pause one that can go on only once it is set anew."""
+        plan_recurring(self._store, *one[:4], paused=True)
+        self.log.error(
+            "{recurring} cannot go on and is paused: {error}",
+            recurring=_called(one),
+            error=str(error),
+        )
 
     def _wake_for(self, one: Recurring) -> None:
         if not one.paused and (self._next_due_ms is None or one.next_ms < self._next_due_ms):

@@ -439,6 +439,10 @@ def test_next_times(gateway: MemoryGateway, client: MemoryClient) -> None:
             {"TIDEGATE_EVERY": "1m", "TIDEGATE_NAME": "n", "TRAN_MSG": "true"},
             "a transaction cannot",
         ),
+        (
+            {"TIDEGATE_EVERY": "1m", "TIDEGATE_NAME": "n", "TIDEGATE_DEBOUNCE": "k", "KEYS": "kk"},
+            "is not one of the keys",
+        ),
         ({"TIDEGATE_EVERY": "1m", "TIDEGATE_NAME": "n", "fill": "x" * 32_000}, "too long to recur"),
     ],
 )
@@ -705,6 +709,21 @@ def test_a_definition_that_cannot_be_used_is_paused(
         raise recurrence.RuleError(f"{name!r} is no time zone")
 
     monkeypatch.setattr(recurrence, "_zone", unknown)
+    gateway.advance(3 * MINUTE)
+    assert bodies(client.pull_all()) == ["other"] * 3
+    assert {one["name"]: one["state"] for one in listed(client)} == {
+        "nightly": "paused",
+        "other": "active",
+    }
+
+
+def test_a_message_that_cannot_be_taken_in_is_paused(
+    gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one that was set before anybody looked whether it can be debounced: everything else goes on."""
+    monkeypatch.setattr(gateway.service.broker.intake, "check_planned", lambda *_: None)
+    put(client, every="1m", debounce="k")
+    put(client, "other", name="other", every="1m")
     gateway.advance(3 * MINUTE)
     assert bodies(client.pull_all()) == ["other"] * 3
     assert {one["name"]: one["state"] for one in listed(client)} == {

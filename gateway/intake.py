@@ -14,7 +14,7 @@ from gateway.firing import Firing
 from gateway.limits import MAX_DELAY, origin
 from gateway.quotas import Quotas
 from gateway.router import RequestError
-from gateway.topics import HALF_TOPIC, Topic
+from gateway.topics import CHECKED_OUT_TOPIC, HALF_TOPIC, Topic
 from gateway.transactions import ADDED_LATER, half_properties, own_immunity_ms
 from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode, SysFlag
@@ -261,7 +261,9 @@ class Intake:
             added = f"{added}{names.UNIQ_KEY}\x01{message_id}\x02"
         properties += added
         debounced = None
-        if names.DEBOUNCE in values and not topic.is_of_group:
+        # A half that nobody decided about need not have been held against this: it can be of a group's topic.
+        exempt = topic.is_of_group or topic.name == CHECKED_OUT_TOPIC
+        if names.DEBOUNCE in values and not exempt:
             debounced = _debounced(values)
         encoded = properties.encode()
         return _Prepared(topic, message, message_id, properties, encoded, due_ms, debounced)

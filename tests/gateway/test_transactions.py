@@ -582,6 +582,16 @@ class TestChecks:
         route = client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": CHECKED_OUT_TOPIC})
         assert route.code == ResponseCode.SUCCESS
 
+    def test_one_that_could_not_be_debounced_is_given_up_as_any_other(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        """In a group's topic nothing is, so there the property may say what it likes."""
+        begin(client, "first", "%RETRY%consumers", TIDEGATE_DEBOUNCE="k")
+        gateway.advance(SECOND)
+        begin(client, "second")
+        gateway.advance(600 * SECOND)
+        assert bodies(gateway.connect().pull(CHECKED_OUT_TOPIC)) == ["first", "second"]
+
     def test_checks_without_a_producer_count_as_well(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:

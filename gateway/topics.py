@@ -52,6 +52,9 @@ MAX_NAME = 127
 
 MAX_PREFIXED_NAME = 255
 
+MAX_QUEUES = 10_000
+"""Most queues of a topic. What is told of a topic looks at each of them, 20 us a piece, while everybody waits."""
+
 _ILLEGAL = re.compile(r"[^%|a-zA-Z0-9_-]")
 
 NOT_FOUND_HELP = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
@@ -255,6 +258,18 @@ def is_group_name(name: str) -> bool:
         and len(name) + len(RETRY_PREFIX) <= MAX_PREFIXED_NAME
         and not _ILLEGAL.search(name)
     )
+
+
+def check_queues(name: str, queues: int) -> None:
+    """Refuse a number of queues that is too large.
+
+    :param name: of the topic or the group that is to have them.
+    :raises RequestError: then.
+    """
+    if queues > MAX_QUEUES:
+        raise RequestError(
+            ResponseCode.INVALID_PARAMETER, f"{name} cannot have {queues} queues, but {MAX_QUEUES}"
+        )
 
 
 def check_topic_name(name: str) -> None:

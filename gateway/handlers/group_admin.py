@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.broker import Broker
 from gateway.router import Call, RequestError
-from gateway.topics import NOT_FOUND_HELP, is_group_name
+from gateway.topics import NOT_FOUND_HELP, check_queues, is_group_name
 from gateway.versions import TableVersion
 from gateway.wire.admin_bodies import (
     encode_groups,
@@ -29,7 +29,7 @@ class GroupAdmin:
     def put_group(self, call: Call) -> None:
         """Create a consumer group or change its settings (200)."""
         settings = parse_group_settings(call.command.body)
-        _check_name(settings)
+        _check(settings)
         self._put(settings)
         self._answer_on_disk(call)
 
@@ -37,7 +37,7 @@ class GroupAdmin:
         """Create consumer groups or change their settings (225): all of them, or none."""
         groups = parse_group_settings_list(call.command.body)
         for settings in groups:
-            _check_name(settings)
+            _check(settings)
         for settings in groups:
             self._put(settings)
         self._answer_on_disk(call)
@@ -83,7 +83,7 @@ class GroupAdmin:
         self._broker.committer.answer(call, call.encode())
 
 
-def _check_name(settings: GroupSettings) -> None:
+def _check(settings: GroupSettings) -> None:
     name = settings.group_name
     if not name.strip():
         raise RequestError(ResponseCode.INVALID_PARAMETER, "The specified group is blank.")
@@ -98,3 +98,4 @@ def _check_name(settings: GroupSettings) -> None:
             f"The specified group: {name}, contains illegal characters, allowing only "
             "^[%|a-zA-Z0-9_-]+$",
         )
+    check_queues(name, settings.retry_queue_nums)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from gateway import limits
 from gateway.broker import Broker
 from gateway.router import Call, RequestError
-from gateway.topics import Topic, check_topic_name
+from gateway.topics import Topic, check_queues, check_topic_name
 from gateway.versions import TableVersion
 from gateway.wire import properties as names
 from gateway.wire.admin_bodies import (
@@ -73,6 +73,7 @@ class TopicAdmin:
         """Create a topic or change its settings (17)."""
         fields: CreateTopic = call.fields
         self._check_name(fields.topic)
+        check_queues(fields.topic, max(fields.read_queue_nums, fields.write_queue_nums))
         current = self._topics.get(fields.topic)
         attributes = parse_attributes(
             fields.attributes or "", current.settings.attributes if current is not None else None
@@ -97,6 +98,8 @@ class TopicAdmin:
         topics = parse_topic_settings_list(call.command.body)
         for settings in topics:
             self._check_name(settings.topic_name)
+            queues = max(settings.read_queue_nums, settings.write_queue_nums)
+            check_queues(settings.topic_name, queues)
             # Here attributes may come as changes, as in a single request, or as they are to be.
             settings.attributes = {
                 name.removeprefix("+"): value for name, value in settings.attributes.items()

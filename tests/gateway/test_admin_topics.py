@@ -9,7 +9,7 @@ import pytest
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.messages import java_hash
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies
-from tests.gateway.tools import by_queue, commit_offset, create_topic, ok, read
+from tests.gateway.tools import by_queue, commit_offset, create_topic, ok, put_group, read
 
 
 def config_of(client: MemoryClient, topic: str) -> dict[str, object]:
@@ -73,6 +73,18 @@ class TestCreate:
     ) -> None:
         answer = create_topic(client, topic, 2, **fields)
         assert (answer.code, answer.remark) == (code, remark)
+
+    def test_more_queues_than_can_be_told_of(self, client: MemoryClient) -> None:
+        assert create_topic(client, "T", queues=10_000).code == ResponseCode.SUCCESS
+        most = (1 << 31) - 1
+        refused = create_topic(client, "T", queues=most)
+        assert refused.code == ResponseCode.INVALID_PARAMETER
+        assert refused.remark == f"T cannot have {most} queues, but 10000"
+        many = {"topicName": "U", "readQueueNums": most, "writeQueueNums": 1, "perm": 6}
+        answer = client.ask(18, None, json.dumps({"topicConfigList": [many]}).encode())
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        group = put_group(client, "g", retryQueueNums=most)
+        assert group.code == ResponseCode.INVALID_PARAMETER
 
     def test_unknown_message_type(self, client: MemoryClient) -> None:
         answer = create_topic(client, "T", attributes="+message.type=FOO")

@@ -41,6 +41,9 @@ from storage import (
 REGION = "DefaultRegion"
 """Upstream's default for the region of a broker; clients put it into their traces."""
 
+MOST_RETRIES = (1 << 31) - 1
+"""The largest number of retries that a record has room for."""
+
 NO_LIMIT_MS = 1 << 63
 """Longer than any delay can be."""
 
@@ -405,6 +408,11 @@ def _lasting(prepared: list[_Prepared]) -> list[_Prepared]:
         if one.debounced is not None:
             replaced.add(one.debounced)
     return lasting
+
+
+def retries_after(reconsume_times: int) -> int:
+    """How often a message has been retried when it is once more; its sender may have said any number."""
+    return min(reconsume_times + 1, MOST_RETRIES)
 
 
 def terms_of(record: bytes) -> Terms:

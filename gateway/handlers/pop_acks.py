@@ -9,7 +9,7 @@ from twisted.logger import Logger
 from gateway.broker import Broker
 from gateway.delays import REQUESTS
 from gateway.handlers.ordered_pops import OrderedPops
-from gateway.intake import NewMessage
+from gateway.intake import NewMessage, retries_after
 from gateway.pop_orders import ORDERED_QUEUE, Place
 from gateway.pop_queues import LONGEST_INVISIBLE_MS
 from gateway.router import Call, Peer, RequestError
@@ -205,7 +205,7 @@ class PopAcks:
                     message.sys_flag,
                     message.born_ms,
                     message.born_host,
-                    message.reconsume_times + 1,
+                    retries_after(message.reconsume_times),
                     message.body,
                     properties,
                 ),

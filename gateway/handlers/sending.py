@@ -8,7 +8,7 @@ from gateway.broker import Broker
 from gateway.config import Config
 from gateway.delays import REQUESTS
 from gateway.handlers.timer_orders import TimerOrders, is_order
-from gateway.intake import REGION, Accepted, NewMessage, too_long
+from gateway.intake import REGION, Accepted, NewMessage, retries_after, too_long
 from gateway.recurring_orders import RECURRING_REQUESTS, asks_to_recur, name_of, read_order
 from gateway.router import Call, RequestError
 from gateway.topics import (
@@ -381,7 +381,7 @@ class Sending:
                 message.sys_flag,
                 message.born_ms,
                 message.born_host,
-                message.reconsume_times + 1,
+                retries_after(message.reconsume_times),
                 message.body,
                 self._retry_properties(message, level),
             ),

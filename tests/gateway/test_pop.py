@@ -280,6 +280,16 @@ class TestBack:
         assert dead.body == b"a"
         assert properties_of(dead)["RETRY_TOPIC"] == "orders"
 
+    def test_a_sender_that_claims_countless_retries_keeps_no_other_message_away(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        client.send_message(body="a", fields={"reconsume": 2**31 - 1})
+        send(client, "b")
+        assert len(pop(gateway, client)) == 2
+        gateway.advance(INVISIBLE_MS + 500)
+        assert bodies(pop(gateway, client)) == ["b"]
+        assert bodies(client.pull_all("%DLQ%consumers")) == ["a"]
+
     def test_a_delayed_message_is_not_delayed_again(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:

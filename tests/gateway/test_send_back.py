@@ -253,6 +253,12 @@ def test_no_such_message(client: MemoryClient, offset: int) -> None:
     )
 
 
+def test_a_sender_that_claims_countless_retries(client: MemoryClient) -> None:
+    client.send_message(fields={"reconsume": 2**31 - 1})
+    assert send_back(client, client.pull()[-1]).code == ResponseCode.SUCCESS
+    assert [one.reconsume_times for one in client.pull(DEAD)] == [2**31 - 1]
+
+
 def test_a_message_that_retention_removed(gateway: MemoryGateway, client: MemoryClient) -> None:
     message = pulled(client)
     gateway.jump(80 * 3_600_000)

@@ -44,6 +44,9 @@ REGION = "DefaultRegion"
 MOST_RETRIES = (1 << 31) - 1
 """The largest number of retries that a record has room for."""
 
+HANDLE_ROOM = 256
+"""Bytes that the property `POP_CK` may take: the name of a broker, which has 127 at most, and numbers."""
+
 NO_LIMIT_MS = 1 << 63
 """Longer than any delay can be."""
 
@@ -152,7 +155,7 @@ class Intake:
         :raises RequestError: when its delay, its body or its properties cannot be accepted.
         """
         prepared = self._prepare(topic, message, self._added, self.rules_of(topic))
-        self._check(prepared, MAX_PROPERTIES)
+        self._check(prepared, _most_properties(topic))
         self._admit(topic, [prepared])
         return self._store_message(prepared)
 
@@ -199,7 +202,7 @@ class Intake:
         message_id = prepared.message_id
         properties = half_properties(prepared.properties, topic.name, message.queue_id, message_id)
         prepared.encoded = properties.encode()
-        self._check(prepared, MAX_PROPERTIES - ADDED_LATER)
+        self._check(prepared, _most_properties(topic) - ADDED_LATER)
         stored_ms = self._clock.stored_ms()
         sequence = self._store.new_sequence()
         record = self._record(
@@ -380,6 +383,11 @@ class Intake:
             body=message.body,
             properties=properties,
         )
+
+
+def _most_properties(topic: Topic) -> int:
+    """Most bytes of a message's properties: what is popped from a retry topic is given its handle with it."""
+    return MAX_PROPERTIES - HANDLE_ROOM if topic.is_retry else MAX_PROPERTIES
 
 
 def _debounced(values: Mapping[str, str]) -> bytes:

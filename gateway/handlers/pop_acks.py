@@ -4,6 +4,7 @@ Those popped in order have handles of their own, see `ordered_pops`."""
 
 from __future__ import annotations
 
+import msgspec
 from twisted.logger import Logger
 
 from gateway.broker import Broker
@@ -13,7 +14,7 @@ from gateway.intake import NewMessage, retries_after
 from gateway.pop_orders import ORDERED_QUEUE, Place
 from gateway.pop_queues import LONGEST_INVISIBLE_MS
 from gateway.router import Call, Peer, RequestError
-from gateway.topics import DLQ_PREFIX, NOT_FOUND_HELP, RETRY_PREFIX, Topic
+from gateway.topics import DLQ_PREFIX, NOT_FOUND_HELP, RETRY_PREFIX
 from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import AckMessage, ChangeInvisibleTime
@@ -190,26 +191,19 @@ class PopAcks:
         if find(properties, names.FIRST_POP_TIME) is None:
             properties += f"{names.FIRST_POP_TIME}\x01{due.popped_ms}\x02"
         properties += f"{names.ORIGIN_GROUP}\x01{group.group_name}\x02"
-        topic: Topic = self._broker.topics.ensure(
-            DLQ_PREFIX + group.group_name if dead else back_in
+        again = NewMessage(
+            0,
+            message.flag,
+            message.sys_flag,
+            message.born_ms,
+            message.born_host,
+            retries_after(message.reconsume_times),
+            message.body,
+            properties,
         )
-        if dead:
-            properties = remove(properties, [names.RETRY_TOPIC])
-            properties += f"{names.RETRY_TOPIC}\x01{origin}\x02"
         try:
-            self._broker.intake.accept(
-                topic,
-                NewMessage(
-                    0,
-                    message.flag,
-                    message.sys_flag,
-                    message.born_ms,
-                    message.born_host,
-                    retries_after(message.reconsume_times),
-                    message.body,
-                    properties,
-                ),
-            )
+            if dead or not self._comes_back(back_in, again):
+                self._bury(group.group_name, origin, again)
         except RequestError as error:
             self.log.error(
                 "a message of {topic} that group {group} did not acknowledge cannot come back: "
@@ -219,3 +213,21 @@ class PopAcks:
                 error=error.remark,
             )
         self._broker.stats.sent_back(origin, group.group_name)
+
+    def _comes_back(self, name: str, message: NewMessage) -> bool:
+        """Put a message where the group pops it again; False when it is too long to be popped from there."""
+        try:
+            self._broker.intake.accept(self._broker.topics.ensure(name), message)
+        except RequestError:
+            return False
+        return True
+
+    def _bury(self, group: str, origin: str, message: NewMessage) -> None:
+        """Put a message where nobody pops it.
+
+        :raises RequestError: when it is too long even for that.
+        """
+        properties = remove(message.properties, [names.RETRY_TOPIC])
+        properties += f"{names.RETRY_TOPIC}\x01{origin}\x02"
+        topic = self._broker.topics.ensure(DLQ_PREFIX + group)
+        self._broker.intake.accept(topic, msgspec.structs.replace(message, properties=properties))

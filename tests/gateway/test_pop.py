@@ -290,6 +290,25 @@ class TestBack:
         assert bodies(pop(gateway, client)) == ["b"]
         assert bodies(client.pull_all("%DLQ%consumers")) == ["a"]
 
+    def test_one_that_has_no_room_for_its_handle_is_dead(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send(client, "a", padding="x" * 32_550)
+        send(client, "b")
+        assert len(pop(gateway, client)) == 2
+        gateway.advance(INVISIBLE_MS + 500)
+        assert bodies(pop(gateway, client)) == ["b"]
+        (dead,) = client.pull_all("%DLQ%consumers")
+        assert (dead.body, properties_of(dead)["RETRY_TOPIC"]) == (b"a", "orders")
+
+    def test_nobody_puts_one_without_room_for_its_handle_among_those_that_came_back(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        for size in (32_600, 32_300):
+            client.send_message("%RETRY%consumers_orders", padding="x" * size)
+        send(client, "b")
+        assert sorted(bodies(pop(gateway, client))) == ["b", "hello"]
+
     def test_a_delayed_message_is_not_delayed_again(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, TypeVar
 
@@ -125,7 +124,7 @@ class BatchAck(msgspec.Struct):
         """
         try:
             bits = base64.b64decode(self.bits, validate=True)
-        except binascii.Error as error:
+        except ValueError as error:  # of other letters than ASCII; binascii.Error is one too
             raise BodyError(f"the bits of a batch are not base64: {error}") from error
         for place in range(min(len(bits) * 8, end - self.start_offset)):
             if bits[place >> 3] >> (place & 7) & 1:

@@ -404,6 +404,16 @@ class TestAck:
         gateway.advance(INVISIBLE_MS + 500)
         assert bodies(pop(gateway, client)) == ["a", "d"]
 
+    @pytest.mark.parametrize("bits", ["é", "A", "?"])
+    def test_bits_that_are_none(self, client: MemoryClient, bits: str) -> None:
+        send(client, "a")
+        ack = {"c": "consumers", "t": "orders", "q": 0, "so": 0, "pt": START_MS, "it": 1, "b": bits}
+        answer = client.ask(
+            RequestCode.BATCH_ACK_MESSAGE, None, json.dumps({"acks": [ack]}).encode()
+        )
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert (answer.remark or "").startswith("the bits of a batch are not base64")
+
     @pytest.mark.parametrize("body", [b"", b'{"acks":[]}'])
     def test_none(self, client: MemoryClient, body: bytes) -> None:
         assert client.ask(RequestCode.BATCH_ACK_MESSAGE, None, body).code == 208

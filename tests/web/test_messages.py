@@ -116,6 +116,7 @@ def test_a_send_that_is_not_stored_is_an_error(gateway: MemoryGateway, http: Htt
         ({"topic": "orders", "body": "x", "at": "soon"}, 400, "not a time"),
         ({"topic": "orders", "body": "x", "at": "+900d"}, 400, "timer"),
         ({"topic": "orders", "body": "?", "encoding": "base64"}, 400, "base64"),
+        ({"topic": "orders", "body": "é", "encoding": "base64"}, 400, "base64"),
         ({"topic": "orders", "body": "x", "properties": {"a": "\x01"}}, 400, "property"),
         ({"topic": "orders", "body": "x", "more": 1}, 400, "more"),
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hmac
 import ipaddress
 from collections.abc import Callable
@@ -91,7 +90,7 @@ class Doorkeeper:
         site = header("sec-fetch-site")
         origin = header("origin")
         foreign = site not in (None, "same-origin", "none") or (
-            origin is not None and urlsplit(origin).netloc != (header("host") or "")
+            origin is not None and _place_of(origin) != (header("host") or "")
         )
         if foreign:
             raise ApiError(HTTPStatus.FORBIDDEN, "pages of other origins are not served")
@@ -116,6 +115,14 @@ class Doorkeeper:
         return Caller(users, user, peer, is_free=self._is_free)
 
 
+def _place_of(origin: str) -> str | None:
+    """Name and port of an origin; None where it is none."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
+
+
 def _is_token(credentials: str, token: bytes) -> bool:
     scheme, _, given = credentials.partition(" ")
     return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token)
@@ -129,5 +136,5 @@ def _basic(credentials: str) -> tuple[str, bytes]:
     try:
         name, _, key = base64.b64decode(given.strip(), validate=True).partition(b":")
         return name.decode(), key
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:  # it is no base64, or no text
         return "", b""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -90,7 +91,7 @@ class Api(Resource):
             raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, "the gateway is stopping")
         method = request.method.decode("ascii", "replace")
         peer = request.getClientAddress()
-        asker = self._doorkeeper.admit(method, request.getHeader, getattr(peer, "host", ""))
+        asker = self._doorkeeper.admit(method, partial(_header, request), getattr(peer, "host", ""))
         if isinstance(request, BoundedRequest) and request.is_too_large:
             raise ApiError(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {MAX_BODY} bytes are read"
@@ -168,7 +169,7 @@ class _Answer:
 
     def challenge(self, text: str) -> None:
         """Ask for credentials. The console does so itself: its browser is asked in a way that it does not know."""
-        by_console = self._request.getHeader("Tidegate-Console") is not None
+        by_console = _header(self._request, "Tidegate-Console") is not None
         self._request.setHeader("WWW-Authenticate", f"Console-{text}" if by_console else text)
 
     def send(self, status: int, kind: str, body: bytes) -> None:
@@ -184,6 +185,12 @@ class _Answer:
         if request.method != b"HEAD":
             request.write(body)
         request.finish()
+
+
+def _header(request: Any, name: str) -> str | None:
+    """A header of a request. Twisted would fail where one is not UTF-8."""
+    found: bytes | None = request.getHeader(name.encode())
+    return found.decode(errors="replace") if found is not None else None
 
 
 class BoundedRequest(Request):

@@ -44,7 +44,8 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
         data: bytes | None = None,
     ) -> HttpAnswer:
-        """Send a request on a connection of its own; its answer.
+        """Send a request on a connection of its own; its answer. In a header a lone surrogate stands for a byte that is
+        not UTF-8.
 
         :param body: sent as JSON.
         :param data: sent as it is.
@@ -57,7 +58,8 @@ class HttpClient:
         sent |= headers or {}
         lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {text}" for name, text in sent.items())]
         transport = self._connect()
-        transport.protocol.dataReceived("\r\n".join([*lines, "", ""]).encode() + data)
+        head = "\r\n".join([*lines, "", ""]).encode(errors="surrogateescape")
+        transport.protocol.dataReceived(head + data)
         self._gateway.settle()
         return _parse(transport.value(), method)
 

@@ -46,7 +46,14 @@ def guarded(make_gateway: MakeGateway, scratch: Path) -> MemoryGateway:
 @pytest.mark.parametrize("host", [ANYWHERE, LOOPBACK])
 def test_a_token_lets_in(make_gateway: MakeGateway, token_file: Path, host: object) -> None:
     gateway = make_gateway(http=host, http_token_file=token_file)
-    for credentials in ("", f"Bearer {TOKEN}x", f"Basic {TOKEN}", "Bearer", "Bearer ä"):
+    for credentials in (
+        "",
+        f"Bearer {TOKEN}x",
+        f"Basic {TOKEN}",
+        "Bearer",
+        "Bearer ä",
+        "Bearer \udcff",
+    ):
         answer = HttpClient(gateway, Authorization=credentials).ask("GET", f"{API}/status")
         assert answer.status == 401, credentials
         assert answer.headers["www-authenticate"].startswith("Bearer")
@@ -72,7 +79,8 @@ def test_a_token_that_is_none(make_gateway: MakeGateway, scratch: Path, text: st
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:9877", "127.0.0.1.evil.example", "", "[", "10.0.0.1"]
+    "host",
+    ["evil.example", "evil.example:9877", "127.0.0.1.evil.example", "", "[", "10.0.0.1", "\udcff"],
 )
 def test_on_loopback_only_its_own_names_are_served(gateway: MemoryGateway, host: str) -> None:
     problem = HttpClient(gateway, Host=host).refusal("GET", "/status")
@@ -89,6 +97,8 @@ def test_whatever_the_port_is_called(gateway: MemoryGateway, host: str) -> None:
     [
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "null"}, 403),
+        ({"Origin": "http://["}, 403),
+        ({"Origin": "http://\udcff"}, 403),
         ({"Origin": "http://127.0.0.1:1"}, 403),
         ({"Sec-Fetch-Site": "cross-site"}, 403),
         ({"Sec-Fetch-Site": "same-site"}, 403),
@@ -96,6 +106,7 @@ def test_whatever_the_port_is_called(gateway: MemoryGateway, host: str) -> None:
         ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
         ({"Content-Type": "multipart/form-data; boundary=x"}, 415),
         ({"Content-Type": ""}, 415),
+        ({"Content-Type": "application/json\udcff"}, 415),
         ({"Origin": f"http://{HTTP_PORT}", "Sec-Fetch-Site": "same-origin"}, 200),
         ({"Sec-Fetch-Site": "none", "Content-Type": "application/json; charset=utf-8"}, 200),
     ],
@@ -119,7 +130,7 @@ def test_users_are_known_by_their_keys(guarded: MemoryGateway) -> None:
     assert create_user(root, "alice").code == 0
     assert create_user(root, "bob", userStatus="disable").code == 0
     wrong = ["", "Basic ?", basic(ROOT, "no"), basic("nobody", ""), basic("bob", "secret")]
-    for credentials in (*wrong, f"Bearer {ROOT_KEY}", "Basic " + ROOT):
+    for credentials in (*wrong, f"Bearer {ROOT_KEY}", "Basic " + ROOT, "Basic ä", "Basic \udcff"):
         answer = HttpClient(guarded, Authorization=credentials).ask("GET", f"{API}/status")
         assert answer.status == 401, credentials
         assert answer.headers["www-authenticate"].startswith("Basic")

@@ -169,11 +169,14 @@ def parse_size(value: object) -> int:
     if not match:
         raise ValueError("it is not a size")
     number, letter, binary = match.groups()
-    if not letter:
-        return int(float(number))
-    decimal = not binary and str(value).strip().lower().endswith("b")
-    base = 1000 if decimal else 1024
-    return int(float(number) * base ** _SIZE_POWER[letter.lower()])
+    factor = 1
+    if letter:
+        decimal = not binary and str(value).strip().lower().endswith("b")
+        factor = (1000 if decimal else 1024) ** _SIZE_POWER[letter.lower()]
+    try:
+        return int(float(number) * factor)
+    except OverflowError:
+        raise ValueError("it is too large") from None
 
 
 def show_size(value: int) -> str:

@@ -182,6 +182,7 @@ class TestChanged:
         (["brokerRole=SLAVE"], "there is no setting brokerRole"),
         (["maxMessageSize=abc"], "max_message_size = abc (asked for) is wrong"),
         (["maxMessageSize=1"], "the least is 1KiB"),
+        (["maxMessageSize=" + "9" * 400], "it is too large"),
         (["maxMessageSize=33554432"], "max_frame_size"),
         (["messageDelayLevel=1s 5x"], "level 2 is '5x'"),
         (["hello"], "lines of name=value"),

@@ -68,12 +68,15 @@ class Offsets:
             # group has consumed then.
             call.answer()
             return
-        self._store.progress.note(
-            fields.consumer_group.encode(),
-            fields.topic.encode(),
-            fields.queue_id,
-            fields.commit_offset,
-        )
+        try:
+            self._store.progress.note(
+                fields.consumer_group.encode(),
+                fields.topic.encode(),
+                fields.queue_id,
+                fields.commit_offset,
+            )
+        except ValueError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
         call.answer()
 
     def search(self, call: Call) -> None:

@@ -185,10 +185,14 @@ class GroupProgress:
         for topic in topics:
             for number in range(topic.settings.read_queue_nums):
                 offset = self._store.progress.get(source, topic.stored_name, number)
-                if offset is not None:
+                if offset is None:
+                    continue
+                try:
                     self._store.progress.note(
                         fields.dest_group.encode(), topic.stored_name, number, offset
                     )
+                except ValueError as error:
+                    raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
         self._store.progress.include()
         self._broker.committer.answer(call, call.encode())
 

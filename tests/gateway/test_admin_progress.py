@@ -224,6 +224,13 @@ class TestClone:
         self.clone(client, topic="T", offline="true")
         assert offset_of(client, "T", 0, "H") == 1
 
+    @pytest.mark.parametrize("name", ["H\0", "H" * 600])
+    def test_to_what_can_be_no_group(self, client: MemoryClient, name: str) -> None:
+        fields = {"srcGroup": "G", "destGroup": name, "topic": "T"}
+        answer = client.ask(RequestCode.CLONE_GROUP_OFFSET, fields)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert (answer.remark or "").startswith("group b'H")
+
     def test_from_a_group_without_progress(self, client: MemoryClient) -> None:
         ok(client.ask(RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": "nobody", "destGroup": "H"}))
         assert read(client.ask(343, {"group": "H"}))["topicList"] == []

@@ -98,6 +98,17 @@ class TestProgress:
         gateway.restart()
         assert progress(gateway.connect()) == 7
 
+    @pytest.mark.parametrize(("queue", "offset"), [(-1, 5), (0, -2), (0, -(2**63))])
+    def test_where_no_queue_has_a_place(
+        self, client: MemoryClient, queue: int, offset: int
+    ) -> None:
+        client.send_message()
+        answer = commit(client, offset, queue=queue)
+        assert (answer.code, answer.remark) == (
+            ResponseCode.SYSTEM_ERROR,
+            f"queue {queue} offset {offset} is not a place in a queue",
+        )
+
     def test_topic_unknown(self, client: MemoryClient) -> None:
         answer = commit(client, 1, topic="none")
         assert (answer.code, answer.remark) == (

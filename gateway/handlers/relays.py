@@ -14,7 +14,7 @@ from gateway.clients import Client
 from gateway.router import Call, RequestError
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
-from gateway.wire.dialect import DialectError, map_by_objects, to_json
+from gateway.wire.dialect import DialectError, map_by_objects, read_json
 from gateway.wire.headers import (
     ConsumeMessageDirectly,
     GetConsumerRunningInfo,
@@ -181,6 +181,6 @@ def _status(tables: dict[str, msgspec.Raw]) -> bytes:
 
 def _queue_table(body: bytes) -> msgspec.Raw:
     """The offsets by queue in a client's answer to 221 (GetConsumerStatusBody), to be written as Java reads them."""
-    told: dict[str, Any] = msgspec.json.decode(to_json(body), type=dict[str, Any])
+    told: dict[str, Any] = read_json(body, dict[str, Any])
     table = msgspec.convert(told.get("messageQueueTable"), dict[str, int])
     return map_by_objects((msgspec.json.decode(queue), offset) for queue, offset in table.items())

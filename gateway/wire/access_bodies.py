@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gateway.wire.bodies import BodyError
-from gateway.wire.dialect import DialectError, to_json
+from gateway.wire.dialect import DialectError, read_json
 
 
 class UserInfo(msgspec.Struct, rename="camel", kw_only=True, omit_defaults=True):
@@ -57,7 +57,7 @@ def parse_user(body: bytes) -> UserInfo:
     :raises BodyError: when it is no user.
     """
     try:
-        return msgspec.json.decode(to_json(body), type=UserInfo)
+        return read_json(body, UserInfo)
     except (DialectError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BodyError(f"the body cannot be read: {error}") from error
 
@@ -70,7 +70,7 @@ def parse_acl(body: bytes) -> AclInfo:
     if not body:
         raise BodyError("The body of acl is null")
     try:
-        acl = msgspec.json.decode(to_json(body), type=AclInfo)
+        acl = read_json(body, AclInfo)
     except (DialectError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BodyError(f"the body cannot be read: {error}") from error
     if not acl.policies:

@@ -14,7 +14,7 @@ from gateway.wire.bodies import (
     Subscription,
     TopicSettings,
 )
-from gateway.wire.dialect import DialectError, to_json
+from gateway.wire.dialect import DialectError, read_json
 from gateway.wire.messages import java_hash
 
 _Item = TypeVar("_Item")
@@ -66,7 +66,7 @@ def parse_consume_mode(body: bytes) -> ConsumeMode:
     :raises BodyError: when it is none.
     """
     try:
-        return msgspec.json.decode(to_json(body), type=ConsumeMode)
+        return read_json(body, ConsumeMode)
     except (DialectError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BodyError(f"the body cannot be read: {error}") from error
 
@@ -253,7 +253,7 @@ def subscription_data(subscription: Subscription) -> dict[str, Any]:
 
 def _parse_list(body: bytes, name: str, kind: type[_Item]) -> list[_Item]:
     try:
-        items = msgspec.json.decode(to_json(body))[name]
+        items = read_json(body, dict[str, Any])[name]
         kept = [{key: part for key, part in item.items() if part is not None} for item in items]
         return [msgspec.convert(item, kind, strict=False) for item in kept]
     except (DialectError, msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from gateway.wire.bodies import BodyError, MessageQueue
-from gateway.wire.dialect import DialectError, to_json
+from gateway.wire.dialect import DialectError, read_json
 from gateway.wire.fields import FieldError, Int32, Int64
 
 RETRY_PREFIX: Final = "%RETRY%"
@@ -172,6 +172,6 @@ def encode_assignments(queues: Iterable[MessageQueue] | None, mode: str) -> byte
 
 def _parse(body: bytes, kind: type[_Body]) -> _Body:
     try:
-        return msgspec.json.decode(to_json(body), type=kind, strict=False)
+        return read_json(body, kind, strict=False)
     except (DialectError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BodyError(f"the body is no {kind.__name__.strip('_')}: {error}") from error

@@ -103,7 +103,7 @@ class PendingMessages:
         messages = [self.describe(one) for one in page.found]
         messages = [message for message in messages if may(READ, message.topic)]
         topics = {message.topic for message in messages} | {wanted.topic}
-        paused = [one for one in self.paused() if one.topic in topics]
+        paused = [one for one in self.paused() if one.topic in topics and may(READ, one.topic)]
         cursor_of_next = page.cursor.hex() if page.cursor is not None else None
         return HeldPage(messages, cursor_of_next, paused)
 

@@ -21,6 +21,7 @@ from twisted.internet.defer import ensureDeferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from gateway import access
 from gateway.access import PUB, READ
 from gateway.broker import Broker
 from gateway.bulk import BulkChanges
@@ -32,6 +33,7 @@ from gateway.web.endpoints import ApiError, Asker, Fields, Shown
 from gateway.web.fields import NewTimeFields, TopicName, read_moment
 from gateway.web.timeline import count as count_columns
 from gateway.web.turns import Turns
+from gateway.wire.codes import ResponseCode
 from gateway.wire.pending_bodies import HeldMessage
 from storage import HELD_SPAN_MS, Columns, Found
 
@@ -204,7 +206,9 @@ class Bulk:
 
     def list_jobs(self, asker: Asker) -> JobList:
         """The last changes to many messages."""
-        return JobList(jobs=[job for job in reversed(self._jobs.values()) if _may_see(asker, job)])
+        return JobList(
+            jobs=[job for job in reversed(self._jobs.values()) if _concerns(asker, job, READ)]
+        )
 
     def show_job(self, asker: Asker, query: JobQuery) -> Job:
         """How far a change to many messages is."""
@@ -213,6 +217,12 @@ class Bulk:
     def cancel_job(self, asker: Asker, query: JobQuery) -> Job:
         """End a change to many messages where it is. What was changed stays so."""
         job = self._job(asker, query.id)
+        if not _concerns(asker, job, PUB):
+            raise ApiError(
+                HTTPStatus.FORBIDDEN,
+                f"you have no permission to end job {job.id}: it is another user's",
+                ResponseCode.NO_PERMISSION,
+            )
         if job.state == "running":
             job.state = "cancelled"
             job.ended_ms = self._broker.clock.now_ms()
@@ -220,7 +230,7 @@ class Bulk:
 
     def _job(self, asker: Asker, number: int) -> Job:
         job = self._jobs.get(number)
-        if job is None or not _may_see(asker, job):
+        if job is None or not _concerns(asker, job, READ):
             raise ApiError(HTTPStatus.NOT_FOUND, f"there is no job {number}")
         return job
 
@@ -375,12 +385,12 @@ def _sees_all(asker: Asker) -> bool:
     return asker.caller is None or asker.caller.may_everything
 
 
-def _may_see(asker: Asker, job: Job) -> bool:
-    """Whether a job is theirs, or of a topic that they may read."""
+def _concerns(asker: Asker, job: Job, actions: frozenset[access.Action]) -> bool:
+    """Whether a job is theirs, or of a topic that they may do one of these to."""
     if asker.caller is None or job.user == asker.caller.name:
         return True
     topic = job.selection.get("topic")
-    return asker.caller.is_super or (isinstance(topic, str) and asker.may(READ, topic))
+    return asker.caller.is_super or (isinstance(topic, str) and asker.may(actions, topic))
 
 
 def _shown(wanted: Wanted) -> dict[str, str | int]:

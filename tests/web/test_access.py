@@ -10,6 +10,7 @@ import pytest
 
 from gateway.process import StartError
 from gateway.setting_values import parse_host_port
+from gateway.web import bulk
 from tests.gateway.access.signed import ROOT, ROOT_KEY, SignedClient, create_user, put_acl
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import MemoryGateway
@@ -184,6 +185,37 @@ def test_users_see_and_change_what_they_may(guarded: MemoryGateway) -> None:
     assert (job["state"], job["done"], job["missed"], job["user"]) == ("done", 1, 1, "alice")
     left = everything.get("/messages")["messages"]
     assert {one["topic"] for one in left} == {"bills", "secrets"}
+
+
+def test_who_may_only_read_a_topic_ends_no_change_to_it(
+    guarded: MemoryGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "PIECE", 1)
+    root = SignedClient(guarded, ROOT, ROOT_KEY)
+    everything = HttpClient(guarded, Authorization=basic(ROOT, ROOT_KEY))
+    for _ in range(3):
+        everything.post("/messages", {"topic": "bills", "body": "x", "at": "+1h"})
+    for name, actions in (("alice", ["Get"]), ("bob", ["Get", "Pub"])):
+        assert create_user(root, name).code == 0
+        assert put_acl(root, name, "Topic:bills", actions).code == 0
+    alice = HttpClient(guarded, Authorization=basic("alice", "secret"))
+    bob = HttpClient(guarded, Authorization=basic("bob", "secret"))
+    preview = everything.post("/bulk/preview", {"action": "abort", "selection": {"topic": "bills"}})
+    job = everything.post("/bulk", {"token": preview["token"]})
+    assert alice.get(f"/bulk/{job['id']}")["user"] == ROOT
+    assert alice.refusal("DELETE", f"/bulk/{job['id']}")["status"] == 403
+    assert bob.ask("DELETE", f"{API}/bulk/{job['id']}").status == 200
+
+
+def test_who_may_not_read_a_topic_is_not_told_that_it_is_paused(guarded: MemoryGateway) -> None:
+    root = SignedClient(guarded, ROOT, ROOT_KEY)
+    everything = HttpClient(guarded, Authorization=basic(ROOT, ROOT_KEY))
+    everything.post("/messages", {"topic": "secrets", "body": "x", "at": "+1h"})
+    everything.post("/topics/secrets/pause")
+    assert len(everything.get("/messages", topic="secrets")["paused"]) == 1
+    assert create_user(root, "alice").code == 0
+    alice = HttpClient(guarded, Authorization=basic("alice", "secret"))
+    assert alice.get("/messages", topic="secrets")["paused"] == []
 
 
 def test_jobs_are_private(guarded: MemoryGateway) -> None:

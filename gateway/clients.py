@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 
 from gateway.outgoing import Outgoing
-from gateway.router import Peer
+from gateway.router import Caller, Peer
 from gateway.wire.bodies import ConsumerData, Heartbeat, Subscription
 from gateway.wire.codes import RequestCode
 
@@ -15,13 +15,21 @@ CLIENT_EXPIRY = 120.0
 
 
 class Client:
-    """One member of a group: a client program by its id and its connection."""
+    """One member of a group: a client program by its id and its connection. `caller` is the user that it has signed
+    its last heartbeat as, None where nobody is asked for a name."""
 
-    __slots__ = ("client_id", "language", "last_seen", "peer", "version")
+    __slots__ = ("caller", "client_id", "language", "last_seen", "peer", "version")
 
     def __init__(
-        self, client_id: str, peer: Peer, language: str, version: int, last_seen: float
+        self,
+        client_id: str,
+        peer: Peer,
+        language: str,
+        version: int,
+        last_seen: float,
+        caller: Caller | None = None,
     ) -> None:
+        self.caller = caller
         self.client_id = client_id
         self.peer = peer
         self.language = language
@@ -70,15 +78,19 @@ class Clients:
         version: int,
         now: float,
         quiet: AbstractSet[str] = frozenset(),
+        caller: Caller | None = None,
     ) -> None:
         """Note that a client lives; tell the members of a group whose members or subscriptions changed.
 
         :param quiet: groups whose members are not told (notifyConsumerIdsChangedEnable = false): they find out at
             their next look in 20 s.
+        :param caller: whose heartbeat it is.
         """
         for producer in heartbeat.producer_data_set:
             members = self._producers.setdefault(producer.group_name, {})
-            members[heartbeat.client_id] = Client(heartbeat.client_id, peer, language, version, now)
+            members[heartbeat.client_id] = Client(
+                heartbeat.client_id, peer, language, version, now, caller
+            )
         for data in heartbeat.consumer_data_set:
             group = self._consumers.get(data.group_name)
             if group is None:
@@ -86,7 +98,7 @@ class Clients:
             known = group.members.get(heartbeat.client_id)
             changed = known is None or known.peer is not peer
             group.members[heartbeat.client_id] = Client(
-                heartbeat.client_id, peer, language, version, now
+                heartbeat.client_id, peer, language, version, now, caller
             )
             if (group.subscribe(data) or changed) and group.name not in quiet:
                 self._notify(group)

@@ -56,6 +56,7 @@ class ClientRequests:
             call.command.version,
             self._reactor.seconds(),
             quiet,
+            call.caller,
         )
         frame = call.encode({"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"})
         if self._broker.store.has_changes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from twisted.logger import Logger
 
+from gateway.access import PUB
 from gateway.broker import Broker
 from gateway.intake import NewMessage
 from gateway.router import Call, RequestError
@@ -102,13 +103,19 @@ class Transactions:
             self._broker.committer.change()
 
     def _ask(self, half: Half, message: Message) -> None:
-        """Send a half to one of the group's producers, each in turn."""
+        """Send a half to one of the group's producers, each in turn. Anybody can say that they are in the group: the
+        message is shown to nobody who might not have sent it."""
         group = find(message.properties, names.PGROUP) or ""
-        members = [one for one in self._broker.clients.producers(group) if not one.peer.congested]
+        topic, _ = place_of(message.properties)
+        members = [
+            one
+            for one in self._broker.clients.producers(group)
+            if not one.peer.congested and (one.caller is None or one.caller.may(PUB, topic))
+        ]
         if not members:
             self.log.warn(
-                "nobody to ask about a transaction: no producer of group {group} is online and "
-                "reads what it is sent",
+                "nobody to ask about a transaction: no producer of group {group} is online, "
+                "reads what it is sent, and may send to its topic",
                 group=group,
             )
             return

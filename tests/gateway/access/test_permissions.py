@@ -322,6 +322,18 @@ def test_a_transaction_is_decided_by_those_who_may_send_to_its_topic(
     assert not is_refused(client.ask(37, end))
 
 
+def test_only_those_who_may_send_to_its_topic_are_asked_about_a_transaction(
+    guarded: MemoryGateway, login: Login, root: SignedClient
+) -> None:
+    root.send_message("secrets", TRAN_MSG="true", PGROUP="payers", fields={"sys_flag": 4})
+    curious, sender = login(name="curious"), login(("Topic:secrets", "Pub"), name="sender")
+    for client_id, client in (("c", curious), ("s", sender)):
+        assert client.heartbeat(client_id, group="", producers=["payers"]).code == 0
+    guarded.advance(60_000)
+    assert curious.requests() == []
+    assert {one.code for one in sender.requests()} == {RequestCode.CHECK_TRANSACTION_STATE}
+
+
 def test_look_ups_show_what_the_user_may_read(login: Login, root: SignedClient) -> None:
     for topic in ("T", "secret"):
         ok(root.send_message(topic, TIMER_DELAY_SEC="60", KEYS="k", UNIQ_KEY=f"id-{topic}"))

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from gateway.router import RequestError
-from gateway.sql92 import SqlError, compile_sql
+from gateway.sql92 import MAX_LENGTH, SqlError, compile_sql
 from gateway.wire.codes import ResponseCode
 from gateway.wire.messages import java_hash, stored_properties
 
@@ -17,6 +17,12 @@ TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 
 ALL_TAGS: Final = "*"
+
+LONG: Final = 1_000
+"""Characters of an expression above which it is long."""
+
+MOST_LONG: Final = 16
+"""Filters of long expressions that are kept."""
 
 
 class FilterError(ValueError):
@@ -51,6 +57,8 @@ def filter_of(expression: str, expression_type: str | None) -> Filter:
     :raises FilterError: when it is none.
     """
     if is_tag_type(expression_type):
+        if len(expression) > MAX_LENGTH:
+            raise FilterError(f"{len(expression)} characters of tags; {MAX_LENGTH} are possible")
         return _by_tags(expression)
     if expression_type != SQL92:
         raise FilterError(
@@ -64,7 +72,18 @@ def filter_of(expression: str, expression_type: str | None) -> Filter:
         raise FilterError(f"the expression is not SQL92: {error}") from error
 
 
-@lru_cache(maxsize=4096)
+def _kept(most: int) -> Callable[[Callable[[str], Filter]], Callable[[str], Filter]]:
+    """Keeps the filters of the last expressions, of long ones only a few: each is as large as its expression, or more,
+    and anybody can make up thousands of them."""
+
+    def keeping(read: Callable[[str], Filter]) -> Callable[[str], Filter]:
+        short, long = lru_cache(maxsize=most)(read), lru_cache(maxsize=MOST_LONG)(read)
+        return lambda expression: (short if len(expression) <= LONG else long)(expression)
+
+    return keeping
+
+
+@_kept(4096)
 def _by_tags(expression: str) -> Filter:
     """The tags in `A || B`; all messages for `*` and for nothing (FilterAPI.buildSubscriptionData)."""
     tags = [tag.strip() for tag in expression.split("||")]
@@ -74,7 +93,7 @@ def _by_tags(expression: str) -> Filter:
     return Filter(tag_hashes=frozenset(java_hash(tag) for tag in tags))
 
 
-@lru_cache(maxsize=1024)
+@_kept(1024)
 def _by_properties(expression: str) -> Filter:
     selects = compile_sql(expression)
     return Filter(matches=lambda record: selects(stored_properties(record)))

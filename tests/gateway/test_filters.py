@@ -179,6 +179,17 @@ def test_an_expression_is_read_once() -> None:
         filter_of("", "SQL92")
 
 
+def test_few_long_expressions_are_kept() -> None:
+    long = "A" * 2_000
+    kept = filter_of(long, "TAG")
+    assert filter_of(long, "TAG") is kept
+    for number in range(16):
+        filter_of(f"{long}{number}", "TAG")
+    assert filter_of(long, "TAG") is not kept
+    with pytest.raises(FilterError, match="characters of tags"):
+        filter_of("A" * 70_000, "TAG")
+
+
 @pytest.mark.parametrize("topic", [b"orders", b"%RETRY%" + b"g" * 200])
 def test_the_properties_of_a_record(topic: bytes) -> None:
     record = encode_message(

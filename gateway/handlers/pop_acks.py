@@ -32,6 +32,9 @@ from storage import Pop, PopDue, next_pop_due, put_pops, take_due_pops, take_pop
 MAX_REVIVED = 200
 """Messages that come back in one commit, so that no send waits long for it."""
 
+MAX_ACKED = 10_000
+"""Messages that one request acknowledges, some 50 ms of work. Clients put a few pops into one, of 32 at most each."""
+
 REWRITTEN = (
     *REQUESTS,
     names.TIMER_OUT_MS,
@@ -73,6 +76,12 @@ class PopAcks:
         if not acks:
             call.answer(code=ResponseCode.NO_MESSAGE)
             return
+        count = sum(max(1, ack.count) for ack in acks)
+        if count > MAX_ACKED:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"{count} messages are acknowledged at once; {MAX_ACKED} are possible",
+            )
         for ack in acks:
             self._ack_one(ack, call.peer)
         self._broker.committer.answer(call, call.encode())

@@ -117,18 +117,32 @@ class BatchAck(msgspec.Struct):
     bits: str = msgspec.field(name="b", default="")
     """Base64 of a little-endian set of bits: bit n is the offset n behind the first."""
 
+    @property
+    def count(self) -> int:
+        """How many messages are acknowledged.
+
+        :raises BodyError: when the set of bits cannot be read.
+        """
+        return int.from_bytes(self._set(), "little").bit_count()
+
     def offsets(self, end: int) -> Iterator[int]:
         """The offsets that are acknowledged, as far as they are before `end`.
 
         :raises BodyError: when the set of bits cannot be read.
         """
+        for at, byte in enumerate(self._set()):
+            first = self.start_offset + 8 * at
+            if first >= end:
+                return
+            for bit in range(min(8, end - first)) if byte else ():
+                if byte >> bit & 1:
+                    yield first + bit
+
+    def _set(self) -> bytes:
         try:
-            bits = base64.b64decode(self.bits, validate=True)
+            return base64.b64decode(self.bits, validate=True)
         except ValueError as error:  # of other letters than ASCII; binascii.Error is one too
             raise BodyError(f"the bits of a batch are not base64: {error}") from error
-        for place in range(min(len(bits) * 8, end - self.start_offset)):
-            if bits[place >> 3] >> (place & 7) & 1:
-                yield self.start_offset + place
 
 
 class _BatchAcks(msgspec.Struct):

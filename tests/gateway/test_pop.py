@@ -404,6 +404,15 @@ class TestAck:
         gateway.advance(INVISIBLE_MS + 500)
         assert bodies(pop(gateway, client)) == ["a", "d"]
 
+    @pytest.mark.parametrize(("acks", "size"), [(1, 1_251), (10_001, 0), (5_001, 1)])
+    def test_too_many(self, client: MemoryClient, acks: int, size: int) -> None:
+        bits = base64.b64encode(b"\xff" * size).decode()
+        ack = {"c": "consumers", "t": "orders", "q": 0, "so": 0, "pt": 1, "it": 1, "b": bits}
+        body = json.dumps({"acks": [ack] * acks}).encode()
+        answer = client.ask(RequestCode.BATCH_ACK_MESSAGE, None, body)
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        assert "10000 are possible" in (answer.remark or "")
+
     @pytest.mark.parametrize("bits", ["é", "A", "?"])
     def test_bits_that_are_none(self, client: MemoryClient, bits: str) -> None:
         send(client, "a")

@@ -159,6 +159,17 @@ class Intake:
         self._admit(topic, [prepared])
         return self._store_message(prepared)
 
+    def accept_again(self, topic: Topic, message: NewMessage) -> Accepted:
+        """Take in a message that was taken in before, for those who did not consume it: `max_message_size` may be less
+        by now, and nobody is there to be refused.
+
+        :raises RequestError: when its properties cannot be accepted.
+        """
+        prepared = self._prepare(topic, message, self._added, self.rules_of(topic))
+        if len(prepared.encoded) > _most_properties(topic):
+            raise too_long(self._max_body)
+        return self._store_message(prepared)
+
     def accept_batch(self, topic: Topic, messages: list[NewMessage]) -> list[Accepted]:
         """Take in all items of a batch, or none. They are not given the properties that single messages are given.
 

@@ -226,7 +226,7 @@ class PopAcks:
     def _comes_back(self, name: str, message: NewMessage) -> bool:
         """Put a message where the group pops it again; False when it is too long to be popped from there."""
         try:
-            self._broker.intake.accept(self._broker.topics.ensure(name), message)
+            self._broker.intake.accept_again(self._broker.topics.ensure(name), message)
         except RequestError:
             return False
         return True
@@ -239,4 +239,6 @@ class PopAcks:
         properties = remove(message.properties, [names.RETRY_TOPIC])
         properties += f"{names.RETRY_TOPIC}\x01{origin}\x02"
         topic = self._broker.topics.ensure(DLQ_PREFIX + group)
-        self._broker.intake.accept(topic, msgspec.structs.replace(message, properties=properties))
+        self._broker.intake.accept_again(
+            topic, msgspec.structs.replace(message, properties=properties)
+        )

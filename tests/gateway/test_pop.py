@@ -290,6 +290,15 @@ class TestBack:
         assert bodies(pop(gateway, client)) == ["b"]
         assert bodies(client.pull_all("%DLQ%consumers")) == ["a"]
 
+    def test_one_that_could_not_be_sent_any_more(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        client.send_message(body="a" * 5_000)
+        pop(gateway, client)
+        assert client.ask(RequestCode.UPDATE_BROKER_CONFIG, None, b"maxMessageSize=2048").code == 0
+        gateway.advance(INVISIBLE_MS + 500)
+        assert bodies(pop(gateway, client)) == ["a" * 5_000]
+
     def test_one_that_has_no_room_for_its_handle_is_dead(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:

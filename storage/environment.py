@@ -33,6 +33,9 @@ from storage.upgrades import FORMAT, FORMAT_VERSION, upgrade
 
 LOCK_FILE = "tidegate.lock"
 
+INBOX_COPY = b"inbox"
+"""Name in `meta`: see `inbox_copy`."""
+
 ROOM_FACTOR = 8
 """Pages a batch may dirty, as a multiple of its bytes: every row of a small batch can touch a leaf
 of its own."""
@@ -157,6 +160,15 @@ class Environment:
                 count += len(rows)
         return count
 
+    def mark(self, txn: lmdb.Transaction, stamp: bytes) -> None:
+        """Have the log begin anew behind a transaction, with records of this stamp.
+
+        The copy of the inbox is old from here on. That is not left to the number of the transaction that wrote it: a
+        file that was compacted, or comes from a backup, counts from 1 again, and comes by that number once more.
+        """
+        txn.put(STAMP, stamp, db=self.tables.meta)
+        txn.delete(INBOX_COPY, db=self.tables.meta)
+
     def _stamp(self) -> bytes:
         with self.view() as txn:
             return txn.get(STAMP, db=self.tables.meta) or b""
@@ -177,7 +189,7 @@ class Environment:
                             f"the redo log of {self.path} has a record that cannot be read, and others behind it: "
                             "start the gateway or run 'tidegate fsck', which go on without them"
                         )
-                    txn.put(STAMP, new_stamp(), db=self.tables.meta)
+                    self.mark(txn, new_stamp())
         except (lmdb.Error, OSError) as error:
             raise StorageError(
                 f"the redo log of {self.path} cannot be done again: {error}"

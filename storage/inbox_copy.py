@@ -1,7 +1,9 @@
 """The inbox as a clean stop leaves it, so that the next start need not look for its timers.
 
 `recover` finds the same, but reads a leaf of `timers` for each of them: seconds, where those are many and not in
-memory. The copy counts only while the transaction that wrote it is the file's last one; after a crash there is none.
+memory. The copy counts only while the transaction that wrote it is the file's last one; the next checkpoint removes it.
+
+The row of `meta` has that transaction 8, and for each timer the size of its key 2 | key | value.
 """
 
 from __future__ import annotations
@@ -11,12 +13,9 @@ from collections.abc import Iterable, Iterator
 
 import lmdb
 
-from storage.environment import Environment, Tables
+from storage.environment import INBOX_COPY, Environment, Tables
 from storage.keys import TIMER_VALUE, pack_u64
 from storage.reader import Reader
-
-COPY = b"inbox"
-"""Name in `meta`: transaction 8, and for each timer the size of its key 2 | key | value."""
 
 _SIZE = struct.Struct(">H")
 
@@ -32,12 +31,12 @@ def write_copy(
     packed = b"".join(_SIZE.pack(len(key)) + key + value for key, value in rows)
     environment.make_room(len(packed))
     with environment.change() as txn:
-        txn.put(COPY, pack_u64(txn.id()) + packed, db=tables.meta)
+        txn.put(INBOX_COPY, pack_u64(txn.id()) + packed, db=tables.meta)
 
 
 def has_copy(txn: lmdb.Transaction, tables: Tables) -> bool:
     """Whether the copy is there, and nothing has been written since."""
-    copy = txn.get(COPY, db=tables.meta)
+    copy = txn.get(INBOX_COPY, db=tables.meta)
     return copy is not None and copy[:8] == pack_u64(txn.id())
 
 
@@ -51,7 +50,7 @@ def is_copy_of(txn: Reader, tables: Tables, rows: Iterable[tuple[bytes, bytes]])
 
 def read_copy(txn: Reader, tables: Tables) -> Iterator[tuple[bytes, bytes]]:
     """The timers of the copy, which is there."""
-    packed = txn.get(COPY, db=tables.meta) or b""
+    packed = txn.get(INBOX_COPY, db=tables.meta) or b""
     at = 8
     while at < len(packed):
         begin = at + _SIZE.size

@@ -18,7 +18,7 @@ import lmdb
 
 from storage.environment import Environment
 from storage.errors import RestartNeededError, StorageError, StorageFullError
-from storage.redo_log import MAX_LOG, STAMP, Row, new_stamp
+from storage.redo_log import MAX_LOG, Row, new_stamp
 
 CHECKPOINT_BYTES: Final = 12 << 20
 """Bytes of the log after which a checkpoint is due."""
@@ -205,7 +205,7 @@ class LoggedTransaction:
         stamp = new_stamp()
         self._not_before = monotonic() + RETRY_SECONDS
         self._is_lost = True
-        self._txn.put(STAMP, stamp, db=self._environment.tables.meta)
+        self._environment.mark(self._txn, stamp)
         self._txn.commit()
         self._not_before = 0.0
         self._log.restart(stamp)

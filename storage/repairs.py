@@ -13,10 +13,10 @@ from typing import IO
 import lmdb
 
 from storage.changes import Changes, moment, text
-from storage.environment import Tables
+from storage.environment import INBOX_COPY, Tables
 from storage.evidence import RecordReader
 from storage.inbox import recover
-from storage.inbox_copy import COPY, is_copy_of
+from storage.inbox_copy import is_copy_of
 from storage.keys import (
     HALF_VALUE,
     HELD_SPAN_MS,
@@ -213,7 +213,7 @@ def _mend_recurring(changes: Changes, now_ms: int) -> None:
 
 def _take_out_wrong_copy(changes: Changes, reader: RecordReader) -> None:
     """What the last stop left of the inbox: the next start finds the same in the messages."""
-    copy = changes.get("meta", COPY)
+    copy = changes.get("meta", INBOX_COPY)
     if copy is None or copy[:8] != pack_u64(changes.txn.id() - 1):
         # Something was written since, and nobody reads it.
         return
@@ -222,7 +222,7 @@ def _take_out_wrong_copy(changes: Changes, reader: RecordReader) -> None:
         sentence = (
             "the timers that the last stop left go: the next start tells them from the messages"
         )
-        changes.make("meta", COPY, None, sentence)
+        changes.make("meta", INBOX_COPY, None, sentence)
 
 
 def _take_out_misshapen(changes: Changes) -> None:

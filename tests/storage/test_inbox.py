@@ -10,11 +10,13 @@ from storage import (
     StorageFullError,
     Store,
     abort,
+    compact,
     find_faults,
     fire_crowded_out,
     fire_due,
     inbox,
 )
+from storage.environment import INBOX_COPY
 from storage.inbox import MARK, MOVED_AT_ONCE
 from tests.storage.folder import Folder
 from tests.storage.sample import (
@@ -281,4 +283,30 @@ def test_a_stop_without_room_for_it_is_a_stop(
         full.setattr(store.environment, "make_room", fail)
         folder.close()
     assert pending_ids(folder.open()) == [b"a"]
+    folder.check()
+
+
+def test_what_a_stop_left_is_old_in_a_compacted_file_that_counts_to_its_transaction(
+    folder: Folder,
+) -> None:
+    store = folder.open()
+    for number in range(5):
+        hold(store, Sample(b"%d" % number), 1_000)
+        store.commit()
+        store.checkpoint()
+    folder.close()
+    compact(folder.path)
+    store = folder.open()
+    with store.environment.view() as txn:
+        left = txn.get(INBOX_COPY, db=store.tables.meta) or b""
+        assert txn.id() < int.from_bytes(left[:8])
+
+    fire(store, 1_000)
+    while store.environment.lmdb.info()["last_txnid"] < int.from_bytes(left[:8]):
+        send(store, Sample(b"now"), 1_000)
+        store.commit()
+        store.checkpoint()
+
+    store = folder.open()
+    assert pending_ids(store) == []
     folder.check()

@@ -33,9 +33,8 @@ from storage import (
     scan_pending,
     scan_recurring,
 )
-from storage.environment import Tables
+from storage.environment import INBOX_COPY, Tables
 from storage.inbox import INBOX_SIZE
-from storage.inbox_copy import COPY
 from storage.keys import pack_u64, split_queue_key
 from storage.pops import Pop
 from tests.storage.folder import Folder, change_table
@@ -370,7 +369,9 @@ def test_timers_that_the_last_stop_left_are_checked(
     """They would be believed by the next start, as nothing was written behind them."""
     file, holds = wholes[INBOX_SIZE]
     data = copy(file)
-    change_table(data, "meta", lambda txn, db: txn.put(COPY, pack_u64(txn.id()) + left, db=db))
+    change_table(
+        data, "meta", lambda txn, db: txn.put(INBOX_COPY, pack_u64(txn.id()) + left, db=db)
+    )
     found = repair(data)
     assert found.faults == ["the timers that the last stop left are not those of the messages"]
     assert found.made == 1

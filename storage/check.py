@@ -109,9 +109,13 @@ def check(view: View, progress: Progress | None = None) -> list[str]:
     return faults
 
 
-def _is_missing(view: View, number: bytes) -> bool:
-    """Whether there is no such message. Of one that cannot be read its own row tells."""
-    return view.txn.get(number, db=view.tables.messages) is None
+def _record(view: View, faults: list[str], number: bytes, name: str) -> bytes | None:
+    """The record that a row leads to, which is called so. Where there is none that is a fault; of one that cannot be
+    read its own row tells."""
+    record = read_record(view.txn, view.tables, number)
+    if record is None and view.txn.get(number, db=view.tables.messages) is None:
+        faults.append(f"{name}: the message is missing")
+    return record
 
 
 def _terms_of(view: View, record: bytes | None) -> Terms | None:
@@ -132,11 +136,10 @@ def _check_timers(view: View, faults: list[str]) -> Places:
             faults.append(f"message {sequence} is timed twice")
         pending[sequence] = Place(topic, queue & ~NEVER_MOVED, due_ms, tag_hash)
         number = pack_u64(sequence)
-        record = read_record(view.txn, view.tables, number)
+        record = _record(view, faults, number, f"timer of message {sequence}")
         if record is None:
-            if _is_missing(view, number):
-                faults.append(f"timer of message {sequence}: the message is missing")
-        elif size != len(record):
+            continue
+        if size != len(record):
             faults.append(f"timer of message {sequence}: its size is wrong")
         elif (id_row := view.txn.get(id_key(message_id, number), db=view.tables.ids)) is not None:
             # The rest of that row is held against the message later, when the record is read anyway.
@@ -200,8 +203,8 @@ def _check_queues(view: View, faults: list[str]) -> Places:
         if sequence in queued:
             faults.append(f"message {sequence} is queued twice")
         queued[sequence] = Place(topic, number, None, tag_hash, stored_ms)
-        record = read_record(view.txn, view.tables, value[:8])
-        if _is_missing(view, value[:8]) if record is None else len(record) != size:
+        record = _record(view, faults, value[:8], f"{place} with message {sequence}")
+        if record is not None and len(record) != size:
             faults.append(f"{place}: message {sequence} is not as noted")
     for prefix, (first, next_offset) in ends.items():
         noted = f"ends {prefix!r}: {first} to {next_offset} noted"
@@ -237,12 +240,7 @@ def _check_halves(view: View, faults: list[str]) -> set[int]:
         halves.add(sequence)
         if due.pop(number, None) != pack_u64(HALF_VALUE.unpack(value)[0]):
             faults.append(f"half {sequence}: halves and checks disagree")
-        record = read_record(view.txn, view.tables, number)
-        if record is None:
-            if _is_missing(view, number):
-                faults.append(f"half {sequence}: the message is missing")
-            continue
-        terms = _terms_of(view, record)
+        terms = _terms_of(view, _record(view, faults, number, f"half {sequence}"))
         row = id_key(term(terms.message_id), number) if terms is not None else None
         if row is not None and view.txn.get(row, db=view.tables.ids) is not None:
             faults.append(f"half {sequence} is in the ids")
@@ -333,22 +331,14 @@ def _check_messages(
 def _check_ids(view: View, faults: list[str]) -> None:
     """Every row of `ids` leads to a message that has the id."""
     for key in view.txn.cursor(db=view.tables.ids).iternext(values=False):
-        record = read_record(view.txn, view.tables, key[-8:])
-        if record is None:
-            if _is_missing(view, key[-8:]):
-                faults.append(f"ids {key!r}: the message is missing")
-        elif (terms := _terms_of(view, record)) and key[:-9] != term(terms.message_id):
+        terms = _terms_of(view, _record(view, faults, key[-8:], f"ids {key!r}"))
+        if terms is not None and key[:-9] != term(terms.message_id):
             faults.append(f"ids {key!r}: the message has another id")
 
 
 def _check_keys(view: View, faults: list[str]) -> None:
     """Every row of `keys` leads to a message that has the key."""
     for key in view.txn.cursor(db=view.tables.keys).iternext(values=False):
-        record = read_record(view.txn, view.tables, key[-8:])
-        if record is None:
-            if _is_missing(view, key[-8:]):
-                faults.append(f"keys {key!r}: the message is missing")
-            continue
-        terms = _terms_of(view, record)
+        terms = _terms_of(view, _record(view, faults, key[-8:], f"keys {key!r}"))
         if terms and key[:-8] not in {key_prefix(terms.topic, term(one)) for one in terms.keys}:
             faults.append(f"keys {key!r}: the message has another key")

@@ -182,7 +182,7 @@ FAULTS: dict[str, tuple[Plant, str]] = {
     ),
     "message of a queue missing": (
         lambda txn, tables: txn.delete(SENT, db=tables.messages),
-        "offset 0: message 1 is not as noted",
+        "offset 0 with message 1: the message is missing",
     ),
     "queued twice": (
         lambda txn, tables: txn.put(

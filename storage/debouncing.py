@@ -12,7 +12,7 @@ from itertools import islice
 from storage.aborting import abort_sequences
 from storage.keys import debounce_key, key_prefix, pack_u64, term
 from storage.noted import read_noted
-from storage.paused import is_waiting
+from storage.paused import has_timer
 from storage.store import Store, in_batch, rows_with_prefix
 
 MAX_LOOKED_AT = 2_000
@@ -51,11 +51,7 @@ def replaceable(store: Store, topic: bytes, key: bytes) -> dict[int, int]:
     candidates = _candidates(store, topic, term(key))[:MAX_LOOKED_AT]
     for noted in read_noted(store, txn, map(pack_u64, candidates)):
         timer = noted.timer_key
-        if (
-            timer in store.inbox
-            or txn.get(timer, db=store.tables.timers) is not None
-            or is_waiting(txn, store.tables, timer)
-        ):
+        if timer in store.inbox or has_timer(txn, store.tables, timer):
             found[noted.sequence] = len(noted.record)
     return found
 

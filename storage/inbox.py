@@ -20,7 +20,7 @@ from itertools import chain, islice
 from storage.environment import Tables
 from storage.keys import IdRow, Terms, TermsOf, id_key, pack_u64, term, timer_key, timer_value
 from storage.ordered import OrderedKeys
-from storage.paused import is_waiting
+from storage.paused import has_timer
 from storage.read_ahead import ReadAhead, Rows
 from storage.reader import Reader
 from storage.records import unpack
@@ -375,7 +375,7 @@ def recover(
             timers.append((key, timer_value(terms, row, size)))
         touch(txn, Rows(tables.timers, [key for key, _ in timers]))
         for key, timer in timers:
-            if txn.get(key, db=tables.timers) is None and not is_waiting(txn, tables, key):
+            if not has_timer(txn, tables, key):
                 yield key, timer
 
 

@@ -23,7 +23,7 @@ from storage.keys import (
     term,
 )
 from storage.noted import Noted, newest_first, numbers_with_id, read_noted
-from storage.paused import is_waiting, waiting_timers
+from storage.paused import has_timer, waiting_timers
 from storage.queues import find_sequence
 from storage.read_ahead import Rows
 from storage.reader import Reader
@@ -340,11 +340,7 @@ def _describe(store: Store, txn: Reader, noted: Noted) -> Found:
         return make_found(sequence, record, State.ABORTED, row, row.aborted_ms)
     if row.due_ms:
         key = noted.timer_key
-        if (
-            store.inbox.holds(key)
-            or txn.get(key, db=store.tables.timers) is not None
-            or is_waiting(txn, store.tables, key)
-        ):
+        if store.inbox.holds(key) or has_timer(txn, store.tables, key):
             return make_found(sequence, record, State.PENDING, row)
     queue = store.queue(terms.topic, terms.queue)
     place = find_sequence(txn, store.tables, queue, sequence, row.due_ms or terms.stored_ms)

@@ -107,9 +107,16 @@ class PausedTopics:
         self._before.clear()
 
 
-def is_waiting(txn: Reader, tables: Tables, timer: bytes) -> bool:
-    """Whether a message waits because its topic is paused."""
-    return txn.get(waiting_key(timer), db=tables.waiting) is not None
+def has_timer(txn: Reader, tables: Tables, timer: bytes) -> bool:
+    """Whether a message that has not fired is in `timers`, or in `waiting` because its topic is paused. One that was
+    accepted lately is in neither, but in the inbox.
+
+    :param timer: its key in `timers`.
+    """
+    return (
+        txn.get(timer, db=tables.timers) is not None
+        or txn.get(waiting_key(timer), db=tables.waiting) is not None
+    )
 
 
 def waiting_timers(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from gateway.clock import Clock
-from storage import Fired, Store, fire_crowded_out, fire_due, fire_resumed
+from storage import Fired, StorageError, Store, fire_crowded_out, fire_due, fire_resumed
 
 MAX_FIRED = 500
 """Messages fired in one step, some 3 ms of work: between two steps sends and pulls have their turn. Of each topic that
@@ -48,10 +48,7 @@ class Recurrences(Protocol):
         """When the first of them is due, or was until it was deleted."""
 
     def fire_due(self, now_ms: int, limit: int) -> Recurred:
-        """Fire what is due, at most `limit` of it.
-
-        :raises StorageError: as `Store.fire_due` does.
-        """
+        """Fire what is due, at most `limit` of it."""
 
     def reload(self) -> None:
         """Take over what the store has: the batch was refused."""
@@ -136,8 +133,15 @@ class Firing:
     def step(self) -> Step:
         """Fire what is due, as much as one step may.
 
-        :raises StorageError: nothing of the batch can be stored.
+        :raises StorageError: nothing of the whole batch is stored.
         """
+        try:
+            return self._step()
+        except StorageError:
+            self._store.abandon()
+            raise
+
+    def _step(self) -> Step:
         now_ms = self._clock.now_ms()
         timed = self._fire_timed(now_ms)
         waited = Fired(0, more=False)

@@ -40,7 +40,6 @@ from gateway.wire.recurring_bodies import (
 )
 from storage import (
     Recurring,
-    StorageError,
     Store,
     count_recurring,
     current_recurring,
@@ -306,20 +305,10 @@ class RecurringMessages:
         self._count = count_recurring(self._store)
 
     def fire_due(self, now_ms: int, limit: int) -> Recurred:
-        """Put what is due at `now_ms` into its queues, and plan the next times; at most `limit` of it.
-
-        :raises StorageError: nothing of the whole batch is stored.
-        """
+        """Put what is due at `now_ms` into its queues, and plan the next times; at most `limit` of it."""
         if self.disk_full:
             self._next_due_ms = now_ms + ROOM_SECONDS * 1000
             return Recurred(0, 0, more=False)
-        try:
-            return self._fire_due(now_ms, limit)
-        except StorageError:
-            self._store.abandon()
-            raise
-
-    def _fire_due(self, now_ms: int, limit: int) -> Recurred:
         handled = messages = misfired = size = 0
         while handled < limit and size < MAX_STEP_BYTES:
             due = due_recurring(self._store, now_ms, limit - handled, MAX_STEP_BYTES - size)

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import lmdb
 
-from storage.errors import StorageError
 from storage.keys import HELD_SPAN_MS, TIMER_VALUE, pack_u64
 from storage.logged import LoggedTransaction
 from storage.reader import Reader
@@ -21,22 +20,13 @@ class Fired(NamedTuple):
     more: bool
 
 
+@in_batch
 def fire_due(store: Store, now_ms: int, stored_ms: int, limit: int) -> Fired:
     """Move messages that are due at `now_ms` into their queues, the earliest first, at most
     `limit` of them.
 
     :param stored_ms: the time to note in the queues; never less than the one before it.
-    :raises StorageError: as from `commit`: nothing of the whole batch is stored.
     """
-    try:
-        return _fire_due(store, now_ms, stored_ms, limit)
-    except StorageError:
-        store.abandon()
-        raise
-
-
-@in_batch
-def _fire_due(store: Store, now_ms: int, stored_ms: int, limit: int) -> Fired:
     txn = store.batch_transaction()
     bound = pack_u64(now_ms + 1)
     cursor = txn.cursor(db=store.tables.timers)
@@ -51,22 +41,13 @@ def _fire_due(store: Store, now_ms: int, stored_ms: int, limit: int) -> Fired:
     return Fired(fired, more=True)
 
 
+@in_batch
 def fire_crowded_out(store: Store, now_ms: int, stored_ms: int, limit: int) -> int:
     """While more is due than one step can fire: move messages of the topics that are not at
     the front, at most `limit` of each, so that no topic waits behind another's storm.
 
     :returns: how many messages left.
-    :raises StorageError: as from `fire_due`.
     """
-    try:
-        return _fire_crowded_out(store, now_ms, stored_ms, limit)
-    except StorageError:
-        store.abandon()
-        raise
-
-
-@in_batch
-def _fire_crowded_out(store: Store, now_ms: int, stored_ms: int, limit: int) -> int:
     txn = store.batch_transaction()
     cursor = txn.cursor(db=store.tables.timers)
     cursor.first()

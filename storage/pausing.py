@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from storage.errors import StorageError
 from storage.firing import Fired
 from storage.keys import TIMER_VALUE
 from storage.paused import Pause
@@ -38,22 +37,13 @@ def resume_topic(store: Store, topic: bytes) -> bool:
     return True
 
 
+@in_batch
 def fire_resumed(store: Store, stored_ms: int, limit: int) -> Fired:
     """Move messages that waited for the resumption of their topic into their queues, the earliest first, at most
-    `limit` of each topic. Call it after `Store.fire_due`, so that what is due by now has joined them.
+    `limit` of each topic. Call it after `fire_due`, so that what is due by now has joined them.
 
     :param stored_ms: the time to note in the queues; never less than the one before it.
-    :raises StorageError: as from `Store.commit`: nothing of the whole batch is stored.
     """
-    try:
-        return _fire_resumed(store, stored_ms, limit)
-    except StorageError:
-        store.abandon()
-        raise
-
-
-@in_batch
-def _fire_resumed(store: Store, stored_ms: int, limit: int) -> Fired:
     txn = store.batch_transaction()
     count, more = 0, False
     for topic in store.paused.resumed():

@@ -6,7 +6,8 @@ import lmdb
 import pytest
 
 from gateway.wire.codes import RequestCode, ResponseCode
-from storage import logged
+from storage import StorageError, logged
+from storage.logged import LoggedTransaction
 from tests.gateway.faults import commits_fail, file_cannot_grow
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
 from tests.storage.faults import (
@@ -66,6 +67,24 @@ def test_what_is_due_fires_once_the_disk_recovers(
     gateway.advance(1_000)
     assert bodies(client.pull()) == [str(number) for number in range(5)]
     assert not gateway.service.broker.committer.failing
+
+
+def test_firing_that_fails_takes_the_batch_with_it(
+    gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> LoggedTransaction:
+        raise DISK_BROKEN
+
+    client.send_message("orders", "later", TIMER_DELAY_MS="100")
+    gateway.set_clock(100)
+    gateway.store.put_note(b"waits", b"for the commit")
+    with monkeypatch.context() as broken:
+        broken.setattr(gateway.store, "batch_transaction", fail)
+        with pytest.raises(StorageError, match="Input/output"):
+            gateway.service.broker.firing.step()
+    assert not gateway.store.has_changes
+    gateway.advance(1_000)
+    assert bodies(client.pull()) == ["later"]
 
 
 def test_a_send_during_the_failure_does_not_fire_twice(

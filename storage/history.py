@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
 from struct import Struct
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from storage.keys import QUEUE_VALUE, pack_u64
 from storage.lookup import MAX_FOUND_BYTES, Found, FoundPage, State, make_found
-from storage.noted import READ_AT_ONCE, read_noted
+from storage.noted import READ_AT_ONCE, Noted, read_noted
 from storage.queues import Queue, offset_at
 from storage.reader import Reader
 from storage.store import Store
@@ -24,13 +24,14 @@ _PLACE = Struct(">QIQ")
 
 
 class _Place(NamedTuple):
-    """A row of a queue: when it entered, where it is, and its sequence and tag hash."""
+    """A message that may be one of the page: the cursor of a page that ends with it, by which they are in order; its
+    sequence, packed; when it fired or was aborted; and its offset in its queue, if it is there."""
 
-    ms: int
-    queue: int
-    offset: int
+    cursor: bytes
     number: bytes
-    tag_hash: int
+    moved_ms: int
+    offset: int = -1
+    is_wanted: bool = True
 
 
 def scan_fired(
@@ -52,25 +53,10 @@ def scan_fired(
     :param cursor: where the page before this one ended.
     """
     before = _PLACE.unpack(cursor.ljust(_PLACE.size, b"\0")[: _PLACE.size]) if cursor else None
-    found: list[Found] = []
     txn = store.settled_reader()
-    ways = [_backwards(store, txn, queue, begin_ms, end_ms, before) for queue in queues]
+    ways = [_backwards(store, txn, queue, begin_ms, end_ms, before, tag_hash) for queue in queues]
     places = merge(*ways, reverse=True)
-    seen = size = 0
-    while some := list(islice(places, _at_once(limit - len(found), seen))):
-        wanted = {one.number: one for one in some if tag_hash in (None, one.tag_hash)}
-        for noted in read_noted(store, txn, wanted):
-            record, row, place = noted.record, noted.row, wanted[noted.number]
-            if row.due_ms:
-                state = State.FIRED
-                found.append(make_found(noted.sequence, record, state, row, place.ms, place.offset))
-                size += len(record)
-            if size >= MAX_FOUND_BYTES:
-                return FoundPage(found, _PLACE.pack(*place[:3]))
-        seen += len(some)
-        if len(found) == limit or seen == MAX_LOOKED_THROUGH:
-            return FoundPage(found, _PLACE.pack(*some[-1][:3]))
-    return FoundPage(found, None)
+    return _page(store, txn, places, limit, State.FIRED, lambda noted: noted.row.due_ms > 0)
 
 
 def scan_aborted(
@@ -83,38 +69,51 @@ def scan_aborted(
     limit: int,
 ) -> FoundPage:
     """A page of what was aborted, by the times when it was; the parameters are those of `scan_fired`."""
-    found: list[Found] = []
     txn = store.settled_reader()
     before = cursor if cursor is not None else pack_u64(min(end_ms, _LAST))
-    keys = _aborts(store, txn, pack_u64(begin_ms), before)
+    places = _aborts(store, txn, pack_u64(begin_ms), before)
+    return _page(
+        *(store, txn, places, limit, State.ABORTED),
+        lambda noted: topic in (None, noted.terms.topic),
+    )
+
+
+def _page(
+    store: Store,
+    txn: Reader,
+    places: Iterator[_Place],
+    limit: int,
+    state: State,
+    is_wanted: Callable[[Noted], bool],
+) -> FoundPage:
+    """The first of these messages, which are in this state, as far as one page goes."""
+    found: list[Found] = []
     seen = size = 0
-    while some := list(islice(keys, _at_once(limit - len(found), seen))):
-        wanted = {key[8:]: key for key in some}
+    while some := list(
+        islice(places, min(limit - len(found), READ_AT_ONCE, MAX_LOOKED_THROUGH - seen))
+    ):
+        wanted = {place.number: place for place in some if place.is_wanted}
         for noted in read_noted(store, txn, wanted):
-            record, row = noted.record, noted.row
-            if topic in (None, noted.terms.topic):
-                state = State.ABORTED
-                found.append(make_found(noted.sequence, record, state, row, row.aborted_ms))
+            record, place = noted.record, wanted[noted.number]
+            if is_wanted(noted):
+                moved_ms, offset = place.moved_ms, place.offset
+                found.append(make_found(noted.sequence, record, state, noted.row, moved_ms, offset))
                 size += len(record)
             if size >= MAX_FOUND_BYTES:
-                return FoundPage(found, wanted[noted.number])
+                return FoundPage(found, place.cursor)
         seen += len(some)
         if len(found) == limit or seen == MAX_LOOKED_THROUGH:
-            return FoundPage(found, some[-1])
+            return FoundPage(found, some[-1].cursor)
     return FoundPage(found, None)
 
 
-def _at_once(lacking: int, seen: int) -> int:
-    """How many messages to read together for a page that lacks so many and has looked at so many."""
-    return min(lacking, READ_AT_ONCE, MAX_LOOKED_THROUGH - seen)
-
-
-def _aborts(store: Store, txn: Reader, begin: bytes, before: bytes) -> Iterator[bytes]:
-    """The keys of `aborted`, from the last one before a key to the first from another on."""
+def _aborts(store: Store, txn: Reader, begin: bytes, before: bytes) -> Iterator[_Place]:
+    """What was aborted, from the last one before a key to the first from another on."""
     rows = txn.cursor(db=store.tables.aborted)
     alive = rows.prev() if rows.set_range(before) else rows.last()
     while alive and rows.key() >= begin:
-        yield rows.key()
+        key = rows.key()
+        yield _Place(key, key[8:], int.from_bytes(key[:8]))
         alive = rows.prev()
 
 
@@ -125,6 +124,7 @@ def _backwards(
     begin_ms: int,
     end_ms: int,
     before: tuple[int, int, int] | None,
+    tag_hash: int | None,
 ) -> Iterator[_Place]:
     """A queue's rows, from the last one before a time or a place to the first one of interest."""
     offset = offset_at(txn, store.tables, queue, min(end_ms, _LAST))
@@ -140,7 +140,8 @@ def _backwards(
         value = txn.get(queue.prefix + pack_u64(offset), db=store.tables.queues)
         if value is None:
             return
-        _, tag_hash, _, ms = QUEUE_VALUE.unpack(value)
+        _, own_hash, _, ms = QUEUE_VALUE.unpack(value)
         if ms < begin_ms:
             return
-        yield _Place(ms, queue.number, offset, value[:8], tag_hash)
+        cursor = _PLACE.pack(ms, queue.number, offset)
+        yield _Place(cursor, value[:8], ms, offset, tag_hash in (None, own_hash))

@@ -11,18 +11,17 @@ import lmdb
 from storage.environment import Tables
 from storage.keys import (
     HELD_SPAN_MS,
-    HELD_SPANS_OF_AN_HOUR,
+    HOUR_MS,
     TIMER_VALUE,
     TOTAL_VALUE,
     held_key,
     hour_key,
     pack_u64,
+    timer_topic,
 )
 from storage.paused import waiting_timers
 from storage.reader import Reader
 from storage.timers import seek_topic
-
-_HOUR_MS = HELD_SPAN_MS * HELD_SPANS_OF_AN_HOUR
 
 
 def check_held(txn: Reader, tables: Tables, faults: list[str]) -> None:
@@ -30,7 +29,7 @@ def check_held(txn: Reader, tables: Tables, faults: list[str]) -> None:
     _check_spans(
         txn, tables, faults, tables.held, HELD_SPAN_MS, lambda span, topic: held_key(topic, span)
     )
-    _check_spans(txn, tables, faults, tables.hours, _HOUR_MS, hour_key)
+    _check_spans(txn, tables, faults, tables.hours, HOUR_MS, hour_key)
     _check_totals(txn, tables, faults)
 
 
@@ -45,7 +44,7 @@ def _check_spans(
     name = "held" if table is tables.held else "hours"
     found = 0
     for span, keys in _timers_by_span(txn, tables, width_ms):
-        for topic, counted in Counter(key[8 : key.index(0, 8)] for key in keys).items():
+        for topic, counted in Counter(map(timer_topic, keys)).items():
             key = key_of(span, topic)
             value = txn.get(key, db=table)
             noted = int.from_bytes(value) if value is not None else 0
@@ -87,7 +86,7 @@ def _check_totals(txn: Reader, tables: Tables, faults: list[str]) -> None:
     timers = txn.cursor(db=tables.timers)
     waiting = waiting_timers(txn, tables, None, b"", b"\xff")
     for key, value in chain(timers, waiting):
-        topic = key[8 : key.index(0, 8)]
+        topic = timer_topic(key)
         messages, size = counted.get(topic, (0, 0))
         counted[topic] = (messages + 1, size + TIMER_VALUE.unpack(value)[2])
     for topic, value in txn.cursor(db=tables.totals):

@@ -20,6 +20,7 @@ from storage.keys import (
     held_key,
     hour_key,
     pack_u64,
+    timer_topic,
 )
 from storage.logged import LoggedTransaction
 from storage.read_ahead import ReadAhead, Rows
@@ -40,7 +41,7 @@ class Held:
         for topic, value in txn.cursor(db=tables.totals):
             self._messages[topic], self._sizes[topic] = TOTAL_VALUE.unpack(value)
         for key, value in inbox:
-            topic = key[8 : key.index(0, 8)]
+            topic = timer_topic(key)
             self._messages[topic] = self._messages.get(topic, 0) + 1
             self._sizes[topic] = self._sizes.get(topic, 0) + TIMER_VALUE.unpack(value)[2]
         # Changes of messages and of bytes.

@@ -18,7 +18,17 @@ from heapq import heapify, heappop, heappush
 from itertools import chain, islice
 
 from storage.environment import Tables
-from storage.keys import IdRow, Terms, TermsOf, id_key, pack_u64, term, timer_key, timer_value
+from storage.keys import (
+    IdRow,
+    Terms,
+    TermsOf,
+    id_key,
+    pack_u64,
+    term,
+    timer_key,
+    timer_topic,
+    timer_value,
+)
 from storage.ordered import OrderedKeys
 from storage.paused import has_timer
 from storage.read_ahead import ReadAhead, Rows
@@ -191,7 +201,7 @@ class Inbox:
         value = self._rows.pop(key, None)
         if value is not None:
             self._taken[key] = value
-            self._drop_first(_topic_of(key), key)
+            self._drop_first(timer_topic(key), key)
         return value
 
     def take_latest(self, changes: int) -> list[tuple[bytes, bytes]]:
@@ -229,7 +239,7 @@ class Inbox:
             self._put(key, value)
         for key in self._added:
             if self._rows.pop(key, None) is not None:
-                self._drop_first(_topic_of(key), key)
+                self._drop_first(timer_topic(key), key)
         self._added.clear()
         self._taken.clear()
 
@@ -315,7 +325,7 @@ class Inbox:
                     self._moving.heaps.get(topic, ()), self._gathering.heaps.get(topic, ())
                 )
             keys = {key for key in found if key in self._rows}
-            keys.update(key for key in self._taken if topic in (None, _topic_of(key)))
+            keys.update(key for key in self._taken if topic in (None, timer_topic(key)))
             keys -= self._added
             ordered = self._ordered[topic] = OrderedKeys(keys, self._is_here)
         return ordered
@@ -326,7 +336,7 @@ class Inbox:
     def _keep_ordered(self) -> None:
         """Tell those that are in order what the batch added; what grew too much unread is dropped."""
         for key in self._added:
-            for topic in (None, _topic_of(key)):
+            for topic in (None, timer_topic(key)):
                 ordered = self._ordered.get(topic)
                 if ordered is not None:
                     ordered.add(key)
@@ -442,7 +452,3 @@ def _queued_since(txn: Reader, tables: Tables, since_ms: int) -> set[bytes]:
         if alive and cursor.key()[:-8] == queue:
             alive = cursor.set_range(queue + b"\0" * 8) and cursor.prev()
     return found
-
-
-def _topic_of(key: bytes) -> bytes:
-    return key[8 : key.index(0, 8)]

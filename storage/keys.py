@@ -92,6 +92,8 @@ HELD_SPANS_OF_AN_HOUR = 360
 """Spans of `held` in a row of `hours`, which serves counts of many days. There the time stands before the topic: what
 fires changes neighbours, however many topics it is of."""
 
+HOUR_MS = HELD_SPAN_MS * HELD_SPANS_OF_AN_HOUR
+
 U32 = Struct(">I")
 U64 = Struct(">Q")
 TIMER_VALUE = Struct(">Iii")
@@ -181,6 +183,11 @@ def split_timer_key(key: bytes) -> tuple[int, bytes, int, bytes]:
         int.from_bytes(key[end + 1 : end + 9]),
         key[end + 9 :],
     )
+
+
+def timer_topic(key: bytes) -> bytes:
+    """The topic in the key of a message that has not fired."""
+    return key[8 : key.index(0, 8)]
 
 
 def timer_value(terms: Terms, row: IdRow, size: int) -> bytes:

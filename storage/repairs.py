@@ -21,6 +21,7 @@ from storage.keys import (
     HALF_VALUE,
     HELD_SPAN_MS,
     HELD_SPANS_OF_AN_HOUR,
+    HOUR_MS,
     PAUSE_VALUE,
     RECURRENCE_VALUE,
     TIMER_VALUE,
@@ -117,7 +118,7 @@ def _mend_hours(changes: Changes) -> None:
         counts[hour_key(hour, key[:-9])] += int.from_bytes(changes.get("held", key) or b"")
     for key in {*changes.keys("hours"), *counts}:
         count = counts[key]
-        since = moment(int.from_bytes(key[:8]) * HELD_SPAN_MS * HELD_SPANS_OF_AN_HOUR)
+        since = moment(int.from_bytes(key[:8]) * HOUR_MS)
         sentence = f"hours {text(key[8:])}: {count} are counted that are due in {since} and an hour"
         changes.make("hours", key, pack_u64(count) if count else None, sentence)
 

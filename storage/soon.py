@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from storage.keys import HELD_SPAN_MS, HELD_SPANS_OF_AN_HOUR
+from storage.keys import HELD_SPAN_MS, HOUR_MS
 from storage.store import Store
 from storage.timeline import Columns, count_due
 
 _MOST_ROWS: Final = 50_000
 """Rows that a count looks at, some 0.1 s; where there are more, there is no count. A topic that is due in every span
 has some 1,800."""
-
-_HOUR_MS: Final = HELD_SPAN_MS * HELD_SPANS_OF_AN_HOUR
 
 
 def count_soon(store: Store, now_ms: int, bounds_s: Sequence[int]) -> list[int] | None:
@@ -57,8 +55,8 @@ class _Count:
 
     def spans_between(self, begin_ms: int, end_ms: int) -> int:
         """Messages due in the spans of `held` from one on and before another: whole hours at once."""
-        first_hour_ms = -(-begin_ms // _HOUR_MS) * _HOUR_MS
-        last_hour_ms = end_ms // _HOUR_MS * _HOUR_MS
+        first_hour_ms = -(-begin_ms // HOUR_MS) * HOUR_MS
+        last_hour_ms = end_ms // HOUR_MS * HOUR_MS
         if first_hour_ms >= last_hour_ms:
             return self.between(begin_ms, end_ms)
         return (

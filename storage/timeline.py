@@ -13,11 +13,12 @@ from typing import NamedTuple
 
 from storage.keys import (
     HELD_SPAN_MS,
-    HELD_SPANS_OF_AN_HOUR,
+    HOUR_MS,
     TIMER_VALUE,
     held_key,
     hour_key,
     pack_u64,
+    timer_topic,
 )
 from storage.lookup import LEAPS_WEIGH, pending_timers
 from storage.paused import waiting_timers
@@ -32,8 +33,6 @@ _END = b"\xff" * 8
 
 _SUMS, _WAITING = b"s", b"w"
 """How a cursor among sums begins: it stands in `held` or `hours`, or behind it, in `waiting`."""
-
-_HOUR_MS = HELD_SPAN_MS * HELD_SPANS_OF_AN_HOUR
 
 
 class Columns(NamedTuple):
@@ -56,7 +55,7 @@ class Columns(NamedTuple):
     @property
     def fit_hours(self) -> bool:
         """Whether the hours lie each within one of them."""
-        return self.begin_ms % _HOUR_MS == 0 and self.width_ms % _HOUR_MS == 0
+        return self.begin_ms % HOUR_MS == 0 and self.width_ms % HOUR_MS == 0
 
 
 class Tally(NamedTuple):
@@ -134,7 +133,7 @@ def _singly(timers: Iterable[tuple[bytes, bytes]], tag_hash: int | None) -> Iter
     for key, value in timers:
         if value:
             wanted = tag_hash in (None, TIMER_VALUE.unpack(value)[1])
-            yield _Row(key, key[8 : key.index(0, 8)], int.from_bytes(key[:8]), int(wanted))
+            yield _Row(key, timer_topic(key), int.from_bytes(key[:8]), int(wanted))
         else:
             yield _Row(key, b"", 0, 0, LEAPS_WEIGH)
 
@@ -144,7 +143,7 @@ def _in_memory(store: Store, columns: Columns, topic: bytes | None) -> dict[tupl
     begin_ms, width_ms = columns.begin_ms, columns.width_ms
     begin, end = pack_u64(begin_ms), pack_u64(columns.end_ms)
     return Counter(
-        (key[8 : key.index(0, 8)], (int.from_bytes(key[:8]) - begin_ms) // width_ms)
+        (timer_topic(key), (int.from_bytes(key[:8]) - begin_ms) // width_ms)
         for key, _ in store.inbox.between(begin, end, topic)
     )
 
@@ -189,14 +188,14 @@ def _hours(
     store: Store, txn: Reader, columns: Columns, topic: bytes | None, behind: bytes
 ) -> Iterator[_Row]:
     cursor = txn.cursor(db=store.tables.hours)
-    end = pack_u64(columns.end_ms // _HOUR_MS)
-    start = hour_key(columns.begin_ms // _HOUR_MS, topic or b"")
+    end = pack_u64(columns.end_ms // HOUR_MS)
+    start = hour_key(columns.begin_ms // HOUR_MS, topic or b"")
     alive = cursor.set_range(behind + b"\0" if behind else start)
     while alive and cursor.key() < end:
         key = cursor.key()
         hour, name = int.from_bytes(key[:8]), key[8:]
         counted = int.from_bytes(cursor.value()) if topic in (None, name) else 0
-        yield _Row(_SUMS + key, name, hour * _HOUR_MS, counted)
+        yield _Row(_SUMS + key, name, hour * HOUR_MS, counted)
         if topic is None:
             alive = cursor.next()
         else:

@@ -27,6 +27,7 @@ from storage.environment import (
     lock_folder,
     open_tables,
     too_many_readers,
+    used_bytes,
 )
 from storage.errors import DataFolderError, FolderInUseError, StorageError, cannot_use
 from storage.inbox import recover
@@ -128,7 +129,9 @@ def compact(data: Path) -> Compacted:
         shutil.rmtree(unfinished, ignore_errors=True)
         with reading(data) as environment:
             before = file.stat().st_size
-            needed = _used_bytes(environment)
+            tables = open_tables(environment, create=False)
+            with environment.begin() as txn:
+                needed = used_bytes(txn, tables)
             disk = os.statvfs(data)
             free = disk.f_bavail * disk.f_frsize
             if free < needed:
@@ -148,17 +151,6 @@ def compact(data: Path) -> Compacted:
         sync(data)
         unfinished.rmdir()
         return Compacted(before, after)
-
-
-def _used_bytes(environment: lmdb.Environment) -> int:
-    """About what a copy without free pages takes up; at least that."""
-    tables = open_tables(environment, create=False)
-    with environment.begin() as txn:
-        stats = [txn.stat(), *(txn.stat(table) for table in tables)]
-    pages = sum(
-        stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats
-    )
-    return (pages + 2) * int(stats[0]["psize"])
 
 
 def read_pending(data: Path, terms_of: TermsOf) -> Iterator[Pending]:

@@ -28,6 +28,7 @@ from storage.errors import (
 )
 from storage.meta_pages import DATA_FILE
 from storage.read_ahead import ReadAhead, Rows
+from storage.reader import Reader
 from storage.redo_log import MAX_LOG, STAMP, RedoLog, has_records, new_stamp
 from storage.upgrades import FORMAT, FORMAT_VERSION, upgrade
 
@@ -40,6 +41,8 @@ ROOM_FACTOR = 8
 """Pages a batch may dirty, as a multiple of its bytes: every row of a small batch can touch a leaf
 of its own."""
 
+_META_PAGES = 2
+"""Pages at the beginning of the file that LMDB keeps for itself."""
 
 MAX_READERS = 64
 """Views of the file at one time, of all processes: a backup or an export needs one each, a gateway one for a moment
@@ -113,13 +116,17 @@ class Environment:
         self._map_size = self.lmdb.info()["map_size"]
         self._lacking = 0
 
+    @property
+    def size(self) -> int:
+        """Bytes of the file, free pages too."""
+        return (self.lmdb.info()["last_pgno"] + 1) * self._page_size
+
     def make_room(self, batch_bytes: int) -> None:
         """Let the map grow before a batch needs it. Call it only while no transaction is open.
 
         :raises StorageFullError: when the address space cannot hold a larger map.
         """
-        used = (self.lmdb.info()["last_pgno"] + 1) * self._page_size
-        needed = used + ROOM_FACTOR * batch_bytes + self._map_size // 8
+        needed = self.size + ROOM_FACTOR * batch_bytes + self._map_size // 8
         if self._lacking:
             needed = max(needed, self._map_size + ROOM_FACTOR * self._lacking)
         if needed <= self._map_size:
@@ -139,8 +146,7 @@ class Environment:
 
     def room(self) -> int:
         """How many bytes batches may have before the map must grow."""
-        used = (self.lmdb.info()["last_pgno"] + 1) * self._page_size
-        return (self._map_size - self._map_size // 8 - used) // ROOM_FACTOR
+        return (self._map_size - self._map_size // 8 - self.size) // ROOM_FACTOR
 
     def redo(self, txn: lmdb.Transaction) -> int:
         """Do again in a transaction what the log has and LMDB has not.
@@ -255,6 +261,15 @@ def too_many_readers(path: Path) -> StorageError:
 def open_tables(environment: lmdb.Environment, *, create: bool = True) -> Tables:
     """The named databases, made where they are missing and `create` allows it."""
     return Tables(*(environment.open_db(name.encode(), create=create) for name in Tables._fields))
+
+
+def used_bytes(txn: Reader, tables: Tables) -> int:
+    """Bytes of the pages that are not free; about the size of a copy without those."""
+    stats = [txn.stat(), *map(txn.stat, tables)]
+    pages = sum(
+        stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats
+    )
+    return (_META_PAGES + pages) * stats[0]["psize"]
 
 
 def lock_folder(path: Path) -> FileIO:

@@ -108,9 +108,7 @@ class Inspection:
         self, faults: list[str], progress: Progress | None, journal: IO[str] | None
     ) -> Findings:
         environment = self._environment
-        info = environment.lmdb.info()
-        size = (info["last_pgno"] + 1) * environment.lmdb.stat()["psize"]
-        environment.make_room(size // ROOM_FACTOR + _REPAIR_ROOM)
+        environment.make_room(environment.size // ROOM_FACTOR + _REPAIR_ROOM)
         try:
             txn = environment.lmdb.begin(write=True)
             try:

@@ -16,5 +16,5 @@ class Reader(Protocol):
     def cursor(self, db: lmdb._Database) -> lmdb.Cursor:
         """A place in a table."""
 
-    def stat(self, db: lmdb._Database) -> lmdb._Stat:
-        """A table's size."""
+    def stat(self, db: lmdb._Database | None = None) -> lmdb._Stat:
+        """A table's size; without one, that of the list of tables."""

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from storage.environment import used_bytes
 from storage.store import Store
-
-_META_PAGES = 2
-"""Pages at the beginning of the file that LMDB keeps for itself."""
 
 
 class Usage(NamedTuple):
@@ -28,19 +26,12 @@ class Usage(NamedTuple):
 def usage_of(store: Store) -> Usage:
     """What a store's folder takes up; it costs no reading of rows."""
     environment, tables, txn = store.environment, store.tables, store.reader()
-    info = environment.lmdb.info()
-    stats = [txn.stat(), *map(txn.stat, tables)]
-    pages = sum(
-        stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats
-    )
-    page_size = stats[0]["psize"]
-    size = (info["last_pgno"] + 1) * page_size
-    used = (_META_PAGES + pages) * page_size
+    size, used = environment.size, used_bytes(txn, tables)
     return Usage(
         size,
         used,
         max(0, size - used),
-        info["map_size"],
+        environment.lmdb.info()["map_size"],
         environment.disk_free(),
         txn.stat(tables.messages)["entries"],
         txn.stat(tables.halves)["entries"],

@@ -274,7 +274,7 @@ class Intake:
                     properties += f"{names.TIMER_OUT_MS}\x01{due_ms}\x02"
         message_id = values.get(names.UNIQ_KEY)
         if message_id is None:
-            message_id = uniq_key()
+            message_id = uniq_key(self._clock.now_ms())
             added = f"{added}{names.UNIQ_KEY}\x01{message_id}\x02"
         properties += added
         debounced = None

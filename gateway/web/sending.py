@@ -94,8 +94,9 @@ class Sender:
         if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             raise ApiError(HTTPStatus.BAD_REQUEST, f"topic {topic} belongs to a consumer group")
         asker.check_topic(PUB, topic)
+        now_ms = self._broker.clock.now_ms()
         try:
-            text = join({names.UNIQ_KEY: uniq_key(), **properties})
+            text = join({names.UNIQ_KEY: uniq_key(now_ms), **properties})
         except ValueError as error:
             raise ApiError(HTTPStatus.BAD_REQUEST, str(error)) from error
         fields = SendMessage(
@@ -105,7 +106,7 @@ class Sender:
             default_topic_queue_nums=self._broker.config.default_topic_queues,
             queue_id=queue,
             sys_flag=0,
-            born_timestamp=self._broker.clock.now_ms(),
+            born_timestamp=now_ms,
             flag=0,
             properties=text,
         )

@@ -363,7 +363,7 @@ _uniq_place: Final = os.urandom(4)
 _uniq_numbers = itertools.count(int.from_bytes(os.urandom(6), "big"))
 
 
-def uniq_key(born_ms: int = 0) -> str:
+def uniq_key(born_ms: int) -> str:
     """A new UNIQ_KEY for a message whose sender gave it none (MessageClientIDSetter).
 
         | random, where clients have their IP 4 | process 2 |

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from gateway.wire.codes import RequestCode, ResponseCode, SysFlag
@@ -62,6 +64,9 @@ class TestAccepted:
         first = client.send_message().ext()["transactionId"]
         second = client.send_message().ext()["transactionId"]
         assert first != second
+        born = time.localtime(START_MS // 1_000)
+        month = time.mktime((born.tm_year, born.tm_mon, 1, 0, 0, 0, 0, 0, -1))
+        assert int(first[20:28], 16) == START_MS - month * 1_000
         assert [properties_of(message)["UNIQ_KEY"] for message in client.pull()] == [first, second]
 
     def test_properties_without_the_last_separator(self, client: MemoryClient) -> None:

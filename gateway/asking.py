@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
 if TYPE_CHECKING:
     from gateway.client import RemotingClient
 
-
-class Connection(TypedDict):
-    """What the flags of `connection_options` say."""
-
-    timeout: float
-    tls: bool
-    tls_ca: Path | None
-    access_key: str | None
-    secret_key: str | None
+    Connect = Callable[[str, int], RemotingClient]
+    """Makes a connection to a host and a port, which is opened by `with`, or by the first question."""
 
 
 def server_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the flags of `connect`, and `--json`, to a command."""
-    command = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")(
-        command
-    )
+    """Adds the flags that say which gateway is asked, and how, and `--json`, to a command. It gets `as_json` and
+    `connection`, which is opened by `with`."""
+
+    @wraps(command)
+    def asking(*, server: tuple[str, int], connect: Connect, **others: Any) -> None:
+        command(connection=connect(*server), **others)
+
+    asking = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")(asking)
     return click.option(
         "--server",
         envvar="TIDEGATE_SERVER",
@@ -35,11 +33,34 @@ def server_options(command: Callable[..., None]) -> Callable[..., None]:
         metavar="HOST:PORT",
         callback=address,
         help="The gateway to ask. Default: 127.0.0.1:9876. Variable: TIDEGATE_SERVER.",
-    )(connection_options(command))
+    )(connection_options(asking))
 
 
 def connection_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the flags of `connector` to a command."""
+    """Adds the flags that say how a server is asked to a command. It gets `connect`."""
+
+    @wraps(command)
+    def connecting(
+        *,
+        timeout: float,
+        tls: bool,
+        tls_ca: Path | None,
+        access_key: str | None,
+        secret_key: str | None,
+        **others: Any,
+    ) -> None:
+        from gateway.client import RemotingClient, tls_context
+
+        if (access_key is None) != (secret_key is None):
+            raise click.UsageError("give --access-key and --secret-key together")
+        context = tls_context(tls_ca) if tls or tls_ca else None
+        credentials = (access_key, secret_key) if access_key and secret_key else None
+
+        def connect(host: str, port: int) -> RemotingClient:
+            return RemotingClient(host, port, timeout, context, credentials)
+
+        command(connect=connect, **others)
+
     for option in (
         click.option(
             "--timeout",
@@ -68,8 +89,8 @@ def connection_options(command: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option("--tls", is_flag=True, help="Use TLS, and believe any certificate."),
     ):
-        command = option(command)
-    return command
+        connecting = option(connecting)
+    return connecting
 
 
 def address(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, int]:
@@ -78,24 +99,6 @@ def address(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str
     if not host or not (port.isascii() and port.isdigit() and 0 < int(port) <= 65_535):
         raise click.BadParameter(f"{value!r} is not HOST:PORT, such as 127.0.0.1:9876")
     return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def connect(server: tuple[str, int], **how: Unpack[Connection]) -> RemotingClient:
-    """The gateway that `server_options` name; opened by `with`."""
-    return connector(**how)(*server)
-
-
-def connector(**how: Unpack[Connection]) -> Callable[[str, int], RemotingClient]:
-    """What makes connections to a host and a port in the way that `connection_options` say; they are opened by `with`,
-    or by the first question."""
-    from gateway.client import RemotingClient, tls_context
-
-    access_key, secret_key = how["access_key"], how["secret_key"]
-    if (access_key is None) != (secret_key is None):
-        raise click.UsageError("give --access-key and --secret-key together")
-    context = tls_context(how["tls_ca"]) if how["tls"] or how["tls_ca"] else None
-    credentials = (access_key, secret_key) if access_key and secret_key else None
-    return lambda host, port: RemotingClient(host, port, how["timeout"], context, credentials)
 
 
 def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:

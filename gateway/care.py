@@ -11,13 +11,16 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, Final, TypeVar, Unpack
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 import rich_click as click
 
-from gateway.asking import Connection, address, connection_options, connector
+from gateway.asking import address, connection_options
 from gateway.data_folder import FAULTY, FOLDER, data_option, tell
 from gateway.fsck import fsck
+
+if TYPE_CHECKING:
+    from gateway.asking import Connect
 
 _TELL_EVERY_S: Final = 1.0
 """How often a long piece of work says on standard error how far it is."""
@@ -208,9 +211,7 @@ _to_server = click.option(
 @_format
 @_to_server
 @connection_options
-def import_(
-    source: IO[bytes], form: str | None, server: tuple[str, int], **how: Unpack[Connection]
-) -> None:
+def import_(connect: Connect, source: IO[bytes], form: str | None, server: tuple[str, int]) -> None:
     """Send exported messages to a gateway, or to a RocketMQ cluster, with their times.
 
     Ids, keys, tags, bodies and retry counts stay; what is overdue is delivered at once. A gateway is
@@ -238,7 +239,6 @@ def import_(
         messages = read_held(source)
     else:
         messages = parse_lines(source)
-    connect = connector(**how)
     sent = known = refused = 0
     told = time.monotonic()
     with Sender(server, connect) as sender:
@@ -267,7 +267,7 @@ def import_(
 @data_option
 @_to_server
 @connection_options
-def drain(data: Path, server: tuple[str, int], **how: Unpack[Connection]) -> None:
+def drain(connect: Connect, data: Path, server: tuple[str, int]) -> None:
     """Hand everything that has not fired to another gateway, or to a RocketMQ cluster, and end it here.
 
     No gateway may be serving from the folder. What the other side has acknowledged is aborted in the
@@ -285,7 +285,6 @@ def drain(data: Path, server: tuple[str, int], **how: Unpack[Connection]) -> Non
     from gateway.transfer import Sender
     from storage import GAP, Store, count_recurring, data_file
 
-    connect = connector(**how)
     data_file(data)
     store = Store(data, terms_of)
     if store.has_gap:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import rich_click as click
 
-from gateway.asking import connect, moment, now_ms, server_options
+from gateway.asking import moment, now_ms, server_options
 
 if TYPE_CHECKING:
     from gateway.client import RemotingClient
@@ -117,7 +117,7 @@ class _Selection:
 @click.command()
 @server_options
 @_selection("Abort")
-def abort(as_json: bool, **flags: Any) -> None:
+def abort(connection: RemotingClient, as_json: bool, **flags: Any) -> None:
     """Abort messages that have not fired: they are never delivered.
 
     By --id, --handle, or --topic and --key, it says of each message what became of it: aborted, already
@@ -138,7 +138,7 @@ def abort(as_json: bool, **flags: Any) -> None:
     from gateway import client, display
 
     selection = _Selection("abort", flags)
-    with connect(**flags) as connection:
+    with connection:
         if selection.is_many:
             selection.change(connection, as_json)
             return
@@ -194,7 +194,11 @@ def _signed_ms(text: str) -> int:
 )
 @click.option("--at", "new_time", metavar="TIME", callback=_new_time, help="The new time.")
 def reschedule(
-    as_json: bool, new_time: dict[str, int], shift: dict[str, int], **flags: Any
+    connection: RemotingClient,
+    as_json: bool,
+    new_time: dict[str, int],
+    shift: dict[str, int],
+    **flags: Any,
 ) -> None:
     """Have messages that have not fired fire at another time.
 
@@ -222,7 +226,7 @@ def reschedule(
     to = {**new_time, **shift}
     if len(to) != 1:
         raise click.UsageError("name the new time by one of --at TIME and --by +DURATION")
-    with connect(**flags) as connection:
+    with connection:
         if selection.is_many:
             selection.change(connection, as_json, **to)
             return
@@ -238,7 +242,7 @@ def reschedule(
 @click.command()
 @click.argument("topic", required=False)
 @server_options
-def pause(topic: str | None, as_json: bool, **flags: Any) -> None:
+def pause(connection: RemotingClient, topic: str | None, as_json: bool) -> None:
     """Let nothing of a topic fire until it is resumed; without a topic, list those that are paused.
 
     What becomes due meanwhile waits. It is still pending: it can be found, rescheduled and aborted.
@@ -252,7 +256,7 @@ def pause(topic: str | None, as_json: bool, **flags: Any) -> None:
     """
     from gateway import client, display
 
-    with connect(**flags) as connection:
+    with connection:
         if topic is None:
             display.paused_topics(client.paused_topics(connection), now_ms(), as_json=as_json)
         else:
@@ -263,7 +267,7 @@ def pause(topic: str | None, as_json: bool, **flags: Any) -> None:
 @click.command()
 @click.argument("topic")
 @server_options
-def resume(topic: str, as_json: bool, **flags: Any) -> None:
+def resume(connection: RemotingClient, topic: str, as_json: bool) -> None:
     """Let a paused topic fire again.
 
     What waits fires now, in the order of due times and in steps that leave room for everything else.
@@ -275,7 +279,7 @@ def resume(topic: str, as_json: bool, **flags: Any) -> None:
     """
     from gateway import client, display
 
-    with connect(**flags) as connection:
+    with connection:
         changed = client.set_paused(connection, topic, paused=False)
     display.pause_set(topic, "resumed", changed=changed, as_json=as_json)
 

@@ -18,7 +18,7 @@ from click.exceptions import NoArgsIsHelpError
 from rich_click import RichCommand, RichOption
 
 from gateway import care, change_commands
-from gateway.asking import Connection, connect, moment, now_ms, server_options
+from gateway.asking import moment, now_ms, server_options
 from gateway.audit_command import audit
 from gateway.capturing import capture
 from gateway.clock_command import clock
@@ -27,6 +27,7 @@ from gateway.manual import completion, man
 from gateway.recurring_command import recurring
 
 if TYPE_CHECKING:
+    from gateway.client import RemotingClient
     from gateway.loading import Loaded
 
 STATES: Final = ("pending", "fired", "aborted", "any")
@@ -241,12 +242,7 @@ def version() -> None:
     "--all", "everything", is_flag=True, help="All pages; with --json each is printed as it comes."
 )
 def pending(
-    server: tuple[str, int],
-    timeout: float,
-    tls: bool,
-    tls_ca: Path | None,
-    access_key: str | None,
-    secret_key: str | None,
+    connection: RemotingClient,
     as_json: bool,
     cursor: str | None,
     everything: bool,
@@ -271,12 +267,9 @@ def pending(
     from gateway.client import look_up
 
     shown = display.MessageLines() if as_json else display.MessageTable(now_ms())
-    how = Connection(
-        timeout=timeout, tls=tls, tls_ca=tls_ca, access_key=access_key, secret_key=secret_key
-    )
-    with connect(server, **how) as client:
+    with connection:
         while True:
-            page = look_up(client, cursor=cursor, **asked)
+            page = look_up(connection, cursor=cursor, **asked)
             shown.add(page.messages)
             cursor = page.cursor
             if cursor is None or not everything:

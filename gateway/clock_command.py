@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING
 
 import rich_click as click
 
-from gateway.asking import connect, now_ms, server_options
+from gateway.asking import now_ms, server_options
+
+if TYPE_CHECKING:
+    from gateway.client import RemotingClient
 
 
 @click.command()
 @click.argument("action", type=click.Choice(("advance", "set")), required=False)
 @click.argument("value", required=False, metavar="[DURATION|TIME]")
 @server_options
-def clock(action: str | None, value: str | None, as_json: bool, **server: Any) -> None:
+def clock(connection: RemotingClient, action: str | None, value: str | None, as_json: bool) -> None:
     """Show a gateway's clock, or move that of a gateway for tests.
 
     A gateway that was started with --clock manual has a clock that stands still until it is moved.
@@ -41,8 +44,8 @@ def clock(action: str | None, value: str | None, as_json: bool, **server: Any) -
         asked["advance"] = _duration_ms(value or "")
     elif action == "set":
         asked["to"] = _time(value or "")
-    with connect(**server) as client:
-        state = move_clock(client, **asked)
+    with connection:
+        state = move_clock(connection, **asked)
     display.clock(state, as_json=as_json)
 
 

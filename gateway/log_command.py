@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING
 
 import rich_click as click
 
-from gateway.asking import connect, server_options
+from gateway.asking import server_options
+
+if TYPE_CHECKING:
+    from gateway.client import RemotingClient
 
 LEVELS = ("debug", "info", "warn", "error")
 
@@ -15,7 +18,7 @@ LEVELS = ("debug", "info", "warn", "error")
 @click.command("log-level")
 @click.argument("level", type=click.Choice(LEVELS), required=False)
 @server_options
-def log_level(level: str | None, as_json: bool, **server: Any) -> None:
+def log_level(connection: RemotingClient, level: str | None, as_json: bool) -> None:
     """Show the least important events that a running gateway logs, or change that until its next start.
 
     With debug each request is a line. To keep a level, set log_level in the gateway's settings.
@@ -28,8 +31,8 @@ def log_level(level: str | None, as_json: bool, **server: Any) -> None:
     """
     from gateway.client import change_setting, setting
 
-    with connect(**server) as client:
+    with connection:
         if level is not None:
-            change_setting(client, "log_level", level)
-        shown = setting(client, "log_level")
+            change_setting(connection, "log_level", level)
+        shown = setting(connection, "log_level")
     click.echo(json.dumps({"log_level": shown}) if as_json else shown)

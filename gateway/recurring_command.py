@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import rich_click as click
 
-from gateway.asking import connect, now_ms, server_options
+from gateway.asking import now_ms, server_options
+
+if TYPE_CHECKING:
+    from gateway.client import RemotingClient
 
 _NOT_ALL = 4
 """The status when something could not be imported, as that of `tidegate import`."""
@@ -63,7 +66,7 @@ def _rule(command: Callable[..., None]) -> Callable[..., None]:
 @server_options
 @click.option("--topic", metavar="TOPIC", help="Only those of this topic.")
 @click.option("--full", is_flag=True, help="With --json: bodies (base64) and properties as well.")
-def list_(topic: str | None, full: bool, as_json: bool, **server: Any) -> None:
+def list_(connection: RemotingClient, topic: str | None, full: bool, as_json: bool) -> None:
     """Show what recurs, by topic and name.
 
     With --json each line is one of them, times in epoch ms; with --full they can be imported.
@@ -76,8 +79,8 @@ def list_(topic: str | None, full: bool, as_json: bool, **server: Any) -> None:
     from gateway import display
     from gateway.recurring_client import list_recurring
 
-    with connect(**server) as client:
-        found = list_recurring(client, topic=topic, full=full)
+    with connection:
+        found = list_recurring(connection, topic=topic, full=full)
     if as_json:
         display.json_lines(found)
     else:
@@ -115,6 +118,7 @@ def list_(topic: str | None, full: bool, as_json: bool, **server: Any) -> None:
     help="The queue that it fires in. Default: any one, and then always that.",
 )
 def add(
+    connection: RemotingClient,
     topic: str,
     name: str,
     body: str | None,
@@ -131,7 +135,6 @@ def add(
     end: str | None,
     count: str | None,
     misfire: str | None,
-    **server: Any,
 ) -> None:
     """Set a recurring message, in place of the one with its topic and name.
 
@@ -162,8 +165,8 @@ def add(
         "count": count,
         "misfire": misfire,
     }
-    with connect(**server) as client:
-        done = set_recurring(client, topic, name, content, own, rule, queue)
+    with connection:
+        done = set_recurring(connection, topic, name, content, own, rule, queue)
     display.recurring_change(done, now_ms(), as_json=as_json)
 
 
@@ -174,22 +177,20 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _change(name: str, meaning: str) -> None:
+def _change(order: str, meaning: str) -> None:
     @recurring.command(
-        name,
+        order,
         help=f"{meaning}\n\nSays what was done, also when there was nothing to do.\n\n"
-        f"\b\nExample:\n  tidegate recurring {name} --topic reports --name nightly",
+        f"\b\nExample:\n  tidegate recurring {order} --topic reports --name nightly",
     )
     @server_options
     @_named
-    def change(**options: Any) -> None:
+    def change(connection: RemotingClient, topic: str, name: str, as_json: bool) -> None:
         from gateway import display
         from gateway.recurring_client import change_recurring
 
-        place = {one: options.pop(one) for one in ("topic", "name")}
-        as_json = options.pop("as_json")
-        with connect(**options) as client:
-            done = change_recurring(client, change=name, **place)
+        with connection:
+            done = change_recurring(connection, change=order, topic=topic, name=name)
         display.recurring_change(done, now_ms(), as_json=as_json)
 
 
@@ -210,7 +211,7 @@ _change("delete", "Forget one. What has fired stays where it is.")
     metavar="NUMBER",
     help="How many times to show. Default: 10.",
 )
-def next_(as_json: bool, times: int, **options: Any) -> None:
+def next_(connection: RemotingClient, as_json: bool, times: int, **asked: Any) -> None:
     """Show when one fires next, or when a rule would that is set now.
 
     Nothing is set: it says what an expression means, on the days when clocks are changed as well.
@@ -223,22 +224,19 @@ def next_(as_json: bool, times: int, **options: Any) -> None:
     from gateway import display
     from gateway.recurring_client import next_times
 
-    asked = {
-        one: options.pop(one) for one in ("topic", "name", "cron", "every", "zone", "start", "end")
-    }
     if (asked["topic"] is None) != (asked["name"] is None):
         raise click.UsageError("give --topic and --name together, or a rule")
     if asked["name"] is not None and (asked["cron"] or asked["every"]):
         raise click.UsageError("ask about --topic and --name, or about a rule, and not both")
-    with connect(**options) as client:
-        found = next_times(client, times=times, **asked)
+    with connection:
+        found = next_times(connection, times=times, **asked)
     display.recurring_times(found, now_ms(), as_json=as_json)
 
 
 @recurring.command("import")
 @server_options
 @click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-def import_(source: Path, as_json: bool, **server: Any) -> None:
+def import_(connection: RemotingClient, source: Path, as_json: bool) -> None:
     """Set what `list --full --json` wrote, at this gateway or at another.
 
     Where it is not there with the same rule it begins anew: counts from 0, and periods without a start from now.
@@ -256,11 +254,11 @@ def import_(source: Path, as_json: bool, **server: Any) -> None:
     from gateway.wire.recurring_bodies import RecurringMessage
 
     failed = 0
-    with connect(**server) as client, source.open("rb") as lines:
+    with connection, source.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             try:
                 one = msgspec.json.decode(line, type=RecurringMessage)
-                done = restore_recurring(client, one)
+                done = restore_recurring(connection, one)
             except (msgspec.DecodeError, RefusalError) as error:
                 failed += 1
                 click.echo(f"line {number}: {' '.join(str(error).split())}", err=True)

@@ -147,12 +147,10 @@ class Client:
 
     # --- consuming ---
 
-    def poller(
-        self, topic: str, group: str, expression: str = "*", start: From = "first"
-    ) -> Poller:
+    def poller(self, topic: str, group: str) -> Poller:
         """Start a consumer of one topic that is asked for messages."""
-        fields = {"from": FROM[start]}
-        name = self._start("poller", group=group, topic=topic, expression=expression, **fields)
+        fields = {"from": FROM["first"]}
+        name = self._start("poller", group=group, topic=topic, expression="*", **fields)
         return Poller(self._driver, name)
 
     def _start_consumer(

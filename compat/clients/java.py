@@ -44,7 +44,7 @@ _OPEN: Final = ("--add-opens=java.base/java.nio=ALL-UNNAMED",)
 _DOORS: Final[Mapping[Version, tuple[str, ...]]] = dict.fromkeys(OLD_VERSIONS, _OPEN)
 
 
-def java_driver(version: Version = "5.5.0", heap: str = "512m") -> Driver:
+def java_driver(version: Version = "5.5.0") -> Driver:
     """A JVM with one generation of the client, not started yet; any number of clients share it."""
 
     def command(folder: Path) -> Sequence[str | Path]:
@@ -53,7 +53,7 @@ def java_driver(version: Version = "5.5.0", heap: str = "512m") -> Driver:
         classes = compile_java(sources, libraries, f"driver-{version}")
         paths = os.pathsep.join(str(path) for path in (classes, *libraries))
         return [
-            *(java(), f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+            *(java(), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
             *(f"-Duser.home={folder}", f"-Drocketmq.client.logRoot={folder}"),
             # Of those that trace: else they trace sends and consumption only.
             "-Dcom.rocketmq.recall.default.trace.enable=true",

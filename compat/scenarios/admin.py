@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Mapping
 
-from compat.clients.driver import until
 from compat.scenarios.stage import MQADMIN, RAW, Stage, scenario
 from gateway.wire.codes import RequestCode
 from gateway.wire.messages import decode_messages
@@ -226,13 +225,7 @@ def commands(stage: Stage) -> None:
     consumer = java.consume(topic, group)
     sent = java.send(topic, b"hello", tags="red", keys=f"{topic}k", queue=1)
     consumer.wait_for(1)
-    raw = stage.raw()
-    place = {"consumerGroup": group, "topic": topic, "queueId": "1"}
-
-    def is_committed() -> bool:
-        return raw.ask(RequestCode.QUERY_CONSUMER_OFFSET, place).ext().get("offset") == "1"
-
-    until(is_committed, "the consumer's commit")
+    stage.raw().wait_for_commit(topic, group, queue=1)
     tool = stage.mqadmin()
     broker = stage.peer.broker_text
     for command in (

@@ -10,7 +10,6 @@ from compat.clients.java import JavaClient, JavaConsumer
 from compat.java_tools import Dashboard
 from compat.scenarios.admin import READ_BY_TOOLS
 from compat.scenarios.stage import DASHBOARD, Stage, scenario
-from gateway.wire.codes import RequestCode
 
 _NEVER_MS = 4_000_000_000_000
 
@@ -50,13 +49,7 @@ def _at_work(stage: Stage) -> tuple[JavaClient, JavaConsumer]:
     consumer = client.consume(topic, group)
     client.send(topic, b"hello", tags="red", keys="key")
     consumer.wait_for(1)
-    raw = stage.raw()
-    place = {"consumerGroup": group, "topic": topic, "queueId": "0"}
-
-    def is_committed() -> bool:
-        return raw.ask(RequestCode.QUERY_CONSUMER_OFFSET, place).ext().get("offset") == "1"
-
-    until(is_committed, "the consumer's commit")
+    stage.raw().wait_for_commit(topic, group)
     return client, consumer
 
 

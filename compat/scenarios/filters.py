@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 from compat.scenarios.later import arrived
+from compat.scenarios.raw import heartbeat
 from compat.scenarios.stage import ABLE, RAW, Stage, scenario
 from gateway.wire.codes import RequestCode
 
@@ -69,20 +68,9 @@ def what_each_expression_finds(stage: Stage) -> None:
     raw.wait_for(topic, len(PROPERTIES))
     for number, expression in enumerate(EXPRESSIONS):
         group = stage.topic(f"g{number}")
-        subscription = {
-            "topic": topic,
-            "subString": expression,
-            "expressionType": "SQL92",
-            "subVersion": number + 1,
-        }
-        consumer = {
-            "groupName": group,
-            "consumeType": "CONSUME_PASSIVELY",
-            "messageModel": "CLUSTERING",
-            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
-            "subscriptionDataSet": [subscription],
-        }
-        beat = json.dumps({"clientID": group, "consumerDataSet": [consumer]}).encode()
+        beat = heartbeat(
+            group, group, topic, expression, expressionType="SQL92", subVersion=number + 1
+        )
         raw.ask(RequestCode.HEART_BEAT, body=beat)
         fields = raw.pull_fields(
             topic,

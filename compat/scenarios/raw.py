@@ -32,9 +32,11 @@ SEND_LETTERS: Final = {
 }
 
 
-def heartbeat(client: str, group: str, topic: str, expression: str = "*") -> bytes:
-    """The body of a consumer's heartbeat."""
-    subscription = {"topic": topic, "subString": expression, "subVersion": 1}
+def heartbeat(
+    client: str, group: str, topic: str, expression: str = "*", **more: str | int
+) -> bytes:
+    """The body of a consumer's heartbeat; `more` are fields of its subscription."""
+    subscription = {"topic": topic, "subString": expression, "subVersion": 1, **more}
     consumer = {
         "groupName": group,
         "consumeType": "CONSUME_PASSIVELY",
@@ -112,10 +114,10 @@ class RawClient:
         """What the server asks of its own accord, of that code."""
         return self._wait(lambda command: not command.is_response and command.code == code, limit_s)
 
-    def is_asked(self, code: int, limit_s: float = 0.5) -> bool:
-        """Whether the server asks that of its own accord within the time."""
+    def is_asked(self, code: int) -> bool:
+        """Whether the server asks that of its own accord within half a second."""
         try:
-            self.request(code, limit_s)
+            self.request(code, 0.5)
         except TimeoutError:
             return False
         return True
@@ -165,6 +167,16 @@ class RawClient:
         """Wait until a topic's first queue shows so many messages: RocketMQ puts them there a moment
         after it has answered their senders."""
         until(lambda: self.max_offset(topic) == count, f"{count} messages in {topic}")
+
+    def wait_for_commit(self, topic: str, group: str, queue: int = 0) -> None:
+        """Wait until a consumer has said that it has had a queue's first message."""
+        place = {"consumerGroup": group, "topic": topic, "queueId": str(queue)}
+
+        def is_committed() -> bool:
+            answer = self.ask(RequestCode.QUERY_CONSUMER_OFFSET, place)
+            return answer.ext().get("offset") == "1"
+
+        until(is_committed, "the consumer's commit")
 
     def is_closed(self, limit_s: float = PATIENCE_S) -> bool:
         """Whether the server closes the connection, saying nothing before."""

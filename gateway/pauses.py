@@ -23,7 +23,7 @@ class Pauses:
         known = self._broker.topics.get(topic)
         if known is None:
             raise RequestError(
-                ResponseCode.TOPIC_NOT_EXIST, f"topic {topic} not exist, {NOT_FOUND_HELP}"
+                ResponseCode.TOPIC_NOT_EXIST, f"topic {topic} not exist{NOT_FOUND_HELP}"
             )
         changed = pause_topic(self._broker.store, known.stored_name, self._broker.clock.now_ms())
         if changed:

@@ -16,7 +16,7 @@ from gateway.filters import (
 )
 from gateway.pop_orders import Place
 from gateway.router import Call, RequestError
-from gateway.topics import MAX_PREFIXED_NAME, NOT_FOUND_HELP, PERM_READ
+from gateway.topics import MAX_PREFIXED_NAME, PERM_READ
 from gateway.wire.codes import ResponseCode
 from gateway.wire.pops import NORMAL, RETRIED, retry_topic
 from storage import Queue
@@ -53,12 +53,7 @@ class PopQueues:
 
         :raises RequestError: when the group may not pop from them.
         """
-        known = self._broker.topics.get(topic)
-        if known is None:
-            raise RequestError(
-                ResponseCode.TOPIC_NOT_EXIST,
-                f"topic[{topic}] not exist, apply first please! {NOT_FOUND_HELP}",
-            )
+        known = self._broker.topics.need(topic)
         if not known.settings.perm & PERM_READ:
             raise RequestError(
                 ResponseCode.NO_PERMISSION, f"the topic[{topic}] peeking message is forbidden"
@@ -84,13 +79,7 @@ class PopQueues:
         ]
 
     def _check_group(self, name: str) -> None:
-        group = self._broker.groups.find(name)
-        if group is None:
-            raise RequestError(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group [{name}] does not exist, {NOT_FOUND_HELP}",
-            )
-        if not group.consume_enable:
+        if not self._broker.groups.need(name).consume_enable:
             raise RequestError(
                 ResponseCode.NO_PERMISSION, f"subscription group no permission, {name}"
             )

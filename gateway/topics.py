@@ -57,7 +57,7 @@ MAX_QUEUES = 10_000
 
 _ILLEGAL = re.compile(r"[^%|a-zA-Z0-9_-]")
 
-NOT_FOUND_HELP = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+NOT_FOUND_HELP = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 """Upstream ends its remarks on unknown topics and groups so; operators search their logs for it."""
 
 
@@ -128,6 +128,19 @@ class Topics:
         """A topic, if it exists."""
         return self._topics.get(name)
 
+    def need(self, name: str) -> Topic:
+        """A topic.
+
+        :raises RequestError: when there is none.
+        """
+        topic = self._topics.get(name)
+        if topic is None:
+            raise RequestError(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{name}] not exist, apply first please! {NOT_FOUND_HELP}",
+            )
+        return topic
+
     def __iter__(self) -> Iterator[Topic]:
         return iter(self._topics.values())
 
@@ -156,7 +169,7 @@ class Topics:
         ):
             raise RequestError(
                 ResponseCode.TOPIC_NOT_EXIST,
-                f"topic[{name}] not exist, apply first please!\n{NOT_FOUND_HELP}",
+                f"topic[{name}] not exist, apply first please!{NOT_FOUND_HELP}",
             )
         self.clear(name)
         queues = max(0, min(queues, template.settings.write_queue_nums))
@@ -234,6 +247,19 @@ class Groups:
         group = self._groups.get(name)
         if group is None and self._config.auto_create_group and is_group_name(name):
             group = self.put(GroupSettings(name))
+        return group
+
+    def need(self, name: str) -> GroupSettings:
+        """A group to consume as; created likewise.
+
+        :raises RequestError: when there is none.
+        """
+        group = self.find(name)
+        if group is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{name}] does not exist, {NOT_FOUND_HELP}",
+            )
         return group
 
     def put(self, settings: GroupSettings) -> GroupSettings:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.broker import Broker
 from gateway.router import Call, RequestError
-from gateway.topics import NOT_FOUND_HELP, check_queues, is_group_name
+from gateway.topics import check_queues, is_group_name
 from gateway.versions import TableVersion
 from gateway.wire.admin_bodies import (
     encode_groups,
@@ -47,10 +47,7 @@ class GroupAdmin:
         fields: GetGroupConfig = call.fields
         group = self._groups.find(fields.group)
         if group is None:
-            raise RequestError(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group not exist, {fields.group} {NOT_FOUND_HELP}",
-            )
+            raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
         call.answer(body=encode_group_settings(group))
 
     def all_groups(self, call: Call) -> None:

@@ -14,7 +14,7 @@ from gateway.intake import NewMessage, retries_after
 from gateway.pop_orders import ORDERED_QUEUE, Place
 from gateway.pop_queues import LONGEST_INVISIBLE_MS
 from gateway.router import Call, Peer, RequestError
-from gateway.topics import DLQ_PREFIX, NOT_FOUND_HELP, RETRY_PREFIX
+from gateway.topics import DLQ_PREFIX, RETRY_PREFIX
 from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import AckMessage, ChangeInvisibleTime
@@ -137,12 +137,7 @@ class PopAcks:
 
         :raises RequestError: when there cannot be such a message (AckMessageProcessor).
         """
-        topic = self._broker.topics.get(fields.topic)
-        if topic is None:
-            raise RequestError(
-                ResponseCode.TOPIC_NOT_EXIST,
-                f"topic[{fields.topic}] not exist, apply first please! {NOT_FOUND_HELP}",
-            )
+        topic = self._broker.topics.need(fields.topic)
         count = topic.settings.read_queue_nums
         if not 0 <= fields.queue_id < count:
             raise RequestError(

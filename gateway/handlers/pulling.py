@@ -211,22 +211,12 @@ class Pulling:
     def _check(self, call: Call) -> Filter:
         """Refuse what may not be pulled; give the filter (PullMessageProcessor)."""
         fields: PullMessage = call.fields
-        group = self._broker.groups.find(fields.consumer_group)
-        if group is None:
-            raise RequestError(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group [{fields.consumer_group}] does not exist, {NOT_FOUND_HELP}",
-            )
+        group = self._broker.groups.need(fields.consumer_group)
         if not group.consume_enable:
             raise _forbidden(
                 _GROUP_FORBIDDEN, f"subscription group no permission, {fields.consumer_group}"
             )
-        topic = self._broker.topics.get(fields.topic)
-        if topic is None:
-            raise RequestError(
-                ResponseCode.TOPIC_NOT_EXIST,
-                f"topic[{fields.topic}] not exist, apply first please! \n{NOT_FOUND_HELP}",
-            )
+        topic = self._broker.topics.need(fields.topic)
         if not topic.settings.perm & PERM_READ:
             raise _forbidden(
                 _TOPIC_FORBIDDEN, f"the topic[{fields.topic}] pulling message is forbidden"
@@ -260,7 +250,7 @@ class Pulling:
         if group is None:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                f"the consumer's group info not exist\n{NOT_FOUND_HELP}",
+                f"the consumer's group info not exist{NOT_FOUND_HELP}",
             )
         if group.data.is_broadcasting and not may_broadcast:
             raise _forbidden(
@@ -271,7 +261,7 @@ class Pulling:
         if subscription is None:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                f"the consumer's subscription not exist {NOT_FOUND_HELP}",
+                f"the consumer's subscription not exist{NOT_FOUND_HELP}",
             )
         if subscription.sub_version < fields.sub_version:
             raise RequestError(

@@ -27,7 +27,7 @@ class Routing:
         if topic is None:
             raise RequestError(
                 ResponseCode.TOPIC_NOT_EXIST,
-                f"No topic route info in name server for the topic: {fields.topic}\n{NOT_FOUND_HELP}",
+                f"No topic route info in name server for the topic: {fields.topic}{NOT_FOUND_HELP}",
             )
         config = self._broker.config
         settings = topic.settings

@@ -154,6 +154,14 @@ class TestPop:
         assert answer.code == code
         assert answer.ext()["restNum"] == "0"
 
+    def test_an_unknown_topic_is_refused_in_rocketmqs_words(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        assert ask_pop(gateway, client, topic="nope").remark == (
+            "topic[nope] not exist, apply first please! \n"
+            "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+        )
+
     def test_a_new_group_that_begins_at_the_newest(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:

@@ -194,7 +194,7 @@ class TestChecks:
         answer = client.ask_pull()
         assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
         assert answer.remark is not None
-        assert answer.remark.startswith("subscription group [consumers] does not exist, See ")
+        assert answer.remark.startswith("subscription group [consumers] does not exist, \nSee ")
 
     @pytest.mark.parametrize("group", ["", "a b", "g" * 249])
     def test_group_that_cannot_be(self, client: MemoryClient, group: str) -> None:
@@ -263,7 +263,7 @@ class TestSubscriptionOfTheGroup:
         answer = client.ask_pull(tags=None)
         assert answer.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
         assert answer.remark is not None
-        assert answer.remark.startswith("the consumer's subscription not exist")
+        assert answer.remark.startswith("the consumer's subscription not exist\nSee ")
 
     def test_older_than_the_request(self, client: MemoryClient) -> None:
         client.send_message()

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 import rich_click as click
 
-from gateway.asking import address, connection_options
+from gateway.asking import address, connection_options, now_ms
 from gateway.data_folder import FAULTY, FOLDER, data_option, tell
 from gateway.fsck import fsck
 
@@ -293,7 +293,7 @@ def drain(connect: Connect, data: Path, server: tuple[str, int]) -> None:
     sent = stay = 0
     try:
         with Sender(server, connect) as sender:
-            for handed in hand_over(store, sender.send, lambda: time.time_ns() // 1_000_000):
+            for handed in hand_over(store, sender.send, now_ms):
                 if handed.refusal is None:
                     sent += 1
                     continue

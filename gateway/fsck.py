@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import rich_click as click
 
+from gateway.asking import now_ms
 from gateway.data_folder import FAULTY, FOLDER, data_option, tell
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def fsck(data: Path, *, repair: bool, yes: bool, copy_to: Path | None, no_copy: 
     if no_copy and copy_to is not None:
         raise click.UsageError("either --copy-to or --no-copy")
     data_file(data)
-    inspection = Inspection(data, READER, time.time_ns() // 1_000_000)
+    inspection = Inspection(data, READER, now_ms())
     try:
         if inspection.has_gap:
             tell(GAP)

@@ -47,7 +47,6 @@ from storage import (
     delete_recurring_of,
     due_recurring,
     find_recurring,
-    next_planned,
     next_recurring_due,
     plan_recurring,
     put_recurring,
@@ -320,7 +319,7 @@ class RecurringMessages:
                 misfired += was_late
                 size += len(one.definition)
             handled += len(due)
-        self._next_due_ms = next_planned(self._store)
+        self._next_due_ms = next_recurring_due(self._store)
         more = self._next_due_ms is not None and self._next_due_ms <= now_ms
         return Recurred(messages, misfired, more)
 

@@ -57,11 +57,11 @@ class View(NamedTuple):
     inbox: Sequence[tuple[bytes, bytes]]
 
 
-def find_faults(store: Store, progress: Progress | None = None) -> list[str]:
+def find_faults(store: Store) -> list[str]:
     """Each contradiction between two tables of a store, as a sentence; none in a sound one."""
     txn = store.settled_reader()
     inbox = store.inbox.rows()
-    return check(View(txn, store.tables, store.terms_of, inbox), progress)
+    return check(View(txn, store.tables, store.terms_of, inbox))
 
 
 def check(view: View, progress: Progress | None = None) -> list[str]:

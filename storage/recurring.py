@@ -96,12 +96,6 @@ def current_recurring(store: Store, topic: bytes, name: bytes) -> Recurring | No
 
 
 @in_batch
-def next_planned(store: Store) -> int | None:
-    """When the first recurring message fires, in epoch ms, with the changes of the batch."""
-    return _first_planned(store, store.batch_transaction())
-
-
-@in_batch
 def due_recurring(store: Store, now_ms: int, limit: int, max_bytes: int) -> list[Recurring]:
     """What is due at `now_ms`, the earliest first: at most `limit`, and no more once their
     definitions have `max_bytes` together. They stay as they are until `plan_recurring`."""
@@ -131,7 +125,8 @@ def count_recurring(store: Store) -> int:
 
 def next_recurring_due(store: Store) -> int | None:
     """When the first recurring message fires, in epoch ms, with the changes of the batch."""
-    return _first_planned(store, store.reader())
+    cursor = store.reader().cursor(db=store.tables.planned)
+    return split_planned_key(cursor.key())[0] if cursor.first() else None
 
 
 def scan_recurring(
@@ -173,11 +168,6 @@ def _unplan(store: Store, txn: LoggedTransaction, key: bytes) -> None:
     if value is not None:
         next_ms, _, _ = RECURRENCE_VALUE.unpack(value)
         txn.delete(planned_key(next_ms, key), db=store.tables.planned)
-
-
-def _first_planned(store: Store, txn: Reader) -> int | None:
-    cursor = txn.cursor(db=store.tables.planned)
-    return split_planned_key(cursor.key())[0] if cursor.first() else None
 
 
 def _read(store: Store, txn: Reader, key: bytes) -> Recurring | None:

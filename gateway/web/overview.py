@@ -121,7 +121,7 @@ class Overview:
             timed_total=broker.store.timed.total(),
             firing_error=_spread(meter.firing_error),
             commit=_spread(meter.commit_seconds),
-            held=sum(broker.store.held_totals().values()),
+            held=broker.store.pending_count(),
             overdue_ms=max(0, now_ms - due_ms) if due_ms is not None else 0,
             connections=self._connections(),
             parked_pulls=len(broker.parked),

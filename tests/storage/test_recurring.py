@@ -21,7 +21,6 @@ from storage import (
     due_recurring,
     find_faults,
     find_recurring,
-    next_planned,
     next_recurring_due,
     plan_recurring,
     put_recurring,
@@ -153,10 +152,10 @@ def test_a_topic_is_not_another_one_that_begins_like_it(store: Store) -> None:
 def test_what_is_refused_is_gone(store: Store) -> None:
     put_recurring(store, recurring())
     assert current_recurring(store, TOPIC, b"nightly") == recurring()
-    assert (next_planned(store), next_recurring_due(store)) == (1_000, 1_000)
+    assert next_recurring_due(store) == 1_000
     store.abandon()
     assert current_recurring(store, TOPIC, b"nightly") is None
-    assert (next_planned(store), next_recurring_due(store)) == (None, None)
+    assert next_recurring_due(store) is None
     assert scan_recurring(store, None, None, 10).found == []
     assert count_recurring(store) == 0
     assert find_recurring(store, TOPIC, b"nightly") is None

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import lmdb
 
 from storage.disk import sync
-from storage.durable import transaction_ahead
+from storage.durable import check_file, transaction_ahead
 from storage.environment import (
     MAX_READERS,
     Environment,
@@ -246,6 +246,7 @@ def _stamp(data: Path) -> bytes | None:
 
 def _open_to_read(data: Path) -> lmdb.Environment:
     file = data_file(data)
+    check_file(data)
     try:
         return lmdb.open(
             str(data),

@@ -5,7 +5,9 @@ has the disk hold them afterwards. A power cut before that can leave the new met
 it speaks of. The state before it is whole (`meta_pages`). So the file `durable` says which state the disk is known to
 hold; a start that finds a later one goes back to it, and the redo logs have what came since.
 
-    durable   two places of 512 bytes, used in turn: CRC-32 of the state 4 | state 112
+    durable   two places of 512 bytes, used in turn: CRC-32 of the state 4 | state 112 | CRC-32 of the size 4 | size 8
+
+The size is that of LMDB's file. Notes of earlier versions end before it.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from storage.disk import sync
-from storage.errors import RestartNeededError
+from storage.errors import DataFolderError, RestartNeededError
 from storage.meta_pages import (
     DATA_FILE,
     STATE_SIZE,
@@ -36,6 +38,10 @@ NOTE_FILE: Final = "durable"
 
 _PLACE: Final = 512
 """Bytes between the two places: what a disk writes whole or not at all."""
+
+_STATE_END: Final = 4 + STATE_SIZE
+_SIZE_AT: Final = _STATE_END + 4
+_END: Final = _SIZE_AT + 8
 
 
 class Durable:
@@ -112,7 +118,7 @@ class Durable:
             os.pwrite(self._note, os.pread(self._note, 2 * _PLACE, 0), 0)
         os.fdatasync(self._note)
         states = read_states(self._data)
-        if _noted(self._note) != states[newest_of(states)]:
+        if _noted(self._note).state != states[newest_of(states)]:
             # A new file, or another one in its place, whose transactions may have smaller numbers.
             os.ftruncate(self._note, 0)
             self._save()
@@ -131,13 +137,37 @@ class Durable:
         os.fdatasync(self._data)
         states = read_states(self._data)
         state = states[newest_of(states)]
+        size = os.fstat(self._data).st_size.to_bytes(8)
         place = _PLACE * (transaction_of(state) & 1)
-        os.pwrite(self._note, crc32(state).to_bytes(4) + state, place)
+        os.pwrite(self._note, _summed(state) + _summed(size), place)
         os.fdatasync(self._note)
 
 
 def _nothing() -> None:
     """What there is to save when a folder has just been opened."""
+
+
+def check_file(folder: Path) -> None:
+    """Refuse a folder whose file of LMDB is gone, or lacks its end: LMDB would begin a new one, or the process die of
+    what is not there (SIGBUS).
+
+    :raises DataFolderError: then.
+    """
+    noted, states = _read(folder)
+    if not noted.state:
+        return
+    file = folder / DATA_FILE
+    size = file.stat().st_size if file.exists() else 0
+    if not size:
+        raise DataFolderError(
+            f"{file} is {'empty' if file.exists() else 'missing'}, but the folder has held messages: put it back, or "
+            "restore a backup; or choose another folder"
+        )
+    # A smaller file that the note does not know was put in its place.
+    if size < noted.size and noted.state in states:
+        raise DataFolderError(
+            f"{file} was cut short: it has {size} of {noted.size} bytes; copy it again, or restore a backup"
+        )
 
 
 def transaction_ahead(folder: Path) -> int | None:
@@ -168,37 +198,43 @@ class _Ahead(NamedTuple):
 
 def _ahead(folder: Path) -> _Ahead | None:
     noted, states = _read(folder)
-    if not noted or not states:
+    if not noted.state or not states:
         return None
     newest = newest_of(states)
     # A note that knows neither of them is about another file: a copy was put in its place.
-    is_ahead = noted == states[1 - newest] != states[newest]
+    is_ahead = noted.state == states[1 - newest] != states[newest]
     return _Ahead(newest, states[newest]) if is_ahead else None
 
 
-def _read(folder: Path) -> tuple[bytes, list[bytes]]:
-    """What is noted, and what the meta pages say; nothing of a folder that has no note or no data."""
-    try:
-        note = os.open(folder / NOTE_FILE, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return b"", []
-    try:
-        data = os.open(folder / DATA_FILE, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return _noted(note), read_states(data)
-        finally:
-            os.close(data)
-    except FileNotFoundError:
-        return b"", []
-    finally:
-        os.close(note)
+class _Noted(NamedTuple):
+    """A state that the disk holds; empty where none is known. `size` is 0 where that is not noted."""
+
+    state: bytes = b""
+    size: int = 0
 
 
-def _noted(note: int) -> bytes:
+def _read(folder: Path) -> tuple[_Noted, list[bytes]]:
+    """What is noted, and what the meta pages say; nothing where there is no such file."""
+    noted, states = _Noted(), list[bytes]()
+    with suppress(FileNotFoundError), (folder / NOTE_FILE).open("rb") as note:
+        noted = _noted(note.fileno())
+    with suppress(FileNotFoundError), (folder / DATA_FILE).open("rb") as data:
+        states = read_states(data.fileno())
+    return noted, states
+
+
+def _noted(note: int) -> _Noted:
     """The later of the two states that are noted."""
     found = []
     for place in (0, _PLACE):
-        row = os.pread(note, 4 + STATE_SIZE, place)
-        if len(row) == 4 + STATE_SIZE and crc32(row[4:]).to_bytes(4) == row[:4]:
-            found.append(row[4:])
-    return max(found, key=transaction_of, default=b"")
+        row = os.pread(note, _END, place)
+        state, size = row[4:_STATE_END], row[_SIZE_AT:]
+        if len(state) == STATE_SIZE and _summed(state) == row[:_STATE_END]:
+            is_sized = _summed(size) == row[_STATE_END:]
+            found.append(_Noted(state, int.from_bytes(size) if is_sized else 0))
+    return max(found, key=lambda noted: transaction_of(noted.state), default=_Noted())
+
+
+def _summed(content: bytes) -> bytes:
+    """Content behind its CRC-32."""
+    return crc32(content).to_bytes(4) + content

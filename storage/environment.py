@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import lmdb
 
-from storage.durable import Durable, go_back, transaction_ahead
+from storage.durable import Durable, check_file, go_back, transaction_ahead
 from storage.errors import (
     DataFolderError,
     FolderInUseError,
@@ -92,6 +92,7 @@ class Environment:
         with ExitStack() as opened:
             opened.enter_context(lock_folder(path))
             try:
+                check_file(path)
                 if (ahead := transaction_ahead(path)) is not None:
                     _refuse_readers(path, ahead)
                     go_back(path)

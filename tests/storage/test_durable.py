@@ -11,7 +11,7 @@ from subprocess import Popen
 
 import pytest
 
-from storage import DataFolderError, RestartNeededError, Store, back_up, compact
+from storage import DataFolderError, RestartNeededError, Store, back_up, compact, read_pending
 from storage.durable import NOTE_FILE, Durable, go_back, transaction_ahead
 from storage.environment import Environment
 from storage.errors import FolderInUseError
@@ -22,7 +22,7 @@ from tests.storage.faults import (
     no_more_threads,
 )
 from tests.storage.folder import Folder
-from tests.storage.sample import hold_all, numbered, pending_ids
+from tests.storage.sample import hold_all, numbered, pending_ids, terms_of
 
 
 def transaction(data: Path) -> int:
@@ -249,3 +249,56 @@ def test_a_start_that_fails_leaves_no_file_open(ahead: Path) -> None:
     assert left == [0] * len(left)
     # Two files are opened, one is read, three times something is synced.
     assert len(left) > 6
+
+
+class TestFileThatIsNotWhole:
+    """It is refused: LMDB would begin a new one, or the process die of a page that is not there."""
+
+    @pytest.fixture
+    def data(self, tmp_path: Path) -> Path:
+        folder = Folder(tmp_path / "data")
+        hold_all(folder.open(), numbered(500), 1_000)
+        folder.close()
+        return folder.path
+
+    def refused(self, data: Path, match: str) -> None:
+        with pytest.raises(DataFolderError, match=match):
+            Environment(data)
+
+    @pytest.mark.parametrize("left", [8_192, 20_000, -4_096])
+    def test_cut_short(self, data: Path, left: int) -> None:
+        file = data / DATA_FILE
+        size = file.stat().st_size
+        with file.open("r+b") as opened:
+            opened.truncate(left if left > 0 else size + left)
+        self.refused(data, f"it has {file.stat().st_size} of {size} bytes")
+        with pytest.raises(DataFolderError, match="was cut short"):
+            list(read_pending(data, terms_of))
+
+    def test_gone(self, data: Path) -> None:
+        (data / DATA_FILE).unlink()
+        self.refused(data, r"data\.mdb is missing")
+        assert not (data / DATA_FILE).exists()
+
+    def test_empty(self, data: Path) -> None:
+        (data / DATA_FILE).write_bytes(b"")
+        self.refused(data, r"data\.mdb is empty")
+
+    def test_a_smaller_one_in_its_place_is_another_one(self, data: Path, tmp_path: Path) -> None:
+        other = Folder(tmp_path / "other")
+        hold_all(other.open(), numbered(3), 1_000)
+        other.close()
+        shutil.copy(other.path / DATA_FILE, data)
+        folder = Folder(data)
+        assert pending_ids(folder.open()) == numbered(3)
+        folder.close()
+
+    def test_what_an_earlier_version_noted_has_no_size(self, data: Path) -> None:
+        note = (data / NOTE_FILE).read_bytes()
+        (data / NOTE_FILE).write_bytes(note[:116].ljust(512, b"\0") + note[512:628])
+        with (data / DATA_FILE).open("ab") as file:
+            file.truncate(file.tell() - 1)
+        assert transaction_ahead(data) is None
+        folder = Folder(data)
+        assert len(pending_ids(folder.open())) == 500
+        folder.close()

@@ -63,6 +63,10 @@ class _Selection:
         self._yes: bool = flags.pop("yes")
         self._verb = verb
         given = self.flags
+        for name in ("key", "tag"):
+            # As a script's variable leaves it that is not set: it would mean every message of the topic.
+            if given[name] == "":
+                raise click.UsageError(f"--{name} is empty: name one, or leave it out")
         narrows = [given[name] is not None for name in ("tag", "begin", "end")]
         if given["key"] is not None and given["topic"] is None:
             raise click.UsageError("--key needs --topic: a key means something only in its topic")
@@ -90,7 +94,7 @@ class _Selection:
         asked = {name: self.flags[name] for name in ("key", "topic", "tag", "begin", "end")}
         count = sum(step.messages for step in change_many(client, action="count", **asked))
         if self._dry_run or not count:
-            display.changed(count, "match", as_json=as_json)
+            display.changed(count, "matches" if count == 1 else "match", as_json=as_json)
             if not count:
                 sys.exit(_NOT_ALL)
             return
@@ -108,7 +112,8 @@ class _Selection:
         try:
             if click.confirm(question, err=True):
                 return
-        except click.Abort:
+        except (click.Abort, RuntimeError):
+            # RuntimeError: standard input is closed.
             raise click.UsageError("--yes is needed where nobody can be asked") from None
         click.echo("nothing was changed", err=True)
         sys.exit(_NOTHING_CHANGED)

@@ -169,6 +169,21 @@ class TestBulk:
         assert len(gateway.asked) == 1
         assert (run.status, run.out) == (0, "7 messages match\n")
 
+    def test_of_one_message_it_says_so(self, tidegate: Tidegate) -> None:
+        with FakeGateway(step(1)) as gateway:
+            run = tidegate("abort", "--server", gateway.server, *SELECTION, "--dry-run")
+        assert run.out == "1 message matches\n"
+
+    def test_nobody_can_be_asked_where_standard_input_is_closed(
+        self, tidegate: Tidegate, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("sys.stdin", None)
+        with FakeGateway(step(7)) as gateway:
+            run = tidegate("abort", "--server", gateway.server, *SELECTION)
+        assert run.status == 2
+        assert "--yes is needed where nobody can be asked" in run.err
+        assert len(gateway.asked) == 1
+
     def test_nothing_matches(self, tidegate: Tidegate) -> None:
         with FakeGateway(step(0)) as gateway:
             run = tidegate("abort", "--server", gateway.server, *SELECTION, "--yes")
@@ -239,6 +254,10 @@ class TestPause:
         (["reschedule", "--id", "A", "--at", "+soon"], "'+soon' is not a distance in time"),
         (["reschedule", "--id", "A", "--by", "late"], "'late' is not a distance in time"),
         (["resume"], "Missing argument 'TOPIC'"),
+        (["abort", "--topic", "T", "--tag", "", "--yes"], "--tag is empty"),
+        (["abort", "--topic", "T", "--key", "", "--from", "now", "--yes"], "--key is empty"),
+        (["reschedule", "--topic", "T", "--all", "--tag", "", "--by", "+1h"], "--tag is empty"),
+        (["pause", "--timeout", "nan"], "nan is not a number of seconds"),
     ],
 )
 def test_misuse_is_one_line_and_status_2(

@@ -40,17 +40,27 @@ SCHEMA: Final = pa.schema(
 def write_held(messages: Iterable[HeldLine], target: IO[bytes]) -> int:
     """Write messages in their order.
 
+    The file is begun when the first of them is there, so one that was there before outlives a folder that cannot be
+    read; and what is cut short is left empty, as it would look whole.
+
     :returns: how many.
     """
     count = 0
     rest = iter(messages)
-    with pq.ParquetWriter(target, SCHEMA, compression="zstd") as writer:
-        while group := list(islice(rest, _GROUP)):
-            rows = [msgspec.to_builtins(line, builtin_types=(bytes,)) for line in group]
-            for row in rows:
-                row["properties"] = list(row["properties"].items())
-            writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
-            count += len(rows)
+    group = list(islice(rest, _GROUP))
+    try:
+        with pq.ParquetWriter(target, SCHEMA, compression="zstd") as writer:
+            while group:
+                rows = [msgspec.to_builtins(line, builtin_types=(bytes,)) for line in group]
+                for row in rows:
+                    row["properties"] = list(row["properties"].items())
+                writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
+                count += len(rows)
+                group = list(islice(rest, _GROUP))
+    except BaseException:
+        if target.seekable():
+            target.truncate(0)
+        raise
     return count
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -68,11 +69,34 @@ def test_the_commands(gateway: MemoryGateway, tidegate: Command, tmp_path: Path)
     done = tidegate("import", file, "--to", "127.0.0.1:1", "--timeout", "1")
     assert done.returncode == 1
     assert "nothing listens on 127.0.0.1:1" in done.stderr
+    assert "give its address with --to HOST:PORT" in done.stderr
     done = tidegate("import", "--format", "parquet", "--to", "127.0.0.1:1", text="x")
     assert done.returncode == 1
     assert "from a file only, not from a pipe" in done.stderr
     wrong = tidegate("import", "--format", "parquet", tmp_path / "x.jsonl", "--to", "127.0.0.1:1")
     assert wrong.returncode == 2
+
+
+def test_an_export_that_fails_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
+    def lines(number: int) -> Iterator[HeldLine]:
+        for n in range(number):
+            yield HeldLine(topic="T", queue_id=0, due_ms=n, msg_id="", properties={}, body=b"")
+        raise OSError("the disk")
+
+    file = tmp_path / "held.parquet"
+    with file.open("wb") as target, pytest.raises(OSError, match="the disk"):
+        write_held(lines(7_000), target)
+    assert file.stat().st_size == 0
+
+
+def test_an_older_export_outlives_a_folder_that_cannot_be_read(
+    tidegate: Command, tmp_path: Path
+) -> None:
+    file = tmp_path / "held.parquet"
+    file.write_bytes(b"an older export")
+    done = tidegate("export", "--data", tmp_path / "no-data", "--to", file)
+    assert done.returncode == 1
+    assert file.read_bytes() == b"an older export"
 
 
 def test_without_pyarrow_the_fix_is_told(

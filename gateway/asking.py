@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import rich_click as click
 
@@ -33,64 +34,81 @@ def server_options(command: Callable[..., None]) -> Callable[..., None]:
         metavar="HOST:PORT",
         callback=address,
         help="The gateway to ask. Default: 127.0.0.1:9876. Variable: TIDEGATE_SERVER.",
-    )(connection_options(asking))
+    )(connection_options("--server")(asking))
 
 
-def connection_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the flags that say how a server is asked to a command. It gets `connect`."""
+def connection_options(flag: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Adds the flags that say how a server is asked to a command, which gets `connect`.
 
-    @wraps(command)
-    def connecting(
-        *,
-        timeout: float,
-        tls: bool,
-        tls_ca: Path | None,
-        access_key: str | None,
-        secret_key: str | None,
-        **others: Any,
-    ) -> None:
-        from gateway.client import RemotingClient, tls_context
+    :param flag: the one that names the server's address.
+    """
 
-        if (access_key is None) != (secret_key is None):
-            raise click.UsageError("give --access-key and --secret-key together")
-        context = tls_context(tls_ca) if tls or tls_ca else None
-        credentials = (access_key, secret_key) if access_key and secret_key else None
+    def adding(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def connecting(
+            *,
+            timeout: float,
+            tls: bool,
+            tls_ca: Path | None,
+            access_key: str | None,
+            secret_key: str | None,
+            **others: Any,
+        ) -> None:
+            from gateway.client import RemotingClient, tls_context
 
-        def connect(host: str, port: int) -> RemotingClient:
-            return RemotingClient(host, port, timeout, context, credentials)
+            if (access_key is None) != (secret_key is None):
+                raise click.UsageError("give --access-key and --secret-key together")
+            context = tls_context(tls_ca) if tls or tls_ca else None
+            credentials = (access_key, secret_key) if access_key and secret_key else None
 
-        command(connect=connect, **others)
+            def connect(host: str, port: int) -> RemotingClient:
+                return RemotingClient(host, port, timeout, context, credentials, flag)
 
-    for option in (
-        click.option(
-            "--timeout",
-            type=click.FloatRange(0.1, 3600),
-            default=5.0,
-            metavar="SECONDS",
-            help="How long to wait for each answer. Default: 5.",
-        ),
-        click.option(
-            "--secret-key",
-            envvar="TIDEGATE_SECRET_KEY",
-            metavar="KEY",
-            help="That user's secret key. Better given as the variable TIDEGATE_SECRET_KEY: others see flags.",
-        ),
-        click.option(
-            "--access-key",
-            envvar="TIDEGATE_ACCESS_KEY",
-            metavar="NAME",
-            help="Ask as this user. Variable: TIDEGATE_ACCESS_KEY.",
-        ),
-        click.option(
-            "--tls-ca",
-            metavar="FILE",
-            type=click.Path(path_type=Path),
-            help="Use TLS, and believe only what this PEM file vouches for.",
-        ),
-        click.option("--tls", is_flag=True, help="Use TLS, and believe any certificate."),
-    ):
-        connecting = option(connecting)
-    return connecting
+            command(connect=connect, **others)
+
+        for option in _CONNECTION_FLAGS:
+            connecting = option(connecting)
+        return connecting
+
+    return adding
+
+
+def _seconds(ctx: click.Context, param: click.Parameter, value: float) -> float:
+    # No range leaves it out, as it compares with nothing.
+    if math.isnan(value):
+        raise click.BadParameter(f"{value} is not a number of seconds")
+    return value
+
+
+_CONNECTION_FLAGS: Final = (
+    click.option(
+        "--timeout",
+        type=click.FloatRange(0.1, 3600),
+        default=5.0,
+        metavar="SECONDS",
+        callback=_seconds,
+        help="How long to wait for each answer. Default: 5.",
+    ),
+    click.option(
+        "--secret-key",
+        envvar="TIDEGATE_SECRET_KEY",
+        metavar="KEY",
+        help="That user's secret key. Better given as the variable TIDEGATE_SECRET_KEY: others see flags.",
+    ),
+    click.option(
+        "--access-key",
+        envvar="TIDEGATE_ACCESS_KEY",
+        metavar="NAME",
+        help="Ask as this user. Variable: TIDEGATE_ACCESS_KEY.",
+    ),
+    click.option(
+        "--tls-ca",
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        help="Use TLS, and believe only what this PEM file vouches for.",
+    ),
+    click.option("--tls", is_flag=True, help="Use TLS, and believe any certificate."),
+)
 
 
 def address(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, int]:

@@ -9,7 +9,7 @@ from typing import Any
 import rich_click as click
 
 from gateway.asking import moment
-from gateway.data_folder import data_option
+from gateway.data_folder import data_option, tell
 
 
 @click.command()
@@ -52,6 +52,7 @@ def audit(
         raise click.ClickException(
             f"{data} is not a data folder: it has neither {FILE} nor {DATA_FILE}"
         )
+    shown = 0
     for line in read_lines(data):
         at_ms = _epoch_ms(str(line.get("at", "")))
         if (begin is not None and at_ms < begin) or (end is not None and at_ms >= end):
@@ -64,6 +65,7 @@ def audit(
             continue
         if action is not None and line.get("action") != action:
             continue
+        shown += 1
         if as_json:
             click.echo(msgspec.json.encode(line).decode())
             continue
@@ -75,6 +77,8 @@ def audit(
         name = line.get("who") or "-"
         text = f"{show_moment(at_ms)}  {name} {line.get('from')}  {line.get('action')}  {rest}"
         click.echo(printable(text))
+    if not shown:
+        tell("no line matches")
 
 
 def _host(line: dict[str, Any]) -> str:

@@ -140,6 +140,8 @@ def capture(
     from recording.running import run
     from recording.writer import CaptureWriter, Rotation
 
+    if server == listen and listen[1]:
+        raise click.UsageError("--to is --listen: the proxy would pass on to itself without end")
     rotation = Rotation(file_size, file_time.total_seconds(), keep)
     writer = CaptureWriter(out, rotation, least_free=least_free)
     try:

@@ -210,7 +210,7 @@ _to_server = click.option(
 @click.argument("source", type=click.File("rb"), default="-", metavar="FILE")
 @_format
 @_to_server
-@connection_options
+@connection_options("--to")
 def import_(connect: Connect, source: IO[bytes], form: str | None, server: tuple[str, int]) -> None:
     """Send exported messages to a gateway, or to a RocketMQ cluster, with their times.
 
@@ -266,14 +266,14 @@ def import_(connect: Connect, source: IO[bytes], form: str | None, server: tuple
 @click.command()
 @data_option
 @_to_server
-@connection_options
+@connection_options("--to")
 def drain(connect: Connect, data: Path, server: tuple[str, int]) -> None:
     """Hand everything that has not fired to another gateway, or to a RocketMQ cluster, and end it here.
 
     No gateway may be serving from the folder. What the other side has acknowledged is aborted in the
     folder, so that it is delivered by one of the two; what it refuses stays, and is a line on
-    standard output. The status is 4 when anything stays. A drain that was cut short can be repeated;
-    a RocketMQ broker then gets the last few messages twice.
+    standard output, and the status is 4 then. Recurring messages stay as well. A drain that was cut
+    short can be repeated; a RocketMQ broker then gets the last few messages twice.
 
     \b
     Example:
@@ -307,7 +307,8 @@ def drain(connect: Connect, data: Path, server: tuple[str, int]) -> None:
         tell(f"{sent:,} handed over, {stay:,} refused")
         if recurring:
             tell(
-                f"{recurring:,} recurring messages stay, as no other broker has such: docs/recurring.md"
+                f"{recurring:,} recurring messages stay: RocketMQ has none; "
+                "'tidegate recurring list' and 'import' take them to another gateway"
             )
     if stay:
         sys.exit(FAULTY)

@@ -7,6 +7,7 @@ imported.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -41,6 +42,8 @@ _JOBS: Final = {
     "jobs": "Run several of these in one Spark session.",
 }
 _FAILED: Final = 1
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What writing to standard output, or to an open file, fails with when its disk is full."""
 
 
 class SettingsCommand(RichCommand):
@@ -340,13 +343,17 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
     except BrokenPipeError:
-        # The reader of a pipe, such as `head`, has seen enough; what is left must not be flushed.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of a pipe, such as `head`, has seen enough.
+        _leave_unwritten()
         sys.exit(_FAILED)
     except OSError as error:
-        if error.filename is None:
+        if error.filename is not None:
+            _complain(f"cannot use {error.filename}: {error.strerror}", "tidegate")
+        elif error.errno in _NO_ROOM:
+            _complain(f"cannot write what was asked for: {error.strerror}", "tidegate")
+            _leave_unwritten()
+        else:
             raise
-        _complain(f"cannot use {error.filename}: {error.strerror}", "tidegate")
         sys.exit(_FAILED)
     except Exception as error:
         from gateway.client import ClientError, RefusalError
@@ -356,6 +363,11 @@ def main() -> None:
             raise
         _complain(str(error), "tidegate")
         sys.exit(_FAILED)
+
+
+def _leave_unwritten() -> None:
+    """Has what is left for standard output not flushed at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(message: str, command: str) -> None:

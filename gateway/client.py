@@ -50,7 +50,7 @@ class RemotingClient:
     It is opened by `with` or by a question that finds it closed, and closed by an error.
     `timeout` is how long, in seconds, connecting and each whole answer may take. `tls` makes it
     use TLS, see `tls_context`. With `credentials`, a user's access key and secret key, questions
-    are signed.
+    are signed. `flag` is the one that a person names the address by.
     """
 
     def __init__(
@@ -60,11 +60,13 @@ class RemotingClient:
         timeout: float = 5.0,
         tls: ssl.SSLContext | None = None,
         credentials: tuple[str, str] | None = None,
+        flag: str = "--server",
     ) -> None:
         self._address = (host, port)
         self._timeout = timeout
         self._tls = tls
         self._credentials = credentials
+        self._flag = flag
         self._socket: socket.socket | None = None
         self._frames = FrameBuffer()
         self._opaques = itertools.count(1)
@@ -139,7 +141,7 @@ class RemotingClient:
             except ConnectionRefusedError:
                 raise ClientError(
                     f"nothing listens on {self._name}; start the gateway with 'tidegate serve', "
-                    "or give its address with --server HOST:PORT"
+                    f"or give its address with {self._flag} HOST:PORT"
                 ) from None
             except TimeoutError:
                 raise ClientError(

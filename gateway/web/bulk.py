@@ -252,10 +252,10 @@ class Bulk:
         )
 
     def _new_time(self, body: PreviewBody) -> NewTime | None:
-        if (body.action == "reschedule") != (body.to is not None):
-            raise ApiError(
-                HTTPStatus.BAD_REQUEST, "a new time belongs to reschedule, and only there"
-            )
+        if body.action == "reschedule" and body.to is None:
+            raise ApiError(HTTPStatus.BAD_REQUEST, "name the new time in to, by either at or shift")
+        if body.action != "reschedule" and body.to is not None:
+            raise ApiError(HTTPStatus.BAD_REQUEST, "a new time, to, belongs to reschedule alone")
         return body.to.read(self._broker.clock) if body.to is not None else None
 
     async def _count(self, asker: Asker, wanted: Wanted) -> tuple[int, bool]:

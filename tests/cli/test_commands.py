@@ -101,6 +101,20 @@ class TestHelp:
         assert done.stdout.decode().splitlines()[-1] == "[]"
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+@pytest.mark.parametrize("arguments", [["version"], ["config", "--json"], ["--help"]])
+def test_a_full_disk_behind_standard_output_is_one_line_and_status_1(arguments: list[str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "gateway.cli", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    told = b"tidegate: cannot write what was asked for: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, told)
+
+
 class TestMisuse:
     @pytest.mark.parametrize(
         ("arguments", "words"),
@@ -108,6 +122,10 @@ class TestMisuse:
             (["pendng"], "Did you mean 'pending'?"),
             (["pending", "--topics", "x"], "No such option '--topics'"),
             (["pending", "--server", "9876"], "'9876' is not HOST:PORT"),
+            (
+                ["capture", "--listen", "127.0.0.1:9", "--to", "127.0.0.1:9", "--out", "x"],
+                "--to is --listen",
+            ),
             (["pending", "--server", "host:0"], "'host:0' is not HOST:PORT"),
             (["pending", "--from", "soon"], "'soon' is not a time; write a time such as"),
             (["pending", "--state", "held"], "'held' is not one of"),

@@ -44,6 +44,7 @@ def test_lines_are_chosen(
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [f"{line['action']} {line.get('msgId', '')}" for line in lines] == actions
+    assert done.stderr == ("" if actions else "no line matches\n")
 
 
 def test_a_folder_without_data_is_refused(tidegate: Command, tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_recurring_messages_are_said_to_stay(make_gateway: MakeGateway, tidegate
     gateway.stop()
     done = tidegate("drain", "--data", gateway.data, "--to", "127.0.0.1:1")
     assert done.returncode == 0
-    assert done.stderr.splitlines()[1].startswith("1 recurring messages stay")
+    assert done.stderr.splitlines()[1].startswith("1 recurring messages stay: ")
 
 
 @pytest.mark.live

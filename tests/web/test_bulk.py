@@ -179,15 +179,20 @@ def test_messages_of_a_paused_topic_are_among_them(held: MemoryGateway, http: Ht
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("body", "words"),
     [
-        {"action": "reschedule", "selection": {"topic": "orders"}},
-        {"action": "abort", "selection": {"topic": "orders"}, "to": {"at": "now"}},
-        {"action": "reschedule", "selection": {"topic": "orders"}, "to": {}},
+        ({"action": "reschedule", "selection": {"topic": "orders"}}, "name the new time in to"),
+        (
+            {"action": "abort", "selection": {"topic": "orders"}, "to": {"at": "now"}},
+            "belongs to reschedule alone",
+        ),
+        ({"action": "reschedule", "selection": {"topic": "orders"}, "to": {}}, "either at or"),
     ],
 )
-def test_changes_that_are_none(http: HttpClient, body: object) -> None:
-    assert http.refusal("POST", "/bulk/preview", body)["status"] == 400
+def test_changes_that_are_none(http: HttpClient, body: object, words: str) -> None:
+    refused = http.refusal("POST", "/bulk/preview", body)
+    assert refused["status"] == 400
+    assert words in refused["detail"]
 
 
 def test_redeliveries_are_not_changed_by_the_way(held: MemoryGateway, http: HttpClient) -> None:

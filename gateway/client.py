@@ -308,7 +308,10 @@ def successful(answer: Command) -> Command:
     """An answer, unless it is an error: that raises RefusalError."""
     if answer.code != ResponseCode.SUCCESS:
         remark = " ".join((answer.remark or "no reason given").split())
-        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        if (
+            answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            and "is for one broker" not in remark  # as the address that several workers share says
+        ):
             remark += "; only a Tidegate gateway can be asked this"
         raise RefusalError(f"the server refused (code {answer.code}): {remark}")
     return answer

@@ -168,6 +168,17 @@ class TestLookUp:
         ):
             look_up(client)
 
+    def test_what_workers_share_is_a_tidegate_gateway(self) -> None:
+        remark = "request type 31020 is for one broker, and this is the address that several workers share"
+        with (
+            FakeGateway(
+                lambda command: encode_response(command.opaque, 3, remark=remark)
+            ) as gateway,
+            RemotingClient(*gateway.address) as client,
+            pytest.raises(RefusalError, match=r"several workers share$"),
+        ):
+            look_up(client)
+
     @pytest.mark.parametrize("body", [{"messages": [{}]}, {}, [], {"messages": "none"}])
     def test_an_answer_of_another_shape(self, body: object) -> None:
         with (

@@ -115,6 +115,16 @@ def test_what_is_no_data_folder_stays_as_it_is(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_folder_of_several_workers_is_named_as_such(
+    gateway: MemoryGateway, tidegate: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "worker-0").symlink_to(gateway.data)
+    for command in ("fsck", "export", "audit"):
+        done = tidegate(command, "--data", tmp_path)
+        assert done.returncode == 1
+        assert f"name one of them, such as {tmp_path / 'worker-0'}" in done.stderr
+
+
 def test_drill_a_lost_disk(
     gateway: MemoryGateway, make_gateway: MakeGateway, tidegate: Command, tmp_path: Path
 ) -> None:

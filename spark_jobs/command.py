@@ -384,7 +384,11 @@ def compare(
 @click.option("--verify", multiple=True, type=_FILE, help="What verify wrote.")
 @click.option("--replay", multiple=True, type=_FILE, help="What replay wrote.")
 @click.option("--profile", multiple=True, type=_FILE, help="What profile wrote.")
-@click.option("--title", default="Replay of recorded traffic")
+@click.option(
+    "--title",
+    default="Replay of recorded traffic",
+    help="The page's title. Default: Replay of recorded traffic.",
+)
 @click.option("--out", required=True, type=_FOLDER, help="Gets report.html and report.md.")
 def report(
     compare: tuple[Path, ...],
@@ -445,8 +449,11 @@ def jobs(file: TextIO, master: str, memory: str) -> None:
 
     open_session(master, memory=memory)
     status = 0
-    for line in file:
-        arguments = shlex.split(line, comments=True)
+    for number, line in enumerate(file, 1):
+        try:
+            arguments = shlex.split(line, comments=True)
+        except ValueError as error:
+            raise JobError(f"{file.name}, line {number}: {error}") from None
         if not arguments:
             continue
         click.echo(f"tidegate {shlex.join(arguments)}")
@@ -462,7 +469,9 @@ def jobs(file: TextIO, master: str, memory: str) -> None:
 def _load(file: Path, kind: type[_Kind]) -> _Kind:
     try:
         return msgspec.json.decode(file.read_bytes(), type=kind)
-    except (OSError, msgspec.DecodeError) as error:
+    except OSError as error:
+        raise JobError(f"cannot read {file}: {error.strerror}") from error
+    except msgspec.DecodeError as error:
         raise JobError(f"{file}: {error}") from error
 
 
@@ -481,11 +490,13 @@ def main(arguments: Sequence[str]) -> None:
             1,
         )
     except click.ClickException as error:
-        _complain(error.format_message(), error.exit_code)
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "tidegate"
+        _complain(error.format_message(), error.exit_code, command)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
 
 
-def _complain(message: str, status: int) -> None:
-    click.echo(f"tidegate: {' '.join(message.split())}", err=True)
+def _complain(message: str, status: int, command: str = "tidegate") -> None:
+    click.echo(f"{command}: {' '.join(message.split())}", err=True)
     sys.exit(status)

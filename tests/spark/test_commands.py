@@ -52,7 +52,9 @@ def test_findings_become_a_report(
         (("replay", "{empty}", "--to", "here", "--out", "{empty}/r"), 2, "is not HOST:PORT"),
         (("compare", "{empty}"), 2, "--recorded and --baseline"),
         (("report", "--out", "{empty}/r"), 2, "name what to report"),
-        (("report", "--verify", "{empty}/none.json", "--out", "{empty}/r"), 1, "none.json"),
+        (("report", "--verify", "{empty}/none.json", "--out", "{empty}/r"), 1, "cannot read"),
+        (("jobs", "{empty}/open.quote"), 1, "open.quote, line 2: No closing quotation"),
+        (("replay", "{empty}"), 2, "tidegate replay: Missing option '--to'"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(
@@ -63,6 +65,7 @@ def test_what_cannot_be_done_is_one_line(
     status: int,
     said: str,
 ) -> None:
+    (tmp_path / "open.quote").write_text("# jobs\nprofile 'tables\n")
     assert status_of(*(part.format(empty=tmp_path) for part in arguments)) == status
     [line] = capsys.readouterr().err.splitlines()
     assert said in line

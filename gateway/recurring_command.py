@@ -256,6 +256,8 @@ def import_(connection: RemotingClient, source: Path, as_json: bool) -> None:
     failed = 0
     with connection, source.open("rb") as lines:
         for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
             try:
                 one = msgspec.json.decode(line, type=RecurringMessage)
                 done = restore_recurring(connection, one)

@@ -113,9 +113,10 @@ def test_the_command_line(recurring: Recurring, topic: str, tmp_path: Path) -> N
     (again,) = recurring("list", "--topic", topic, "--full", "--json").told()
     assert {**again, "setMs": 0} == {**one, "setMs": 0}
     recurring("delete", *place).ok()
-    file.write_text('{"topic": "t"}\n')
+    file.write_text('\n{"topic": "t"}\n\n')
     failed = recurring("import", str(file))
     assert (failed.status, failed.out) == (4, "")
+    assert failed.err.startswith("line 2: ")
     assert "1 could not be set" in failed.err
 
 

@@ -53,8 +53,11 @@ LEAPS = 500
 LEAPS_WEIGH = 1_000
 """Timers that could be looked at meanwhile."""
 
-SPANS_READ_AHEAD = 16
-"""Rows of `held` whose timers are sought together."""
+PLACES_READ_AHEAD = 32
+"""Places of `timers` that are sought together: about where the next messages of a topic are."""
+
+PLACES_OF_SPAN = 8
+"""Of them in the span of one row of `held`, at most: the timers of all topics there may fill several pages."""
 
 
 class State(Enum):
@@ -288,13 +291,12 @@ def _timers_of(
         return
     behind = name + pack_u64(-(-end_ms // HELD_SPAN_MS))
     rows = takewhile(lambda row: row[0][:-8] == name and row[0] < behind, held)
-    while some := list(islice(rows, SPANS_READ_AHEAD)):
-        spans = [(int.from_bytes(row[-8:]), int.from_bytes(value)) for row, value in some]
-        begins = [pack_u64(span * HELD_SPAN_MS) + name for span, _ in spans]
-        store.environment.ahead.touch(txn, Rows(store.tables.timers, begins))
-        for begin, (span, count) in zip(begins, spans, strict=True):
+    while spans := _next_spans(rows):
+        places = [pack_u64(ms) + name for one in spans for ms in _places(*one)]
+        store.environment.ahead.touch(txn, Rows(store.tables.timers, places))
+        for span, count in spans:
             last = min(end, pack_u64((span + 1) * HELD_SPAN_MS))
-            timers.set_range(max(start, begin))
+            timers.set_range(max(start, pack_u64(span * HELD_SPAN_MS) + name))
             left = count
             while left:
                 if seek_topic(timers, name, last, LEAPS):
@@ -305,6 +307,26 @@ def _timers_of(
                     yield timers.key(), b""
                 else:
                     break
+
+
+def _next_spans(rows: Iterator[tuple[bytes, bytes]]) -> list[tuple[int, int]]:
+    """The next spans of a topic's rows of `held`, each with how many timers are there, that have about
+    `PLACES_READ_AHEAD` places."""
+    spans = []
+    places = 0
+    for key, value in rows:
+        span, count = int.from_bytes(key[-8:]), int.from_bytes(value)
+        spans.append((span, count))
+        places += len(_places(span, count))
+        if places >= PLACES_READ_AHEAD:
+            break
+    return spans
+
+
+def _places(span: int, count: int) -> list[int]:
+    """The times, evenly spread over a span, about which so many timers of it are sought together."""
+    places = min(count, PLACES_OF_SPAN)
+    return [HELD_SPAN_MS * (places * span + place) // places for place in range(places)]
 
 
 def _find(store: Store, txn: Reader, numbers: Iterable[bytes]) -> Iterator[Found]:

@@ -22,7 +22,7 @@ from storage import (
 )
 from storage.inbox import READ_AT_ONCE
 from storage.keys import HELD_SPAN_MS
-from storage.lookup import SPANS_READ_AHEAD
+from storage.lookup import PLACES_OF_SPAN, PLACES_READ_AHEAD
 from storage.read_ahead import FEW, THREADS, ReadAhead, Rows
 from tests.storage.faults import no_more_threads
 from tests.storage.folder import Folder
@@ -161,16 +161,28 @@ def test_messages_that_retention_removes(disk: Disk, store: Store) -> None:
     assert all(store.reader().stat(table)["entries"] == 0 for table in disk.read)
 
 
-@pytest.mark.parametrize("spans", [FEW, 2 * SPANS_READ_AHEAD])
+@pytest.mark.parametrize("spans", [FEW, 2 * PLACES_READ_AHEAD])
 def test_timers_of_a_topic_within_the_range_that_is_listed(
     spans: int, disk: Disk, folder: Folder
 ) -> None:
     store = folder.open(inbox_size=1)
-    for number in range(3 * SPANS_READ_AHEAD):
+    for number in range(3 * PLACES_READ_AHEAD):
         hold_all(store, [b"%d" % number], number * HELD_SPAN_MS + 7)
     disk.read.clear()
     page = pending_page(store, topic=TOPIC, end_ms=spans * HELD_SPAN_MS)
     assert len(page.found) == spans == disk.read[store.tables.timers]
+
+
+def test_timers_of_a_topic_that_has_many_in_a_span(disk: Disk, folder: Folder) -> None:
+    store = folder.open(inbox_size=1)
+    spans = PLACES_READ_AHEAD // PLACES_OF_SPAN
+    for span in range(spans + 1):
+        for number in range(2 * PLACES_OF_SPAN):
+            hold_all(store, [b"%d-%d" % (span, number)], span * HELD_SPAN_MS + number)
+    disk.read.clear()
+    page = pending_page(store, topic=TOPIC, limit=3)
+    assert len(page.found) == 3
+    assert disk.read[store.tables.timers] == PLACES_READ_AHEAD
 
 
 def test_a_start_after_a_crash(disk: Disk, folder: Folder) -> None:

@@ -221,7 +221,7 @@ def reschedule(
     \b
     Examples:
       tidegate reschedule --topic orders --key order-1001 --at +30m
-      tidegate reschedule --id 7F0000010A2B18B4... --at 2030-01-31T09:30
+      tidegate reschedule --id 7F0000010A2B18B4... --at +2h
       tidegate reschedule --topic orders --from now --to +1h --by +2h --dry-run
       tidegate reschedule --topic orders --tag close --by -10m --yes
     """

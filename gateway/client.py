@@ -130,7 +130,8 @@ class RemotingClient:
         connection.settimeout(remaining)
         data = connection.recv(_CHUNK)
         if not data:
-            raise ConnectionError("it said nothing")
+            hint = "; if it takes only those who use TLS, add --tls" if self._tls is None else ""
+            raise ConnectionError(f"it said nothing{hint}")
         return [decode_command(frame) for frame in self._frames.feed(data)]
 
     def _connected(self) -> socket.socket:

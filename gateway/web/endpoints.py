@@ -86,6 +86,11 @@ class Asker:
         """Where the request came from, for the audit log."""
         return self.host
 
+    @property
+    def may_everything(self) -> bool:
+        """Whether nothing is kept from them."""
+        return self.caller is None or self.caller.may_everything
+
     def may(self, actions: frozenset[Action], topic: str) -> bool:
         """Whether they may do one of these to a topic."""
         return self.caller is None or self.caller.may(actions, topic)

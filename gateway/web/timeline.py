@@ -118,7 +118,8 @@ class Timelines:
         totals = {topic: sum(counts) for topic, counts in by_topic.items()}
         ranked = sorted(totals, key=lambda topic: (-totals[topic], topic))
         rest = [by_topic[topic] for topic in ranked[MAX_TOPICS:]]
-        first_ms, last_ms = counted.due_range or (None, None)
+        # These are of all topics together.
+        first_ms, last_ms = (counted.due_range if asker.may_everything else None) or (None, None)
         return Timeline(
             begin_ms=columns.begin_ms,
             width_ms=columns.width_ms,

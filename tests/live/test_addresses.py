@@ -105,7 +105,7 @@ def test_the_command_line_over_tls(tmp_path: Path) -> None:
         assert refused.returncode == 1
         assert "is not believed" in refused.stderr
         assert "--tls-ca" in pending("--tls-ca", str(tmp_path / "none")).stderr
-        assert "closed the connection" in pending().stderr
+        assert "if it takes only those who use TLS, add --tls" in pending().stderr
 
 
 def test_tls_where_there_is_none(tmp_path: Path) -> None:

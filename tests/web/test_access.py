@@ -218,6 +218,19 @@ def test_who_may_not_read_a_topic_is_not_told_that_it_is_paused(guarded: MemoryG
     assert alice.get("/messages", topic="secrets")["paused"] == []
 
 
+def test_who_may_not_read_a_topic_is_not_told_when_its_messages_are_due(
+    guarded: MemoryGateway,
+) -> None:
+    root = SignedClient(guarded, ROOT, ROOT_KEY)
+    everything = HttpClient(guarded, Authorization=basic(ROOT, ROOT_KEY))
+    everything.post("/messages", {"topic": "secrets", "body": "x", "at": "+1h"})
+    assert everything.get("/timeline")["firstDueMs"] is not None
+    assert create_user(root, "alice").code == 0
+    alice = HttpClient(guarded, Authorization=basic("alice", "secret"))
+    seen = alice.get("/timeline")
+    assert (seen["total"], seen["firstDueMs"], seen["lastDueMs"]) == (0, None, None)
+
+
 def test_jobs_are_private(guarded: MemoryGateway) -> None:
     root = SignedClient(guarded, ROOT, ROOT_KEY)
     everything = HttpClient(guarded, Authorization=basic(ROOT, ROOT_KEY))

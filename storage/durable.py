@@ -7,7 +7,7 @@ hold; a start that finds a later one goes back to it, and the redo logs have wha
 
     durable   two places of 512 bytes, used in turn: CRC-32 of the state 4 | state 112 | CRC-32 of the size 4 | size 8
 
-The size is that of LMDB's file. Notes of earlier versions end before it.
+The size is what LMDB's file has of the state. Notes of earlier versions end before it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from storage.errors import DataFolderError, RestartNeededError
 from storage.meta_pages import (
     DATA_FILE,
     STATE_SIZE,
+    end_of,
     newest_of,
     put_back,
     read_states,
@@ -137,7 +138,8 @@ class Durable:
         os.fdatasync(self._data)
         states = read_states(self._data)
         state = states[newest_of(states)]
-        size = os.fstat(self._data).st_size.to_bytes(8)
+        # LMDB writes none of the last pages that it has freed again.
+        size = min(end_of(state), os.fstat(self._data).st_size).to_bytes(8)
         place = _PLACE * (transaction_of(state) & 1)
         os.pwrite(self._note, _summed(state) + _summed(size), place)
         os.fdatasync(self._note)

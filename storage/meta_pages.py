@@ -52,6 +52,12 @@ def last_page_of(state: bytes) -> int:
     return number
 
 
+def end_of(state: bytes) -> int:
+    """Bytes of a file up to the end of that page."""
+    page_size: int = _PAGE_SIZE.unpack_from(state)[0]
+    return (last_page_of(state) + 1) * page_size
+
+
 def transaction_of(state: bytes) -> int:
     """The number of the transaction that made a state."""
     number: int = _LAST_PAGE_AND_TRANSACTION.unpack_from(state, STATE_SIZE - 16)[1]

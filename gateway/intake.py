@@ -278,9 +278,8 @@ class Intake:
             added = f"{added}{names.UNIQ_KEY}\x01{message_id}\x02"
         properties += added
         debounced = None
-        # A half that nobody decided about need not have been held against this: it can be of a group's topic.
-        exempt = topic.is_of_group or topic.name == CHECKED_OUT_TOPIC
-        if names.DEBOUNCE in values and not exempt:
+        if names.DEBOUNCE in values and not topic.is_of_group and topic.name != CHECKED_OUT_TOPIC:
+            # What nobody decided about comes to that topic from a group's as well, where anything is taken.
             debounced = _debounced(values)
         encoded = properties.encode()
         return _Prepared(topic, message, message_id, properties, encoded, due_ms, debounced)

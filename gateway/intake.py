@@ -20,6 +20,7 @@ from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode, SysFlag
 from gateway.wire.messages import (
     MAX_PROPERTIES,
+    Message,
     decode_message,
     encode_message,
     java_hash,
@@ -428,9 +429,19 @@ def _lasting(prepared: list[_Prepared]) -> list[_Prepared]:
     return lasting
 
 
-def retries_after(reconsume_times: int) -> int:
-    """How often a message has been retried when it is once more; its sender may have said any number."""
-    return min(reconsume_times + 1, MOST_RETRIES)
+def retried(message: Message, queue_id: int, properties: str) -> NewMessage:
+    """A message as it comes in once more, for those who did not consume it."""
+    return NewMessage(
+        queue_id,
+        message.flag,
+        message.sys_flag,
+        message.born_ms,
+        message.born_host,
+        # Its sender may have said any number.
+        min(message.reconsume_times + 1, MOST_RETRIES),
+        message.body,
+        properties,
+    )
 
 
 def terms_of(record: bytes) -> Terms:

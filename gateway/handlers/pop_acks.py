@@ -10,7 +10,7 @@ from twisted.logger import Logger
 from gateway.broker import Broker
 from gateway.delays import REQUESTS
 from gateway.handlers.ordered_pops import OrderedPops
-from gateway.intake import NewMessage, retries_after
+from gateway.intake import NewMessage, retried
 from gateway.pop_orders import ORDERED_QUEUE, Place
 from gateway.pop_queues import LONGEST_INVISIBLE_MS
 from gateway.router import Call, Peer, RequestError
@@ -187,24 +187,15 @@ class PopAcks:
         if page.messages[0].offset != pop.offset:
             return
         message = decode_message(page.messages[0].record)
-        retried = name.startswith(RETRY_PREFIX)
-        back_in = name if retried else retry_topic(name, group.group_name)
+        came_back = name.startswith(RETRY_PREFIX)
+        back_in = name if came_back else retry_topic(name, group.group_name)
         origin = name.removeprefix(retry_topic("", group.group_name))
         dead = message.reconsume_times >= group.retry_max_times
         properties = remove(message.properties, REWRITTEN)
         if find(properties, names.FIRST_POP_TIME) is None:
             properties += f"{names.FIRST_POP_TIME}\x01{due.popped_ms}\x02"
         properties += f"{names.ORIGIN_GROUP}\x01{group.group_name}\x02"
-        again = NewMessage(
-            0,
-            message.flag,
-            message.sys_flag,
-            message.born_ms,
-            message.born_host,
-            retries_after(message.reconsume_times),
-            message.body,
-            properties,
-        )
+        again = retried(message, 0, properties)
         try:
             if dead or not self._comes_back(back_in, again):
                 self._bury(group.group_name, origin, again)

@@ -8,7 +8,7 @@ from gateway.broker import Broker
 from gateway.config import Config
 from gateway.delays import REQUESTS
 from gateway.handlers.timer_orders import TimerOrders, is_order
-from gateway.intake import REGION, Accepted, NewMessage, retries_after, too_long
+from gateway.intake import REGION, Accepted, NewMessage, retried, too_long
 from gateway.recurring_orders import RECURRING_REQUESTS, asks_to_recur, name_of, read_order
 from gateway.router import Call, RequestError
 from gateway.topics import (
@@ -373,19 +373,8 @@ class Sending:
         # The group may have been given more retry queues than its topic was made with.
         queues = max(1, min(group.retry_queue_nums, topic.settings.read_queue_nums))
         queue_id = random.randrange(queues) if topic.is_retry else 0
-        self._intake.accept(
-            topic,
-            NewMessage(
-                queue_id,
-                message.flag,
-                message.sys_flag,
-                message.born_ms,
-                message.born_host,
-                retries_after(message.reconsume_times),
-                message.body,
-                self._retry_properties(message, level),
-            ),
-        )
+        properties = self._retry_properties(message, level)
+        self._intake.accept(topic, retried(message, queue_id, properties))
         self._broker.stats.sent_back(message.topic, group.group_name)
         self._committer.answer(call, call.encode())
 

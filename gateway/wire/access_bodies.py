@@ -58,7 +58,7 @@ def parse_user(body: bytes) -> UserInfo:
     """
     try:
         return read_json(body, UserInfo)
-    except (DialectError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except DialectError as error:
         raise BodyError(f"the body cannot be read: {error}") from error
 
 
@@ -71,7 +71,7 @@ def parse_acl(body: bytes) -> AclInfo:
         raise BodyError("The body of acl is null")
     try:
         acl = read_json(body, AclInfo)
-    except (DialectError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except DialectError as error:
         raise BodyError(f"the body cannot be read: {error}") from error
     if not acl.policies:
         raise BodyError("The body of acl is null")

@@ -67,7 +67,7 @@ def parse_consume_mode(body: bytes) -> ConsumeMode:
     """
     try:
         return read_json(body, ConsumeMode)
-    except (DialectError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except DialectError as error:
         raise BodyError(f"the body cannot be read: {error}") from error
 
 
@@ -256,7 +256,7 @@ def _parse_list(body: bytes, name: str, kind: type[_Item]) -> list[_Item]:
         items = read_json(body, dict[str, Any])[name]
         kept = [{key: part for key, part in item.items() if part is not None} for item in items]
         return [msgspec.convert(item, kind, strict=False) for item in kept]
-    except (DialectError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (DialectError, msgspec.ValidationError) as error:
         raise BodyError(f"the body cannot be read: {error}") from error
     except (TypeError, KeyError, AttributeError) as error:
         raise BodyError(f"the body has no {name}, a list of objects") from error

@@ -29,20 +29,24 @@ _encode = msgspec.json.Encoder().encode
 
 
 class DialectError(ValueError):
-    """Text that is JSON in no dialect known here."""
+    """Text that is JSON in no dialect known here, or not of the type that is due."""
 
 
 def read_json(text: bytes, kind: type[_Value], *, strict: bool = True) -> _Value:
     """Read a value of a type, from plain JSON or this dialect of it.
 
     :param strict: whether a number in quotes is no number.
-    :raises DialectError: as from `to_json`.
-    :raises msgspec.DecodeError: when it is none; and UnicodeDecodeError.
+    :raises DialectError: when it is none.
     """
+    decode = msgspec.json.Decoder(kind, strict=strict).decode
     try:
-        return msgspec.json.decode(text, type=kind, strict=strict)
+        return decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return msgspec.json.decode(to_json(text), type=kind, strict=strict)
+        pass
+    try:
+        return decode(to_json(text))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DialectError(str(error)) from error
 
 
 def to_json(text: bytes) -> bytes:

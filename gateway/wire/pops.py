@@ -187,5 +187,5 @@ def encode_assignments(queues: Iterable[MessageQueue] | None, mode: str) -> byte
 def _parse(body: bytes, kind: type[_Body]) -> _Body:
     try:
         return read_json(body, kind, strict=False)
-    except (DialectError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except DialectError as error:
         raise BodyError(f"the body is no {kind.__name__.strip('_')}: {error}") from error

@@ -29,6 +29,7 @@ from storage.meta_pages import (
     DATA_FILE,
     STATE_SIZE,
     end_of,
+    file_size,
     newest_of,
     put_back,
     read_states,
@@ -159,7 +160,7 @@ def check_file(folder: Path) -> None:
     if not noted.state:
         return
     file = folder / DATA_FILE
-    size = file.stat().st_size if file.exists() else 0
+    size = file_size(folder)
     if not size:
         raise DataFolderError(
             f"{file} is {'empty' if file.exists() else 'missing'}, but the folder has held messages: put it back, or "

@@ -26,7 +26,7 @@ from storage.errors import (
     StorageFullError,
     cannot_use,
 )
-from storage.meta_pages import DATA_FILE
+from storage.meta_pages import DATA_FILE, file_size
 from storage.read_ahead import ReadAhead, Rows
 from storage.reader import Reader
 from storage.redo_log import MAX_LOG, STAMP, RedoLog, has_records, new_stamp
@@ -96,14 +96,14 @@ class Environment:
                 if (ahead := transaction_ahead(path)) is not None:
                     _refuse_readers(path, ahead)
                     go_back(path)
-                map_size = max(map_size, _file_size(path))
+                map_size = max(map_size, file_size(path))
                 with closing(_open(path, map_size)) as environment:
                     # The disk has these changes before any other: nobody could go back to an empty file.
                     _check_version(environment, path)
                     open_tables(environment)
                 self.durable = Durable(path)
                 opened.callback(self.durable.close)
-                self.lmdb = _open(path, max(map_size, _file_size(path)), sync=False)
+                self.lmdb = _open(path, max(map_size, file_size(path)), sync=False)
                 opened.callback(self.lmdb.close)
                 self.tables = open_tables(self.lmdb, create=False)
                 self.ahead = ReadAhead(self.lmdb)
@@ -328,13 +328,6 @@ def _refuse_readers(path: Path, transaction: int) -> None:
                     f"the data folder {path} is being copied by process {process} in a state that may not be on the "
                     "disk: wait until that is done, or stop it"
                 )
-
-
-def _file_size(path: Path) -> int:
-    try:
-        return (path / DATA_FILE).stat().st_size
-    except FileNotFoundError:
-        return 0
 
 
 def _check_version(environment: lmdb.Environment, path: Path) -> None:

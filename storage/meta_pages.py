@@ -26,6 +26,14 @@ _LAST_PAGE_AND_TRANSACTION: Final = Struct("=QQ")
 _HEADER_SIZE: Final = 16
 
 
+def file_size(folder: Path) -> int:
+    """Bytes of a data folder's file; 0 where there is none."""
+    try:
+        return (folder / DATA_FILE).stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
 def read_states(file: int) -> list[bytes]:
     """The states that both meta pages of an open file speak of, page 0 first; none where the file is too short."""
     begin = os.pread(file, _STATE_AT + _PAGE_SIZE.size, 0)

@@ -44,7 +44,7 @@ from storage.progress import Progress
 from storage.queues import Page, Queue, offset_at, open_queue, read_page, row_at
 from storage.read_ahead import Rows
 from storage.reader import Reader
-from storage.records import pack, unpack
+from storage.records import pack, read_record, unpack
 from storage.timers import earlier
 
 P = ParamSpec("P")
@@ -564,11 +564,8 @@ class Store:
 
         :param number: its sequence, packed.
         """
-        stored = self._txn.get(number, db=self.tables.messages)
-        if stored is None:
-            return None
-        record = unpack(stored)
-        if record is None:
+        record = read_record(self._txn, self.tables, number)
+        if record is None and self._txn.get(number, db=self.tables.messages) is not None:
             self.damaged.add(number)
         return record
 

@@ -36,17 +36,17 @@ from storage.reader import Reader
 from storage.records import unpack
 from storage.timers import earlier
 
-INBOX_SIZE = 32_000
-"""Timers that gather before they begin to move on; at most twice as many are here, some 20 MB.
-Finding them again at start takes some 10 us each."""
+INBOX_SIZE = 64_000
+"""Timers that are here at most, with a batch's and `MOVED_AT_ONCE` more: some 20 MB. Finding them again at start takes
+some 10 us each."""
 
 MOVED_AT_ONCE = 250
-"""Timers that move on together, 1 to 2 ms of work; more when a batch accepts and fires more. With
-fewer each would cost more, as fewer neighbours share a row of `held`."""
+"""Timers that move on together, 1 to 2 ms of work; more when a batch accepts more. With fewer each would cost more, as
+fewer neighbours share a row of `held`."""
 
-CHANGES_PER_TIMER = 4
-"""Messages accepted and fired, for each timer of the inbox's size, after which the timers move on
-although few have gathered: `recover` looks at so many messages."""
+CHANGES_PER_TIMER = 2
+"""Messages accepted and fired, for each timer of the inbox's size, until all that were here before have moved on, even
+where there is room for them: `recover` looks at so many messages, and as many again."""
 
 MAX_ORDERED = 32
 """Topics whose timers are kept in order, for those who list them; the first of them is dropped for another one."""
@@ -177,7 +177,7 @@ class Inbox:
         self._firsts: list[bytes] = []
         self._lowest = _NO_SEQUENCE
         self._changes = 0
-        self._owed = 0
+        self._most_changes = size * CHANGES_PER_TIMER
         self._added: set[bytes] = set()
         self._taken: dict[bytes, bytes] = {}
         # What somebody has listed lately: a topic's timers, or with None those of all.
@@ -204,18 +204,15 @@ class Inbox:
             self._drop_first(timer_topic(key), key)
         return value
 
-    def take_latest(self, changes: int) -> list[tuple[bytes, bytes]]:
-        """Remove the timers whose turn has come to move into the table, in the order of keys.
-
-        :param changes: messages that the batch accepted and fired: as many move on, so that those
-            that gather meanwhile find the inbox empty.
-        """
+    def take_latest(self) -> list[tuple[bytes, bytes]]:
+        """Remove the timers whose turn has come to move into the table, in the order of keys: those for which there is
+        no room, of the generation that is to move on."""
         if self._moving.has_moved:
             return []
-        self._owed += changes
-        rest = self._owed % min(MOVED_AT_ONCE, self._size)
-        count, self._owed = self._owed - rest, rest
-        if not count:
+        room = min(self._size, self._most_changes - self._changes)
+        over = len(self._rows) - room
+        count = over - over % min(MOVED_AT_ONCE, self._size or 1)
+        if count <= 0:
             return []
         latest = self._moving.latest(count)
         if self._moving.has_moved:
@@ -251,7 +248,7 @@ class Inbox:
         if not self._moving.has_moved:
             return False
         gathered = self._gathered + len(self._added)
-        return gathered >= self._size or self._changes >= self._size * CHANGES_PER_TIMER
+        return gathered >= self._size or self._changes >= self._most_changes
 
     def ripen(self) -> bytes | None:
         """Let all that are here move on, the latest first.
@@ -263,7 +260,7 @@ class Inbox:
         self._firsts = [heap[0] for heap in self._moving.heaps.values()]
         heapify(self._firsts)
         lowest, self._lowest = self._lowest, _NO_SEQUENCE
-        self._gathered = self._changes = self._owed = 0
+        self._gathered = self._changes = 0
         return lowest if self._rows else None
 
     # -- reading, with the changes of the batch

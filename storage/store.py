@@ -486,7 +486,7 @@ class Store:
         if self.inbox.is_ripe:
             mark = self.inbox.ripen() or pack_u64(self._next_sequence)
             txn.put(MARK, mark, db=self.tables.meta)
-        moved = self.inbox.take_latest(self._changes)
+        moved = self.inbox.take_latest()
         self.environment.ahead.touch(txn, Rows(self.tables.timers, [key for key, _ in moved]))
         for key, value in moved:
             due_ms, topic, _, _ = split_timer_key(key)

@@ -29,7 +29,7 @@ class Folder:
     ) -> Store:
         """Open the folder, closing it first where it is open.
 
-        :param inbox_size: 1 has every commit put its timers into `timers`.
+        :param inbox_size: 0 has every commit put its timers into `timers`.
         """
         self.close()
         self.store = Store(self.path, terms_of, sync=sync, map_size=map_size, inbox_size=inbox_size)

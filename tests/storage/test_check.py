@@ -311,7 +311,7 @@ FAULTS: dict[str, tuple[Plant, str]] = {
 @pytest.fixture
 def sound(tmp_path: Path) -> Store:
     """A message in each state, and a queue that retention emptied. Not checked after the test."""
-    store = Folder(tmp_path / "data").open(inbox_size=1)
+    store = Folder(tmp_path / "data").open(inbox_size=0)
     send(store, Sample(b"sent", keys=(b"k",)))
     hold(store, Sample(b"fired", keys=(b"k",)), 1_000)
     hold(store, Sample(b"pending", keys=(b"k",)), 2_000)

@@ -50,25 +50,45 @@ def test_a_timer_that_fires_soon_never_enters_the_table(folder: Folder) -> None:
     folder.check()
 
 
-def test_timers_move_on_in_steps_the_latest_first(folder: Folder) -> None:
+def test_what_there_is_no_room_for_moves_on_in_steps_the_latest_first(folder: Folder) -> None:
     count = 3 * MOVED_AT_ONCE
     store = folder.open(inbox_size=count)
     dues = list(range(1, count + 1))
     random.Random(1).shuffle(dues)
-    for number, due_ms in enumerate(dues):
-        if number in (MOVED_AT_ONCE, 2 * MOVED_AT_ONCE):
-            store.commit()
+    for due_ms in dues:
         hold(store, Sample(b"%d" % due_ms), due_ms)
-    assert in_table(store) == 0
-    for step in range(1, 4):
         store.commit()
+    for step in range(1, 4):
+        for number in range(MOVED_AT_ONCE):
+            assert in_table(store) == (step - 1) * MOVED_AT_ONCE
+            dues.append(number % 10 * count + step)
+            hold(store, Sample(b"%d" % dues[-1]), dues[-1])
+            store.commit()
         assert in_table(store) == step * MOVED_AT_ONCE
+        assert len(store.inbox) == count
+        in_memory = {int.from_bytes(key[:8]) for key, _ in store.inbox.rows()}
+        assert in_memory.issuperset(range(1, (3 - step) * MOVED_AT_ONCE + 1))
         assert find_faults(store) == []
-        for _ in range(MOVED_AT_ONCE):
-            send(store, Sample(b"now"))
     assert [int(one) for one in pending_ids(store)] == sorted(dues)
-    assert fire(store, FOREVER_MS) == count
-    assert [int(one) for one in ids_in(store) if one != b"now"] == sorted(dues)
+    assert fire(store, FOREVER_MS) == 2 * count
+    assert [int(one) for one in ids_in(store)] == sorted(dues)
+    folder.check()
+
+
+def test_where_there_is_room_only_those_move_on_that_wait_long(folder: Folder) -> None:
+    """As many fire as come in: those that fire soon never enter the table, and the mark goes on all the same."""
+    size = 4 * MOVED_AT_ONCE
+    store = folder.open(inbox_size=size)
+    hold(store, Sample(b"late"), FOREVER_MS - 1)
+    for now_ms in range(8 * size):
+        hold(store, Sample(b"%d" % now_ms), now_ms + 100)
+        fire(store, now_ms)
+        store.commit()
+        assert len(store.inbox) <= 102
+    assert in_table(store) == 1
+    txn = store.settled_reader()
+    mark = int.from_bytes(txn.get(MARK, db=store.tables.meta) or b"")
+    assert store.next_sequence - mark < 3 * size
     folder.check()
 
 
@@ -155,7 +175,7 @@ def test_topics_fire_in_order_while_their_timers_move_on(folder: Folder) -> None
 
 
 def test_timers_of_both_places_fire_in_one_order(folder: Folder) -> None:
-    store = folder.open(inbox_size=1)
+    store = folder.open(inbox_size=0)
     for due_ms in (2, 4, 6):
         hold(store, Sample(b"%d" % due_ms), due_ms)
     store.commit()
@@ -173,7 +193,7 @@ def test_timers_of_both_places_fire_in_one_order(folder: Folder) -> None:
 
 @pytest.mark.parametrize("moves_on", [False, True])
 def test_a_crowded_out_topic_has_its_turn_from_the_inbox(folder: Folder, moves_on: bool) -> None:
-    store = folder.open(inbox_size=1)
+    store = folder.open(inbox_size=0)
     for number in range(10):
         hold(store, Sample(b"storm %d" % number), 1_000)
     store.commit()

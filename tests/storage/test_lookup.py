@@ -275,7 +275,7 @@ class TestScan:
         monkeypatch.setattr(lookup, "LEAPS", 3)
         monkeypatch.setattr(lookup, "LEAPS_WEIGH", 7)
         monkeypatch.setattr(lookup, "MAX_TIMERS_SCANNED", 10)
-        store = folder.open(inbox_size=1)
+        store = folder.open(inbox_size=0)
         for due_ms in range(1_000, 1_100):
             for other in (b"a", b"z"):
                 hold(store, Sample(b"x", other), due_ms)

@@ -57,7 +57,7 @@ def test_readers_see_what_was_committed() -> None:
             else:
                 if inbox.is_ripe:
                     inbox.ripen()
-                inbox.take_latest(len(added))
+                inbox.take_latest()
                 inbox.commit(len(added))
             if chance.random() < 0.5:
                 check(inbox, chance)

@@ -165,7 +165,7 @@ def test_messages_that_retention_removes(disk: Disk, store: Store) -> None:
 def test_timers_of_a_topic_within_the_range_that_is_listed(
     spans: int, disk: Disk, folder: Folder
 ) -> None:
-    store = folder.open(inbox_size=1)
+    store = folder.open(inbox_size=0)
     for number in range(3 * PLACES_READ_AHEAD):
         hold_all(store, [b"%d" % number], number * HELD_SPAN_MS + 7)
     disk.read.clear()
@@ -174,7 +174,7 @@ def test_timers_of_a_topic_within_the_range_that_is_listed(
 
 
 def test_timers_of_a_topic_that_has_many_in_a_span(disk: Disk, folder: Folder) -> None:
-    store = folder.open(inbox_size=1)
+    store = folder.open(inbox_size=0)
     spans = PLACES_READ_AHEAD // PLACES_OF_SPAN
     for span in range(spans + 1):
         for number in range(2 * PLACES_OF_SPAN):

@@ -157,7 +157,7 @@ def held(store: Store) -> Held:
 def wholes(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[bytes, Held]]:
     """The file of a sound folder and what it holds: with timers in the table, and with the last ones in memory."""
     made = {}
-    for inbox_size in (1, INBOX_SIZE):
+    for inbox_size in (0, INBOX_SIZE):
         folder = Folder(tmp_path_factory.mktemp("whole") / "data")
         store = folder.open(inbox_size=inbox_size)
         fill(store)
@@ -219,7 +219,7 @@ def now_held(data: Path) -> Held:
         folder.close()
 
 
-SIZES = pytest.mark.parametrize("inbox_size", [1, INBOX_SIZE], ids=["in table", "in memory"])
+SIZES = pytest.mark.parametrize("inbox_size", [0, INBOX_SIZE], ids=["in table", "in memory"])
 TABLES = [name for name in Tables._fields if name not in SPARED]
 EACH = pytest.mark.parametrize("table", TABLES)
 ROWS = 2
@@ -382,7 +382,7 @@ def test_rows_are_written_down_as_they_were(
     wholes: dict[int, tuple[bytes, Held]], copy: Callable[[bytes], Path]
 ) -> None:
     """A record that cannot be read is in the file, whole, and its offset stays empty."""
-    file, holds = wholes[1]
+    file, holds = wholes[0]
     data = copy(file)
     number, record = next(
         row for row in rows_of(data, "messages") if terms_of(row[1]).message_id == b"new3"
@@ -405,7 +405,7 @@ def test_rows_are_written_down_as_they_were(
 def test_a_number_of_a_message_that_was_moved_is_not_used_again(
     wholes: dict[int, tuple[bytes, Held]], copy: Callable[[bytes], Path]
 ) -> None:
-    file, _ = wholes[1]
+    file, _ = wholes[0]
     data = copy(file)
     number, _ = rows_of(data, "messages")[-1]
     change_table(data, "messages", lambda txn, database: txn.put(number, b"broken", db=database))
@@ -419,7 +419,7 @@ def test_a_refused_repair_changes_nothing(
     wholes: dict[int, tuple[bytes, Held]], copy: Callable[[bytes], Path]
 ) -> None:
     """The file for what is taken out is there already."""
-    data = copy(wholes[1][0])
+    data = copy(wholes[0][0])
     delete(data, "timers", rows_of(data, "timers")[0][0])
     before = {table: rows_of(data, table) for table in TABLES}
     (data / "repairs.jsonl").write_text("of before")

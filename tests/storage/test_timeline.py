@@ -36,7 +36,7 @@ def fill(folder: Folder) -> tuple[Store, list[tuple[bytes, int]]]:
     chance = random.Random(7)
     due = [(chance.choice(TOPICS), chance.randrange(HOUR_MS, 9 * HOUR_MS)) for _ in range(300)]
     due += [(chance.choice(TOPICS), 2 * HOUR_MS + chance.randrange(200)) for _ in range(200)]
-    store = folder.open(inbox_size=1)
+    store = folder.open(inbox_size=0)
     pause_topic(store, PAUSED, 0)
     due += [(PAUSED, 100), (PAUSED, 40 * HOUR_MS)]
     for at, (topic, due_ms) in enumerate(due):
@@ -86,7 +86,7 @@ def test_what_is_due_soon(folder: Folder) -> None:
 
 
 def test_the_first_and_the_last(folder: Folder) -> None:
-    store = folder.open(inbox_size=1)
+    store = folder.open(inbox_size=0)
     assert due_range(store) is None
     hold(store, Sample(b"a"), 5_000)
     store.commit()

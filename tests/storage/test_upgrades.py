@@ -82,7 +82,7 @@ def test_wide_columns_count_it(folder: Folder, version: int) -> None:
 @pytest.mark.parametrize("version", OLDER)
 def test_it_goes_on_from_there(folder: Folder, version: int) -> None:
     unpack(folder, version)
-    store = folder.open(inbox_size=1)
+    store = folder.open(inbox_size=0)
     hold(store, Sample(b"new", ORDERS), 11 * HOUR_MS)
     store.commit()
     assert fire(store, 17 * HOUR_MS) == store.queue(ORDERS, 0).visible - 2 + (

@@ -45,8 +45,12 @@ RETENTION_STEP = 200
 """Messages removed in one commit, some 4 ms of work, so that no send waits long for it; 20 ms where what is removed is
 not in memory."""
 
-ASYNC_SYNC_SECONDS = 0.5
-"""With flush = async: how often the redo log is synced."""
+HOLD_SECONDS = 0.4
+"""With flush = async: the time after which the redo log is synced, where the disk holds no checkpoint of what is in it.
+Under load there is one sooner, and the log need not be written to the disk at all."""
+
+HOLD_CHECK_SECONDS = 0.1
+"""How often that is looked at: together half a second, which the setting promises."""
 
 
 class Housekeeping:
@@ -87,7 +91,7 @@ class Housekeeping:
         self._every(RETENTION_SECONDS, self._remove_expired)
         self._every(SAMPLE_SECONDS, self._broker.stats.sample)
         if self._broker.config.flush == "async":
-            self._every(ASYNC_SYNC_SECONDS, self._sync)
+            self._every(HOLD_CHECK_SECONDS, self._have_held)
 
     def stop(self) -> Deferred[DeferredLock]:
         """End; fires when no other thread works on the store any more."""
@@ -169,5 +173,8 @@ class Housekeeping:
         if removed >= RETENTION_STEP:
             self._reactor.callLater(RETENTION_PAUSE, self._remove_expired)
 
-    def _sync(self) -> Deferred[None]:
-        return self._syncing.run(deferToThread, self._broker.store.sync)
+    def _have_held(self) -> Deferred[None] | None:
+        store = self._broker.store
+        if store.environment.unheld_seconds() <= HOLD_SECONDS:
+            return None
+        return self._syncing.run(deferToThread, store.sync)

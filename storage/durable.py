@@ -19,7 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from errno import EAGAIN
 from pathlib import Path
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -55,6 +55,8 @@ class Durable:
     def __init__(self, folder: Path) -> None:
         self.has_failed = False
         """Whether the disk did not take what was committed: `wait` says why."""
+        self.held_at = monotonic()
+        """The disk holds what was committed until then, a time of `monotonic`."""
         self._thread = ThreadPoolExecutor(1, "durable")
         # The last ones only: not every program that makes checkpoints asks.
         self._seconds: deque[float] = deque(maxlen=1_000)
@@ -80,7 +82,7 @@ class Durable:
 
     def begin(self) -> None:
         """Have the disk hold what was committed last. Nothing more may be until it does."""
-        self._last = self._thread.submit(self._save_or_fail)
+        self._last = self._thread.submit(self._save_or_fail, monotonic())
 
     def wait(self) -> None:
         """Return when the disk holds what was committed.
@@ -126,13 +128,14 @@ class Durable:
             self._save()
             sync(folder)
 
-    def _save_or_fail(self) -> None:
+    def _save_or_fail(self, committed_at: float) -> None:
         begun = perf_counter()
         try:
             self._save()
         except OSError:
             self.has_failed = True
             raise
+        self.held_at = committed_at
         self._seconds.append(perf_counter() - begun)
 
     def _save(self) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from io import FileIO
 from pathlib import Path
+from time import monotonic
 from typing import NamedTuple
 
 import lmdb
@@ -144,6 +145,12 @@ class Environment:
             raise StorageFullError(f"LMDB's map cannot grow to {size} bytes: {error}") from error
         self._map_size = size
         self._lacking = 0
+
+    def unheld_seconds(self) -> float:
+        """For how long, at most, the disk has not held something that was committed without `sync`; 0 where it holds
+        all."""
+        held_at = max(self.durable.held_at, self.log.held_at)
+        return monotonic() - held_at if self.log.written_at > held_at else 0.0
 
     def room(self) -> int:
         """How many bytes batches may have before the map must grow."""

@@ -33,6 +33,11 @@ which the transaction holds in memory until then."""
 CHECKPOINT_SECONDS: Final = 1.0
 """Time after the first batch since the last one. Other processes see what the last checkpoint left."""
 
+EARLY_SECONDS: Final = 0.25
+EARLY_BYTES: Final = 1 << 17
+"""Without `sync`, the time after which one is due that has so many bytes of the log before it: the disk then holds what
+was committed without holding the log, which would be more to write."""
+
 RETRY_SECONDS: Final = 5.0
 """Time until a checkpoint that failed is tried again: it costs doing all batches again."""
 
@@ -182,11 +187,12 @@ class LoggedTransaction:
             return True
         if not self._rows:
             return False
-        now = monotonic()
+        now, size = monotonic(), self._log.size
+        is_early = not self._log.syncs and size >= EARLY_BYTES
         is_time = now >= self._not_before and (
-            self._log.size >= CHECKPOINT_BYTES
+            size >= CHECKPOINT_BYTES
             or self._rows >= CHECKPOINT_ROWS
-            or now - self._since >= CHECKPOINT_SECONDS
+            or now - self._since >= (EARLY_SECONDS if is_early else CHECKPOINT_SECONDS)
         )
         return is_time and (not durable.is_busy or self._rows >= MOST_ROWS)
 

@@ -21,6 +21,7 @@ from contextlib import ExitStack, suppress
 from errno import EIO, ENOSPC
 from pathlib import Path
 from struct import Struct
+from time import monotonic
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -71,7 +72,10 @@ class RedoLog:
     """
 
     def __init__(self, folder: Path, *, sync: bool) -> None:
-        self._sync = sync
+        self.syncs = sync
+        self.written_at = self.held_at = 0.0
+        """When the last record was written that `append` did not sync, and until when the disk holds those, by `sync`:
+        times of `monotonic`."""
         self._stamp = b""
         self._current = 0
         self._follows: dict[str, list[Row]] = {}
@@ -151,8 +155,10 @@ class RedoLog:
             return False
         try:
             file.write(head + packed, self.size)
-            if self._sync:
+            if self.syncs:
                 file.sync()
+            else:
+                self.written_at = monotonic()
         except OSError:
             with suppress(OSError):
                 file.write(bytes(_HEADER.size), self.size)
@@ -164,9 +170,10 @@ class RedoLog:
     def sync(self) -> None:
         """Have the disk hold all records. Another thread may call it."""
         # What was written after a checkpoint counts only with all that was written before it.
-        current = self._current
+        begun, current = monotonic(), self._current
         self._files[1 - current].sync()
         self._files[current].sync()
+        self.held_at = begun
 
     def close(self) -> None:
         """Close the files."""

@@ -643,7 +643,8 @@ class Store:
         return self.environment.log.has_gap
 
     def sync(self) -> None:
-        """Have the disk hold what was committed without `sync`. Another thread may call it."""
+        """Have the disk hold what was committed without `sync`, where no checkpoint does: see
+        `Environment.unheld_seconds`. Another thread may call it."""
         self.environment.log.sync()
 
     def close(self) -> None:

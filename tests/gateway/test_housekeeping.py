@@ -8,8 +8,10 @@ from typing import Any
 
 import lmdb
 import pytest
+from twisted.internet.defer import maybeDeferred
 from twisted.logger import LogEvent, globalLogPublisher
 
+from gateway import housekeeping
 from gateway.wire.codes import RequestCode, ResponseCode
 from storage import GAP, Growth, logged
 from storage.environment import Environment
@@ -208,6 +210,38 @@ def test_a_start_tells_of_a_log_with_a_gap(
     with log_lines() as lines:
         gateway.crash()
     assert GAP not in lines
+
+
+@pytest.mark.parametrize(
+    ("flush", "seconds", "is_synced"),
+    [("async", 0.0, True), ("async", 60.0, False), ("sync", 0.0, False)],
+)
+def test_without_sync_the_log_is_synced_where_no_checkpoint_comes_in_time(
+    make_gateway: MakeGateway,
+    flush: str,
+    seconds: float,
+    is_synced: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(housekeeping, "HOLD_SECONDS", seconds)
+    # There is no reactor that would have a thread do it.
+    monkeypatch.setattr(housekeeping, "deferToThread", maybeDeferred)
+    gateway = make_gateway(flush=flush)
+    syncs: list[float] = []
+    log = gateway.store.environment.log
+    sync = log.sync
+
+    def counted() -> None:
+        sync()
+        syncs.append(log.held_at)
+
+    monkeypatch.setattr(log, "sync", counted)
+    gateway.connect().send_message()
+    gateway.advance(100)
+    assert bool(syncs) is is_synced
+    syncs.clear()
+    gateway.advance(100)
+    assert not syncs, "the disk holds all"
 
 
 def test_a_checkpoint_comes_though_each_commit_wakes_somebody_who_changes_something(

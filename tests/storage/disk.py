@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from errno import EIO
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final, ParamSpec, TypeVar
@@ -150,9 +151,9 @@ class Worker:
         assert max_workers == 1
         self._tasks: deque[_Task] = deque()
 
-    def submit(self, work: Callable[[], None]) -> Future[None]:
+    def submit(self, work: Callable[..., None], *args: object) -> Future[None]:
         """Take on more work, which does not begin yet."""
-        task = _Task(self, work)
+        task = _Task(self, partial(work, *args))
         self._tasks.append(task)
         return task.future
 

@@ -147,6 +147,48 @@ def test_it_is_due_after_a_time(store: Store, monkeypatch: pytest.MonkeyPatch) -
     assert store.checkpoint_if_due()
 
 
+@pytest.mark.parametrize("sync", [False, True])
+def test_without_sync_it_is_due_sooner_where_the_log_is_large(
+    folder: Folder, sync: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logged, "CHECKPOINT_SECONDS", 3_600)
+    monkeypatch.setattr(logged, "EARLY_SECONDS", 0)
+    monkeypatch.setattr(logged, "EARLY_BYTES", 4_000)
+    store = folder.open(sync=sync)
+    hold_one(store, b"small")
+    assert not store.checkpoint_if_due()
+    hold_one(store, b"large", 5_000)
+    assert store.checkpoint_if_due() is not sync
+
+
+def test_what_the_disk_does_not_hold_without_sync(folder: Folder, slow_disk: Event) -> None:
+    store = folder.open()
+    unheld_seconds = store.environment.unheld_seconds
+    assert not unheld_seconds()
+    hold_one(store, b"by the log")
+    assert unheld_seconds()
+    store.sync()
+    assert not unheld_seconds()
+    hold_one(store, b"by a checkpoint")
+    slow_disk.clear()
+    assert store.checkpoint_if_due()
+    first = unheld_seconds()
+    assert first
+    hold_one(store, b"behind it")
+    assert unheld_seconds() > first, "the disk may not hold what was before the checkpoint"
+    slow_disk.set()
+    store.environment.durable.wait()
+    assert unheld_seconds() > 0, "the disk may not hold what came behind the checkpoint"
+    store.checkpoint()
+    assert not unheld_seconds()
+
+
+def test_with_sync_the_disk_holds_all(folder: Folder) -> None:
+    store = folder.open(sync=True)
+    hold_one(store, b"a")
+    assert not store.environment.unheld_seconds()
+
+
 def test_a_batch_that_is_larger_than_the_log(folder: Folder) -> None:
     store = folder.open()
     hold_one(store, b"small")

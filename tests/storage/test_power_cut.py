@@ -155,8 +155,6 @@ class PowerCuts(RuleBasedStateMachine):
         finally:
             self.is_committing = False
         self.states.append(self._look())
-        if self.sync:
-            self.sure = self._last
         self._go_on()
 
     @rule(steps=STEPS)
@@ -177,13 +175,11 @@ class PowerCuts(RuleBasedStateMachine):
     @rule()
     def make_checkpoint(self) -> None:
         self.store.checkpoint()
-        self.sure = self._last
         self._go_on()
 
     @rule()
     def sync_log(self) -> None:
         self.store.sync()
-        self.sure = self._last
         self._go_on()
 
     @rule(sync=st.booleans())
@@ -230,6 +226,8 @@ class PowerCuts(RuleBasedStateMachine):
     def _go_on(self) -> None:
         """With what a power cut has left, if there was one."""
         self.disk.look()
+        if self.left is None and not self.store.environment.unheld_seconds():
+            self.sure = self._last
         while (left := self.left) is not None:
             self.left = None
             self._kill()

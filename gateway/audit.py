@@ -55,6 +55,11 @@ _WITH_SECRETS: Final = frozenset({Code.AUTH_CREATE_USER, Code.AUTH_UPDATE_USER})
 """Requests whose bodies have passwords."""
 
 
+_OF_THE_LINE: Final = frozenset({"at", "who", "from", "action", "request", "stored", "body"})
+"""What a line says itself: a field of a request that has such a name is left out, so that nobody writes a line of
+somebody else's."""
+
+
 class Actor(Protocol):
     """Whoever asks for something; a `Call` is one."""
 
@@ -115,7 +120,7 @@ class AuditLog:
         finally:
             self._actor = GATEWAY
 
-    def note(self, action: str, **what: str | int | bool | None) -> None:
+    def note(self, action: str, /, **what: str | int | bool | None) -> None:
         """Write a line when the batch that is open is stored, or at once where there is none.
 
         :param action: a word or two, such as `abort`.
@@ -146,7 +151,7 @@ class AuditLog:
         fields = {
             name: value
             for name, value in call.command.ext().items()
-            if name not in SIGNATURE_FIELDS
+            if name not in SIGNATURE_FIELDS | _OF_THE_LINE
         }
         body = None
         if call.command.body and code not in _WITH_SECRETS:

@@ -109,6 +109,21 @@ def test_administration_is_noted_by_its_fields(
     )
 
 
+def test_no_field_of_a_request_passes_for_the_lines_own(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    forged = ("at", "who", "from", "action", "request", "stored", "body", "self")
+    answer = client.ask(
+        RequestCode.UPDATE_BROKER_CONFIG, dict.fromkeys(forged, "x"), b"recallMessageEnable=false"
+    )
+    assert answer.code == ResponseCode.SUCCESS
+    (line,) = lines(gateway)
+    assert line.pop("self") == "x"
+    assert "x" not in line.values()
+    assert "stored" not in line
+    assert (line["action"], line["body"]) == ("update_broker_config", "recallMessageEnable=false")
+
+
 def test_users_are_named_and_their_keys_are_not(make_gateway: MakeGateway, scratch: Path) -> None:
     file = scratch / "first.json"
     file.write_text(json.dumps({"username": "root", "password": "secret of root"}))

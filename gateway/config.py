@@ -18,13 +18,13 @@ from typing import Final, Self
 from pydantic import model_validator
 from pydantic.fields import FieldInfo
 
-from gateway.setting_values import LAST_PORT, Kind, show_size
+from gateway.setting_values import LAST_PORT, LONGEST_NAME, Kind, show_size
 from gateway.settings.access import AccessSettings
 from gateway.settings.broker import BrokerSettings
 from gateway.settings.fields import About
 from gateway.settings.later import LaterSettings
 from gateway.settings.limits import FRAME_ALLOWANCE, LimitSettings
-from gateway.settings.network import WORKER_PORT_DISTANCE, NetworkSettings
+from gateway.settings.network import VIP_CHANNEL_DISTANCE, WORKER_PORT_DISTANCE, NetworkSettings
 from gateway.settings.records import RecordSettings
 from gateway.settings.storage import StorageSettings
 
@@ -56,16 +56,8 @@ class Config(
                 f"listen = {self.listen} gives clients no address to connect to; "
                 "set advertise to the IPv4 address that they reach this machine at"
             )
-        if self.workers > 1 and self.tls == "enforcing":
-            raise ValueError(
-                f"workers = {self.workers} share an address that does not speak TLS; "
-                "set tls to permissive, or workers to 1"
-            )
-        if self.workers > 1 and self.clock == "manual":
-            raise ValueError(
-                f"workers = {self.workers} would each have a clock to move; set workers to 1"
-            )
-        self._check_worker_ports()
+        if self.workers > 1:
+            self._check_workers()
         if self.tls_key is not None and self.tls_certificate is None:
             raise ValueError(
                 f"tls_key = {self.tls_key} is the key of no certificate; set tls_certificate too"
@@ -89,9 +81,31 @@ class Config(
             )
         return self
 
+    def _check_workers(self) -> None:
+        """See that several workers can serve by these settings."""
+        if self.tls == "enforcing":
+            raise ValueError(
+                f"workers = {self.workers} share an address that does not speak TLS; "
+                "set tls to permissive, or workers to 1"
+            )
+        if self.clock == "manual":
+            raise ValueError(
+                f"workers = {self.workers} would each have a clock to move; set workers to 1"
+            )
+        if self.http is not None and self.http_tls and self.tls_client_ca is not None:
+            raise ValueError(
+                f"workers = {self.workers} are asked by the shared http port without a certificate, and with http_tls "
+                "and tls_client_ca would not answer it; set http_tls to false, or workers to 1"
+            )
+        most = LONGEST_NAME - len(f"-{self.workers - 1}")
+        if len(self.broker_name) > most:
+            raise ValueError(
+                f"broker_name = {self.broker_name} has no room for the numbers of {self.workers} workers; "
+                f"set it to a name of at most {most} letters"
+            )
+        self._check_worker_ports()
+
     def _check_worker_ports(self) -> None:
-        if self.workers == 1:
-            return
         distance = WORKER_PORT_DISTANCE * self.workers
         for name, address, added in (
             ("listen", self.listen, distance),
@@ -103,6 +117,21 @@ class Config(
                     f"workers = {self.workers} with {name} = {address} need ports up to {address.port + added}; "
                     f"set {name} to a port of at most {LAST_PORT - added}"
                 )
+        listen, http = self.listen, self.http
+        if http is None or not http.port or not listen.port:
+            return
+        hosts = [ipaddress.ip_address(address.host) for address in (listen, http)]
+        if hosts[0] != hosts[1] and not any(host.is_unspecified for host in hosts):
+            return
+        for_clients = set(range(listen.port, listen.port + distance + 1, WORKER_PORT_DISTANCE))
+        if self.vip_channel:
+            for_clients |= {port - VIP_CHANNEL_DISTANCE for port in for_clients - {listen.port}}
+        twice = for_clients.intersection(range(http.port, http.port + self.workers + 1))
+        if twice:
+            raise ValueError(
+                f"workers = {self.workers} with listen = {listen} and http = {http} would need port {min(twice)} "
+                f"for both; set http to a port past {listen.port + distance}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,9 @@ _ISO_DURATION: Final = TypeAdapter(timedelta)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?)b?|b)?", re.IGNORECASE)
 _SIZE_POWER: Final = {"k": 1, "m": 2, "g": 3, "t": 4}
 LAST_PORT: Final = 65_535
+LONGEST_NAME: Final = 127
+"""Letters of a broker's or a cluster's name."""
+
 LONGEST: Final = timedelta(days=36_500)
 """No duration may be longer: about 100 years."""
 
@@ -276,6 +279,6 @@ OptionalFile = Annotated[
 ]
 Name = Annotated[
     str,
-    Field(pattern=r"^[A-Za-z0-9._-]{1,127}$"),
-    Kind("1 to 127 letters, digits, dots, dashes or underscores", metavar="NAME"),
+    Field(pattern=rf"^[A-Za-z0-9._-]{{1,{LONGEST_NAME}}}$"),
+    Kind(f"1 to {LONGEST_NAME} letters, digits, dots, dashes or underscores", metavar="NAME"),
 ]

@@ -227,6 +227,43 @@ class TestTogether:
         load(flags | {"workers": "1"}, {})
         load(flags | {name: "127.0.0.1:0"}, {})
 
+    @pytest.mark.parametrize(
+        ("workers", "listen", "http", "vip_channel", "twice"),
+        [
+            (7, "127.0.0.1:9876", "127.0.0.1:9877", "true", 9884),
+            (9, "127.0.0.1:9876", "0.0.0.0:9877", "false", 9886),
+            (2, "127.0.0.1:9876", "127.0.0.1:9876", "true", 9876),
+            (6, "127.0.0.1:9876", "127.0.0.1:9877", "true", None),
+            (8, "127.0.0.1:9876", "127.0.0.1:9877", "false", None),
+            (64, "127.0.0.1:9876", "127.0.0.2:9877", "true", None),
+            (64, "127.0.0.1:9876", "127.0.0.1:10517", "true", None),
+            (64, "127.0.0.1:9876", "127.0.0.1:0", "true", None),
+        ],
+    )
+    def test_workers_need_each_port_once(
+        self, workers: int, listen: str, http: str, vip_channel: str, twice: int | None
+    ) -> None:
+        flags = {"workers": str(workers), "listen": listen, "http": http}
+        flags["vip_channel"] = vip_channel
+        if twice is None:
+            load(flags, {})
+            return
+        line = refusal(flags=flags)
+        assert f"would need port {twice} for both" in line
+        assert line.endswith(f"set http to a port past {9876 + 10 * workers}")
+
+    def test_the_names_of_workers_have_numbers(self) -> None:
+        load({"broker_name": "b" * 127}, {})
+        load({"broker_name": "b" * 125, "workers": "10"}, {})
+        line = refusal(flags={"broker_name": "b" * 125, "workers": "11"})
+        assert line.endswith("set it to a name of at most 124 letters")
+
+    def test_the_http_ports_of_workers_cannot_ask_for_certificates(self) -> None:
+        flags = {"workers": "2", "http_tls": "true", "tls_client_ca": "ca.pem"}
+        load(flags, {})
+        line = refusal(flags=flags | {"http": "127.0.0.1:9877"})
+        assert "http_tls and tls_client_ca would not answer it" in line
+
     def test_a_frame_must_hold_the_largest_message(self) -> None:
         line = refusal(flags={"max_message_size": "16MiB"})
         assert "max_frame_size = 16MiB" in line

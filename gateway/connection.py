@@ -30,6 +30,9 @@ MAX_UNSENT_BYTES = 64 << 20
 MOST_UNWRITTEN_BYTES = 1 << 16
 """Bytes for one client that are gathered before they are written; with more its transport says whether it reads."""
 
+SILENCE_LOOK_SECONDS = 10.0
+"""How often silent connections, and clients, are looked for."""
+
 UNKNOWN_HOST = "127.0.0.1"
 """Stands for an IPv6 peer in a message: old clients cannot read longer addresses (C++, Go)."""
 

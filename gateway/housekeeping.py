@@ -12,7 +12,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from gateway.broker import Broker
-from gateway.connection import RemotingFactory
+from gateway.connection import SILENCE_LOOK_SECONDS, RemotingFactory
 from gateway.handlers.ordered_pops import OrderedPops
 from gateway.handlers.pop_acks import PopAcks
 from gateway.handlers.sending import Sending
@@ -27,9 +27,6 @@ SWEEP_SECONDS = 0.5
 TIDY_SECONDS = 1.0
 """How often consumers' progress is written, damaged messages are told of, and the disk, the clock and whether a
 checkpoint is due are looked at."""
-
-EXPIRY_SECONDS = 10.0
-"""How often silent clients and connections are looked for."""
 
 CHECK_SECONDS = 0.5
 """How often undecided transactions are looked for whose producer is to be asked."""
@@ -84,7 +81,7 @@ class Housekeeping:
         """Begin."""
         self._every(SWEEP_SECONDS, self._sweep)
         self._every(TIDY_SECONDS, self._tidy)
-        self._every(EXPIRY_SECONDS, self._expire)
+        self._every(SILENCE_LOOK_SECONDS, self._expire)
         self._every(CHECK_SECONDS, self._transactions.check_due)
         self._every(REVIVE_SECONDS, self._pop_acks.revive_due)
         self._every(REVIVE_SECONDS, self._ordered_pops.release_due)

@@ -17,10 +17,12 @@ from typing import Any, Final
 from twisted.internet import error
 from twisted.internet.defer import Deferred, DeferredList, ensureDeferred
 from twisted.internet.protocol import ProcessProtocol
+from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from gateway.config import Config, descriptions
+from gateway.connection import SILENCE_LOOK_SECONDS
 from gateway.front import Front
 from gateway.loading import LEADER_VARIABLE
 from gateway.logs import Logs
@@ -197,6 +199,8 @@ class Leader:
         self.http = SharedHttp(config, reactor, names) if config.http is not None else None
         """The shared HTTP port, if there is one."""
         self._port: Any = None
+        self._silence = LoopingCall(self._front.clients.close_silent)
+        self._silence.clock = reactor
         self._is_rolling = False
         self._workers = [
             Worker(
@@ -218,6 +222,7 @@ class Leader:
             )
         except error.CannotListenError as failure:
             raise cannot_listen(failure, "listen", listen) from failure
+        self._silence.start(SILENCE_LOOK_SECONDS, now=False)
         if self.http is not None:
             self.http.address = str(self.address)
             self.http.listen()

@@ -47,6 +47,10 @@ from gateway.worker_folders import check_folders_of_workers, worker_folder
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 """Seconds until a worker that ended by itself is started again: twice as long each time that it has not listened."""
 
+LONGEST_END: Final = 20.0
+"""Seconds that a worker has to finish what is under way when it is told to; it takes a few. After that it hangs, and is
+killed, by which nothing that was acknowledged is lost."""
+
 _LISTENING: Final = re.compile(rb"^listening on (\S+), clients are told (\S+), ", re.MULTILINE)
 _HTTP: Final = re.compile(rb"^metrics on https?://(\S+)/metrics$", re.MULTILINE)
 """What a worker says on standard output (`gateway.service`)."""
@@ -158,8 +162,22 @@ class Worker(ProcessProtocol):
         if self._process is None:
             _fire(self._waiting_for_end)
             return
+        self._signal(self._process, "TERM")
+        self._reactor.callLater(LONGEST_END, self._kill, self._process)
+
+    def _kill(self, process: Any) -> None:
+        """End one that was told to end, unless it has."""
+        if process is self._process:
+            self.log.error(
+                "worker {number} does not end and is killed: it was told to {seconds:g} s ago",
+                number=self._number,
+                seconds=LONGEST_END,
+            )
+            self._signal(process, "KILL")
+
+    def _signal(self, process: Any, name: str) -> None:
         try:
-            self._process.signalProcess("TERM")
+            process.signalProcess(name)
         except error.ProcessExitedAlready:
             self.log.debug("worker {number} has ended already", number=self._number)
 

@@ -6,21 +6,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from twisted.internet.error import ProcessDone
 from twisted.internet.testing import MemoryReactorClock, StringTransport
+from twisted.python.failure import Failure
 
 from gateway.config import Config
-from gateway.workers import Leader
+from gateway.workers import LONGEST_END, Leader
 
 
 class Process:
     """A worker's process, as far as its leader knows it."""
 
-    def __init__(self) -> None:
+    def __init__(self, protocol: Any) -> None:
+        self.protocol = protocol
         self.signals: list[str] = []
 
     def signalProcess(self, name: str) -> None:
         """It is sent a signal."""
         self.signals.append(name)
+
+    def end(self) -> None:
+        """It has ended."""
+        self.protocol.processEnded(Failure(ProcessDone(0)))  # type: ignore[no-untyped-call]
 
 
 class ProcessReactor(MemoryReactorClock):
@@ -30,9 +37,9 @@ class ProcessReactor(MemoryReactorClock):
         super().__init__()  # type: ignore[no-untyped-call]
         self.started: list[Process] = []
 
-    def spawnProcess(self, *_: object, **options: object) -> Process:
+    def spawnProcess(self, protocol: object, *_: object, **options: object) -> Process:
         """Start one."""
-        process = Process()
+        process = Process(protocol)
         self.started.append(process)
         return process
 
@@ -61,3 +68,29 @@ def test_a_silent_connection_to_the_shared_address_is_closed(reactor: Any, leade
     assert not transport.disconnecting
     reactor.pump([10.0] * 2)
     assert transport.disconnecting
+
+
+def test_a_worker_that_does_not_end_is_killed(reactor: Any, leader: Leader) -> None:
+    hanging, other = reactor.started
+    gone: list[object] = []
+    leader.stop().addCallback(gone.append)
+    other.end()
+    reactor.advance(LONGEST_END)
+    assert (hanging.signals, other.signals) == (["TERM", "KILL"], ["TERM"])
+    hanging.end()
+    assert gone
+    assert reactor.started == [hanging, other]
+
+
+def test_a_worker_that_hangs_does_not_end_a_rolling_restart(reactor: Any, leader: Leader) -> None:
+    hanging, other = reactor.started
+    leader.roll()
+    reactor.advance(LONGEST_END)
+    assert hanging.signals == ["TERM", "KILL"]
+    hanging.end()
+    reactor.advance(0)
+    new = reactor.started[-1]
+    new.protocol.outReceived(b"listening on 127.0.0.1:9886, clients are told 127.0.0.1:9886, data")
+    assert other.signals == ["TERM"]
+    reactor.advance(LONGEST_END)
+    assert new.signals == []

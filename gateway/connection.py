@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +21,7 @@ from gateway.unwritten import Unwritten
 from gateway.wire.commands import Command, CommandError, decode_command
 from gateway.wire.frames import Frame, FrameBuffer, FrameError
 from gateway.wire.messages import pack_host
-from gateway.wire.opening import Opening, OpeningError, show_address
+from gateway.wire.opening import Opening, OpeningError, show_address, unmapped
 
 MAX_UNSENT_BYTES = 64 << 20
 """Bytes that wait for one client to read them, unless the settings say otherwise."""
@@ -374,10 +373,3 @@ class RemotingFactory(ServerFactory):
         if self._all_gone is not None and not self.connections:
             all_gone, self._all_gone = self._all_gone, None
             all_gone.callback(None)
-
-
-def unmapped(host: str) -> str:
-    """An address; of an IPv6 one that stands for an IPv4 one, that."""
-    address = ipaddress.ip_address(host)
-    mapped = getattr(address, "ipv4_mapped", None)
-    return str(mapped) if mapped is not None else host

@@ -20,6 +20,7 @@ from gateway.router import RequestError
 from gateway.web.doorkeeper import Header
 from gateway.web.endpoints import ApiError, Asker, Endpoint
 from gateway.wire.codes import ResponseCode
+from gateway.wire.opening import unmapped
 from storage import StorageError, StorageFullError
 
 BASE = "/api/v1"
@@ -90,8 +91,8 @@ class Api(Resource):
         if self._is_stopping():
             raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, "the gateway is stopping")
         method = request.method.decode("ascii", "replace")
-        peer = request.getClientAddress()
-        asker = self._doorkeeper.admit(method, partial(_header, request), getattr(peer, "host", ""))
+        peer = unmapped(request.getClientAddress().host)
+        asker = self._doorkeeper.admit(method, partial(_header, request), peer)
         if isinstance(request, BoundedRequest) and request.is_too_large:
             raise ApiError(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {MAX_BODY} bytes are read"

@@ -93,7 +93,7 @@ class Opening:
                 raise OpeningError(f"a PROXY header with the port {port!r}")
         if address.version != int(words[1][3]):
             raise OpeningError(f"a PROXY header with {words[1]} and {address}")
-        self.source = show_address(str(address), int(words[4]))
+        self.source = show_address(unmapped(str(address)), int(words[4]))
         return end + 2
 
     def _version_2(self, data: bytes) -> int | None:
@@ -113,8 +113,15 @@ class Opening:
             address = ipaddress.ip_address(data[_HEAD_V2 : _HEAD_V2 + width])
             port_at = _HEAD_V2 + 2 * width
             port = int.from_bytes(data[port_at : port_at + 2], "big")
-            self.source = show_address(str(address), port)
+            self.source = show_address(unmapped(str(address)), port)
         return size
+
+
+def unmapped(host: str) -> str:
+    """An address; of an IPv6 one that stands for an IPv4 one, as systems have it that listen for both, that."""
+    address = ipaddress.ip_address(host)
+    mapped = getattr(address, "ipv4_mapped", None)
+    return str(mapped) if mapped is not None else host
 
 
 def show_address(host: str, port: int) -> str:

@@ -30,10 +30,14 @@ class HttpAnswer(NamedTuple):
 
 
 class HttpClient:
-    """Asks a gateway's HTTP port."""
+    """Asks a gateway's HTTP port.
 
-    def __init__(self, gateway: MemoryGateway, **headers: str) -> None:
+    :param peer: the address that it asks from.
+    """
+
+    def __init__(self, gateway: MemoryGateway, peer: str = "127.0.0.1", **headers: str) -> None:
         self._gateway = gateway
+        self._peer = peer
         self._headers = {"Host": HTTP_PORT, **headers}
 
     def ask(
@@ -65,7 +69,7 @@ class HttpClient:
 
     def _connect(self) -> Any:
         _, factory, *_ = self._gateway.reactor.tcpServers[-1]
-        transport: Any = MemoryTransport(self._gateway.reactor, "127.0.0.1")
+        transport: Any = MemoryTransport(self._gateway.reactor, self._peer)
         transport.protocol = factory.buildProtocol(transport.getPeer())
         transport.protocol.makeConnection(transport)
         return transport

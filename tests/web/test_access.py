@@ -187,6 +187,20 @@ def test_users_see_and_change_what_they_may(guarded: MemoryGateway) -> None:
     assert {one["topic"] for one in left} == {"bills", "secrets"}
 
 
+def test_policies_by_ipv4_address_count_where_ipv6_is_listened_for_too(
+    guarded: MemoryGateway,
+) -> None:
+    root = SignedClient(guarded, ROOT, ROOT_KEY)
+    assert create_user(root, "alice").code == 0
+    assert put_acl(root, "alice", "*", ["All"]).code == 0
+    assert put_acl(root, "alice", "Topic:orders", ["All"], "Deny", ips=["192.0.2.0/24"]).code == 0
+    credentials = basic("alice", "secret")
+    for peer, status in (("::ffff:192.0.2.7", 403), ("192.0.2.7", 403), ("2001:db8::7", 200)):
+        client = HttpClient(guarded, peer, Authorization=credentials)
+        answer = client.ask("POST", f"{API}/messages", {"topic": "orders", "body": "x"})
+        assert answer.status == status, peer
+
+
 def test_who_may_only_read_a_topic_ends_no_change_to_it(
     guarded: MemoryGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,8 @@ def block(source: str, target: str, more: bytes = b"") -> bytes:
 HEADERS = [
     (b"PROXY TCP4 192.0.2.1 192.0.2.7 51000 9876\r\n", "192.0.2.1:51000"),
     (b"PROXY TCP6 2001:db8::1 2001:db8::2 51000 9876\r\n", "[2001:db8::1]:51000"),
+    (b"PROXY TCP6 ::ffff:192.0.2.1 ::ffff:192.0.2.7 51000 9876\r\n", "192.0.2.1:51000"),
+    (version_2(0x21, 0x21, block("::ffff:192.0.2.1", "::ffff:192.0.2.7")), "192.0.2.1:51000"),
     (b"PROXY UNKNOWN\r\n", None),
     (b"PROXY UNKNOWN ffff:f...f:ffff ffff:f...f:ffff 65535 65535\r\n", None),
     (version_2(0x21, 0x11, block("192.0.2.1", "192.0.2.7")), "192.0.2.1:51000"),
@@ -58,7 +60,7 @@ def test_frames_may_begin_at_once() -> None:
     assert (opening.source, opening.is_tls, opening.rest) == (None, False, FRAME)
 
 
-@pytest.mark.parametrize("header", [b"", HEADERS[0][0], HEADERS[5][0]])
+@pytest.mark.parametrize("header", [b"", HEADERS[0][0], HEADERS[7][0]])
 def test_tls_with_and_without_a_header(header: bytes) -> None:
     opening = Opening()
     assert opening.feed(header + b"\x16\x03\x01")

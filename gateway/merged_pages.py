@@ -6,6 +6,7 @@ The cursor of such a page has a part for each worker (`gateway.wire.cursors`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate, takewhile
 from struct import Struct
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -18,6 +19,10 @@ from gateway.wire.recurring_bodies import RecurringList, RecurringMessage
 
 _FIRED_PLACE = Struct(">QIQ")
 """Where a page of fired messages ends: the time, the queue, the offset (`storage.scan_fired`)."""
+
+MAX_PAGE_BYTES: Final = 8 << 20
+"""Bytes of JSON that a page has at most, unless it is one item: with bodies, the pages of many workers together would
+be more than a frame may have."""
 
 _Item = TypeVar("_Item")
 
@@ -38,7 +43,8 @@ def _one_page(
     """A page of what all have, in the order of places, and its cursor.
 
     A worker's cursor says up to where it has told everything. Behind the first of these places nobody knows what comes
-    between, so the page ends there, or at its limit. What a worker told beyond that it is asked for again.
+    between, so the page ends there, or at its limit, or when it is full. What a worker told beyond that it is asked
+    for again.
 
     :param given: the cursor that was asked with.
     :param backwards: the last place comes first.
@@ -52,7 +58,7 @@ def _one_page(
         if end is None or (place >= end if backwards else place <= end)
     ]
     known.sort(key=lambda entry: entry[0], reverse=backwards)
-    told = known[: max(1, limit)]
+    told = known[: max(1, min(limit, _fitting(item for _, _, item in known)))]
     cursors: dict[str, str] = {}
     for number, page in enumerate(pages):
         own = [place for place, owner, _ in told if owner == number]
@@ -62,6 +68,12 @@ def _one_page(
         elif page.cursor is not None:
             cursors[page.broker] = page.cursor
     return [item for _, _, item in told], join_cursors(cursors) or None
+
+
+def _fitting(items: Iterable[object]) -> int:
+    """How many of these fit into a page."""
+    sizes = accumulate(len(msgspec.json.encode(item)) for item in items)
+    return sum(1 for _ in takewhile(MAX_PAGE_BYTES.__ge__, sizes))
 
 
 def held_page(

@@ -21,6 +21,9 @@ from storage.logged import LoggedTransaction
 from storage.reader import Reader
 from storage.store import Store, in_batch, rows_with_prefix
 
+MAX_PAGE_BYTES = 2 << 20
+"""A page ends once the definitions on it have more than this together."""
+
 
 class Recurring(NamedTuple):
     """A recurring message: whose it is, when it fires next in epoch ms, how often it has fired,
@@ -132,24 +135,26 @@ def next_recurring_due(store: Store) -> int | None:
 def scan_recurring(
     store: Store, topic: bytes | None, cursor: bytes | None, limit: int
 ) -> RecurringPage:
-    """Recurring messages as they were committed last, by topic and name.
+    """Recurring messages as they were committed last, by topic and name; fewer than `limit` where they are large.
 
     :param topic: where given, only those of this topic.
     :param cursor: from the page before.
     """
     found: list[Recurring] = []
+    size = 0
     prefix = topic + b"\0" if topic is not None else b""
     txn = store.settled_reader()
     rows = txn.cursor(db=store.tables.recurring)
     # A zero byte behind a key is the first key behind it.
     alive = rows.set_range(max(prefix, cursor + b"\0" if cursor is not None else b""))
     while alive and rows.key().startswith(prefix):
-        if len(found) == limit:
+        if len(found) == limit or size > MAX_PAGE_BYTES:
             last = found[-1]
             return RecurringPage(found, recurring_key(last.topic, last.name))
         one = _read(store, txn, rows.key())
         if one is not None:
             found.append(one)
+            size += len(one.definition)
         alive = rows.next()
     return RecurringPage(found, None)
 

@@ -132,6 +132,18 @@ class TestPages:
         assert found == [(name, 1) for name in ["a", "a", "b", "c", "d", "e"]]
 
 
+def test_pages_with_large_bodies_fit_into_frames(shared: Shared) -> None:
+    body = "x" * 3_000_000
+    for number in range(9):
+        order = {"TIDEGATE_NAME": f"n{number}", "TIDEGATE_EVERY": "2m"}
+        ok(shared.clients[number % 3].send_message("orders", body, order))
+    alone = json.loads(shared.clients[0].ask(RequestCode.LIST_RECURRING, {"full": "true"}).body)
+    assert [len(one["body"]) for one in alone["recurring"]] == [4_000_000]
+    pages = shared.pages(RequestCode.LIST_RECURRING, "recurring", full="true")
+    assert [one["name"] for page in pages for one in page] == [f"n{one}" for one in range(9)]
+    assert max(map(len, pages)) == 2
+
+
 def test_a_page_without_a_limit_has_no_more_than_a_worker_gives(shared: Shared) -> None:
     for number in range(101):
         properties = {"UNIQ_KEY": f"m{number:03}", "TIMER_DELAY_MS": "60000"}

@@ -283,7 +283,7 @@ class Leader:
 
 
 def _command(config: Config, number: int) -> list[str]:
-    settings = own_settings(config, number).items()
+    settings = _own_settings(config, number).items()
     flags = [text for setting in settings for text in setting]
     return [sys.executable, "-m", "gateway.cli", "serve", *flags]
 
@@ -292,8 +292,8 @@ def _broker_name(config: Config, number: int) -> str:
     return f"{config.broker_name}-{number}"
 
 
-def own_settings(config: Config, number: int) -> dict[str, str]:
-    """What a worker has to itself, as flags: its addresses, name and folder."""
+def _own_settings(config: Config, number: int) -> dict[str, str]:
+    """What a worker has to itself, as flags: its addresses, name and folder; and what it has not."""
     distance = WORKER_PORT_DISTANCE * (number + 1)
     listen, advertise, http = config.listen, config.advertise, config.http
     found = {
@@ -302,6 +302,8 @@ def own_settings(config: Config, number: int) -> dict[str, str]:
         "--data": str(worker_folder(config.data, number)),
         "--broker-name": _broker_name(config, number),
     }
+    # What was left out by an empty flag must not come back from the settings file.
+    found |= {one.flag: "" for name, one in descriptions().items() if getattr(config, name) is None}
     if advertise is not None:
         port = advertise.port and advertise.port + distance
         found["--advertise"] = str(HostPort(advertise.host, port))

@@ -11,14 +11,16 @@ from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.python.failure import Failure
 
 from gateway.config import Config
+from gateway.loading import load
 from gateway.workers import LONGEST_END, Leader
 
 
 class Process:
     """A worker's process, as far as its leader knows it."""
 
-    def __init__(self, protocol: Any) -> None:
+    def __init__(self, protocol: Any, command: list[str]) -> None:
         self.protocol = protocol
+        self.command = command
         self.signals: list[str] = []
 
     def signalProcess(self, name: str) -> None:
@@ -37,9 +39,11 @@ class ProcessReactor(MemoryReactorClock):
         super().__init__()  # type: ignore[no-untyped-call]
         self.started: list[Process] = []
 
-    def spawnProcess(self, protocol: object, *_: object, **options: object) -> Process:
+    def spawnProcess(
+        self, protocol: object, _: str, command: list[str], **options: object
+    ) -> Process:
         """Start one."""
-        process = Process(protocol)
+        process = Process(protocol, list(command))
         self.started.append(process)
         return process
 
@@ -56,6 +60,21 @@ def leader(reactor: Any, tmp_path: Path) -> Leader:
     leader = Leader(Config(data=tmp_path, workers=2), reactor, {}, logs)
     leader.start()
     return leader
+
+
+def test_what_an_empty_flag_leaves_out_workers_leave_out(reactor: Any, tmp_path: Path) -> None:
+    file = tmp_path / "tidegate.toml"
+    file.write_text('http = "127.0.0.1:9999"\nlog_file = "log"\nadvertise = "192.0.2.7"\n')
+    given = {"workers": "2", "http": "", "log_file": "", "advertise": "", "data": str(tmp_path)}
+    config = load(given, {}, file).config
+    logs: Any = None
+    Leader(config, reactor, {}, logs).start()
+    words = reactor.started[1].command[4:]
+    names = [flag.removeprefix("--").replace("-", "_") for flag in words[::2]]
+    flags = dict(zip(names, words[1::2], strict=True))
+    own = load(flags, {}, file).config
+    assert (own.http, own.log_file, own.advertise) == (None, None, None)
+    assert (own.broker_name, own.workers) == ("broker-a-1", 1)
 
 
 def test_a_silent_connection_to_the_shared_address_is_closed(reactor: Any, leader: Leader) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
+from typing import NamedTuple
 
 from gateway.outgoing import Outgoing
 from gateway.router import Caller, Peer
@@ -62,6 +63,14 @@ class ConsumerGroup:
         return changed
 
 
+class _Place(NamedTuple):
+    """A client's place in a group of producers or of consumers."""
+
+    of_producers: bool
+    group: str
+    client_id: str
+
+
 class Clients:
     """All connected clients."""
 
@@ -69,6 +78,8 @@ class Clients:
         self._outgoing = outgoing
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[str, Client]] = {}
+        # Who has which places by each connection, so that nobody else is looked at when it is lost.
+        self._places: dict[Peer, dict[_Place, Client]] = {}
 
     def heartbeat(
         self,
@@ -86,20 +97,19 @@ class Clients:
             their next look in 20 s.
         :param caller: whose heartbeat it is.
         """
+        client_id = heartbeat.client_id
+        client = Client(client_id, peer, language, version, now, caller)
         for producer in heartbeat.producer_data_set:
-            members = self._producers.setdefault(producer.group_name, {})
-            members[heartbeat.client_id] = Client(
-                heartbeat.client_id, peer, language, version, now, caller
-            )
+            self._note(_Place(True, producer.group_name, client_id), client)
+            self._producers.setdefault(producer.group_name, {})[client_id] = client
         for data in heartbeat.consumer_data_set:
             group = self._consumers.get(data.group_name)
             if group is None:
                 group = self._consumers[data.group_name] = ConsumerGroup(data)
-            known = group.members.get(heartbeat.client_id)
+            known = group.members.get(client_id)
             changed = known is None or known.peer is not peer
-            group.members[heartbeat.client_id] = Client(
-                heartbeat.client_id, peer, language, version, now, caller
-            )
+            self._note(_Place(False, data.group_name, client_id), client)
+            group.members[client_id] = client
             if (group.subscribe(data) or changed) and group.name not in quiet:
                 self._notify(group)
 
@@ -110,22 +120,23 @@ class Clients:
 
         :param quietly: whether those who stay in the consumer group are not told.
         """
-        producers = self._producers.get(producer_group)
-        if producers is not None:
-            producers.pop(client_id, None)
-            if not producers:
-                del self._producers[producer_group]
+        self._remove(_Place(True, producer_group, client_id))
         group = self._consumers.get(consumer_group)
-        if group is not None and group.members.pop(client_id, None) is not None:
+        if self._remove(_Place(False, consumer_group, client_id)) and group is not None:
             self._left(group, quietly=quietly)
 
     def disconnected(self, peer: Peer) -> None:
         """Forget the clients of a lost connection."""
-        self._forget(lambda client: client.peer is peer)
+        self._forget(self._places.get(peer, ()))
 
     def expire(self, now: float) -> None:
         """Forget the clients that sent no heartbeat for long."""
-        self._forget(lambda client: client.last_seen < now - CLIENT_EXPIRY)
+        self._forget(
+            place
+            for places in self._places.values()
+            for place, client in places.items()
+            if client.last_seen < now - CLIENT_EXPIRY
+        )
 
     def consumer_group(self, name: str) -> ConsumerGroup | None:
         """A consumer group that is online."""
@@ -152,18 +163,48 @@ class Clients:
                 return client
         return None
 
-    def _forget(self, is_gone: Callable[[Client], bool]) -> None:
-        for name, producers in list(self._producers.items()):
-            for client in [client for client in producers.values() if is_gone(client)]:
-                del producers[client.client_id]
-            if not producers:
-                del self._producers[name]
-        for group in list(self._consumers.values()):
-            gone = [client for client in group.members.values() if is_gone(client)]
-            for client in gone:
-                del group.members[client.client_id]
-            if gone:
-                self._left(group)
+    def _note(self, place: _Place, client: Client) -> None:
+        """A client is about to take its place, perhaps its own by another connection."""
+        known = self._client(place)
+        if known is not None and known.peer is not client.peer:
+            self._let_go(place, known)
+        self._places.setdefault(client.peer, {})[place] = client
+
+    def _let_go(self, place: _Place, client: Client) -> None:
+        places = self._places[client.peer]
+        del places[place]
+        if not places:
+            del self._places[client.peer]
+
+    def _client(self, place: _Place) -> Client | None:
+        """Who has a place, if anybody."""
+        if place.of_producers:
+            return self._producers.get(place.group, {}).get(place.client_id)
+        group = self._consumers.get(place.group)
+        return group.members.get(place.client_id) if group is not None else None
+
+    def _remove(self, place: _Place) -> bool:
+        """Take a place from whoever has it; whether anybody had."""
+        client = self._client(place)
+        if client is None:
+            return False
+        self._let_go(place, client)
+        if not place.of_producers:
+            del self._consumers[place.group].members[place.client_id]
+            return True
+        members = self._producers[place.group]
+        del members[place.client_id]
+        if not members:
+            del self._producers[place.group]
+        return True
+
+    def _forget(self, gone: Iterable[_Place]) -> None:
+        left: dict[str, ConsumerGroup] = {}
+        for place in list(gone):
+            if self._remove(place) and not place.of_producers:
+                left[place.group] = self._consumers[place.group]
+        for group in left.values():
+            self._left(group)
 
     def _left(self, group: ConsumerGroup, *, quietly: bool = False) -> None:
         if not group.members:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -299,3 +300,47 @@ def test_many_members_come_and_go(gateway: MemoryGateway) -> None:
     for one in clients[::2]:
         one.disconnect()
     assert sorted(members(clients[1])) == [f"c{number:02}" for number in range(1, 12, 2)]
+
+
+def test_one_that_leaves_costs_the_same_however_many_are_there(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    """A network that fails takes ten thousand of them at once."""
+    for number in range(500):
+        client.heartbeat(f"c{number}", group="", producers=["makers"])
+    other = gateway.connect()
+    other.heartbeat("other", group="others", producers=["makers"])
+    calls = 0
+
+    def count(_: object, event: str, __: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        other.disconnect()
+    finally:
+        sys.setprofile(None)
+    assert calls < 100
+    clients = gateway.service.broker.clients
+    assert len(list(clients.producers("makers"))) == 500
+    assert clients.consumer_group("others") is None
+
+
+def test_a_client_that_came_back_is_its_new_connections(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    other = gateway.connect()
+    for one in (client, other):
+        one.heartbeat("c1", producers=["makers"])
+    client.disconnect()
+    assert members(other) == ["c1"]
+    clients = gateway.service.broker.clients
+    assert clients.producer("c1") is not None
+    other.heartbeat("c2")
+    ext = {"clientID": "c1", "consumerGroup": "consumers", "producerGroup": "makers"}
+    other.ask(RequestCode.UNREGISTER_CLIENT, ext)
+    other.disconnect()
+    assert clients.consumer_group("consumers") is None
+    assert clients.producer("c1") is None
+    assert not clients._places

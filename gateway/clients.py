@@ -114,25 +114,35 @@ class Clients:
                 self._notify(group)
 
     def unregister(
-        self, client_id: str, producer_group: str, consumer_group: str, *, quietly: bool = False
+        self,
+        peer: Peer,
+        client_id: str,
+        producer_group: str,
+        consumer_group: str,
+        *,
+        quietly: bool = False,
     ) -> None:
-        """A client says that it leaves a group.
+        """A client says that it leaves a group; of one that is there by another connection, as upstream, nothing is
+        forgotten.
 
         :param quietly: whether those who stay in the consumer group are not told.
         """
-        self._remove(_Place(True, producer_group, client_id))
-        group = self._consumers.get(consumer_group)
-        if self._remove(_Place(False, consumer_group, client_id)) and group is not None:
-            self._left(group, quietly=quietly)
+        for place in (
+            _Place(True, producer_group, client_id),
+            _Place(False, consumer_group, client_id),
+        ):
+            client = self._places.get(peer, {}).get(place)
+            if client is not None:
+                self._forget([(place, client)], quietly=quietly)
 
     def disconnected(self, peer: Peer) -> None:
         """Forget the clients of a lost connection."""
-        self._forget(self._places.get(peer, ()))
+        self._forget(self._places.get(peer, {}).items())
 
     def expire(self, now: float) -> None:
         """Forget the clients that sent no heartbeat for long."""
         self._forget(
-            place
+            (place, client)
             for places in self._places.values()
             for place, client in places.items()
             if client.last_seen < now - CLIENT_EXPIRY
@@ -183,30 +193,22 @@ class Clients:
         group = self._consumers.get(place.group)
         return group.members.get(place.client_id) if group is not None else None
 
-    def _remove(self, place: _Place) -> bool:
-        """Take a place from whoever has it; whether anybody had."""
-        client = self._client(place)
-        if client is None:
-            return False
-        self._let_go(place, client)
-        if not place.of_producers:
-            del self._consumers[place.group].members[place.client_id]
-            return True
-        members = self._producers[place.group]
-        del members[place.client_id]
-        if not members:
-            del self._producers[place.group]
-        return True
-
-    def _forget(self, gone: Iterable[_Place]) -> None:
+    def _forget(self, gone: Iterable[tuple[_Place, Client]], *, quietly: bool = False) -> None:
         left: dict[str, ConsumerGroup] = {}
-        for place in list(gone):
-            if self._remove(place) and not place.of_producers:
-                left[place.group] = self._consumers[place.group]
+        for place, client in list(gone):
+            self._let_go(place, client)
+            if place.of_producers:
+                members = self._producers[place.group]
+                del members[place.client_id]
+                if not members:
+                    del self._producers[place.group]
+            else:
+                group = left[place.group] = self._consumers[place.group]
+                del group.members[place.client_id]
         for group in left.values():
-            self._left(group)
+            self._left(group, quietly=quietly)
 
-    def _left(self, group: ConsumerGroup, *, quietly: bool = False) -> None:
+    def _left(self, group: ConsumerGroup, *, quietly: bool) -> None:
         if not group.members:
             del self._consumers[group.name]
         if not quietly:

@@ -69,6 +69,7 @@ class ClientRequests:
         fields: UnregisterClient = call.fields
         group = self._broker.groups.get(fields.consumer_group or "")
         self._broker.clients.unregister(
+            call.peer,
             fields.client_id,
             fields.producer_group or "",
             fields.consumer_group or "",

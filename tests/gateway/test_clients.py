@@ -277,6 +277,15 @@ class TestLeaving:
         client.disconnect()
         assert list(clients.producer_groups()) == []
 
+    def test_nobody_makes_another_leave(
+        self, gateway: MemoryGateway, client: MemoryClient, other: MemoryClient
+    ) -> None:
+        client.heartbeat("c1", producers=["makers"])
+        ext = {"clientID": "c1", "consumerGroup": "consumers", "producerGroup": "makers"}
+        assert other.ask(RequestCode.UNREGISTER_CLIENT, ext).code == ResponseCode.SUCCESS
+        assert sorted(members(other)) == ["c1", "c2"]
+        assert gateway.service.broker.clients.producer("c1") is not None
+
     def test_without_naming_a_group(self, client: MemoryClient) -> None:
         answer = client.ask(RequestCode.UNREGISTER_CLIENT, {"clientID": "c1"})
         assert answer.code == ResponseCode.SUCCESS

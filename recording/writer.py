@@ -270,7 +270,8 @@ class CaptureWriter:
 
     def _remove_oldest(self) -> None:
         if self._rotation.keep:
-            done = sorted(self.folder.glob(f"*{SUFFIX}"))
+            # By their age: where several record into one folder, names go by when each of them began.
+            done = sorted(self.folder.glob(f"*{SUFFIX}"), key=_age)
             for path in done[: max(0, len(done) - self._rotation.keep + 1)]:
                 path.unlink(missing_ok=True)
 
@@ -327,13 +328,21 @@ class _File:
             os.close(self._descriptor)
 
 
+def _age(file: Path) -> tuple[int, str]:
+    """By which files are in the order in which they were last written."""
+    try:
+        return file.stat().st_mtime_ns, file.name
+    except FileNotFoundError:  # another recorder has removed it
+        return 0, file.name
+
+
 def _adopt(left: Path) -> None:
     """Give a file its name that a killed recorder left; its last record may be cut."""
-    descriptor = os.open(left, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        left.rename(left.with_suffix(SUFFIX))
-    except BlockingIOError:
-        pass  # somebody is writing it
-    finally:
-        os.close(descriptor)
+    # Not where somebody is writing it, or another recorder that starts has just done so.
+    with suppress(FileNotFoundError, BlockingIOError):
+        descriptor = os.open(left, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            left.rename(left.with_suffix(SUFFIX))
+        finally:
+            os.close(descriptor)

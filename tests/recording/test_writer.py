@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import time
 from collections.abc import Callable
@@ -78,6 +79,17 @@ def test_the_oldest_files_go(tmp_path: Path) -> None:
             write(writer, FRAME[:-1], bytes([number]))
     assert [run_of(file.name) for file in files(tmp_path)] == [run_of(files(tmp_path)[0].name)] * 2
     assert len(frames(tmp_path)) == 2
+
+
+def test_the_oldest_files_go_whosever_they_are(tmp_path: Path) -> None:
+    """Several workers record into one folder."""
+    newer = tmp_path / f"20260101T000000Z-1-00009{SUFFIX}"
+    older = tmp_path / f"20260101T000000Z-2-00001{SUFFIX}"
+    for at, file in enumerate((older, newer), 1):
+        file.write_bytes(b"")
+        os.utime(file, (at, at))
+    with CaptureWriter(tmp_path, Rotation(keep=2)):
+        assert (older.exists(), newer.exists()) == (False, True)
 
 
 def test_times_do_not_go_back(tmp_path: Path) -> None:
@@ -156,6 +168,26 @@ def test_what_a_killed_recorder_left_is_kept(tmp_path: Path) -> None:
         second.record(1, Kind.FROM_CLIENT, FRAME)
     left.with_suffix(SUFFIX).unlink()
     assert len(frames(tmp_path)) == 2
+
+
+def test_what_a_killed_recorder_left_is_another_ones_already(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several workers start at once."""
+    left = tmp_path / f"20260101T000000Z-1-00001{OPEN_SUFFIX}"
+    left.write_bytes(b"")
+    lock = fcntl.flock
+
+    def adopted_before(descriptor: int, operation: int) -> None:
+        if left.exists():
+            left.rename(left.with_suffix(SUFFIX))
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", adopted_before)
+    with CaptureWriter(tmp_path) as writer:
+        writer.record(1, Kind.FROM_CLIENT, FRAME)
+    left.with_suffix(SUFFIX).unlink()
+    assert len(frames(tmp_path)) == 1
 
 
 def test_only_the_owner_may_read(tmp_path: Path) -> None:

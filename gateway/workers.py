@@ -242,7 +242,7 @@ class Leader:
             raise cannot_listen(failure, "listen", listen) from failure
         self._silence.start(SILENCE_LOOK_SECONDS, now=False)
         if self.http is not None:
-            self.http.address = str(self.address)
+            self.http.address = str(self._config.advertised(self.address.port))
             self.http.listen()
         return DeferredList([worker.start() for worker in self._workers])
 

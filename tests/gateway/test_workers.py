@@ -77,6 +77,22 @@ def test_what_an_empty_flag_leaves_out_workers_leave_out(reactor: Any, tmp_path:
     assert (own.broker_name, own.workers) == ("broker-a-1", 1)
 
 
+@pytest.mark.parametrize(
+    ("advertise", "told"),
+    [("192.0.2.7", "192.0.2.7:9876"), ("192.0.2.7:30876", "192.0.2.7:30876")],
+)
+def test_the_console_tells_an_address_that_clients_can_use(
+    reactor: Any, tmp_path: Path, advertise: str, told: str
+) -> None:
+    given = {"workers": "2", "listen": "[::]:9876", "advertise": advertise, "data": str(tmp_path)}
+    config = load(given | {"http": "127.0.0.1:9877"}, {}).config
+    logs: Any = None
+    leader = Leader(config, reactor, {}, logs)
+    leader.start()
+    assert leader.http is not None
+    assert leader.http.address == told
+
+
 def test_a_silent_connection_to_the_shared_address_is_closed(reactor: Any, leader: Leader) -> None:
     factory = reactor.tcpServers[0][1]
     connection = factory.buildProtocol(None)

@@ -26,6 +26,7 @@ from gateway.connection import SILENCE_LOOK_SECONDS
 from gateway.front import Front
 from gateway.loading import LEADER_VARIABLE
 from gateway.logs import Logs
+from gateway.named_files import http_token, initial_user, tls_layers
 from gateway.process import (
     BACKLOG,
     begin,
@@ -323,6 +324,10 @@ def run(config: Config, variables: Mapping[str, str]) -> int:
 def _serve(config: Config, variables: Mapping[str, str]) -> None:
     left_over = check_folders_of_workers(config)
     reactor, logs = begin(config)
+    # What none of the workers could start with is told once, not by each of them again and again.
+    tls_layers(config, reactor)
+    initial_user(config)
+    http_token(config)
     for folder in left_over:
         Leader.log.warn(
             "nobody serves what {folder} holds: there are {workers} workers",

@@ -70,6 +70,14 @@ def test_a_wrong_setting(tmp_path: Path) -> None:
     assert "sometimes" in line
 
 
+@pytest.mark.parametrize("setting", ["tls_certificate", "initial_user_file", "http_token_file"])
+def test_files_that_no_worker_could_start_with(tmp_path: Path, setting: str) -> None:
+    flags = ("--data", str(tmp_path), "--listen", "127.0.0.1:0", "--workers", "2")
+    line = refused(*flags, "--" + setting.replace("_", "-"), str(tmp_path / "missing"))
+    assert f"cannot read {setting}" in line
+    assert "No such file" in line
+
+
 def test_garbage_closes_its_own_connection_only(own_gateway: GatewayProcess) -> None:
     with own_gateway.client() as client:
         for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, b"\0\0\0\x08\0\0\0\x04nope"):

@@ -94,3 +94,13 @@ class Broker:
         return sorted(
             {topic.decode() for one, topic, _, _ in self.store.progress.rows() if one == name}
         )
+
+    def topics_of_groups(self) -> dict[str, list[str]]:
+        """The topics that each group with any progress has it in, by group."""
+        found: dict[bytes, set[bytes]] = {}
+        for group, topic, _, _ in self.store.progress.rows():
+            found.setdefault(group, set()).add(topic)
+        return {
+            group.decode(): sorted(topic.decode() for topic in topics)
+            for group, topics in found.items()
+        }

@@ -61,9 +61,10 @@ class GroupProgress:
         """How far every group is in every topic; of ordered topics alone if asked so (317)."""
         fields: GetBrokerConsumeStats = call.fields
         groups = []
+        consumed = self._broker.topics_of_groups()
         for settings in self._broker.groups:
             group = settings.group_name
-            topics = self._consumed(group, self._broker.topics_consumed_by(group))
+            topics = self._consumed(group, consumed.get(group, ()))
             groups.append(
                 (
                     group,
@@ -104,16 +105,11 @@ class GroupProgress:
 
     def all_offsets(self, call: Call) -> None:
         """The progress of all groups (43)."""
-        topics: dict[str, list[str]] = {}
         offsets: dict[str, dict[int, int]] = {}
-        for stored_group, stored_topic, number, offset in self._store.progress.rows():
-            group, topic = stored_group.decode(), stored_topic.decode()
-            known = topics.setdefault(group, [])
-            if topic not in known:
-                known.append(topic)
-            offsets.setdefault(f"{topic}@{group}", {})[number] = offset
+        for group, topic, number, offset in self._store.progress.rows():
+            offsets.setdefault(f"{topic.decode()}@{group.decode()}", {})[number] = offset
         version = DataVersion(0, self._broker.stats.started_ms)
-        call.answer(body=encode_all_offsets(version, topics, offsets))
+        call.answer(body=encode_all_offsets(version, self._broker.topics_of_groups(), offsets))
 
     def reset(self, call: Call) -> None:
         """Have a group go on elsewhere: at a time, at an offset, or at a queue's end (222).

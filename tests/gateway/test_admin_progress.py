@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from gateway.wire.codes import RequestCode, ResponseCode
+from storage.progress import Progress
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway
 from tests.gateway.tools import (
     by_queue,
@@ -95,6 +98,23 @@ class TestShown:
         groups = {name: stats for one in ordered["consumeStatsList"] for name, stats in one.items()}
         [only] = groups["G"]
         assert list(by_queue(only["offsetTable"])) == [("O", 0)]
+
+    def test_many_groups_take_no_look_at_all_progress_each(
+        self, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for number in range(5):
+            put_group(client, f"G{number}")
+            commit_offset(client, "T", 0, 1, f"G{number}")
+        looks: list[Progress] = []
+
+        def rows(progress: Progress) -> Iterator[tuple[bytes, bytes, int, int]]:
+            looks.append(progress)
+            return all_rows(progress)
+
+        all_rows = Progress.rows
+        monkeypatch.setattr(Progress, "rows", rows)
+        ok(client.ask(317, {"isOrder": "false"}))
+        assert len(looks) == 1
 
     def test_time_spans(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         found = read(client.ask(303, {"topic": "T", "group": "G"}))["consumeTimeSpanSet"]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from gateway import limits
+from gateway import attributes
 from gateway.broker import Broker
 from gateway.router import Call, RequestError
 from gateway.topics import Topic, check_queues, check_topic_name
@@ -18,7 +16,7 @@ from gateway.wire.bodies import (
     TopicSettings,
     encode_topic_list,
     encode_topic_settings,
-    parse_attributes,
+    parse_attribute_changes,
 )
 from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import (
@@ -38,25 +36,6 @@ from gateway.wire.progress_bodies import (
 )
 from gateway.wire.properties import find
 
-ATTRIBUTES: Mapping[str, tuple[str, ...] | None] = {
-    "queue.type": ("BatchCQ", "SimpleCQ"),
-    "cleanup.policy": ("COMPACTION", "DELETE"),
-    "message.type": (
-        "UNSPECIFIED",
-        "MIXED",
-        "TRANSACTION",
-        "PRIORITY",
-        "FIFO",
-        "DELAY",
-        "LITE",
-        "NORMAL",
-    ),
-    "reserve.time": None,
-    "lite.expiration": None,
-}
-"""A topic's attributes with the values that each may have, None for a number (TopicAttributes). They are kept for the
-tools and clients that set and read them; messages of all types may be sent to every topic."""
-
 MAX_ROWS = 1_000
 """Most entries of a queue in one answer to 321."""
 
@@ -72,42 +51,40 @@ class TopicAdmin:
     def create_topic(self, call: Call) -> None:
         """Create a topic or change its settings (17)."""
         fields: CreateTopic = call.fields
-        self._check_name(fields.topic)
-        check_queues(fields.topic, max(fields.read_queue_nums, fields.write_queue_nums))
-        current = self._topics.get(fields.topic)
-        attributes = parse_attributes(
-            fields.attributes or "", current.settings.attributes if current is not None else None
+        settings = TopicSettings(
+            fields.topic,
+            fields.read_queue_nums,
+            fields.write_queue_nums,
+            fields.perm,
+            order=fields.order,
+            topic_filter_type=fields.topic_filter_type,
+            topic_sys_flag=fields.topic_sys_flag or 0,
+            attributes=parse_attribute_changes(fields.attributes or ""),
         )
-        check_attributes(attributes)
-        self._put(
-            TopicSettings(
-                fields.topic,
-                fields.read_queue_nums,
-                fields.write_queue_nums,
-                fields.perm,
-                order=fields.order,
-                topic_filter_type=fields.topic_filter_type,
-                topic_sys_flag=fields.topic_sys_flag or 0,
-                attributes=attributes,
-            )
-        )
+        self._settle(settings)
+        self._put(settings)
         self._answer_on_disk(call)
 
     def create_topics(self, call: Call) -> None:
         """Create topics or change their settings (18): all of them, or none."""
         topics = parse_topic_settings_list(call.command.body)
         for settings in topics:
-            self._check_name(settings.topic_name)
-            queues = max(settings.read_queue_nums, settings.write_queue_nums)
-            check_queues(settings.topic_name, queues)
-            # Here attributes may come as changes, as in a single request, or as they are to be.
-            settings.attributes = {
-                name.removeprefix("+"): value for name, value in settings.attributes.items()
-            }
-            check_attributes(settings.attributes)
+            self._settle(settings)
         for settings in topics:
             self._put(settings)
         self._answer_on_disk(call)
+
+    def _settle(self, settings: TopicSettings) -> None:
+        """Refuse what no topic can be; give settings whose attributes are changes those that come of them."""
+        self._refuse_system_topic(settings.topic_name)
+        check_topic_name(settings.topic_name)
+        check_queues(settings.topic_name, max(settings.read_queue_nums, settings.write_queue_nums))
+        current = self._topics.get(settings.topic_name)
+        settings.attributes = attributes.changed(
+            current.settings.attributes if current is not None else None,
+            settings.attributes,
+            attributes.OF_TOPICS,
+        )
 
     def topic_config(self, call: Call) -> None:
         """A topic's settings (351)."""
@@ -210,10 +187,6 @@ class TopicAdmin:
             body=encode_queue_rows(queue.first, queue.visible, rows, subscription, filter_data)
         )
 
-    def _check_name(self, name: str) -> None:
-        self._refuse_system_topic(name)
-        check_topic_name(name)
-
     def _refuse_system_topic(self, name: str) -> None:
         if name in self._topics.system:
             raise RequestError(
@@ -232,31 +205,3 @@ class TopicAdmin:
 
     def _answer_on_disk(self, call: Call) -> None:
         self._broker.committer.answer(call, call.encode())
-
-
-def check_attributes(attributes: Mapping[str, str]) -> None:
-    """Refuse attributes that topics do not have (AttributeUtil), upstream's and those of `limits`.
-
-    :raises RequestError: with the remark that names the fault.
-    """
-    for name, value in attributes.items():
-        if name in limits.ATTRIBUTES:
-            try:
-                limits.ATTRIBUTES[name](value)
-            except ValueError as error:
-                raise RequestError(
-                    ResponseCode.SYSTEM_ERROR, f"the value of {name} is {error}, not {value[:60]}"
-                ) from None
-            continue
-        if name not in ATTRIBUTES:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, f"unsupported key: {name}")
-        allowed = ATTRIBUTES[name]
-        if allowed is None:
-            if not value.removeprefix("-").isdecimal():
-                raise RequestError(
-                    ResponseCode.SYSTEM_ERROR, f"the value of {name} is a number, not {value[:60]}"
-                )
-        elif value not in allowed:
-            raise RequestError(
-                ResponseCode.SYSTEM_ERROR, f"value is not in set: [{', '.join(allowed)}]"
-            )

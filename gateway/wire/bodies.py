@@ -6,7 +6,7 @@ numbers in quotes, with nulls, and with members that are not known; what is writ
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -194,27 +194,28 @@ def parse_group_settings(body: bytes) -> GroupSettings:
     return _parse(_group_settings, body)
 
 
-def parse_attributes(text: str, current: Mapping[str, str] | None = None) -> dict[str, str]:
-    """A topic's attributes after changes to the `current` ones (AttributeParser, AttributeUtil).
+def parse_attribute_changes(text: str) -> dict[str, str]:
+    """How a topic's attributes are to change: `+name` with the value to set, `-name` to remove it
+    (AttributeParser).
 
-    :param text: `+name=value` sets, `-name` removes; separated by commas.
-    :raises BodyError: for anything else, or a name that comes twice.
+    :param text: `+name=value` and `-name`, separated by commas.
+    :raises BodyError: for anything else, or the same change twice.
     """
-    attributes = dict(current or {})
-    changed = set()
+    changes: dict[str, str] = {}
     for change in text.split(",") if text else []:
-        name, assigns, value = change[1:].partition("=")
-        sign = change[:1]
-        if not name or name in changed or sign not in ("+", "-") or (sign == "+") != bool(assigns):
+        signed, assigns, value = change.partition("=")
+        sign, name = signed[:1], signed[1:]
+        if (
+            not name
+            or signed in changes
+            or sign not in ("+", "-")
+            or (sign == "+") != bool(assigns)
+        ):
             raise BodyError(
                 f"attributes are changed by +name=value or -name, not by {change[:80]!r}"
             )
-        changed.add(name)
-        if sign == "+":
-            attributes[name] = value
-        else:
-            attributes.pop(name, None)
-    return attributes
+        changes[signed] = value
+    return changes
 
 
 def encode_topic_settings(settings: TopicSettings) -> bytes:

@@ -35,10 +35,45 @@ class TestCreate:
 
     def test_change_keeps_other_attributes(self, client: MemoryClient) -> None:
         create_topic(client, "T", attributes="+message.type=DELAY,+cleanup.policy=DELETE")
-        ok(create_topic(client, "T", 5, attributes="-cleanup.policy,+reserve.time=7"))
+        ok(create_topic(client, "T", 5, attributes="-message.type,+reserve.time=7"))
         settings = config_of(client, "T")
-        assert settings["attributes"] == {"message.type": "DELAY", "reserve.time": "7"}
+        assert settings["attributes"] == {"cleanup.policy": "DELETE", "reserve.time": "7"}
         assert settings["writeQueueNums"] == 5
+
+    @pytest.mark.parametrize(
+        ("changes", "says"),
+        [
+            ("-max.held.messages", "attempt to delete a nonexistent key: max.held.messages"),
+            ("+cleanup.policy=COMPACTION", "unchangeable attribute. key: cleanup.policy"),
+            ("+message.type=FIFO,-message.type", "alter duplication key. key: message.type"),
+            ("+reserve.time=-2", "is a number from -1 to 9223372036854775807, not -2"),
+            ("+lite.topic.expiration=43201", "is a number from -1 to 43200, not 43201"),
+        ],
+    )
+    def test_changes_that_cannot_be(self, client: MemoryClient, changes: str, says: str) -> None:
+        before = {"message.type": "DELAY", "lite.topic.expiration": "5"}
+        ok(create_topic(client, "T", attributes="+message.type=DELAY,+lite.topic.expiration=5"))
+        refused = create_topic(client, "T", attributes=changes)
+        assert refused.code == ResponseCode.SYSTEM_ERROR
+        assert says in (refused.remark or "")
+        assert config_of(client, "T")["attributes"] == before
+
+    def test_many_change_attributes_as_one_does(self, client: MemoryClient) -> None:
+        def put(changes: dict[str, str]) -> int:
+            settings = {"topicName": "T", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+            body = {"topicConfigList": [settings | {"attributes": changes}]}
+            return client.ask(18, None, json.dumps(body).encode()).code
+
+        assert put({"-max.held.messages": ""}) == ResponseCode.SYSTEM_ERROR
+        assert put({"+max.held.messages": "1", "+message.type": "DELAY"}) == ResponseCode.SUCCESS
+        assert put({}) == ResponseCode.SUCCESS
+        assert put({"max.held.messages": "5"}) == ResponseCode.SYSTEM_ERROR
+        assert config_of(client, "T")["attributes"] == {
+            "max.held.messages": "1",
+            "message.type": "DELAY",
+        }
+        assert put({"-message.type": ""}) == ResponseCode.SUCCESS
+        assert config_of(client, "T")["attributes"] == {"max.held.messages": "1"}
 
     def test_survives_restart(self, gateway: MemoryGateway) -> None:
         create_topic(gateway.connect(), "T", 7)
@@ -64,7 +99,7 @@ class TestCreate:
                 "T",
                 {"attributes": "+reserve.time=x"},
                 1,
-                "the value of reserve.time is a number, not x",
+                "the value of reserve.time is a number from -1 to 9223372036854775807, not x",
             ),
         ],
     )
@@ -90,7 +125,7 @@ class TestCreate:
         answer = create_topic(client, "T", attributes="+message.type=FOO")
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert answer.remark is not None
-        assert answer.remark.startswith("value is not in set: [UNSPECIFIED, MIXED,")
+        assert answer.remark.startswith("the value of message.type is one of UNSPECIFIED, MIXED,")
         assert client.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": "T"}).code == 17
 
     def test_many(self, client: MemoryClient) -> None:

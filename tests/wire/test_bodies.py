@@ -24,7 +24,7 @@ from gateway.wire.bodies import (
     encode_route,
     encode_topic_list,
     encode_topic_settings,
-    parse_attributes,
+    parse_attribute_changes,
     parse_group_settings,
     parse_heartbeat,
     parse_lock_request,
@@ -208,16 +208,16 @@ def test_group_settings_come_back(settings: GroupSettings) -> None:
     assert parse_group_settings(encode_group_settings(settings)) == settings
 
 
-def test_attributes() -> None:
-    assert parse_attributes("") == {}
-    assert parse_attributes("+message.type=DELAY,+a=b=c") == {"message.type": "DELAY", "a": "b=c"}
-    assert parse_attributes("-a,+c=2", {"a": "1", "b": "1"}) == {"b": "1", "c": "2"}
+def test_changes_of_attributes() -> None:
+    assert parse_attribute_changes("") == {}
+    assert parse_attribute_changes("+m.type=DELAY,+a=b=c") == {"+m.type": "DELAY", "+a": "b=c"}
+    assert parse_attribute_changes("-a,+c=2") == {"-a": "", "+c": "2"}
 
 
 @pytest.mark.parametrize("text", ["a=b", "+a", "-a=b", "+", "-", "+=b", "+a=1,+a=2", "+a=1,", ","])
-def test_no_attributes(text: str) -> None:
+def test_no_changes_of_attributes(text: str) -> None:
     with pytest.raises(BodyError):
-        parse_attributes(text)
+        parse_attribute_changes(text)
 
 
 def test_maps_by_objects_as_java_writes_them() -> None:

@@ -49,6 +49,18 @@ OF_TOPICS: Final[Mapping[str, Check]] = {
 """What a topic can have (TopicAttributes), and what its values can be. Messages of all types may be sent to every
 topic."""
 
+OF_GROUPS: Final[Mapping[str, Check]] = {
+    "priority.factor": _number(0, 100),
+    "lite.bind.topic": str,
+    "lite.sub.model": _one_of("Shared", "Exclusive"),
+    "lite.sub.reset.offset.exclusive": _one_of("true", "false"),
+    "lite.sub.reset.offset.unsubscribe": _one_of("true", "false"),
+    "lite.sub.client.quota": _number(-1),
+    "lite.sub.client.max.event.cnt": _number(10),
+    "lite.sub.wildcard": str,
+}
+"""The same of a consumer group (SubscriptionGroupAttributes)."""
+
 UNCHANGEABLE: Final = frozenset({"queue.type", "cleanup.policy"})
 """Those that a topic has from its creation, or never."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gateway import attributes
 from gateway.broker import Broker
 from gateway.router import Call, RequestError
 from gateway.topics import check_queues, is_group_name
@@ -29,7 +30,7 @@ class GroupAdmin:
     def put_group(self, call: Call) -> None:
         """Create a consumer group or change its settings (200)."""
         settings = parse_group_settings(call.command.body)
-        _check(settings)
+        self._settle(settings)
         self._put(settings)
         self._answer_on_disk(call)
 
@@ -37,10 +38,20 @@ class GroupAdmin:
         """Create consumer groups or change their settings (225): all of them, or none."""
         groups = parse_group_settings_list(call.command.body)
         for settings in groups:
-            _check(settings)
+            self._settle(settings)
         for settings in groups:
             self._put(settings)
         self._answer_on_disk(call)
+
+    def _settle(self, settings: GroupSettings) -> None:
+        """Refuse what no group can be; give settings whose attributes are changes those that come of them."""
+        _check(settings)
+        current = self._groups.get(settings.group_name)
+        settings.attributes = attributes.changed(
+            current.attributes if current is not None else None,
+            settings.attributes,
+            attributes.OF_GROUPS,
+        )
 
     def group_config(self, call: Call) -> None:
         """A consumer group's settings (352)."""

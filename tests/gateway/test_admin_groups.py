@@ -49,6 +49,37 @@ def test_a_change_takes_effect_and_survives_a_restart(gateway: MemoryGateway) ->
     assert groups_of(gateway.connect())["G"]["consumeEnable"] is False
 
 
+def test_attributes_are_changed_one_by_one(client: MemoryClient) -> None:
+    def attributes(**settings: object) -> object:
+        body = {"groupConfigList": [{"groupName": "G", **settings}]}
+        ok(client.ask(225, None, json.dumps(body).encode()))
+        return groups_of(client)["G"]["attributes"]
+
+    ok(put_group(client, "G", attributes={"+lite.bind.topic": "T", "+priority.factor": "5"}))
+    assert attributes() == {"lite.bind.topic": "T", "priority.factor": "5"}
+    assert attributes(attributes={"-lite.bind.topic": ""}) == {"priority.factor": "5"}
+    ok(put_group(client, "G", retryMaxTimes=3))
+    assert groups_of(client)["G"]["attributes"] == {"priority.factor": "5"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"priority.factor": "5"}, "wrong format key: priority.factor"),
+        ({"+no.such": "5"}, "unsupported key: no.such"),
+        ({"-lite.bind.topic": ""}, "only add attribute is supported"),
+        ({"+priority.factor": "101"}, "priority.factor is a number from 0 to 100, not 101"),
+    ],
+)
+def test_attributes_that_cannot_be(
+    client: MemoryClient, changes: dict[str, str], says: str
+) -> None:
+    refused = put_group(client, "G", attributes=changes)
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    assert says in (refused.remark or "")
+    assert "G" not in groups_of(client)
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [("G!", "G!, contains illegal characters"), (" ", "blank"), ("g" * 256, "max length: 255")],

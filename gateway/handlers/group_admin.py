@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from gateway import attributes
 from gateway.broker import Broker
 from gateway.router import Call, RequestError
@@ -11,7 +13,12 @@ from gateway.wire.admin_bodies import (
     encode_groups,
     parse_group_settings_list,
 )
-from gateway.wire.bodies import GroupSettings, encode_group_settings, parse_group_settings
+from gateway.wire.bodies import (
+    GroupRetryPolicy,
+    GroupSettings,
+    encode_group_settings,
+    parse_group_settings,
+)
 from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import DeleteGroup, GetAllGroups, GetGroupConfig
 
@@ -107,3 +114,10 @@ def _check(settings: GroupSettings) -> None:
             "^[%|a-zA-Z0-9_-]+$",
         )
     check_queues(name, settings.retry_queue_nums)
+    try:
+        msgspec.convert(settings.group_retry_policy, GroupRetryPolicy, strict=False)
+    except msgspec.ValidationError as error:
+        # Java could not read the list of all groups for it.
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR, f"the groupRetryPolicy of {name} is none: {error}"
+        ) from error

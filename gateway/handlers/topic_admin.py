@@ -36,6 +36,9 @@ from gateway.wire.progress_bodies import (
 )
 from gateway.wire.properties import find
 
+FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
+"""Names of TopicFilterType. They are kept, and nothing goes by them: a message has one tag."""
+
 MAX_ROWS = 1_000
 """Most entries of a queue in one answer to 321."""
 
@@ -79,6 +82,12 @@ class TopicAdmin:
         self._refuse_system_topic(settings.topic_name)
         check_topic_name(settings.topic_name)
         check_queues(settings.topic_name, max(settings.read_queue_nums, settings.write_queue_nums))
+        if settings.topic_filter_type not in FILTER_TYPES:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the topicFilterType is one of {', '.join(FILTER_TYPES)}, "
+                f"not {settings.topic_filter_type[:60]!r}",
+            )
         current = self._topics.get(settings.topic_name)
         settings.attributes = attributes.changed(
             current.settings.attributes if current is not None else None,

@@ -7,7 +7,7 @@ numbers in quotes, with nulls, and with members that are not known; what is writ
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import field
@@ -125,6 +125,28 @@ class TopicSettings(msgspec.Struct, rename="camel"):
     topic_filter_type: str = "SINGLE_TAG"
     topic_sys_flag: Int32 = 0
     attributes: dict[str, str] = {}
+
+
+class ExponentialRetryPolicy(msgspec.Struct, rename="camel"):
+    """Times between retries that grow (ExponentialRetryPolicy), milliseconds."""
+
+    initial: Int64 | None = None
+    max: Int64 | None = None
+    multiplier: Int64 | None = None
+
+
+class CustomizedRetryPolicy(msgspec.Struct, rename="camel"):
+    """Times between retries as they are listed (CustomizedRetryPolicy), milliseconds."""
+
+    next: list[Int64] | None = None
+
+
+class GroupRetryPolicy(msgspec.Struct, rename="camel"):
+    """What a group's settings say of the times between retries (GroupRetryPolicy)."""
+
+    type: Literal["CUSTOMIZED", "EXPONENTIAL"] | None = None
+    exponential_retry_policy: ExponentialRetryPolicy | None = None
+    customized_retry_policy: CustomizedRetryPolicy | None = None
 
 
 class GroupSettings(msgspec.Struct, rename="camel"):

@@ -81,6 +81,41 @@ def test_attributes_that_cannot_be(
 
 
 @pytest.mark.parametrize(
+    "policy",
+    [
+        {"type": 5},
+        {"type": "SOMETIMES"},
+        {"type": "EXPONENTIAL", "exponentialRetryPolicy": "x"},
+        {"customizedRetryPolicy": {"next": ["x"]}},
+    ],
+)
+def test_a_retry_policy_that_java_cannot_read(
+    client: MemoryClient, policy: dict[str, object]
+) -> None:
+    """The list of all groups would be refused by every Java tool."""
+    refused = put_group(client, "G", groupRetryPolicy=policy)
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    assert "groupRetryPolicy of G" in (refused.remark or "")
+    assert "G" not in groups_of(client)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {
+            "type": "EXPONENTIAL",
+            "exponentialRetryPolicy": {"initial": 5, "max": 7, "multiplier": 2},
+        },
+        {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1_000, 2_000]}},
+        {"type": "EXPONENTIAL", "exponentialRetryPolicy": None},
+    ],
+)
+def test_a_retry_policy_is_kept(client: MemoryClient, policy: dict[str, object]) -> None:
+    ok(put_group(client, "G", groupRetryPolicy=policy))
+    assert groups_of(client)["G"]["groupRetryPolicy"] == policy
+
+
+@pytest.mark.parametrize(
     ("name", "says"),
     [("G!", "G!, contains illegal characters"), (" ", "blank"), ("g" * 256, "max length: 255")],
 )

@@ -94,6 +94,12 @@ class TestCreate:
                     "^[%|a-zA-Z0-9_-]+$"
                 ),
             ),
+            (
+                "T",
+                {"topicFilterType": "ALL_TAGS"},
+                1,
+                "the topicFilterType is one of SINGLE_TAG, MULTI_TAG, not 'ALL_TAGS'",
+            ),
             ("T", {"attributes": "+nosuch=1"}, 1, "unsupported key: nosuch"),
             (
                 "T",

@@ -18,6 +18,9 @@ MAX_FOUND = 64
 INDEX_FIGURES = {"indexLastUpdateTimestamp": "0", "indexLastUpdatePhyoffset": "0"}
 """In every answer to a query. No client reads them, and the index here is never behind."""
 
+BY_TAG = "T"
+"""The index type of a query for the messages with a tag; there is no such index here."""
+
 PARKING_TOPICS = (TIMER_TOPIC, SCHEDULE_TOPIC)
 """Where tools look for what has not fired; here that is found under its real topic as well."""
 
@@ -33,6 +36,11 @@ class Queries:
         """Messages of a topic with a key, or with a client's id, also those that have not fired or never will; the
         properties of a timed one say which."""
         fields: QueryMessage = call.fields
+        if fields.index_type == BY_TAG:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                "messages are found by key and by id (12); by tag: tidegate pending --tag",
+            )
         limit = max(1, min(fields.max_num, MAX_FOUND))
         records = [_at_its_place(one) for one in self._find(call, limit)]
         if not records:

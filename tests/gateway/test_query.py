@@ -51,6 +51,14 @@ BY_ID = [{"_UNIQUE_KEY_QUERY": "true"}, {"indexType": "U"}]
 BY_KEY: list[dict[str, str]] = [{}, {"indexType": "K"}]
 
 
+def test_by_tag_is_refused(client: MemoryClient) -> None:
+    """What has the tag as its key is not what was asked for."""
+    client.send_message("orders", KEYS="red")
+    answer = query(client, "red", indexType="T")
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert "by tag" in (answer.remark or "")
+
+
 class TestByKey:
     @pytest.mark.parametrize("options", BY_KEY)
     def test_before_and_after_firing(

@@ -24,6 +24,9 @@ SAMPLES_TO_DAILY = 360
 MINUTE_SAMPLES, HOUR_SAMPLES, DAY_SAMPLES = 7, 7, 25
 """Samples that span each of the three: one more than their steps."""
 
+TOPIC_COUNTERS = ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE")
+"""Counters of a topic, with its name as key."""
+
 GROUP_COUNTERS = ("GROUP_GET_NUMS", "GROUP_GET_SIZE", "SNDBCK_PUT_NUMS")
 """Counters of a group and a topic, with keys `topic@group`."""
 
@@ -269,7 +272,13 @@ class Statistics:
             self.this_morning = Day(self.put, self.got)
 
     def forget_topic(self, topic: str) -> None:
-        """Drop what is known of a topic that is deleted."""
+        """Drop what is known of a topic that is deleted. Another of its name counts from 0."""
+        stored_name = topic.encode()
+        for queue in self._store.open_queues():
+            if queue.topic == stored_name:
+                queue.count_anew()
+        for name in TOPIC_COUNTERS:
+            self._histories.pop((name, topic), None)
         for place in [place for place in (*self._reads, *self._sent_back) if place[0] == topic]:
             self._forget(*place)
 

@@ -31,7 +31,8 @@ class Queue:
 
     `first` is the oldest offset still held, `next` the one that the next message gets, and
     `visible` the end of what is committed: consumers never see beyond it. `opened` is what it was when
-    this process first saw the queue, and `added_bytes` the size of what has been added since.
+    this process first saw the queue or last began to count anew, and `added_bytes` the size of what
+    has been added since.
     """
 
     __slots__ = (
@@ -52,7 +53,11 @@ class Queue:
         self.first = first
         self.next = next_offset
         self.visible = next_offset
-        self.opened = next_offset
+        self.count_anew()
+
+    def count_anew(self) -> None:
+        """From now on count what is added."""
+        self.opened = self.visible
         self.added_bytes = 0
 
 

@@ -167,6 +167,19 @@ class TestRates:
         ok(client.ask(207, {"groupName": "new"}))
         assert (known("B", "G"), known("B", "H"), known("B", "new")) == (False, True, False)
 
+    def test_a_topic_that_is_made_again_counts_from_zero(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        client.send_message("A")
+        client.send_message("B")
+        gateway.advance(10_000)
+        ok(client.ask(215, {"topic": "A"}))
+        gateway.advance(10_000)
+        stats = gateway.service.broker.stats
+        assert {key for _, key, _ in stats.counters()} == {"B"}
+        client.send_message("A")
+        assert rates(client, "TOPIC_PUT_NUMS", "A")["statsMinute"]["sum"] == 1
+
     def test_counts_of_groups_that_are_long_gone_are_dropped(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:

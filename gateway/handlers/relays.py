@@ -12,9 +12,11 @@ from twisted.logger import Logger
 from gateway.broker import Broker
 from gateway.clients import Client
 from gateway.router import Call, RequestError
+from gateway.wire.bodies import MessageQueue
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
 from gateway.wire.dialect import DialectError, map_by_objects, read_json
+from gateway.wire.fields import Int64
 from gateway.wire.headers import (
     ConsumeMessageDirectly,
     GetConsumerRunningInfo,
@@ -23,6 +25,8 @@ from gateway.wire.headers import (
 from gateway.wire.messages import MessageError, parse_offset_msg_id, stamp
 from gateway.wire.signatures import FIELDS as SIGNATURE_FIELDS
 from storage import find_by_sequence
+
+_read_queue = msgspec.json.Decoder(MessageQueue).decode
 
 ANSWER_LIMIT = 10.0
 """Seconds that a client may take to answer (Broker2Client.callClient)."""
@@ -92,7 +96,7 @@ class Relays:
             if answer is not None and answer.code == ResponseCode.SUCCESS:
                 try:
                     tables[client.client_id] = _queue_table(answer.body)
-                except (DialectError, msgspec.DecodeError) as error:
+                except (DialectError, msgspec.DecodeError, RecursionError) as error:
                     self.log.warn(
                         "{client} told its offsets in no known form: {error}",
                         client=client.client_id,
@@ -182,5 +186,5 @@ def _status(tables: dict[str, msgspec.Raw]) -> bytes:
 def _queue_table(body: bytes) -> msgspec.Raw:
     """The offsets by queue in a client's answer to 221 (GetConsumerStatusBody), to be written as Java reads them."""
     told: dict[str, Any] = read_json(body, dict[str, Any])
-    table = msgspec.convert(told.get("messageQueueTable"), dict[str, int])
-    return map_by_objects((msgspec.json.decode(queue), offset) for queue, offset in table.items())
+    table = msgspec.convert(told.get("messageQueueTable"), dict[str, Int64])
+    return map_by_objects((_read_queue(queue), offset) for queue, offset in table.items())

@@ -143,7 +143,7 @@ def test_where_the_clients_of_a_group_are(gateway: MemoryGateway, client: Memory
         for name, consumer in consumers.items()
     }
     assert questions["one"].ext() == STATUS
-    table = b'{{"brokerName":"broker-a","queueId":0,"topic":"orders"}:12}'
+    table = b'{{"topic":"orders","brokerName":"broker-a","queueId":0}:12}'
     reply(consumers["one"], questions["one"], b'{"messageQueueTable":' + table + b"}")
     reply(consumers["two"], questions["two"], b"no table")
     assert client.answer(opaque) is None
@@ -168,6 +168,26 @@ def test_where_one_client_is(gateway: MemoryGateway, client: MemoryClient) -> No
     fields = {**STATUS, "clientAddr": "nobody"}
     answer = client.ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, fields)
     assert json.loads(answer.body) == {"consumerTable": {}, "messageQueueTable": {}}
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"[" * 5_000: 1},
+        {'{"x":' + "[" * 5_000: 1},
+        {'{"topic":"orders"}': 1},
+        {'{"topic":"orders","brokerName":"b","queueId":0}': 1 << 63},
+    ],
+)
+def test_a_client_that_tells_nonsense(
+    client: MemoryClient, consumer: MemoryClient, table: dict[str, int]
+) -> None:
+    opaque = client.send(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, STATUS)
+    question = asked(consumer, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT)
+    reply(consumer, question, json.dumps({"messageQueueTable": table}).encode())
+    answer = client.answer(opaque)
+    assert answer is not None
+    assert json.loads(answer.body)["consumerTable"] == {}
 
 
 def test_where_an_absent_group_is(client: MemoryClient) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from gateway import attributes
@@ -53,6 +55,7 @@ class GroupAdmin:
     def _settle(self, settings: GroupSettings) -> None:
         """Refuse what no group can be; give settings whose attributes are changes those that come of them."""
         _check(settings)
+        settings.group_retry_policy = _retry_policy(settings)
         current = self._groups.get(settings.group_name)
         settings.attributes = attributes.changed(
             current.attributes if current is not None else None,
@@ -114,10 +117,16 @@ def _check(settings: GroupSettings) -> None:
             "^[%|a-zA-Z0-9_-]+$",
         )
     check_queues(name, settings.retry_queue_nums)
+
+
+def _retry_policy(settings: GroupSettings) -> dict[str, Any]:
+    """A group's retry policy without what no policy has: Java could not read the list of all groups for it."""
     try:
-        msgspec.convert(settings.group_retry_policy, GroupRetryPolicy, strict=False)
+        policy = msgspec.convert(settings.group_retry_policy, GroupRetryPolicy, strict=False)
     except msgspec.ValidationError as error:
-        # Java could not read the list of all groups for it.
         raise RequestError(
-            ResponseCode.SYSTEM_ERROR, f"the groupRetryPolicy of {name} is none: {error}"
+            ResponseCode.SYSTEM_ERROR,
+            f"the groupRetryPolicy of {settings.group_name} is none: {error}",
         ) from error
+    kept: dict[str, Any] = msgspec.to_builtins(policy)
+    return kept

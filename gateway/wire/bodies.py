@@ -127,7 +127,7 @@ class TopicSettings(msgspec.Struct, rename="camel"):
     attributes: dict[str, str] = {}
 
 
-class ExponentialRetryPolicy(msgspec.Struct, rename="camel"):
+class ExponentialRetryPolicy(msgspec.Struct, rename="camel", omit_defaults=True):
     """Times between retries that grow (ExponentialRetryPolicy), milliseconds."""
 
     initial: Int64 | None = None
@@ -135,13 +135,13 @@ class ExponentialRetryPolicy(msgspec.Struct, rename="camel"):
     multiplier: Int64 | None = None
 
 
-class CustomizedRetryPolicy(msgspec.Struct, rename="camel"):
+class CustomizedRetryPolicy(msgspec.Struct, rename="camel", omit_defaults=True):
     """Times between retries as they are listed (CustomizedRetryPolicy), milliseconds."""
 
     next: list[Int64] | None = None
 
 
-class GroupRetryPolicy(msgspec.Struct, rename="camel"):
+class GroupRetryPolicy(msgspec.Struct, rename="camel", omit_defaults=True):
     """What a group's settings say of the times between retries (GroupRetryPolicy)."""
 
     type: Literal["CUSTOMIZED", "EXPONENTIAL"] | None = None

@@ -264,19 +264,28 @@ def _open_to_read(data: Path) -> lmdb.Environment:
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """A folder to fill, which gets its name when all is well, and else is gone."""
+    """A folder to make a data file in, which gets its place in the target when all is well, and else is gone.
+
+    A target that is there already and empty stays what it is: a link, the place where a disk is mounted, or a folder
+    beside which nothing can be written.
+    """
     try:
-        if target.exists() and any(target.iterdir()):
+        is_there = target.exists()
+        if is_there and any(target.iterdir()):
             raise DataFolderError(f"{target} is not empty: choose a folder that does not exist yet")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = target.with_name(f".{target.name}.{os.getpid()}")
+        parent = target if is_there else target.parent
+        parent.mkdir(parents=True, exist_ok=True)
+        unfinished = parent / f".{target.name}.{os.getpid()}"
         unfinished.mkdir()
     except OSError as error:
         raise DataFolderError(f"cannot write to {target}: {error.strerror}") from error
     try:
         yield unfinished
-        unfinished.rename(target)
-        sync(target.parent)
+        if is_there:
+            (unfinished / DATA_FILE).rename(target / DATA_FILE)
+        else:
+            unfinished.rename(target)
+        sync(parent)
     except OSError as error:
         raise StorageError(f"{target} could not be written: {error.strerror}") from error
     finally:

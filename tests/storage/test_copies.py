@@ -91,11 +91,23 @@ def test_restored_folder_is_the_one_backed_up(folder: Folder, tmp_path: Path) ->
     assert (tmp_path / "backup" / "data.mdb").exists()
 
 
-def test_an_empty_folder_may_be_the_target(folder: Folder, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["folder", "link", "where one stands"])
+def test_an_empty_folder_may_be_the_target(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """It stays the folder that it is, as a disk may be mounted there."""
     folder.open()
     folder.close()
-    (tmp_path / "backup").mkdir()
-    assert back_up(folder.path, tmp_path / "backup") > 0
+    place = tmp_path / "place"
+    place.mkdir()
+    target = {"folder": place, "link": tmp_path / "link", "where one stands": Path()}[kind]
+    (tmp_path / "link").symlink_to(place)
+    monkeypatch.chdir(place)
+    before = place.stat().st_ino
+    assert back_up(folder.path, target) > 0
+    assert place.stat().st_ino == before
+    assert [file.name for file in place.iterdir()] == ["data.mdb"]
+    assert list(read_pending(place, terms_of)) == []
 
 
 def test_nothing_is_overwritten(folder: Folder, tmp_path: Path) -> None:

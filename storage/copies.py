@@ -84,9 +84,13 @@ def restore(backup: Path, data: Path) -> int:
     :returns: its size, in bytes.
     :raises StorageError: as from `back_up`.
     """
-    with reading(backup, older=True):
-        pass
-    with new_folder(data) as unfinished:
+    # A gateway may serve from what was taken for a backup: while there is a view, no page of the state that the copy
+    # begins with is written over.
+    with (
+        reading(backup, older=True) as environment,
+        environment.begin(),
+        new_folder(data) as unfinished,
+    ):
         shutil.copyfile(backup / DATA_FILE, unfinished / DATA_FILE)
         sync(unfinished / DATA_FILE)
         return (unfinished / DATA_FILE).stat().st_size

@@ -39,6 +39,23 @@ print(back_up(Path(sys.argv[1]), Path(sys.argv[2])))
 """
 
 
+RESTORE_SLOWLY = """
+import shutil, sys
+from pathlib import Path
+from storage import copies
+
+def copy(source, target):
+    with open(source, "rb") as file, open(target, "wb") as made:
+        made.write(file.read(2 * 4096))
+        print("begun", flush=True)
+        sys.stdin.readline()
+        made.write(file.read())
+
+shutil.copyfile = copy
+copies.restore(Path(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
 def back_up_beside(data: Path, target: Path) -> int:
     """Back up in another process, as LMDB forbids one process to open a file twice."""
     done = subprocess.run(
@@ -89,6 +106,29 @@ def test_restored_folder_is_the_one_backed_up(folder: Folder, tmp_path: Path) ->
     assert pending_ids(copy.open()) == numbered(20)
     copy.check()
     assert (tmp_path / "backup" / "data.mdb").exists()
+
+
+def test_the_folder_of_a_gateway_that_serves_can_be_restored_from(
+    folder: Folder, tmp_path: Path
+) -> None:
+    """It is not meant for that, but what comes of it is what the gateway had when the copy began."""
+    store = folder.open()
+    hold_all(store, numbered(1_000), 2_000)
+    store.checkpoint()
+    command = [sys.executable, "-c", RESTORE_SLOWLY, str(folder.path), str(tmp_path / "again")]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as copying:
+        assert copying.stdout is not None
+        assert copying.stdout.readline() == "begun\n"
+        for message_id in numbered(5):
+            abort(store, message_id, 1)
+            store.commit()
+            store.checkpoint()
+        copying.communicate("\n")
+    copy = Folder(tmp_path / "again")
+    assert pending_ids(copy.open()) == numbered(1_000)
+    copy.check()
 
 
 @pytest.mark.parametrize("kind", ["folder", "link", "where one stands"])

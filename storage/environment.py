@@ -12,6 +12,7 @@ import mmap
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from errno import EIO, ENOSPC
 from io import FileIO
 from pathlib import Path
 from time import monotonic
@@ -217,9 +218,23 @@ class Environment:
         :raises RestartNeededError: when the disk does not take it.
         """
         self.durable.wait()
-        with self.lmdb.begin(write=True) as txn:
+        with self.writing(), self.lmdb.begin(write=True) as txn:
             yield txn
         self.durable.hold()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """LMDB writes meanwhile.
+
+        :raises lmdb.DiskError: when the disk has no room. Where it had some for a part of a write, LMDB speaks of an
+            input/output error.
+        """
+        try:
+            yield
+        except lmdb.Error as error:
+            if str(error).endswith(os.strerror(EIO)) and self.disk_free() < self._page_size:
+                raise lmdb.DiskError(os.strerror(ENOSPC)) from error
+            raise
 
     def view(self) -> lmdb.Transaction:
         """A view of what the last checkpoint left. Close it soon: meanwhile no page that is freed can be used again.

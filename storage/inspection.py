@@ -117,7 +117,8 @@ class Inspection:
                 if journal is not None:
                     journal.flush()
                     os.fsync(journal.fileno())
-                    txn.commit()
+                    with environment.writing():
+                        txn.commit()
                     environment.durable.hold()
             finally:
                 # After a commit there is nothing to abort.

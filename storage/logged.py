@@ -212,7 +212,8 @@ class LoggedTransaction:
         self._not_before = monotonic() + RETRY_SECONDS
         self._is_lost = True
         self._environment.mark(self._txn, stamp)
-        self._txn.commit()
+        with self._environment.writing():
+            self._txn.commit()
         self._not_before = 0.0
         self._log.restart(stamp)
         durable.begin()

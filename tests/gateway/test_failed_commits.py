@@ -45,6 +45,18 @@ def test_sends_are_answered_with_an_error(
     assert bodies(client.pull()) == ["before", "after"]
 
 
+def test_a_write_that_a_full_disk_cut_short_is_told_from_a_broken_disk(
+    gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LMDB speaks of an input/output error either way."""
+    client.send_message("orders", "before")
+    monkeypatch.setattr(gateway.store.environment, "disk_free", lambda: 0)
+    with commits_fail(gateway, DISK_BROKEN):
+        answer = client.send_message("orders", "lost")
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert "No space left on device" in str(answer.remark)
+
+
 def test_a_file_that_cannot_grow(gateway: MemoryGateway, client: MemoryClient) -> None:
     client.send_message("orders", "before")
     with file_cannot_grow(gateway):

@@ -18,12 +18,13 @@ from typing import NamedTuple
 
 import lmdb
 
-from storage.disk import sync
+from storage.disk import free_bytes, sync
 from storage.durable import check_file, transaction_ahead
 from storage.environment import (
     MAX_READERS,
     Environment,
     Tables,
+    has_room_to_lock,
     lock_folder,
     open_tables,
     too_many_readers,
@@ -136,8 +137,7 @@ def compact(data: Path) -> Compacted:
             tables = open_tables(environment, create=False)
             with environment.begin() as txn:
                 needed = used_bytes(txn, tables)
-            disk = os.statvfs(data)
-            free = disk.f_bavail * disk.f_frsize
+            free = free_bytes(data)
             if free < needed:
                 raise StorageError(
                     f"compacting {data} needs {needed:,} bytes beside the old file, and the disk has {free:,} free: "
@@ -259,6 +259,8 @@ def _open_to_read(data: Path) -> lmdb.Environment:
             max_readers=MAX_READERS,
             readonly=True,
             readahead=False,
+            # Without, where no process has the folder open, nor can any on a full disk: a backup can be read from it.
+            lock=has_room_to_lock(data),
         )
     except lmdb.ReadersFullError as error:
         raise too_many_readers(data) from error

@@ -1,4 +1,4 @@
-"""Having the disk hold what was written."""
+"""The disk: having it hold what was written, and what it has free."""
 
 from __future__ import annotations
 
@@ -13,3 +13,9 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def free_bytes(path: Path) -> int:
+    """What the disk of a file or folder has free for this user."""
+    disk = os.statvfs(path)
+    return disk.f_bavail * disk.f_frsize

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import lmdb
 
+from storage.disk import free_bytes
 from storage.durable import Durable, check_file, go_back, transaction_ahead
 from storage.errors import (
     DataFolderError,
@@ -35,6 +36,10 @@ from storage.redo_log import MAX_LOG, STAMP, RedoLog, has_records, new_stamp
 from storage.upgrades import FORMAT, FORMAT_VERSION, upgrade
 
 LOCK_FILE = "tidegate.lock"
+
+_READERS_FILE = "lock.mdb"
+_READERS_ROOM = 1 << 16
+"""Bytes; it needs a page or two of the disk's."""
 
 INBOX_COPY = b"inbox"
 """Name in `meta`: see `inbox_copy`."""
@@ -95,6 +100,8 @@ class Environment:
             opened.enter_context(lock_folder(path))
             try:
                 check_file(path)
+                if not has_room_to_lock(path):
+                    raise OSError(os.strerror(ENOSPC))
                 if (ahead := transaction_ahead(path)) is not None:
                     _refuse_readers(path, ahead)
                     go_back(path)
@@ -265,8 +272,7 @@ class Environment:
     def disk_free(self) -> int:
         """Bytes that the file can still grow by: what the disk has free, and free pages inside the
         file are on top."""
-        disk = os.statvfs(self.path)
-        return disk.f_bavail * disk.f_frsize
+        return free_bytes(self.path)
 
     def close(self) -> None:
         """Close the file and let go of the folder."""
@@ -293,6 +299,12 @@ def used_bytes(txn: Reader, tables: Tables) -> int:
         stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats
     )
     return (_META_PAGES + pages) * stats[0]["psize"]
+
+
+def has_room_to_lock(path: Path) -> bool:
+    """Whether LMDB has its own lock file in a folder, or the disk room for one: LMDB maps it into memory, and on a full
+    disk the process dies of writing to it (SIGBUS)."""
+    return (path / _READERS_FILE).exists() or free_bytes(path) >= _READERS_ROOM
 
 
 def lock_folder(path: Path) -> FileIO:

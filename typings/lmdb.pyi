@@ -100,4 +100,5 @@ def open(
     metasync: bool = ...,
     readahead: bool = ...,
     readonly: bool = ...,
+    lock: bool = ...,
 ) -> Environment: ...

@@ -179,6 +179,21 @@ def test_a_failed_copy_leaves_nothing(
     assert list((tmp_path / "place").iterdir()) == []
 
 
+def test_a_backup_on_a_full_disk_can_be_read(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no lock of LMDB's, which would take the process with it (SIGBUS) where there is no room for one."""
+    hold_all(folder.open(), numbered(20), 2_000)
+    folder.close()
+    backup = tmp_path / "backup"
+    back_up(folder.path, backup)
+    monkeypatch.setattr("storage.environment.free_bytes", lambda path: 0)
+    assert len(list(read_pending(backup, terms_of))) == 20
+    restore(backup, tmp_path / "again")
+    assert [file.name for file in backup.iterdir()] == ["data.mdb"]
+    assert (tmp_path / "again" / "data.mdb").exists()
+
+
 @pytest.mark.parametrize("kind", ["missing", "empty", "no database", "not ours", "newer"])
 def test_what_is_no_data_folder_is_refused(tmp_path: Path, kind: str) -> None:
     data = tmp_path / "data"

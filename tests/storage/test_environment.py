@@ -133,6 +133,13 @@ class TestOpening:
             Folder(tmp_path).open(map_size=1 << 60)
         Folder(tmp_path).open().close()
 
+    def test_a_full_disk_without_room_for_lmdbs_lock(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """LMDB would take the process with it (SIGBUS)."""
+        monkeypatch.setattr("storage.environment.free_bytes", lambda path: 0)
+        refused(tmp_path, f"cannot open the data folder {tmp_path}: No space left on device")
+
     def test_a_full_disk_can_still_be_read_from(self, folder: Folder) -> None:
         send(folder.open(), Sample(b"a"))
         folder.close()

@@ -35,6 +35,12 @@ def test_the_unit_starts_the_gateway_with_flags_that_it_has() -> None:
     }
 
 
+def test_systemd_does_not_give_up() -> None:
+    """Where nothing else is said, it does after five starts in 10 s."""
+    assert unit()["Service"]["Restart"] == "on-failure"
+    assert unit()["Unit"]["StartLimitIntervalSec"] == "0"
+
+
 def test_systemd_finds_nothing_wrong(tmp_path: Path) -> None:
     analyze = shutil.which("systemd-analyze")
     if analyze is None:

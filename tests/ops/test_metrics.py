@@ -266,6 +266,8 @@ def test_dashboard_names_real_series(gateway: MemoryGateway) -> None:
     }
     assert named - there == set()
     assert len(named) > 15
+    # What a process tells of itself has no such labels, and others' do so as well.
+    assert [expr for expr in asked if 'node_id=~"$node"' not in expr] == []
     labels = {label for sample in Scrape(gateway).samples for label in sample.labels}
     assert {"cluster", "node_id", "topic", "le"} <= labels
 

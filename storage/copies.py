@@ -264,6 +264,12 @@ def _open_to_read(data: Path) -> lmdb.Environment:
         )
     except lmdb.ReadersFullError as error:
         raise too_many_readers(data) from error
+    except lmdb.LockError as error:
+        # LMDB knows its readers by the numbers of their processes, and those of containers begin with 1 in each.
+        raise DataFolderError(
+            f"the data folder {data} is in use by a process of the same number in another container: "
+            "run this command in that container, such as by 'podman exec'"
+        ) from error
     except (OSError, lmdb.Error) as error:
         raise cannot_use("read", data, error) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +54,15 @@ def copy(source, target):
 
 shutil.copyfile = copy
 copies.restore(Path(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
+HOLD_NUMBER = """
+import fcntl, sys
+with open(sys.argv[1], "r+b") as lock:
+    fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, int(sys.argv[2]))
+    print("held", flush=True)
+    sys.stdin.readline()
 """
 
 
@@ -177,6 +187,21 @@ def test_a_failed_copy_leaves_nothing(
     with pytest.raises(StorageError, match="No space left"):
         back_up(folder.path, tmp_path / "place" / "backup")
     assert list((tmp_path / "place").iterdir()) == []
+
+
+def test_a_reader_of_the_same_number_in_another_container(folder: Folder, tmp_path: Path) -> None:
+    """LMDB holds a lock at the byte of its lock file that has the number of the process."""
+    folder.open()
+    folder.close()
+    command = [sys.executable, "-c", HOLD_NUMBER, str(folder.path / "lock.mdb"), str(os.getpid())]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(DataFolderError, match="of the same number in another container"):
+            back_up(folder.path, tmp_path / "backup")
+        other.communicate("\n")
 
 
 def test_a_backup_on_a_full_disk_can_be_read(

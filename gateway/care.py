@@ -173,7 +173,8 @@ def export(data: Path, target: IO[bytes], form: str | None) -> None:
     """Write every message that has not fired, the next due first: as a line of JSON, or as Parquet.
 
     A gateway may serve from the folder meanwhile: its next checkpoint is waited for, a second or so. In
-    JSON bodies are in base64; times are epoch ms.
+    JSON bodies are in base64; times are epoch ms. Messages that cannot be read are left out, and the
+    status is 4 then.
 
     \b
     Examples:
@@ -184,16 +185,20 @@ def export(data: Path, target: IO[bytes], form: str | None) -> None:
     from gateway.transfer import export_held, export_lines
 
     count = 0
+    damaged: set[bytes] = set()
     if _is_parquet(form, target):
         from gateway.parquet import write_held
 
-        count = write_held(_told(export_held(data)), target)
+        count = write_held(_told(export_held(data, damaged)), target)
     else:
-        for line in _told(export_lines(data)):
+        for line in _told(export_lines(data, damaged)):
             target.write(line)
             count += 1
     target.flush()
     tell(f"{count:,} messages")
+    if damaged:
+        tell(f"left out, as they cannot be read: {len(damaged):,}; 'tidegate fsck' names them")
+        sys.exit(FAULTY)
 
 
 _to_server = click.option(

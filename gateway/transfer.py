@@ -64,18 +64,24 @@ class LineError(ValueError):
     """A line is not one of an export. The text says which, and why."""
 
 
-def export_held(data: Path) -> Iterator[HeldLine]:
+def export_held(data: Path, damaged: set[bytes]) -> Iterator[HeldLine]:
     """The messages of a data folder that have not fired, the next due first.
 
+    :param damaged: see `read_pending`.
     :raises storage.StorageError: when the folder cannot be read.
     """
-    for due_ms, _, record in read_pending(data, terms_of):
-        yield line_of(record, due_ms)
+    for due_ms, sequence, record in read_pending(data, terms_of, damaged):
+        try:
+            line = line_of(record, due_ms)
+        except ValueError:
+            damaged.add(sequence.to_bytes(8))
+            continue
+        yield line
 
 
-def export_lines(data: Path) -> Iterator[bytes]:
+def export_lines(data: Path, damaged: set[bytes]) -> Iterator[bytes]:
     """The same, each as a line of JSON."""
-    for line in export_held(data):
+    for line in export_held(data, damaged):
         yield msgspec.json.encode(line) + b"\n"
 
 

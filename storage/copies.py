@@ -157,24 +157,28 @@ def compact(data: Path) -> Compacted:
         return Compacted(before, after)
 
 
-def read_pending(data: Path, terms_of: TermsOf) -> Iterator[Pending]:
+def read_pending(
+    data: Path, terms_of: TermsOf, damaged: set[bytes] | None = None
+) -> Iterator[Pending]:
     """Everything in a data folder that has not fired, in the order of due times, as of one moment.
 
     :param terms_of: see `Store`.
+    :param damaged: gets the sequences, packed, of messages that are left out, as their records cannot be read.
     :raises DataFolderError: when the folder is not one that this program can read.
     """
+    damaged = set() if damaged is None else damaged
     with reading(data) as environment:
         tables = open_tables(environment, create=False)
         with environment.begin() as txn:
-            accepted_lately = sorted(recover(txn, tables, terms_of))
+            accepted_lately = sorted(recover(txn, tables, terms_of, damaged=damaged))
             waiting = waiting_timers(txn, tables, None, b"", b"\xff")
             for key, _ in merge(txn.cursor(db=tables.timers), accepted_lately, waiting):
                 due_ms, _, sequence, _ = split_timer_key(key)
-                record = read_record(txn, tables, pack_u64(sequence))
+                number = pack_u64(sequence)
+                record = read_record(txn, tables, number)
                 if record is None:
-                    raise StorageError(
-                        f"message {sequence} is missing: 'tidegate fsck' tells what else is wrong"
-                    )
+                    damaged.add(number)
+                    continue
                 yield Pending(due_ms, sequence, record)
 
 

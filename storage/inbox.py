@@ -362,13 +362,20 @@ Touch = Callable[..., None]
 
 
 def recover(
-    txn: Reader, tables: Tables, terms_of: TermsOf, ahead: ReadAhead | None = None
+    txn: Reader,
+    tables: Tables,
+    terms_of: TermsOf,
+    ahead: ReadAhead | None = None,
+    damaged: set[bytes] | None = None,
 ) -> Iterator[tuple[bytes, bytes]]:
     """The timers, keys and values, that are not in `timers` and belong to messages that have not
     fired. A record that cannot be read is passed over: `find_faults` tells of it.
+
+    :param damaged: gets the sequences, packed, of those that are passed over and in no queue.
     """
     touch: Touch = ahead.touch if ahead is not None else _leave
-    messages = _unqueued_since_mark(txn, tables, terms_of, touch)
+    damaged = set() if damaged is None else damaged
+    messages = _unqueued_since_mark(txn, tables, terms_of, touch, damaged)
     while some := list(islice(messages, READ_AT_ONCE)):
         id_keys = [id_key(term(terms.message_id), number) for number, terms, _ in some]
         touch(txn, Rows(tables.ids, id_keys))
@@ -395,12 +402,12 @@ _Message = tuple[bytes, Terms, int]
 
 
 def _unqueued_since_mark(
-    txn: Reader, tables: Tables, terms_of: TermsOf, touch: Touch
+    txn: Reader, tables: Tables, terms_of: TermsOf, touch: Touch, damaged: set[bytes]
 ) -> Iterator[_Message]:
     """The messages from the mark on that are in no queue."""
     since_ms = 1 << 64
     queued: set[bytes] = set()
-    messages = _since_mark(txn, tables, terms_of, touch, queued)
+    messages = _since_mark(txn, tables, terms_of, touch, queued, damaged)
     while some := list(islice(messages, READ_AT_ONCE)):
         # What was the half of a transaction has the time of its commit, later than many behind it.
         earliest_ms = min(terms.stored_ms for _, terms, _ in some)
@@ -409,10 +416,16 @@ def _unqueued_since_mark(
             # What fired or came for now since the first of these was stored.
             queued |= _queued_since(txn, tables, since_ms)
         yield from (message for message in some if message[0] not in queued)
+    damaged -= queued
 
 
 def _since_mark(
-    txn: Reader, tables: Tables, terms_of: TermsOf, touch: Touch, queued: Container[bytes]
+    txn: Reader,
+    tables: Tables,
+    terms_of: TermsOf,
+    touch: Touch,
+    queued: Container[bytes],
+    damaged: set[bytes],
 ) -> Iterator[_Message]:
     """The messages from the mark on, without those that are known to be in a queue when their turn comes."""
     cursor = txn.cursor(db=tables.messages)
@@ -426,11 +439,15 @@ def _since_mark(
             numbers = [pack_u64(first + place) for place in range(READ_AT_ONCE)]
             touch(txn, Rows(tables.messages, numbers))
             untouched = pack_u64(first + READ_AT_ONCE)
-        if number in queued or (record := unpack(stored)) is None:
+        if number in queued:
             continue
+        record = unpack(stored)
         try:
-            terms = terms_of(record)
+            terms = terms_of(record) if record is not None else None
         except ValueError:
+            terms = None
+        if record is None or terms is None:
+            damaged.add(number)
             continue
         yield number, terms, len(record)
 

@@ -12,9 +12,11 @@ import pytest
 
 from gateway import care
 from gateway.transfer import LineError, export_lines, parse_lines
+from gateway.wire.codes import RequestCode
 from storage.keys import TIMER_VALUE, timer_key
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import START_MS, MemoryGateway, bodies
+from tests.gateway.tools import ok
 from tests.ops.conftest import Command
 from tests.storage.folder import change_table
 
@@ -216,9 +218,34 @@ def test_export_leaves_out_what_fired_or_was_aborted(
     assert [json.loads(line)["msgId"] for line in done.stdout.splitlines()] == ["ID2"]
 
 
+@pytest.mark.parametrize("is_in_table", [False, True])
+def test_export_goes_on_behind_what_cannot_be_read(
+    gateway: MemoryGateway, tidegate: Command, is_in_table: bool
+) -> None:
+    """Wherever its timer is: in the table, as of one that was rescheduled, or among those that were accepted lately."""
+    if is_in_table:
+        ok(
+            gateway.connect().ask(
+                RequestCode.RESCHEDULE_TIMERS, {"id": "ID0", "due": str(DUE_MS - 1)}
+            )
+        )
+    gateway.stop()
+
+    def clear_first(txn: lmdb.Transaction, messages: lmdb._Database) -> None:
+        cursor = txn.cursor(db=messages)
+        assert cursor.first()
+        txn.put(cursor.key(), b"\0" * len(cursor.value()), db=messages)
+
+    change_table(gateway.data, "messages", clear_first)
+    done = tidegate("export", "--data", gateway.data)
+    assert done.returncode == 4
+    assert [json.loads(line)["msgId"] for line in done.stdout.splitlines()] == ["ID1", "ID2"]
+    assert "left out, as they cannot be read: 1;" in done.stderr
+
+
 def test_lines_are_read_back(gateway: MemoryGateway) -> None:
     gateway.stop()
-    lines = list(export_lines(gateway.data))
+    lines = list(export_lines(gateway.data, set()))
     assert [line.body for line in parse_lines(lines)] == [b"body 0", b"body 1", b"body 2"]
 
 

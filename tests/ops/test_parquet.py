@@ -24,7 +24,7 @@ def test_all_of_a_message_is_there(gateway: MemoryGateway, tmp_path: Path) -> No
             properties={"TIMER_DELIVER_MS": str(START_MS + 60_000 + number), "colour": "grün"},
         )
     gateway.stop()
-    held = list(export_held(gateway.data))
+    held = list(export_held(gateway.data, set()))
     with (tmp_path / "held.parquet").open("wb") as file:
         assert write_held(held, file) == 3
     with (tmp_path / "held.parquet").open("rb") as file:

@@ -36,6 +36,7 @@ SEGMENTS: Final = pa.schema(
         ("receiver", pa.binary()),
         ("receiver_port", pa.int32()),
         ("sequence", pa.int64()),
+        ("acknowledged", pa.int64()),
         ("flags", pa.int32()),
         ("data", pa.binary()),
     ]
@@ -44,7 +45,7 @@ SEGMENTS: Final = pa.schema(
 
 _DDL: Final = (
     "key binary, position bigint, time_ns bigint, sender binary, sender_port int, "
-    "receiver binary, receiver_port int, sequence bigint, flags int, data binary"
+    "receiver binary, receiver_port int, sequence bigint, acknowledged bigint, flags int, data binary"
 )
 _ROWS: Final = 4096
 _BYTES: Final = 8 * 1024 * 1024
@@ -209,13 +210,12 @@ def assemble(
     with without_collector():
         for batch in batches:
             columns = [column.to_pylist() for column in batch.columns]
-            for key, position, time_ns, *ends, sequence, flags, data in zip(*columns, strict=True):
+            for key, position, time_ns, *said in zip(*columns, strict=True):
                 if key != last:
                     reader.end()
                     last = key
-                sender, receiver = (ends[0], ends[1]), (ends[2], ends[3])
-                said = Segment(sender, receiver, sequence, flags, data)
-                reader.segment(position, time_ns, said)
+                sender, receiver = (said[0], said[1]), (said[2], said[3])
+                reader.segment(position, time_ns, Segment(sender, receiver, *said[4:]))
                 if pairer.is_full:
                     write_taken(pairer, writer)
         reader.end()

@@ -11,7 +11,7 @@ import dpkt
 from spark_jobs.errors import Damage
 from spark_jobs.exchanges import Connection, Pairer
 from spark_jobs.pcap import Packet
-from spark_jobs.tcp import FrameScanner, Gap, Skipped, Stream
+from spark_jobs.tcp import FrameScanner, Gap, Piece, Skipped, Stream
 
 Address = tuple[bytes, int]
 """Address and port."""
@@ -26,6 +26,8 @@ class Segment(NamedTuple):
     sender: Address
     receiver: Address
     sequence: int
+    acknowledged: int | None
+    """The sender has everything in front of it; None where that is not said."""
     flags: int
     data: bytes
 
@@ -53,8 +55,6 @@ class _Connection:
         self.position = 0
         """Of the last packet, with its time."""
         self.time_ns = 0
-        self.told = 0
-        """Frames told at that position: each has a place of its own behind the packet's first byte."""
 
 
 class PacketReader:
@@ -87,7 +87,7 @@ class PacketReader:
             known = self._connections[key] = self._open(key, segment, opens)
         if time_ns < known.time_ns:
             self._pairer.count("clock went back")
-        known.position, known.time_ns, known.told = position, time_ns, 0
+        known.position, known.time_ns = position, time_ns
         from_client = segment.sender != known.server
         way = known.ways.get(from_client)
         if way is None or opens:
@@ -95,9 +95,14 @@ class PacketReader:
             if not opens and segment.data:
                 self._pairer.count("directions begun before the recording")
             way = known.ways[from_client] = _Way(first)
+        other = known.ways.get(not from_client)
+        if other is not None and segment.acknowledged is not None:
+            pieces = other.stream.acknowledge(segment.acknowledged)
+            self._tell(known, not from_client, other, pieces)
         if segment.data:
             at = (segment.sequence + opens) & 0xFFFFFFFF
-            self._tell(known, from_client, way, way.stream.add(at, segment.data))
+            pieces = way.stream.add(at, segment.data, position, time_ns)
+            self._tell(known, from_client, way, pieces)
         if segment.flags & dpkt.tcp.TH_RST:
             self._end(known)
             del self._connections[key]
@@ -132,22 +137,23 @@ class PacketReader:
         self._pairer.close(connection.number)
 
     def _tell(
-        self, connection: _Connection, from_client: bool, way: _Way, pieces: Iterable[bytes | Gap]
+        self, connection: _Connection, from_client: bool, way: _Way, pieces: Iterable[Piece | Gap]
     ) -> None:
         """Hand on the frames that pieces of a stream complete."""
         for piece in pieces:
             if isinstance(piece, Gap):
                 self._pairer.count("bytes that were not recorded", piece.size)
-                found: Iterable[bytes | Skipped] = way.frames.gap(piece.size)
-            else:
-                found = way.frames.feed(piece)
-            for one in found:
+                for lost in way.frames.gap(piece.size):
+                    self._aside(connection, lost)
+                continue
+            # Fewer frames end in a packet than it has bytes: each has a place of its own.
+            place = piece.position
+            for one in way.frames.feed(piece.data):
                 if isinstance(one, Skipped):
                     self._aside(connection, one)
                     continue
-                place = connection.position + connection.told
-                connection.told += 1
-                self._pairer.frame(place, connection.time_ns, connection.frames, from_client, one)
+                self._pairer.frame(place, piece.time_ns, connection.frames, from_client, one)
+                place += 1
 
     def _aside(self, connection: _Connection, what: Skipped) -> None:
         self._pairer.aside(connection.position, connection.frames.name, what.size, what.reason)
@@ -208,6 +214,7 @@ def segment_of(link: int, data: bytes) -> Segment | None:
             (packet.src, segment.sport),
             (packet.dst, segment.dport),
             segment.seq,
+            segment.ack if segment.flags & dpkt.tcp.TH_ACK else None,
             segment.flags,
             bytes(segment.data),
         )

@@ -20,6 +20,15 @@ _BINARY_HEAD: Final = 21
 """Least size of a ROCKETMQ header: its fixed part and an empty remark and ext."""
 
 
+class Piece(NamedTuple):
+    """Bytes of a stream, with the place of the packet that they came in."""
+
+    position: int
+    time_ns: int
+    """When they came, or later, when what was missing in front of them came."""
+    data: bytes
+
+
 class Gap(NamedTuple):
     """Bytes of a stream that are not there."""
 
@@ -36,10 +45,13 @@ class Stream:
     def __init__(self, first: int | None, patience: int = 4 * 1024 * 1024) -> None:
         self._next = first
         self._patience = patience
-        self._waiting: dict[int, bytes] = {}
+        self._waiting: dict[int, Piece] = {}
         self._waiting_size = 0
+        self._acknowledged: int | None = None
 
-    def add(self, sequence: int, data: bytes) -> Iterator[bytes | Gap]:
+    def add(
+        self, sequence: int, data: bytes, position: int = 0, time_ns: int = 0
+    ) -> Iterator[Piece | Gap]:
         """Take a segment; what can be told in order now."""
         if not data:
             return
@@ -53,31 +65,56 @@ class Stream:
                 return
             ahead = 0
         if ahead:
-            known = self._waiting.get(sequence, b"")
-            if len(known) < len(data):
-                self._waiting[sequence] = data
-                self._waiting_size += len(data) - len(known)
+            known = self._waiting.get(sequence)
+            known_size = 0 if known is None else len(known.data)
+            if known_size < len(data):
+                self._waiting[sequence] = Piece(position, time_ns, data)
+                self._waiting_size += len(data) - known_size
+            yield from self._give_up()
             while self._waiting_size > self._patience:
                 yield from self._skip()
             return
         self._next = (self._next + len(data)) & _SEQUENCE_MASK
-        yield data
-        yield from self._follow()
+        yield Piece(position, time_ns, data)
+        yield from self._follow(time_ns)
 
-    def end(self) -> Iterator[bytes | Gap]:
+    def acknowledge(self, sequence: int) -> Iterator[Piece | Gap]:
+        """The other side has everything in front of a byte: what is missing of that was not recorded."""
+        if self._next is not None and 0 < (sequence - self._next) & _SEQUENCE_MASK < _HALF:
+            self._acknowledged = sequence
+            yield from self._give_up()
+
+    def end(self) -> Iterator[Piece | Gap]:
         """What still waits, with the gaps in front of it."""
         while self._waiting:
             yield from self._skip()
 
-    def _skip(self) -> Iterator[bytes | Gap]:
+    def _give_up(self) -> Iterator[Piece | Gap]:
+        """Tell what waits for nothing but what was acknowledged."""
+        while self._waiting and self._acknowledged is not None:
+            assert self._next is not None
+            acknowledged = (self._acknowledged - self._next) & _SEQUENCE_MASK
+            if not 0 < acknowledged < _HALF or self._missing() > acknowledged:
+                return
+            yield from self._skip()
+
+    def _missing(self) -> int:
+        """Bytes in front of the first that waits."""
         assert self._next is not None
-        size = min((sequence - self._next) & _SEQUENCE_MASK for sequence in self._waiting)
+        return min((sequence - self._next) & _SEQUENCE_MASK for sequence in self._waiting)
+
+    def _skip(self) -> Iterator[Piece | Gap]:
+        assert self._next is not None
+        size = self._missing()
         self._next = (self._next + size) & _SEQUENCE_MASK
         yield Gap(size)
-        yield from self._follow()
+        yield from self._follow(0)
 
-    def _follow(self) -> Iterator[bytes]:
-        """Tell what waited for what has come, and forget what has come by other ways."""
+    def _follow(self, time_ns: int) -> Iterator[Piece]:
+        """Tell what waited for what has come, and forget what has come by other ways.
+
+        :param time_ns: when that came; what follows it is later, so that times tell the order.
+        """
         assert self._next is not None
         found = True
         while found and self._waiting:
@@ -85,11 +122,12 @@ class Stream:
             for sequence in list(self._waiting):
                 behind = (self._next - sequence) & _SEQUENCE_MASK
                 if behind < _HALF:
-                    data = self._waiting.pop(sequence)
-                    self._waiting_size -= len(data)
-                    if fresh := data[behind:]:
+                    piece = self._waiting.pop(sequence)
+                    self._waiting_size -= len(piece.data)
+                    if fresh := piece.data[behind:]:
                         self._next = (self._next + len(fresh)) & _SEQUENCE_MASK
-                        yield fresh
+                        time_ns = max(time_ns + 1, piece.time_ns)
+                        yield Piece(piece.position, time_ns, fresh)
                         found = True
 
 

@@ -44,14 +44,15 @@ def packet(
     data: bytes,
     *,
     from_client: bool = True,
+    acknowledged: int = 0,
     flags: int = dpkt.tcp.TH_ACK,
     client: tuple[bytes, int] = CLIENT,
 ) -> bytes:
     """An Ethernet frame with one TCP segment."""
     sender, receiver = (client, SERVER) if from_client else (SERVER, client)
-    tcp = dpkt.tcp.TCP(
-        sport=sender[1], dport=receiver[1], seq=sequence & 0xFFFFFFFF, flags=flags, data=data
-    )
+    ports = {"sport": sender[1], "dport": receiver[1]}
+    numbers = {"seq": sequence & 0xFFFFFFFF, "ack": acknowledged & 0xFFFFFFFF}
+    tcp = dpkt.tcp.TCP(**ports, **numbers, flags=flags, data=data)
     tcp.off = 5
     ip = dpkt.ip.IP(src=sender[0], dst=receiver[0], p=dpkt.ip.IP_PROTO_TCP, data=tcp)
     ip.len = 20 + len(bytes(tcp))

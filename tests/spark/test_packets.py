@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from gateway.wire.codes import CommandFlag
 from gateway.wire.commands import encode_command, encode_response
 from spark_jobs.errors import Damage, JobError
 from spark_jobs.ingest import ingest, read_table
@@ -50,7 +51,8 @@ def packets_of(exchanges: int, *, opened: bool = True) -> list[bytes]:
         packets.append(packet(499, b"", from_client=False, flags=SYN | ACK))
     for number in range(exchanges):
         for side, data in enumerate(exchange(number)):
-            packets.append(packet(at[side], data, from_client=side == 0))
+            other = at[1 - side]
+            packets.append(packet(at[side], data, from_client=side == 0, acknowledged=other))
             at[side] += len(data)
     return packets
 
@@ -126,8 +128,35 @@ def test_a_lost_packet_costs_its_frame_alone(tmp_path: Path) -> None:
     counts = read.counts
     assert counts["frames"] == 7
     assert counts["bytes that were not recorded"] == len(lost) - 14 - 40
-    # The frames behind the gap are told when the file ends, and their answers have gone by then.
-    assert counts["paired"] + counts["unasked"] == 4
+    # The server has acknowledged it, so nothing waits for it, and what follows is as it was.
+    assert (counts["paired"], counts["unasked"], counts["unanswered"]) == (3, 1, 0)
+    took = [row["answered_ns"] - row["asked_ns"] for row in read.pairs if row["asked_ns"]]
+    assert took == [1_000_000] * 3
+
+
+@pytest.mark.parametrize("comes", [True, False], ids=["late", "never"])
+def test_what_waited_for_a_packet_has_places_and_times_of_its_own(
+    tmp_path: Path, comes: bool
+) -> None:
+    flag = int(CommandFlag.ONEWAY)
+    said = [encode_command(34, number, flag=flag) for number in range(400)]
+    data = b"".join(said)
+    ends = [0, len(said[0]), len(said[0] + said[1]), *range(1400, len(data), 1400), len(data)]
+    packets = [packet(100 + start, data[start:end]) for start, end in pairwise(ends)]
+    missing = packets.pop(1)
+    if comes:
+        packets.append(missing)
+    other = packet(100, data[:1400], client=(b"\x7f\0\0\2", 40_001))
+    read = read_pcap(tmp_path, [packet(99, b"", flags=SYN), *packets, other])
+    assert len({row["position"] for row in read.pairs}) == len(read.pairs) > 400
+    mine = [row for row in read.pairs if row["connection"].endswith(":40000-127.0.0.1:10911")]
+    mine.sort(key=lambda row: (row["asked_ns"], row["position"]))
+    expected = [number for number in range(400) if comes or number != 1]
+    assert [row["opaque"] for row in mine] == expected, "replay sends in this order"
+    times = [(row["asked_ns"] - NOW_NS) // 1_000_000 for row in mine]
+    last = len(packets)
+    assert times[0] == 1
+    assert set(times[1:]) == ({last} if comes else set(range(2, last + 1)))
 
 
 @pytest.mark.parametrize("cut", [10, 172, 180], ids=["data", "head alone", "half a head"])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.wire.commands import encode_command
-from spark_jobs.tcp import FrameScanner, Gap, Skipped, Stream
+from spark_jobs.tcp import FrameScanner, Gap, Piece, Skipped, Stream
 
 FRAMES = st.lists(
     st.builds(
@@ -46,8 +46,9 @@ def test_any_order_and_repetition_gives_the_stream(
     scanner = FrameScanner(in_step=True)
     pieces = [piece for sequence, part in segments for piece in stream.add(sequence, part)]
     assert list(stream.end()) == []
-    assert [found for piece in pieces if isinstance(piece, bytes) for found in scanner.feed(piece)]
-    assert b"".join(piece for piece in pieces if isinstance(piece, bytes)) == data
+    told = [piece.data for piece in pieces if isinstance(piece, Piece)]
+    assert [found for data_ in told for found in scanner.feed(data_)] == frames
+    assert b"".join(told) == data
     assert list(scanner.end()) == []
 
 
@@ -88,7 +89,7 @@ def test_what_was_lost_is_a_gap_and_the_next_frame_is_found() -> None:
     assert pieces[1] == Gap(len(lost))
     found: list[bytes | Skipped] = []
     for piece in pieces:
-        found += scanner.gap(piece.size) if isinstance(piece, Gap) else scanner.feed(piece)
+        found += scanner.gap(piece.size) if isinstance(piece, Gap) else scanner.feed(piece.data)
     assert [one for one in found if isinstance(one, bytes)] == [frames[0], *frames[2:]]
     told = sum(one.size for one in found if isinstance(one, Skipped))
     assert told + len(lost) == len(frames[1])
@@ -98,7 +99,7 @@ def test_patience_is_bounded() -> None:
     stream = Stream(0, patience=100)
     told = [piece for at in range(10, 200, 10) for piece in stream.add(at, b"0123456789")]
     assert told[0] == Gap(10)
-    assert sum(len(piece) for piece in told if isinstance(piece, bytes)) == 190
+    assert sum(len(piece.data) for piece in told if isinstance(piece, Piece)) == 190
 
 
 @given(st.binary(max_size=300), st.booleans())

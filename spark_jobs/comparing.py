@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import math
+import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -23,6 +24,7 @@ from gateway.wire.codes import RequestCode
 from gateway.wire.dialect import DialectError, to_json
 from gateway.wire.messages import MessageError, decode_messages
 from gateway.wire.properties import find
+from spark_jobs.errors import JobError
 from spark_jobs.features import feature
 from spark_jobs.messages import PULLS
 
@@ -40,8 +42,9 @@ _RECORDS: Final = tuple(
 """Requests that are answered with messages."""
 _CANDIDATE, _NOISE = 1, 2
 """Numbers of runs; the baseline's is 0."""
-_ONLY_OLD, _ONLY_NEW, _BOTH = 1, 2, 3
-"""Which of the two runs that are compared have an answer, or had none after asking."""
+_OLD, _NEW, _AGAIN = 1, 2, 4
+"""Which of the runs have an answer, or had none after asking; summed."""
+_BOTH: Final = _OLD | _NEW
 _SIGNIFICANT: Final = 3.0
 """Standard deviations by which a rate of differences must be above the noise's."""
 
@@ -56,6 +59,7 @@ _TALLIES: Final = pa.schema(
         ("field", pa.string()),
         ("runs", pa.int32()),
         ("number", pa.int64()),
+        ("one_sided", pa.int64()),
         ("first_ns", pa.int64()),
         ("last_ns", pa.int64()),
         ("file", pa.string()),
@@ -65,10 +69,10 @@ _TALLIES: Final = pa.schema(
     ]
 )
 """What a task counted: answers by the runs that have them, where `field` is null; else differences
-to one run, with the first of them as a sample."""
+to one run, of which so many are a field that one of the two has not; with the first as a sample."""
 _TALLIES_DDL: Final = (
-    "code int, feature string, field string, runs int, number bigint, first_ns bigint, "
-    "last_ns bigint, file string, position bigint, expected string, found string"
+    "code int, feature string, field string, runs int, number bigint, one_sided bigint, "
+    "first_ns bigint, last_ns bigint, file string, position bigint, expected string, found string"
 )
 
 
@@ -161,9 +165,10 @@ def body_facts(code: int, body: bytes) -> dict[str, str]:
     try:
         value = json.loads(to_json(body))
     except (DialectError, ValueError, RecursionError):
-        return {"body.bytes": body.hex() if len(body) <= 64 else f"{len(body)} bytes"}
-    if not isinstance(value, dict):
-        return {"body.value": json.dumps(value, sort_keys=True)}
+        long = f"{len(body)} bytes, CRC {zlib.crc32(body):08x}"
+        return {"body.bytes": body.hex() if len(body) <= 64 else long}
+    if not isinstance(value, dict) or not value:
+        return {"body.value": json.dumps(_unordered(value), sort_keys=True)}
     return {
         f"body.{name}": json.dumps(_unordered(part), sort_keys=True) for name, part in value.items()
     }
@@ -171,7 +176,9 @@ def body_facts(code: int, body: bytes) -> dict[str, str]:
 
 def _unordered(value: Any) -> Any:
     if isinstance(value, list):
-        return sorted(value, key=lambda one: json.dumps(one, sort_keys=True))
+        return sorted(map(_unordered, value), key=lambda one: json.dumps(one, sort_keys=True))
+    if isinstance(value, dict):
+        return {name: _unordered(part) for name, part in value.items()}
     return value
 
 
@@ -186,13 +193,13 @@ def compare(
 
     :param noise: a second run of the baseline's server; without one everything that differs counts.
     :param ignored: fields that do not count, as `FIELD` or `CODE:FIELD`.
+    :raises JobError: when baseline and candidate have no request in common.
     """
     runs = [baseline, candidate] if noise is None else [baseline, candidate, noise]
     tallied = _side_by_side(runs).mapInArrow(
         partial(_tally, has_noise=noise is not None), _TALLIES_DDL
     )
-    answers: Counter[int] = Counter()
-    by_feature: dict[str, Counter[int]] = {}
+    compared: dict[str, _Compared] = {}
     by_runs: Counter[int] = Counter()
     differ: list[_Tally] = []
     noisy: list[_Tally] = []
@@ -200,25 +207,44 @@ def compare(
         if row["field"] is not None:
             (differ if row["runs"] == _CANDIDATE else noisy).append(row.asDict())
             continue
-        by_runs[row["runs"]] += row["number"]
-        if row["runs"] == _BOTH:
-            answers[row["code"]] += row["number"]
-            by_feature.setdefault(row["feature"], Counter())[row["code"]] += row["number"]
+        by_runs[row["runs"] & _BOTH] += row["number"]
+        if row["runs"] & _BOTH == _BOTH:
+            of_feature = compared.setdefault(row["feature"], _Compared(Counter(), Counter()))
+            of_feature.answers[row["code"]] += row["number"]
+            of_feature.again[row["code"]] += row["number"] if row["runs"] & _AGAIN else 0
+    if not compared:
+        raise JobError("the two have no request in common, so there is nothing to compare")
+    whole = _Compared(
+        sum((one.answers for one in compared.values()), Counter()),
+        sum((one.again for one in compared.values()), Counter()),
+    )
     skip = set(ignored)
-    differences = _judged(differ, noisy, answers, skip)
+    by_feature = {
+        name: _judged(_of(differ, name), _of(noisy, name), number, skip)
+        for name, number in sorted(compared.items())
+    }
+    differences = _judged(differ, noisy, whole, skip)
+    used = {
+        (one.code, one.field)
+        for found in by_feature.values()
+        for one in found
+        if one.verdict == "differs"
+    }
+    for one in differences:
+        if (one.code, one.field) in used:
+            one.verdict = "differs"  # whatever the noise in other features
     return Comparison(
-        compared=answers.total(),
-        only_in_baseline=by_runs[_ONLY_OLD],
-        only_in_candidate=by_runs[_ONLY_NEW],
+        compared=whole.answers.total(),
+        only_in_baseline=by_runs[_OLD],
+        only_in_candidate=by_runs[_NEW],
         has_noise=noise is not None,
         codes=[
-            _code_verdict(code, number, differences) for code, number in sorted(answers.items())
+            _code_verdict(code, number, differences)
+            for code, number in sorted(whole.answers.items())
         ],
         features=[
-            _feature_verdict(
-                name, number.total(), _judged(_of(differ, name), _of(noisy, name), number, skip)
-            )
-            for name, number in sorted(by_feature.items())
+            _feature_verdict(name, compared[name].answers.total(), found)
+            for name, found in by_feature.items()
         ],
         differences=sorted(
             differences, key=lambda one: (one.verdict != "differs", one.code, one.field)
@@ -258,6 +284,15 @@ _NO_NUMBER: Final = -(1 << 40)
 """Stands for null; no code and no time is as small."""
 
 
+class _Compared(NamedTuple):
+    """How many answers were compared, by request code."""
+
+    answers: Counter[int]
+    """To the candidate's."""
+    again: Counter[int]
+    """Of these also to those of the second run."""
+
+
 class _Request(NamedTuple):
     file: str
     position: int
@@ -272,7 +307,8 @@ def _tally(batches: Iterable[pa.RecordBatch], has_noise: bool) -> Iterator[pa.Re
     counts: Counter[tuple[int, str, int]] = Counter()
     found: dict[tuple[int, str, int, str], _Tally] = {}
     for request, (old, new, again) in _by_request(batches):
-        runs = (_ONLY_OLD if old is not None else 0) | (_ONLY_NEW if new is not None else 0)
+        there = zip((_OLD, _NEW, _AGAIN), (old, new, again), strict=True)
+        runs = sum(run for run, answer in there if answer is not None)
         counts[request.code, request.feature, runs] += 1
         if old is None or new is None:
             continue
@@ -307,6 +343,7 @@ def _count(
             "field": field,
             "runs": run,
             "number": 1,
+            "one_sided": int(None in values),
             "first_ns": asked_ns,
             "last_ns": asked_ns,
             "file": file,
@@ -316,6 +353,7 @@ def _count(
         }
         return
     known["number"] += 1
+    known["one_sided"] += None in values
     if asked_ns is not None:
         known["first_ns"] = min(asked_ns, known["first_ns"] or asked_ns)
         known["last_ns"] = max(asked_ns, known["last_ns"] or asked_ns)
@@ -392,31 +430,39 @@ def _of(tallies: Iterable[_Tally], name: str) -> list[_Tally]:
 
 
 def _judged(
-    differ: Iterable[_Tally], noisy: Iterable[_Tally], answers: Mapping[int, int], ignored: set[str]
+    differ: Iterable[_Tally], noisy: Iterable[_Tally], compared: _Compared, ignored: set[str]
 ) -> list[Difference]:
-    """What tasks counted, judged by code and field.
-
-    :param answers: by code.
-    """
-    noise: Counter[tuple[int, str]] = Counter()
+    """What tasks counted, judged by code and field."""
+    noise: dict[tuple[int, str], list[_Tally]] = {}
     for row in noisy:
-        noise[row["code"], row["field"]] += row["number"]
+        noise.setdefault((row["code"], row["field"]), []).append(row)
     by_field: dict[tuple[int, str], list[_Tally]] = {}
     for row in differ:
         by_field.setdefault((row["code"], row["field"]), []).append(row)
     return [
-        _difference(code, field, rows, noise[code, field], answers[code], ignored)
+        _difference(code, field, rows, noise.get((code, field), []), compared, ignored)
         for (code, field), rows in by_field.items()
     ]
 
 
 def _difference(
-    code: int, field: str, rows: list[_Tally], noise: int, answers: int, ignored: set[str]
+    code: int,
+    field: str,
+    rows: list[_Tally],
+    noisy: list[_Tally],
+    compared: _Compared,
+    ignored: set[str],
 ) -> Difference:
     sample = min(rows, key=lambda row: (row["file"], row["position"]))
     expected, found = sample["expected"], sample["found"]
-    differ = sum(row["number"] for row in rows)
-    verdict = "differs" if exceeds(differ, noise, answers) else "noise"
+    answers, again = compared.answers[code], compared.again[code]
+
+    def is_more(kind: str) -> bool:
+        here, there = (sum(row[kind] for row in some) for some in (rows, noisy))
+        return exceeds(here, answers, there, again)
+
+    # That a field is there is a fact of its own where its values are others in each run.
+    verdict = "differs" if is_more("number") or is_more("one_sided") else "noise"
     if field in ignored or f"{code}:{field}" in ignored:
         verdict = "ignored"
     return Difference(
@@ -424,8 +470,8 @@ def _difference(
         field=field,
         kind="missing" if found is None else "added" if expected is None else "changed",
         answers=answers,
-        differ=differ,
-        noise=noise,
+        differ=sum(row["number"] for row in rows),
+        noise=sum(row["number"] for row in noisy),
         verdict=verdict,
         first_ns=min((at for row in rows if (at := row["first_ns"]) is not None), default=None),
         last_ns=max((at for row in rows if (at := row["last_ns"]) is not None), default=None),
@@ -436,16 +482,16 @@ def _difference(
     )
 
 
-def exceeds(differ: int, noise: int, of: int) -> bool:
-    """Whether so many differences are more than the noise explains.
+def exceeds(differ: int, of: int, noise: int, noise_of: int) -> bool:
+    """Whether so many differences, of so many answers, are more than the noise explains.
 
     Without any noise one is; else the two rates must differ by three standard deviations.
     """
     if noise == 0:
         return differ > 0
-    rate = (differ + noise) / (2 * of)
-    deviation = math.sqrt(2 * of * rate * (1 - rate))
-    return differ - noise > _SIGNIFICANT * deviation
+    rate = (differ + noise) / (of + noise_of)
+    deviation = math.sqrt(rate * (1 - rate) * (1 / of + 1 / noise_of))
+    return differ / of - noise / noise_of > _SIGNIFICANT * deviation
 
 
 def _code_verdict(code: int, answers: int, differences: list[Difference]) -> CodeVerdict:

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from gateway.wire.codes import RequestCode
 from spark_jobs import replaying
 from spark_jobs.comparing import body_facts, compare, exceeds
+from spark_jobs.errors import JobError
 from spark_jobs.features import feature
 from spark_jobs.ingest import read_table
 from tests.spark.making import log_bytes
@@ -84,20 +85,66 @@ def test_a_recording_is_the_same_as_itself(spark: SparkSession, tables: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("differ", "noise", "of", "expected"),
+    ("differ", "noise", "noise_of", "expected"),
     [
         (1, 0, 1000, True),
         (0, 0, 1000, False),
+        (1, 0, 0, True),
         (1000, 1000, 1000, False),
+        (1000, 300, 300, False),
         (510, 500, 1000, False),
         (700, 500, 1000, True),
         (400, 500, 1000, False),
     ],
 )
 def test_differences_must_exceed_the_noise(
-    differ: int, noise: int, of: int, expected: bool
+    differ: int, noise: int, noise_of: int, expected: bool
 ) -> None:
-    assert exceeds(differ, noise, of) is expected
+    assert exceeds(differ, 1000, noise, noise_of) is expected
+
+
+def test_a_field_that_is_missing_is_no_noise_however_its_values_change(spark: SparkSession) -> None:
+    bare = run("c")
+    for row in bare:
+        row["answer_ext"] = dict(row["answer_ext"])
+        del row["answer_ext"]["msgId"]
+    found = compare(answers(spark, run("a")), answers(spark, bare), answers(spark, run("b")))
+    assert [(one.field, one.kind, one.verdict) for one in found.differences] == [
+        ("ext.msgId", "missing", "differs")
+    ]
+
+
+def test_what_differs_in_a_feature_alone_is_not_the_same(spark: SparkSession) -> None:
+    def offsets(name: str, steady: str) -> list[dict[str, Any]]:
+        rows = run(name)
+        for row in rows:
+            row["feature"] = "recall" if row["position"] < 5 else "sends"
+            row["answer_ext"] = {
+                "at": steady if row["position"] < 5 else row["answer_ext"]["msgId"]
+            }
+        return rows
+
+    runs = (offsets("a", "7"), offsets("c", "8"), offsets("b", "7"))
+    found = compare(*(answers(spark, one) for one in runs))
+    assert [(one.name, one.verdict) for one in found.features] == [
+        ("recall", "differs"),
+        ("sends", "noise"),
+    ]
+    assert not found.is_same
+    assert [(one.differ, one.noise, one.verdict) for one in found.differences] == [
+        (200, 195, "differs")
+    ]
+
+
+def test_a_second_run_of_some_requests_alone_tells_their_noise(spark: SparkSession) -> None:
+    again = answers(spark, run("b")[:60])
+    assert compare(answers(spark, run("a")), answers(spark, run("c")), again).is_same
+
+
+def test_runs_without_a_common_request_are_not_the_same(spark: SparkSession) -> None:
+    other = answers(spark, [row | {"file": "b"} for row in run("a")])
+    with pytest.raises(JobError, match="no request in common"):
+        compare(answers(spark, run("a")), other)
 
 
 def test_bodies_are_compared_by_what_they_mean() -> None:
@@ -113,6 +160,9 @@ def test_bodies_are_compared_by_what_they_mean() -> None:
     )
     assert body_facts(105, b'{"b":{0:"x"},"a":1}') == {"body.b": '{"0": "x"}', "body.a": "1"}
     assert body_facts(26, b"\xff\x00") == {"body.bytes": "ff00"}
+    assert body_facts(26, b"limit=10\n" * 9) != body_facts(26, b"limit=20\n" * 9)
+    assert body_facts(106, b"{}") == {"body.value": "{}"}, "and not as if there were none"
+    assert body_facts(106, b'{"t":{"c":["a","b"]}}') == body_facts(106, b'{"t":{"c":["b","a"]}}')
 
 
 USES: list[tuple[RequestCode, dict[str, str] | None, str]] = [

@@ -348,12 +348,12 @@ def compare(
     """
     from spark_jobs.comparing import compare as run
     from spark_jobs.ingest import read_table
-    from spark_jobs.replay import read_results
+    from spark_jobs.replay import read_answers
 
     if (recorded is None) == (baseline is None):
         raise click.UsageError("name what to compare with by one of --recorded and --baseline")
     spark = _session(options)
-    results = read_results(spark, candidate)
+    results, sent_before = read_answers(spark, candidate)
     if recorded is not None:
         asked = read_table(spark, recorded, "pair").where("asked_ns is not null")
         asked = asked.join(results.select("file", "position"), ["file", "position"], "semi")
@@ -364,8 +364,17 @@ def compare(
         results = results.join(expected.select("file", "position"), ["file", "position"], "semi")
     else:
         assert baseline is not None
-        expected = read_results(spark, baseline)
-    again = None if noise is None else read_results(spark, noise)
+        expected, before = read_answers(spark, baseline)
+        sent_before += before
+    again = None
+    if noise is not None:
+        again, before = read_answers(spark, noise)
+        sent_before += before
+    if sent_before:
+        click.echo(
+            f"{sent_before:,} requests were sent before a replay was interrupted: what was answered to "
+            "them is not known, and they are left out"
+        )
     with _shown("compare", spark, options):
         found = run(expected, results, again, ignored=ignore)
     _tell(found, options["json_file"])

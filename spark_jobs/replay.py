@@ -24,7 +24,7 @@ from spark_jobs import messages
 from spark_jobs.errors import JobError
 from spark_jobs.features import feature
 from spark_jobs.logged_sends import NOT_SENT
-from spark_jobs.replaying import DDL, Journal, Pacing, Player, Target
+from spark_jobs.replaying import DDL, SENT_BEFORE, Journal, Pacing, Player, Target
 from spark_jobs.rewriting import DESTRUCTIVE, Rules
 from spark_jobs.watching import WATCHED
 
@@ -201,6 +201,18 @@ def read_results(spark: SparkSession, folder: Path) -> DataFrame:
     if not (results / "_SUCCESS").exists():
         raise JobError(f"{folder} has no finished replay")
     return spark.read.schema(DDL).parquet(str(results))
+
+
+def read_answers(spark: SparkSession, folder: Path) -> tuple[DataFrame, int]:
+    """The results whose answers are known, and how many requests an interrupted run had sent.
+
+    :raises JobError: as `read_results`.
+    """
+    from pyspark.sql import functions as f
+
+    results = read_results(spark, folder)
+    known = results.where(f.col("outcome") != SENT_BEFORE)
+    return known, results.count() - known.count()
 
 
 def read_events(spark: SparkSession, folder: Path, levels: tuple[int, ...]) -> DataFrame:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -14,6 +15,7 @@ from spark_jobs.command import main
 from spark_jobs.comparing import compare
 from spark_jobs.ingest import read_table
 from spark_jobs.replay import Gate, choose, find_target, read_results, replay, run_name
+from spark_jobs.replaying import DDL, RESULTS
 from spark_jobs.rewriting import DESTRUCTIVE, Rules
 from tests.live.process import GatewayProcess
 
@@ -69,6 +71,23 @@ def test_what_cannot_be_done_is_one_line(
     assert status_of(*(part.format(empty=tmp_path) for part in arguments)) == status
     [line] = capsys.readouterr().err.splitlines()
     assert said in line
+
+
+def test_what_an_interrupted_run_had_sent_is_not_compared(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answered = {"file": "a", "code": 34, "feature": "clients", "answer_code": 0}
+    row = answered | {"outcome": "answered", "asked_ns": 1}
+    lost = row | {"outcome": "sent before", "answer_code": None}
+    for name, rows in (("whole", [row, row, row]), ("gone-on-with", [lost, row, row])):
+        placed = [one | {"position": at} for at, one in enumerate(rows)]
+        table = pa.Table.from_pylist(placed, schema=RESULTS)
+        spark.createDataFrame(table, DDL).write.parquet(str(tmp_path / name / "results"))
+    whole, gone_on = str(tmp_path / "whole"), str(tmp_path / "gone-on-with")
+    assert status_of("compare", gone_on, "--baseline", whole, "--noise", whole) == 0
+    said = capsys.readouterr().out
+    assert "1 requests were sent before a replay was interrupted" in said
+    assert "2 answers compared: the same" in said
 
 
 @pytest.mark.live

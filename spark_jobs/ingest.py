@@ -86,7 +86,7 @@ class Ingested(NamedTuple):
 
 
 def find_sources(paths: Iterable[Path]) -> list[Source]:
-    """The files of these paths, folders searched through, in the order of their names.
+    """The files of these paths, folders searched through, each once, in the order of their names.
 
     :raises JobError: when a path is not there, or a named file is of no known kind.
     """
@@ -105,7 +105,7 @@ def find_sources(paths: Iterable[Path]) -> list[Source]:
             found.append(_source(path, kind))
         else:
             raise JobError(f"{path} does not exist")
-    return found
+    return list(dict.fromkeys(found))
 
 
 def _kind(file: Path) -> str | None:

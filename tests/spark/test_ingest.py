@@ -66,6 +66,14 @@ def test_files_are_read_once_and_what_a_kill_left_is_not_read(
         ingest(spark, [recordings], folder, levels=DEFAULT_LEVELS)
 
 
+def test_a_file_that_is_named_twice_is_read_once(tmp_path: Path) -> None:
+    file = tmp_path / "cpp.capture"
+    shutil.copy(RECORDED / file.name, tmp_path)
+    (tmp_path / "link.capture").symlink_to(file)
+    [found] = find_sources([tmp_path, file, tmp_path / ".." / tmp_path.name])
+    assert found.path == str(file)
+
+
 def read_or_die(part: Part, folder: Path, levels: tuple[int, ...]) -> Receipt:
     """What a task does whose process is killed with `kill -9` in its second part."""
     if part.number == 1:

@@ -63,11 +63,15 @@ def _tell(found: msgspec.Struct, json_file: Path | None) -> None:
     """Print a report's Markdown of what was found, and write the JSON that `report` reads."""
     from spark_jobs import reporting
 
+    _write_json(found, json_file)
+    for section in reporting.sections([("", found)]):
+        click.echo(f"{section.title}: {section.verdict}")
+
+
+def _write_json(found: Any, json_file: Path | None) -> None:
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_bytes(msgspec.json.format(msgspec.json.encode(found)))
-    for section in reporting.sections([("", found)]):
-        click.echo(f"{section.title}: {section.verdict}")
 
 
 def _address(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, int]:
@@ -124,8 +128,7 @@ def ingest(
     click.echo(f"{done.files} files read, {done.known} known before")
     for name, number in sorted(done.counts.items()):
         click.echo(f"  {number:,} {name}")
-    if options["json_file"] is not None:
-        options["json_file"].write_bytes(msgspec.json.encode(done._asdict()))
+    _write_json(done._asdict(), options["json_file"])
 
 
 @cli.command()

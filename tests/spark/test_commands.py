@@ -73,6 +73,14 @@ def test_what_cannot_be_done_is_one_line(
     assert said in line
 
 
+def test_findings_are_written_into_a_new_folder(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "recordings").mkdir()
+    found = tmp_path / "found" / "ingest.json"
+    recordings, tables = str(tmp_path / "recordings"), str(tmp_path / "tables")
+    assert status_of("ingest", recordings, "--out", tables, "--json", str(found)) == 0
+    assert json.loads(found.read_text()) == {"files": 0, "known": 0, "counts": {}}
+
+
 def test_what_an_interrupted_run_had_sent_is_not_compared(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -107,7 +107,8 @@ def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
         & ~f.col("topic").startswith("%RETRY%")
     )
     # A client that got no answer sends the message again with its id: that is one message still.
-    asked = sent.groupBy("topic", "message_id").agg(
+    alone = f.when(f.col("message_id").isNull(), f.monotonically_increasing_id())
+    asked = sent.groupBy("topic", "message_id", alone.alias("alone")).agg(
         f.min("due_ms").alias("due_ms"),
         f.min("time_ns").alias("time_ns"),
         f.min("asked").alias("asked"),

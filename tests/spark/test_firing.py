@@ -169,6 +169,12 @@ def test_a_refused_send_is_no_message(spark: SparkSession) -> None:
     assert outcomes(table(spark, sent("a", 1000, answer_code=13)), grace_ms=0).count() == 0
 
 
+def test_messages_without_an_id_are_counted_one_by_one(spark: SparkSession) -> None:
+    rows = [sent("", 1000, message_id=None) for _ in range(5)]
+    verdict = verify(table(spark, *rows, sent("a", 1000), drained(9000)))
+    assert (verdict.messages, verdict.without_id, verdict.lost) == (6, 5, 1)
+
+
 def test_errors_are_told_by_group(spark: SparkSession) -> None:
     rows = [sent(f"m{n}", 1000 if n < 50 else 60_000) for n in range(100)]
     rows += [got(f"m{n}", (1000 if n < 50 else 60_000) + n, n) for n in range(100)]

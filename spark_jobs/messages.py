@@ -94,6 +94,7 @@ _LETTERS: Final = {
     "group": "a",
     "topic": "b",
     "queue": "e",
+    "flags": "f",
     "born": "g",
     "properties": "i",
     "reconsumed": "j",
@@ -103,6 +104,7 @@ _WORDS: Final = {
     "group": "producerGroup",
     "topic": "topic",
     "queue": "queueId",
+    "flags": "sysFlag",
     "born": "bornTimestamp",
     "properties": "properties",
     "reconsumed": "reconsumeTimes",
@@ -233,9 +235,12 @@ def _sent(
         parts = [(item.body, item.properties) for item in split_batch(pair["body"])]
     else:
         parts = [(pair["body"], properties)]
+    is_half = _is_half(_bounded(ext.get(fields["flags"], "0"), 32))
     accepted = {"time_ns": pair["asked_ns"], "store_ms": (pair["answered_ns"] or 0) // 1_000_000}
     for body, own in parts:
         asked, value, due_ms = asked_time(own, asked_ms, levels)
+        if is_half:
+            asked = value = due_ms = None  # it begins to wait when it is committed, if it is
         if len(parts) == 1 and (order := _order(own, asked, due_ms, answer)) is not None:
             yield common | {"time_ns": pair["answered_ns"] or pair["asked_ns"]} | order
             continue
@@ -365,7 +370,7 @@ def _of_record(message: Message, levels: tuple[int, ...]) -> dict[str, Any]:
     asked, value, due_ms = asked_time(properties, message.store_ms, levels)
     if asked != "time":
         due_ms = None  # a relative time counted from when it was sent, not from this record
-    if message.sys_flag & SysFlag.TRANSACTION_MASK == SysFlag.TRANSACTION_PREPARED:
+    if _is_half(message.sys_flag):
         asked = value = due_ms = None
     return {
         "topic": message.topic,
@@ -383,6 +388,11 @@ def _of_record(message: Message, levels: tuple[int, ...]) -> dict[str, Any]:
         "body_size": len(message.body),
         "body_crc": message.body_crc,
     }
+
+
+def _is_half(sys_flag: int) -> bool:
+    """Whether a message waits for the end of its transaction."""
+    return sys_flag & SysFlag.TRANSACTION_MASK == SysFlag.TRANSACTION_PREPARED
 
 
 def message_batch(rows: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from gateway.wire.codes import RequestCode
+from gateway.wire.codes import RequestCode, SysFlag
 from gateway.wire.commands import Command
 from gateway.wire.properties import find
 from spark_jobs import messages
@@ -20,6 +20,7 @@ from spark_jobs.ingest import read_table
 from spark_jobs.profiling import profile
 from spark_jobs.rewriting import Rewriter, Rules, new_id
 from tests.gateway.memory import MemoryGateway
+from tests.gateway.test_transactions import begin, end
 from tests.spark.recorded import RecordedClient, replay
 
 MS = 1_000_000
@@ -244,6 +245,22 @@ def test_what_a_gateway_changes_is_understood(spark: SparkSession, memory: Memor
     unmoved = [event for event in events if event["event"] != messages.RESCHEDULED]
     late = {group.name: group for group in verify(table(spark, *unmoved)).groups}
     assert (late["all"].stored_max or 0) > 1_000
+
+
+def test_halves_of_transactions_are_not_waited_for(
+    spark: SparkSession, memory: MemoryGateway
+) -> None:
+    client = RecordedClient(memory)
+    committed, rolled_back, _ = (begin(client, TIMER_DELAY_MS="1000") for _ in range(3))
+    memory.advance(3_000)
+    end(client, committed, SysFlag.TRANSACTION_COMMIT)
+    end(client, rolled_back, SysFlag.TRANSACTION_ROLLBACK)
+    memory.advance(20_000)
+    assert len(client.pull()) == 1
+    client.pull(offset=100)
+    events = [event for pair in client.pairs for event in messages.messages_of_pair(pair, ())]
+    verdict = verify(table(spark, *events), grace_ms=1_000)
+    assert (verdict.messages, verdict.lost) == (0, 0)
 
 
 def test_orders_in_a_replay_name_its_messages(memory: MemoryGateway) -> None:

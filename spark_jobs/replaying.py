@@ -406,7 +406,7 @@ class Player:
                 version=row["version"],
             )
         )
-        if row["flag"] & CommandFlag.ONEWAY:
+        if (row["flag"] or 0) & CommandFlag.ONEWAY:
             self._finished.append(result | {"outcome": ONEWAY})
             return
         teaches = ids_told(row["code"], ext, dict(row["answer_ext"] or ()))

@@ -168,8 +168,8 @@ class Rewriter:
                 changed |= known
         elif code == RequestCode.QUERY_MESSAGE:
             changed["key"] = self._ids.get(changed.get("key", ""), changed.get("key", ""))
-        elif code == RequestCode.SEARCH_OFFSET_BY_TIMESTAMP and "timestamp" in changed:
-            changed["timestamp"] = str(self._moved(int(changed["timestamp"]), recorded_ms, now_ms))
+        elif code == RequestCode.SEARCH_OFFSET_BY_TIMESTAMP:
+            self._move_times(changed, recorded_ms, now_ms, ("timestamp",))
         return Rewritten(changed, body, tuple(unmapped))
 
     def answer(
@@ -232,14 +232,14 @@ class Rewriter:
     def _learn_offset(
         self, place: tuple[str, str], old: Mapping[str, str], new: Mapping[str, str], name: str
     ) -> None:
-        if name in old and name in new:
+        if _is_number(old.get(name, "")) and _is_number(new.get(name, "")):
             self._offsets[(*place, int(old[name]))] = int(new[name])
 
     def _map_offset(
         self, ext: dict[str, str], name: str, place: tuple[str, str], unmapped: list[str]
     ) -> None:
-        if name not in ext:
-            return
+        if not _is_number(ext.get(name, "")):
+            return  # as broken as it was recorded
         recorded = int(ext[name])
         if recorded == 0:
             return  # the beginning, in any run
@@ -250,7 +250,8 @@ class Rewriter:
             ext[name] = str(known)
 
     def _map_physical(self, ext: dict[str, str], name: str, unmapped: list[str]) -> None:
-        known = self._physical.get(int(ext.get(name, "-1")))
+        text = ext.get(name, "")
+        known = self._physical.get(int(text)) if _is_number(text) else None
         if known is None:
             unmapped.append(name)
         else:

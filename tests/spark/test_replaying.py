@@ -286,6 +286,26 @@ def test_offsets_follow_the_answers_of_this_run() -> None:
     assert unknown.unmapped == ("queueOffset",)
 
 
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        (RequestCode.PULL_MESSAGE, "queueOffset"),
+        (RequestCode.UPDATE_CONSUMER_OFFSET, "commitOffset"),
+        (RequestCode.CONSUMER_SEND_MSG_BACK, "offset"),
+        (RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, "timestamp"),
+    ],
+)
+def test_what_should_be_a_number_and_is_none_is_sent_as_it_was(
+    code: RequestCode, name: str
+) -> None:
+    rewriter = Rewriter(Rules("run"))
+    for text in ("", "x"):
+        ext = {"topic": "t", "queueId": "0", name: text}
+        assert rewriter.request(code, ext, b"", 1_000, 2_000).ext == ext
+    told = ({"nextBeginOffset": "5"}, b""), ({"nextBeginOffset": "?"}, b"")
+    rewriter.answer(RequestCode.PULL_MESSAGE, {"topic": "t", "queueId": "0"}, *told)
+
+
 def play_many(port: str, folder: str, count: str) -> None:
     """A process that replays; it is killed in the middle."""
     rows = [sent(at, f"{at:032X}") for at in range(int(count))]

@@ -299,7 +299,7 @@ def outcome(results: DataFrame) -> Outcome:
 def find_target(name_server: tuple[str, int]) -> Target:
     """Asks a name server, or a gateway, for its first broker.
 
-    :raises JobError: when it does not answer, or has no broker.
+    :raises JobError: when it does not answer, or has no broker, or one that cannot be reached.
     """
     shown = f"{name_server[0]}:{name_server[1]}"
     try:
@@ -310,7 +310,14 @@ def find_target(name_server: tuple[str, int]) -> Target:
     for broker in table.values():
         for address in broker.get("brokerAddrs", {}).values():
             host, _, port = address.rpartition(":")
-            return Target(name_server, (host, int(port)))
+            target = Target(name_server, (host, int(port)))
+            try:
+                socket.create_connection(target.broker, _ASK_TIMEOUT_S).close()
+            except OSError as error:
+                raise JobError(
+                    f"{shown} names the broker {address}, which cannot be reached from here: {error}"
+                ) from error
+            return target
     raise JobError(f"{shown} knows no broker")
 
 

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,9 @@ from gateway.wire.commands import Command, decode_command, encode_response
 from gateway.wire.frames import FrameBuffer
 from gateway.wire.properties import parse
 from spark_jobs import replaying
+from spark_jobs.errors import JobError
 from spark_jobs.exchanges import ROWS
+from spark_jobs.replay import find_target
 from spark_jobs.replaying import Journal, Pacing, Player, Target
 from spark_jobs.rewriting import Rewriter, Rules, new_id
 
@@ -235,6 +238,23 @@ def test_a_target_that_is_down_is_told(tmp_path: Path) -> None:
     results = play(server.address, tmp_path, [sent(at, f"{at:032X}") for at in range(3)])
     assert [row["outcome"] for row in results] == ["not connected"] * 3
     assert str(server.address[1]) in results[0]["answer_remark"]
+
+
+def test_a_broker_that_cannot_be_reached_is_told_at_once(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = Server()
+    gone.close()
+    body = b'{"brokerAddrTable":{"b":{"brokerAddrs":{0:"127.0.0.1:%d"}}}}' % gone.address[1]
+    said = partial(encode_response, code=0, body=body)
+    monkeypatch.setattr(server, "answer", lambda command: said(command.opaque))
+    with pytest.raises(JobError, match=rf"names the broker 127\.0\.0\.1:{gone.address[1]}, which"):
+        find_target(server.address)
+
+
+def test_a_header_without_numbers_is_sent_as_it_was(server: Server, tmp_path: Path) -> None:
+    row = sent(0, "0" * 32) | {"flag": None, "version": None}
+    assert [one["outcome"] for one in play(server.address, tmp_path, [row])] == ["answered"]
 
 
 def test_a_target_that_is_silent_holds_up_nobody_for_ever(server: Server, tmp_path: Path) -> None:

@@ -50,7 +50,9 @@ td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; wh
 """
 
 _GOOD_WORDS: Final = {"same"}
-_BAD_WORDS: Final = {"differs", "lost", "doubled", "early", "fired though recalled"}
+_BAD_WORDS: Final = frozenset(
+    ("differs", "lost", "doubled", "early", "fired though recalled", "fired though replaced")
+)
 
 
 class Table(NamedTuple):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from gateway.wire.codes import RequestCode
+from gateway.wire.codes import CommandFlag, RequestCode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -27,6 +27,7 @@ class CodeFigures(msgspec.Struct, kw_only=True):
     share: float
     """Of all requests."""
     unanswered: int
+    """One-way requests, which have no answer, left out."""
     refused: int
     """Answered with a code other than 0; for pulls that includes that there was nothing."""
     bytes: int
@@ -111,6 +112,7 @@ def profile(pairs: DataFrame, messages: DataFrame) -> Profile:
     sent = messages.where(is_sent & f.coalesce(f.col("answer_code"), f.lit(0)).isin(0, 10, 11, 12))
     sums = sent.agg(f.count("*"), f.sum("body_size"), f.count("asked")).collect()[0]
     hot = _by_second(asked, "asked_ns").orderBy(f.desc("count")).limit(_SECONDS).collect()
+    language = f.coalesce("language", f.lit("unknown"))  # null in the header
     due = sent.where("due_ms is not null").withColumn("due_ns", f.col("due_ms") * 1_000_000)
     delays = (
         outcomes(messages, grace_ms=0)
@@ -133,7 +135,8 @@ def profile(pairs: DataFrame, messages: DataFrame) -> Profile:
         pending_at_most=_pending_at_most(due),
         stored_bytes_a_day=(sums[1] or 0) / seconds * 86_400 if seconds else 0.0,
         languages={
-            row["language"]: row["count"] for row in asked.groupBy("language").count().collect()
+            row["language"]: row["count"]
+            for row in asked.groupBy(language.alias("language")).count().collect()
         },
         codes=_codes(asked, requests),
         topics=_topics(messages, sent),
@@ -177,13 +180,14 @@ def _pending_at_most(due: DataFrame) -> int:
 def _codes(asked: DataFrame, requests: int) -> list[CodeFigures]:
     from pyspark.sql import functions as f
 
+    is_oneway = f.coalesce("flag", f.lit(0)).bitwiseAND(int(CommandFlag.ONEWAY)) != 0
     took = (f.col("answered_ns") - f.col("asked_ns")) / 1_000_000
     size = f.coalesce(f.length("body"), f.lit(0)) + f.coalesce(f.length("answer_body"), f.lit(0))
     rows = (
         asked.groupBy("code", "from_client")
         .agg(
             f.count("*").alias("requests"),
-            f.sum(f.col("answered_ns").isNull().cast("int")).alias("unanswered"),
+            f.sum((f.col("answered_ns").isNull() & ~is_oneway).cast("int")).alias("unanswered"),
             f.sum((f.col("answer_code") > 0).cast("int")).alias("refused"),
             f.sum(size).alias("bytes"),
             f.percentile_approx(took, [0.5, 0.99]).alias("took"),

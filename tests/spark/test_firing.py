@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
@@ -15,9 +16,10 @@ from gateway.wire.codes import RequestCode, SysFlag
 from gateway.wire.commands import Command
 from gateway.wire.properties import find
 from spark_jobs import messages
+from spark_jobs.exchanges import DDL, ROWS
 from spark_jobs.firing import Verdict, outcomes, verify
 from spark_jobs.ingest import read_table
-from spark_jobs.profiling import profile
+from spark_jobs.profiling import Profile, profile
 from spark_jobs.rewriting import Rewriter, Rules, new_id
 from tests.gateway.memory import MemoryGateway
 from tests.gateway.test_transactions import begin, end
@@ -193,6 +195,14 @@ def test_errors_are_told_by_group(spark: SparkSession) -> None:
     assert errors["asked", "milliseconds"].fired == errors["topic", "orders"].fired == 100
 
 
+def test_a_request_without_a_language_is_counted(spark: SparkSession) -> None:
+    row = {"from_client": True, "asked_ns": START * MS, "code": 34, "connection": "a#1"}
+    pairs = spark.createDataFrame([tuple(row.get(field.name) for field in ROWS)], DDL)
+    found = profile(pairs, table(spark))
+    assert found.languages == {"unknown": 1}
+    assert msgspec.json.decode(msgspec.json.encode(found), type=Profile) == found
+
+
 @pytest.fixture
 def memory() -> Iterator[MemoryGateway]:
     with tempfile.TemporaryDirectory() as folder:
@@ -302,5 +312,8 @@ def test_real_clients_and_a_real_broker(spark: SparkSession, tables: Path) -> No
     assert found.requests == 381
     assert {figures.name for figures in found.codes} >= {"SEND_MESSAGE_V2", "PULL_MESSAGE"}
     assert sum(figures.requests for figures in found.codes) == found.requests
+    of_code = {figures.name: figures for figures in found.codes}
+    commits = of_code["UPDATE_CONSUMER_OFFSET"]  # one-way
+    assert (commits.requests > 0, commits.unanswered) == (True, 0)
     assert found.peak_requests == max(second["requests"] for second in found.hot_seconds)
     assert found.delayed == sum(figures.delayed for figures in found.topics) == 14

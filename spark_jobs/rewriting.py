@@ -19,6 +19,7 @@ from gateway.wire.messages import (
     encode_batch,
     split_batch,
 )
+from gateway.wire.pops import RETRY_PREFIX
 from gateway.wire.properties import join, parse
 from spark_jobs import popped
 from spark_jobs.messages import PULLS, SENDS
@@ -113,6 +114,8 @@ class Rewriter:
     """Rewrites the requests of one connection."""
 
     def __init__(self, rules: Rules) -> None:
+        retries = {RETRY_PREFIX + old: RETRY_PREFIX + new for old, new in rules.groups.items()}
+        rules = rules._replace(topics=retries | dict(rules.topics))
         self._rules = rules
         self._offsets: dict[tuple[str, str, int], int] = {}
         self._physical: dict[int, int] = {}

@@ -286,10 +286,15 @@ def test_delays_are_scaled_and_topics_renamed_when_that_is_asked() -> None:
     assert parse(changed.ext["i"]) == {"TIMER_DELIVER_MS": "506000", "TIMER_DELAY_MS": "3000"}
     kept = Rewriter(Rules("run")).request(SEND, {"i": properties}, b"", 1_000, 500_000)
     assert parse(kept.ext["i"]) == {"TIMER_DELIVER_MS": "560000", "TIMER_DELAY_SEC": "30"}
-    body = b'{"consumerDataSet":[{"groupName":"g","subscriptionDataSet":[{"topic":"orders"}]}]}'
-    assert rewriter.request(34, {}, body, 0, 0).body == body.replace(b'"g"', b'"h"').replace(
-        b"orders", b"copy"
+    subscribed = b'"subscriptionDataSet":[{"topic":"%b"},{"topic":"%%RETRY%%%b"}]'
+    heartbeat = b'{"consumerDataSet":[{"groupName":"%b",' + subscribed + b"}]}"
+    recorded, renamed = (
+        heartbeat % names for names in ((b"g", b"orders", b"g"), (b"h", b"copy", b"h"))
     )
+    assert rewriter.request(34, {}, recorded, 0, 0).body == renamed
+    pull = {"consumerGroup": "g", "topic": "%RETRY%g", "queueId": "0"}
+    changed = rewriter.request(int(RequestCode.PULL_MESSAGE), pull, b"", 0, 0)
+    assert changed.ext == {**pull, "consumerGroup": "h", "topic": "%RETRY%h"}
 
 
 def test_offsets_follow_the_answers_of_this_run() -> None:

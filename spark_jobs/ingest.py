@@ -65,6 +65,10 @@ COMMIT_LOG: Final = "commitlog"
 _PCAP_MAGICS: Final = {
     bytes.fromhex(digits) for digits in ("a1b2c3d4", "d4c3b2a1", "a1b23c4d", "4d3cb2a1", "0a0d0d0a")
 }
+_NO_LOGS: Final = frozenset(
+    {"consumequeue", "consumequeue_ext", "batchconsumequeue", "timerlog", "compaction"}
+)
+"""Folders of a broker's store whose files have the names of commit logs, and are none."""
 _FILES_AT_ONCE: Final = 64
 
 
@@ -110,7 +114,7 @@ def find_sources(paths: Iterable[Path]) -> list[Source]:
 
 def _kind(file: Path) -> str | None:
     if file.name.isdecimal() and len(file.name) == 20:
-        return COMMIT_LOG if file.parent.name != "consumequeue" else None
+        return None if _NO_LOGS.intersection(file.parts) else COMMIT_LOG
     with file.open("rb") as stream:
         start = stream.read(len(b"tidegate capture"))
     if start == b"tidegate capture":

@@ -74,6 +74,16 @@ def test_a_file_that_is_named_twice_is_read_once(tmp_path: Path) -> None:
     assert found.path == str(file)
 
 
+def test_of_a_whole_store_the_commit_log_is_read(tmp_path: Path) -> None:
+    name = "00000000000000000000"
+    for folder in ("commitlog", "consumequeue/orders/0", "timerlog"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / name).write_bytes(log_bytes([("orders", b"one", "")]))
+    assert [source.path for source in find_sources([tmp_path])] == [
+        str(tmp_path / "commitlog" / name)
+    ]
+
+
 def read_or_die(part: Part, folder: Path, levels: tuple[int, ...]) -> Receipt:
     """What a task does whose process is killed with `kill -9` in its second part."""
     if part.number == 1:

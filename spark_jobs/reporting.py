@@ -215,5 +215,8 @@ def _moment_ms(moment_ms: int | None) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S}.{moment_ms % 1000:03}"
 
 
-def _short(text: str | None) -> str | None:
-    return text if text is None or len(text) <= 120 else f"{text[:117]}..."
+def _short(text: str | None) -> str:
+    """A value as a cell; that there is none, and that it has no letters, are two things."""
+    if text is None:
+        return "(absent)"
+    return (text if len(text) <= 120 else f"{text[:117]}...") or "(empty)"

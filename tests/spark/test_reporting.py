@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 from html.parser import HTMLParser
 
+import msgspec
+
 from spark_jobs.comparing import CodeVerdict, Comparison, Difference, FeatureVerdict
 from spark_jobs.firing import Errors, Verdict
 from spark_jobs.pages import Plot, Section, html, markdown
@@ -153,3 +155,10 @@ def test_plots_are_in_both_forms() -> None:
     assert (bars["SEND"], bars["A_PULL"], bars["none"]) == (30, 15, 1)
     assert html("r", AT, found).count("<rect") == 3
     assert "nothing" not in html("r", AT, found)
+
+
+def test_an_absent_value_and_an_empty_one_can_be_told_apart() -> None:
+    name, found = COMPARISON
+    one = msgspec.structs.replace(DIFFERENCE, expected="", found=None)
+    said = sections([(name, msgspec.structs.replace(found, differences=[one]))])
+    assert "| differs | (empty) | (absent) |" in markdown("r", AT, said)

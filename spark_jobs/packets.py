@@ -42,6 +42,8 @@ class _Way:
     """One direction of a connection."""
 
     def __init__(self, first: int | None) -> None:
+        self.first = first
+        """Sequence number of its first byte; None where its beginning was not seen."""
         self.stream = Stream(first)
         self.frames = FrameScanner(in_step=first is not None)
 
@@ -55,6 +57,11 @@ class _Connection:
         self.position = 0
         """Of the last packet, with its time."""
         self.time_ns = 0
+
+    def has_begun(self, sender: Address, first: int | None) -> bool:
+        """Whether a side's opening was seen, and this is it once more."""
+        way = self.ways.get(sender != self.server)
+        return way is not None and first is not None and way.first == first
 
 
 class PacketReader:
@@ -80,8 +87,11 @@ class PacketReader:
         """Take what a packet says; those of a connection come in the order of the file."""
         key = segment.key
         opens = bool(segment.flags & dpkt.tcp.TH_SYN)
+        first = (segment.sequence + 1) & 0xFFFFFFFF if opens else None
         known = self._connections.get(key)
-        if known is None or (opens and not segment.flags & dpkt.tcp.TH_ACK and known.ways):
+        is_again = known is not None and known.has_begun(segment.sender, first)
+        is_asking = opens and not segment.flags & dpkt.tcp.TH_ACK
+        if known is None or (is_asking and known.ways and not is_again):
             if known is not None:
                 self._end(known)
             known = self._connections[key] = self._open(key, segment, opens)
@@ -90,8 +100,7 @@ class PacketReader:
         known.position, known.time_ns = position, time_ns
         from_client = segment.sender != known.server
         way = known.ways.get(from_client)
-        if way is None or opens:
-            first = (segment.sequence + 1) & 0xFFFFFFFF if opens else None
+        if way is None or (opens and not is_again):
             if not opens and segment.data:
                 self._pairer.count("directions begun before the recording")
             way = known.ways[from_client] = _Way(first)

@@ -121,6 +121,18 @@ def test_requests_in_one_packet_have_places_of_their_own(tmp_path: Path) -> None
     assert [row["opaque"] for row in read.pairs] == [0, 1, 2]
 
 
+def test_packets_that_were_recorded_twice_are_read_once(tmp_path: Path) -> None:
+    packets = packets_of(3)
+    repeated = [again for one in packets for again in (one, one)]  # as `tcpdump -i any` may
+    repeated.insert(10, packets[0])
+    expected = read_pcap(tmp_path, packets)
+    found = read_pcap(tmp_path, repeated)
+    assert found.counts == {**expected.counts, "packets": len(repeated)}
+    assert {row["connection"] for row in found.pairs} == {
+        row["connection"] for row in expected.pairs
+    }
+
+
 def test_a_lost_packet_costs_its_frame_alone(tmp_path: Path) -> None:
     packets = packets_of(4)
     lost = packets.pop(4)  # the request of the second exchange

@@ -27,7 +27,9 @@ def _selection(verb: str) -> Callable[[Callable[..., None]], Callable[..., None]
         for option in (
             click.option("--yes", is_flag=True, help="Do not ask whether so many are meant."),
             click.option(
-                "--dry-run", is_flag=True, help="Only say how many messages that would be."
+                "--dry-run",
+                is_flag=True,
+                help="Only say how many messages of the topic that would be.",
             ),
             click.option(
                 "--all", "everything", is_flag=True, help="All unfired messages of the topic."
@@ -78,6 +80,10 @@ class _Selection:
             raise click.UsageError(
                 f"name what to {verb} by one of --id, --key and --handle, or many with --topic and at least one of "
                 "--tag, --from, --to and --all"
+            )
+        if self._dry_run and not many:
+            raise click.UsageError(
+                "--dry-run counts messages of a --topic; 'tidegate pending --id ID --state any' shows a single one"
             )
         self.is_many = many
 

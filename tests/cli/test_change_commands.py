@@ -169,6 +169,19 @@ class TestBulk:
         assert len(gateway.asked) == 1
         assert (run.status, run.out) == (0, "7 messages match\n")
 
+    @pytest.mark.parametrize(
+        "named", [["--id", "A"], ["--id", "A", "--topic", "T"], ["--handle", "djE"]]
+    )
+    @pytest.mark.parametrize("command", [["abort"], ["reschedule", "--at", "+1h"]])
+    def test_a_dry_run_of_a_message_by_name_is_refused_and_changes_nothing(
+        self, tidegate: Tidegate, command: list[str], named: list[str]
+    ) -> None:
+        with FakeGateway(moved("aborted")) as gateway:
+            run = tidegate(*command, "--server", gateway.server, *named, "--dry-run")
+        assert gateway.asked == []
+        assert run.status == 2
+        assert "--dry-run counts messages of a --topic" in run.err
+
     def test_of_one_message_it_says_so(self, tidegate: Tidegate) -> None:
         with FakeGateway(step(1)) as gateway:
             run = tidegate("abort", "--server", gateway.server, *SELECTION, "--dry-run")

@@ -99,9 +99,9 @@ class Api(Resource):
             )
         endpoint, values = self._find(request, "GET" if method == "HEAD" else method)
         try:
-            values |= {
-                name.decode(): given[-1].decode() for name, given in (request.args or {}).items()
-            }
+            for name, given in (request.args or {}).items():
+                for one in given:
+                    _put(values, name.decode(), one.decode())
         except UnicodeDecodeError:
             raise ApiError(HTTPStatus.BAD_REQUEST, "the parameters are not UTF-8") from None
         body = request.content.read() if request.content is not None else b""
@@ -186,6 +186,13 @@ class _Answer:
         if request.method != b"HEAD":
             request.write(body)
         request.finish()
+
+
+def _put(values: dict[str, str], name: str, value: str) -> None:
+    """Add a parameter. One that the path or the query has said already would be about something else than that."""
+    if name in values:
+        raise ApiError(HTTPStatus.BAD_REQUEST, f"{name} is given twice")
+    values[name] = value
 
 
 def _header(request: Any, name: str) -> str | None:

@@ -106,6 +106,22 @@ def test_requests_that_are_none(method: str, path: str, status: int, http: HttpC
     assert problem["detail"]
 
 
+@pytest.mark.parametrize("order", ["abort?id=", "abort?key=a&id="])
+def test_what_the_path_says_is_not_said_otherwise(http: HttpClient, order: str) -> None:
+    one, other = (
+        http.post("/messages", {"topic": "orders", "body": "x", "at": "+1h"})["offsetMsgId"]
+        for _ in range(2)
+    )
+    problem = http.refusal("POST", f"/messages/{one}/{order}{other}", {})
+    assert (problem["status"], problem["detail"]) == (400, "id is given twice")
+    assert len(http.get("/messages", topic="orders")["messages"]) == 2
+
+
+def test_a_parameter_is_given_once(http: HttpClient) -> None:
+    problem = http.refusal("GET", "/messages?key=a&key=b")
+    assert (problem["status"], problem["detail"]) == (400, "key is given twice")
+
+
 @pytest.mark.parametrize("data", [b"{", b"[]", b"\xff", b"null", b'"x"', b""])
 def test_bodies_that_are_none(data: bytes, http: HttpClient) -> None:
     answer = http.ask("POST", f"{API}/messages", data=data)

@@ -42,6 +42,7 @@ _JOBS: Final = {
     "jobs": "Run several of these in one Spark session.",
 }
 _FAILED: Final = 1
+_WRONG: Final = 2
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What writing to standard output, or to an open file, fails with when its disk is full."""
 
@@ -342,6 +343,16 @@ def main() -> None:
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
+    except UnicodeEncodeError as error:
+        letters = error.object[error.start : error.end]
+        if error.encoding == "utf-8":
+            _complain(f"{letters!a} in what is asked for is no UTF-8", "tidegate")
+            sys.exit(_WRONG)
+        _complain(
+            f"standard output cannot have {letters!a}, as it is {error.encoding}: set PYTHONIOENCODING=utf-8",
+            "tidegate",
+        )
+        sys.exit(_FAILED)
     except BrokenPipeError:
         # The reader of a pipe, such as `head`, has seen enough.
         _leave_unwritten()

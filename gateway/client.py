@@ -149,9 +149,11 @@ class RemotingClient:
                     f"{self._name} could not be reached in {self._timeout:g} s; "
                     "check the address and the network"
                 ) from None
-            except OSError as error:
+            except (OSError, UnicodeError) as error:
+                # UnicodeError: no host can have such a name.
+                reason = error.strerror if isinstance(error, OSError) else "that is no host name"
                 raise ClientError(
-                    f"{self._name} cannot be reached: {error.strerror or error}; check the address"
+                    f"{self._name} cannot be reached: {reason or error}; check the address"
                 ) from None
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return self._socket

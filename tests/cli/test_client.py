@@ -106,6 +106,11 @@ class TestFailures:
             "or give its address with --server HOST:PORT"
         )
 
+    @pytest.mark.parametrize("host", ["a..b", "a" * 70 + ".test", "\udcff"])
+    def test_what_is_no_host_name(self, host: str) -> None:
+        with pytest.raises(ClientError, match="cannot be reached: that is no host name; check"):
+            RemotingClient(host, 9876).ask(25)
+
     def test_no_such_host(self) -> None:
         with pytest.raises(ClientError, match=r"host\.invalid:9876 cannot be reached: .*; check"):
             RemotingClient("host.invalid", 9876).ask(25)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -324,6 +325,50 @@ class TestPending:
             "or give its address with --server HOST:PORT"
         )
         assert run.status == 1
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ["pending", "--key", "\udcff"],
+            ["abort", "--id", "\udcff"],
+            [
+                "recurring",
+                "add",
+                "--topic",
+                "T",
+                "--name",
+                "N",
+                "--every",
+                "2m",
+                "--body",
+                "\udcff",
+            ],
+        ],
+    )
+    def test_an_argument_that_is_no_utf_8_is_one_line_and_status_2(
+        self, tidegate: Tidegate, arguments: list[str]
+    ) -> None:
+        with FakeGateway() as gateway:
+            run = tidegate(*arguments, server=gateway.server)
+        assert one_line(run) == r"tidegate: '\udcff' in what is asked for is no UTF-8"
+        assert run.status == 2
+
+    @pytest.mark.parametrize("form", [[], ["--json"]])
+    def test_letters_that_standard_output_cannot_have_are_one_line_and_status_1(
+        self, form: list[str]
+    ) -> None:
+        with FakeGateway(page(MESSAGE | {"keys": "größe"})) as gateway:
+            done = subprocess.run(
+                [sys.executable, "-m", "gateway.cli", "pending", "--server", gateway.server, *form],
+                capture_output=True,
+                check=False,
+                env=os.environ | {"PYTHONIOENCODING": "ascii"},
+            )
+        assert done.returncode == 1
+        assert (
+            done.stderr
+            == b"tidegate: standard output cannot have '\\xf6\\xdf', as it is ascii: set PYTHONIOENCODING=utf-8\n"
+        )
 
     def test_a_refusal_is_one_line_and_status_1(self, tidegate: Tidegate) -> None:
         with FakeGateway(

@@ -70,10 +70,13 @@ def set_recurring(
     properties: Mapping[str, str],
     rule: Mapping[str, str | None],
     queue: int | None = None,
+    flag: int = 0,
+    sys_flag: int = 0,
 ) -> Done:
     """Sets a recurring message. Without a queue the gateway takes one.
 
     :param rule: cron, every, zone, start, end, count and misfire, as the properties have them; None is left out.
+    :param sys_flag: says how the body is compressed, if it is.
     """
     # A broker that knows nothing of this would take the message for one to deliver at once: it cannot answer this.
     next_times(client, times=1, **{one: rule.get(one) for one in _OF_TIMES})
@@ -88,9 +91,9 @@ def set_recurring(
         default_topic=_TEMPLATE,
         default_topic_queue_nums=_MADE_QUEUES,
         queue_id=-1 if queue is None else queue,
-        sys_flag=0,
+        sys_flag=sys_flag,
         born_timestamp=time.time_ns() // 1_000_000,
-        flag=0,
+        flag=flag,
         properties=text,
     )
     ext = successful(client.ask(RequestCode.SEND_MESSAGE_V2, to_ext(fields), body)).ext()
@@ -113,7 +116,17 @@ def restore_recurring(client: RemotingClient, one: RecurringMessage) -> Done:
         "count": _text(one.count),
         "misfire": one.misfire,
     }
-    done = set_recurring(client, one.topic, one.name, one.body, one.properties, rule, one.queue_id)
+    done = set_recurring(
+        client,
+        one.topic,
+        one.name,
+        one.body,
+        one.properties,
+        rule,
+        one.queue_id,
+        one.flag or 0,
+        one.sys_flag or 0,
+    )
     if one.state == "paused":
         done = change_recurring(client, one.topic, one.name, "pause")
     return done

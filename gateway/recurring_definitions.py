@@ -67,7 +67,7 @@ def occurrence(topic: Topic, one: Recurring, definition: Definition, planned_ms:
 def describe(one: Recurring, definition: Definition, *, full: bool = False) -> RecurringMessage:
     """It as lists tell of it.
 
-    :param full: with its body and properties.
+    :param full: with its body, properties and flags.
     """
     rule = definition.rule
     return RecurringMessage(
@@ -90,4 +90,6 @@ def describe(one: Recurring, definition: Definition, *, full: bool = False) -> R
         body_size=len(definition.body),
         body=definition.body if full else None,
         properties=parse(definition.properties) if full else None,
+        flag=definition.flag if full else None,
+        sys_flag=definition.sys_flag if full else None,
     )

@@ -2,14 +2,30 @@
 
 import { get, post, put, remove } from "./api.js";
 import { dialog, field, h, notice, show } from "./dom.js";
-import { count, distance, moment } from "./format.js";
+import { bytes, count, distance, moment } from "./format.js";
 
 const REFRESH = 3_000;
 const TYPED = 250;
 
 const place = (one) => `/recurring/${encodeURIComponent(one.topic)}/${encodeURIComponent(one.name)}`;
 const rule = (one) => one.cron ?? `every ${one.every}`;
-const decode = (text) => new TextDecoder().decode(Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)));
+const COMPRESSED = 1;
+
+/** A body as text, where it is text. */
+function textOf(one) {
+  if (one.sysFlag & COMPRESSED) return undefined;
+  const data = Uint8Array.from(atob(one.body), (letter) => letter.charCodeAt(0));
+  try {
+    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(data);
+  } catch {
+    return undefined;
+  }
+}
+
+const noText = (one) => `${bytes(one.bodySize)} that ${one.sysFlag & COMPRESSED ? "are compressed" : "are no text"}`;
+
+/** A time as the API reads it, whenever it is. */
+const written = (ms) => (ms === undefined || ms === null ? undefined : ms < 1e11 ? new Date(ms).toISOString() : String(ms));
 
 async function all() {
   const found = [];
@@ -150,7 +166,7 @@ async function look(one, changed) {
       page.times.map((time) => h("li", {}, moment(time))),
     ),
     h("h3", {}, "Body"),
-    h("pre", { class: "body" }, decode(page.recurring.body)),
+    h("pre", { class: "body" }, textOf(page.recurring) ?? noText(page.recurring)),
     h(
       "div",
       { class: "actions" },
@@ -174,6 +190,9 @@ function edit(one, changed) {
   const input = (name, more) => h("input", { name, autocomplete: "off", value: one?.[name] ?? "", ...more });
   const times = h("p", { class: "dim", role: "status" });
   const problem = h("p", { class: "bad-text", role: "alert", hidden: true });
+  const text = one ? textOf(one) : "hello";
+  const body = h("textarea", { name: "body", rows: "4", required: true, disabled: text === undefined }, text);
+  const before = body.value;
   let typed;
   const form = h(
     "form",
@@ -212,7 +231,7 @@ function edit(one, changed) {
     ),
     times,
     h("div", { class: "pair" }, field("Tag", input("tags")), field("Keys", input("keys"))),
-    field("Body", h("textarea", { name: "body", rows: "4", required: true }, one?.body ? decode(one.body) : "hello")),
+    field("Body", body, text === undefined && `stays as it is: ${noText(one)}`),
     problem,
     h("div", { class: "actions" }, h("button", { class: "main" }, one ? "Replace" : "Set")),
   );
@@ -221,22 +240,30 @@ function edit(one, changed) {
   function given() {
     const fields = Object.fromEntries([...new FormData(form)].filter(([, value]) => value.trim()));
     if (fields.count) fields.count = Number(fields.count) || 0;
-    if (one) fields.misfire = one.misfire;
-    if (one?.properties)
-      fields.properties = Object.fromEntries(
+    if (!one) return fields;
+    // What the form does not show stays; so does a body that nobody has touched, to the byte.
+    Object.assign(fields, {
+      misfire: one.misfire,
+      start: written(one.startMs),
+      end: written(one.endMs),
+      queue: one.queueId,
+      flag: one.flag,
+      properties: Object.fromEntries(
         Object.entries(one.properties).filter(([name]) => !["KEYS", "TAGS", "UNIQ_KEY"].includes(name)),
-      );
+      ),
+    });
+    if (body.value === before) Object.assign(fields, { body: one.body, encoding: "base64", sysFlag: one.sysFlag });
     return fields;
   }
 
   async function tell() {
-    const { cron, every, zone } = given();
+    const { cron, every, zone, start, end } = given();
     if (!cron && !every) {
       times.textContent = "";
       return;
     }
     try {
-      const next = await get("/recurring-times", { cron, every, zone });
+      const next = await get("/recurring-times", { cron, every, zone, start, end });
       times.textContent = `Next: ${next.times.slice(0, 3).map(moment).join(", ")}`;
     } catch (error) {
       times.textContent = error.message;

@@ -82,6 +82,12 @@ class RecurringBody(Fields):
     tags: str = ""
     keys: Annotated[str, Meta(description="Keys, separated by blanks.")] = ""
     properties: dict[str, str] = field(default_factory=dict)
+    queue: Annotated[int, Meta(ge=-1, description="Number of the queue; -1 for any.")] = -1
+    flag: Annotated[int, Meta(description="The sender's own flag.", ge=-(1 << 31), lt=1 << 31)] = 0
+    sys_flag: Annotated[
+        int,
+        Meta(description="How `body` is compressed, if it is, as a page has it.", ge=0, lt=1 << 31),
+    ] = 0
 
 
 class RecurringPage(Shown):
@@ -146,7 +152,15 @@ class RecurringEndpoints:
         }
         properties = body.properties | {name: text for name, text in rule.items() if text}
         data = decode_body(body.body, body.encoding)
-        answer = await self._sender.send(asker, query.topic, data, properties)
+        answer = await self._sender.send(
+            asker,
+            query.topic,
+            data,
+            properties,
+            body.queue,
+            flag=body.flag,
+            sys_flag=body.sys_flag,
+        )
         return RecurringChange(
             answer.ext().get("recurring", ""), self._recurring.get(query.topic, query.name)
         )

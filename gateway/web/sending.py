@@ -85,10 +85,19 @@ class Sender:
         )
 
     def send(
-        self, asker: Asker, topic: str, body: bytes, properties: dict[str, str], queue: int = -1
+        self,
+        asker: Asker,
+        topic: str,
+        body: bytes,
+        properties: dict[str, str],
+        queue: int = -1,
+        *,
+        flag: int = 0,
+        sys_flag: int = 0,
     ) -> Deferred[Command]:
         """Have a message handled as if a client had sent it; the answer comes when it is on disk.
 
+        :param sys_flag: says how the body is compressed, if it is.
         :raises ApiError: when the asker may not send there, or the properties are none.
         """
         if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
@@ -105,9 +114,9 @@ class Sender:
             default_topic=DEFAULT_TOPIC,
             default_topic_queue_nums=self._broker.config.default_topic_queues,
             queue_id=queue,
-            sys_flag=0,
+            sys_flag=sys_flag,
             born_timestamp=now_ms,
-            flag=0,
+            flag=flag,
             properties=text,
         )
         call = _LocalCall(fields, body, asker.host)

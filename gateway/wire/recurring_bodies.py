@@ -9,8 +9,8 @@ class RecurringMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True
     """A recurring message as lists tell of it. Times are epoch ms; `body_size` is bytes.
 
     It has `cron` or `every`. `state` is "active" or "paused"; of a paused one `next_ms` is when it would have fired.
-    `fired` is how many messages it has put into their queue. `body` and `properties` are there only when they are
-    asked for; in JSON the body is in base64.
+    `fired` is how many messages it has put into their queue. `body`, `properties`, `flag` and `sys_flag` are there only
+    when they are asked for; in JSON the body is in base64, as its sender compressed it where `sys_flag` says so.
     """
 
     topic: str
@@ -32,6 +32,8 @@ class RecurringMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True
     body_size: int
     body: bytes | None = None
     properties: dict[str, str] | None = None
+    flag: int | None = None
+    sys_flag: int | None = None
 
 
 class RecurringList(msgspec.Struct, frozen=True):

@@ -355,11 +355,15 @@ def test_list(gateway: MemoryGateway, client: MemoryClient) -> None:
         "bodySize": 8,
         "body": None,
         "properties": None,
+        "flag": None,
+        "sysFlag": None,
     }
     assert listed(client) == [told]
     whole = told | {
         "body": "dGVtcGxhdGU=",
         "properties": {"TAGS": "t", "KEYS": "a b", "color": "red"},
+        "flag": 9,
+        "sysFlag": 0,
     }
     assert listed(client, full="true") == [whole]
     assert listed(client, topic="orders", name="nightly") == [whole]

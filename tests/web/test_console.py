@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import ssl
@@ -54,11 +55,13 @@ class Console:
         assert self._browser is not None
         return self._browser
 
-    def api(self, path: str, body: object = None) -> Any:
+    def api(self, path: str, body: object = None, method: str | None = None) -> Any:
         """What the API answers."""
         data = json.dumps(body).encode() if body is not None else None
         headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(f"{self.address}api/v1{path}", data, headers)
+        request = urllib.request.Request(
+            f"{self.address}api/v1{path}", data, headers, method=method
+        )
         with urllib.request.urlopen(request, timeout=180) as answer:
             return json.load(answer)
 
@@ -292,6 +295,34 @@ def test_a_message_recurs_rests_and_is_forgotten(console: Console) -> None:
     console.see("dialog button.danger", "for good").click()
     console.see(".empty", "Nothing recurs.")
     assert console.api("/recurring")["recurring"] == []
+
+
+@pytest.mark.parametrize(
+    ("body", "sys_flag"),
+    [(b"one\r\ntwo", 0), (b"\xef\xbb\xbfmark", 0), (b"\xff\x00", 0), (b"packed", 1)],
+)
+def test_what_is_not_changed_of_a_recurring_message_stays(
+    console: Console, body: bytes, sys_flag: int
+) -> None:
+    times = {"every": "2m", "start": "2030-01-31T00:00:00Z", "end": "2030-02-01T00:00:00Z"}
+    kept = {"body": base64.b64encode(body).decode(), "queue": 5, "flag": 7, "sysFlag": sys_flag}
+    console.api(
+        "/recurring/kept/one", {**times, **kept, "encoding": "base64", "tags": "t"}, method="PUT"
+    )
+    console.open("recurring")
+    console.see("td button.link", "one").click()
+    console.see("dialog button", "Change").click()
+    console.see("dialog input[name=tags]").send_keys("u")
+    console.see("dialog [role=status]", "2030-01-31")
+    console.see("dialog button.main", "Replace").click()
+    console.see(".notice", "updated")
+    one = console.api("/recurring/kept/one")["recurring"]
+    assert one["tags"] == "tu"
+    assert (one["startMs"], one["endMs"]) == (1_896_048_000_000, 1_896_134_400_000)
+    assert kept == {
+        "queue": one["queueId"],
+        **{name: one[name] for name in kept if name != "queue"},
+    }
 
 
 def test_keys_lead_to_every_view(console: Console) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import zlib
 from typing import Any
 
 import pytest
@@ -60,6 +61,16 @@ def test_one_is_replaced(http: HttpClient) -> None:
     assert http.get(PATH)["recurring"]["zone"] == "Europe/Berlin"
 
 
+def test_what_a_page_has_of_one_sets_it_again(gateway: MemoryGateway, http: HttpClient) -> None:
+    packed = base64.b64encode(zlib.compress(b"report" * 9)).decode()
+    put(http, body=packed, encoding="base64", queue=3, flag=7, sysFlag=1)
+    one = http.get(PATH)["recurring"]
+    assert (one["body"], one["queueId"], one["flag"], one["sysFlag"]) == (packed, 3, 7, 1)
+    gateway.advance(2 * MINUTE_MS)
+    (fired,) = gateway.connect().pull_all("reports", 3)
+    assert (fired.flag, fired.sys_flag, zlib.decompress(fired.body)) == (7, 1, b"report" * 9)
+
+
 def test_a_rule_is_tried_out(http: HttpClient) -> None:
     times = http.get("/recurring-times", cron="*/5 * * * *")
     assert (len(times["times"]), times["zone"]) == (10, "UTC")
@@ -74,6 +85,8 @@ def test_a_rule_is_tried_out(http: HttpClient) -> None:
         (PATH, {"every": "soon"}),
         (PATH, {"every": ""}),
         (PATH, {"misfire": "odd"}),
+        (PATH, {"queue": 99}),
+        (PATH, {"sysFlag": 4}),
         ("/recurring/reports/a%20b", {}),
         ("/recurring/%25RETRY%25group/a", {}),
         ("/recurring/a%20b/a", {}),

@@ -2,8 +2,11 @@
 
 import { get } from "./api.js";
 import { bulk } from "./bulk.js";
-import { field, h, show } from "./dom.js";
+import { field, h, notice, show } from "./dom.js";
 import { bytes, distance, moment } from "./format.js";
+
+const PAGE = 50;
+const MOST = 1_000;
 
 export const state = (name) => h("span", { class: `state ${name}` }, name);
 
@@ -13,12 +16,13 @@ const link = (message) =>
 /** Pages of messages, each below the one before. */
 export class MessageTable {
   #rows = h("tbody");
-  #more = h("button", { type: "button", class: "more", hidden: true, onclick: () => this.#page() }, "Show more");
+  #more = h("button", { type: "button", class: "more", hidden: true, onclick: () => this.#next() }, "Show more");
   #empty = h("p", { class: "empty", hidden: true });
   #asked = {};
   #cursor = null;
   #now;
   #number = 0;
+  #wanted = PAGE;
 
   constructor() {
     const heads = ["due", "", "topic", "id", "tag", "keys", "size", "state"];
@@ -44,11 +48,18 @@ export class MessageTable {
     );
   }
 
-  async load(query, now) {
+  /** @param isAgain whether the same is looked at once more: as many are shown as were. */
+  async load(query, now, isAgain = false) {
+    if (!isAgain) this.#wanted = PAGE;
     this.#asked = query;
     this.#now = now ?? Date.now();
     this.#cursor = null;
     await this.#page(true);
+  }
+
+  #next() {
+    this.#wanted += PAGE;
+    this.#page().catch((error) => notice(error.message, "bad"));
   }
 
   async #page(afresh = false) {
@@ -56,8 +67,9 @@ export class MessageTable {
     let messages = [];
     // A page may be empty although there are more behind it.
     let cursor = afresh ? "" : this.#cursor;
-    for (let tries = 0; cursor !== null && messages.length < 50 && tries < 20; tries++) {
-      const page = await get("/messages", { limit: 50, ...this.#asked, cursor });
+    const most = afresh ? this.#wanted : PAGE;
+    for (let tries = 0; cursor !== null && messages.length < most && tries < 20; tries++) {
+      const page = await get("/messages", { limit: Math.min(MOST, most - messages.length), ...this.#asked, cursor });
       if (number !== this.#number) return;
       messages = [...messages, ...page.messages];
       cursor = page.cursor;

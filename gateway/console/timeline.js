@@ -36,6 +36,7 @@ export function timeline(place, parameters, go) {
   let selection,
     data,
     timer,
+    isTyped = false,
     asked = 0;
   let follows = !(wanted[0] && wanted[1]);
   let span = follows ? fromNow(Number(parameters.get("length")) || HOUR) : new Span(...wanted);
@@ -114,11 +115,19 @@ export function timeline(place, parameters, go) {
         "form",
         {
           class: "inline range",
+          oninput: () => {
+            isTyped = true;
+            to.setCustomValidity("");
+          },
           onsubmit: (event) => {
             event.preventDefault();
             const begin = new Date(from.value).getTime(),
               end = new Date(to.value).getTime();
             if (end > begin) move(new Span(begin, end));
+            else {
+              to.setCustomValidity("This is not after the beginning.");
+              to.reportValidity();
+            }
           },
         },
         from,
@@ -147,6 +156,7 @@ export function timeline(place, parameters, go) {
 
   function follow(length) {
     follows = true;
+    isTyped = false;
     selection = undefined;
     span = fromNow(length);
     note();
@@ -155,6 +165,7 @@ export function timeline(place, parameters, go) {
 
   function move(next) {
     follows = false;
+    isTyped = false;
     span = next;
     chart.update(span, data, selection);
     note();
@@ -171,10 +182,13 @@ export function timeline(place, parameters, go) {
   function select(next) {
     selection = next;
     chart.update(span, data, selection);
-    list();
+    list().catch(complain);
   }
 
-  async function load() {
+  const complain = (error) => show(caption, h("span", { class: "bad-text" }, error.message));
+
+  /** @param isAgain whether the same is looked at once more. */
+  async function load(isAgain = false) {
     clearTimeout(timer);
     const number = ++asked;
     const shown = new Span(span.begin, span.end);
@@ -185,9 +199,9 @@ export function timeline(place, parameters, go) {
       data = { ...answer, heardMs: Date.now() };
       describe();
       chart.update(span, data, selection);
-      await list();
+      await list(isAgain);
     } catch (error) {
-      if (number === asked) show(caption, h("span", { class: "bad-text" }, error.message));
+      if (number === asked) complain(error);
     }
     if (number === asked && place.contains(chart.element)) timer = setTimeout(again, REFRESH);
   }
@@ -198,7 +212,7 @@ export function timeline(place, parameters, go) {
       return;
     }
     if (follows && !selection) span = fromNow(span.length);
-    load();
+    load(true);
   }
 
   function describe() {
@@ -215,10 +229,12 @@ export function timeline(place, parameters, go) {
       ),
       !data.total &&
         data.firstDueMs &&
-        h("button", { type: "button", class: "link", onclick: all }, "show all that is held"),
+        h("button", { type: "button", class: "link", "data-key": "all", onclick: all }, "show all that is held"),
     );
-    from.value = inputTime(span.begin);
-    to.value = inputTime(span.end);
+    if (!isTyped) {
+      from.value = inputTime(span.begin);
+      to.value = inputTime(span.end);
+    }
     for (const [place, button] of [...presets.children].entries())
       button.setAttribute("aria-pressed", String(follows && SPANS[place]?.[1] === span.length));
     const others = data.others?.reduce((sum, number) => sum + number, 0);
@@ -233,6 +249,7 @@ export function timeline(place, parameters, go) {
             {
               type: "button",
               class: "link",
+              "data-key": `topic ${one.topic}`,
               title: topic ? "Show all topics" : `Show ${one.topic} alone`,
               onclick: () => go("timeline", { ...address(), topic: topic ? "" : one.topic, tag }),
             },
@@ -247,21 +264,29 @@ export function timeline(place, parameters, go) {
     );
   }
 
-  async function list() {
+  async function list(isAgain = false) {
     const [begin, end] = selection ?? [span.begin, span.end];
     const what = { topic, tag, begin: Math.max(0, Math.floor(begin)), end: Math.ceil(end) };
     show(
       chosen,
       h("h2", {}, selection ? `Selected: ${duration(end - begin)} from ${moment(begin)}` : "Next of these"),
-      selection && h("button", { type: "button", onclick: () => chart.zoomToSelection() }, "Zoom in"),
-      selection && h("button", { type: "button", class: "quiet", onclick: () => select() }, "Clear"),
+      selection &&
+        h("button", { type: "button", "data-key": "zoom", onclick: () => chart.zoomToSelection() }, "Zoom in"),
+      selection &&
+        h("button", { type: "button", class: "quiet", "data-key": "clear", onclick: () => select() }, "Clear"),
       h(
         "button",
-        { type: "button", class: "danger", disabled: !data?.total, onclick: () => bulk(what, load) },
+        {
+          type: "button",
+          class: "danger",
+          "data-key": "change",
+          disabled: !data?.total,
+          onclick: () => bulk(what, () => load()),
+        },
         "Change all of these…",
       ),
     );
-    await table.load(what, data?.nowMs);
+    await table.load(what, data?.nowMs, isAgain);
   }
 
   function key(event) {
@@ -274,9 +299,10 @@ export function timeline(place, parameters, go) {
       n: () => follow(span.length),
       0: all,
       Escape: () => select(),
-      Enter: () => document.activeElement === chart.picture && chart.zoomToSelection(),
+      Enter: () => chart.zoomToSelection(),
     };
-    if (!keys[event.key]) return false;
+    // Enter is for whatever button or link has the focus.
+    if (!keys[event.key] || (event.key === "Enter" && document.activeElement !== chart.picture)) return false;
     keys[event.key]();
     return true;
   }

@@ -90,6 +90,24 @@ class Console:
         assert found is not None
         return found
 
+    def see_rows(self, selector: str, number: int) -> None:
+        """Wait until there are so many elements."""
+        WebDriverWait(self.browser.page, 10, 0.05).until(
+            lambda page: len(page.find_elements(By.CSS_SELECTOR, selector)) == number,
+            f"not {number} {selector}",
+        )
+
+    def looks_again(self, path: str) -> None:
+        """Wait until the page has asked for this twice more, so what it was told the first time is shown."""
+        script = (
+            "return performance.getEntriesByType('resource')"
+            f".filter((one) => one.name.includes('/api/v1{path}')).length"
+        )
+        before = int(self.browser.page.execute_script(script))
+        WebDriverWait(self.browser.page, 20, 0.05).until(
+            lambda page: page.execute_script(script) >= before + 2, f"{path} is not asked for again"
+        )
+
     def press(self, *keys: str) -> None:
         """Type where the focus is."""
         self.browser.page.switch_to.active_element.send_keys(*keys)
@@ -323,6 +341,35 @@ def test_what_is_not_changed_of_a_recurring_message_stays(
         "queue": one["queueId"],
         **{name: one[name] for name in kept if name != "queue"},
     }
+
+
+def test_enter_is_for_what_has_the_focus(console: Console) -> None:
+    console.open("timeline?length=3600000")
+    console.see(".caption", "in 1h from")
+    console.see(".presets button", "10m").send_keys(Keys.ENTER)
+    console.see(".caption", "in 10m from")
+    console.see("nav [data-view=topics]").send_keys(Keys.ENTER)
+    console.see("nav [data-view=topics][aria-current]")
+
+
+def test_what_is_asked_for_stays_when_the_timeline_is_looked_at_again(console: Console) -> None:
+    for _ in range(60):
+        console.send(topic="many")
+    console.open("timeline?length=3600000&topic=many")
+    console.see(".caption", "60 due")
+    console.see(".messages td", "many")
+    console.see("button.more").click()
+    console.see_rows(".messages tbody tr", 60)
+    begin = console.see("input[aria-label=From]")
+    begin.send_keys("01312030")
+    typed = begin.get_attribute("value")
+    console.see("button", "Change all of these").send_keys("")  # has the focus
+    console.looks_again("/timeline")
+    console.see_rows(".messages tbody tr", 60)
+    assert begin.get_attribute("value") == typed
+    assert typed is not None
+    assert typed.startswith("2030-01-31")
+    assert "Change all" in console.browser.page.switch_to.active_element.text
 
 
 def test_keys_lead_to_every_view(console: Console) -> None:

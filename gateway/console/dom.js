@@ -18,7 +18,18 @@ export const h = (tag, attributes, ...children) => fill(document.createElement(t
 
 export const svg = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 
-export const show = (place, ...children) => place.replaceChildren(...children.flat(3).filter(Boolean));
+/** What is drawn again and again knows by this what had the focus. */
+const nameOf = (element) => element.dataset.key ?? element.getAttribute("href");
+
+/** Shows these in place of what is there. The focus goes on to what has the same `data-key`, or leads to the same. */
+export function show(place, ...children) {
+  const held = document.activeElement;
+  const name = held !== place && place.contains(held) ? nameOf(held) : null;
+  place.replaceChildren(...children.flat(3).filter(Boolean));
+  if (name === null) return;
+  const same = [...place.querySelectorAll("a, button, summary")].find((one) => nameOf(one) === name);
+  same?.focus({ preventScroll: true });
+}
 
 /** A dialog that is gone once it is closed; Escape closes it, and focus goes back to where it was. */
 export function dialog(title, ...children) {

@@ -6,16 +6,17 @@ import { h, notice, show } from "./dom.js";
 import { count, duration, moment, short } from "./format.js";
 
 const REFRESH = 3_000;
+const MOST = 1_000;
 
-/** Shows a list, again and again while the view is open. */
-function live(place, draw) {
+/** Shows a list, again and again while the view is open, and `complain`s where that fails. */
+function live(draw, complain) {
   let timer,
     open = true;
   async function load() {
     try {
       if (!document.hidden) await draw();
     } catch (error) {
-      show(place, h("p", { class: "bad-text", role: "alert" }, error.message));
+      complain(error.message);
     }
     if (open) timer = setTimeout(load, REFRESH);
   }
@@ -48,15 +49,21 @@ const cell = (label, ...children) =>
     children.map((one) => (typeof one === "number" ? count(one) : one)),
   );
 
+/** A row that says something in place of others. */
+const line = (text, kind) => h("tr", {}, h("td", { colspan: "8", class: kind }, text));
+
+const MORE = "There are more: name a part of what you look for.";
+
+/** The first of a list, and whether there are more. */
 async function pages(path, name, contains) {
   const rows = [];
   let cursor = "";
-  while (cursor !== null && rows.length < 1_000) {
-    const page = await get(path, { contains, cursor });
+  while (cursor !== null && rows.length < MOST) {
+    const page = await get(path, { contains, cursor, limit: MOST });
     rows.push(...page[name]);
     cursor = page.cursor;
   }
-  return rows;
+  return [rows, cursor !== null];
 }
 
 function filterBar(view, parameters, go, ...more) {
@@ -105,7 +112,8 @@ function firing(one) {
         `${one.pause.resumed ? "catching up" : "paused"}, ${count(one.pause.waiting)} due`,
       ),
     " ",
-    !one.isSystem && h("button", { type: "button", class: "quiet", onclick: change }, order),
+    !one.isSystem &&
+      h("button", { type: "button", class: "quiet", "data-key": `firing ${one.name}`, onclick: change }, order),
   ];
 }
 
@@ -141,10 +149,11 @@ export function topics(place, parameters, go) {
       ),
     ),
   );
-  return live(place, async () => {
-    const found = (await pages("/topics", "topics", parameters.get("contains") ?? "")).filter(
-      (one) => system || !one.isSystem,
-    );
+  const contains = parameters.get("contains") ?? "";
+  const complain = (text) => show(rows, line(text, "bad-text"));
+  return live(async () => {
+    const [all, isMore] = await pages("/topics", "topics", contains);
+    const found = all.filter((one) => system || !one.isSystem);
     const most = Math.max(1, ...found.map((one) => one.held));
     show(
       rows,
@@ -166,10 +175,12 @@ export function topics(place, parameters, go) {
           cell("firing", firing(one)),
         ),
       ),
+      isMore && line(MORE, "empty"),
       !found.length &&
-        h("tr", {}, h("td", { colspan: "8", class: "empty" }, "No topics yet: the first send makes one.")),
+        !isMore &&
+        line(contains ? "No topic has this in its name." : "No topics yet: the first send makes one.", "empty"),
     );
-  });
+  }, complain);
 }
 
 export function groups(place, parameters, go) {
@@ -181,8 +192,10 @@ export function groups(place, parameters, go) {
     h("div", { class: "bar" }, filterBar("groups", parameters, go)),
     list,
   );
-  return live(list, async () => {
-    const found = await pages("/groups", "groups", parameters.get("contains") ?? "");
+  const contains = parameters.get("contains") ?? "";
+  const complain = (text) => show(list, h("p", { class: "bad-text", role: "alert" }, text));
+  return live(async () => {
+    const [found, isMore] = await pages("/groups", "groups", contains);
     const now = Date.now();
     // Those with work to do first, then those with somebody there.
     found.sort((one, other) => other.lag - one.lag || other.members.length - one.members.length);
@@ -199,7 +212,7 @@ export function groups(place, parameters, go) {
           },
           h(
             "summary",
-            {},
+            { "data-key": `group ${key}` },
             h("strong", {}, group.name),
             h(
               "span",
@@ -243,9 +256,11 @@ export function groups(place, parameters, go) {
             ),
         );
       }),
-      !found.length && h("p", { class: "empty" }, "No consumer groups."),
+      isMore && h("p", { class: "empty" }, MORE),
+      !found.length &&
+        h("p", { class: "empty" }, contains ? "No consumer group has this in its name." : "No consumer groups."),
     );
-  });
+  }, complain);
 }
 
 export function jobs(place) {
@@ -259,7 +274,8 @@ export function jobs(place) {
       h("table", {}, head("started", "change", "#messages", "#done", "#missed", "state", "by", ""), rows),
     ),
   );
-  return live(place, async () => {
+  const complain = (text) => show(rows, line(text, "bad-text"));
+  return live(async () => {
     const { jobs: found } = await get("/bulk");
     show(
       rows,
@@ -285,6 +301,7 @@ export function jobs(place) {
                 "button",
                 {
                   type: "button",
+                  "data-key": `stop ${job.id}`,
                   onclick: () => remove(`/bulk/${job.id}`).catch((error) => notice(error.message, "bad")),
                 },
                 "Stop",
@@ -292,16 +309,7 @@ export function jobs(place) {
           ),
         ),
       ),
-      !found.length &&
-        h(
-          "tr",
-          {},
-          h(
-            "td",
-            { colspan: "8", class: "empty" },
-            "None since the gateway started. They begin in Timeline or Messages.",
-          ),
-        ),
+      !found.length && line("None since the gateway started. They begin in Timeline or Messages.", "empty"),
     );
-  });
+  }, complain);
 }

@@ -6,6 +6,7 @@ import { bytes, count, distance, moment } from "./format.js";
 
 const REFRESH = 3_000;
 const TYPED = 250;
+const MOST = 1_000;
 
 const place = (one) => `/recurring/${encodeURIComponent(one.topic)}/${encodeURIComponent(one.name)}`;
 const rule = (one) => one.cron ?? `every ${one.every}`;
@@ -27,16 +28,19 @@ const noText = (one) => `${bytes(one.bodySize)} that ${one.sysFlag & COMPRESSED 
 /** A time as the API reads it, whenever it is. */
 const written = (ms) => (ms === undefined || ms === null ? undefined : ms < 1e11 ? new Date(ms).toISOString() : String(ms));
 
+/** The first of them, and whether there are more. */
 async function all() {
   const found = [];
   let cursor = "";
-  while (cursor !== null && found.length < 1_000) {
-    const page = await get("/recurring", { cursor });
+  while (cursor !== null && found.length < MOST) {
+    const page = await get("/recurring", { cursor, limit: MOST });
     found.push(...page.recurring);
     cursor = page.cursor;
   }
-  return found;
+  return [found, cursor !== null];
 }
+
+const line = (text, kind) => h("tr", {}, h("td", { colspan: "10", class: kind }, text));
 
 export function recurring(box) {
   const rows = h("tbody");
@@ -89,28 +93,48 @@ export function recurring(box) {
       cell("next", moment(one.nextMs)),
       cell("", h("span", { class: "dim" }, one.state === "paused" ? "" : distance(one.nextMs, now))),
       cell("topic", one.topic),
-      cell("name", h("button", { type: "button", class: "link", onclick: () => look(one, load) }, one.name)),
+      cell(
+        "name",
+        h(
+          "button",
+          { type: "button", class: "link", "data-key": `name ${place(one)}`, onclick: () => look(one, load) },
+          one.name,
+        ),
+      ),
       cell("rule", h("span", { class: "mono" }, rule(one))),
       cell("zone", one.zone),
       cell("missed ones", one.misfire),
       cell("fired", count(one.fired), one.count !== undefined && one.count !== null && ` of ${count(one.count)}`),
       cell("state", h("span", { class: `state ${one.state === "paused" ? "aborted" : "pending"}` }, one.state)),
-      cell("", h("button", { type: "button", onclick: () => act(() => post(`${place(one)}/${order}`)) }, order)),
+      cell(
+        "",
+        h(
+          "button",
+          {
+            type: "button",
+            "data-key": `order ${place(one)}`,
+            onclick: () => act(() => post(`${place(one)}/${order}`)),
+          },
+          order,
+        ),
+      ),
     );
   }
 
   async function load() {
     clearTimeout(timer);
     try {
-      const found = document.hidden ? undefined : await all();
-      if (found)
+      if (!document.hidden) {
+        const [found, isMore] = await all();
         show(
           rows,
           found.map((one) => row(one, Date.now())),
-          !found.length && h("tr", {}, h("td", { colspan: "10", class: "empty" }, "Nothing recurs.")),
+          isMore && line("There are more: tidegate recurring list", "empty"),
+          !found.length && !isMore && line("Nothing recurs.", "empty"),
         );
+      }
     } catch (error) {
-      show(rows, h("tr", {}, h("td", { colspan: "10", class: "bad-text" }, error.message)));
+      show(rows, line(error.message, "bad-text"));
     }
     if (open) {
       clearTimeout(timer);

@@ -372,6 +372,29 @@ def test_what_is_asked_for_stays_when_the_timeline_is_looked_at_again(console: C
     assert "Change all" in console.browser.page.switch_to.active_element.text
 
 
+def test_a_list_keeps_the_focus_and_comes_back_after_an_error(console: Console) -> None:
+    console.send(topic="focused")
+    console.open("topics?contains=focused")
+    console.see("td button", "pause").send_keys("")
+    console.looks_again("/topics")
+    assert console.browser.page.switch_to.active_element.text == "pause"
+    console.browser.page.execute_script(
+        "window.real = fetch; window.fetch = () => Promise.reject()"
+    )
+    console.see("td.bad-text", "does not answer")
+    console.browser.page.execute_script("window.fetch = window.real")
+    console.see("td button", "pause")
+
+
+@pytest.mark.parametrize(
+    ("view", "words"),
+    [("topics", "No topic has this"), ("groups", "No consumer group has this")],
+)
+def test_a_name_that_nothing_has_is_told_of(console: Console, view: str, words: str) -> None:
+    console.open(f"{view}?contains=nowhere")
+    console.see(".empty", words)
+
+
 def test_keys_lead_to_every_view(console: Console) -> None:
     console.open()
     for key, view in (

@@ -2,7 +2,7 @@
 
 import { get, post, remove } from "./api.js";
 import { dialog, h, notice, show } from "./dom.js";
-import { count, moment } from "./format.js";
+import { count, moment, typedTime } from "./format.js";
 
 const LOOK = 400;
 
@@ -53,7 +53,7 @@ export function bulk(selection, changed) {
             class: "inline",
             onsubmit: (event) => {
               event.preventDefault();
-              look("reschedule", { [how.value]: to.value });
+              look("reschedule", how.value === "at" ? { at: typedTime(to.value) } : { shift: to.value });
             },
           },
           how,
@@ -81,7 +81,7 @@ export function bulk(selection, changed) {
     const what =
       action === "abort"
         ? "will never be delivered. This cannot be undone."
-        : `will fire ${to.at ? `at ${to.at}` : `later by ${to.shift}`}.`;
+        : `will fire ${to.shift ? `later by ${to.shift}` : `at ${typeof to.at === "number" ? moment(to.at) : to.at}`}.`;
     const word = action === "abort" ? "Abort" : "Reschedule";
     const button = h(
       "button",

@@ -46,6 +46,22 @@ export function moment(ms) {
     : `${day(date)} ${clock(date)}.${String(date.getMilliseconds()).padStart(3, "0")}`;
 }
 
+/** What programs read of a time; nothing where it is none, as whoever sends a message can write any number. */
+export function iso(ms) {
+  const date = new Date(ms);
+  return Number.isNaN(date.getTime()) ? undefined : date.toISOString();
+}
+
+/** A time as the API reads it: few digits it takes for a slip. */
+export const written = (ms) => (ms < 1e11 ? new Date(ms).toISOString() : ms);
+
+/** What somebody typed for a time, as the API reads it. Without a zone it is of theirs, not of the gateway's. */
+export function typedTime(text) {
+  const [, date, hour, rest] = /^\s*(\d{4}-\d\d-\d\d)(?:[T ](\d\d)(:\d\d(?::\d\d(?:\.\d+)?)?)?)?\s*$/.exec(text) ?? [];
+  const ms = new Date(`${date}T${hour ?? "00"}${rest ?? ":00"}`).getTime();
+  return Number.isNaN(ms) ? text : written(ms);
+}
+
 /** As much of a time as tells it from its neighbours, so many ms away. */
 export function tick(ms, step) {
   const date = new Date(ms);

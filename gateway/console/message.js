@@ -2,7 +2,7 @@
 
 import { get, post } from "./api.js";
 import { dialog, field, h, notice, show } from "./dom.js";
-import { WHEN, bytes, distance, moment } from "./format.js";
+import { WHEN, bytes, distance, iso, moment, typedTime } from "./format.js";
 import { state } from "./messages.js";
 
 const HAPPENED = {
@@ -31,12 +31,29 @@ function hexLines(text) {
 
 const toHex = (text) => [...new TextEncoder().encode(text)].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 
+const DEEPEST = 100;
+
+/** JSON in lines. Its words stay as they are: a parser would round long numbers and drop doubled names. */
 function pretty(text) {
   try {
-    return JSON.stringify(JSON.parse(text), null, 2);
+    JSON.parse(text);
   } catch {
     return undefined;
   }
+  const words = text.match(/"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/g);
+  const opens = (word) => word === "{" || word === "[";
+  let depth = 0,
+    lines = "";
+  for (const [place, word] of words.entries()) {
+    const closes = word === "}" || word === "]";
+    if (closes) depth--;
+    if (depth > DEEPEST) return undefined;
+    const before = words[place - 1];
+    if (before === "," || (opens(before) && !closes) || (closes && !opens(before))) lines += `\n${"  ".repeat(depth)}`;
+    lines += word === ":" ? ": " : word;
+    if (opens(word)) depth++;
+  }
+  return lines;
 }
 
 function bodyOf(body) {
@@ -124,6 +141,7 @@ export function message(place, parameters, go, id) {
               "Keys",
               one.keys
                 ?.split(" ")
+                .filter(Boolean)
                 .map((key) => [
                   h("a", { href: `#/messages?${new URLSearchParams({ key, topic: one.topic, state: "any" })}` }, key),
                   " ",
@@ -146,7 +164,7 @@ export function message(place, parameters, go, id) {
               h(
                 "li",
                 { class: event.kind },
-                h("time", { datetime: new Date(event.atMs).toISOString() }, moment(event.atMs)),
+                h("time", { datetime: iso(event.atMs) }, moment(event.atMs)),
                 " ",
                 event.kind === "due" && one.state === "pending"
                   ? `will be due, ${distance(event.atMs, nowMs)}`
@@ -210,7 +228,7 @@ export function message(place, parameters, go, id) {
             onsubmit: (event) => {
               event.preventDefault();
               box.close();
-              change("reschedule", { at: at.value }, "rescheduled");
+              change("reschedule", { at: typedTime(at.value) }, "rescheduled");
             },
           },
           h("p", {}, `It is due ${moment(one.dueMs)}.`),

@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { bulk } from "./bulk.js";
 import { field, h, notice, show } from "./dom.js";
-import { bytes, distance, moment } from "./format.js";
+import { bytes, distance, iso, moment, typedTime } from "./format.js";
 
 const PAGE = 50;
 const MOST = 1_000;
@@ -92,7 +92,7 @@ export class MessageTable {
         "due",
         h(
           "time",
-          { datetime: message.dueMs ? new Date(message.dueMs).toISOString() : undefined },
+          { datetime: message.dueMs ? iso(message.dueMs) : undefined },
           message.dueMs ? moment(message.dueMs) : "at once",
         ),
       ),
@@ -154,7 +154,11 @@ export function search(place, parameters, go) {
   );
   show(place, h("h1", { class: "unseen" }, "Messages"), h("section", { class: "panel" }, form), found);
 
-  const asked = Object.fromEntries([...parameters].filter(([, text]) => text));
+  const asked = Object.fromEntries(
+    [...parameters]
+      .filter(([, text]) => text)
+      .map(([name, text]) => [name, name === "begin" || name === "end" ? typedTime(text) : text]),
+  );
   if (Object.keys(asked).length) run();
   else form.elements.id.focus({ preventScroll: true });
 

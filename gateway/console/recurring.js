@@ -2,7 +2,7 @@
 
 import { get, post, put, remove } from "./api.js";
 import { dialog, field, h, notice, show } from "./dom.js";
-import { bytes, count, distance, moment } from "./format.js";
+import { bytes, count, distance, moment, written } from "./format.js";
 
 const REFRESH = 3_000;
 const TYPED = 250;
@@ -25,8 +25,7 @@ function textOf(one) {
 
 const noText = (one) => `${bytes(one.bodySize)} that ${one.sysFlag & COMPRESSED ? "are compressed" : "are no text"}`;
 
-/** A time as the API reads it, whenever it is. */
-const written = (ms) => (ms === undefined || ms === null ? undefined : ms < 1e11 ? new Date(ms).toISOString() : String(ms));
+const textOfTime = (ms) => (ms === undefined || ms === null ? undefined : String(written(ms)));
 
 /** The first of them, and whether there are more. */
 async function all() {
@@ -268,8 +267,8 @@ function edit(one, changed) {
     // What the form does not show stays; so does a body that nobody has touched, to the byte.
     Object.assign(fields, {
       misfire: one.misfire,
-      start: written(one.startMs),
-      end: written(one.endMs),
+      start: textOfTime(one.startMs),
+      end: textOfTime(one.endMs),
       queue: one.queueId,
       flag: one.flag,
       properties: Object.fromEntries(

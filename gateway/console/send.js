@@ -2,7 +2,7 @@
 
 import { get, post } from "./api.js";
 import { dialog, field, h, notice } from "./dom.js";
-import { WHEN } from "./format.js";
+import { WHEN, typedTime } from "./format.js";
 
 export function send() {
   const text = (name, more) => h("input", { name, autocomplete: "off", ...more });
@@ -13,6 +13,7 @@ export function send() {
       onsubmit: async (event) => {
         event.preventDefault();
         const fields = Object.fromEntries([...new FormData(form)].filter(([, value]) => value));
+        if (fields.at) fields.at = typedTime(fields.at);
         try {
           const sent = await post("/messages", fields);
           box.close();

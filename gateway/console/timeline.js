@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { bulk } from "./bulk.js";
 import { COLOURS, Chart } from "./chart.js";
 import { h, show } from "./dom.js";
-import { DAY, HOUR, MINUTE, count, distance, duration, inputTime, moment } from "./format.js";
+import { DAY, HOUR, MINUTE, count, distance, duration, inputTime, moment, written } from "./format.js";
 import { MessageTable } from "./messages.js";
 import { Span } from "./span.js";
 
@@ -194,7 +194,8 @@ export function timeline(place, parameters, go) {
     const shown = new Span(span.begin, span.end);
     try {
       const columns = Math.max(30, Math.min(240, Math.floor(chart.element.clientWidth / 7)));
-      const answer = await get("/timeline", { begin: shown.begin, end: shown.end, columns, topic, tag });
+      const times = { begin: written(shown.begin), end: written(shown.end) };
+      const answer = await get("/timeline", { ...times, columns, topic, tag });
       if (number !== asked || !place.contains(chart.element)) return;
       data = { ...answer, heardMs: Date.now() };
       describe();
@@ -266,7 +267,7 @@ export function timeline(place, parameters, go) {
 
   async function list(isAgain = false) {
     const [begin, end] = selection ?? [span.begin, span.end];
-    const what = { topic, tag, begin: Math.max(0, Math.floor(begin)), end: Math.ceil(end) };
+    const what = { topic, tag, begin: written(Math.max(0, Math.floor(begin))), end: written(Math.ceil(end)) };
     show(
       chosen,
       h("h2", {}, selection ? `Selected: ${duration(end - begin)} from ${moment(begin)}` : "Next of these"),

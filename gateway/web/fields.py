@@ -17,7 +17,8 @@ from gateway.web.endpoints import OFFSET_ID, ApiError, Fields
 Moment = Annotated[
     int | str,
     Meta(
-        description="A time: epoch milliseconds, ISO 8601, `now`, or one from now such as `+30m` or `-2h`.",
+        description="A time: epoch milliseconds, ISO 8601 (of the gateway's time zone unless it has one), `now`, "
+        "or one from now such as `+30m` or `-2h`.",
         examples=["+30m"],
     ),
 ]

@@ -19,7 +19,6 @@ from gateway.web.fields import (
     Cursor,
     Limit,
     MessageId,
-    Moment,
     NewTimeFields,
     SearchedState,
     TopicName,
@@ -48,7 +47,7 @@ class SearchQuery(Fields):
     key: Annotated[str, Meta(description="A key of the message.")] = ""
     topic: TopicName = ""
     tag: Annotated[str, Meta(description="The tag of the message.")] = ""
-    begin: Annotated[Moment, Meta(description="Due at this time or later.")] = 0
+    begin: Annotated[int | str | None, Meta(description="Due at this time or later.")] = None
     end: Annotated[int | str | None, Meta(description="Due before this time.")] = None
     state: SearchedState = "pending"
     limit: Limit = 50
@@ -129,7 +128,7 @@ class Messages:
             key=query.key,
             topic=query.topic,
             tag=query.tag,
-            begin_ms=read_moment(query.begin, clock),
+            begin_ms=read_moment(query.begin, clock) if query.begin is not None else 0,
             end_ms=read_moment(query.end, clock) if query.end is not None else None,
             state=query.state,
         )

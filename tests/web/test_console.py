@@ -9,6 +9,7 @@ import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from datetime import datetime, time, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 from gateway.wire.codes import RequestCode
+from gateway.wire.headers import SendMessageV2, to_ext
+from gateway.wire.properties import join
 from tests.browser import PHONE, Browser
 from tests.gateway.certificates import Authority
 from tests.live.process import GatewayProcess
@@ -120,7 +123,7 @@ class Console:
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A gateway with a consumer group that is behind."""
+    """A gateway with a consumer group that is behind, and a message whose client's clock was none."""
     folder = tmp_path_factory.mktemp("console")
     with GatewayProcess(folder / "data", "--http", "127.0.0.1:0") as process:
         address = console_of(process)
@@ -139,6 +142,18 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                 "subscription": "*",
             }
             assert client.ask(RequestCode.PULL_MESSAGE, pull).code == 0
+            odd = SendMessageV2(
+                producer_group="odd",
+                topic="born-never",
+                default_topic="TBW102",
+                default_topic_queue_nums=8,
+                queue_id=0,
+                sys_flag=0,
+                born_timestamp=9_000_000_000_000_000_000,
+                flag=0,
+                properties=join({"TIMER_DELAY_SEC": "3600"}),
+            )
+            assert client.ask(RequestCode.SEND_MESSAGE_V2, to_ext(odd), b"hello").code == 0
         yield address
 
 
@@ -341,6 +356,64 @@ def test_what_is_not_changed_of_a_recurring_message_stays(
         "queue": one["queueId"],
         **{name: one[name] for name in kept if name != "queue"},
     }
+
+
+def test_json_is_shown_as_it_is_written(console: Console) -> None:
+    body = '{"id":1234567890123456789, "price" : 1.50,"2":[],"1":{}, "a":"x, {y}: \\"z", "a":[1,{"b":null}]}'
+    sent = console.send(body=body)
+    console.open(f"message/{sent['offsetMsgId']}")
+    assert console.see("pre.body").text.splitlines() == [
+        "{",
+        '  "id": 1234567890123456789,',
+        '  "price": 1.50,',
+        '  "2": [],',
+        '  "1": {},',
+        '  "a": "x, {y}: \\"z",',
+        '  "a": [',
+        "    1,",
+        "    {",
+        '      "b": null',
+        "    }",
+        "  ]",
+        "}",
+    ]
+
+
+def test_a_message_whose_sender_wrote_no_time_is_shown(console: Console) -> None:
+    (one,) = console.api("/messages?topic=born-never")["messages"]
+    console.open(f"message/{one['offsetMsgId']}")
+    console.see(".history", "sent by its client")
+
+
+def test_a_time_without_a_zone_is_of_the_browser(console: Console) -> None:
+    tokyo = timezone(timedelta(hours=9))
+    day = datetime.now(tokyo).date() + timedelta(days=2)
+    due_ms = int(datetime.combine(day, time(9, 30), tokyo).timestamp() * 1_000)
+    page = console.browser.page
+    page.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "Asia/Tokyo"})
+    try:
+        console.open("topics")
+        console.press("s")
+        console.see("dialog input[name=topic]").send_keys("zoned")
+        console.see("dialog input[name=at]").clear()
+        console.see("dialog input[name=at]").send_keys(f"{day} 09:30", Keys.ENTER)
+        console.see(".history", f"{day} 09:30:00.000")
+        (one,) = console.api("/messages?topic=zoned")["messages"]
+        assert one["dueMs"] == due_ms
+        console.open(f"messages?topic=zoned&begin={day}T09:30&end={day}T09:31")
+        console.see(".messages td", "zoned")
+        console.see("button.danger", "Change all of these").click()
+        console.see("dialog", f"due from {day} 09:30:00.000")
+        console.see("dialog form input").clear()
+        console.see("dialog form input").send_keys(f"{day}T10", Keys.ENTER)
+        console.see("dialog", f"will fire at {day} 10:00:00.000")
+        console.see("dialog input").send_keys("1")
+        console.see("dialog button.danger", "Reschedule 1 message").click()
+        console.see("dialog [role=status]", "1 given another time")
+        (one,) = console.api("/messages?topic=zoned")["messages"]
+        assert one["dueMs"] == due_ms + 1_800_000
+    finally:
+        page.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": ""})
 
 
 def test_enter_is_for_what_has_the_focus(console: Console) -> None:

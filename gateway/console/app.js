@@ -32,9 +32,18 @@ function go(view, parameters = {}) {
   else location.hash = next;
 }
 
+/** A part of an address, which may have been cut or written by hand. */
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
 function route() {
   const [path, text] = location.hash.replace(/^#\/?/, "").split("?");
-  const [view, argument] = path.split("/").map(decodeURIComponent);
+  const [view, argument] = path.split("/").map(decoded);
   current?.leave?.();
   const [name, title, open] =
     VIEWS.find(([one]) => one === view) ?? (view === "message" ? ["messages", "Message", message] : VIEWS[0]);

@@ -189,6 +189,40 @@ def test_views_fit_and_complain_of_nothing(
     console.browser.picture(tmp_path / "console.png")
 
 
+def test_long_names_and_dialogs_fit_a_phone(console: Console) -> None:
+    topic, name = "T" * 120, "n" * 120
+    console.send(topic=topic)
+    console.api(f"/recurring/{topic}/{name}", {"every": "2m", "body": "x"}, method="PUT")
+
+    def fits() -> bool:
+        script = "const box = document.querySelector('dialog'); return box.scrollWidth <= box.clientWidth"
+        return bool(console.browser.page.execute_script(script))
+
+    width, height = PHONE
+    console.open("timeline?length=3600000", width=width, height=height)
+    console.see(".legend", topic)
+    assert console.browser.overflow() == 0
+    console.open(f"messages?topic={topic}", width=width, height=height)
+    console.see("button.danger", "Change all of these").click()
+    console.see("dialog button", "Abort them").click()
+    console.see("dialog button.danger", "Abort 1 message")
+    assert fits()
+    console.open("recurring", width=width, height=height)
+    console.see("td button.link", name).click()
+    console.see("dialog .times li")
+    assert fits()
+    console.see("dialog button", "Change").click()
+    console.see("dialog [role=status]", "Next: ")
+    assert fits()
+    console.api(f"/recurring/{topic}/{name}", method="DELETE")
+
+
+def test_an_address_that_is_cut_is_no_empty_page(console: Console) -> None:
+    console.open("message/%zz")
+    console.see("main .bad-text", "an offset id")
+    console.browser.errors()  # Chromium notes the refused request
+
+
 def test_nothing_comes_from_elsewhere(console: Console) -> None:
     console.open()
     console.see("#pulse .tile", "held")
@@ -356,6 +390,7 @@ def test_what_is_not_changed_of_a_recurring_message_stays(
         "queue": one["queueId"],
         **{name: one[name] for name in kept if name != "queue"},
     }
+    console.api("/recurring/kept/one", method="DELETE")
 
 
 def test_json_is_shown_as_it_is_written(console: Console) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import rich_click as click
@@ -181,16 +180,14 @@ def _shift(ctx: click.Context, param: click.Parameter, text: str | None) -> dict
 
 
 def _signed_ms(text: str) -> int:
-    from gateway.setting_values import parse_duration
+    from gateway.moments import parse_shift
 
-    sign = -1 if text[:1] == "-" else 1
     try:
-        distance = parse_duration(text.removeprefix("+").removeprefix("-"))
+        return parse_shift(text)
     except ValueError:
         raise click.BadParameter(
             f"{text!r} is not a distance in time; write one such as +30m, -2h or +1h30m"
         ) from None
-    return sign * (distance // timedelta(milliseconds=1))
 
 
 @click.command()

@@ -30,8 +30,7 @@ def parse_moment(text: str, now_ms: int, zone: tzinfo | None = None) -> int:
         if text == "now":
             return now_ms
         if text[:1] in ("+", "-"):
-            distance = parse_duration(text[1:]) // _ONE_MS
-            return now_ms + distance if text[0] == "+" else now_ms - distance
+            return now_ms + parse_shift(text)
         if text.isascii() and text.isdigit():
             if not _LEAST_EPOCH_MS <= int(text) <= LATEST_EPOCH_MS:
                 raise ValueError
@@ -42,6 +41,18 @@ def parse_moment(text: str, now_ms: int, zone: tzinfo | None = None) -> int:
         return (moment.astimezone(UTC) - _EPOCH) // _ONE_MS
     except (ValueError, OverflowError):
         raise ValueError(f"{text!r} is not a time; {EXPECTED}") from None
+
+
+def parse_shift(text: str) -> int:
+    """How many ms later `+30m` is, or `30m`; fewer than 0 for what is earlier, such as `-2h`.
+
+    Raises ValueError.
+    """
+    signed = text[:1] in ("+", "-")
+    length = parse_duration(text[1:] if signed else text) // _ONE_MS
+    if length < 0:
+        raise ValueError("it is not a duration")
+    return -length if text[:1] == "-" else length
 
 
 def write_moment(epoch_ms: int) -> str:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from http import HTTPStatus
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from gateway.clock import Clock
-from gateway.moments import LATEST_EPOCH_MS, parse_moment
+from gateway.moments import LATEST_EPOCH_MS, parse_moment, parse_shift
 from gateway.rescheduling import NewTime
-from gateway.setting_values import parse_duration
 from gateway.web.endpoints import OFFSET_ID, ApiError, Fields
 
 Moment = Annotated[
@@ -64,11 +62,9 @@ class NewTimeFields(Fields):
             assert self.at is not None
             return NewTime(due_ms=read_moment(self.at, clock))
         try:
-            length = parse_duration(self.shift.removeprefix("-").removeprefix("+"))
+            return NewTime(shift_ms=parse_shift(self.shift))
         except ValueError as error:
             raise ApiError(HTTPStatus.BAD_REQUEST, f"shift = {self.shift!r}: {error}") from error
-        sign = -1 if self.shift.startswith("-") else 1
-        return NewTime(shift_ms=sign * (length // timedelta(milliseconds=1)))
 
 
 def read_moment(moment: int | str, clock: Clock) -> int:

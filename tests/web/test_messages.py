@@ -227,7 +227,16 @@ def test_a_message_is_given_another_time(gateway: MemoryGateway, http: HttpClien
 
 
 @pytest.mark.parametrize(
-    "body", [{}, {"at": "+1h", "shift": "1m"}, {"at": "soon"}, {"shift": "x"}, {"at": "+900d"}]
+    "body",
+    [
+        {},
+        {"at": "+1h", "shift": "1m"},
+        {"at": "soon"},
+        {"shift": "x"},
+        {"shift": "--10"},
+        {"shift": "-+10m"},
+        {"at": "+900d"},
+    ],
 )
 def test_new_times_that_are_none(body: object, http: HttpClient) -> None:
     sent = send(http)

@@ -79,6 +79,10 @@ class _Folder(Resource):
     def getChild(self, path: bytes, request: Request) -> Resource:
         return notFound()
 
+    def render(self, request: Request) -> Any:
+        page: Any = notFound()
+        return page.render(request)
+
 
 class _Leaf(Resource):
     """A page that is made anew for each request. HEAD is answered as GET, without a body."""

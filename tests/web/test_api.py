@@ -106,6 +106,13 @@ def test_requests_that_are_none(method: str, path: str, status: int, http: HttpC
     assert problem["detail"]
 
 
+@pytest.mark.parametrize("path", ["/api", "/api/", "/console", "/console/", "/nothing"])
+def test_what_only_has_pages_below_it_is_not_there(http: HttpClient, path: str) -> None:
+    answer = http.ask("GET", path)
+    assert answer.status == 404
+    assert b"No Such Resource" in answer.body
+
+
 @pytest.mark.parametrize("order", ["abort?id=", "abort?key=a&id="])
 def test_what_the_path_says_is_not_said_otherwise(http: HttpClient, order: str) -> None:
     one, other = (

@@ -35,7 +35,8 @@ export function pulse(place) {
       try {
         const rates = await get("/rates");
         if (seen.length && rates.accepted.total < seen.at(-1).accepted.total) seen.length = 0;
-        seen.push(rates);
+        // By this page's own time: the gateway's may stand still, or be set.
+        seen.push({ ...rates, heardMs: performance.now() });
         if (seen.length > KEPT + 1) seen.shift();
         draw(rates);
       } catch (error) {
@@ -51,7 +52,8 @@ export function pulse(place) {
       .map((rates, number) =>
         Math.max(
           0,
-          (rates[name].total - seen[number][name].total) / Math.max(0.001, (rates.atMs - seen[number].atMs) / 1000),
+          (rates[name].total - seen[number][name].total) /
+            Math.max(0.001, (rates.heardMs - seen[number].heardMs) / 1000),
         ),
       );
 

@@ -39,10 +39,12 @@ def console_of(process: GatewayProcess, scheme: str = "http") -> str:
     """The address that the process prints at start."""
     assert process._process is not None
     assert process._process.stdout is not None
-    lines = [process._process.stdout.readline().decode() for _ in range(2)]
-    found = re.fullmatch(rf"console on ({scheme}://127\.0\.0\.1:\d+/)\n", lines[1])
-    assert found is not None, lines
-    return found[1]
+    line = ""
+    for line in map(bytes.decode, process._process.stdout):
+        found = re.fullmatch(rf"console on ({scheme}://127\.0\.0\.1:\d+/)\n", line)
+        if found is not None:
+            return found[1]
+    raise AssertionError(line)
 
 
 class Console:
@@ -221,6 +223,22 @@ def test_an_address_that_is_cut_is_no_empty_page(console: Console) -> None:
     console.open("message/%zz")
     console.see("main .bad-text", "an offset id")
     console.browser.errors()  # Chromium notes the refused request
+
+
+def test_rates_are_told_by_a_clock_that_moves(browser: Browser, tmp_path: Path) -> None:
+    flags = ("--http", "127.0.0.1:0", "--clock", "manual")
+    with GatewayProcess(tmp_path / "data", *flags) as process:
+        console = Console(browser, console_of(process))
+        console.open()
+        console.see("#pulse .tile", "held\n0")
+        console.send(at="now")
+
+        def told(page: Any) -> float:
+            tile = page.find_elements(By.CSS_SELECTOR, "#pulse .tile")[1].text
+            return float(tile.removeprefix("accepted /s\n").replace("k", "e3"))
+
+        rate = WebDriverWait(browser.page, 10, 0.05).until(told)
+        assert rate <= 1  # one message in about two seconds
 
 
 def test_nothing_comes_from_elsewhere(console: Console) -> None:

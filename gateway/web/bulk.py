@@ -132,8 +132,9 @@ class JobQuery(Fields):
 
 
 class _Order(msgspec.Struct, frozen=True):
-    """What a token stands for. Only messages with sequences before `bound` are meant."""
+    """What a token stands for: the preview of a number. Only messages with sequences before `bound` are meant."""
 
+    number: int
     action: Action
     wanted: Wanted
     to: NewTime | None
@@ -157,7 +158,9 @@ class Bulk:
         self._turns = turns
         self._secret = secrets.token_bytes(32)
         self._jobs: dict[int, Job] = {}
+        self._confirmed: dict[_Order, Job] = {}
         self._numbers = count(1)
+        self._previews = count(1)
 
     async def preview_bulk(self, asker: Asker, body: PreviewBody) -> Preview:
         """How many messages a change would be made to, and a token that confirms it. Nothing is changed."""
@@ -168,7 +171,9 @@ class Bulk:
         sample = self._pending.look_up(wanted, asker.may, limit=SAMPLE).messages
         number, is_exact = await self._count(asker, wanted)
         expires_ms = self._broker.clock.now_ms() + TOKEN_MINUTES * 60_000
-        order = _Order(body.action, wanted, to, bound, number, is_exact, expires_ms)
+        order = _Order(
+            next(self._previews), body.action, wanted, to, bound, number, is_exact, expires_ms
+        )
         return Preview(
             count=number,
             is_exact=is_exact,
@@ -178,8 +183,14 @@ class Bulk:
         )
 
     def start_bulk(self, asker: Asker, body: ConfirmBody) -> Job:
-        """Make the change that a preview's token stands for. It goes on by itself: look at the job."""
+        """Make the change that a preview's token stands for. It goes on by itself: look at the job.
+
+        A token that is brought once more, as by who lost the answer, is answered with the job that there is.
+        """
         order = self._open(body.token)
+        confirmed = self._confirmed.get(order)
+        if confirmed is not None:
+            return self._known(asker, confirmed)
         running = [job for job in self._jobs.values() if job.state == "running"]
         if len(running) >= MAX_RUNNING:
             raise ApiError(
@@ -199,6 +210,11 @@ class Bulk:
             user=asker.name or None,
         )
         self._remember(job)
+        self._confirmed = {
+            one: its_job
+            for one, its_job in self._confirmed.items()
+            if one.expires_ms >= job.started_ms
+        } | {order: job}
         self._broker.audit.note(f"bulk {job.action}", job=job.id, **job.selection)
         working = ensureDeferred(self._work(asker, order, job))
         working.addErrback(self._failed, job)
@@ -230,8 +246,15 @@ class Bulk:
 
     def _job(self, asker: Asker, number: int) -> Job:
         job = self._jobs.get(number)
-        if job is None or not _concerns(asker, job, READ):
+        if job is None:
             raise ApiError(HTTPStatus.NOT_FOUND, f"there is no job {number}")
+        return self._known(asker, job)
+
+    @staticmethod
+    def _known(asker: Asker, job: Job) -> Job:
+        """A job, to those whom it concerns alone."""
+        if not _concerns(asker, job, READ):
+            raise ApiError(HTTPStatus.NOT_FOUND, f"there is no job {job.id}")
         return job
 
     def _wanted(self, asker: Asker, selection: Selection) -> Wanted:

@@ -73,7 +73,10 @@ class SharedBulk:
         return read_moment(text, self._clock) if text is not None else None
 
     async def start_bulk(self, asker: Asker, body: ConfirmBody) -> Job:
-        """Make the change that a preview's token stands for. It goes on by itself: look at the job."""
+        """Make the change that a preview's token stands for. It goes on by itself: look at the job.
+
+        A token that is brought once more, as by who lost the answer, is answered with the job that there is.
+        """
         bodies = {
             name: msgspec.json.encode(ConfirmBody(token=token))
             for name, token in self._open(body.token).items()
@@ -90,6 +93,10 @@ class SharedBulk:
                 # One that was started again does not know its preview. The others end where they are.
                 await self._ask(asker, "DELETE", begun)
                 raise _silent(name) if reply is None else refusal(reply)
+        ids = {name: job.id for name, job in begun.items()}
+        for number, parts in self._jobs.items():
+            if ids == {name: part.id for name, part in parts.items()}:
+                return _one_job(number, begun)  # it was confirmed before
         number = next(self._numbers)
         self._jobs[number] = begun
         for old in list(self._jobs)[:-MAX_JOBS]:

@@ -168,6 +168,22 @@ def test_many_are_given_another_time_once(held: MemoryGateway, http: HttpClient)
     assert after == [due_ms + 240 * HOUR_MS for due_ms in before]
 
 
+def test_a_token_that_is_brought_twice_counts_once(held: MemoryGateway, http: HttpClient) -> None:
+    body = {"action": "reschedule", "selection": {"topic": "orders"}, "to": {"shift": "10d"}}
+    before = [one["dueMs"] for one in http.get("/messages", topic="orders")["messages"]]
+    for times in (1, 2):
+        token = http.post("/bulk/preview", body)["token"]
+        first = http.post("/bulk", {"token": token})
+        assert http.post("/bulk", {"token": token})["id"] == first["id"] == times
+        held.settle()
+        again = http.post("/bulk", {"token": token})
+        assert (again["id"], again["state"], again["done"]) == (times, "done", 12)
+        held.settle()
+        after = [one["dueMs"] for one in http.get("/messages", topic="orders")["messages"]]
+        assert after == [due_ms + times * 240 * HOUR_MS for due_ms in before]
+        held.advance(1)
+
+
 def test_messages_of_a_paused_topic_are_among_them(held: MemoryGateway, http: HttpClient) -> None:
     http.post("/topics/orders/pause")
     held.advance(4 * HOUR_MS)

@@ -167,6 +167,7 @@ class TestManyAtOnce:
         job = self.run(shared, preview["token"])
         assert (job["state"], job["done"], job["expected"], job["missed"]) == ("done", 7, 7, 0)
         assert len(shared.search(begin="+2h", end="+3h")) == 7
+        assert self.run(shared, preview["token"]) == job  # once more, and nothing of it
         assert shared.get("/bulk")["jobs"] == [job]
         again = shared.post("/bulk/preview", {"action": "abort", "selection": {"key": "k"}})
         assert self.run(shared, again["token"])["done"] == 9

@@ -51,6 +51,7 @@ export function dialog(title, ...children) {
   });
   document.body.append(box);
   box.showModal();
+  if (!box.querySelector("[autofocus]")) box.querySelector("input, select, textarea")?.focus();
   return box;
 }
 

@@ -14,6 +14,7 @@ export function send() {
         event.preventDefault();
         const fields = Object.fromEntries([...new FormData(form)].filter(([, value]) => value));
         if (fields.at) fields.at = typedTime(fields.at);
+        button.disabled = true; // a second click would send a second message
         try {
           const sent = await post("/messages", fields);
           box.close();
@@ -22,6 +23,7 @@ export function send() {
         } catch (error) {
           problem.textContent = error.message;
           problem.hidden = false;
+          button.disabled = false;
         }
       },
     },
@@ -32,7 +34,8 @@ export function send() {
     field("Body", h("textarea", { name: "body", rows: "5", required: true }, "hello")),
   );
   const problem = h("p", { class: "bad-text", role: "alert", hidden: true });
-  form.append(problem, h("div", { class: "actions" }, h("button", { class: "main" }, "Send")));
+  const button = h("button", { class: "main" }, "Send");
+  form.append(problem, h("div", { class: "actions" }, button));
   const box = dialog("Send a message", form);
 }
 

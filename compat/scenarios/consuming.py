@@ -280,6 +280,9 @@ def offsets(stage: Stage) -> None:
         stage.ask(f"{step}: at a time", raw, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, at)
     upper = {**queue, "timestamp": "1000", "boundaryType": "upper"}
     stage.ask("upper boundary", raw, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, upper)
+    for boundary in ("lower", "upper"):
+        ahead = {**queue, "timestamp": "4102444800000", "boundaryType": boundary}
+        stage.ask(f"{boundary}: ahead", raw, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ahead)
     stage.ask("group: before", raw, RequestCode.QUERY_CONSUMER_OFFSET, of_group)
     not_zero = {**of_group, "setZeroIfNotFound": "false"}
     stage.ask("group: not zero", raw, RequestCode.QUERY_CONSUMER_OFFSET, not_zero)

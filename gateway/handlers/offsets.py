@@ -80,14 +80,12 @@ class Offsets:
         call.answer()
 
     def search(self, call: Call) -> None:
-        """The first offset stored at a time or later; with `upper`, the last one up to it; beyond the last message, the
-        queue's end in either case."""
+        """The first offset stored at a time or later, or the queue's end; with `upper`, the last one up to it, or the
+        first that the queue holds."""
         fields: SearchOffset = call.fields
         queue = self._queue(fields.topic, fields.queue_id)
         if fields.boundary_type is not None and fields.boundary_type.lower() == "upper":
-            beyond_end = self._store.offset_at(queue, fields.timestamp) == queue.visible
-            behind = self._store.offset_at(queue, fields.timestamp + 1)
-            offset = behind if beyond_end else max(queue.first, behind - 1)
+            offset = max(queue.first, self._store.offset_at(queue, fields.timestamp + 1) - 1)
         else:
             offset = self._store.offset_at(queue, fields.timestamp)
         call.answer({"offset": str(offset)})

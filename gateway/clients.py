@@ -152,6 +152,14 @@ class Clients:
         """A consumer group that is online."""
         return self._consumers.get(name)
 
+    def gave_up(self, group: str, topic: str) -> bool:
+        """Whether a group is online and subscribes to other topics alone. One whose members subscribe to nothing has
+        given up none: pull consumers that are given their queues do not say which."""
+        online = self._consumers.get(group)
+        return (
+            online is not None and bool(online.subscriptions) and topic not in online.subscriptions
+        )
+
     def consumer_groups(self) -> Iterable[ConsumerGroup]:
         """All consumer groups that are online."""
         return self._consumers.values()

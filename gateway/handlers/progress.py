@@ -43,16 +43,16 @@ class GroupProgress:
         self._topics = broker.topics
 
     def of_group(self, call: Call) -> None:
-        """How far a group is in its topics, or in those that are asked for (208)."""
+        """How far a group is in its topics, or in those that are asked for (208); those of a list are shown also where
+        its members no longer subscribe to them."""
         fields: GetConsumeStats = call.fields
         group = fields.consumer_group
         if fields.topic_list:
-            names: Iterable[str] = [name for name in fields.topic_list.split(";") if name]
+            topics = self._existing(name for name in fields.topic_list.split(";") if name)
         elif fields.topic:
-            names = [fields.topic]
+            topics = self._consumed(group, [fields.topic])
         else:
-            names = self._broker.topics_consumed_by(group)
-        topics = self._consumed(group, names)
+            topics = self._consumed(group, self._broker.topics_consumed_by(group))
         progress = [one for topic in topics for one in self._progress(group, topic)]
         rate = sum(self._rate(group, topic) for topic in topics)
         call.answer(body=encode_consume_stats(progress, rate))
@@ -174,9 +174,7 @@ class GroupProgress:
             [fields.topic] if fields.topic else self._broker.topics_consumed_by(fields.src_group)
         )
         topics = (
-            [topic for topic in map(self._topics.get, names) if topic is not None]
-            if fields.offline
-            else self._consumed(fields.src_group, names)
+            self._existing(names) if fields.offline else self._consumed(fields.src_group, names)
         )
         for topic in topics:
             for number in range(topic.settings.read_queue_nums):
@@ -193,13 +191,12 @@ class GroupProgress:
         self._broker.committer.answer(call, call.encode())
 
     def _consumed(self, group: str, names: Iterable[str]) -> list[Topic]:
-        """Those of these topics that exist and that the group, where it is online, still subscribes to."""
-        online = self._broker.clients.consumer_group(group)
-        return [
-            topic
-            for topic in map(self._topics.get, names)
-            if topic is not None and (online is None or topic.name in online.subscriptions)
-        ]
+        """Those of these topics that exist and that the group has not given up."""
+        clients = self._broker.clients
+        return [topic for topic in self._existing(names) if not clients.gave_up(group, topic.name)]
+
+    def _existing(self, names: Iterable[str]) -> list[Topic]:
+        return [topic for topic in map(self._topics.get, names) if topic is not None]
 
     def _progress(self, group: str, topic: Topic) -> list[Progress]:
         progress = []

@@ -171,7 +171,7 @@ class Listings:
         topics = []
         for topic_name, offsets in sorted(consumed.items()):
             topic = self._broker.topics.get(topic_name)
-            if topic is not None and (online is None or topic_name in online.subscriptions):
+            if topic is not None and not self._broker.clients.gave_up(name, topic_name):
                 topics.append(self._lag(name, topic, offsets))
         return GroupRow(
             name=name,

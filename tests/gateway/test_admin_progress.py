@@ -79,6 +79,18 @@ class TestShown:
     def test_a_topic_that_the_members_no_longer_want(self, client: MemoryClient) -> None:
         client.heartbeat("c1", "G", {"S": "*"})
         assert read(client.ask(208, {"consumerGroup": "G"}))["offsetTable"] == {}
+        asked = {"consumerGroup": "G", "topic": "T"}
+        assert read(client.ask(208, asked))["offsetTable"] == {}
+        listed = read(client.ask(208, {"consumerGroup": "G", "topicList": "T"}))
+        assert by_queue(listed["offsetTable"])["T", 0]["consumerOffset"] == 1
+
+    def test_members_that_subscribe_to_nothing(self, client: MemoryClient) -> None:
+        """As pull consumers do that are given their queues."""
+        client.heartbeat("c1", "G", {})
+        body = read(client.ask(208, {"consumerGroup": "G"}))
+        assert by_queue(body["offsetTable"])["T", 0]["consumerOffset"] == 1
+        client.ask(RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": "G", "destGroup": "H"})
+        assert offset_of(client, "T", 0, "H") == 1
 
     def test_all_groups(self, client: MemoryClient) -> None:
         create_topic(client, "O", 1, order="true")

@@ -20,6 +20,12 @@ def test_how_far_groups_are(gateway: MemoryGateway, http: HttpClient) -> None:
     assert (topic["topic"], topic["waitingSinceMs"]) == ("orders", START_MS + 3_000)
     assert topic["queues"][0] == {"queue": 0, "first": 0, "end": 5, "offset": 3, "lag": 2}
     assert (groups["done"]["lag"], groups["done"]["members"]) == (0, [])
+    client.heartbeat("worker-1", "workers", {})
+    groups = {one["name"]: one for one in http.get("/groups")["groups"]}
+    assert groups["workers"]["lag"] == 2, "a pull consumer that is given its queues"
+    client.heartbeat("worker-1", "workers", {"bills": "*"})
+    groups = {one["name"]: one for one in http.get("/groups")["groups"]}
+    assert groups["workers"]["topics"] == []
 
 
 def test_lists_come_in_pages(gateway: MemoryGateway, http: HttpClient) -> None:

@@ -29,7 +29,14 @@ class Resets:
         """The offset to tell a pull, once; None where nothing was reset."""
         return self.offsets.pop((group, topic, queue), None)
 
-    def forget(self, group: str) -> None:
+    def forget_group(self, group: str) -> None:
         """Drop what is left for a group that is deleted."""
-        for place in [place for place in self.offsets if place[0] == group]:
+        self._forget([place for place in self.offsets if place[0] == group])
+
+    def forget_topic(self, topic: str) -> None:
+        """Drop what is left for a topic that is deleted: the next one of its name is another."""
+        self._forget([place for place in self.offsets if place[1] == topic])
+
+    def _forget(self, places: list[tuple[str, str, int]]) -> None:
+        for place in places:
             del self.offsets[place]

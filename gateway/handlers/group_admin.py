@@ -89,7 +89,7 @@ class GroupAdmin:
         self._broker.stats.forget_group(fields.group_name)
         self._broker.orders.forget_group(fields.group_name)
         if fields.clean_offset:
-            self._broker.resets.forget(fields.group_name)
+            self._broker.resets.forget_group(fields.group_name)
             self._broker.store.progress.forget_group(fields.group_name.encode())
         self._answer_on_disk(call)
 

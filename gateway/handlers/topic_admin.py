@@ -124,6 +124,7 @@ class TopicAdmin:
         self._refuse_system_topic(fields.topic)
         self._topics.delete(fields.topic)
         self._broker.store.progress.forget_topic(fields.topic.encode())
+        self._broker.resets.forget_topic(fields.topic)
         self._broker.orders.forget_topic(fields.topic)
         self._broker.recurring.forget_topic(fields.topic)
         self._broker.stats.forget_topic(fields.topic)

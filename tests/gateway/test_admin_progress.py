@@ -204,6 +204,15 @@ class TestReset:
         put_group(client, "G")
         assert commit_offset(client, "T", 0, 3, "G").remark is None
 
+    def test_a_deleted_topics_reset_is_forgotten(self, client: MemoryClient) -> None:
+        reset(client, timestamp=0)
+        ok(client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}))
+        create_topic(client, "T")
+        client.send_message("T")
+        assert len(client.pull("T", 0, 4, group="G")) == 1
+        assert commit_offset(client, "T", 0, 5, "G").remark is None
+        assert offset_of(client, "T", 0, "G") == 5
+
     @pytest.mark.parametrize(
         ("fields", "code", "remark"),
         [

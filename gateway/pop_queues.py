@@ -113,6 +113,7 @@ class PopQueues:
             self._broker.resets.take(group, name, queue.number)
         offset = self._store.progress.get(group.encode(), queue.topic, queue.number)
         if offset is None:
-            newest = init_mode == FROM_NEWEST and one.kind == NORMAL and queue.first > 0
+            is_young = queue.first == self._broker.topics.begin_of(name, queue.number)
+            newest = init_mode == FROM_NEWEST and one.kind == NORMAL and not is_young
             return max(queue.first, queue.visible - 1) if newest else queue.first
         return max(queue.first, min(offset, queue.visible))

@@ -12,7 +12,7 @@ from gateway.limits import limits_of
 from gateway.router import RequestError
 from gateway.wire.bodies import GroupSettings, TopicSettings
 from gateway.wire.codes import ResponseCode
-from storage import Store, remove_topic
+from storage import Store, emptied_queues, remove_topic
 
 PERM_INHERIT, PERM_WRITE, PERM_READ = 1, 2, 4
 """Bits of a topic's perm (PermName)."""
@@ -55,6 +55,9 @@ MAX_PREFIXED_NAME = 255
 MAX_QUEUES = 10_000
 """Most queues of a topic. What is told of a topic looks at each of them, 20 us a piece, while everybody waits."""
 
+_BEGINS = b"begins\0"
+"""Notes that begin so, and end with a topic's name, have its `begin_of` where that is not 0."""
+
 _ILLEGAL = re.compile(r"[^%|a-zA-Z0-9_-]")
 
 NOT_FOUND_HELP = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
@@ -87,8 +90,10 @@ class Topics:
         self._store = store
         self._config = config
         self._topics: dict[str, Topic] = {}
+        self._begins: dict[str, dict[int, int]] = {}
         self.changes = 0
         self._decode = msgspec.json.Decoder(TopicSettings).decode
+        self._decode_begins = msgspec.json.Decoder(dict[int, int]).decode
         self.system = frozenset(settings.topic_name for settings in self._system_topics())
         self.reload()
 
@@ -101,6 +106,11 @@ class Topics:
         for _, settings_json in self._store.topics():
             settings = self._decode(settings_json)
             self._topics[settings.topic_name] = Topic(settings)
+        self._begins = {
+            name.removeprefix(_BEGINS).decode(): self._decode_begins(value)
+            for name, value in self._store.notes()
+            if name.startswith(_BEGINS)
+        }
 
     def _system_topics(self) -> Iterator[TopicSettings]:
         queues = self._config.default_topic_queues
@@ -140,6 +150,11 @@ class Topics:
                 f"topic[{name}] not exist, apply first please! {NOT_FOUND_HELP}",
             )
         return topic
+
+    def begin_of(self, name: str, queue: int) -> int:
+        """The offset that a queue's first message had or will have: 0, or where the queue of a deleted topic of that
+        name ended."""
+        return self._begins.get(name, {}).get(queue, 0)
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(self._topics.values())
@@ -197,19 +212,26 @@ class Topics:
             self._store.delete_topic(topic.stored_name)
             remove_topic(self._store, topic.stored_name, CLEARED_AT_ONCE)
             del self._topics[name]
+            if self._begins.pop(name, None) is not None:
+                self._store.delete_note(_BEGINS + topic.stored_name)
             self.changes += 1
 
     def clear(self, name: str) -> None:
-        """See that nothing is left of a deleted topic that another of the same name would show. The change joins the
-        store's batch.
+        """See that nothing is left of a deleted topic that another of the same name would show, and note where the
+        queues of that one begin. The change joins the store's batch.
 
         :raises RequestError: when more is left than can be removed at once.
         """
-        if remove_topic(self._store, name.encode(), CLEARED_AT_ONCE) == CLEARED_AT_ONCE:
+        stored_name = name.encode()
+        if remove_topic(self._store, stored_name, CLEARED_AT_ONCE) == CLEARED_AT_ONCE:
             raise RequestError(
                 ResponseCode.SYSTEM_BUSY,
                 f"topic[{name}] was deleted, and what it held is still being removed; try again in some seconds",
             )
+        begins = emptied_queues(self._store, stored_name)
+        if begins:
+            self._store.put_note(_BEGINS + stored_name, msgspec.json.encode(begins))
+            self._begins[name] = begins
 
 
 class Groups:

@@ -82,7 +82,7 @@ from storage.rescheduling import (
     reschedule,
     reschedule_sequences,
 )
-from storage.retention import remove_expired, remove_topic
+from storage.retention import emptied_queues, remove_expired, remove_topic
 from storage.soon import count_overdue, count_soon
 from storage.store import Growth, Store
 from storage.timeline import Columns, count_due, due_range
@@ -143,6 +143,7 @@ __all__ = [
     "delete_recurring_of",
     "due_range",
     "due_recurring",
+    "emptied_queues",
     "find_by_id",
     "find_by_key",
     "find_by_sequence",

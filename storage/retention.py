@@ -19,7 +19,7 @@ from storage.keys import (
 from storage.logged import LoggedTransaction
 from storage.read_ahead import Rows
 from storage.reader import Reader
-from storage.store import NEXT_SEQUENCE, Store, in_batch
+from storage.store import NEXT_SEQUENCE, Store, in_batch, rows_with_prefix
 
 
 @in_batch
@@ -66,6 +66,13 @@ def remove_topic(store: Store, topic: bytes, limit: int) -> int:
         cleared += _shorten_queue(store, txn, name, number, 1 << 62, limit - len(cleared))
     _remove_messages(store, txn, cleared)
     return len(cleared)
+
+
+def emptied_queues(store: Store, topic: bytes) -> dict[int, int]:
+    """The offset that the next message gets in each queue of a topic of which `remove_topic` has left nothing, by the
+    queue's number; queues that never held a message are left out."""
+    rows = rows_with_prefix(store.reader(), store.tables.ends, topic + b"\0")
+    return {int.from_bytes(key[-4:]): ENDS_VALUE.unpack(value)[1] for key, value in rows}
 
 
 def _queues(store: Store, txn: Reader, prefix: bytes = b"") -> Iterator[tuple[bytes, int]]:

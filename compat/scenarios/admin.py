@@ -74,6 +74,9 @@ def a_topic_made_again(stage: Stage) -> None:
     raw.wait_for(topic, int(again.ext()["queueOffset"]) + 1)
     ends = raw.ask(RequestCode.GET_MIN_OFFSET, {"topic": topic, "queueId": "0"}).ext()
     stage.see("ends again", ends)
+    place = {"topic": topic, "queueId": "0", "consumerGroup": stage.topic("g")}
+    new = raw.ask(RequestCode.QUERY_CONSUMER_OFFSET, place)
+    stage.see("a new group begins there", [new.code, new.ext() == ends])
     pulled = raw.ask(RequestCode.PULL_MESSAGE, raw.pull_fields(topic, int(ends["offset"])))
     stage.see("found", [message.body for message in decode_messages(pulled.body)])
     stage.ask("pulled again", raw, RequestCode.PULL_MESSAGE, raw.pull_fields(topic, 0))

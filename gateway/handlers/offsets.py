@@ -26,8 +26,8 @@ class Offsets:
         self._store = broker.store
 
     def query(self, call: Call) -> None:
-        """A group's progress in a queue. A group without any starts at 0 while the queue still holds its first message,
-        whatever the client was set to; else, and where it never held one, the client decides
+        """A group's progress in a queue. A group without any starts at the queue's first message while it is still
+        there, whatever the client was set to; else, and where there never was one, the client decides
         (ConsumerManageProcessor.queryConsumerOffset)."""
         fields: QueryConsumerOffset = call.fields
         offset = self._store.progress.get(
@@ -40,12 +40,12 @@ class Offsets:
                     "Not found, do not set to zero, maybe this group boot first",
                 )
             queue = self._queue(fields.topic, fields.queue_id)
-            if queue.first > 0 or queue.visible == 0:
+            offset = self._broker.topics.begin_of(fields.topic, fields.queue_id)
+            if not queue.first == offset < queue.visible:
                 raise RequestError(
                     ResponseCode.QUERY_NOT_FOUND,
                     "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
                 )
-            offset = 0
         call.answer({"offset": str(offset)})
 
     def update(self, call: Call) -> None:

@@ -167,6 +167,27 @@ class TestNewGroup:
             "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
         )
 
+    def test_starts_with_the_first_message_of_a_topic_that_was_made_again(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        """As with a real 5.5.0 broker, where such a topic begins at 0."""
+        for _ in range(3):
+            client.send_message()
+            deleted = client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
+            assert deleted.code == ResponseCode.SUCCESS
+        client.send_message(fields={"queue": 1})
+        asked = place(group="new")
+        answer = client.ask(RequestCode.QUERY_CONSUMER_OFFSET, asked)
+        assert answer.code == ResponseCode.QUERY_NOT_FOUND
+        client.send_message()
+        assert progress(client, group="new") == 3
+        assert progress(client, queue=1, group="new") == 0
+        gateway.crash()
+        assert progress(gateway.connect(), group="new") == 3
+        gateway.jump(80 * HOUR_MS)
+        answer = gateway.connect().ask(RequestCode.QUERY_CONSUMER_OFFSET, asked)
+        assert answer.code == ResponseCode.QUERY_NOT_FOUND
+
     def test_may_ask_not_to_start_at_0(self, client: MemoryClient) -> None:
         client.send_message()
         ext = place() | {"setZeroIfNotFound": "false"}

@@ -168,6 +168,9 @@ class TestPop:
         send(client, "a", "b")
         # The queue still has its first message, so it is young: nobody misses anything.
         assert bodies(pop(gateway, client, initMode=1)) == ["a", "b"]
+        client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
+        send(client, "c", "d")
+        assert bodies(pop(gateway, client, initMode=1)) == ["c", "d"]
 
     def test_a_refused_commit_takes_progress_back(
         self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch

@@ -125,13 +125,6 @@ DIFFERENCES: Final[Sequence[Difference]] = (
         upstream="*",
     ),
     Difference(
-        "The progress of a new group in an empty queue is 0, not unknown.",
-        "The client begins at 0 in either case, and does not miss what comes meanwhile.",
-        ("seen/empty/2",),
-        ("consuming.figures*",),
-        upstream="-1",
-    ),
-    Difference(
         "A commit of the offset -1 changes nothing.",
         "The Go client commits it when it ends before a queue's first message has come. RocketMQ forgets how far "
         "the group was, so it would begin anew.",

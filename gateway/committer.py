@@ -8,6 +8,7 @@ earliest of them.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import Protocol
@@ -107,6 +108,7 @@ class Committer:
         self._journal = journal
         self._give_up = give_up
         self._answers: list[tuple[Waiting, bytes]] = []
+        self._grown: deque[Growth] = deque()
         self._wait = wait
         self._expected = 1.0
         self._turn_end: DelayedCall | None = None
@@ -221,8 +223,10 @@ class Committer:
                 # As after the commit before: where each of them wakes somebody who pops, no other moment comes.
                 self._unwritten.flush()
                 self.checkpoint()
-            for growth in grown:
-                self._waker.grown(growth)
+            # Who is woken may fill a batch, which is committed at once: what grew by it comes after what grew before.
+            self._grown += grown
+            while self._grown:
+                self._waker.grown(self._grown.popleft())
 
     def _refuse(self, answers: list[tuple[Waiting, bytes]], error: StorageError) -> None:
         """Nothing of the batch is stored: say so to everyone who waits, and fire again later."""

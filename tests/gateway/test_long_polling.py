@@ -90,6 +90,27 @@ class TestWake:
 
 
 class TestFilter:
+    def test_what_grew_in_a_commit_within_a_wake_comes_after_what_grew_before(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What the pop takes is committed while others are still to be woken, and fires what is left."""
+        client.send_message("first", fields={"queue": 1})
+        timers = [("first", "popped", "x"), ("orders", "one", "x"), ("orders", "two", "y")]
+        for topic, body, tag in timers:
+            client.send_message(topic, body, TAGS=tag, TIMER_DELAY_MS="1000")
+        popper = gateway.connect()
+        now = str(gateway.now_ms)
+        fields = {"consumerGroup": "G", "topic": "first", "queueId": "0", "maxMsgNums": "1"}
+        fields |= {"invisibleTime": "9000", "pollTime": "5000", "bornTime": now, "initMode": "0"}
+        popped = popper.send(RequestCode.POP_MESSAGE, fields)
+        assert popper.answer(popped) is None
+        waiting = client.park(tags="x || y")
+        monkeypatch.setattr("gateway.committer.MAX_BATCH_BYTES", 0)
+        monkeypatch.setattr("gateway.firing.MAX_FIRED", 2)
+        gateway.advance(1_000)
+        assert answered(popper, popped) == ["popped"]
+        assert answered(client, waiting) == ["one", "two"]
+
     def test_waits_until_one_matches(self, client: MemoryClient) -> None:
         waiting = client.park(tags="red")
         client.send_message("orders", "1", TAGS="blue")

@@ -34,6 +34,9 @@ CHECK_SECONDS = 0.5
 REVIVE_SECONDS = 0.2
 """How often popped messages are looked for whose time is over."""
 
+REVIVE_PAUSE = 0.02
+"""Until the next of them come back, where there are more than come back in one commit."""
+
 RETENTION_SECONDS = 10.0
 """How often a clean-up begins; while there is more to remove it goes on every `RETENTION_PAUSE`."""
 
@@ -75,6 +78,7 @@ class Housekeeping:
         self._loops: list[LoopingCall] = []
         self._stopped = False
         self._told_damaged = 0
+        self._revives_more = False
         self._syncing = DeferredLock()
 
     def start(self) -> None:
@@ -83,7 +87,7 @@ class Housekeeping:
         self._every(TIDY_SECONDS, self._tidy)
         self._every(SILENCE_LOOK_SECONDS, self._expire)
         self._every(CHECK_SECONDS, self._transactions.check_due)
-        self._every(REVIVE_SECONDS, self._pop_acks.revive_due)
+        self._every(REVIVE_SECONDS, self._revive)
         self._every(REVIVE_SECONDS, self._ordered_pops.release_due)
         self._every(RETENTION_SECONDS, self._remove_expired)
         self._every(SAMPLE_SECONDS, self._broker.stats.sample)
@@ -155,6 +159,16 @@ class Housekeeping:
     def _expire(self) -> None:
         self._broker.clients.expire(self._reactor.seconds())
         self._factory.close_silent()
+
+    def _revive(self) -> None:
+        if not self._revives_more:
+            self._revive_some()
+
+    def _revive_some(self) -> None:
+        self._revives_more = False
+        if not self._stopped and self._pop_acks.revive_due():
+            self._revives_more = True
+            self._reactor.callLater(REVIVE_PAUSE, self._revive_some)
 
     def _remove_expired(self) -> None:
         broker = self._broker

@@ -164,17 +164,20 @@ class PopAcks:
             fields.offset,
         )
 
-    def revive_due(self) -> None:
-        """Have those come back whose time is over. Called now and then."""
+    def revive_due(self) -> bool:
+        """Have those come back whose time is over, at most `MAX_REVIVED`. Called now and then; True when there may be
+        more."""
         if self._broker.committer.failing:
-            return
+            return False
         now_ms = self._broker.clock.now_ms()
         next_ms = next_pop_due(self._store)
         if next_ms is None or next_ms > now_ms:
-            return
-        for due in take_due_pops(self._store, now_ms, MAX_REVIVED):
-            self._revive(due)
+            return False
+        due = take_due_pops(self._store, now_ms, MAX_REVIVED)
+        for one in due:
+            self._revive(one)
         self._broker.committer.change()
+        return len(due) == MAX_REVIVED
 
     def _revive(self, due: PopDue) -> None:
         pop = due.pop

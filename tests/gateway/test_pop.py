@@ -264,6 +264,15 @@ class TestBack:
         gateway.advance(2 * INVISIBLE_MS)
         assert pop(gateway, client) == []
 
+    def test_many_come_back_soon(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("gateway.handlers.pop_acks.MAX_REVIVED", 2)
+        send(client, *map(str, range(21)))
+        assert len(pop(gateway, client)) == 21
+        gateway.advance(INVISIBLE_MS + 500)
+        assert len(pop(gateway, client)) == 21
+
     def test_over_a_crash(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         send(client, "a", "b")
         acked, _ = handles(ask_pop(gateway, client))

@@ -358,6 +358,12 @@ class Sending:
         if group.retry_queue_nums <= 0:
             call.answer()
             return
+        retry_name = RETRY_PREFIX + group.group_name
+        known = self._topics.get(retry_name)
+        if known is not None and not known.settings.perm & PERM_WRITE:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION, f"the topic[{retry_name}] sending message is forbidden"
+            )
         found = find_by_sequence(self._broker.store, fields.offset)
         if found is None:
             raise RequestError(
@@ -368,7 +374,7 @@ class Sending:
             topic = self._topics.ensure(DLQ_PREFIX + group.group_name)
             level = 0
         else:
-            topic = self._topics.ensure(RETRY_PREFIX + group.group_name, group.retry_queue_nums)
+            topic = self._topics.ensure(retry_name, group.retry_queue_nums)
             level = fields.delay_level or RETRY_LEVEL_BASE + message.reconsume_times
         # The group may have been given more retry queues than its topic was made with.
         queues = max(1, min(group.retry_queue_nums, topic.settings.read_queue_nums))

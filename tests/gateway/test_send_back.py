@@ -215,6 +215,22 @@ class TestGroups:
         assert send_back(client, pulled(client)).code == ResponseCode.SUCCESS
         assert gateway.service.broker.topics.get(RETRY) is None
 
+    def test_a_retry_topic_that_must_not_be_written_to(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        """As a real 5.5.0 broker answers, dead letters too."""
+        message = pulled(client)
+        fields = {"topic": RETRY, "defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG"}
+        fields |= {"readQueueNums": "1", "writeQueueNums": "1", "perm": "4", "order": "false"}
+        made = client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+        assert made.code == ResponseCode.SUCCESS
+        for level in (1, -1):
+            answer = send_back(client, message, level)
+            assert answer.code == ResponseCode.NO_PERMISSION
+            assert answer.remark == "the topic[%RETRY%workers] sending message is forbidden"
+        gateway.advance(1_000)
+        assert client.pull(RETRY) == client.pull(DEAD) == []
+
     def test_several_retry_queues(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         body = b'{"groupName":"workers","retryQueueNums":3}'
         client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body)

@@ -124,7 +124,7 @@ def _lag(broker: Broker, group: ConsumerGroup, topic: Topic, now_ms: int) -> _La
     store = broker.store
     behind = 0
     earliest_ms: int | None = None
-    for number in range(topic.settings.write_queue_nums):
+    for number in range(topic.queues):
         offset = store.progress.get(group.name.encode(), topic.stored_name, number)
         if offset is None:
             continue

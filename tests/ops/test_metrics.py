@@ -344,5 +344,10 @@ def test_how_far_consumers_are_behind(gateway: MemoryGateway) -> None:
     scrape = Scrape(gateway)
     assert scrape.by(lag, *labels) == {"readers@orders@false@false": 2}
     assert scrape.by(latency, *labels) == {"readers@orders@false@false": 2_000}
+    # Those who take queues away first write to them no longer, and then wait until they are consumed.
+    fields = {"topic": "orders", "defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG"}
+    fields |= {"readQueueNums": "4", "writeQueueNums": "0", "perm": "6", "order": "false"}
+    client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+    assert Scrape(gateway).by(lag, *labels) == {"readers@orders@false@false": 2}
     confirm(client, 3)
     assert Scrape(gateway).by(latency, *labels) == {"readers@orders@false@false": 0}

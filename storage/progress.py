@@ -106,7 +106,7 @@ class Progress:
         self._advanced = {}
 
     def abandon(self) -> None:
-        """Take back what the batch advanced."""
+        """Take back what the batch advanced and forgot."""
         for place, before in self._advanced.items():
             if before is None:
                 self._offsets.pop(place, None)
@@ -116,6 +116,6 @@ class Progress:
 
     def _forget(self, places: Iterable[Place]) -> None:
         for place in places:
-            del self._offsets[place]
+            self._advanced.setdefault(place, self._offsets.pop(place))
             self._changed.add(place)
         self.include()

@@ -177,11 +177,16 @@ class TestTopics:
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:
         client.send_message("orders", "kept")
+        client.pull(commit=1)
         with commits_fail(gateway):
             answer = client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
             assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
         gateway.advance(20_000)
         assert bodies(client.pull()) == ["kept"]
+        gateway.crash()
+        place = {"consumerGroup": "consumers", "topic": "orders", "queueId": "0"}
+        answer = gateway.connect().ask(RequestCode.QUERY_CONSUMER_OFFSET, place)
+        assert answer.ext()["offset"] == "1"
 
     def test_a_group(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         client.send_message()

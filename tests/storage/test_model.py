@@ -150,6 +150,7 @@ class StoreAndModel(RuleBasedStateMachine):
         self.progress: dict[tuple[bytes, bytes, int], int] = {}
         self.progress_on_disk: dict[tuple[bytes, bytes, int], int] = {}
         self.includes_progress = False
+        self.forgotten: dict[tuple[bytes, bytes, int], int] = {}
 
     def _opened(self) -> Store:
         store = self.folder.open(map_size=MAP_SIZE, inbox_size=self.inbox_size)
@@ -350,6 +351,8 @@ class StoreAndModel(RuleBasedStateMachine):
     @rule(group=st.sampled_from(GROUPS))
     def forget_progress(self, group: bytes) -> None:
         self.store.progress.forget_group(group)
+        gone = {place: at for place, at in self.progress.items() if place[0] == group}
+        self.forgotten = gone | self.forgotten
         self.progress = {place: at for place, at in self.progress.items() if place[0] != group}
         self.includes_progress = self.store.progress.has_changes
 
@@ -376,7 +379,7 @@ class StoreAndModel(RuleBasedStateMachine):
             try:
                 self.store.commit()
             except StorageFullError:
-                self.batch = deepcopy(self.committed)
+                self._is_refused()
             else:
                 # There was nothing to write.
                 self._is_committed()
@@ -385,7 +388,7 @@ class StoreAndModel(RuleBasedStateMachine):
     @rule()
     def abandon(self) -> None:
         self.store.abandon()
-        self.batch = deepcopy(self.committed)
+        self._is_refused()
         self.compare()
 
     @rule()
@@ -402,6 +405,7 @@ class StoreAndModel(RuleBasedStateMachine):
         self.batch = deepcopy(self.committed)
         self.progress = dict(self.progress_on_disk)
         self.includes_progress = False
+        self.forgotten = {}
         self.compare()
 
     @rule()
@@ -410,8 +414,14 @@ class StoreAndModel(RuleBasedStateMachine):
         self.store.checkpoint()
         self.compare()
 
+    def _is_refused(self) -> None:
+        self.batch = deepcopy(self.committed)
+        self.progress |= self.forgotten
+        self.forgotten = {}
+
     def _is_committed(self) -> None:
         self.committed = deepcopy(self.batch)
+        self.forgotten = {}
         if self.includes_progress:
             self.progress_on_disk = dict(self.progress)
             self.includes_progress = False

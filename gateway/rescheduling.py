@@ -61,6 +61,23 @@ class Rescheduling:
         self._broker = broker
         self._store = broker.store
         self._pending = pending
+        self._noted_ms = 0
+
+    def begin(self) -> int:
+        """Begin a change of several steps: what `has_moved` is to be asked with. It is later than the time that any
+        move so far was noted with, also while the clock stands still."""
+        self._noted_ms = max(self._broker.clock.stored_ms(), self._noted_ms + 1)
+        return self._noted_ms
+
+    def has_moved(self, found: Found, begun_ms: int) -> bool:
+        """Whether a message was given another time since a change began. What was noted by a clock that has been set
+        back since lies ahead, and was before."""
+        return begun_ms <= found.rescheduled_ms <= self._stored_ms()
+
+    def _stored_ms(self) -> int:
+        """The time to note a move with."""
+        self._noted_ms = max(self._broker.clock.stored_ms(), self._noted_ms)
+        return self._noted_ms
 
     def by_handle(self, text: str, to: NewTime, may: May) -> list[RescheduleOutcome]:
         """Move what a send's answer gave this handle for; the handle goes on to name it."""
@@ -100,7 +117,7 @@ class Rescheduling:
             self._store,
             place.message_id.encode(),
             lambda due_ms: to.of(due_ms, now_ms),
-            self._broker.clock.stored_ms(),
+            self._stored_ms(),
             place.topic.encode(),
         )
         for result in results:
@@ -114,12 +131,12 @@ class Rescheduling:
         """
         self.check_enabled()
         self._check(found, to)
-        now_ms, stored_ms = self._broker.clock.now_ms(), self._broker.clock.stored_ms()
+        now_ms = self._broker.clock.now_ms()
         results = reschedule_sequences(
             self._store,
             (one.sequence for one in found),
             lambda due_ms: to.of(due_ms, now_ms),
-            stored_ms,
+            self._stored_ms(),
         )
         return sum(
             self._moved(Place.of(one), results[one.sequence])

@@ -339,7 +339,7 @@ class Gateway:
             broker.follow(part.configure)
         self._pending = pending = PendingMessages(broker)
         self._rescheduling = rescheduling = Rescheduling(broker, pending)
-        self._bulk = bulk = BulkChanges(broker, pending, rescheduling)
+        self._bulk = bulk = BulkChanges(pending, rescheduling)
         self._pauses = pauses = Pauses(broker)
         timer_orders = TimerOrders(broker, pending, rescheduling)
         self._sending = sending = Sending(broker, timer_orders)

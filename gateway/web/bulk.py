@@ -308,10 +308,10 @@ class Bulk:
         return total, False
 
     async def _work(self, asker: Asker, order: _Order, job: Job) -> None:
-        begun_ms = self._broker.clock.stored_ms()
+        begun_ms = self._changes.begin()
         behind: bytes | None = None
         while self._goes_on(job):
-            since_ms = begun_ms if order.to is not None else None
+            since_ms = begun_ms if order.to is not None and behind is not None else None
             page = self._changes.select(order.wanted, _limit(order.wanted), behind, since_ms)
             meant = [one for one in page.found if one.sequence < order.bound]
             for start in range(0, len(meant), PIECE):

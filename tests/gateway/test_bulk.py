@@ -116,6 +116,37 @@ class TestSelections:
         assert dues(filled) == before | dict.fromkeys(expected, 20_000)
 
 
+@pytest.mark.parametrize("step", [2, 500])
+def test_one_change_after_the_other_while_the_clock_stands_still(
+    filled: MemoryClient, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """As in a test that has a manual clock: what one has moved, the next one finds."""
+    monkeypatch.setattr(bulk, "STEP", step)
+    monkeypatch.setattr(bulk, "COUNTED", step)
+    before = dues(filled)
+    before.pop("bill")
+    for _ in range(3):
+        assert sum(change_all(filled, "count")) == len(before)
+        assert sum(change_all(filled, "reschedule", shift=2_500)) == len(before)
+    moved = {name: due + 7_500 for name, due in before.items()}
+    assert dues(filled) == moved | {"bill": 1_000}
+    assert sum(change_all(filled, "abort")) == len(before)
+
+
+def test_what_was_moved_before_the_clock_was_set_back_is_moved(
+    gateway: MemoryGateway, filled: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after a restart, which knows only the times that queues have."""
+    monkeypatch.setattr(bulk, "STEP", 2)
+    before = dues(filled)
+    before.pop("bill")
+    gateway.advance(1)
+    assert sum(change_all(filled, "reschedule", shift=1_000)) == len(before)
+    gateway.set_clock(-3_600_000)
+    gateway.restart()
+    assert sum(change_all(gateway.connect(), "reschedule", shift=1_000)) == len(before)
+
+
 def test_what_fires_meanwhile_is_not_changed(
     gateway: MemoryGateway, filled: MemoryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -229,7 +229,7 @@ class Intake:
         )
         timeout_ms = self._transaction_timeout_ms
         immunity_ms = own_immunity_ms(properties, timeout_ms) or timeout_ms
-        put_half(self._store, sequence, record, stored_ms + immunity_ms)
+        put_half(self._store, sequence, record, self._clock.now_ms() + immunity_ms)
         return Accepted(sequence, message_id, sequence, None)
 
     def release_half(

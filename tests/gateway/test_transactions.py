@@ -431,6 +431,18 @@ class TestChecks:
         gateway.advance(2 * SECOND)
         assert len(checks(client)) == 1
 
+    def test_after_a_clock_was_set_back_it_is_asked_as_soon(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        """The times that messages are stored with go on from where they were."""
+        gateway.set_clock(3_600 * SECOND)
+        client.send_message()
+        gateway.set_clock(-3_600 * SECOND)
+        produce(client)
+        begin(client)
+        gateway.advance(7 * SECOND)
+        assert len(checks(client)) == 1
+
     def test_what_is_asked(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         produce(client)
         half = begin(client, "pay", UNIQ_KEY="ID1", TAGS="a")

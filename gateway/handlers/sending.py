@@ -301,11 +301,6 @@ class Sending:
         if len(call.command.body) > self._config.max_message_size:
             raise too_long(self._config.max_message_size)
         items = self._items(call.command.body)
-        if any(find(item.properties, names.RESCHEDULE) for item in items):
-            raise RequestError(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"{names.RESCHEDULE} works in messages that are sent one by one, not in a batch",
-            )
         messages = [
             NewMessage(
                 queue_id,
@@ -321,6 +316,12 @@ class Sending:
         ]
         for message in messages:
             _refuse_inner_batch(message)
+        if any(is_order(message.values) for message in messages):
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"{names.RESCHEDULE} and {names.TIMER_DEL_UNIQKEY} work in messages that are sent one by one, "
+                "not in a batch",
+            )
         if any(asks_to_recur(message.values) for message in messages):
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,

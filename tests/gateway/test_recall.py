@@ -249,6 +249,16 @@ class TestDeleteOrder:
             "recall failed, the message has already fired: ID2",
         )
 
+    def test_not_in_a_batch(self, client: MemoryClient) -> None:
+        """Where nobody would say whether it was true."""
+        handle_of(client, UNIQ_KEY="ID1", TIMER_DELAY_MS="500")
+        order = {"TIMER_DEL_UNIQKEY": "ID1", "TIMER_DELAY_MS": "1"}
+        answer = client.send_batch([("x", {}), ("y", order)])
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert "TIMER_DEL_UNIQKEY" in (answer.remark or "")
+        assert client.pull() == []
+        assert [one["state"] for one in client.look_up(id="ID1")] == ["pending"]
+
     def test_without_a_time_it_is_an_ordinary_message(self, client: MemoryClient) -> None:
         handle_of(client, UNIQ_KEY="ID1", TIMER_DELAY_MS="500")
         client.send_message("orders", "plain", TIMER_DEL_UNIQKEY="ID1")

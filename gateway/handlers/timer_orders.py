@@ -65,7 +65,9 @@ class TimerOrders:
             self._abort(call, topic, queue_id, properties, target.removeprefix(f"{topic.name}+"))
 
     def _abort(self, call: Call, topic: Topic, queue_id: int, properties: str, target: str) -> None:
-        """Unlike upstream the order need not name the target's time, and its answer is the truth."""
+        """Unlike upstream the order need not name the target's time, its answer is the truth, and the setting
+        `recall_enabled` holds for it."""
+        self._pending.check_enabled()
         outcome = best_outcome(self._pending.abort(target, topic.name))
         if outcome is Aborted.ABORTED:
             self._done(call, queue_id, find(properties, names.UNIQ_KEY) or target)

@@ -249,6 +249,15 @@ class TestDeleteOrder:
             "recall failed, the message has already fired: ID2",
         )
 
+    def test_where_recall_is_off(self, make_gateway: MakeGateway) -> None:
+        client = make_gateway(recall_enabled=False).connect()
+        handle_of(client, UNIQ_KEY="ID1", TIMER_DELAY_MS="500")
+        assert self.order(client, "ID1") == (
+            16,
+            "recall failed, operation is forbidden (setting recall_enabled)",
+        )
+        assert [one["state"] for one in client.look_up(id="ID1")] == ["pending"]
+
     def test_not_in_a_batch(self, client: MemoryClient) -> None:
         """Where nobody would say whether it was true."""
         handle_of(client, UNIQ_KEY="ID1", TIMER_DELAY_MS="500")

@@ -6,6 +6,7 @@ is decided here, so that expressions with and without seconds do the same.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import Enum
@@ -33,7 +34,10 @@ LATEST_MS = 253_402_300_799_999
 """The end of the year 9999, the last that dates have."""
 
 _ONE_MS = timedelta(milliseconds=1)
+_SECOND = timedelta(seconds=1)
 _MINUTE = timedelta(minutes=1)
+_WEEK_S = 7 * 86_400
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - what clocks show, of whatever zone
 
 WHAT_CRON_IS = (
     "write 5 fields, minute hour day-of-month month day-of-week, "
@@ -286,30 +290,62 @@ def _check_cron(expression: str) -> None:
 
 
 def _next_of_cron(expression: str, zone: tzinfo, after_ms: int) -> int | None:
+    after_s = after_ms // 1000
+    find = _next_on_wall if _names_hours(expression) else _next_by_elapsed_time
     try:
-        after = datetime.fromtimestamp(after_ms // 1000, zone)
-        for moment in _times(expression, after):
-            found_ms = int(moment.timestamp()) * 1000
-            if found_ms > after_ms:
-                return found_ms
+        found_s = find(expression, zone, after_s)
     except (OverflowError, ValueError):  # past the year 9999
         return None
+    return found_s * 1000 if found_s is not None else None
+
+
+def _next_on_wall(expression: str, zone: tzinfo, after_s: int) -> int | None:
+    """By the clock on the wall: what comes twice fires the first time, what is left out fires when the clock is past
+    it."""
+    after = datetime.fromtimestamp(after_s, zone)
+    for moment in CronSim(expression, after.replace(tzinfo=None)):
+        found_s = int(_on_wall(moment, zone).timestamp())
+        if found_s > after_s:
+            return found_s
     return None
 
 
-def _times(expression: str, after: datetime) -> Iterator[datetime]:
-    """Times behind another one; some may be before it where the clocks are changed."""
-    zone = after.tzinfo
-    if zone is UTC or not _names_hours(expression):
-        # By elapsed time: in the hour that comes twice it fires twice, in the one that is left out not at all.
-        yield from CronSim(expression, after)
-        return
-    # By the clock on the wall: what comes twice fires the first time, what is left out fires when the clock is past it.
-    for moment in CronSim(expression, after.replace(tzinfo=None)):
-        yield _on_wall(moment, zone)
+def _next_by_elapsed_time(expression: str, zone: tzinfo, after_s: int) -> int | None:
+    """In the hour that comes twice it fires twice, in the one that is left out not at all."""
+    begin_s = after_s + 1
+    while True:
+        # Up to the next change of the zone's clocks they are ahead of UTC by the same.
+        offset = _offset(zone, begin_s)
+        before = _EPOCH + timedelta(seconds=begin_s - 1) + offset
+        moment = next(CronSim(expression, before), None)
+        if moment is None:
+            return None
+        found_s = (moment - offset - _EPOCH) // _SECOND
+        changed_s = _first_change(zone, begin_s, found_s)
+        if changed_s is None:
+            return found_s
+        begin_s = changed_s
 
 
-def _on_wall(moment: datetime, zone: tzinfo | None) -> datetime:
+def _first_change(zone: tzinfo, begin_s: int, end_s: int) -> int | None:
+    """The first second behind `begin_s`, and not behind `end_s`, of which the zone's clocks are changed."""
+    offset = _offset(zone, begin_s)
+    if zone is UTC:
+        return None
+    while begin_s < end_s:
+        ahead_s = min(begin_s + _WEEK_S, end_s)
+        if _offset(zone, ahead_s) != offset:
+            week = range(begin_s + 1, ahead_s + 1)
+            return week[bisect_left(week, True, key=lambda s: _offset(zone, s) != offset)]
+        begin_s = ahead_s
+    return None
+
+
+def _offset(zone: tzinfo, epoch_s: int) -> timedelta:
+    return datetime.fromtimestamp(epoch_s, zone).utcoffset() or timedelta(0)
+
+
+def _on_wall(moment: datetime, zone: tzinfo) -> datetime:
     """When clocks first show a time, or where they leave it out, the first minute after that."""
     on_wall = moment.replace(tzinfo=zone)
     # The same zone on both sides, so what is compared is what clocks show.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from itertools import islice, takewhile
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gateway.recurrence import (
@@ -95,6 +95,70 @@ def test_cron(cron: str, zone: str, after: str, expected: list[str]) -> None:
 )
 def test_changes_of_the_clock(seconds: str, cron: str, after: str, expected: list[str]) -> None:
     assert times(seconds + cron, BERLIN, after, len(expected)) == expected
+
+
+# In Cairo clocks go from 0:00 to 1:00 on 2027-04-30, a Friday; on Lord Howe from 2:00 to 2:30 on 2027-10-03.
+@pytest.mark.parametrize(
+    ("cron", "zone", "after", "expected"),
+    [
+        (
+            "*/30 1 * * FRI",
+            "Africa/Cairo",
+            "2027-04-29T12:00",
+            ["2027-04-29T22:00:00", "2027-04-29T22:30:00", "2027-05-06T22:00:00"],
+        ),
+        ("*/30 0 * * FRI", "Africa/Cairo", "2027-04-29T12:00", ["2027-05-06T21:00:00"]),
+        ("*/30 0 30 4 *", "Africa/Cairo", "2027-04-01", ["2028-04-29T21:00:00"]),
+        (
+            "*/20 4 * * *",
+            "Australia/Lord_Howe",
+            "2027-10-02T12:00",
+            ["2027-10-02T17:00:00", "2027-10-02T17:20:00", "2027-10-02T17:40:00"],
+        ),
+    ],
+)
+def test_changes_of_the_clock_at_midnight_and_by_half_an_hour(
+    cron: str, zone: str, after: str, expected: list[str]
+) -> None:
+    assert times(cron, zone, after, len(expected)) == expected
+
+
+WALL_MINUTE = st.sampled_from(["*", "*/7", "*/30", "0", "30", "5,50", "10-40/15"])
+WALL_HOUR = st.sampled_from(["*", "*/2", "*/3", "0", "1", "2", "0-3", "4,23"])
+WALL_DAY = st.sampled_from(["*", "FRI", "SUN", "SAT,MON"])
+CHANGES = st.sampled_from(
+    [
+        (BERLIN, "2027-03-28"),
+        (BERLIN, "2027-10-31"),
+        ("Africa/Cairo", "2027-04-30"),
+        ("Africa/Cairo", "2027-10-29"),
+        ("America/Santiago", "2027-04-04"),
+        ("America/Santiago", "2027-09-05"),
+        ("Australia/Lord_Howe", "2027-04-04"),
+        ("Australia/Lord_Howe", "2027-10-03"),
+    ]
+)
+
+
+@settings(max_examples=12, deadline=None)
+@given(WALL_MINUTE, WALL_HOUR, WALL_DAY, CHANGES, st.integers(-26 * 60, 6 * 60))
+def test_by_elapsed_time_it_fires_whenever_clocks_show_it(
+    minute: str, hour: str, day: str, change: tuple[str, str], ahead: int
+) -> None:
+    """Of every minute around a change of the clocks."""
+    assume(minute.startswith("*") or hour.startswith("*"))
+    zone, date = change
+    begin_ms = ms(date, zone) + ahead * 60_000
+    end_ms = begin_ms + 36 * 3_600_000
+    in_utc = rule(cron=f"{minute} {hour} * * {day}")
+    expected = []
+    for minute_ms in range(begin_ms + 60_000, end_ms + 1, 60_000):
+        shown = datetime.fromtimestamp(minute_ms / 1000, ZoneInfo(zone)).replace(tzinfo=UTC)
+        shown_ms = int(shown.timestamp() * 1000)
+        if in_utc.next_after(shown_ms - 1, 0) == shown_ms:
+            expected.append(minute_ms)
+    of = rule(cron=f"{minute} {hour} * * {day}", zone=zone)
+    assert list(takewhile(lambda one: one <= end_ms, of.times_after(begin_ms, 0))) == expected
 
 
 def test_in_the_second_of_two_equal_hours_nothing_fires_again() -> None:

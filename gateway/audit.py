@@ -143,6 +143,11 @@ class AuditLog:
         if not self._has_changes():
             self.write()
 
+    def note_debounce(self, topic: str, message_id: str, replaced: int | None) -> None:
+        """Write a line of a message that took the place of others, if it did."""
+        if replaced:
+            self.note("debounce", topic=topic, msgId=message_id, replaced=replaced)
+
     def handled(self, call: Call) -> None:
         """Note a request of `ADMINISTRATION` that was carried out."""
         code = call.command.code

@@ -234,18 +234,17 @@ class Intake:
 
     def release_half(
         self, sequence: int, topic: Topic, message: NewMessage, *, delayed: bool
-    ) -> bool:
+    ) -> Accepted | None:
         """Put the message of a half where it belongs.
 
         :param delayed: whether the delay that it asks for begins now; else it is stored at once.
-        :returns: False when the half no longer waits; then nothing is stored.
+        :returns: None when the half no longer waits; then nothing is stored.
         """
         rules = self._rules_of_commits if delayed else None
         prepared = self._prepare(topic, message, "", rules)
         if len(prepared.encoded) > MAX_PROPERTIES or not take_half(self._store, sequence):
-            return False
-        self._store_message(prepared, sequence)
-        return True
+            return None
+        return self._store_message(prepared, sequence)
 
     def _prepare(
         self, topic: Topic, message: NewMessage, added: str, rules: DelayRules | None

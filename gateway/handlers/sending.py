@@ -191,19 +191,9 @@ class Sending:
                 f"sysFlag says that the message is half of a transaction, but it has no {names.TRAN_MSG}",
             )
 
-    def _note_debounce(self, topic: Topic, accepted: Accepted) -> None:
-        """Say in the audit log that a message took the place of others."""
-        self._broker.audit.note(
-            "debounce",
-            topic=topic.name,
-            msgId=accepted.message_id,
-            replaced=accepted.replaced,
-        )
-
     def _answer(self, call: Call, topic: Topic, message: NewMessage, accepted: Accepted) -> None:
         """Say where the message is, once it is on disk."""
-        if accepted.replaced:
-            self._note_debounce(topic, accepted)
+        self._broker.audit.note_debounce(topic.name, accepted.message_id, accepted.replaced)
         handle = None
         if accepted.due_ms is not None and not topic.is_retry:
             handle = RecallHandle(
@@ -329,8 +319,7 @@ class Sending:
             )
         accepted = self._intake.accept_batch(topic, messages)
         for one in accepted:
-            if one.replaced:
-                self._note_debounce(topic, one)
+            self._broker.audit.note_debounce(topic.name, one.message_id, one.replaced)
         host = self._broker.host
         uniq = find(fields.properties or "", names.UNIQ_KEY)
         frame = send_response(

@@ -74,6 +74,27 @@ def test_other_times_debounce_and_pauses(gateway: MemoryGateway, client: MemoryC
     ]
 
 
+def test_debounces_by_a_commit_and_by_what_recurs(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    hold(client, "A", "k")
+    debounce = {"KEYS": "k", "TIDEGATE_DEBOUNCE": "k"}
+    prepared = {"UNIQ_KEY": "B", "TRAN_MSG": "true", "PGROUP": "p", **debounce}
+    half = client.send_message(properties=prepared).ext()
+    place = {"msgId": "B", "tranStateTableOffset": half["queueOffset"]}
+    place |= {"commitLogOffset": half["queueOffset"]}
+    decision = {"producerGroup": "p", "commitOrRollback": "8", "fromTransactionCheck": "false"}
+    assert lines(gateway) == []
+    assert client.ask(RequestCode.END_TRANSACTION, place | decision).code == ResponseCode.SUCCESS
+    client.send_message(properties={"TIDEGATE_NAME": "n", "TIDEGATE_EVERY": "10s", **debounce})
+    hold(client, "C", "k")
+    gateway.advance(10_000)
+    first, _, last = lines(gateway)
+    assert (first["action"], first["msgId"], first["replaced"]) == ("debounce", "B", 1)
+    assert first["from"] != "gateway"
+    assert (last["action"], last["from"], last["replaced"]) == ("debounce", "gateway", 1)
+
+
 def test_what_changed_nothing_is_not_noted(gateway: MemoryGateway, client: MemoryClient) -> None:
     hold(client, "A")
     client.abort(id="A")

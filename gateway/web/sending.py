@@ -13,6 +13,7 @@ from twisted.internet.defer import Deferred
 from gateway.access import PUB
 from gateway.broker import Broker
 from gateway.connection import UNKNOWN_HOST
+from gateway.delays import REQUESTS
 from gateway.router import Call, RequestError
 from gateway.topics import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 from gateway.web.endpoints import ApiError, Asker, Fields, Shown
@@ -73,6 +74,12 @@ class Sender:
             if value:
                 properties[name] = value
         if body.at is not None:
+            other = next((name for name in REQUESTS if name in properties), None)
+            if other is not None:
+                raise ApiError(
+                    HTTPStatus.BAD_REQUEST,
+                    f"say when it is to be delivered by at or by the property {other}, and not by both",
+                )
             due_ms = read_moment(body.at, self._broker.clock)
             properties[names.TIMER_DELIVER_MS] = str(due_ms)
         data = decode_body(body.body, body.encoding)

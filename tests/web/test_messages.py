@@ -115,6 +115,12 @@ def test_a_send_that_is_not_stored_is_an_error(gateway: MemoryGateway, http: Htt
         ({"topic": "rmq_sys_wheel_timer", "body": "x"}, 403, "forbidden"),
         ({"topic": "orders", "body": "x", "at": "soon"}, 400, "not a time"),
         ({"topic": "orders", "body": "x", "at": "+900d"}, 400, "timer"),
+        # The property would count, and it came an hour early.
+        (
+            {"topic": "orders", "body": "x", "at": "+1h", "properties": {"TIMER_DELAY_SEC": "5"}},
+            400,
+            "not by both",
+        ),
         ({"topic": "orders", "body": "?", "encoding": "base64"}, 400, "base64"),
         ({"topic": "orders", "body": "é", "encoding": "base64"}, 400, "base64"),
         ({"topic": "orders", "body": "x", "properties": {"a": "\x01"}}, 400, "property"),

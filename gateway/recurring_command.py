@@ -42,19 +42,33 @@ def _named(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def _given(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """A flag's callback: refuses what a script's variable leaves that is not set. It would count as left out."""
+    if value == "":
+        raise click.BadParameter("it is empty: give one, or leave the flag out")
+    return value
+
+
 def _rule(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
-        click.option("--end", metavar="TIME", help="Nothing after this time."),
-        click.option("--start", metavar="TIME", help="Nothing before this time."),
+        click.option("--end", metavar="TIME", callback=_given, help="Nothing after this time."),
+        click.option("--start", metavar="TIME", callback=_given, help="Nothing before this time."),
         click.option(
             "--zone",
             metavar="ZONE",
+            callback=_given,
             help="Time zone of the expression and of times, such as Europe/Berlin. Default: UTC.",
         ),
-        click.option("--every", metavar="PERIOD", help="By a period: 30s, 2m, 1h30m, 7d."),
+        click.option(
+            "--every",
+            metavar="PERIOD",
+            callback=_given,
+            help="By a period: 30s, 2m, 1h30m, 7d.",
+        ),
         click.option(
             "--cron",
             metavar="EXPRESSION",
+            callback=_given,
             help="By a cron expression: minute hour day-of-month month day-of-week, or six fields, second first.",
         ),
     ):
@@ -91,10 +105,11 @@ def list_(connection: RemotingClient, topic: str | None, full: bool, as_json: bo
 @server_options
 @_named
 @_rule
-@click.option("--count", metavar="NUMBER", help="End after so many messages.")
+@click.option("--count", metavar="NUMBER", callback=_given, help="End after so many messages.")
 @click.option(
     "--misfire",
     metavar="POLICY",
+    callback=_given,
     help="For those that were missed: SMART, FIRE_ONCE_NOW, DO_NOTHING or IGNORE_MISFIRE_POLICY (all).",
 )
 @click.option("--body", metavar="TEXT", help="The message's body.")

@@ -133,6 +133,8 @@ def test_the_command_line(recurring: Recurring, topic: str, tmp_path: Path) -> N
         ),
         (("add", "--topic", "T", "--name", "n", "--body", "b"), 1, "cron expression or a period"),
         (("add", "--topic", "T", "--name", "n", "--cron", "x", "--body", "b"), 1, "write 5 fields"),
+        (("add", "--topic", "T", "--name", "n", "--every", "1m", "--count", ""), 2, "it is empty"),
+        (("next", "--every", "1m", "--zone", ""), 2, "it is empty"),
         (("next", "--name", "n"), 2, "together"),
         (("next", "--topic", "T", "--name", "n", "--every", "1m"), 2, "not both"),
         (("pause", "--topic", "T", "--name", "none"), 1, "no recurring message 'none'"),

@@ -78,8 +78,8 @@ class LaterSettings(SettingsGroup):
         timedelta(seconds=60),
         _LATER,
         "How late an occurrence of a recurring message may be and still count as in time; for what is later, its "
-        "misfire policy decides (docs/recurring.md).",
-        least=timedelta(0),
+        "misfire policy decides (docs/recurring.md). Some milliseconds are usual, so no less than a second.",
+        least=timedelta(seconds=1),
         most=LONGEST,
         live=True,
     )

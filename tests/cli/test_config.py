@@ -119,6 +119,7 @@ class TestRefusals:
             ("max_delay", "9999999999w", "not a duration"),
             ("max_delay", "40000d", "the most is 36500d"),
             ("connection_idle", "0s", "the least is 1s"),
+            ("recurring_misfire_threshold", "0s", "the least is 1s"),
             ("delay_levels", "1s 5x", "level 2 is '5x'"),
             ("delay_levels", "1s 0s", "level 2 is '0s'"),
             ("delay_levels", " ", "names no level"),

@@ -690,14 +690,14 @@ def test_settings_change_while_it_serves(gateway: MemoryGateway, client: MemoryC
     broker.reconfigure(
         broker.config.model_copy(
             update={
-                "recurring_misfire_threshold": timedelta(0),
-                "recurring_misfire_threshold_ms": 0,
+                "recurring_misfire_threshold": timedelta(seconds=1),
+                "recurring_misfire_threshold_ms": SECOND,
                 "max_message_size": 10,
             }
         )
     )
     assert "max_message_size = 10" in (try_to_put(client, "x" * 11, every="1m").remark or "")
-    gateway.jump(MINUTE + 1)
+    gateway.jump(MINUTE + SECOND + 1)
     assert client.pull_all() == []
     assert broker.firing.misfired == 1
 

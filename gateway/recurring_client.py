@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from gateway.client import RefusalError, RemotingClient, ask_for, successful
+from gateway.moments import write_moment
 from gateway.wire.codes import RequestCode
 from gateway.wire.headers import SendMessageV2, to_ext
 from gateway.wire.properties import join
@@ -111,9 +112,9 @@ def restore_recurring(client: RemotingClient, one: RecurringMessage) -> Done:
         "cron": one.cron,
         "every": one.every,
         "zone": one.zone,
-        "start": _text(one.start_ms),
-        "end": _text(one.end_ms),
-        "count": _text(one.count),
+        "start": _moment(one.start_ms),
+        "end": _moment(one.end_ms),
+        "count": str(one.count) if one.count is not None else None,
         "misfire": one.misfire,
     }
     done = set_recurring(
@@ -132,5 +133,5 @@ def restore_recurring(client: RemotingClient, one: RecurringMessage) -> Done:
     return done
 
 
-def _text(number: int | None) -> str | None:
-    return None if number is None else str(number)
+def _moment(epoch_ms: int | None) -> str | None:
+    return None if epoch_ms is None else write_moment(epoch_ms)

@@ -122,6 +122,25 @@ def test_the_command_line(recurring: Recurring, topic: str, tmp_path: Path) -> N
     assert "1 could not be set" in failed.err
 
 
+def test_what_is_imported_is_what_was_exported(
+    recurring: Recurring, gateway: GatewayProcess, topic: str, tmp_path: Path
+) -> None:
+    """A body that a client compressed, its sender's flag, and times of the first years too."""
+    times = {"every": "7d", "start": "1970-01-01T00:00:00Z", "end": "9999-12-31T23:59:59.999Z"}
+    with gateway.client() as client:
+        set_recurring(
+            client, topic, "pulse", b"x\x9c\xff", {"a": "b"}, times, queue=3, flag=7, sys_flag=769
+        )
+    exported = recurring("list", "--full", "--json", "--topic", topic).ok()
+    file = tmp_path / "recurring.jsonl"
+    file.write_text(exported)
+    assert recurring("import", str(file), "--json").told()[0]["outcome"] == "updated"
+    assert recurring("list", "--full", "--json", "--topic", topic).ok() == exported
+    (one,) = recurring("list", "--full", "--topic", topic, "--json").told()
+    assert (one["flag"], one["sysFlag"], one["startMs"], one["queueId"]) == (7, 769, 0, 3)
+    recurring("delete", "--topic", topic, "--name", "pulse").ok()
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),
     [

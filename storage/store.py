@@ -150,7 +150,7 @@ class Store:
         rows = (
             read_copy(txn, tables)
             if copied
-            else recover(txn, tables, self.terms_of, self.environment.ahead)
+            else recover(txn, tables, self.terms_of, self.environment.ahead, self.damaged)
         )
         self.inbox = Inbox(inbox_size, rows)
         self.held = Held(txn, tables, self.inbox.rows())

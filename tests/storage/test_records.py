@@ -16,7 +16,7 @@ from gateway.wire.messages import encode_message
 from storage import Store, Terms, find_by_sequence, find_faults, remove_expired
 from storage.records import MOST_PACKED, pack, unpack
 from tests.storage.folder import Folder, change_table
-from tests.storage.sample import Sample, ids_in, send, terms_of
+from tests.storage.sample import Sample, hold_all, ids_in, pending_ids, send, terms_of
 
 records = st.binary(max_size=2 * MOST_PACKED).filter(
     lambda record: not record.startswith(zstandard.FRAME_HEADER)
@@ -100,14 +100,8 @@ def test_a_frame_that_claims_to_be_huge_is_damaged() -> None:
     assert unpack(stored) is None
 
 
-@pytest.fixture
-def damaged(tmp_path: Path) -> Iterator[Store]:
-    """A queue of three messages, of which the second is damaged."""
-    folder = Folder(tmp_path / "damaged")
-    store = folder.open()
-    for message_id in (b"first", b"second", b"third"):
-        send(store, Sample(message_id, body=b"of some length " * 5))
-    store.commit()
+def damage_second(folder: Folder) -> None:
+    """Cut the record of the second message short."""
     folder.close()
     change_table(
         folder.path,
@@ -116,6 +110,17 @@ def damaged(tmp_path: Path) -> Iterator[Store]:
             key := (2).to_bytes(8), (txn.get(key, db=table) or b"")[:-1], db=table
         ),
     )
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Iterator[Store]:
+    """A queue of three messages, of which the second is damaged."""
+    folder = Folder(tmp_path / "damaged")
+    store = folder.open()
+    for message_id in (b"first", b"second", b"third"):
+        send(store, Sample(message_id, body=b"of some length " * 5))
+    store.commit()
+    damage_second(folder)
     yield folder.open()
     folder.close()
 
@@ -126,6 +131,18 @@ def test_a_damaged_record_is_passed_over_and_noted_by_those_who_read_its_queue(
     assert damaged.damaged == set()
     assert ids_in(damaged) == [b"first", b"third"]
     assert damaged.damaged == {(2).to_bytes(8)}
+
+
+def test_a_start_that_looks_for_timers_passes_a_damaged_record_over_and_notes_it(
+    tmp_path: Path,
+) -> None:
+    folder = Folder(tmp_path / "damaged")
+    hold_all(folder.open(), [b"first", b"second", b"third"], 1_000)
+    damage_second(folder)
+    store = folder.open()
+    assert pending_ids(store) == [b"first", b"third"]
+    assert store.damaged == {(2).to_bytes(8)}
+    folder.close()
 
 
 def test_retention_leaves_a_damaged_record_and_goes_on(damaged: Store) -> None:

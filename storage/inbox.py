@@ -2,9 +2,9 @@
 
 Delays spread over hours put each message's timer on a page of its own, and a checkpoint would write
 a page for each of them. So a batch has the messages and their ids, which lie side by side, and the
-timers wait here. Once enough have gathered they move into the table in the order
-of their due times, so that neighbours share a page. What is due before its turn comes never goes
-there at all.
+timers wait here. Where there is no room for more, those that have waited longest move into the table
+in the order of their due times, the latest first, so that neighbours share a page. What is due before
+its turn comes never goes there at all.
 
 Nothing here is needed to survive a crash: `recover` finds the same timers in the messages from a
 mark on, which is in `meta` and moves when all before it are in the table or done.

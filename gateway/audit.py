@@ -55,9 +55,9 @@ _WITH_SECRETS: Final = frozenset({Code.AUTH_CREATE_USER, Code.AUTH_UPDATE_USER})
 """Requests whose bodies have passwords."""
 
 
-_OF_THE_LINE: Final = frozenset({"at", "who", "from", "action", "request", "stored", "body"})
-"""What a line says itself: a field of a request that has such a name is left out, so that nobody writes a line of
-somebody else's."""
+_LEFT_OUT: Final = SIGNATURE_FIELDS | {"at", "who", "from", "action", "request", "stored", "body"}
+"""Fields of a request that a line has not: its signature, and names of what the line says itself, so that nobody writes
+a line of somebody else's."""
 
 
 class Actor(Protocol):
@@ -143,20 +143,13 @@ class AuditLog:
         if not self._has_changes():
             self.write()
 
-    def note_debounce(self, topic: str, message_id: str, replaced: int | None) -> None:
-        """Write a line of a message that took the place of others, if it did."""
-        if replaced:
-            self.note("debounce", topic=topic, msgId=message_id, replaced=replaced)
-
     def handled(self, call: Call) -> None:
         """Note a request of `ADMINISTRATION` that was carried out."""
         code = call.command.code
         if self._file is None or code not in ADMINISTRATION:
             return
         fields = {
-            name: value
-            for name, value in call.command.ext().items()
-            if name not in SIGNATURE_FIELDS | _OF_THE_LINE
+            name: value for name, value in call.command.ext().items() if name not in _LEFT_OUT
         }
         body = None
         if call.command.body and code not in _WITH_SECRETS:

@@ -7,6 +7,7 @@ from functools import partial
 
 import msgspec
 
+from gateway.audit import AuditLog
 from gateway.clock import Clock
 from gateway.config import Config
 from gateway.delays import DelayRules, asks_for_delay, delay_of
@@ -121,9 +122,11 @@ class Intake:
         clock: Clock,
         firing: Firing,
         quotas: Quotas,
+        audit: AuditLog,
         config: Config,
         store_host: bytes,
     ) -> None:
+        self._audit = audit
         self._quotas = quotas
         self._store = store
         self._clock = clock
@@ -234,17 +237,18 @@ class Intake:
 
     def release_half(
         self, sequence: int, topic: Topic, message: NewMessage, *, delayed: bool
-    ) -> Accepted | None:
+    ) -> bool:
         """Put the message of a half where it belongs.
 
         :param delayed: whether the delay that it asks for begins now; else it is stored at once.
-        :returns: None when the half no longer waits; then nothing is stored.
+        :returns: False when the half no longer waits; then nothing is stored.
         """
         rules = self._rules_of_commits if delayed else None
         prepared = self._prepare(topic, message, "", rules)
         if len(prepared.encoded) > MAX_PROPERTIES or not take_half(self._store, sequence):
-            return None
-        return self._store_message(prepared, sequence)
+            return False
+        self._store_message(prepared, sequence)
+        return True
 
     def _prepare(
         self, topic: Topic, message: NewMessage, added: str, rules: DelayRules | None
@@ -349,6 +353,10 @@ class Intake:
             replaced = replace_pending(
                 store, topic.stored_name, prepared.debounced, sequence, stored_ms
             )
+            if replaced:
+                self._audit.note(
+                    "debounce", topic=topic.name, msgId=prepared.message_id, replaced=replaced
+                )
         if due_ms is None:
             queue = store.queue(topic.stored_name, message.queue_id)
             offset = store.append(queue, sequence, record, tag_hash, message_id, keys, stored_ms)

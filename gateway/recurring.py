@@ -347,11 +347,10 @@ class RecurringMessages:
         if turn.planned_ms is not None:
             message = occurrence(topic, one, definition, turn.planned_ms)
             try:
-                accepted = self._intake.accept_planned(topic, message, turn.planned_ms)
+                self._intake.accept_planned(topic, message, turn.planned_ms)
             except RequestError as error:
                 self._rest(one, error)
                 return False, False
-            self._audit.note_debounce(topic.name, accepted.message_id, accepted.replaced)
         fired = one.fired + (turn.planned_ms is not None)
         if turn.next_ms is None or fired == definition.rule.count:
             self._delete(one)

@@ -299,7 +299,7 @@ class Gateway:
             config.commit_wait_ms / 1000,
         )
         quotas = Quotas(store, config, reactor.seconds)
-        intake = Intake(store, clock, firing, quotas, config, host)
+        intake = Intake(store, clock, firing, quotas, audit, config, host)
         recurring = RecurringMessages(store, clock, intake, topics, audit, config)
         firing.recur(recurring)
         self.broker = broker = Broker(

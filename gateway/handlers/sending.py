@@ -193,7 +193,6 @@ class Sending:
 
     def _answer(self, call: Call, topic: Topic, message: NewMessage, accepted: Accepted) -> None:
         """Say where the message is, once it is on disk."""
-        self._broker.audit.note_debounce(topic.name, accepted.message_id, accepted.replaced)
         handle = None
         if accepted.due_ms is not None and not topic.is_retry:
             handle = RecallHandle(
@@ -318,8 +317,6 @@ class Sending:
                 "a batch cannot set a recurring message: send it alone",
             )
         accepted = self._intake.accept_batch(topic, messages)
-        for one in accepted:
-            self._broker.audit.note_debounce(topic.name, one.message_id, one.replaced)
         host = self._broker.host
         uniq = find(fields.properties or "", names.UNIQ_KEY)
         frame = send_response(

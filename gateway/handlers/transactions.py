@@ -153,9 +153,8 @@ class Transactions:
     def _release(
         self, half: Half, message: Message, topic: Topic, queue_id: int, *, committed: bool
     ) -> bool:
-        """Put the message of a half where it belongs; False when the half no longer waits."""
         properties = with_checks(message.properties, half.checks)
-        accepted = self._broker.intake.release_half(
+        return self._broker.intake.release_half(
             half.sequence,
             topic,
             NewMessage(
@@ -170,10 +169,6 @@ class Transactions:
             ),
             delayed=committed,
         )
-        if accepted is None:
-            return False
-        self._broker.audit.note_debounce(topic.name, accepted.message_id, accepted.replaced)
-        return True
 
     def _topic(self, name: str) -> Topic:
         """The topic of a half. Where it was deleted meanwhile, its message shares the fate of the

@@ -90,10 +90,7 @@ class Broker:
 
     def topics_consumed_by(self, group: str) -> list[str]:
         """The topics that a group has progress in."""
-        name = group.encode()
-        return sorted(
-            {topic.decode() for one, topic, _, _ in self.store.progress.rows() if one == name}
-        )
+        return self.topics_of_groups().get(group, [])
 
     def topics_of_groups(self) -> dict[str, list[str]]:
         """The topics that each group with any progress has it in, by group."""

@@ -79,15 +79,20 @@ def test_fsck_names_a_timer_without_a_message(gateway: MemoryGateway, tidegate: 
     assert "timer of message 99: the message is missing" in done.stdout
 
 
-def test_fsck_names_a_record_that_cannot_be_read(gateway: MemoryGateway, tidegate: Command) -> None:
-    gateway.stop()
+def clear_first_record(data: Path) -> None:
+    """Have the first message of a folder be one that cannot be read."""
 
-    def clear_first(txn: lmdb.Transaction, messages: lmdb._Database) -> None:
+    def clear(txn: lmdb.Transaction, messages: lmdb._Database) -> None:
         cursor = txn.cursor(db=messages)
         assert cursor.first()
         txn.put(cursor.key(), b"\0" * len(cursor.value()), db=messages)
 
-    change_table(gateway.data, "messages", clear_first)
+    change_table(data, "messages", clear)
+
+
+def test_fsck_names_a_record_that_cannot_be_read(gateway: MemoryGateway, tidegate: Command) -> None:
+    gateway.stop()
+    clear_first_record(gateway.data)
     done = tidegate("fsck", "--data", gateway.data)
     assert done.returncode == 4
     assert "its record cannot be read" in done.stdout
@@ -230,13 +235,7 @@ def test_export_goes_on_behind_what_cannot_be_read(
             )
         )
     gateway.stop()
-
-    def clear_first(txn: lmdb.Transaction, messages: lmdb._Database) -> None:
-        cursor = txn.cursor(db=messages)
-        assert cursor.first()
-        txn.put(cursor.key(), b"\0" * len(cursor.value()), db=messages)
-
-    change_table(gateway.data, "messages", clear_first)
+    clear_first_record(gateway.data)
     done = tidegate("export", "--data", gateway.data)
     assert done.returncode == 4
     assert [json.loads(line)["msgId"] for line in done.stdout.splitlines()] == ["ID1", "ID2"]

@@ -25,12 +25,16 @@ LEADER_VARIABLE: Final = "TIDEGATE_LEADER_PID"
 """Environment variable by which one of several workers knows the process that started it (`gateway.workers`); not
 itself a setting."""
 
+WORKERS_VARIABLE: Final = "TIDEGATE_LEADER_WORKERS"
+"""Environment variable by which it knows how many they are; not itself a setting."""
+
 SERVER_VARIABLE: Final = "TIDEGATE_SERVER"
 """Environment variable that names the gateway for the client commands; not itself a setting."""
 
 _NOT_SETTINGS: Final = (
     FILE_VARIABLE,
     LEADER_VARIABLE,
+    WORKERS_VARIABLE,
     SERVER_VARIABLE,
     "TIDEGATE_ACCESS_KEY",
     "TIDEGATE_SECRET_KEY",

@@ -51,7 +51,7 @@ from gateway.housekeeping import Housekeeping
 from gateway.http import make_site
 from gateway.intake import Intake, terms_of
 from gateway.kv_config import KvConfig
-from gateway.loading import LEADER_VARIABLE
+from gateway.loading import LEADER_VARIABLE, WORKERS_VARIABLE
 from gateway.logs import Logs
 from gateway.manual_clock import ClockError, clock_for
 from gateway.metrics import Metrics
@@ -96,7 +96,7 @@ from gateway.wire.commands import Command, encode_response
 from gateway.wire.messages import pack_host
 from gateway.worker_folders import check_folder_of_one
 from recording.writer import Counts
-from storage import GAP, DataFolderError, StorageError, Store, newest_stored_ms
+from storage import GAP, INBOX_SIZE, DataFolderError, StorageError, Store, newest_stored_ms
 
 MOST_PORTS_TRIED = 10
 """Free ports that are tried, where any will do, until one has a VIP channel that is free too."""
@@ -125,11 +125,13 @@ class Gateway:
         reactor: Any,
         clock: Clock | None = None,
         logs: Logs | None = None,
+        inbox_size: int = INBOX_SIZE,
     ) -> None:
         self.config = config
         self._reactor = reactor
         self._machine_clock = clock or Clock()
         self._logs = logs
+        self._inbox_size = inbox_size
         self._ports: list[Any] = []
         self._stopping = False
         self.trouble: str | None = None
@@ -152,6 +154,7 @@ class Gateway:
                 terms_of,
                 sync=config.flush == "sync",
                 map_size=config.map_size_initial,
+                inbox_size=self._inbox_size,
             )
         except DataFolderError as failure:
             raise StartError(str(failure)) from failure
@@ -448,7 +451,9 @@ def run(config: Config) -> int:
 def _serve(config: Config) -> None:
     check_folder_of_one(config)
     reactor, logs = begin(config)
-    gateway = Gateway(config, reactor, logs=logs)
+    # Workers share the memory, as they share the messages: each holds those of the same time as one alone would.
+    workers = int(os.environ.get(WORKERS_VARIABLE, "1"))
+    gateway = Gateway(config, reactor, logs=logs, inbox_size=INBOX_SIZE // workers)
     gateway.start()
     gc.collect()
     gc.freeze()

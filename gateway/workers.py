@@ -24,7 +24,7 @@ from twisted.python.failure import Failure
 from gateway.config import Config, descriptions
 from gateway.connection import SILENCE_LOOK_SECONDS
 from gateway.front import Front
-from gateway.loading import LEADER_VARIABLE
+from gateway.loading import LEADER_VARIABLE, WORKERS_VARIABLE
 from gateway.logs import Logs
 from gateway.named_files import http_token, initial_user, tls_layers
 from gateway.process import (
@@ -335,7 +335,8 @@ def _serve(config: Config, variables: Mapping[str, str]) -> None:
             workers=config.workers,
         )
     inherited = {name: value for name, value in os.environ.items() if name not in VARIABLES}
-    environment = {**inherited, **variables, LEADER_VARIABLE: str(os.getpid())}
+    own = {LEADER_VARIABLE: str(os.getpid()), WORKERS_VARIABLE: str(config.workers)}
+    environment = {**inherited, **variables, **own}
     leader = Leader(config, reactor, environment, logs)
     started = leader.start()
     started.addCallback(lambda _: _tell(config, leader))

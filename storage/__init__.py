@@ -34,6 +34,7 @@ from storage.halves import (
     take_half,
 )
 from storage.history import scan_aborted, scan_fired
+from storage.inbox import INBOX_SIZE
 from storage.increments import (
     Increment,
     back_up_changes,
@@ -92,6 +93,7 @@ __all__ = [
     "DATA_FILE",
     "GAP",
     "HELD_SPAN_MS",
+    "INBOX_SIZE",
     "MAX_LOOKED_AT",
     "AbortResult",
     "Aborted",

@@ -19,8 +19,11 @@ import pytest
 
 from compat.clients.driver import until
 from gateway.client import RemotingClient, paused_topics, setting
+from gateway.intake import terms_of
 from gateway.recurring_client import set_recurring
 from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.messages import BatchItem, encode_batch
+from storage import INBOX_SIZE, Store
 from tests.command import Tidegate
 from tests.live.conftest import JavaMaker
 from tests.live.process import LIMIT_S, GatewayProcess
@@ -237,6 +240,21 @@ def test_a_worker_that_dies_is_started_again(own_gateway: GatewayProcess, told: 
     for port in before.values():
         with RemotingClient("127.0.0.1", port, timeout=LIMIT_S) as worker:
             assert setting(worker, "log_level") == "debug"
+
+
+def test_workers_share_the_memory_of_one(own_gateway: GatewayProcess) -> None:
+    port = workers(own_gateway)["broker-a-0"]
+    properties = f"TIMER_DELIVER_MS\x01{FAR_MS}\x02"
+    batch = encode_batch(BatchItem(0, b"x", properties) for _ in range(1_000))
+    ext = {"a": "g", "b": "held", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0", "h": "0"}
+    with RemotingClient("127.0.0.1", port, timeout=LIMIT_S) as client:
+        for _ in range(INBOX_SIZE // 2_000 + 1):
+            answer = client.ask(RequestCode.SEND_BATCH_MESSAGE, ext | {"m": "true"}, batch)
+            assert answer.code == ResponseCode.SUCCESS
+    own_gateway.terminate()
+    store = Store(own_gateway.data / "worker-0", terms_of)
+    assert store.settled_reader().stat(store.tables.timers)["entries"] == 1_000
+    store.close()
 
 
 def test_workers_stop_when_their_leader_is_gone(own_gateway: GatewayProcess) -> None:

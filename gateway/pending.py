@@ -163,13 +163,9 @@ class PendingMessages:
             )
         if topic is None:
             return FoundPage([], None)
-        settings = topic.settings
         return scan_fired(
             self._store,
-            [
-                self._store.queue(topic.stored_name, number)
-                for number in range(max(settings.read_queue_nums, settings.write_queue_nums))
-            ],
+            [self._store.queue(topic.stored_name, number) for number in range(topic.queues)],
             begin_ms=begin_ms,
             end_ms=end_ms,
             tag_hash=java_hash(wanted.tag) if wanted.tag else None,

@@ -46,11 +46,10 @@ def definition_of(one: Recurring | None) -> Definition | None:
 
 def occurrence(topic: Topic, one: Recurring, definition: Definition, planned_ms: int) -> NewMessage:
     """The message that enters the queue. It was born when it was planned for."""
-    settings = topic.settings
     queue_id = definition.queue_id
-    if queue_id >= max(settings.read_queue_nums, settings.write_queue_nums):
+    if queue_id >= topic.queues:
         # The topic has been made smaller since.
-        queue_id %= max(1, settings.write_queue_nums)
+        queue_id %= max(1, topic.settings.write_queue_nums)
     return NewMessage(
         queue_id,
         definition.flag,

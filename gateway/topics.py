@@ -67,8 +67,8 @@ NOT_FOUND_HELP = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for 
 class Topic:
     """A topic's settings, its name as the store has it, and what each send asks of them.
 
-    `is_retry` is true of a retry topic, and `is_of_group` of that and of a dead-letter topic. Queues of `queues` and
-    above cannot be sent to.
+    `is_retry` is true of a retry topic, and `is_of_group` of that and of a dead-letter topic. There are `queues` queues
+    that can be read or sent to, numbered from 0.
     """
 
     __slots__ = ("is_of_group", "is_retry", "limits", "name", "queues", "settings", "stored_name")

@@ -110,9 +110,6 @@ class Offsets:
     def _queue(self, name: str, number: int) -> Queue:
         """A queue; an empty one for what does not exist, of which the store is to know nothing."""
         topic = self._broker.topics.get(name)
-        if topic is None:
-            return NO_QUEUE
-        settings = topic.settings
-        if not 0 <= number < max(settings.read_queue_nums, settings.write_queue_nums):
+        if topic is None or not 0 <= number < topic.queues:
             return NO_QUEUE
         return self._store.queue(topic.stored_name, number)

@@ -142,8 +142,7 @@ class TopicAdmin:
     def _ends_of(self, topic: Topic) -> list[QueueEnds]:
         store = self._broker.store
         found = []
-        settings = topic.settings
-        for number in range(max(settings.write_queue_nums, settings.read_queue_nums)):
+        for number in range(topic.queues):
             queue = store.queue(topic.stored_name, number)
             last_ms = store.stored_ms(queue, queue.visible - 1) if queue.visible else None
             found.append(

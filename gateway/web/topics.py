@@ -121,18 +121,16 @@ class Listings:
         return TopicList(topics=rows, cursor=cursor)
 
     def _topic(self, topic: Topic, entered: int) -> TopicRow:
-        store, settings = self._broker.store, topic.settings
-        system = topic.name in self._broker.topics.system
-        numbers = max(settings.read_queue_nums, settings.write_queue_nums)
-        queues = [store.queue(topic.stored_name, number) for number in range(numbers)]
+        store = self._broker.store
+        queues = [store.queue(topic.stored_name, number) for number in range(topic.queues)]
         return TopicRow(
             name=topic.name,
-            queues=numbers,
-            perm=settings.perm,
+            queues=topic.queues,
+            perm=topic.settings.perm,
             held=store.held_totals().get(topic.stored_name, 0),
             stored=sum(queue.visible - queue.first for queue in queues),
             entered=entered,
-            is_system=system,
+            is_system=topic.name in self._broker.topics.system,
             pause=next((one for one in self._pending.paused() if one.topic == topic.name), None),
         )
 

@@ -6,6 +6,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -679,7 +680,7 @@ def test_a_topic_that_was_made_smaller(gateway: MemoryGateway, client: MemoryCli
     topics = gateway.service.broker.topics
     topic = topics.get("orders")
     assert topic is not None
-    topic.settings.read_queue_nums = topic.settings.write_queue_nums = 2
+    topics.put(msgspec.structs.replace(topic.settings, read_queue_nums=2, write_queue_nums=2))
     gateway.advance(SECOND)
     assert bodies(client.pull_all(queue=1)) == ["x"]
 

@@ -11,7 +11,6 @@ from gateway.recurrence import Misfire, Rule, RuleError, make_rule, parse_misfir
 from gateway.router import RequestError
 from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode
-from gateway.wire.properties import find
 
 OWN = (
     names.RECUR_CRON,
@@ -44,36 +43,36 @@ def asks_to_recur(values: Mapping[str, str]) -> bool:
     return not RECURRING_REQUESTS.isdisjoint(values)
 
 
-def read_order(properties: str, now_ms: int) -> Order:
+def read_order(values: Mapping[str, str], now_ms: int) -> Order:
     """How a message's properties say that it is to recur.
 
     :raises RequestError: when they say something else, or something besides.
     """
     for name in REQUESTS:
-        if find(properties, name) is not None:
+        if name in values:
             raise illegal(
                 f"a recurring message cannot have a delay, {name}; {names.RECUR_START} says when it begins"
             )
     with refusing():
         rule = make_rule(
             now_ms,
-            cron=find(properties, names.RECUR_CRON),
-            every=find(properties, names.RECUR_EVERY),
-            zone=find(properties, names.RECUR_ZONE),
-            start=find(properties, names.RECUR_START),
-            end=find(properties, names.RECUR_END),
-            count=find(properties, names.RECUR_COUNT),
+            cron=values.get(names.RECUR_CRON),
+            every=values.get(names.RECUR_EVERY),
+            zone=values.get(names.RECUR_ZONE),
+            start=values.get(names.RECUR_START),
+            end=values.get(names.RECUR_END),
+            count=values.get(names.RECUR_COUNT),
         )
-        misfire = parse_misfire(find(properties, names.RECUR_MISFIRE))
-    return Order(name_of(properties), rule, misfire)
+        misfire = parse_misfire(values.get(names.RECUR_MISFIRE))
+    return Order(name_of(values), rule, misfire)
 
 
-def name_of(properties: str) -> str:
+def name_of(values: Mapping[str, str]) -> str:
     """The name that a message's properties give a recurring one.
 
     :raises RequestError: when there is none.
     """
-    name = find(properties, names.RECUR_NAME)
+    name = values.get(names.RECUR_NAME)
     if name is None:
         raise illegal(
             f"a recurring message needs a name, the property {names.RECUR_NAME}: "

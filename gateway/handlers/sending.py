@@ -134,36 +134,34 @@ class Sending:
         self._check_transaction(message, half)
         topic = self._retry_or_dead(call, topic, message)
         if is_order(values):
-            self._orders.carry_out(call, topic, message.queue_id, message.properties)
+            self._orders.carry_out(call, topic, message)
             return
         accept = self._intake.accept_half if half else self._intake.accept
         self._answer(call, topic, message, accept(topic, message))
 
     def _recurring(self, call: Call, topic: Topic, message: NewMessage) -> None:
         """Set, pause, resume or delete a recurring message; the one that orders it is itself not delivered."""
-        properties, queue_id = message.properties, message.queue_id
+        values = message.values
         recurring = self._broker.recurring
-        if is_half(message.values, message.reconsume_times):
+        if is_half(values, message.reconsume_times):
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL, "a transaction cannot set a recurring message"
             )
-        order = find(properties, names.RECUR_CHANGE)
+        order = values.get(names.RECUR_CHANGE)
         if order is not None:
-            change = recurring.change(order, topic.name, name_of(properties))
+            change = recurring.change(order, topic.name, name_of(values))
         else:
-            change = recurring.put(
-                topic, read_order(properties, self._broker.clock.now_ms()), message
-            )
+            change = recurring.put(topic, read_order(values, self._broker.clock.now_ms()), message)
         ext = {
             "msgId": offset_msg_id(self._broker.host, 0),
-            "queueId": str(queue_id),
+            "queueId": str(message.queue_id),
             "queueOffset": "0",
             "recurring": change.outcome,
             "recurringState": change.recurring.state,
             "nextMs": str(change.recurring.next_ms),
             **IN_EVERY_ANSWER,
         }
-        uniq = find(properties, names.UNIQ_KEY)
+        uniq = values.get(names.UNIQ_KEY)
         if uniq is not None:
             ext["transactionId"] = uniq
         self._committer.answer(call, call.encode(ext))

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from gateway.abort import abort_remark, best_outcome
 from gateway.broker import Broker
 from gateway.delays import REQUESTS, TIMER_PROPERTIES, delay_of
+from gateway.intake import NewMessage
 from gateway.pending import PendingMessages, Place
 from gateway.rescheduling import NewTime, Rescheduling
 from gateway.router import Call, RequestError
@@ -17,7 +18,6 @@ from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import send_response
 from gateway.wire.messages import offset_msg_id
-from gateway.wire.properties import find, parse
 from gateway.wire.recall import RecallHandle
 from storage import Aborted, Rescheduled, RescheduleResult
 
@@ -55,28 +55,28 @@ class TimerOrders:
         self._pending = pending
         self._rescheduling = rescheduling
 
-    def carry_out(self, call: Call, topic: Topic, queue_id: int, properties: str) -> None:
+    def carry_out(self, call: Call, topic: Topic, order: NewMessage) -> None:
         """Do what an order says, in the topic that it was sent to; it is answered once that is on disk."""
-        target = find(properties, names.TIMER_DEL_UNIQKEY)
+        target = order.values.get(names.TIMER_DEL_UNIQKEY)
         if target is None:
-            self._reschedule(call, topic, queue_id, properties)
+            self._reschedule(call, topic, order)
         else:
             # With upstream's appendTopicForTimerDeleteKey the id stands behind the topic and a plus.
-            self._abort(call, topic, queue_id, properties, target.removeprefix(f"{topic.name}+"))
+            self._abort(call, topic, order, target.removeprefix(f"{topic.name}+"))
 
-    def _abort(self, call: Call, topic: Topic, queue_id: int, properties: str, target: str) -> None:
+    def _abort(self, call: Call, topic: Topic, order: NewMessage, target: str) -> None:
         """Unlike upstream the order need not name the target's time, its answer is the truth, and the setting
         `recall_enabled` holds for it."""
         self._pending.check_enabled()
         outcome = best_outcome(self._pending.abort(target, topic.name))
         if outcome is Aborted.ABORTED:
-            self._done(call, queue_id, find(properties, names.UNIQ_KEY) or target)
+            self._done(call, order, target)
         else:
             self._not_done(call, abort_remark(outcome, target))
 
-    def _reschedule(self, call: Call, topic: Topic, queue_id: int, properties: str) -> None:
-        target = find(properties, names.RESCHEDULE) or ""
-        if not any(find(properties, name) is not None for name in REQUESTS):
+    def _reschedule(self, call: Call, topic: Topic, order: NewMessage) -> None:
+        target = order.values[names.RESCHEDULE]
+        if order.values.keys().isdisjoint(REQUESTS):
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"{names.RESCHEDULE} names a message, but nothing says when that is to be delivered: set one of "
@@ -84,20 +84,26 @@ class TimerOrders:
             )
         now_ms = self._broker.clock.now_ms()
         rules = self._broker.intake.rules_of(topic)
-        delay = delay_of(properties, parse(properties), now_ms, rules)
+        delay = delay_of(order.properties, order.values, now_ms, rules)
         to = NewTime(due_ms=delay.due_ms if delay is not None else now_ms)
         results = self._rescheduling.move(Place(target, topic.name), to)
         best = min(results, key=_rank)
         if best.outcome is Rescheduled.RESCHEDULED:
             broker = self._broker.config.broker_name
             handle = RecallHandle(topic.name, broker, best.due_ms, target).encode()
-            self._done(call, queue_id, find(properties, names.UNIQ_KEY) or target, handle)
+            self._done(call, order, target, handle)
         else:
             self._not_done(call, _REMARKS[best.outcome].format(target))
 
-    def _done(self, call: Call, queue_id: int, message_id: str, handle: str | None = None) -> None:
-        offset_id = offset_msg_id(self._broker.host, 0)
-        frame = send_response(call.command.opaque, offset_id, queue_id, 0, message_id, handle)
+    def _done(self, call: Call, order: NewMessage, target: str, handle: str | None = None) -> None:
+        frame = send_response(
+            call.command.opaque,
+            offset_msg_id(self._broker.host, 0),
+            order.queue_id,
+            0,
+            order.values.get(names.UNIQ_KEY, target),
+            handle,
+        )
         self._broker.committer.answer(call, frame)
 
     def _not_done(self, call: Call, remark: str) -> None:

@@ -180,8 +180,7 @@ class Sending:
                     "a transaction cannot abort or reschedule a message",
                 )
         elif (
-            message.sys_flag & SysFlag.TRANSACTION_PREPARED
-            and names.TRAN_MSG not in message.properties
+            message.sys_flag & SysFlag.TRANSACTION_PREPARED and names.TRAN_MSG not in message.values
         ):
             # Upstream stores it where nobody ever gets to see it.
             raise RequestError(

@@ -145,6 +145,12 @@ class TestHalves:
         assert answer.remark is not None
         assert "TRAN_MSG" in answer.remark
 
+    def test_a_flag_with_the_propertys_name_elsewhere_is_refused(
+        self, client: MemoryClient
+    ) -> None:
+        answer = client.send_message(NOTE="TRAN_MSG", fields={"sys_flag": 4})
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+
     def test_a_message_that_is_retried_is_no_half(self, client: MemoryClient) -> None:
         client.heartbeat("c1", "consumers")
         client.send_message(

@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from gateway.broker import Broker
 from gateway.clients import Client
-from gateway.handlers.sending import HOSTS_V6, Sending
-from gateway.intake import REGION, NewMessage
+from gateway.handlers.sending import IN_EVERY_ANSWER, Sending, new_message
 from gateway.router import Call, RequestError
 from gateway.topics import Topic
 from gateway.wire import properties as names
@@ -115,25 +114,12 @@ class Replies:
                 "msgId": msg_id,
                 "queueId": str(reply.queue_id),
                 "queueOffset": str(offset),
-                "MSG_REGION": REGION,
-                "TRACE_ON": "true",
+                **IN_EVERY_ANSWER,
             }
             frame = call.encode(ext, code=ResponseCode.SYSTEM_ERROR, remark=failure)
         self._broker.committer.answer(call, frame)
 
     def _store(self, reply: _Reply) -> tuple[str, int]:
-        fields: SendMessage = reply.call.fields
-        accepted = self._broker.intake.accept(
-            reply.topic,
-            NewMessage(
-                reply.queue_id,
-                fields.flag,
-                fields.sys_flag & ~HOSTS_V6,
-                fields.born_timestamp,
-                reply.call.peer.host,
-                fields.reconsume_times,
-                reply.call.command.body,
-                fields.properties or "",
-            ),
-        )
+        message = new_message(reply.call, reply.queue_id)
+        accepted = self._broker.intake.accept(reply.topic, message)
         return offset_msg_id(self._broker.host, accepted.sequence), max(0, accepted.offset)

@@ -116,7 +116,7 @@ class Sending:
         if fields.batch:
             self._send_batch(call, topic, queue_id)
             return
-        message = _new_message(call, queue_id)
+        message = new_message(call, queue_id)
         if message.sys_flag & UNUSUAL_FLAGS or not UNUSUAL.isdisjoint(message.values):
             self._send_unusual(call, topic, message)
             return
@@ -405,7 +405,7 @@ def _most_retries(call: Call, group: GroupSettings) -> int:
     return group.retry_max_times
 
 
-def _new_message(call: Call, queue_id: int) -> NewMessage:
+def new_message(call: Call, queue_id: int) -> NewMessage:
     """The message of a send that is no batch."""
     fields: SendMessage = call.fields
     return NewMessage(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -91,6 +92,7 @@ from gateway.users import Users
 from gateway.web.doorkeeper import Doorkeeper
 from gateway.web.site import Api
 from gateway.web.table import compose, endpoints
+from gateway.wire.access_bodies import UserInfo
 from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import Command, encode_response
 from gateway.wire.messages import pack_host
@@ -161,37 +163,41 @@ class Gateway:
         self._store = store
         if store.has_gap:
             self.log.error("{gap}", gap=GAP)
-        try:
-            self._clock = clock_for(
-                store, manual=config.clock == "manual", clock=self._machine_clock
+        with ExitStack() as opened:
+            opened.callback(store.close)
+            try:
+                self._clock = clock_for(
+                    store, manual=config.clock == "manual", clock=self._machine_clock
+                )
+            except ClockError as failure:
+                raise StartError(str(failure)) from failure
+            users = self._users(store, initial)
+            self.factory = remoting_factory(
+                config, self._reactor, self._on_command, self._on_disconnect, tls
             )
-        except ClockError as failure:
-            store.close()
-            raise StartError(str(failure)) from failure
+            self._listen()
+            opened.pop_all()
+        self._compose(store, users)
+        self._start_http(users, token)
+
+    def _users(self, store: Store, initial: UserInfo | None) -> Users:
+        """Those who may ask, with the first one that the settings name.
+
+        :raises StartError: when that one cannot be made, or there is nobody.
+        """
         users = Users(store)
         if initial is not None and users.get(initial.username or "") is None:
             try:
                 users.create(initial)
             except RequestError as failure:
-                store.close()
                 raise StartError(
-                    f"initial_user_file = {config.initial_user_file}: {failure.remark}"
+                    f"initial_user_file = {self.config.initial_user_file}: {failure.remark}"
                 ) from failure
-        elif config.authentication and not users:
-            store.close()
+        elif self.config.authentication and not users:
             raise StartError(
                 "authentication = true, but there is no user; set initial_user_file to a file with one"
             )
-        self.factory = remoting_factory(
-            config, self._reactor, self._on_command, self._on_disconnect, tls
-        )
-        try:
-            self._listen()
-        except StartError:
-            store.close()
-            raise
-        self._compose(store, users)
-        self._start_http(users, token)
+        return users
 
     def _listen(self) -> None:
         """Listen, and on the VIP channel too. The advertised address may depend on the port that is really bound."""

@@ -18,7 +18,7 @@ import rich_click as click
 from click.exceptions import NoArgsIsHelpError
 from rich_click import RichCommand, RichOption
 
-from gateway import care, change_commands
+from gateway import change_commands, folder_commands, transfer_commands
 from gateway.asking import moment, now_ms, server_options
 from gateway.audit_command import audit
 from gateway.capturing import capture
@@ -41,6 +41,7 @@ _JOBS: Final = {
     "report": "Make one page of what these found.",
     "jobs": "Run several of these in one Spark session.",
 }
+_CARE_OF_DATA: Final = (*folder_commands.COMMANDS, *transfer_commands.COMMANDS)
 _FAILED: Final = 1
 _WRONG: Final = 2
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -119,7 +120,7 @@ def _settle(file: Path | None, flags: dict[str, object]) -> Loaded:
     ],
 )
 @click.command_panel(
-    "Care of data", commands=[*(command.name or "" for command in care.COMMANDS), "audit"]
+    "Care of data", commands=[*(command.name or "" for command in _CARE_OF_DATA), "audit"]
 )
 @click.command_panel("Beside a real broker", commands=["bench", "compat"])
 @click.command_panel("Recorded traffic", commands=["capture", *_JOBS])
@@ -303,7 +304,7 @@ def compat(arguments: tuple[str, ...]) -> None:
 
 
 for command in (
-    *(*care.COMMANDS, *change_commands.COMMANDS, audit, clock, log_level, recurring),
+    *(*_CARE_OF_DATA, *change_commands.COMMANDS, audit, clock, log_level, recurring),
     *(completion, man),
 ):
     cli.add_command(command)

@@ -10,7 +10,7 @@ from typing import Any
 import lmdb
 import pytest
 
-from gateway import care
+from gateway import transfer_commands
 from gateway.transfer import LineError, export_lines, parse_lines
 from gateway.wire.codes import RequestCode
 from storage.keys import TIMER_VALUE, timer_key
@@ -257,6 +257,6 @@ def test_a_line_that_is_none_is_named(line: bytes) -> None:
 def test_a_long_export_says_how_far_it_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(care, "_TELL_EVERY_S", -1.0)
-    assert list(care._told(range(2_500))) == list(range(2_500))
+    monkeypatch.setattr(transfer_commands, "_TELL_EVERY_S", -1.0)
+    assert list(transfer_commands._told(range(2_500))) == list(range(2_500))
     assert capsys.readouterr().err == "1,000 messages so far\n2,000 messages so far\n"

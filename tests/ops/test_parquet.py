@@ -104,9 +104,9 @@ def test_without_pyarrow_the_fix_is_told(
 ) -> None:
     from click.testing import CliRunner
 
-    from gateway.care import export
+    from gateway.transfer_commands import export
 
-    monkeypatch.setattr("gateway.care.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("gateway.transfer_commands.importlib.util.find_spec", lambda name: None)
     done = CliRunner().invoke(
         export, ["--data", str(gateway.data), "--to", str(tmp_path / "held.parquet")]
     )

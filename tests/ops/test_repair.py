@@ -9,9 +9,9 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from gateway.care import drain
 from gateway.fsck import fsck
 from gateway.records import due_of, is_half
+from gateway.transfer_commands import drain
 from storage import GAP, find_by_id, logged
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import START_MS, MemoryGateway, bodies

@@ -113,14 +113,15 @@ class Listings:
             for name, key, count in self._broker.stats.counters()
             if name == "TOPIC_PUT_NUMS"
         }
+        pauses = {one.topic: one for one in self._pending.paused()}
         rows = []
         for name in page:
             topic = self._broker.topics.get(name)
             if topic is not None:
-                rows.append(self._topic(topic, entered.get(name, 0)))
+                rows.append(self._topic(topic, entered.get(name, 0), pauses.get(name)))
         return TopicList(topics=rows, cursor=cursor)
 
-    def _topic(self, topic: Topic, entered: int) -> TopicRow:
+    def _topic(self, topic: Topic, entered: int, pause: PausedTopic | None) -> TopicRow:
         store = self._broker.store
         queues = [store.queue(topic.stored_name, number) for number in range(topic.queues)]
         return TopicRow(
@@ -131,7 +132,7 @@ class Listings:
             stored=sum(queue.visible - queue.first for queue in queues),
             entered=entered,
             is_system=topic.name in self._broker.topics.system,
-            pause=next((one for one in self._pending.paused() if one.topic == topic.name), None),
+            pause=pause,
         )
 
     async def pause_topic(self, asker: Asker, query: TopicQuery) -> PauseAnswer:

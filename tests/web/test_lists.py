@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import count
+
+import pytest
+
+from storage.paused import PausedTopics
 from tests.gateway.memory import START_MS, MemoryGateway
 from tests.web.http import HttpClient
 
@@ -47,6 +52,21 @@ def test_what_topics_hold(gateway: MemoryGateway, http: HttpClient) -> None:
     client.send_message("orders", TIMER_DELAY_SEC="60")
     (row,) = http.get("/topics", contains="orders")["topics"]
     assert (row["held"], row["stored"], row["entered"], row["isSystem"]) == (1, 1, 1, False)
+
+
+def test_a_page_goes_through_the_pauses_once(
+    gateway: MemoryGateway, http: HttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = gateway.connect()
+    for number in range(3):
+        client.send_message(f"Page{number}")
+        http.post(f"/topics/Page{number}/pause")
+    looks = count()
+    items = PausedTopics.items
+    monkeypatch.setattr(PausedTopics, "items", lambda paused: (items(paused), next(looks))[0])
+    rows = http.get("/topics", contains="page")["topics"]
+    assert [row["pause"]["topic"] for row in rows] == ["Page0", "Page1", "Page2"]
+    assert next(looks) == 1, "with a thousand of both, a page took half a second"
 
 
 def test_rates_and_status(gateway: MemoryGateway, http: HttpClient) -> None:

@@ -36,9 +36,9 @@ from storage.keys import (
 from storage.paused import waiting_timers
 from storage.places import Place, Places
 from storage.queues import open_queue
-from storage.reader import Reader
+from storage.reader import Reader, rows_with_prefix
 from storage.records import read_record, unpack
-from storage.store import Store, rows_with_prefix
+from storage.store import Store
 
 Progress = Callable[[str, int], None]
 """Told of each step of a check as it begins: what is looked at, and how many rows that is."""

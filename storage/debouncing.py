@@ -13,7 +13,8 @@ from storage.aborting import abort_sequences
 from storage.keys import debounce_key, key_prefix, pack_u64, term
 from storage.noted import read_noted
 from storage.paused import has_timer
-from storage.store import Store, in_batch, rows_with_prefix
+from storage.reader import rows_with_prefix
+from storage.store import Store, in_batch
 
 MAX_LOOKED_AT = 2_000
 """Messages with a key that one debounce looks at, some 50 ms. So many only come together without debounce."""

@@ -18,8 +18,8 @@ from storage.keys import (
     split_recurring_key,
 )
 from storage.logged import LoggedTransaction
-from storage.reader import Reader
-from storage.store import Store, in_batch, rows_with_prefix
+from storage.reader import Reader, rows_with_prefix
+from storage.store import Store, in_batch
 
 MAX_PAGE_BYTES = 2 << 20
 """A page ends once the definitions on it have more than this together."""

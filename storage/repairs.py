@@ -38,8 +38,8 @@ from storage.keys import (
 )
 from storage.message_repairs import MessageRepairs
 from storage.queues import open_queue
+from storage.reader import rows_with_prefix
 from storage.shapes import find_misshapen
-from storage.store import rows_with_prefix
 
 
 def make_repairs(

@@ -18,8 +18,8 @@ from storage.keys import (
 )
 from storage.logged import LoggedTransaction
 from storage.read_ahead import Rows
-from storage.reader import Reader
-from storage.store import NEXT_SEQUENCE, Store, in_batch, rows_with_prefix
+from storage.reader import Reader, rows_with_prefix
+from storage.store import NEXT_SEQUENCE, Store, in_batch
 
 
 @in_batch

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import wraps
@@ -43,7 +43,7 @@ from storage.paused import PausedTopics
 from storage.progress import Progress
 from storage.queues import Page, Queue, offset_at, open_queue, read_page, row_at
 from storage.read_ahead import Rows
-from storage.reader import Reader
+from storage.reader import Reader, rows_with_prefix
 from storage.records import pack, read_record, unpack
 from storage.timers import earlier
 
@@ -681,15 +681,3 @@ def _first_free_sequence(txn: Reader, tables: Tables) -> int:
     behind_last = int.from_bytes(cursor.key()) + 1 if cursor.last() else 1
     noted = txn.get(NEXT_SEQUENCE, db=tables.meta)
     return max(behind_last, int.from_bytes(noted) if noted is not None else 1)
-
-
-def rows_with_prefix(
-    txn: Reader, table: lmdb._Database, prefix: bytes, start: bytes = b""
-) -> Iterator[tuple[bytes, bytes]]:
-    """All rows whose key begins with `prefix`, in order, from `start` on."""
-    cursor = txn.cursor(db=table)
-    if cursor.set_range(max(prefix, start)):
-        for key, value in cursor:
-            if not key.startswith(prefix):
-                return
-            yield key, value

@@ -33,10 +33,9 @@ class ConsumeModes:
     def reload(self) -> None:
         """Take over what is stored."""
         self._modes.clear()
-        for name, value in self._store.notes():
-            if name.startswith(_NOTE):
-                mode = self._decode(value)
-                self._modes[mode.topic, mode.consumer_group] = mode
+        for _, value in self._store.notes(_NOTE):
+            mode = self._decode(value)
+            self._modes[mode.topic, mode.consumer_group] = mode
 
     def get(self, topic: str, group: str) -> ConsumeMode:
         """What was chosen."""

@@ -26,10 +26,9 @@ class KvConfig:
     def reload(self) -> None:
         """Take over what is stored."""
         self._namespaces.clear()
-        for name, value in self._store.notes():
-            if name.startswith(_NOTE):
-                _, namespace, key = name.decode().split("\0")
-                self._namespaces.setdefault(namespace, {})[key] = value.decode()
+        for name, value in self._store.notes(_NOTE):
+            namespace, key = name.decode().split("\0")
+            self._namespaces.setdefault(namespace, {})[key] = value.decode()
 
     def get(self, namespace: str, key: str) -> str | None:
         """A value, if there is one."""

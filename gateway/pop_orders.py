@@ -80,12 +80,11 @@ class PopOrders:
         self._pops.clear()
         self._releases.clear()
         self._watched.clear()
-        for name, value in self._store.notes():
-            if name.startswith(_NOTE):
-                group, topic, queue = name.removeprefix(_NOTE).decode().split("\0")
-                place = Place(group, topic, int(queue))
-                self._pops[place] = msgspec.json.decode(value, type=OrderedPop)
-                self._watch(place)
+        for name, value in self._store.notes(_NOTE):
+            group, topic, queue = name.decode().split("\0")
+            place = Place(group, topic, int(queue))
+            self._pops[place] = msgspec.json.decode(value, type=OrderedPop)
+            self._watch(place)
 
     def get(self, place: Place) -> OrderedPop | None:
         """What was popped last."""

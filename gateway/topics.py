@@ -107,9 +107,7 @@ class Topics:
             settings = self._decode(settings_json)
             self._topics[settings.topic_name] = Topic(settings)
         self._begins = {
-            name.removeprefix(_BEGINS).decode(): self._decode_begins(value)
-            for name, value in self._store.notes()
-            if name.startswith(_BEGINS)
+            name.decode(): self._decode_begins(value) for name, value in self._store.notes(_BEGINS)
         }
 
     def _system_topics(self) -> Iterator[TopicSettings]:

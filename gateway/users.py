@@ -52,13 +52,11 @@ class Users:
         self._users.clear()
         self._acls.clear()
         self._rules.clear()
-        for place, value in self._store.notes():
-            if place.startswith(_USER):
-                user = User(msgspec.json.decode(value, type=UserInfo))
-                self._users[user.name] = user
-            elif place.startswith(_ACL):
-                name = place.removeprefix(_ACL).decode()
-                self._take(name, msgspec.json.decode(value, type=AclInfo))
+        for _, value in self._store.notes(_USER):
+            user = User(msgspec.json.decode(value, type=UserInfo))
+            self._users[user.name] = user
+        for name, value in self._store.notes(_ACL):
+            self._take(name.decode(), msgspec.json.decode(value, type=AclInfo))
 
     def __bool__(self) -> bool:
         return bool(self._users)

@@ -604,10 +604,11 @@ class Store:
         """All consumer groups with their settings."""
         return list(self._txn.cursor(db=self.tables.groups))
 
-    def notes(self) -> list[tuple[bytes, bytes]]:
-        """All notes by name, in the order of their names."""
-        rows = rows_with_prefix(self._txn, self.tables.meta, NOTE)
-        return [(name[len(NOTE) :], value) for name, value in rows]
+    def notes(self, prefix: bytes = b"") -> list[tuple[bytes, bytes]]:
+        """All notes whose names begin so, by the rest of their names, in the order of these."""
+        begin = NOTE + prefix
+        rows = rows_with_prefix(self._txn, self.tables.meta, begin)
+        return [(name[len(begin) :], value) for name, value in rows]
 
     def held_totals(self) -> Mapping[bytes, int]:
         """How many messages of each topic have not fired, without those that have none."""

@@ -23,9 +23,6 @@ from gateway.wire.frames import Frame, FrameBuffer, FrameError
 from gateway.wire.messages import pack_host
 from gateway.wire.opening import Opening, OpeningError, show_address, unmapped
 
-MAX_UNSENT_BYTES = 64 << 20
-"""Bytes that wait for one client to read them, unless the settings say otherwise."""
-
 MOST_UNWRITTEN_BYTES = 1 << 16
 """Bytes for one client that are gathered before they are written; with more its transport says whether it reads."""
 
@@ -288,10 +285,10 @@ class RemotingFactory(ServerFactory):
         max_connections: int,
         max_frame_size: int,
         max_unfinished_bytes: int,
+        max_unsent_bytes: int,
         idle_seconds: float,
-        max_unsent_bytes: int = MAX_UNSENT_BYTES,
-        tls: TlsLayers | None = None,
-        tls_only: bool = False,
+        tls: TlsLayers | None,
+        tls_only: bool,
     ) -> None:
         self.reactor = reactor
         self.on_command = on_command

@@ -98,7 +98,7 @@ def delay_of(
     return Delay(due_ms, properties, by_level=False)
 
 
-def check_distance(distance_ms: int, max_delay_ms: int, name: str, limit: str = SETTING) -> None:
+def check_distance(distance_ms: int, max_delay_ms: int, name: str, limit: str) -> None:
     """Refuse a time that is too far ahead.
 
     :param name: of what asks for it.

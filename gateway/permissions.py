@@ -53,11 +53,11 @@ def group_need(name: str, actions: frozenset[Action]) -> Need:
     return Need(Resource("Group", name.removeprefix(RETRY_PREFIX)), actions)
 
 
-def topic(actions: frozenset[Action], field: str = "topic") -> Requirement:
-    """Actions on the topic that a field names, if it does."""
+def topic(actions: frozenset[Action]) -> Requirement:
+    """Actions on the topic that the request names, if it does."""
 
     def needs(call: Call, broker: Broker) -> Iterator[Need]:
-        if name := getattr(call.fields, field):
+        if name := call.fields.topic:
             yield topic_need(name, actions)
 
     return needs

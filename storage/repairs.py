@@ -47,7 +47,7 @@ def make_repairs(
     tables: Tables,
     reader: RecordReader,
     now_ms: int,
-    journal: IO[str] | None = None,
+    journal: IO[str] | None,
 ) -> Changes:
     """Repair all tables in a transaction, which the caller commits or not.
 

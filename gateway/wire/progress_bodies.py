@@ -170,8 +170,8 @@ def encode_queue_rows(
     min_offset: int,
     max_offset: int,
     rows: Sequence[QueueRow],
-    subscription: Subscription | None = None,
-    filter_data: str | None = None,
+    subscription: Subscription | None,
+    filter_data: str | None,
 ) -> bytes:
     """The answer to 321 (QueryConsumeQueueResponseBody)."""
     body: dict[str, Any] = {"filterData": filter_data} if filter_data is not None else {}

@@ -276,7 +276,7 @@ def import_(connection: RemotingClient, source: Path, as_json: bool) -> None:
             try:
                 one = msgspec.json.decode(line, type=RecurringMessage)
                 done = restore_recurring(connection, one)
-            except (msgspec.DecodeError, RefusalError) as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, RefusalError) as error:
                 failed += 1
                 click.echo(f"line {number}: {' '.join(str(error).split())}", err=True)
                 continue

@@ -432,6 +432,17 @@ class TestAbort:
         ]
 
 
+def test_recurring_messages_that_are_no_text_are_told_by_their_lines(
+    tidegate: Tidegate, tmp_path: Path
+) -> None:
+    file = tmp_path / "recurring.jsonl"
+    file.write_bytes(b'\n{"topic": "\xff"}\n{"topic": "t"}\n')
+    with FakeGateway() as gateway:
+        run = tidegate("recurring", "import", str(file), "--server", gateway.server)
+    assert run.status == 4
+    assert [line[:7] for line in run.err.splitlines()] == ["line 2:", "line 3:", "2 could"]
+
+
 def test_on_a_narrow_terminal_ids_stay_whole(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from twisted.internet.task import LoopingCall
@@ -23,14 +22,12 @@ VARIABLES: Final = frozenset({SOCKET, WATCHDOG, WATCHDOG_PROCESS})
 
 
 class ServiceManager:
-    """The one that started the process.
-
-    :param environment: the process's environment variables.
-    """
+    """The one that started the process."""
 
     log = Logger()
 
-    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(self) -> None:
+        environment = os.environ
         address = environment.get(SOCKET, "")
         # An abstract socket is written with @ for the zero byte.
         self._address = f"\0{address[1:]}" if address.startswith("@") else address

@@ -13,14 +13,12 @@ import msgspec
 
 from gateway.client import ClientError, RefusalError, RemotingClient
 from gateway.intake import terms_of
+from gateway.topics import DEFAULT_TOPIC
 from gateway.wire import properties as names
 from gateway.wire.codes import RequestCode, ResponseCode, SysFlag
 from gateway.wire.messages import decode_message, unpack_host
 from gateway.wire.properties import join, parse
 from storage import read_pending
-
-_DEFAULT_TOPIC: Final = "TBW102"
-"""The topic whose brokers make other topics when something is sent to them (TopicValidator)."""
 
 _MADE_QUEUES: Final = 4
 """Queues of a topic that a send makes (DefaultMQProducer.defaultTopicQueueNums)."""
@@ -196,7 +194,7 @@ class Sender:
         ext = {
             "a": "tidegate-import",
             "b": line.topic,
-            "c": _DEFAULT_TOPIC,
+            "c": DEFAULT_TOPIC,
             "d": str(_MADE_QUEUES),
             "e": str(line.queue_id if line.queue_id < place.queues else 0),
             "f": str(line.sys_flag & _KEPT_FLAGS),
@@ -227,7 +225,7 @@ class Sender:
         if place is None:
             place = self._ask_route(topic)
             if place is None:
-                place = self._ask_route(_DEFAULT_TOPIC)
+                place = self._ask_route(DEFAULT_TOPIC)
                 place = place._replace(queues=_MADE_QUEUES) if place is not None else None
             if place is None:
                 raise RefusalError(f"no broker has topic {topic}, and none makes topics: create it")

@@ -74,5 +74,6 @@ def read_held(source: IO[bytes]) -> Iterator[HeldLine]:
         for batch in file.iter_batches(_GROUP):
             for row in batch.to_pylist(maps_as_pydicts="strict"):
                 yield msgspec.convert(row, HeldLine)
-    except (pa.ArrowException, msgspec.ValidationError, OSError) as error:
+    except (pa.ArrowException, ValueError, KeyError, OSError) as error:
+        # ValueError: of a value that is not of its type, or no UTF-8; KeyError: of a property that is there twice.
         raise LineError(f"the file is not of an export: {error}") from None

@@ -6,6 +6,7 @@ import io
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -54,6 +55,23 @@ def test_another_file_is_refused(kind: str) -> None:
         file = io.BytesIO()
         rows = {"topic": [1]} if kind == "wrong type" else {"name": ["x"]}
         pq.write_table(pa.table(rows), file)
+    with pytest.raises(LineError, match="not of an export"):
+        list(read_held(file))
+
+
+@pytest.mark.parametrize("kind", ["no UTF-8", "a property twice"])
+def test_a_file_of_another_program_with_what_no_message_has_is_refused(kind: str) -> None:
+    row = msgspec.to_builtins(
+        HeldLine(topic="T", queue_id=0, due_ms=1, msg_id="", properties={}, body=b""),
+        builtin_types=(bytes,),
+    )
+    row["properties"] = [("a", "b"), ("a", "c")] if kind == "a property twice" else []
+    table = pa.Table.from_pylist([row], SCHEMA)
+    if kind == "no UTF-8":
+        buffers = pa.array([b"\xff"]).buffers()
+        table = table.set_column(0, "topic", pa.Array.from_buffers(pa.string(), 1, buffers))
+    file = io.BytesIO()
+    pq.write_table(table, file)
     with pytest.raises(LineError, match="not of an export"):
         list(read_held(file))
 

@@ -191,6 +191,11 @@ class Sender:
             name: value for name, value in line.properties.items() if name not in _BY_SERVER
         }
         properties[names.TIMER_DELIVER_MS] = str(line.due_ms)
+        try:
+            text = join(properties)
+        except ValueError as error:
+            # Nobody refuses such a property where it is sent, as nobody takes it apart there.
+            raise RefusalError(str(error)) from None
         ext = {
             "a": "tidegate-import",
             "b": line.topic,
@@ -200,7 +205,7 @@ class Sender:
             "f": str(line.sys_flag & _KEPT_FLAGS),
             "g": str(line.born_ms),
             "h": str(line.flag),
-            "i": join(properties),
+            "i": text,
             "j": str(line.reconsume_times),
             "k": "false",
             "m": "false",

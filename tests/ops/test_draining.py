@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from gateway.client import ClientError, RefusalError, look_up
+from gateway.client import ClientError, RefusalError, RemotingClient, look_up
 from gateway.draining import PAGE, Handed, drain
-from gateway.transfer import HeldLine
+from gateway.transfer import HeldLine, Sender
+from gateway.wire import commands
+from gateway.wire.codes import RequestCode
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import START_MS, MemoryGateway
 from tests.live.process import GatewayProcess
@@ -68,6 +72,38 @@ def test_what_is_refused_stays(gateway: MemoryGateway) -> None:
         ("C", None),
     ]
     assert pending(gateway) == ["B"]
+
+
+class Anywhere(RemotingClient):
+    """A connection to a server that makes any topic and has no message yet."""
+
+    def ask(
+        self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b""
+    ) -> commands.Command:
+        answer: dict[str, object] = {"messages": []}
+        if code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            answer = {
+                "queueDatas": [{"brokerName": "b", "writeQueueNums": 4}],
+                "brokerDatas": [{"brokerName": "b", "brokerAddrs": {"0": "127.0.0.1:1"}}],
+            }
+        return commands.Command(code=0, body=json.dumps(answer).encode())
+
+
+def test_what_cannot_be_written_anew_stays(gateway: MemoryGateway) -> None:
+    """A property whose value has the mark that ends a name: RocketMQ's clients read it, and let nobody write it."""
+    hold(gateway, "A", "B")
+    odd = f"UNIQ_KEY\x01ODD\x02colour\x01a\x01b\x02TIMER_DELIVER_MS\x01{START_MS + 60_000}"
+    client = gateway.connect()
+    answer = client.answer(
+        client.send(RequestCode.SEND_MESSAGE_V2, client.send_fields(properties=odd), b"x")
+    )
+    assert answer is not None
+    assert answer.code == 0
+    with Sender(("127.0.0.1", 1), Anywhere) as sender:
+        handed = list(drain(gateway.store, sender.send, lambda: gateway.now_ms))
+    assert [one.refusal is None for one in handed] == [True, False, True]
+    assert "colour" in (handed[1].refusal or "")
+    assert pending(gateway) == ["ODD"]
 
 
 def test_messages_with_one_id_all_go(gateway: MemoryGateway) -> None:

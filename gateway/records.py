@@ -19,8 +19,9 @@ def due_of(record: bytes) -> int:
     That of a delay level is counted from when it was stored, with RocketMQ's levels.
     """
     message = decode_message(record)
-    level_text = find(message.properties, names.DELAY) or ""
-    if level_text.isascii() and level_text.isdigit() and int(level_text) > 0:
+    # A sender may write any number of zeros in front.
+    level_text = (find(message.properties, names.DELAY) or "").removeprefix("+").lstrip("0")
+    if level_text.isascii() and level_text.isdigit():
         level = min(int(level_text), len(_LEVELS_MS))
         return message.store_ms + _LEVELS_MS[level - 1]
     text = find(message.properties, names.TIMER_OUT_MS) or ""

@@ -166,7 +166,9 @@ def test_a_record_tells_its_time(make_gateway: MakeGateway) -> None:
     client.send_message(body="b", UNIQ_KEY="B", TIMER_DELIVER_MS=str(START_MS + 5_000))
     client.send_message(body="c", UNIQ_KEY="C", DELAY="5")
     client.send_message(body="d", UNIQ_KEY="D")
-    for name in (b"A", b"B", b"C", b"D"):
+    client.send_message(body="e", UNIQ_KEY="E", DELAY="+" + "0" * 5_000 + "5")
+    client.send_message(body="f", UNIQ_KEY="F", DELAY="0" * 5_000)
+    for name in (b"A", b"B", b"C", b"D", b"E", b"F"):
         (found,) = find_by_id(gateway.store, name)
         assert due_of(found.record) == found.due_ms
         assert not is_half(found.record)

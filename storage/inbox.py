@@ -76,30 +76,26 @@ class Generation:
     """
 
     def __init__(self) -> None:
-        self.heaps: dict[bytes, list[bytes]] = {}
+        self.heaps: defaultdict[bytes, list[bytes]] = defaultdict(list)
         """For each topic a heap of its keys. The first of each is in the inbox."""
         self._spans: defaultdict[bytes, list[bytes]] = defaultdict(list)
-        self._narrow: dict[bytes, defaultdict[bytes, list[bytes]]] = {}
+        self._narrow: defaultdict[bytes, defaultdict[bytes, list[bytes]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
         self._order: list[bytes] = []
         self._next: list[bytes] = []
         self._moved_from = b"\xff"
 
     def put(self, topic: bytes, key: bytes) -> bool:
         """Take a key in; whether it is its topic's first now."""
-        heap = self.heaps.setdefault(topic, [])
+        heap = self.heaps[topic]
         heappush(heap, key)
         span = self._spans[key[:_SPAN]]
         if len(span) < _MANY:
             span.append(key)
         else:
-            self._put_narrow(key)
+            self._narrow[key[:_SPAN]][key[:_NARROW_SPAN]].append(key)
         return heap[0] is key
-
-    def _put_narrow(self, key: bytes) -> None:
-        spans = self._narrow.get(key[:_SPAN])
-        if spans is None:
-            spans = self._narrow[key[:_SPAN]] = defaultdict(list)
-        spans[key[:_NARROW_SPAN]].append(key)
 
     def first_of(self, topic: bytes) -> bytes:
         """A topic's first key; empty where it has none."""
@@ -346,7 +342,8 @@ class Inbox:
         if self._gathering.put(key[8:end], key):
             heappush(self._firsts, key)
         number = key[end + 1 : end + 9]
-        self._lowest = min(self._lowest, number)
+        if number < self._lowest:
+            self._lowest = number
 
     def _drop_first(self, topic: bytes, key: bytes) -> None:
         """Bring the next key of a topic to the front, when `key` was there."""

@@ -46,9 +46,6 @@ REGION = "DefaultRegion"
 MOST_RETRIES = (1 << 31) - 1
 """The largest number of retries that a record has room for."""
 
-HANDLE_ROOM = 256
-"""Bytes that the property `POP_CK` may take: the name of a broker, which has 127 at most, and numbers."""
-
 NO_LIMIT_MS = 1 << 63
 """Longer than any delay can be."""
 
@@ -159,7 +156,7 @@ class Intake:
         :raises RequestError: when its delay, its body or its properties cannot be accepted.
         """
         prepared = self._prepare(topic, message, self._added, self.rules_of(topic))
-        self._check(prepared, _most_properties(topic))
+        self._check(prepared, topic.most_properties)
         self._admit(topic, [prepared])
         return self._store_message(prepared)
 
@@ -170,7 +167,7 @@ class Intake:
         :raises RequestError: when its properties cannot be accepted.
         """
         prepared = self._prepare(topic, message, self._added, self.rules_of(topic))
-        if len(prepared.encoded) > _most_properties(topic):
+        if len(prepared.encoded) > topic.most_properties:
             raise too_long(self._max_body)
         return self._store_message(prepared)
 
@@ -217,7 +214,7 @@ class Intake:
         message_id = prepared.message_id
         properties = half_properties(prepared.properties, topic.name, message.queue_id, message_id)
         prepared.encoded = properties.encode()
-        self._check(prepared, _most_properties(topic) - ADDED_LATER)
+        self._check(prepared, topic.most_properties - ADDED_LATER)
         stored_ms = self._clock.stored_ms()
         sequence = self._store.new_sequence()
         record = self._record(
@@ -401,11 +398,6 @@ class Intake:
             body=message.body,
             properties=properties,
         )
-
-
-def _most_properties(topic: Topic) -> int:
-    """Most bytes of a message's properties: what is popped from a retry topic is given its handle with it."""
-    return MAX_PROPERTIES - HANDLE_ROOM if topic.is_retry else MAX_PROPERTIES
 
 
 def _debounced(values: Mapping[str, str]) -> bytes:

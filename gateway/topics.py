@@ -12,6 +12,7 @@ from gateway.limits import limits_of
 from gateway.router import RequestError
 from gateway.wire.bodies import GroupSettings, TopicSettings
 from gateway.wire.codes import ResponseCode
+from gateway.wire.messages import MAX_PROPERTIES
 from storage import Store, emptied_queues, remove_topic
 
 PERM_INHERIT, PERM_WRITE, PERM_READ = 1, 2, 4
@@ -55,6 +56,9 @@ MAX_PREFIXED_NAME = 255
 MAX_QUEUES = 10_000
 """Most queues of a topic. What is told of a topic looks at each of them, 20 us a piece, while everybody waits."""
 
+HANDLE_ROOM = 256
+"""Bytes that the property `POP_CK` may take: the name of a broker, which has 127 at most, and numbers."""
+
 _BEGINS = b"begins\0"
 """Notes that begin so, and end with a topic's name, have its `begin_of` where that is not 0."""
 
@@ -68,10 +72,20 @@ class Topic:
     """A topic's settings, its name as the store has it, and what each send asks of them.
 
     `is_retry` is true of a retry topic, and `is_of_group` of that and of a dead-letter topic. There are `queues` queues
-    that can be read or sent to, numbered from 0.
+    that can be read or sent to, numbered from 0. A message's properties have `most_properties` bytes at most: what is
+    popped from a retry topic is given its handle with it.
     """
 
-    __slots__ = ("is_of_group", "is_retry", "limits", "name", "queues", "settings", "stored_name")
+    __slots__ = (
+        "is_of_group",
+        "is_retry",
+        "limits",
+        "most_properties",
+        "name",
+        "queues",
+        "settings",
+        "stored_name",
+    )
 
     def __init__(self, settings: TopicSettings) -> None:
         self.name = settings.topic_name
@@ -81,6 +95,7 @@ class Topic:
         self.is_retry = self.name.startswith(RETRY_PREFIX)
         self.is_of_group = self.name.startswith((RETRY_PREFIX, DLQ_PREFIX))
         self.queues = max(settings.read_queue_nums, settings.write_queue_nums)
+        self.most_properties = MAX_PROPERTIES - (HANDLE_ROOM if self.is_retry else 0)
 
 
 class Topics:

@@ -17,7 +17,7 @@ from gateway.router import Call, RequestError
 from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import PopMessage
-from gateway.wire.messages import decode_message, encode_message, stamp
+from gateway.wire.messages import decode_message, encode_again, stamp
 from gateway.wire.pops import (
     NORMAL,
     Handle,
@@ -238,23 +238,12 @@ class Popping:
         """A message that came back under the topic that was asked for. It brings its handle with it;
         for the others the client makes it."""
         message = decode_message(record)
+        message.topic = fields.topic
+        message.store_ms = stored_ms
+        message.queue_offset = handle.offset
         properties = remove(message.properties, [names.POP_CK])
-        return encode_message(
-            topic=fields.topic.encode(),
-            queue_id=message.queue_id,
-            flag=message.flag,
-            sys_flag=message.sys_flag,
-            born_ms=message.born_ms,
-            born_host=message.born_host,
-            store_ms=stored_ms,
-            store_host=message.store_host,
-            reconsume_times=message.reconsume_times,
-            prepared_offset=message.prepared_offset,
-            physical_offset=message.physical_offset,
-            queue_offset=handle.offset,
-            body=message.body,
-            properties=f"{properties}{names.POP_CK}\x01{handle.encode()}\x02".encode(),
-        )
+        message.properties = f"{properties}{names.POP_CK}\x01{handle.encode()}\x02"
+        return encode_again(message)
 
 
 def _in_turn(queues: list[PopQueue], *, in_order: bool) -> list[PopQueue]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from twisted.logger import Logger
 
 from gateway.access import PUB
@@ -14,7 +15,7 @@ from gateway.wire import properties as names
 from gateway.wire.bodies import TopicSettings
 from gateway.wire.codes import RequestCode, ResponseCode, SysFlag
 from gateway.wire.headers import EndTransaction
-from gateway.wire.messages import Message, decode_message, encode_message, offset_msg_id
+from gateway.wire.messages import Message, decode_message, encode_again, offset_msg_id
 from gateway.wire.properties import find
 from storage import Half, find_half, halves_to_check, put_off_check, take_half
 
@@ -184,19 +185,7 @@ def _unknown_half() -> RequestError:
 def _as_sent(half: Half, message: Message) -> bytes:
     """The record of a half under its own topic, as its producer knows it."""
     topic, queue_id = place_of(message.properties)
-    return encode_message(
-        topic=topic.encode(),
-        queue_id=queue_id,
-        flag=message.flag,
-        sys_flag=message.sys_flag,
-        born_ms=message.born_ms,
-        born_host=message.born_host,
-        store_ms=message.store_ms,
-        store_host=message.store_host,
-        reconsume_times=message.reconsume_times,
-        prepared_offset=0,
-        physical_offset=half.sequence,
-        queue_offset=half.sequence,
-        body=message.body,
-        properties=with_checks(message.properties, half.checks + 1).encode(),
+    properties = with_checks(message.properties, half.checks + 1)
+    return encode_again(
+        msgspec.structs.replace(message, topic=topic, queue_id=queue_id, properties=properties)
     )

@@ -144,6 +144,29 @@ def encode_message(
     )
 
 
+def encode_again(message: Message) -> bytes:
+    """The record of a message that was decoded, and perhaps changed since.
+
+    :raises MessageError: as from `encode_message`.
+    """
+    return encode_message(
+        topic=message.topic.encode(),
+        queue_id=message.queue_id,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        born_ms=message.born_ms,
+        born_host=message.born_host,
+        store_ms=message.store_ms,
+        store_host=message.store_host,
+        reconsume_times=message.reconsume_times,
+        prepared_offset=message.prepared_offset,
+        physical_offset=message.physical_offset,
+        queue_offset=message.queue_offset,
+        body=message.body,
+        properties=message.properties.encode(),
+    )
+
+
 def stamp(record: bytes, queue_offset: int, store_ms: int) -> bytes:
     """The record with its place in the queue and its store time set; its born host must be IPv4."""
     stamped = bytearray(record)

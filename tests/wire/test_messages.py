@@ -20,6 +20,7 @@ from gateway.wire.messages import (
     add_properties,
     decode_message,
     decode_messages,
+    encode_again,
     encode_batch,
     encode_message,
     java_hash,
@@ -169,6 +170,12 @@ def test_blank_filler_is_no_record() -> None:
 @given(RECORDS)
 def test_records_come_back(parts: dict[str, Any]) -> None:
     assert parts_of(decode_message(encode_message(**parts))) == parts
+
+
+@given(RECORDS)
+def test_records_are_encoded_again(parts: dict[str, Any]) -> None:
+    record = encode_message(**parts)
+    assert encode_again(decode_message(record)) == record
 
 
 @given(st.lists(RECORDS, max_size=4))

@@ -46,9 +46,15 @@ class Transactions:
         not know yet is asked later."""
         fields: EndTransaction = call.fields
         decision = fields.commit_or_rollback
-        if decision not in (SysFlag.TRANSACTION_COMMIT, SysFlag.TRANSACTION_ROLLBACK):
+        if decision == 0:
             call.answer()
             return
+        if decision not in (SysFlag.TRANSACTION_COMMIT, SysFlag.TRANSACTION_ROLLBACK):
+            # As EndTransactionRequestHeader.checkFields.
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the field commitOrRollback is 8, 12 or 0, not {decision}",
+            )
         half = find_half(self._store, max(0, fields.commit_log_offset))
         if half is None:
             raise _unknown_half()

@@ -268,12 +268,20 @@ class TestDecisions:
         answer = client.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(half.offset)})
         assert answer.code == ResponseCode.SYSTEM_ERROR
 
-    @pytest.mark.parametrize("outcome", [UNKNOWN, 4, 77, -1])
-    def test_a_producer_that_does_not_know_decides_nothing(
-        self, client: MemoryClient, outcome: int
-    ) -> None:
+    @pytest.mark.parametrize("outcome", [4, 77, -1])
+    def test_what_is_no_decision_is_refused(self, client: MemoryClient, outcome: int) -> None:
         half = begin(client)
-        assert end(client, half, outcome).code == ResponseCode.SUCCESS
+        answer = end(client, half, outcome)
+        assert (answer.code, answer.remark) == (
+            ResponseCode.SYSTEM_ERROR,
+            f"the field commitOrRollback is 8, 12 or 0, not {outcome}",
+        )
+        assert client.pull() == []
+        assert end(client, half, COMMIT).code == ResponseCode.SUCCESS
+
+    def test_a_producer_that_does_not_know_decides_nothing(self, client: MemoryClient) -> None:
+        half = begin(client)
+        assert end(client, half, UNKNOWN).code == ResponseCode.SUCCESS
         assert client.pull() == []
         end(client, half, COMMIT)
         assert len(client.pull()) == 1

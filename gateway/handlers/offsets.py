@@ -59,21 +59,24 @@ class Offsets:
             )
         if self._broker.topics.get(fields.topic) is None:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {fields.topic} not exist!")
+        queue_id, offset = fields.queue_id, fields.commit_offset
+        if queue_id is None or offset is None:
+            missing = "QueueId" if queue_id is None else "Offset"
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER, f"{missing} is null, topic is {fields.topic}"
+            )
         resets = self._broker.resets
-        if resets.offsets and resets.waits(fields.consumer_group, fields.topic, fields.queue_id):
+        if resets.offsets and resets.waits(fields.consumer_group, fields.topic, queue_id):
             call.answer(remark="Offset has been previously reset")
             return
-        if fields.commit_offset == -1:
+        if offset == -1:
             # So the Go client (2.1.2) speaks of a queue from which it has had nothing yet. Upstream forgets what the
             # group has consumed then.
             call.answer()
             return
         try:
             self._store.progress.note(
-                fields.consumer_group.encode(),
-                fields.topic.encode(),
-                fields.queue_id,
-                fields.commit_offset,
+                fields.consumer_group.encode(), fields.topic.encode(), queue_id, offset
             )
         except ValueError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error

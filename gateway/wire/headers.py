@@ -242,8 +242,8 @@ class UpdateConsumerOffset(Fields):
 
     consumer_group: str
     topic: str
-    queue_id: Int32
-    commit_offset: Int64
+    queue_id: Int32 | None = None
+    commit_offset: Int64 | None = None
 
 
 class SearchOffset(Fields):

@@ -133,6 +133,20 @@ class TestProgress:
         assert answer.remark is not None
         assert answer.remark.startswith("Group consumers not exist!")
 
+    @pytest.mark.parametrize(
+        ("field", "remark"), [("queueId", "QueueId"), ("commitOffset", "Offset")]
+    )
+    def test_a_field_is_missing(self, client: MemoryClient, field: str, remark: str) -> None:
+        client.send_message()
+        make_group(client)
+        ext = place() | {"commitOffset": "1"}
+        del ext[field]
+        answer = client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+        assert (answer.code, answer.remark) == (
+            ResponseCode.INVALID_PARAMETER,
+            f"{remark} is null, topic is orders",
+        )
+
     @pytest.mark.parametrize(("queue", "offset"), [(-1, 5), (0, -5)])
     def test_no_place_in_a_queue(self, client: MemoryClient, queue: int, offset: int) -> None:
         client.send_message()
@@ -321,7 +335,7 @@ class TestByTime:
     ("code", "fields"),
     [
         (RequestCode.QUERY_CONSUMER_OFFSET, ["consumerGroup", "topic", "queueId"]),
-        (RequestCode.UPDATE_CONSUMER_OFFSET, ["consumerGroup", "topic", "queueId", "commitOffset"]),
+        (RequestCode.UPDATE_CONSUMER_OFFSET, ["consumerGroup", "topic"]),
         (RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ["topic", "queueId", "timestamp"]),
         (RequestCode.GET_MAX_OFFSET, ["topic", "queueId"]),
         (RequestCode.GET_MIN_OFFSET, ["topic", "queueId"]),

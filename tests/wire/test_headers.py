@@ -74,7 +74,8 @@ NAMES = {
     RequestCode.QUERY_MESSAGE: "topic! key! maxNum! beginTimestamp! endTimestamp! indexType lastKey "
     "_UNIQUE_KEY_QUERY",
     RequestCode.QUERY_CONSUMER_OFFSET: "consumerGroup! topic! queueId! setZeroIfNotFound",
-    RequestCode.UPDATE_CONSUMER_OFFSET: "consumerGroup! topic! queueId! commitOffset!",
+    # The last two are mandatory as well; the broker itself answers for them.
+    RequestCode.UPDATE_CONSUMER_OFFSET: "consumerGroup! topic! queueId commitOffset",
     RequestCode.UPDATE_AND_CREATE_TOPIC: "topic! defaultTopic! readQueueNums! writeQueueNums! perm! "
     "topicFilterType! topicSysFlag order attributes force",
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: "topic! queueId! timestamp! boundaryType",

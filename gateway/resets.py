@@ -7,14 +7,18 @@ dropped (ConsumerOffsetManager.assignResetOffset, PullMessageProcessor).
 
 from __future__ import annotations
 
+from storage import Store
+
 
 class Resets:
     """Resets that no pull has picked up yet, in memory: after a restart the stored offset alone counts.
 
-    `offsets` has them by group, topic and queue; pulls ask only whether there are any at all.
+    `offsets` has them by group, topic and queue; pulls ask only whether there are any at all. One counts as long as the
+    group's progress is where it was set: progress goes back when it could not be stored.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, store: Store) -> None:
+        self._progress = store.progress
         self.offsets: dict[tuple[str, str, int], int] = {}
 
     def assign(self, group: str, topic: str, queue: int, offset: int) -> None:
@@ -23,11 +27,15 @@ class Resets:
 
     def waits(self, group: str, topic: str, queue: int) -> bool:
         """Whether a reset has not been picked up: the group's own reports are to be dropped."""
-        return (group, topic, queue) in self.offsets
+        offset = self.offsets.get((group, topic, queue))
+        return offset is not None and self._is_at(offset, group, topic, queue)
 
     def take(self, group: str, topic: str, queue: int) -> int | None:
         """The offset to tell a pull, once; None where nothing was reset."""
-        return self.offsets.pop((group, topic, queue), None)
+        offset = self.offsets.pop((group, topic, queue), None)
+        if offset is None or not self._is_at(offset, group, topic, queue):
+            return None
+        return offset
 
     def forget_group(self, group: str) -> None:
         """Drop what is left for a group that is deleted."""
@@ -36,6 +44,9 @@ class Resets:
     def forget_topic(self, topic: str) -> None:
         """Drop what is left for a topic that is deleted: the next one of its name is another."""
         self._forget([place for place in self.offsets if place[1] == topic])
+
+    def _is_at(self, offset: int, group: str, topic: str, queue: int) -> bool:
+        return self._progress.get(group.encode(), topic.encode(), queue) == offset
 
     def _forget(self, places: list[tuple[str, str, int]]) -> None:
         for place in places:

@@ -327,7 +327,7 @@ class Gateway:
             recurring=recurring,
             stats=Statistics(store, clock.now_ms, config.cluster_name, lambda: firing.fired),
             audit=audit,
-            resets=Resets(),
+            resets=Resets(store),
             orders=orders,
             kv=kv,
             advertised=self.advertised,

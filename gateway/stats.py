@@ -186,11 +186,11 @@ class Statistics:
         self.got += count
         self.found += 1
 
-    def moved(self, topic: str, group: str, queue: int, offset: int) -> None:
+    def moved(self, topic: str, group: str, queue: int) -> None:
         """A group goes on elsewhere: what it was handed before does not count as under way."""
         reads = self._reads.get((topic, group))
         if reads is not None:
-            reads.reached[queue] = offset
+            reads.reached.pop(queue, None)
 
     def sent_back(self, topic: str, group: str) -> None:
         """A consumer sent a message back."""

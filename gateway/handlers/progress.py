@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from gateway.broker import Broker
 from gateway.pop_orders import Place
 from gateway.router import Call, RequestError
-from gateway.topics import Topic
+from gateway.topics import Topic, is_group_name
 from gateway.wire.admin_bodies import (
     DataVersion,
 )
@@ -142,8 +142,8 @@ class GroupProgress:
         for queue, offset in targets:
             self._broker.resets.assign(fields.group, topic.name, queue.number, offset)
             self._broker.orders.forget([Place(fields.group, topic.name, queue.number)])
-            self._broker.stats.moved(topic.name, fields.group, queue.number, offset)
-            self._store.progress.note(
+            self._broker.stats.moved(topic.name, fields.group, queue.number)
+            self._store.progress.advance(
                 fields.group.encode(), topic.stored_name, queue.number, offset
             )
         self._store.progress.include()
@@ -169,6 +169,11 @@ class GroupProgress:
     def clone(self, call: Call) -> None:
         """Give a group the progress of another, in one topic or in all (314)."""
         fields: CloneGroupOffset = call.fields
+        if not is_group_name(fields.dest_group):
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"no group can have the name {fields.dest_group[:60]!r}",
+            )
         source = fields.src_group.encode()
         names = (
             [fields.topic] if fields.topic else self._broker.topics_consumed_by(fields.src_group)
@@ -179,14 +184,10 @@ class GroupProgress:
         for topic in topics:
             for number in range(topic.settings.read_queue_nums):
                 offset = self._store.progress.get(source, topic.stored_name, number)
-                if offset is None:
-                    continue
-                try:
-                    self._store.progress.note(
+                if offset is not None:
+                    self._store.progress.advance(
                         fields.dest_group.encode(), topic.stored_name, number, offset
                     )
-                except ValueError as error:
-                    raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
         self._store.progress.include()
         self._broker.committer.answer(call, call.encode())
 

@@ -153,21 +153,21 @@ class Pulling:
         return False
 
     def answer_reset(self, call: Call, queue: Queue) -> bool:
-        """Tell the client where an operator wants its group to go on, if it does not know yet; False when it does."""
+        """Tell the client where an operator wants its group to go on, if it does not know yet; False when it does. It
+        learns of it when that is on disk."""
         fields: PullMessage = call.fields
         offset = self._broker.resets.take(fields.consumer_group, fields.topic, queue.number)
         if offset is None:
             return False
-        call.send(
-            pull_response(
-                call.command.opaque,
-                ResponseCode.PULL_OFFSET_MOVED,
-                "OFFSET_RESET",
-                offset,
-                queue.first,
-                queue.visible,
-            )
+        frame = pull_response(
+            call.command.opaque,
+            ResponseCode.PULL_OFFSET_MOVED,
+            "OFFSET_RESET",
+            offset,
+            queue.first,
+            queue.visible,
         )
+        self._broker.committer.answer(call, frame)
         return True
 
     def answer_nothing(self, pull: Pull) -> None:

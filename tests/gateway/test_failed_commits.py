@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import lmdb
 import pytest
 
@@ -10,6 +12,7 @@ from storage import StorageError, logged
 from storage.logged import LoggedTransaction
 from tests.gateway.faults import commits_fail, file_cannot_grow
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
+from tests.gateway.tools import by_queue, commit_offset, offset_of, ok, put_group, read
 from tests.storage.faults import (
     DISK_BROKEN,
     DISK_FULL,
@@ -210,6 +213,65 @@ def test_progress_is_kept_until_it_can_be_written(
     gateway.crash()
     answer = gateway.connect().ask(RequestCode.QUERY_CONSUMER_OFFSET, place)
     assert answer.ext()["offset"] == "1"
+
+
+class TestProgressSetByATool:
+    """A reset or a copy that was refused has not happened, for those that consume meanwhile as after a restart."""
+
+    @pytest.fixture
+    def consumer(self, gateway: MemoryGateway, client: MemoryClient) -> MemoryClient:
+        """Its group has consumed one of two messages."""
+        client.send_message("orders", "first")
+        client.send_message("orders", "second")
+        consumer = gateway.connect()
+        consumer.pull(group="G")
+        ok(commit_offset(consumer, "orders", 0, 1, "G"))
+        return consumer
+
+    RESET: ClassVar = {"topic": "orders", "group": "G", "timestamp": "0", "isForce": "true"}
+
+    @pytest.mark.parametrize("crash", [False, True])
+    def test_reset(
+        self, gateway: MemoryGateway, client: MemoryClient, consumer: MemoryClient, crash: bool
+    ) -> None:
+        waits = consumer.park("orders", 0, 2, group="G")
+        with commits_fail(gateway):
+            answer = client.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, self.RESET)
+            assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        told = consumer.answer(waits)
+        assert told is None or told.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        if crash:
+            gateway.advance(1_000)
+            gateway.crash()
+            consumer = gateway.connect()
+        assert offset_of(consumer, "orders", 0, "G") == 1
+        assert commit_offset(consumer, "orders", 0, 2, "G").remark is None
+        assert bodies(consumer.pull("orders", 0, 1, group="G", commit=2)) == ["second"]
+        assert offset_of(consumer, "orders", 0, "G") == 2
+
+    def test_nothing_is_under_way_that_was_not_handed_out(
+        self, gateway: MemoryGateway, client: MemoryClient, consumer: MemoryClient
+    ) -> None:
+        ok(commit_offset(consumer, "orders", 0, 0, "G"))
+        with commits_fail(gateway):
+            reset = self.RESET | {"timestamp": "-1"}
+            client.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)
+        shown = read(client.ask(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "G"}))
+        queue = by_queue(shown["offsetTable"])["orders", 0]
+        assert (queue["consumerOffset"], queue["pullOffset"]) == (0, 0)
+
+    def test_clone(
+        self, gateway: MemoryGateway, client: MemoryClient, consumer: MemoryClient
+    ) -> None:
+        put_group(client, "H")
+        copy = {"srcGroup": "G", "destGroup": "H", "topic": "orders"}
+        with commits_fail(gateway):
+            answer = client.ask(RequestCode.CLONE_GROUP_OFFSET, copy)
+            assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert offset_of(client, "orders", 0, "H") == 0
+        ok(client.ask(RequestCode.CLONE_GROUP_OFFSET, copy))
+        gateway.crash()
+        assert offset_of(gateway.connect(), "orders", 0, "H") == 1
 
 
 def test_a_group_made_by_a_pull_is_stored(gateway: MemoryGateway, client: MemoryClient) -> None:

@@ -13,7 +13,7 @@ from gateway.router import RequestError
 from gateway.wire.bodies import GroupSettings, TopicSettings
 from gateway.wire.codes import ResponseCode
 from gateway.wire.messages import MAX_PROPERTIES
-from storage import Store, emptied_queues, remove_topic
+from storage import Store, emptied_queues, remove_topic, resume_topic
 
 PERM_INHERIT, PERM_WRITE, PERM_READ = 1, 2, 4
 """Bits of a topic's perm (PermName)."""
@@ -219,10 +219,12 @@ class Topics:
         return topic
 
     def delete(self, name: str) -> None:
-        """Forget a topic. The change joins the store's batch."""
+        """Forget a topic, and end its pause: what waits fires, and is removed with the rest. The change joins the
+        store's batch."""
         topic = self._topics.get(name)
         if topic is not None:
             self._store.delete_topic(topic.stored_name)
+            resume_topic(self._store, topic.stored_name)
             remove_topic(self._store, topic.stored_name, CLEARED_AT_ONCE)
             del self._topics[name]
             if self._begins.pop(name, None) is not None:

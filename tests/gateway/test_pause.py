@@ -167,3 +167,19 @@ def test_a_long_overdue_message_does_not_count_as_late(
     resume(client)
     assert gateway.service.broker.firing.fired == 1
     assert gateway.service.broker.committer.meter.firing_error.total == 0
+
+
+def test_ends_when_the_topic_is_deleted(gateway: MemoryGateway, client: MemoryClient) -> None:
+    """Neither does what waited stay for ever, nor is a topic paused that is made anew under the name."""
+    schedule(client, "old", 100)
+    pause(client)
+    gateway.advance(1_000)
+    answer = client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
+    assert answer.code == ResponseCode.SUCCESS
+    gateway.advance(11_000)
+    assert paused(client) == []
+    assert gateway.store.pending_count() == 0
+    assert client.look_up(id="old", state="any") == []
+    schedule(client, "new", 100)
+    gateway.advance(100)
+    assert bodies(client.pull("orders", 0, 1)) == ["new"]

@@ -37,7 +37,7 @@ from storage.meta_pages import DATA_FILE
 from storage.paused import waiting_timers
 from storage.records import read_record
 from storage.redo_log import STAMP, has_records
-from storage.upgrades import FORMAT, FORMAT_VERSION
+from storage.upgrades import FORMAT_VERSION, format_of
 
 _COMPACTED = ".compact"
 """Folder within a data folder where its new file is made."""
@@ -193,15 +193,14 @@ def reading(data: Path, *, older: bool = False) -> Iterator[lmdb.Environment]:
         try:
             meta = environment.open_db(b"meta", create=False)
             with environment.begin() as txn:
-                found = txn.get(FORMAT, db=meta)
+                version = format_of(txn, meta)
         except lmdb.Error as error:
             raise DataFolderError(
                 f"{data / DATA_FILE} was not written by Tidegate: {error}"
             ) from error
-        version = int(found or 0)
         if not 0 < version <= FORMAT_VERSION:
             raise DataFolderError(
-                f"{data} has format {(found or b'?').decode()}, this program reads format "
+                f"{data} has format {version or '?'}, this program reads format "
                 f"{FORMAT_VERSION}: use the version of Tidegate that wrote it"
             )
         if version < FORMAT_VERSION and not older:

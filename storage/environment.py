@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import struct
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from errno import EIO, ENOSPC
@@ -33,7 +34,7 @@ from storage.meta_pages import DATA_FILE, file_size
 from storage.read_ahead import ReadAhead, Rows
 from storage.reader import Reader
 from storage.redo_log import MAX_LOG, STAMP, RedoLog, has_records, new_stamp
-from storage.upgrades import FORMAT, FORMAT_VERSION, upgrade
+from storage.upgrades import FORMAT, FORMAT_VERSION, format_of, upgrade
 
 LOCK_FILE = "tidegate.lock"
 
@@ -376,18 +377,23 @@ def _check_version(environment: lmdb.Environment, path: Path) -> None:
     try:
         meta = environment.open_db(b"meta", create=False)
     except (lmdb.NotFoundError, lmdb.IncompatibleError):
-        found = None
+        found = 0
     else:
         with environment.begin() as txn:
-            found = txn.get(FORMAT, db=meta)
-    if found is None:
+            found = format_of(txn, meta)
+    if not found:
         raise DataFolderError(
             f"{path / DATA_FILE} was not written by Tidegate: choose another folder"
         )
-    if int(found) > FORMAT_VERSION:
+    if found > FORMAT_VERSION:
         raise DataFolderError(
-            f"the data folder {path} has format {found.decode()}, "
+            f"the data folder {path} has format {found}, "
             f"this program reads format {FORMAT_VERSION}: use the version of Tidegate that wrote it"
         )
-    if int(found) < FORMAT_VERSION:
-        upgrade(environment, int(found))
+    if found < FORMAT_VERSION:
+        try:
+            upgrade(environment, found)
+        except (ValueError, struct.error) as error:
+            raise DataFolderError(
+                f"{path} is damaged, and too old to be repaired: restore a backup ({error})"
+            ) from error

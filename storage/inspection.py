@@ -7,7 +7,6 @@ same way.
 from __future__ import annotations
 
 import os
-import struct
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -16,7 +15,7 @@ import lmdb
 from storage.check import Progress, View, check
 from storage.copies import copy_open
 from storage.environment import ROOM_FACTOR, Environment
-from storage.errors import DataFolderError, StorageError
+from storage.errors import StorageError
 from storage.evidence import RecordReader
 from storage.inbox import recover
 from storage.inbox_copy import has_copy, is_copy_of
@@ -47,13 +46,7 @@ class Inspection:
     def __init__(self, data: Path, reader: RecordReader, now_ms: int) -> None:
         self._reader = reader
         self._now_ms = now_ms
-        try:
-            self._environment = Environment(data)
-        except (ValueError, struct.error) as error:
-            # Only a folder of an older format is read here, to be brought to this one.
-            raise DataFolderError(
-                f"{data} is damaged, and too old to be repaired: restore a backup ({error})"
-            ) from error
+        self._environment = Environment(data)
         try:
             self._environment.catch_up(past_gap=True)
         except StorageError:

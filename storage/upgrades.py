@@ -7,6 +7,7 @@ from collections.abc import Callable
 import lmdb
 
 from storage.keys import pack_u64
+from storage.reader import Reader
 from storage.redo_log import STAMP, new_stamp
 from storage.sums import sum_up
 
@@ -22,8 +23,17 @@ _ROOM = 1 << 26
 """How much the map grows for a small file, in bytes."""
 
 
+def format_of(txn: Reader, meta: lmdb._Database) -> int:
+    """The format that a file says it has; 0 where it says none that there could be."""
+    found = txn.get(FORMAT, db=meta) or b""
+    return int(found) if found.isdigit() else 0
+
+
 def upgrade(environment: lmdb.Environment, found: int) -> None:
-    """Take the steps from the format `found` to the present one, all or none."""
+    """Take the steps from the format `found` to the present one, all or none.
+
+    :raises ValueError, struct.error: when a row that is read for it has no sense.
+    """
     used = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
     # The rows that come are fewer than those of `held`, which are some tenth of the file at most.
     environment.set_mapsize(max(environment.info()["map_size"], used + used // 4 + _ROOM))

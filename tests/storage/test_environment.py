@@ -18,6 +18,7 @@ from storage import (
     StorageFullError,
     Store,
     abort,
+    back_up,
     find_faults,
     fire_due,
 )
@@ -107,6 +108,14 @@ class TestOpening:
         with lmdb.open(str(tmp_path), max_dbs=2) as foreign:
             foreign.open_db(name)
         refused(tmp_path, "was not written by Tidegate")
+
+    @pytest.mark.parametrize("version", [b"json", b"0", b"\xff"])
+    def test_a_file_with_a_format_that_never_was(self, folder: Folder, version: bytes) -> None:
+        write_format(folder, version)
+        refused(folder.path, "was not written by Tidegate")
+        with pytest.raises(DataFolderError, match=r"has format \?, this program reads"):
+            back_up(folder.path, folder.path.with_name("copy"))
+        restore_format(folder)
 
     @pytest.mark.parametrize("content", [b"not a database", b"\0" * 8192])
     def test_a_file_that_is_no_lmdb_file(self, tmp_path: Path, content: bytes) -> None:

@@ -18,7 +18,7 @@ import pytest
 from storage import Columns, DataFolderError, count_due, find_faults, read_pending
 from storage.inbox import MARK
 from storage.upgrades import FORMAT, FORMAT_VERSION, STEPS
-from tests.storage.folder import Folder
+from tests.storage.folder import Folder, change_table
 from tests.storage.sample import Sample, fire, hold, ids_in, pending_ids, pending_page, terms_of
 
 FORMATS = Path(__file__).with_name("formats")
@@ -114,6 +114,15 @@ def test_an_upgrade_that_is_cut_short_leaves_the_old_folder(
         with pytest.raises(DataFolderError, match="cannot open the data folder"):
             folder.open()
     assert find_faults(folder.open()) == []
+
+
+def test_a_damaged_one_is_refused_with_what_to_do(folder: Folder) -> None:
+    unpack(folder, 2)
+    change_table(folder.path, "timers", lambda txn, table: txn.put(b"no timer", b"", db=table))
+    for _ in range(2):
+        with pytest.raises(DataFolderError, match="too old to be repaired: restore a backup"):
+            folder.open()
+    change_table(folder.path, "timers", lambda txn, table: txn.delete(b"no timer", db=table))
 
 
 def test_a_folder_of_an_older_format_is_not_read_beside_a_gateway(folder: Folder) -> None:

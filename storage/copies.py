@@ -7,6 +7,7 @@ such a reader is at work, pages that are freed cannot be used again, so the file
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from typing import NamedTuple
 
 import lmdb
 
-from storage.disk import free_bytes, sync
+from storage.disk import LOST_AND_FOUND, free_bytes, sync
 from storage.durable import check_file, transaction_ahead
 from storage.environment import (
     MAX_READERS,
@@ -286,22 +287,47 @@ def new_folder(target: Path) -> Iterator[Path]:
     """
     try:
         is_there = target.exists()
-        if is_there and any(target.iterdir()):
-            raise DataFolderError(f"{target} is not empty: choose a folder that does not exist yet")
         parent = target if is_there else target.parent
-        parent.mkdir(parents=True, exist_ok=True)
-        unfinished = parent / f".{target.name}.{os.getpid()}"
-        unfinished.mkdir()
+        unfinished = parent / f".{target.name}.unfinished"
+        known = (LOST_AND_FOUND, unfinished.name)
+        if is_there and any(file.name not in known for file in target.iterdir()):
+            raise DataFolderError(f"{target} is not empty: choose a folder that does not exist yet")
+        unfinished.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataFolderError(f"cannot write to {target}: {error.strerror}") from error
+    with alone_in(unfinished):
+        try:
+            # What an earlier attempt left that was killed.
+            (unfinished / DATA_FILE).unlink(missing_ok=True)
+            yield unfinished
+            made, place = unfinished, target
+            if is_there:
+                made, place = made / DATA_FILE, place / DATA_FILE
+            made.rename(place)
+            try:
+                sync(parent)
+            except OSError:
+                # The next attempt is not to find something there.
+                place.rename(made)
+                raise
+        except OSError as error:
+            raise StorageError(f"{target} could not be written: {error.strerror}") from error
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Keep other copies from a folder in which one is made.
+
+    :raises DataFolderError: when one is being made already.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        yield unfinished
-        if is_there:
-            (unfinished / DATA_FILE).rename(target / DATA_FILE)
-        else:
-            unfinished.rename(target)
-        sync(parent)
-    except OSError as error:
-        raise StorageError(f"{target} could not be written: {error.strerror}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise DataFolderError(f"another copy is being made in {folder}") from error
+        yield
     finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        os.close(descriptor)

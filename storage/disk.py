@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
+
+LOST_AND_FOUND: Final = "lost+found"
+"""The folder with which a new file system begins (ext4): a folder that has nothing else is empty."""
 
 
 def sync(path: Path) -> None:

@@ -13,7 +13,6 @@ page has the hash that is noted.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import sys
@@ -27,8 +26,8 @@ from typing import Final
 
 import lmdb
 
-from storage.copies import data_file, new_folder, reading
-from storage.disk import sync
+from storage.copies import alone_in, data_file, new_folder, reading
+from storage.disk import LOST_AND_FOUND, sync
 from storage.errors import DataFolderError, StorageError
 from storage.meta_pages import DATA_FILE, last_page_of, state_of, transaction_of
 
@@ -246,21 +245,19 @@ def _locked(folder: Path) -> Iterator[None]:
     """Keep other backups from the folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if not is_chain(folder) and any(file.suffix not in _OURS for file in folder.iterdir()):
+        if not is_chain(folder) and not all(map(_may_be_there, folder.iterdir())):
             raise DataFolderError(
                 f"{folder} has other things in it: choose a folder for backups alone"
             )
-        descriptor = os.open(folder, os.O_RDONLY)
     except OSError as error:
         raise DataFolderError(f"cannot write to {folder}: {error.strerror}") from error
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise DataFolderError(f"another backup is being made in {folder}") from error
+    with alone_in(folder):
         yield
-    finally:
-        os.close(descriptor)
+
+
+def _may_be_there(file: Path) -> bool:
+    """Whether a first backup may find a file."""
+    return file.suffix in _OURS or file.name == LOST_AND_FOUND
 
 
 _OURS: Final = (".pages", ".hashes", ".json")

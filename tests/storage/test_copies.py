@@ -20,6 +20,7 @@ from storage import (
     read_pending,
     restore,
 )
+from storage.copies import alone_in
 from tests.storage.folder import Folder
 from tests.storage.sample import (
     Sample,
@@ -160,6 +161,29 @@ def test_an_empty_folder_may_be_the_target(
     assert list(read_pending(place, terms_of)) == []
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_what_a_killed_attempt_left_is_no_hindrance(
+    folder: Folder, tmp_path: Path, *, is_there: bool
+) -> None:
+    """Nor is the folder with which a file system begins that is mounted there."""
+    folder.open()
+    folder.close()
+    place = tmp_path / "place"
+    if is_there:
+        (place / "lost+found").mkdir(parents=True)
+    script = (
+        f"import os, shutil, sys; {RESTORE_SLOWLY.replace('sys.stdin.readline()', 'os._exit(9)')}"
+    )
+    command = [sys.executable, "-c", script, str(folder.path), str(place)]
+    assert subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode == 9
+    left = place / ".place.unfinished" if is_there else tmp_path / ".place.unfinished"
+    with alone_in(left), pytest.raises(DataFolderError, match="another copy is being made"):
+        restore(folder.path, place)
+    restore(folder.path, place)
+    assert not left.exists()
+    assert list(read_pending(place, terms_of)) == []
+
+
 def test_nothing_is_overwritten(folder: Folder, tmp_path: Path) -> None:
     folder.open()
     folder.close()
@@ -187,6 +211,27 @@ def test_a_failed_copy_leaves_nothing(
     with pytest.raises(StorageError, match="No space left"):
         back_up(folder.path, tmp_path / "place" / "backup")
     assert list((tmp_path / "place").iterdir()) == []
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_nor_does_one_whose_name_the_disk_did_not_take(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_there: bool
+) -> None:
+    folder.open()
+    folder.close()
+    target = tmp_path / "place" / "backup"
+    (target if is_there else target.parent).mkdir(parents=True)
+
+    def fail(path: Path) -> None:
+        if path.is_dir():
+            raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("storage.copies.sync", fail)
+        with pytest.raises(StorageError, match="Input/output error"):
+            back_up(folder.path, target)
+    assert [*target.parent.rglob("*")] == ([target] if is_there else [])
+    back_up(folder.path, target)
 
 
 def test_a_reader_of_the_same_number_in_another_container(folder: Folder, tmp_path: Path) -> None:

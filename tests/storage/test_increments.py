@@ -197,6 +197,13 @@ def test_a_backup_that_is_cut_short_does_not_count(
     assert restored(backups, tmp_path / "again") == contents(folder.path)
 
 
+def test_a_new_file_system_is_a_place_for_them(folder: Folder, tmp_path: Path) -> None:
+    folder.open()
+    folder.close()
+    (tmp_path / "backups" / "lost+found").mkdir(parents=True)
+    assert back_up_changes(folder.path, tmp_path / "backups").number == 0
+
+
 def test_what_is_no_folder_for_backups_is_refused(folder: Folder, tmp_path: Path) -> None:
     folder.open()
     folder.close()

@@ -133,7 +133,8 @@ def back_up_changes(data: Path, folder: Path) -> Increment:
             )
             _write_last(folder, made)
         except (OSError, lmdb.Error) as error:
-            for kind in ("pages", "hashes"):
+            # Without what it says to be there it must not count.
+            for kind in ("json", "pages", "hashes"):
                 _path(folder, number, kind).unlink(missing_ok=True)
             raise StorageError(f"{folder} could not be written: {error}") from error
         return made

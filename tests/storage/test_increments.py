@@ -197,6 +197,27 @@ def test_a_backup_that_is_cut_short_does_not_count(
     assert restored(backups, tmp_path / "again") == contents(folder.path)
 
 
+def test_one_whose_name_the_disk_did_not_take_does_not_count(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.open()
+    folder.close()
+    backups = tmp_path / "backups"
+    back_up_changes(folder.path, backups)
+
+    def fail(path: Path) -> None:
+        if (path / "0001.json").exists():
+            raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("storage.increments.sync", fail)
+        with pytest.raises(StorageError, match="Input/output error"):
+            back_up_changes(folder.path, backups)
+    assert restored(backups, tmp_path / "before") == contents(folder.path)
+    assert back_up_changes(folder.path, backups).number == 1
+    assert restored(backups, tmp_path / "again") == contents(folder.path)
+
+
 def test_a_new_file_system_is_a_place_for_them(folder: Folder, tmp_path: Path) -> None:
     folder.open()
     folder.close()

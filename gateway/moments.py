@@ -40,7 +40,14 @@ def parse_moment(text: str, now_ms: int, zone: tzinfo | None = None) -> int:
             moment = moment.replace(tzinfo=zone)
         return (moment.astimezone(UTC) - _EPOCH) // _ONE_MS
     except (ValueError, OverflowError):
-        raise ValueError(f"{text!r} is not a time; {EXPECTED}") from None
+        number = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
+        hint = f"if these are seconds, write {number}000; " if is_in_seconds(number) else ""
+        raise ValueError(f"{text!r} is not a time; {hint}{EXPECTED}") from None
+
+
+def is_in_seconds(epoch_ms: int) -> bool:
+    """Whether what should be epoch ms is a time in seconds: one of 2001 or later, and else of January 1970 to 1973."""
+    return 1_000_000_000 <= epoch_ms < _LEAST_EPOCH_MS
 
 
 def parse_shift(text: str) -> int:

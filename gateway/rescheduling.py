@@ -12,6 +12,7 @@ from typing import NamedTuple
 from gateway.access import May
 from gateway.broker import Broker
 from gateway.delays import check_distance
+from gateway.moments import is_in_seconds
 from gateway.pending import PendingMessages, Place, check_may_send
 from gateway.router import RequestError
 from gateway.wire.codes import ResponseCode
@@ -36,11 +37,16 @@ class NewTime(NamedTuple):
     shift_ms: int | None = None
 
     def check(self) -> None:
-        """:raises RequestError: unless it is exactly one."""
+        """:raises RequestError: unless it is exactly one, and an instant is not one in seconds."""
         if self.count(None) != 2:
             raise RequestError(
                 ResponseCode.INVALID_PARAMETER,
                 "name the new time by one of due (epoch ms), delay (ms from now) and shift (ms)",
+            )
+        if self.due_ms is not None and is_in_seconds(self.due_ms):
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"due = {self.due_ms} is in seconds: epoch ms of it are {self.due_ms}000",
             )
 
     def of(self, due_ms: int, now_ms: int) -> int:

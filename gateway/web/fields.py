@@ -72,11 +72,9 @@ def read_moment(moment: int | str, clock: Clock) -> int:
 
     :raises ApiError: when it is none.
     """
-    if isinstance(moment, int):
-        if abs(moment) > LATEST_EPOCH_MS:
-            raise ApiError(HTTPStatus.BAD_REQUEST, f"{moment} is not a time")
+    if isinstance(moment, int) and -LATEST_EPOCH_MS <= moment <= 0:
         return moment
     try:
-        return parse_moment(moment, clock.now_ms())
+        return parse_moment(str(moment), clock.now_ms())
     except ValueError as error:
         raise ApiError(HTTPStatus.BAD_REQUEST, str(error)) from error

@@ -114,6 +114,7 @@ def test_a_send_that_is_not_stored_is_an_error(gateway: MemoryGateway, http: Htt
         ({"topic": "%RETRY%group", "body": "x"}, 400, "consumer group"),
         ({"topic": "rmq_sys_wheel_timer", "body": "x"}, 403, "forbidden"),
         ({"topic": "orders", "body": "x", "at": "soon"}, 400, "not a time"),
+        ({"topic": "orders", "body": "x", "at": 1_896_078_600}, 400, "write 1896078600000"),
         ({"topic": "orders", "body": "x", "at": "+900d"}, 400, "timer"),
         # The property would count, and it came an hour early.
         (
@@ -238,6 +239,7 @@ def test_a_message_is_given_another_time(gateway: MemoryGateway, http: HttpClien
         {},
         {"at": "+1h", "shift": "1m"},
         {"at": "soon"},
+        {"at": 1_896_078_600},
         {"shift": "x"},
         {"shift": "--10"},
         {"shift": "-+10m"},

@@ -105,13 +105,16 @@ class RecurringMessages:
 
     # -- what is asked for
 
-    def put(self, topic: Topic, order: Order, message: NewMessage) -> RecurringChange:
+    def put(
+        self, topic: Topic, order: Order, message: NewMessage, *, any_queue: bool = False
+    ) -> RecurringChange:
         """Have a message recur, in place of the topic's recurring message of that name, if there is one.
 
         With the same rule as before only the message and the policy are new: its times and its count go on, and a
         paused one stays paused, so that a program may set it whenever it starts.
 
         :param message: the template; its times count for nothing.
+        :param any_queue: whether its sender named no queue: what was there before keeps its own.
         :returns: "set", "replaced", or "updated" where the rule was the same.
         """
         name, rule, misfire = order
@@ -140,6 +143,8 @@ class RecurringMessages:
             with refusing():
                 rule.check(now_ms, self._min_period_ms)
         set_ms = before.set_ms if goes_on and before is not None else now_ms
+        if any_queue and before is not None and before.queue_id < topic.queues:
+            message.queue_id = before.queue_id
         definition = Definition(
             rule,
             misfire.value,

@@ -151,7 +151,12 @@ class Sending:
         if order is not None:
             change = recurring.change(order, topic.name, name_of(values))
         else:
-            change = recurring.put(topic, read_order(values, self._broker.clock.now_ms()), message)
+            change = recurring.put(
+                topic,
+                read_order(values, self._broker.clock.now_ms()),
+                message,
+                any_queue=call.fields.queue_id < 0,
+            )
         ext = {
             "msgId": offset_msg_id(self._broker.host, 0),
             "queueId": str(message.queue_id),

@@ -61,6 +61,13 @@ def test_one_is_replaced(http: HttpClient) -> None:
     assert http.get(PATH)["recurring"]["zone"] == "Europe/Berlin"
 
 
+def test_one_that_is_set_again_keeps_its_queue(http: HttpClient) -> None:
+    put(http, queue=3)
+    for fields in ({"body": "other"}, {"every": "5m"}) * 4:
+        assert put(http, **fields)["recurring"]["queueId"] == 3
+    assert put(http, queue=5)["recurring"]["queueId"] == 5
+
+
 def test_what_a_page_has_of_one_sets_it_again(gateway: MemoryGateway, http: HttpClient) -> None:
     packed = base64.b64encode(zlib.compress(b"report" * 9)).decode()
     put(http, body=packed, encoding="base64", queue=3, flag=7, sysFlag=1)

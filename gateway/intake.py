@@ -142,6 +142,7 @@ class Intake:
         self._rules_of_commits = DelayRules(config.delay_level_ms, NO_LIMIT_MS)
         self._transaction_timeout_ms = config.transaction_timeout_ms
         self._max_body = config.max_message_size
+        self._recall_enabled = config.recall_enabled
 
     def rules_of(self, topic: Topic | None) -> DelayRules:
         """How far ahead a topic's messages may be, and what the delay levels mean; None is a topic that was deleted."""
@@ -190,7 +191,7 @@ class Intake:
 
         :raises RequestError: when it could not.
         """
-        self._prepare(topic, message, self._added, None)
+        self._check_debounce(self._prepare(topic, message, self._added, None))
 
     def accept_planned(self, topic: Topic, message: NewMessage, planned_ms: int) -> Accepted:
         """Take in a message that is due, and was found good when it was left here to recur: no limit counts.
@@ -310,15 +311,24 @@ class Intake:
         return list(found.values())
 
     def _check(self, prepared: _Prepared, most_properties: int) -> None:
-        """Refuse what is too long, and a debounce that would have too much to look through."""
+        """Refuse what is too long, and a debounce that may not be or would have too much to look through."""
         if len(prepared.message.body) > self._max_body or len(prepared.encoded) > most_properties:
             raise too_long(self._max_body)
+        self._check_debounce(prepared)
         topic, key = prepared.topic, prepared.debounced
         if key is not None and not can_replace(self._store, topic.stored_name, key):
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"more than {MAX_LOOKED_AT} messages of topic {topic.name} have come with the key that "
                 f"{names.DEBOUNCE} names and without {names.DEBOUNCE}: choose another key",
+            )
+
+    def _check_debounce(self, prepared: _Prepared) -> None:
+        """Refuse to abort messages in favour of another where none may be taken back."""
+        if prepared.debounced is not None and not self._recall_enabled:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                "debounce failed, operation is forbidden (setting recall_enabled)",
             )
 
     def _store_message(self, prepared: _Prepared, half: int | None = None) -> Accepted:

@@ -326,6 +326,7 @@ class PendingMessages:
 
     def abort_found(self, found: list[Found]) -> int:
         """Abort messages that were found, those of them that are still pending, whoever asks; how many these were."""
+        self.check_enabled()
         sequences = (one.sequence for one in found)
         aborted = abort_sequences(self._store, sequences, self._broker.clock.now_ms())
         for one in found:

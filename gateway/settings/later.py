@@ -54,7 +54,8 @@ class LaterSettings(SettingsGroup):
     recall_enabled: Switch = setting(
         True,
         _LATER,
-        "Whether clients may abort (recall) messages that have not fired.",
+        "Whether messages that have not fired may be aborted (recalled), given another time, or replaced "
+        "(TIDEGATE_DEBOUNCE).",
         upstream="recallMessageEnable",
         live=True,
     )

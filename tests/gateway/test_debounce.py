@@ -51,6 +51,19 @@ def test_only_ascii_blanks_divide_keys(client: MemoryClient) -> None:
     assert "is not one of the keys" in (refused.remark or "")
 
 
+def test_nothing_is_replaced_where_nothing_may_be_taken_back(client: MemoryClient) -> None:
+    ok(debounced(client, "a", 1_000))
+    ok(client.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"recallMessageEnable=false"))
+    recurring = {"TIDEGATE_EVERY": "1h", "TIDEGATE_NAME": "n"}
+    transaction = {"TRAN_MSG": "true", "PGROUP": "producers"}
+    for more in ({}, recurring, transaction):
+        refused = debounced(client, "b", None if more else 1_000, **more)
+        assert refused.code == ResponseCode.NO_PERMISSION
+        assert "recall_enabled" in (refused.remark or "")
+    [message] = client.look_up(key="k", state="any")
+    assert (message["msgId"], message["state"]) == ("a", "pending")
+
+
 class TestLimits:
     """What it takes the place of makes room for it."""
 

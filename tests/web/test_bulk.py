@@ -10,6 +10,7 @@ from gateway.audit import read_lines
 from gateway.setting_values import parse_host_port
 from gateway.web import bulk
 from gateway.web.endpoints import Asker
+from gateway.wire.codes import RequestCode
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail
 from tests.gateway.memory import START_MS, MemoryGateway
@@ -139,6 +140,17 @@ def test_where_recall_is_off_nothing_is_aborted(
     gateway = make_gateway(http=parse_host_port(HTTP_PORT), recall_enabled=False)
     body = {"action": "abort", "selection": {"topic": "orders"}}
     assert HttpClient(gateway).refusal("POST", "/bulk/preview", body)["status"] == 403
+
+
+def test_a_preview_is_of_no_use_once_recall_is_off(held: MemoryGateway, http: HttpClient) -> None:
+    token = preview(http, topic="orders")["token"]
+    client = held.connect()
+    assert client.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"recallMessageEnable=false").code == 0
+    number = http.post("/bulk", {"token": token})["id"]
+    held.settle()
+    job = http.get(f"/bulk/{number}")
+    assert (job["state"], job["done"], pending(http)) == ("failed", 0, 24)
+    assert "recall_enabled" in job["error"]
 
 
 def test_who_did_it_is_noted(held: MemoryGateway, http: HttpClient) -> None:

@@ -27,8 +27,8 @@ async function request(method, path, body) {
     throw new Refused({ status: 0, detail: "The gateway does not answer." });
   }
   if (answer.status === 401) {
-    await logIn(answer.headers.get("WWW-Authenticate") ?? "");
-    return request(method, path, body);
+    if (await logIn(answer.headers.get("WWW-Authenticate") ?? "")) return request(method, path, body);
+    throw new Refused({ status: 401, detail: "You are not logged in: load the page again to do so." });
   }
   const data = await answer.json().catch(() => ({ status: answer.status, title: answer.statusText }));
   if (!answer.ok) throw new Refused(data);
@@ -37,13 +37,15 @@ async function request(method, path, body) {
 
 let asking;
 
-/** Asks for credentials, once however many requests wait for them. */
+/** Asks for credentials, once however many requests wait for them; whether they were given. Who closes the dialog is
+ * not asked again. */
 function logIn(challenge) {
   asking ??= new Promise((resolve) => {
     const byKey = challenge.includes("Basic");
     const name = h("input", { name: "username", autocomplete: "username", required: true });
     const secret = h("input", { type: "password", name: "password", autocomplete: "current-password", required: true });
     const wrong = sessionStorage.getItem(KEY) !== null;
+    let given = false;
     const box = dialog(
       "Who are you?",
       h(
@@ -55,6 +57,7 @@ function logIn(challenge) {
               ? btoa(String.fromCharCode(...new TextEncoder().encode(`${name.value}:${secret.value}`)))
               : secret.value;
             sessionStorage.setItem(KEY, `${byKey ? "Basic" : "Bearer"} ${text}`);
+            given = true;
           },
         },
         wrong && h("p", { class: "bad-text", role: "alert" }, "That was not right."),
@@ -64,8 +67,8 @@ function logIn(challenge) {
       ),
     );
     box.addEventListener("close", () => {
-      asking = undefined;
-      resolve();
+      if (given) asking = undefined;
+      resolve(given);
     });
   });
   return asking;

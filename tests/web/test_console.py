@@ -568,6 +568,14 @@ def test_a_token_is_asked_for(browser: Browser, tmp_path: Path) -> None:
         console = Console(browser, console_of(process))
         console.open()
         console.see("dialog", "As in the file of http_token_file")
+        console.press(Keys.ESCAPE)
+        console.see("#pulse", "You are not logged in")
+        browser.errors()
+        WebDriverWait(browser.page, 20).until(
+            lambda _: any("/rates" in error for error in browser.errors()), "it asks no more"
+        )
+        assert not browser.page.find_elements(By.CSS_SELECTOR, "dialog")
+        browser.page.refresh()
         console.see("dialog input").send_keys("a-wrong-token-for-it", Keys.ENTER)
         console.see("dialog [role=alert]", "not right")
         console.see("dialog input").send_keys(TOKEN, Keys.ENTER)

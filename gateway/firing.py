@@ -174,6 +174,11 @@ class Firing:
         if self._recurrences is not None:
             self._recurrences.reload()
 
+    def look_again(self) -> None:
+        """Have `next_due_ms` tell of nothing that was aborted, moved or paused since."""
+        self._next_timed = self._store.next_due()
+        self.reload()
+
     def _is_due(self, now_ms: int) -> bool:
         """Whether timed messages are to fire now."""
         due_ms = self._next_timed

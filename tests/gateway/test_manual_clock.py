@@ -49,6 +49,19 @@ def test_time_stands_still(gateway: MemoryGateway, client: MemoryClient) -> None
     }
 
 
+def test_what_was_aborted_or_paused_is_not_due(client: MemoryClient) -> None:
+    client.send_message(UNIQ_KEY="A", TIMER_DELAY_SEC="60")
+    client.send_message(UNIQ_KEY="B", TIMER_DELAY_SEC="90")
+    client.ask(RequestCode.ABORT_TIMERS, {"id": "A"})
+    assert move(client)["nextDueMs"] == START_MS + 90_000
+    client.ask(RequestCode.ABORT_TIMERS, {"id": "B"})
+    assert move(client)["nextDueMs"] is None
+    again = {"TIDEGATE_EVERY": "1h", "TIDEGATE_NAME": "n"}
+    client.send_message("orders", "x", again)
+    client.send_message("orders", "x", {"TIDEGATE_RECURRING": "pause", "TIDEGATE_NAME": "n"})
+    assert move(client)["nextDueMs"] is None
+
+
 def test_what_is_due_fires_to_the_millisecond(client: MemoryClient) -> None:
     client.send_message(TIMER_DELAY_SEC="60")
     assert move(client, advance=MINUTE_MS - 1)["fired"] == 0

@@ -28,8 +28,8 @@ RecurringName = Annotated[str, Meta(description="What the recurring message is c
 Cron = Annotated[str | None, Meta(description="A cron expression of five or six fields.")]
 Every = Annotated[str | None, Meta(description="A period instead of that, such as `2m`.")]
 Zone = Annotated[str | None, Meta(description="Time zone, such as `Europe/Berlin`; else UTC.")]
-Start = Annotated[str | None, Meta(description="Nothing before this time.")]
-End = Annotated[str | None, Meta(description="Nothing after this time.")]
+Start = Annotated[int | str | None, Meta(description="Nothing before this time.")]
+End = Annotated[int | str | None, Meta(description="Nothing after this time.")]
 
 
 class RecurringQuery(Fields):
@@ -124,8 +124,8 @@ class RecurringEndpoints:
             cron=query.cron,
             every=query.every,
             zone=query.zone,
-            start=query.start,
-            end=query.end,
+            start=_text(query.start),
+            end=_text(query.end),
         )
 
     async def put_recurring(
@@ -143,8 +143,8 @@ class RecurringEndpoints:
             names.RECUR_CRON: body.cron,
             names.RECUR_EVERY: body.every,
             names.RECUR_ZONE: body.zone,
-            names.RECUR_START: body.start,
-            names.RECUR_END: body.end,
+            names.RECUR_START: _text(body.start),
+            names.RECUR_END: _text(body.end),
             names.RECUR_COUNT: str(body.count) if body.count is not None else None,
             names.RECUR_MISFIRE: body.misfire if isinstance(body.misfire, str) else None,
             names.TAGS: body.tags or None,
@@ -178,3 +178,8 @@ class RecurringEndpoints:
         change = self._recurring.change(order, topic, name)
         await self._turns.stored()
         return change
+
+
+def _text(moment: int | str | None) -> str | None:
+    """A time as the property that has it."""
+    return str(moment) if isinstance(moment, int) else moment

@@ -61,6 +61,13 @@ def test_one_is_replaced(http: HttpClient) -> None:
     assert http.get(PATH)["recurring"]["zone"] == "Europe/Berlin"
 
 
+def test_times_are_epoch_ms_as_well(http: HttpClient) -> None:
+    begin_ms, end_ms = START_MS + MINUTE_MS, START_MS + 5 * MINUTE_MS
+    one = put(http, start=begin_ms, end=str(end_ms))["recurring"]
+    assert (one["startMs"], one["endMs"], one["nextMs"]) == (begin_ms, end_ms, begin_ms)
+    assert http.get("/recurring-times", every="2m", start=begin_ms)["times"][0] == begin_ms
+
+
 def test_one_that_is_set_again_keeps_its_queue(http: HttpClient) -> None:
     put(http, queue=3)
     for fields in ({"body": "other"}, {"every": "5m"}) * 4:

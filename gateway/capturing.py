@@ -133,8 +133,10 @@ def capture(
 
     \b
     Examples:
-      tidegate capture --listen 0.0.0.0:9877 --to 192.0.2.7:9876 --out /data/capture
-      tidegate capture --listen 127.0.0.1:9877 --to 127.0.0.1:9876 --out monday --keep 24
+      tidegate capture --listen 0.0.0.0:9877 --to 192.0.2.7:9876 \\
+          --out /data/capture
+      tidegate capture --listen 127.0.0.1:9877 --to 127.0.0.1:9876 \\
+          --out monday --keep 24
     """
     from gateway.setting_values import HostPort
     from recording.running import run

@@ -150,7 +150,7 @@ def serve(file: Path | None, **flags: object) -> None:
     \b
     Examples:
       tidegate serve
-      tidegate serve --data ./data --listen 127.0.0.1:0    (a free port, printed)
+      tidegate serve --data ./data --listen 127.0.0.1:0    # a free port, printed
       tidegate serve --listen 0.0.0.0:9876 --advertise 192.0.2.7
       tidegate serve --config tidegate.toml --flush async
     """

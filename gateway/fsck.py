@@ -49,7 +49,8 @@ def fsck(data: Path, *, repair: bool, yes: bool, copy_to: Path | None, no_copy: 
     \b
     Examples:
       tidegate fsck --data ./data
-      tidegate backup --data ./data --to /tmp/copy && tidegate fsck --data /tmp/copy
+      tidegate backup --data ./data --to /tmp/copy && \\
+          tidegate fsck --data /tmp/copy
       tidegate fsck --data ./data --repair
       tidegate fsck --data ./data --repair --yes --copy-to /backups/before-repair
     """

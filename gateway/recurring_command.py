@@ -27,7 +27,8 @@ def recurring() -> None:
 
     \b
     Examples:
-      tidegate recurring add --topic reports --name nightly --cron '0 5 * * MON-FRI' --zone Europe/Berlin --body go
+      tidegate recurring add --topic reports --name nightly \\
+          --cron '0 5 * * MON-FRI' --zone Europe/Berlin --body go
       tidegate recurring list
       tidegate recurring pause --topic reports --name nightly
     """
@@ -158,8 +159,10 @@ def add(
 
     \b
     Examples:
-      tidegate recurring add --topic reports --name nightly --cron '0 5 * * *' --zone Europe/Berlin --body go
-      tidegate recurring add --topic beats --name pulse --every 2m --body-file pulse.json --tag pulse --count 10
+      tidegate recurring add --topic reports --name nightly \\
+          --cron '0 5 * * *' --zone Europe/Berlin --body go
+      tidegate recurring add --topic beats --name pulse --every 2m \\
+          --body-file pulse.json --tag pulse --count 10
     """
     from gateway import display
     from gateway.recurring_client import set_recurring

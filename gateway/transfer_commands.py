@@ -112,7 +112,7 @@ _to_server = click.option(
 
 
 @click.command("import")
-@click.argument("source", type=click.File("rb"), default="-", metavar="FILE")
+@click.argument("source", type=click.File("rb"), default="-", metavar="[FILE]")
 @_format
 @_to_server
 @connection_options("--to")

@@ -276,10 +276,14 @@ def replay(
 
     \b
     Examples:
-      tidegate replay tables --to 127.0.0.1:9876 --out gateway --speed 10 --dry-run
-      tidegate replay tables --to 127.0.0.1:9876 --out gateway --speed 10 --delays scale
-      tidegate replay tables --to 127.0.0.1:9876 --out sends --speed 0 --rate 1000 --code 310
-      tidegate replay log-tables --from-log --to 127.0.0.1:9876 --out gateway --watch 60
+      tidegate replay tables --to 127.0.0.1:9876 --out gateway \\
+          --speed 10 --dry-run
+      tidegate replay tables --to 127.0.0.1:9876 --out gateway \\
+          --speed 10 --delays scale
+      tidegate replay tables --to 127.0.0.1:9876 --out sends \\
+          --speed 0 --rate 1000 --code 310
+      tidegate replay log-tables --from-log --to 127.0.0.1:9876 \\
+          --out gateway --watch 60
     """
     from spark_jobs import replay as job
     from spark_jobs.ingest import read_table
@@ -347,7 +351,8 @@ def compare(
     \b
     Examples:
       tidegate compare gateway --recorded tables
-      tidegate compare gateway --baseline broker --noise broker-again --json compare.json
+      tidegate compare gateway --baseline broker --noise broker-again \\
+          --json compare.json
     """
     from spark_jobs.comparing import compare as run
     from spark_jobs.ingest import read_table
@@ -416,7 +421,8 @@ def report(
 
     \b
     Example:
-      tidegate report --compare compare.json --verify recorded.json --verify replayed.json --out report
+      tidegate report --compare compare.json --verify recorded.json \\
+          --verify replayed.json --out report
     """
     from spark_jobs import pages, reporting
     from spark_jobs.comparing import Comparison

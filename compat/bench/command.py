@@ -118,7 +118,8 @@ def bench(
     Examples:
       tidegate bench
       tidegate bench --full --output before.json
-      tidegate bench --only tidegate --scenario life-1000-sync --compare before.json
+      tidegate bench --only tidegate --scenario life-1000-sync \\
+          --compare before.json
       tidegate bench --show before.json --plots docs/plots
     """
     # What reads a pipe has no width, and figures must not be cut.

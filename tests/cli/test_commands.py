@@ -18,6 +18,7 @@ from rich.console import Console
 
 from gateway import cli, display
 from gateway.config import Config, descriptions
+from gateway.manual import pages
 from gateway.setting_values import HostPort
 from gateway.wire.commands import Command, encode_response
 from gateway.wire.pending_bodies import HeldMessage
@@ -66,6 +67,17 @@ class TestHelp:
         assert run.status == 0
         assert "Examples:" in run.out
         assert f"  tidegate {command} " in run.out
+
+    def test_examples_can_be_copied_from_a_narrow_terminal(self) -> None:
+        """Help would break longer lines in two."""
+        examples = [
+            line.replace("\\-", "-").replace("\\e", "\\")
+            for _, page in pages(cli.cli, "tidegate")
+            for line in page.splitlines()
+            if line.startswith("  tidegate ")
+        ]
+        assert len(examples) > 50
+        assert [line for line in examples if len(line) > 77] == []
 
     def test_the_first_page_lists_the_commands(self, tidegate: Tidegate) -> None:
         run = tidegate("--help")

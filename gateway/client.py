@@ -316,5 +316,7 @@ def successful(answer: Command) -> Command:
             and "is for one broker" not in remark  # as the address that several workers share says
         ):
             remark += "; only a Tidegate gateway can be asked this"
+        if remark == "username cannot be null.":  # as a RocketMQ broker says it too
+            remark += " Give a user's --access-key and --secret-key"
         raise RefusalError(f"the server refused (code {answer.code}): {remark}")
     return answer

@@ -163,6 +163,18 @@ class TestLookUp:
         ):
             look_up(client, cursor="x")
 
+    def test_who_is_to_sign_is_told_how(self) -> None:
+        with (
+            FakeGateway(
+                lambda command: encode_response(
+                    command.opaque, 16, remark="username cannot be null."
+                )
+            ) as gateway,
+            RemotingClient(*gateway.address) as client,
+            pytest.raises(RefusalError, match="--access-key and --secret-key"),
+        ):
+            look_up(client)
+
     def test_a_real_broker_does_not_know_the_question(self) -> None:
         with (
             FakeGateway(

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -29,7 +30,7 @@ from recording.format import OPEN_SUFFIX, run_of
 from spark_jobs import messages
 from spark_jobs.errors import JobError
 from spark_jobs.exchanges import ASIDE_DDL, DDL
-from spark_jobs.packet_ranges import read_in_ranges
+from spark_jobs.packet_ranges import in_recordings, read_in_ranges, times_of
 from spark_jobs.seams import Stitched, stitch
 from spark_jobs.sources import (
     Part,
@@ -70,6 +71,7 @@ _NO_LOGS: Final = frozenset(
 )
 """Folders of a broker's store whose files have the names of commit logs, and are none."""
 _FILES_AT_ONCE: Final = 64
+_NUMBER: Final = re.compile(r"\d+")
 
 
 class Source(NamedTuple):
@@ -166,7 +168,8 @@ def ingest(
     folder.mkdir(parents=True, exist_ok=True)
     total: dict[str, int] = {}
     for kind in (CAPTURE, PACKETS, COMMIT_LOG):
-        for some in _in_groups([source for source in fresh if source.kind == kind]):
+        of_kind = [source for source in fresh if source.kind == kind]
+        for some in _in_groups(sorted(of_kind, key=lambda one: (_run_of(one), one.path))):
             for name, number in _ingest_batch(spark, kind, some, folder, ports, levels).items():
                 total[name] = total.get(name, 0) + number
     return Ingested(len(fresh), len(sources) - len(fresh), total)
@@ -185,8 +188,14 @@ def _in_groups(sources: list[Source]) -> Iterator[list[Source]]:
 
 
 def _run_of(source: Source) -> str:
+    """What files have in common that may be of one run of a recorder."""
     path = Path(source.path)
-    return str(path.parent / run_of(path.name)) if source.kind == CAPTURE else source.path
+    if source.kind == CAPTURE:
+        return str(path.parent / run_of(path.name))
+    if source.kind == PACKETS:
+        # tcpdump puts a number behind the name, or a time into it.
+        return str(path.parent / _NUMBER.sub("", path.name))
+    return source.path
 
 
 def _ingest_batch(
@@ -252,13 +261,17 @@ def _read_parts(
     levels: tuple[int, ...],
 ) -> list[Receipt]:
     """Read what has not been read of these files, a task for each part."""
-    large: list[Source] = []
+    shuffled: list[list[Source]] = []
     if kind == CAPTURE:
         parts = _parts_of_captures(spark, sources)
         read = partial(read_part, folder=unfinished, levels=levels)
     else:
-        large = [source for source in sources if len(ranges(source.size)) > 1]
-        parts = [_whole(source) for source in sources if source not in large]
+        parts = []
+        for recording in _recordings(spark, sources):
+            if len(recording) > 1 or len(ranges(recording[0].size)) > 1:
+                shuffled.append(recording)
+            else:
+                parts.append(_whole(recording[0]))
         read = partial(read_packet_file, folder=unfinished, levels=levels, ports=ports)
     for number, part in enumerate(parts):
         part.number = number
@@ -267,10 +280,20 @@ def _read_parts(
     in_tasks(spark, read, rest)
     done = receipts(unfinished)
     found = [done[part.number] for part in parts]
-    for path, _, size, _ in large:
-        found += read_in_ranges(
-            spark, path, size, len(found), unfinished, ports=ports, levels=levels
-        )
+    for recording in shuffled:
+        files = [(source.path, source.size) for source in recording]
+        found += read_in_ranges(spark, files, len(found), unfinished, ports=ports, levels=levels)
+    return found
+
+
+def _recordings(spark: SparkSession, sources: list[Source]) -> list[list[Source]]:
+    """Packet captures, those of one recorder together that began a new file now and then."""
+    found: list[list[Source]] = []
+    for _, files in itertools.groupby(sources, _run_of):
+        by_path = {source.path: source for source in files}
+        paths = list(by_path)
+        times = in_tasks(spark, times_of, paths) if len(paths) > 1 else [None]
+        found += [[by_path[path] for path in some] for some in in_recordings(paths, times)]
     return found
 
 

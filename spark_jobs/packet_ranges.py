@@ -1,24 +1,28 @@
 """A packet capture that is read in ranges of its bytes, so that a large one spreads over executors.
 
 Ranges are read first: each packet that says something, by its connection. Spark brings together
-what belongs to a connection, sorted by its place in the file and on disk where it does not fit in
-memory; then connections are put together, one after the other. What comes of it is what reading
-the file at once gives, but the order of the rows.
+what belongs to a connection, sorted by its place in the recording and on disk where it does not fit
+in memory; then connections are put together, one after the other. What comes of it is what reading
+a file at once gives, but the order of the rows.
+
+The files of a recorder that begins a new one now and then (`tcpdump -C`, `-G`) are one recording.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import accumulate, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
 
-from spark_jobs.exchanges import Pairer
+from spark_jobs.exchanges import Exchange, Pairer
 from spark_jobs.packets import PacketReader, Segment, told_segments
-from spark_jobs.pcap import Layout, Survey, layout_of, read_packets, survey
+from spark_jobs.pcap import Layout, Packet, Survey, layout_of, read_packets, survey
 from spark_jobs.sources import Span, certain, ranges, without_collector, write_taken
 from spark_jobs.tables import PartWriter, Receipt, receipts
 from spark_jobs.tasks import explained, in_tasks
@@ -49,16 +53,86 @@ _DDL: Final = (
 )
 _ROWS: Final = 4096
 _BYTES: Final = 8 * 1024 * 1024
+_OVERLAP_NS: Final = 1_000_000_000
+"""Packets of several processors, and a clock that is adjusted, are out of order by less."""
+_SILENCE_NS: Final = 120_000_000_000
+"""A RocketMQ connection on which nothing is said for so long is closed (serverChannelMaxIdleTimeSeconds)."""
+
+
+class Times(NamedTuple):
+    """When the first and the last packet of a file were recorded."""
+
+    first_ns: int
+    last_ns: int
+
+
+class Recording(NamedTuple):
+    """Files that follow one another, read as if they were one."""
+
+    files: tuple[str, ...]
+    starts: tuple[int, ...]
+    """Where each begins in the whole."""
+
+    @classmethod
+    def of(cls, files: Sequence[tuple[str, int]]) -> Recording:
+        """Of paths and sizes."""
+        starts = accumulate((size for _, size in files), initial=0)
+        return cls(tuple(path for path, _ in files), tuple(starts)[:-1])
+
+    def place(self, position: int) -> tuple[str, int]:
+        """The file of a place in the whole, and the place in it."""
+        number = bisect_right(self.starts, position) - 1
+        return self.files[number], position - self.starts[number]
 
 
 class PacketRange(msgspec.Struct, kw_only=True):
     """A range of a file whose beginning is certain, and how the file is to be read there."""
 
     file: str
+    file_start: int = 0
+    """Where the file begins in its recording."""
     start: int
     end: int
     last_ns: int | None
     layout: Layout
+
+
+def times_of(path: str) -> Times | None:
+    """The times of a packet capture; None when it has no packet.
+
+    :raises JobError: when it is no packet capture.
+    """
+    file = Path(path)
+    first_ns = last_ns = None
+    for one in read_packets(file, layout_of(file)):
+        if isinstance(one, Packet):
+            last_ns = one.time_ns
+            first_ns = last_ns if first_ns is None else first_ns
+    return None if first_ns is None or last_ns is None else Times(first_ns, last_ns)
+
+
+def in_recordings(files: Sequence[str], times: Sequence[Times | None]) -> list[list[str]]:
+    """Which files are one recording, in its order: each begins when the one before has ended.
+
+    Files that were written at the same time, or with a break between them in which connections
+    would have been closed, are recordings of their own.
+    """
+    timed = [(found, file) for file, found in zip(files, times, strict=True) if found is not None]
+    recordings = [[file] for file, found in zip(files, times, strict=True) if found is None]
+    open_until: list[tuple[int, list[str]]] = []
+    for (first_ns, last_ns), file in sorted(timed):
+        open_until = [one for one in open_until if first_ns - one[0] <= _SILENCE_NS]
+        ended = [one for one in open_until if first_ns - one[0] >= -_OVERLAP_NS]
+        if ended:
+            before = min(ended, key=lambda one: abs(first_ns - one[0]))
+            open_until.remove(before)
+            recording = before[1]
+        else:
+            recording = []
+            recordings.append(recording)
+        recording.append(file)
+        open_until.append((last_ns, recording))
+    return recordings
 
 
 def guess(span: Span) -> Survey:
@@ -68,9 +142,12 @@ def guess(span: Span) -> Survey:
 
 
 def packet_ranges(
-    file: Path, spans: Sequence[Span], guesses: Sequence[Survey]
+    file: Path, spans: Sequence[Span], guesses: Sequence[Survey], file_start: int = 0
 ) -> list[PacketRange]:
-    """The ranges of a file, each beginning where the one in front of it ends."""
+    """The ranges of a file, each beginning where the one in front of it ends.
+
+    :param file_start: where the file begins in its recording.
+    """
     layout = layout_of(file)
 
     def again(span: Span, before: Sequence[Survey]) -> Survey:
@@ -85,7 +162,12 @@ def packet_ranges(
     for one in certain(spans, guesses, again):
         found.append(
             PacketRange(
-                file=str(file), start=one.first, end=one.after, last_ns=last_ns, layout=layout
+                file=str(file),
+                file_start=file_start,
+                start=one.first,
+                end=one.after,
+                last_ns=last_ns,
+                layout=layout,
             )
         )
         layout, last_ns = one.follow(layout), one.last_ns
@@ -94,31 +176,32 @@ def packet_ranges(
 
 def read_in_ranges(
     spark: SparkSession,
-    path: str,
-    size: int,
+    files: Sequence[tuple[str, int]],
     first: int,
     folder: Path,
     *,
     ports: frozenset[int],
     levels: tuple[int, ...],
 ) -> list[Receipt]:
-    """Read a large packet capture and write its tables.
+    """Read the packet captures of one recording, paths and sizes, and write their tables.
 
-    :param first: the number of its first part. It has two for each range: what of the range is no
-        packet, and some of the connections.
+    :param first: the number of its first part. It has one for each range of a file, of what is no
+        packet there, and one for each range of the whole, of some of the connections.
     """
-    spans = [(path, start, end) for start, end in ranges(size)]
+    recording = Recording.of(files)
+    spans = [(path, start, end) for path, size in files for start, end in ranges(size)]
     count = len(spans)
-    numbers = range(first, first + 2 * count)
+    count_together = len(ranges(sum(size for _, size in files)))
+    numbers = range(first, first + count + count_together)
     done = receipts(folder)
     if not all(number in done for number in numbers):
-        parts = packet_ranges(Path(path), spans, in_tasks(spark, guess, spans))
+        parts = _parts_of(recording, spans, in_tasks(spark, guess, spans))
         read = partial(
             read_range, parts=parts, first=first, folder=folder, ports=ports, levels=levels
         )
         assemble = partial(
             _assemble_part,
-            path=path,
+            recording=recording,
             first=first + count,
             done=frozenset(done),
             folder=folder,
@@ -127,11 +210,25 @@ def read_in_ranges(
         )
         # Each row of `range` is the number of a range, and a task of its own.
         segments = spark.range(0, count, 1, count).mapInArrow(read, _DDL)
-        together = segments.repartition(count, "key").sortWithinPartitions("key", "position")
+        together = segments.repartition(count_together, "key")
+        together = together.sortWithinPartitions("key", "position")
         with explained():
             together.mapInArrow(assemble, "part int").collect()
         done = receipts(folder)
     return [done[number] for number in numbers]
+
+
+def _parts_of(
+    recording: Recording, spans: Sequence[Span], guesses: Sequence[Survey]
+) -> list[PacketRange]:
+    found: list[PacketRange] = []
+    surveyed = zip(spans, guesses, strict=True)
+    for file_start, (path, some) in zip(
+        recording.starts, groupby(surveyed, lambda one: one[0][0]), strict=True
+    ):
+        of_file, guessed = zip(*some, strict=True)
+        found += packet_ranges(Path(path), of_file, guessed, file_start)
+    return found
 
 
 def read_range(
@@ -159,7 +256,7 @@ def read_range(
                 continue
             packet, segment = told
             sender, receiver = segment.sender, segment.receiver
-            place = (segment.key, packet.position, packet.time_ns)
+            place = (segment.key, part.file_start + packet.position, packet.time_ns)
             rows.append(place + sender + receiver + segment[2:])
             size += len(segment.data)
             if len(rows) >= _ROWS or size >= _BYTES:
@@ -194,15 +291,16 @@ def assemble(
     batches: Iterable[pa.RecordBatch],
     *,
     number: int,
-    path: str,
+    recording: Recording,
     folder: Path,
     ports: frozenset[int],
     levels: tuple[int, ...],
 ) -> Receipt:
-    """Put connections together and write their tables.
+    """Put connections together and write their tables. They count for the recording's first file.
 
     :param batches: of `SEGMENTS`, sorted by connection and place.
     """
+    path = recording.files[0]
     writer = PartWriter(folder, number, levels)
     pairer = Pairer(path, is_in_order=False)
     reader = PacketReader(Path(path).name, pairer, ports)
@@ -217,7 +315,19 @@ def assemble(
                 sender, receiver = (said[0], said[1]), (said[2], said[3])
                 reader.segment(position, time_ns, Segment(sender, receiver, *said[4:]))
                 if pairer.is_full:
-                    write_taken(pairer, writer)
+                    _write_taken(pairer, writer, recording)
         reader.end()
-        write_taken(pairer, writer)
+        _write_taken(pairer, writer, recording)
     return writer.end(path, path, pairer)
+
+
+def _write_taken(pairer: Pairer, writer: PartWriter, recording: Recording) -> None:
+    """Write what a pairer of a whole recording has so far, as rows of its files."""
+    exchanges, asides = pairer.take()
+    by_file: dict[str, list[Exchange]] = {}
+    for exchange in exchanges:
+        file, position = recording.place(exchange[0])
+        by_file.setdefault(file, []).append((position, *exchange[1:]))
+    for file, some in by_file.items():
+        writer.write_pairs(file, some)
+    writer.write_asides([(*recording.place(position), *rest) for _, position, *rest in asides])

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_jobs.capture import FROM_CLIENT, FROM_SERVER, OPENED
 from spark_jobs.errors import JobError
 from spark_jobs.ingest import batches, find_sources, ingest, read_table, totals
 from spark_jobs.messages import DEFAULT_LEVELS
 from spark_jobs.sources import Part, ranges, read_part
 from spark_jobs.tables import Receipt
 from tests.spark.conftest import RECORDED
-from tests.spark.making import log_bytes
+from tests.spark.making import capture_bytes, exchange, log_bytes
 
 
 def test_every_frame_is_in_a_table(spark: SparkSession, tables: Path) -> None:
@@ -167,3 +168,16 @@ def test_a_capture_that_is_being_written_is_left_for_later(tmp_path: Path) -> No
     shutil.copy(RECORDED / "cpp.capture", tmp_path / "20260101T000000Z-abc-00001.capture")
     shutil.copy(RECORDED / "cpp.capture", tmp_path / "20260101T000000Z-abc-00002.open")
     assert [Path(source.path).suffix for source in find_sources([tmp_path])] == [".capture"]
+
+
+def test_files_of_a_run_may_be_named_in_any_order(spark: SparkSession, tmp_path: Path) -> None:
+    asked, answered = exchange(1)
+    opening = (1, 1, OPENED, b"broker")
+    first, second = tmp_path / "run-00001.capture", tmp_path / "run-00002.capture"
+    first.write_bytes(capture_bytes([opening, (2, 1, FROM_CLIENT, asked)]))
+    second.write_bytes(capture_bytes([opening, (3, 1, FROM_SERVER, answered)]))
+    other = tmp_path / "other.capture"
+    other.write_bytes(capture_bytes([opening]))
+    named = [second, other, first]
+    counts = ingest(spark, named, tmp_path / "tables", levels=DEFAULT_LEVELS).counts
+    assert (counts["paired"], counts["unanswered"], counts["unasked"]) == (1, 0, 0)

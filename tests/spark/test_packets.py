@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +21,16 @@ from gateway.wire.commands import encode_command, encode_response
 from spark_jobs.errors import Damage, JobError
 from spark_jobs.ingest import ingest, read_table
 from spark_jobs.messages import DEFAULT_LEVELS
-from spark_jobs.packet_ranges import SEGMENTS, assemble, guess, packet_ranges, read_range
+from spark_jobs.packet_ranges import (
+    SEGMENTS,
+    Recording,
+    Times,
+    assemble,
+    guess,
+    in_recordings,
+    packet_ranges,
+    read_range,
+)
 from spark_jobs.pcap import Packet, layout_of, read_packets
 from spark_jobs.sources import Part, ranges, read_packet_file
 from spark_jobs.tables import receipts
@@ -89,7 +99,12 @@ def in_ranges(file: Path, cuts: list[int], parts: int = 2) -> Tables:
         ]
         number = len(found) + part
         assemble(
-            batches, number=number, path=str(file), folder=folder, ports=frozenset(), levels=LEVELS
+            batches,
+            number=number,
+            recording=Recording.of([(str(file), size)]),
+            folder=folder,
+            ports=frozenset(),
+            levels=LEVELS,
         )
     return tables_of(folder, *receipts(folder).values())
 
@@ -356,3 +371,64 @@ def test_a_large_file_spreads_over_tasks(
         for name in ("once", "split")
     )
     assert found == expected
+
+
+def files_of(folder: Path, names: Sequence[str], packets: list[tuple[int, bytes]]) -> None:
+    """Packets in files that follow one another."""
+    folder.mkdir()
+    each = -(-len(packets) // len(names))
+    for number, name in enumerate(names):
+        (folder / name).write_bytes(pcap_bytes(packets[number * each : (number + 1) * each]))
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["rotated.pcap", *(f"rotated.pcap{number}" for number in range(1, 12))],
+        [f"at-{hour:02}:59:59.pcap" for hour in range(12)],
+        [f"ring{(number + 7) % 12:02}" for number in range(12)],
+    ],
+    ids=["size", "time", "ring"],
+)
+def test_files_of_a_rotated_recording_are_read_as_one(
+    spark: SparkSession, tmp_path: Path, names: list[str]
+) -> None:
+    traffic = Traffic(
+        7, connections=6, exchanges=20, losses=2, repeats=2, swaps=0, opened=True, resets=True
+    )
+    packets = busy(traffic)
+    files_of(tmp_path / "one", [min(names)], packets)
+    files_of(tmp_path / "rotated", names, packets)
+    one = ingest(spark, [tmp_path / "one"], tmp_path / "out-one", levels=DEFAULT_LEVELS)
+    rotated = ingest(spark, [tmp_path / "rotated"], tmp_path / "out", levels=DEFAULT_LEVELS)
+    assert (rotated.files, rotated.counts) == (len(names), one.counts)
+    expected, found = (
+        sorted(
+            (row["asked_ns"] or row["answered_ns"], row["connection"].split("#", 1)[1])
+            for row in read_table(spark, folder, "pair").collect()
+        )
+        for folder in (tmp_path / "out-one", tmp_path / "out")
+    )
+    assert found == expected
+    files: dict[str, list[int]] = {}
+    for row in read_table(spark, tmp_path / "out", "pair").collect():
+        name = Path(row["file"]).name
+        assert 24 <= row["position"] < Path(row["file"]).stat().st_size
+        files.setdefault(name, []).append(row["asked_ns"] or row["answered_ns"])
+    order = [files[name] for name in names if name in files]
+    assert len(order) > len(names) // 2
+    assert all(max(before) <= min(after) for before, after in pairwise(order))
+
+
+def test_what_overlaps_or_comes_after_a_break_is_a_recording_of_its_own() -> None:
+    second = 10**9
+
+    def of(*times: tuple[float, float] | None) -> list[list[str]]:
+        found = [one and Times(int(one[0] * second), int(one[1] * second)) for one in times]
+        return in_recordings([f"{number}" for number in range(len(times))], found)
+
+    assert of((10, 20), (0, 10), (20, 30)) == [["1", "0", "2"]]
+    assert of((0, 10), (1, 9)) == [["0"], ["1"]]
+    assert of((0, 10), (1, 9), (10.1, 20), (9.1, 19)) == [["0", "2"], ["1", "3"]]
+    assert of((0, 10), (131, 140)) == [["0"], ["1"]], "no connection outlives that silence"
+    assert of(None, (0, 10), (9.9, 20)) == [["0"], ["1", "2"]]

@@ -34,6 +34,8 @@ _STORED_CODES: Final = (0, 10, 11, 12)
 
 _BAD: Final = ("lost", "doubled", "early", "fired though recalled", "fired though replaced")
 _NS_PER_MS: Final = 1_000_000
+_STEPS_NS: Final = 60_000_000_000
+"""Steps of a change of many within a minute are looked at as one."""
 
 
 class Errors(msgspec.Struct, kw_only=True):
@@ -81,6 +83,8 @@ class Verdict(msgspec.Struct, kw_only=True):
     replaced: int = 0
     """A later message with one of their keys took their place before they were due."""
     fired_though_replaced: int = 0
+    changed_in_bulk: int = 0
+    """A change of many while they waited may have been about them: what it did to each is not told."""
     groups: list[Errors]
     samples: list[dict[str, Any]]
     """Some of the messages that were lost, doubled, early or fired in vain."""
@@ -116,6 +120,7 @@ def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
         f.count("*").alias("sends"),
         f.max("queue_id").alias("queue_id"),
         f.max("keys").alias("keys"),
+        f.max("tags").alias("tags"),
         f.max(f.struct("file", "position")).alias("place"),
     )
     seen = messages.where(f.col("event").isin("delivered", "stored"))
@@ -150,13 +155,19 @@ def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
         f.max("time_ns"),
         f.max(f.when(f.col("event").isin("stored", "parked"), f.col("store_ms"))),
         f.count(f.when(f.col("event") == "rescheduled", 1)),
-        f.count(f.when(f.col("event") == "replaced", 1)),
+        f.count(f.when(f.col("event").isin("replaced", "committed"), 1)),
+        f.count(f.when(f.col("event") == "changed", 1)),
     ).collect()[0]
     asked = _moved(asked, messages) if whole[2] else asked.withColumn("is_moved", f.lit(False))
     asked = (
-        _replaced(asked, messages)
+        _replaced(asked, messages, grace_ms)
         if whole[3]
         else asked.withColumn("replaced_ms", f.lit(None).cast("long"))
+    )
+    asked = (
+        _changed_in_bulk(asked, messages)
+        if whole[4]
+        else asked.withColumn("is_in_bulk", f.lit(False))
     )
     end_ms = f.lit((whole[0] or 0) // _NS_PER_MS)
     logged_ms = f.lit(whole[1]).cast("long")  # a commit log has everything up to its end
@@ -179,6 +190,7 @@ def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
         .when(f.col("replaced_ms").isNotNull() & ~is_fired, "replaced")
         .when(f.col("recalled_ns").isNotNull() & is_fired, "fired though recalled")
         .when(f.col("recalled_ns").isNotNull(), "recalled")
+        .when(f.col("is_in_bulk"), "changed in bulk")
         .when(is_fired & (f.coalesce("store_ms", "fired_ms") < f.col("due_ms")), "early")
         .when(is_fired & (f.col("places") > f.col("sends")), "doubled")
         .when(is_fired, "fired")
@@ -213,31 +225,81 @@ def _moved(asked: DataFrame, messages: DataFrame) -> DataFrame:
     )
 
 
-def _replaced(asked: DataFrame, messages: DataFrame) -> DataFrame:
-    """Each message with the time from which on another one had its place, epoch ms, or null."""
+def _replaced(asked: DataFrame, messages: DataFrame, grace_ms: int) -> DataFrame:
+    """Each message with the time from which on another one had its place, epoch ms, or null.
+
+    :param grace_ms: within it a commit that was not answered is done, and what is due has fired.
+    """
     from pyspark.sql import functions as f
 
-    by = messages.where("event = 'replaced'").select(
-        "topic",
-        f.col("keys").alias("key"),
-        f.col("message_id").alias("by"),
-        f.col("time_ns").alias("by_ns"),
-        f.col("store_ms").alias("by_ms"),
+    columns = ("topic", "keys", "message_id", "time_ns", "store_ms")
+    done_ms = f.coalesce("store_ms", f.floor(f.col("time_ns") / _NS_PER_MS) + grace_ms)
+    commits = (
+        messages.where("event = 'committed'")
+        .groupBy("message_id")
+        .agg(f.min("time_ns").alias("time_ns"), f.min(done_ms).alias("store_ms"))
+    )
+    halves = messages.where("event = 'prepared'").select("topic", "keys", "message_id")
+    by = (
+        messages.where("event = 'replaced'")
+        .select(*columns)
+        .unionByName(halves.join(commits, "message_id").select(*columns))
+        .select(
+            "topic",
+            f.col("keys").alias("key"),
+            f.col("message_id").alias("by"),
+            f.col("time_ns").alias("by_ns"),
+            f.col("store_ms").alias("by_ms"),
+        )
     )
     sent_ns = f.col("sent_ns") if "sent_ns" in asked.columns else f.col("time_ns")
     replaced = (
         asked.select(
             "topic",
             "message_id",
+            "due_ms",
             sent_ns.alias("at_ns"),
             f.explode(f.split("keys", " ")).alias("key"),
         )
         .join(by, ["topic", "key"])
         .where("at_ns <= by_ns and message_id <> by")
+        # Much later it had fired, or was lost already.
+        .where(f.col("by_ns") / _NS_PER_MS <= f.col("due_ms") + grace_ms)
         .groupBy("topic", "message_id")
         .agg(f.min("by_ms").alias("replaced_ms"))
     )
     return asked.join(replaced, ["topic", "message_id"], "left")
+
+
+def _changed_in_bulk(asked: DataFrame, messages: DataFrame) -> DataFrame:
+    """Each message with whether it waited while many were changed, and is as those were to be."""
+    from pyspark.sql import functions as f
+
+    # A change has many steps of the same kind.
+    wanted = ("topic", "tags", "keys", "asked_value", "due_ms")
+    changes = (
+        messages.where("event = 'changed'")
+        .groupBy(*wanted, f.floor(f.col("time_ns") / _STEPS_NS))
+        .agg(f.min("time_ns").alias("first_ns"), f.max("time_ns").alias("last_ns"))
+        .select(*(f.col(name).alias(f"changed_{name}") for name in wanted), "first_ns", "last_ns")
+    )
+    is_meant = (
+        (f.col("topic") == f.col("changed_topic"))
+        & (f.col("time_ns") <= f.col("last_ns"))
+        & (f.col("due_ms") >= f.floor(f.col("first_ns") / _NS_PER_MS))
+        & (f.col("due_ms") >= f.col("changed_asked_value"))
+        & (f.col("changed_due_ms").isNull() | (f.col("due_ms") < f.col("changed_due_ms")))
+        & (f.col("changed_tags").isNull() | (f.col("tags") == f.col("changed_tags")))
+        & (
+            f.col("changed_keys").isNull()
+            | f.array_contains(f.split("keys", " "), f.col("changed_keys"))
+        )
+    )
+    meant = asked.join(changes, is_meant, "left_semi").select("topic", "message_id").distinct()
+    marked = meant.withColumn("is_meant", f.lit(True))
+    return asked.join(marked, ["topic", "message_id"], "left").withColumn(
+        "is_in_bulk", f.col("is_meant").isNotNull()
+    )
 
 
 def verify(messages: DataFrame, *, grace_ms: int = 5_000, samples: int = 20) -> Verdict:
@@ -273,6 +335,7 @@ def verify(messages: DataFrame, *, grace_ms: int = 5_000, samples: int = 20) -> 
         rescheduled=sum(row["count"] for row in rows if row["is_moved"]),
         replaced=by_outcome["replaced"],
         fired_though_replaced=by_outcome["fired though replaced"],
+        changed_in_bulk=by_outcome["changed in bulk"],
         groups=groups,
         samples=shown,
     )

@@ -13,6 +13,7 @@ from gateway.wire import properties as names
 from gateway.wire.bodies import BodyError, parse_heartbeat
 from gateway.wire.codes import RequestCode, ResponseCode, SysFlag
 from gateway.wire.messages import Message, MessageError, decode_messages, split_batch
+from gateway.wire.pending_bodies import BulkAnswer
 from gateway.wire.properties import find
 from gateway.wire.recall import RecallHandle, RecallHandleError
 
@@ -69,6 +70,13 @@ RESCHEDULED: Final = "rescheduled"
 REPLACED: Final = "replaced"
 """A message (`message_id`) that was sent at `time_ns`, and accepted by `store_ms`, took the place of those with its
 key (`keys`) that had not fired; Tidegate's own."""
+PREPARED: Final = "prepared"
+"""A half of a transaction was sent; when it is committed, it takes the place of those with its key (`keys`)."""
+COMMITTED: Final = "committed"
+"""The transaction of a half (`message_id`) was committed; `store_ms` is when that was answered, if it was."""
+CHANGED: Final = "changed"
+"""Messages of `topic` were taken back or given another time, in a step of a change of many (31007): which of those
+with the tag `tags`, the key `keys`, due from `asked_value` on, and before `due_ms`, is not told. Null is any."""
 UNREADABLE: Final = "unreadable"
 """A body that should have messages and has something else; `reason` tells what."""
 
@@ -83,6 +91,7 @@ CODES: Final = tuple(
         | PULLS
         | {RequestCode.POP_MESSAGE, RequestCode.RECALL_MESSAGE, RequestCode.HEART_BEAT}
         | {RequestCode.ABORT_TIMERS, RequestCode.RESCHEDULE_TIMERS}
+        | {RequestCode.BULK_CHANGE_TIMERS, RequestCode.END_TRANSACTION}
     )
 )
 """Requests that `messages_of_pair` reads something from."""
@@ -186,10 +195,14 @@ def messages_of_pair(pair: Mapping[str, Any], levels: tuple[int, ...]) -> Iterat
             yield from _delivered(pair, ext, place, levels)
         elif code == RequestCode.HEART_BEAT:
             yield from _subscribed(pair, place)
+        elif code == RequestCode.END_TRANSACTION:
+            yield from _committed(pair, ext, place)
         elif pair["answer_code"] != ResponseCode.SUCCESS:
             return
         elif code in (RequestCode.ABORT_TIMERS, RequestCode.RESCHEDULE_TIMERS):
             yield from _changed(pair, place)
+        elif code == RequestCode.BULK_CHANGE_TIMERS:
+            yield from _changed_in_bulk(pair, ext, place)
         else:
             handle = RecallHandle.parse(ext.get("recallHandle", ""))
             yield place | {
@@ -260,8 +273,11 @@ def _sent(
         key = find(own, names.DEBOUNCE) if names.DEBOUNCE in own else None
         # The answer to a batch does not tell how many were replaced.
         is_replacing = len(parts) > 1 or answer.get("replaced", "0") != "0"
-        if key is not None and is_replacing and pair["answer_code"] == ResponseCode.SUCCESS:
-            yield common | accepted | {"event": REPLACED, "message_id": message_id, "keys": key}
+        if key is not None and pair["answer_code"] == ResponseCode.SUCCESS:
+            if is_half:
+                yield common | {"event": PREPARED, "message_id": message_id, "keys": key}
+            elif is_replacing:
+                yield common | accepted | {"event": REPLACED, "message_id": message_id, "keys": key}
 
 
 def _order(
@@ -313,6 +329,39 @@ def _changed(pair: Mapping[str, Any], place: dict[str, Any]) -> Iterator[dict[st
                 "message_id": one.msg_id,
                 "due_ms": one.due_ms,
             }
+
+
+def _changed_in_bulk(
+    pair: Mapping[str, Any], ext: Mapping[str, str], place: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    answer = msgspec.json.decode(pair["answer_body"] or b"", type=BulkAnswer)
+    if ext["action"] != "count" and answer.messages:
+        yield place | {
+            "event": CHANGED,
+            "time_ns": pair["answered_ns"],
+            "topic": ext["topic"],
+            "tags": ext.get("tag") or None,
+            "keys": ext.get("key") or None,
+            "asked_value": _bounded(ext.get("begin", "0"), 64),
+            "due_ms": _bounded(ext["end"], 64) if "end" in ext else None,
+        }
+
+
+def _committed(
+    pair: Mapping[str, Any], ext: Mapping[str, str], place: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """Java decides one-way: then it is taken as done."""
+    is_commit = _bounded(ext.get("commitOrRollback", "0"), 32) == SysFlag.TRANSACTION_COMMIT
+    if is_commit and pair["answer_code"] in (None, ResponseCode.SUCCESS):
+        answered_ns = pair["answered_ns"]
+        yield place | {
+            "event": COMMITTED,
+            "time_ns": pair["asked_ns"],
+            "store_ms": None if answered_ns is None else answered_ns // 1_000_000,
+            "group": ext.get("producerGroup"),
+            "topic": ext.get("topic"),
+            "message_id": ext.get("transactionId") or ext.get("msgId"),
+        }
 
 
 def _delivered(

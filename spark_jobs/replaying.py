@@ -64,6 +64,8 @@ _KEPT_CODES: Final = SENDS | {
     RequestCode.RECALL_MESSAGE,
     RequestCode.ABORT_TIMERS,
     RequestCode.RESCHEDULE_TIMERS,
+    RequestCode.BULK_CHANGE_TIMERS,
+    RequestCode.END_TRANSACTION,
 }
 _KEPT_BODIES: Final = frozenset({RequestCode.SEND_BATCH_MESSAGE})
 """What of a send's body is told about its messages' times stands in the properties, but for these."""

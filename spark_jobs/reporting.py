@@ -99,7 +99,7 @@ def _firing(found: Verdict) -> Section:
         f"{found.doubled:,} doubled, {found.early:,} early, {found.recalled:,} recalled, "
         f"{found.fired_though_recalled:,} fired though recalled, {found.replaced:,} replaced, "
         f"{found.fired_though_replaced:,} fired though replaced ({found.rescheduled:,} judged by a new "
-        f"time); {found.not_due:,} were not due, "
+        f"time); {found.changed_in_bulk:,} were changed in bulk, {found.not_due:,} were not due, "
         f"{found.not_watched:,} had nobody to see them, {found.without_id:,} had no id"
     )
     columns = (

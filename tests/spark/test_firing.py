@@ -97,7 +97,34 @@ def replaced(key: str, at_ms: int) -> dict[str, Any]:
     }
 
 
+def changed(
+    at_ms: int, begin_ms: int = 0, end_ms: int | None = None, **more: Any
+) -> dict[str, Any]:
+    return {
+        "event": "changed",
+        "topic": "orders",
+        "time_ns": (START + at_ms) * MS,
+        "asked_value": START + begin_ms,
+        "due_ms": None if end_ms is None else START + end_ms,
+        **more,
+    }
+
+
+def half(key: str) -> dict[str, Any]:
+    return {**sent("by", 0), "event": "prepared", "keys": key, "due_ms": None}
+
+
+def committed(at_ms: int, done_ms: int | None = None) -> dict[str, Any]:
+    return {
+        "event": "committed",
+        "message_id": "by",
+        "time_ns": (START + at_ms) * MS,
+        "store_ms": None if done_ms is None else START + done_ms,
+    }
+
+
 FIRED_IN_VAIN = "fired though replaced"
+IN_BULK = "changed in bulk"
 
 
 def table(spark: SparkSession, *rows: dict[str, Any]) -> Any:
@@ -148,6 +175,26 @@ CASES: list[tuple[list[dict[str, Any]], str]] = [
         [sent("a", 1000, keys="k1"), moved("a", 3000, 600), replaced("k1", 500), drained(9000)],
         "replaced",
     ),
+    ([sent("a", 1000, keys="k1"), half("k1"), committed(500), drained(9000)], "replaced"),
+    ([sent("a", 1000, keys="k1"), half("k1"), drained(9000)], "lost"),
+    ([sent("a", 1000, keys="k1"), replaced("k1", 6500), drained(9000)], "lost"),
+    ([sent("a", 1000, keys="k1"), half("k1"), committed(6500), drained(9000)], "lost"),
+    ([sent("a", 1000, keys="k1"), half("k1"), committed(999, 1002), got("a", 1001, 7)], "fired"),
+    (
+        [sent("a", 1000, keys="k1"), half("k1"), committed(500, 501), got("a", 1001, 7)],
+        FIRED_IN_VAIN,
+    ),
+    ([sent("a", 1000), changed(500), drained(9000)], IN_BULK),
+    ([sent("a", 1000), changed(500), changed(510), got("a", 700, 7)], IN_BULK),
+    ([sent("a", 1000), changed(500, 1001), drained(9000)], "lost"),
+    ([sent("a", 1000), changed(500, 0, 1000), drained(9000)], "lost"),
+    ([sent("a", 1000), changed(1500), drained(9000)], "lost"),
+    ([sent("a", 1000, time_ns=(START + 600) * MS), changed(500), drained(9000)], "lost"),
+    ([sent("a", 1000, tags="x"), changed(500, tags="x"), drained(9000)], IN_BULK),
+    ([sent("a", 1000), changed(500, tags="x"), drained(9000)], "lost"),
+    ([sent("a", 1000, keys="k1 k2"), changed(500, keys="k2"), drained(9000)], IN_BULK),
+    ([sent("a", 1000, keys="k1"), changed(500, keys="k2"), drained(9000)], "lost"),
+    ([sent("a", 1000), moved("a", 5000, 600), changed(500), got("a", 5001, 7)], "fired"),
 ]
 
 
@@ -255,6 +302,49 @@ def test_what_a_gateway_changes_is_understood(spark: SparkSession, memory: Memor
     unmoved = [event for event in events if event["event"] != messages.RESCHEDULED]
     late = {group.name: group for group in verify(table(spark, *unmoved)).groups}
     assert (late["all"].stored_max or 0) > 1_000
+
+
+def test_changes_of_many_are_set_aside(spark: SparkSession, memory: MemoryGateway) -> None:
+    client = RecordedClient(memory)
+
+    def send(name: str, **properties: str) -> None:
+        client.send_message(
+            "orders", name, {"UNIQ_KEY": name, "TIMER_DELAY_MS": "1000", **properties}
+        )
+
+    def change(action: str, **asked: str) -> None:
+        client.ask(RequestCode.BULK_CHANGE_TIMERS, {"topic": "orders", "action": action, **asked})
+
+    for name, tag in (("aborted", "off"), ("moved", "later"), ("fired", "stays")):
+        send(name, TAGS=tag)
+    change("count")
+    change("abort", tag="off", begin=str(memory.now_ms), end=str(memory.now_ms + 5_000))
+    change("reschedule", tag="later", shift="-500")
+    change("abort", tag="nobody")
+    memory.advance(20_000)
+    assert len(client.pull()) == 2
+    client.pull(offset=100)
+    events = [event for pair in client.pairs for event in messages.messages_of_pair(pair, ())]
+    verdict = verify(table(spark, *events), grace_ms=1_000)
+    assert verdict.is_good
+    assert (verdict.messages, verdict.fired, verdict.changed_in_bulk) == (3, 1, 2)
+
+
+def test_what_a_commit_replaces_is_not_lost(spark: SparkSession, memory: MemoryGateway) -> None:
+    client = RecordedClient(memory)
+    waiting = {"UNIQ_KEY": "first", "KEYS": "cart", "TIMER_DELAY_MS": "5000"}
+    client.send_message("orders", "first", waiting)
+    by = begin(client, KEYS="cart", TIDEGATE_DEBOUNCE="cart", UNIQ_KEY="by")
+    kept = begin(client, KEYS="cart", TIDEGATE_DEBOUNCE="cart", UNIQ_KEY="kept")
+    end(client, kept, SysFlag.TRANSACTION_ROLLBACK)
+    memory.advance(1_000)
+    end(client, by, SysFlag.TRANSACTION_COMMIT)
+    memory.advance(20_000)
+    assert len(client.pull()) == 1
+    client.pull(offset=100)
+    events = [event for pair in client.pairs for event in messages.messages_of_pair(pair, ())]
+    verdict = verify(table(spark, *events), grace_ms=1_000)
+    assert (verdict.messages, verdict.replaced, verdict.lost) == (1, 1, 0)
 
 
 def test_halves_of_transactions_are_not_waited_for(

@@ -47,7 +47,14 @@ DESTRUCTIVE: Final = frozenset(
         RequestCode.DELETE_EXPIRED_COMMITLOG,
         RequestCode.SWITCH_TIMER_ENGINE,
         RequestCode.SET_MESSAGE_REQUEST_MODE,
+        RequestCode.AUTH_UPDATE_USER,
+        RequestCode.AUTH_DELETE_USER,
+        RequestCode.AUTH_UPDATE_ACL,
+        RequestCode.AUTH_DELETE_ACL,
         RequestCode.ABORT_TIMERS,
+        RequestCode.BULK_CHANGE_TIMERS,
+        RequestCode.PAUSE_TOPIC,
+        RequestCode.RESUME_TOPIC,
         RequestCode.CHANGE_RECURRING,
     }
 )

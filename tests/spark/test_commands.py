@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from gateway.wire.codes import RequestCode
 from spark_jobs.command import main
 from spark_jobs.comparing import compare
 from spark_jobs.ingest import read_table
@@ -150,3 +152,12 @@ def test_a_replay_against_a_gateway(spark: SparkSession, tables: Path, tmp_path:
     assert same.is_same
     assert same.compared == plan.requests
     assert {"ext.msgId", "ext.transactionId"} <= {one.field for one in same.differences}
+
+
+def test_what_takes_something_from_others_is_not_sent() -> None:
+    taking = re.compile(
+        r"DELETE|CLEAN|WIPE|RESET|ABORT|BULK|PAUSE_|RESUME|UPDATE_(USER|ACL|\w+_CONFIG)"
+    )
+    found = {code for code in RequestCode if taking.search(code.name)}
+    from_servers = {RequestCode.RESET_CONSUMER_CLIENT_OFFSET}
+    assert found - from_servers <= DESTRUCTIVE

@@ -314,9 +314,11 @@ class Intake:
         """Refuse what is too long, and a debounce that may not be or would have too much to look through."""
         if len(prepared.message.body) > self._max_body or len(prepared.encoded) > most_properties:
             raise too_long(self._max_body)
-        self._check_debounce(prepared)
         topic, key = prepared.topic, prepared.debounced
-        if key is not None and not can_replace(self._store, topic.stored_name, key):
+        if key is None:
+            return
+        self._check_debounce(prepared)
+        if not can_replace(self._store, topic.stored_name, key):
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"more than {MAX_LOOKED_AT} messages of topic {topic.name} have come with the key that "

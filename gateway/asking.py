@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -129,6 +129,16 @@ def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> int
         return parse_moment(value, now_ms())
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
+
+
+def refuse_empty(flags: Mapping[str, object]) -> None:
+    """Refuse names that are empty, as a script's variable leaves them that is not set: they would narrow nothing.
+
+    :raises click.UsageError: when one is.
+    """
+    for name in ("id", "handle", "key", "topic", "tag"):
+        if flags.get(name) == "":
+            raise click.UsageError(f"--{name} is empty: name one, or leave it out")
 
 
 def now_ms() -> int:

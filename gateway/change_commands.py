@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import rich_click as click
 
-from gateway.asking import moment, now_ms, server_options
+from gateway.asking import moment, now_ms, refuse_empty, server_options
 
 if TYPE_CHECKING:
     from gateway.client import RemotingClient
@@ -64,10 +64,7 @@ class _Selection:
         self._yes: bool = flags.pop("yes")
         self._verb = verb
         given = self.flags
-        for name in ("key", "tag"):
-            # As a script's variable leaves it that is not set: it would mean every message of the topic.
-            if given[name] == "":
-                raise click.UsageError(f"--{name} is empty: name one, or leave it out")
+        refuse_empty(given)
         narrows = [given[name] is not None for name in ("tag", "begin", "end")]
         if given["key"] is not None and given["topic"] is None:
             raise click.UsageError("--key needs --topic: a key means something only in its topic")

@@ -19,7 +19,7 @@ from click.exceptions import NoArgsIsHelpError
 from rich_click import RichCommand, RichOption
 
 from gateway import change_commands, folder_commands, transfer_commands
-from gateway.asking import moment, now_ms, server_options
+from gateway.asking import moment, now_ms, refuse_empty, server_options
 from gateway.audit_command import audit
 from gateway.capturing import capture
 from gateway.clock_command import clock
@@ -271,6 +271,7 @@ def pending(
     from gateway import display
     from gateway.client import look_up
 
+    refuse_empty(asked)
     shown = display.MessageLines() if as_json else display.MessageTable(now_ms())
     with connection:
         while True:

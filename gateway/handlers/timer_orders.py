@@ -10,6 +10,7 @@ from gateway.abort import abort_remark, best_outcome
 from gateway.broker import Broker
 from gateway.delays import REQUESTS, TIMER_PROPERTIES, delay_of
 from gateway.intake import NewMessage
+from gateway.moments import is_in_seconds
 from gateway.pending import PendingMessages, Place
 from gateway.rescheduling import NewTime, Rescheduling
 from gateway.router import Call, RequestError
@@ -85,6 +86,8 @@ class TimerOrders:
         now_ms = self._broker.clock.now_ms()
         rules = self._broker.intake.rules_of(topic)
         delay = delay_of(order.properties, order.values, now_ms, rules)
+        if delay is None:
+            _refuse_seconds(order.values)
         to = NewTime(due_ms=delay.due_ms if delay is not None else now_ms)
         results = self._rescheduling.move(Place(target, topic.name), to)
         best = min(results, key=_rank)
@@ -109,6 +112,21 @@ class TimerOrders:
     def _not_done(self, call: Call, remark: str) -> None:
         frame = call.encode(code=ResponseCode.MESSAGE_ILLEGAL, remark=remark)
         self._broker.committer.answer(call, frame)
+
+
+def _refuse_seconds(values: Mapping[str, str]) -> None:
+    """Refuse an instant in seconds, which would fire at once what is to fire later. A send of one is delivered at once,
+    as by RocketMQ, but this order is Tidegate's own.
+
+    :raises RequestError: when it is one.
+    """
+    for name in (names.TIMER_DELIVER_MS, names.START_DELIVER_TIME):
+        text = values.get(name, "")
+        if text.isdecimal() and len(text) < 20 and is_in_seconds(int(text)):
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"{name} = {text} is in seconds: epoch ms of it are {text}000",
+            )
 
 
 def _rank(result: RescheduleResult) -> int:

@@ -278,6 +278,16 @@ class TestByProperty:
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL
         assert "no such message" in (answer.remark or "")
 
+    def test_seconds_are_no_time_to_fire_at(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        schedule(client, "A", 500)
+        for name in ("TIMER_DELIVER_MS", "__STARTDELIVERTIME"):
+            answer = self.order(client, "A", **{name: "1896078600"})
+            assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+            assert "epoch ms of it are 1896078600000" in (answer.remark or "")
+        assert client.look_up(id="A")[0]["state"] == "pending"
+
     def test_without_a_time(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         schedule(client, "A", 500)
         answer = self.order(client, "A")

@@ -138,6 +138,11 @@ class RecurringEndpoints:
                 HTTPStatus.BAD_REQUEST,
                 "a recurring message needs a cron expression or a period: cron or every",
             )
+        if names.RECUR_CHANGE in body.properties:
+            raise ApiError(
+                HTTPStatus.BAD_REQUEST,
+                f"the property {names.RECUR_CHANGE} would pause, resume or delete it in place of setting it",
+            )
         rule = {
             names.RECUR_NAME: query.name,
             names.RECUR_CRON: body.cron,

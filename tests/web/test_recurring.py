@@ -115,6 +115,13 @@ def test_what_cannot_recur(
     assert gateway.service.broker.stats.put == 0  # nor is the template delivered instead
 
 
+def test_setting_one_never_deletes_it(http: HttpClient) -> None:
+    put(http)
+    body = {"every": "2m", "body": "x", "properties": {"TIDEGATE_RECURRING": "delete"}}
+    assert http.refusal("PUT", PATH, body)["status"] == 400
+    assert http.get(PATH)["recurring"]["state"] == "active"
+
+
 def test_unknown_ones(http: HttpClient) -> None:
     assert http.refusal("GET", "/recurring/reports/none")["status"] == 404
     assert http.refusal("POST", "/recurring/reports/none/pause", {})["status"] == 404

@@ -19,6 +19,7 @@ from gateway.wire.clock_bodies import ClockState
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command, CommandError, decode_command, encode_command
 from gateway.wire.frames import FrameBuffer, FrameError
+from gateway.wire.opening import show_address
 from gateway.wire.pending_bodies import (
     AbortAnswer,
     AbortOutcome,
@@ -182,8 +183,7 @@ class RemotingClient:
 
     @property
     def _name(self) -> str:
-        host, port = self._address
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return show_address(*self._address)
 
 
 def tls_context(authority: Path | None) -> ssl.SSLContext:

@@ -16,6 +16,8 @@ from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import BeforeValidator, Field, PlainValidator, TypeAdapter
 
+from gateway.wire.opening import show_address
+
 
 class HostPort(NamedTuple):
     """A TCP address: an IP address as text and a port, where 0 is a port still to be chosen."""
@@ -24,7 +26,7 @@ class HostPort(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return show_address(*self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from gateway.tap import Tap
 from gateway.tls import TlsLayers
 from gateway.unwritten import Unwritten
 from gateway.wire.commands import Command, CommandError, decode_command
-from gateway.wire.frames import Frame, FrameBuffer, FrameError
+from gateway.wire.frames import HEADER_LIMIT, Frame, FrameBuffer, FrameError
 from gateway.wire.messages import pack_host
 from gateway.wire.opening import Opening, OpeningError, show_address, unmapped
 
@@ -59,7 +59,7 @@ class RemotingConnection(Protocol):
         self._layer: Any = None  # Twisted does not say the types of its methods
         self._frames = FrameBuffer()
         self._received: deque[Frame] = deque()
-        self._malformed = False
+        self._malformed = ""  # what is wrong with what it sent
         self._unwritten: list[bytes] = []
         self._unwritten_bytes = 0
         self._has_backlog = False  # whether the transport may have something that is not written
@@ -74,7 +74,7 @@ class RemotingConnection(Protocol):
         self.address = show_address(host, peer.port)
         self.host = pack_host(UNKNOWN_HOST if ":" in host else host, peer.port)
         self.transport.setTcpNoDelay(True)
-        self._frames = FrameBuffer(self.factory.max_frame_size)
+        self._frames = FrameBuffer(self.factory.max_frame_size, HEADER_LIMIT)
         self.open = True
         self.last_heard = self.factory.reactor.seconds()
         self.transport.registerProducer(self, True)
@@ -129,7 +129,7 @@ class RemotingConnection(Protocol):
             self._received += self._frames.feed(data)
         except FrameError as error:
             self._received += error.frames
-            self._malformed = True
+            self._malformed = str(error)
         self._note_unfinished(self._frames.pending)
         self._work()
 
@@ -145,12 +145,16 @@ class RemotingConnection(Protocol):
                     if tap is not None:
                         tap.received(self, frame)
                     on_command(decode_command(frame), self)
-        except CommandError:
-            self._malformed = True
+        except CommandError as error:
+            self._malformed = str(error)
             received.clear()
         if self._malformed and not received:
             # As upstream: what cannot be parsed is not answered. What was answered before it still leaves.
-            self.log.info("closed {peer}: it sent a malformed frame", peer=self.address)
+            self.log.info(
+                "closed {peer}: it sent a malformed frame: {reason}",
+                peer=self.address,
+                reason=self._malformed[:200],
+            )
             self.close()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
@@ -229,7 +233,7 @@ class RemotingConnection(Protocol):
     def abort(self) -> None:
         """Close at once, and let go of what it holds."""
         self._aborted = True
-        self._frames = FrameBuffer(self.factory.max_frame_size)
+        self._frames = FrameBuffer(self.factory.max_frame_size, HEADER_LIMIT)
         self._received.clear()
         self._unwritten.clear()
         self.transport.abortConnection()

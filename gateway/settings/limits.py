@@ -59,7 +59,8 @@ class LimitSettings(SettingsGroup):
     max_frame_size: Size = setting(
         16 * 1024**2,
         _LIMITS,
-        "Largest request as a whole; a connection that announces a larger one is closed.",
+        "Largest request as a whole; a connection that announces a larger one is closed. Of it the header "
+        "may have 1 MiB, whatever is set here.",
         unit="bytes",
         least=1024 + FRAME_ALLOWANCE,
         most=2 * 1024**3 - 1,

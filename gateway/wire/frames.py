@@ -22,6 +22,11 @@ ROCKETMQ: Final = 1
 FRAME_LIMIT: Final = 16_777_216
 """Most bytes of a frame, the length's own four included (com.rocketmq.remoting.frameMaxLength)."""
 
+HEADER_LIMIT: Final = 1 << 20
+"""Most bytes of a request's header, which is read in one piece while everybody waits: up to 90 ms for so many, 3 s for
+a frame full. The largest that a client has a use for, a subscription of 65,536 characters as JSON escapes, has less
+than half of it. Answers may have more: that to a batch has the ids of all its messages."""
+
 _LENGTH_SIZE: Final = 4
 _HEADER_LENGTH_MASK: Final = 0xFFFFFF
 _length = struct.Struct(">i").unpack_from
@@ -44,12 +49,14 @@ class FrameBuffer:
     """Keeps what has arrived of a frame until the rest comes.
 
     :param limit: most bytes of a whole frame; a longer one is refused when its length arrives.
+    :param header_limit: most bytes of a header; a frame with a longer one is refused when it has arrived.
     """
 
-    __slots__ = ("_error", "_limit", "_partial", "_wanted")
+    __slots__ = ("_error", "_header_limit", "_limit", "_partial", "_wanted")
 
-    def __init__(self, limit: int = FRAME_LIMIT) -> None:
+    def __init__(self, limit: int = FRAME_LIMIT, header_limit: int = FRAME_LIMIT) -> None:
         self._limit = limit
+        self._header_limit = header_limit
         self._error: str | None = None
         # The start of a frame, and how many bytes of it are needed to go on: its length, later all
         # of it. A bytearray takes many small pieces without an object for each.
@@ -64,7 +71,7 @@ class FrameBuffer:
     def feed(self, data: bytes) -> list[Frame]:
         """Take the next bytes, in pieces of any size; returns the frames that they complete.
 
-        :raises FrameError: when a length or a serialize type cannot be; and for ever after.
+        :raises FrameError: when a length or a serialize type cannot be, or a header is too long; and for ever after.
         """
         if self._error is not None:
             raise FrameError(self._error)
@@ -84,9 +91,10 @@ class FrameBuffer:
                     self._wanted = following - position
                     self._partial += memoryview(data)[position:]
                     return frames
-                body = position + 8 + (word & _HEADER_LENGTH_MASK)
-                if word >> 24 > ROCKETMQ or body > following:
-                    raise _bad_word(word, length)
+                header = word & _HEADER_LENGTH_MASK
+                body = position + 8 + header
+                if word >> 24 > ROCKETMQ or header > self._header_limit or body > following:
+                    raise _bad_word(word, length, self._header_limit)
                 frames.append((word >> 24, data[position + 8 : body], data[body:following]))
                 position = following
             if position < end:
@@ -117,9 +125,10 @@ class FrameBuffer:
                 raise _bad_length(length, self._limit)
             self._wanted = length + _LENGTH_SIZE
         length, word = _length_and_word(partial)
-        body = 8 + (word & _HEADER_LENGTH_MASK)
-        if word >> 24 > ROCKETMQ or body > len(partial):
-            raise _bad_word(word, length)
+        header = word & _HEADER_LENGTH_MASK
+        body = 8 + header
+        if word >> 24 > ROCKETMQ or header > self._header_limit or body > len(partial):
+            raise _bad_word(word, length, self._header_limit)
         with memoryview(partial) as whole:
             frames.append((word >> 24, bytes(whole[8:body]), bytes(whole[body:])))
         self._partial = bytearray()
@@ -140,8 +149,8 @@ def _bad_length(length: int, limit: int) -> FrameError:
     return FrameError(f"a frame of length {length}; lengths are from 4 to {limit - _LENGTH_SIZE}")
 
 
-def _bad_word(word: int, length: int) -> FrameError:
+def _bad_word(word: int, length: int, limit: int) -> FrameError:
     return FrameError(
         f"serialize type {word >> 24} with a header of {word & _HEADER_LENGTH_MASK} bytes "
-        f"in a frame of length {length}"
+        f"in a frame of length {length}; headers have up to {limit}"
     )

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from twisted.logger import capturedLogs, formatEvent
 
 from gateway.audit import AuditLog
 from gateway.clock import Clock
@@ -66,6 +67,9 @@ MALFORMED = {
     "fields are a text": frame(b'{"code":105,"extFields":"topic"}'),
     "nested deeply": frame(b'{"code":105,"extFields":' + b'{"a":' * 50_000 + b"1" + b"}" * 50_001),
     "arrays nested deeply": frame(b"[" * 100_000),
+    "header larger than 1 MiB": frame(
+        b'{"code":105,"extFields":{"a":"' + b"a" * (1 << 20) + b'"}}'
+    ),
     "binary: nothing": frame(b"", kind=1),
     "binary: cut off": frame(b"\0\x69\0\2\0\0\0\0\0\0\0\0\0\0\0\0\0\0", kind=1),
     "binary: remark too long": frame(
@@ -87,6 +91,22 @@ class TestMalformed:
     ) -> None:
         client.raw(MALFORMED[name])
         expect_closed(gateway, client)
+
+    @pytest.mark.parametrize(
+        ("data", "reason"),
+        [
+            (lengths(3, 0, b"abc"), "a frame of length 3; lengths are from 4 to 16777212"),
+            (frame(b"[]"), "a header that is no JSON object"),
+        ],
+    )
+    def test_the_log_says_why(
+        self, gateway: MemoryGateway, client: MemoryClient, data: bytes, reason: str
+    ) -> None:
+        with capturedLogs() as events:
+            client.raw(data)
+            client.take()
+        told = [formatEvent(event) for event in events]
+        assert any(line.endswith(f": it sent a malformed frame: {reason}") for line in told)
 
     def test_what_came_before_it_is_answered(
         self, gateway: MemoryGateway, client: MemoryClient

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.wire.frames import FRAME_LIMIT, Frame, FrameBuffer, FrameError, join_frame
+from gateway.wire.frames import (
+    FRAME_LIMIT,
+    Frame,
+    FrameBuffer,
+    FrameError,
+    join_frame,
+)
 from tests.wire.strategies import FRAMES
 
 CUTS = st.lists(st.integers(0, 2000), max_size=8)
@@ -90,6 +96,18 @@ def test_limit_counts_the_whole_frame() -> None:
 def test_too_long_a_frame_is_refused_before_it_arrives() -> None:
     with pytest.raises(FrameError):
         FrameBuffer(limit=1000).feed(struct.pack(">i", 1000))
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_too_long_a_header_is_refused(kind: int) -> None:
+    good = join_frame(kind, b"h" * 100, b"body")
+    assert FrameBuffer(header_limit=100).feed(good) == [(kind, b"h" * 100, b"body")]
+    data = join_frame(0, b"{}") + join_frame(kind, b"h" * 101, b"body")
+    for cuts in ([], [50], [120]):
+        frames, reason = feed_all(FrameBuffer(header_limit=100), pieces_of(data, cuts))
+        assert frames == [(0, b"{}", b"")]
+        assert reason is not None
+        assert "a header of 101 bytes" in reason
 
 
 def test_after_an_error_nothing_is_read() -> None:

@@ -56,6 +56,10 @@ UNUSUAL = RECURRING_REQUESTS | {
 UNUSUAL_FLAGS = SysFlag.INNER_BATCH | SysFlag.TRANSACTION_PREPARED
 """Bits of sysFlag of which the same is true."""
 
+MAX_BATCH_ITEMS = 30_000
+"""Messages in one batch, which is taken in in one piece while everybody waits, some 15 us for each. As many fill the
+4 MiB that a batch may have when each has 140 bytes, its id among them."""
+
 RETRY_LEVEL_BASE = 3
 """The first retry waits for delay level 3, and each further one a level more (AbstractSendMessageProcessor)."""
 
@@ -334,7 +338,7 @@ class Sending:
     @staticmethod
     def _items(body: bytes) -> list[BatchItem]:
         try:
-            return split_batch(body)
+            return split_batch(body, MAX_BATCH_ITEMS)
         except MessageError as error:
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL, f"the batch cannot be read: {error}"

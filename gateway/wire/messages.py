@@ -290,7 +290,7 @@ class BatchItem(NamedTuple):
     properties: str
 
 
-def split_batch(body: bytes) -> list[BatchItem]:
+def split_batch(body: bytes, most: int | None = None) -> list[BatchItem]:
     """The messages in the body of a batch, in their order.
 
         | item size 4 | magic 4 | CRC 4 | flag 4 |
@@ -298,11 +298,14 @@ def split_batch(body: bytes) -> list[BatchItem]:
 
     The size counts itself; senders leave magic and CRC at 0.
 
-    :raises MessageError: when the lengths do not fit.
+    :param most: how many there may be.
+    :raises MessageError: when the lengths do not fit, or there are too many.
     """
-    items = []
+    items: list[BatchItem] = []
     position = 0
     while position < len(body):
+        if len(items) == most:
+            raise MessageError(f"it has more than {most} messages")
         try:
             size, _, _, flag, body_size = _unpack_item(body, position)
         except struct.error as error:

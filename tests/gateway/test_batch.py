@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.handlers import sending
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.messages import offset_msg_id
 from gateway.wire.properties import find
@@ -136,6 +137,17 @@ def test_too_large_as_a_whole(client: MemoryClient) -> None:
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
     assert answer.remark is not None
     assert "4194304B" in answer.remark
+
+
+def test_too_many_messages(client: MemoryClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "MAX_BATCH_ITEMS", 3)
+    assert client.send_batch([("a", {})] * 3).code == ResponseCode.SUCCESS
+    answer = client.send_batch([("b", {})] * 4)
+    assert (answer.code, answer.remark) == (
+        ResponseCode.MESSAGE_ILLEGAL,
+        "the batch cannot be read: it has more than 3 messages",
+    )
+    assert bodies(client.pull()) == ["a"] * 3
 
 
 def test_a_large_batch_survives_a_crash(gateway: MemoryGateway, client: MemoryClient) -> None:

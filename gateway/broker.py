@@ -84,6 +84,15 @@ class Broker:
             self.topics.kept_since(now_ms),
         )
 
+    def forget_deleted(self) -> None:
+        """Let go of what is in memory of topics that were deleted. No batch may be open."""
+
+        def is_known(name: str) -> bool:
+            return self.topics.get(name) is not None
+
+        self.store.forget_topics(lambda topic: is_known(topic.decode()), self.parked.awaits)
+        self.quotas.forget_topics(is_known)
+
     def message_queue(self, topic: str, number: int) -> MessageQueue:
         """A queue of this gateway's, as tools name it."""
         return MessageQueue(topic, self.config.broker_name, number)

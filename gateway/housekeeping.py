@@ -78,6 +78,9 @@ class Housekeeping:
         self._loops: list[LoopingCall] = []
         self._stopped = False
         self._told_damaged = 0
+        self._tidied = (
+            0  # how often topics had changed when those that were deleted were last forgotten
+        )
         self._revives_more = False
         self._syncing = DeferredLock()
 
@@ -174,6 +177,9 @@ class Housekeeping:
         broker = self._broker
         if self._stopped:
             return
+        if self._tidied != broker.topics.changes and not broker.store.has_changes:
+            self._tidied = broker.topics.changes
+            broker.forget_deleted()
         try:
             removed = broker.remove_expired(RETENTION_STEP)
         except StorageError:

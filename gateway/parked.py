@@ -109,6 +109,10 @@ class ParkingLot:
     def __len__(self) -> int:
         return self._count
 
+    def awaits(self, queue: Queue) -> bool:
+        """Whether anybody waits for a queue."""
+        return queue in self._queues
+
     def has_room(self, count: int = 1) -> bool:
         """Whether so many more may wait."""
         return self._count + count <= self._limit

@@ -33,6 +33,12 @@ class Quotas:
         """Go by these settings where a topic has no limit of its own."""
         self._default = without_own(config)
 
+    def forget_topics(self, is_known: Callable[[str], bool]) -> None:
+        """Drop what was counted of topics that are not known any more."""
+        self._tokens = {name: kept for name, kept in self._tokens.items() if is_known(name)}
+        for place in [place for place in self.refusals if not is_known(place[0])]:
+            del self.refusals[place]
+
     def admit(
         self,
         topic: Topic,

@@ -119,6 +119,8 @@ class Store:
         self._queues: dict[tuple[bytes, int], Queue] = {}
         self.timed: Counter[bytes] = Counter()
         """Messages taken in for later since the store was opened, by topic."""
+        self.timed_total = 0
+        """Likewise of all topics, those that were deleted among them."""
         self.fired: Counter[bytes] = Counter()
         """Those of them, and of those from before, that have fired."""
         self.write_seconds = 0.0
@@ -399,6 +401,7 @@ class Store:
                 raise
             raise failure from error
         self.timed.update(self._timed)
+        self.timed_total += self._timed.total()
         self.fired.update(self._fired)
         self.held.commit()
         self.inbox.commit(self._changes)
@@ -617,6 +620,20 @@ class Store:
     def open_queues(self) -> Iterable[Queue]:
         """The queues that this process has seen so far."""
         return self._queues.values()
+
+    def forget_topics(
+        self, is_known: Callable[[bytes], bool], is_awaited: Callable[[Queue], bool]
+    ) -> None:
+        """Let go of what is in memory of topics that are not known any more, but for queues that are awaited: who waits
+        for one has hold of it. No batch may be open."""
+        self._queues = {
+            place: queue
+            for place, queue in self._queues.items()
+            if is_known(queue.topic) or is_awaited(queue)
+        }
+        for counted in (self.timed, self.fired):
+            for topic in [topic for topic in counted if not is_known(topic)]:
+                del counted[topic]
 
     def oldest_record(self) -> bytes | None:
         """The message that was accepted first among those still held; None where it cannot be read."""

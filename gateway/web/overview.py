@@ -118,7 +118,7 @@ class Overview:
             accepted=self._speed("put", stats.put),
             fired=self._speed("fired", broker.firing.fired),
             handed_out=self._speed("got", stats.got),
-            timed_total=broker.store.timed.total(),
+            timed_total=broker.store.timed_total,
             firing_error=_spread(meter.firing_error),
             commit=_spread(meter.commit_seconds),
             held=broker.store.pending_count(),

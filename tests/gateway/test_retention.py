@@ -6,10 +6,12 @@ import pytest
 
 from gateway import housekeeping
 from gateway.wire.codes import RequestCode, ResponseCode
-from gateway.wire.messages import parse_offset_msg_id
+from gateway.wire.messages import decode_messages, parse_offset_msg_id
 from storage import usage_of
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies
+from tests.gateway.tools import create_topic, ok
+from tests.ops.test_metrics import Scrape
 
 HOUR_MS = 3_600_000
 
@@ -205,6 +207,37 @@ class TestDeletedTopics:
         answer = client.ask_pull()
         assert answer.code == ResponseCode.PULL_OFFSET_MOVED
         assert bodies(client.pull(offset=int(answer.ext()["nextBeginOffset"]))) == ["new"]
+
+    def test_nothing_of_them_stays_in_memory(self, gateway: MemoryGateway) -> None:
+        client = gateway.connect()
+        ok(create_topic(client, "orders", attributes="+max.held.messages=1,+max.send.rate=100"))
+        client.send_message("orders", TIMER_DELAY_MS="100")
+        assert client.send_message("orders", TIMER_DELAY_MS="100").code != ResponseCode.SUCCESS
+        gateway.advance(100)
+        scrape = Scrape(gateway)
+        of_topics = ("rocketmq_timer_enqueue_total", "rocketmq_timer_dequeue_total")
+        assert all(scrape.by(name, "topic") == {"orders": 1} for name in of_topics)
+        self.delete(client, "orders")
+        gateway.advance(20_000)
+        scrape = Scrape(gateway)
+        assert all(scrape.by(name, "topic") == {} for name in of_topics)
+        assert scrape.by("tidegate_quota_refusals_total", "topic") == {}
+        assert list(gateway.store.open_queues()) == []
+        assert gateway.store.timed_total == 1
+        client.send_message("orders", "new")
+        assert bodies(client.pull(offset=1)) == ["new"]
+
+    def test_who_waits_gets_the_first_of_one_made_again(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        client.send_message("orders", "old")
+        opaque = client.park("orders", 0, 1)
+        self.delete(client, "orders")
+        gateway.advance(12_000)
+        gateway.connect().send_message("orders", "new")
+        answer = client.answer(opaque)
+        assert answer is not None
+        assert bodies(decode_messages(answer.body)) == ["new"]
 
 
 def test_a_clock_set_far_forward_and_corrected(

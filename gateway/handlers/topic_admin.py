@@ -78,7 +78,8 @@ class TopicAdmin:
         self._answer_on_disk(call)
 
     def _settle(self, settings: TopicSettings) -> None:
-        """Refuse what no topic can be; give settings whose attributes are changes those that come of them."""
+        """Refuse what no topic can be; give settings whose attributes are changes those that come of them; see that
+        nothing is left of a deleted topic of the name."""
         self._refuse_system_topic(settings.topic_name)
         check_topic_name(settings.topic_name)
         check_queues(settings.topic_name, max(settings.read_queue_nums, settings.write_queue_nums))
@@ -94,6 +95,8 @@ class TopicAdmin:
             settings.attributes,
             attributes.OF_TOPICS,
         )
+        if current is None:
+            self._topics.clear(settings.topic_name)
 
     def topic_config(self, call: Call) -> None:
         """A topic's settings (351)."""
@@ -207,8 +210,6 @@ class TopicAdmin:
         settings.read_queue_nums = max(0, settings.read_queue_nums)
         settings.write_queue_nums = max(0, settings.write_queue_nums)
         current = self._topics.get(settings.topic_name)
-        if current is None:
-            self._topics.clear(settings.topic_name)
         if current is None or current.settings != settings:
             self._topics.put(settings)
 

@@ -157,6 +157,21 @@ class TestCreate:
         assert answer.code == ResponseCode.INVALID_PARAMETER
         assert client.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": "A"}).code == 17
 
+    def test_many_of_which_one_cannot_be_made_yet(
+        self, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("gateway.topics.CLEARED_AT_ONCE", 1)
+        for _ in range(3):
+            client.send_message("gone")
+        ok(client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "gone"}))
+        topics = [
+            {"topicName": name, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+            for name in ("A", "gone")
+        ]
+        answer = client.ask(18, None, json.dumps({"topicConfigList": topics}).encode())
+        assert answer.code == ResponseCode.SYSTEM_BUSY
+        assert client.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": "A"}).code == 17
+
     @pytest.mark.parametrize(
         "body", [b"", b"{}", b'{"topicConfigList":7}', b'{"topicConfigList":[3]}']
     )

@@ -145,11 +145,14 @@ def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
     reached = f.when(f.col("event") == "drained", f.floor(f.col("time_ns") / _NS_PER_MS)).otherwise(
         f.col("store_ms")
     )
+    # Brokers have queues of the same numbers; of a message it is not told whose it is in.
     watched = (
         messages.where(is_watching)
         .join(filtered, ["group", "topic"], "left_anti")
-        .groupBy("topic", "queue_id")
+        .groupBy("topic", "queue_id", "server")
         .agg(f.max(reached).alias("watched_ms"))
+        .groupBy("topic", "queue_id")
+        .agg(f.min("watched_ms").alias("watched_ms"))
     )
     whole = messages.agg(
         f.max("time_ns"),

@@ -23,6 +23,7 @@ MESSAGES: Final = pa.schema(
         ("file", pa.string()),
         ("position", pa.int64()),
         ("connection", pa.string()),
+        ("server", pa.string()),
         ("time_ns", pa.int64()),
         ("group", pa.string()),
         ("topic", pa.string()),
@@ -45,7 +46,8 @@ MESSAGES: Final = pa.schema(
 )
 
 DDL: Final = (
-    "event string, file string, position bigint, connection string, time_ns bigint, `group` string,"
+    "event string, file string, position bigint, connection string, server string, time_ns bigint,"
+    " `group` string,"
     " topic string, queue_id int, queue_offset bigint, message_id string, tags string, keys string,"
     " asked string, asked_value bigint, due_ms bigint, born_ms bigint, store_ms bigint,"
     " reconsume_times int, answer_code int, body_size int, body_crc bigint, reason string"
@@ -188,6 +190,7 @@ def messages_of_pair(pair: Mapping[str, Any], levels: tuple[int, ...]) -> Iterat
     code = pair["code"]
     ext = dict(pair["ext"] or ())
     place = {name: pair[name] for name in ("file", "position", "connection", "answer_code")}
+    place["server"] = pair.get("server")  # that of a replay is one and the same
     try:
         if code in SENDS:
             yield from _sent(pair, ext, place, levels)

@@ -167,6 +167,7 @@ def _messages(file: str, exchanges: Sequence[Exchange], levels: tuple[int, ...])
                 "file": file,
                 "position": position,
                 "connection": connection.name,
+                "server": connection.server,
                 "asked_ns": asked,
                 "answered_ns": answered,
                 "code": request.code,

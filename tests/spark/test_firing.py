@@ -146,6 +146,14 @@ CASES: list[tuple[list[dict[str, Any]], str]] = [
     ([sent("a", 1000), drained(5999)], "not watched"),
     ([sent("a", 1000), {**drained(9000), "queue_id": 1}], "not watched"),
     (
+        [sent("a", 1000), {**drained(900), "server": "b"}, {**drained(9000), "server": "a"}],
+        "not watched",
+    ),
+    (
+        [sent("a", 1000), {**drained(6000), "server": "b"}, {**drained(9000), "server": "a"}],
+        "lost",
+    ),
+    (
         [
             sent("a", 1000),
             drained(9000),

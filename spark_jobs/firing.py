@@ -110,6 +110,9 @@ def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
         & (f.col("answer_code").isNull() | f.col("answer_code").isin(*_STORED_CODES))
         & ~f.col("topic").startswith("%RETRY%")
     )
+    is_logged = f.col("event").isin("stored", "parked")
+    folder = f.coalesce(f.regexp_replace("file", "/[^/]*$", ""), f.lit(""))
+    log = f.when(is_logged, folder)
     # A client that got no answer sends the message again with its id: that is one message still.
     alone = f.when(f.col("message_id").isNull(), f.monotonically_increasing_id())
     asked = sent.groupBy("topic", "message_id", alone.alias("alone")).agg(
@@ -122,6 +125,7 @@ def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
         f.max("keys").alias("keys"),
         f.max("tags").alias("tags"),
         f.max(f.struct("file", "position")).alias("place"),
+        f.max(log).alias("log"),
     )
     seen = messages.where(f.col("event").isin("delivered", "stored"))
     at_first = seen.where("reconsume_times = 0")
@@ -154,26 +158,36 @@ def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
         .groupBy("topic", "queue_id")
         .agg(f.min("watched_ms").alias("watched_ms"))
     )
-    whole = messages.agg(
-        f.max("time_ns"),
-        f.max(f.when(f.col("event").isin("stored", "parked"), f.col("store_ms"))),
-        f.count(f.when(f.col("event") == "rescheduled", 1)),
-        f.count(f.when(f.col("event").isin("replaced", "committed"), 1)),
-        f.count(f.when(f.col("event") == "changed", 1)),
-    ).collect()[0]
-    asked = _moved(asked, messages) if whole[2] else asked.withColumn("is_moved", f.lit(False))
+    by_log = messages.groupBy(log.alias("log")).agg(
+        f.max("time_ns").alias("time_ns"),
+        f.max("store_ms").alias("store_ms"),
+        f.count(f.when(f.col("event") == "rescheduled", 1)).alias("moves"),
+        f.count(f.when(f.col("event").isin("replaced", "committed"), 1)).alias("replacings"),
+        f.count(f.when(f.col("event") == "changed", 1)).alias("changes"),
+    )
+    ends = by_log.collect()
+
+    def there_are(what: str) -> bool:
+        return any(row[what] for row in ends)
+
+    has_moves = there_are("moves")
+    asked = _moved(asked, messages) if has_moves else asked.withColumn("is_moved", f.lit(False))
     asked = (
         _replaced(asked, messages, grace_ms)
-        if whole[3]
+        if there_are("replacings")
         else asked.withColumn("replaced_ms", f.lit(None).cast("long"))
     )
     asked = (
         _changed_in_bulk(asked, messages)
-        if whole[4]
+        if there_are("changes")
         else asked.withColumn("is_in_bulk", f.lit(False))
     )
-    end_ms = f.lit((whole[0] or 0) // _NS_PER_MS)
-    logged_ms = f.lit(whole[1]).cast("long")  # a commit log has everything up to its end
+    end_ms = f.lit(max((row["time_ns"] or 0 for row in ends), default=0) // _NS_PER_MS)
+    # A commit log has everything of its broker up to its end.
+    logs = {row["log"]: row["store_ms"] for row in ends if row["log"] is not None}
+    logged_ms = f.lit(min(logs.values(), default=None)).cast("long")
+    for name, until_ms in logs.items():
+        logged_ms = f.when(f.col("log") == name, f.lit(until_ms)).otherwise(logged_ms)
     delay = f.col("due_ms") - f.col("time_ns") / _NS_PER_MS
     ranges = f.lit("over 3 days")
     for bound, name in reversed(RANGES):

@@ -223,6 +223,27 @@ def test_what_became_of_each_message(spark: SparkSession) -> None:
     }
 
 
+def test_what_a_log_does_not_reach_is_not_lost(spark: SparkSession) -> None:
+    """Two brokers' logs, one of which was copied earlier than the other."""
+
+    def of(event: str, name: str, broker: str, at_ms: int, **more: Any) -> dict[str, Any]:
+        file = f"/{broker}/commitlog/{0:020}"
+        stored = {"file": file, "store_ms": START + at_ms, "reconsume_times": 0}
+        return {**sent(name, 1000), **stored, "event": event, "answer_code": None, **more}
+
+    rows = [of("parked", name, "one", 0) for name in ("a", "b")]
+    rows.append(of("parked", "c", "two", 0))
+    rows.append(of("stored", "a", "one", 1001, queue_offset=0))
+    later = START + 20_000
+    rows.append(of("stored", "d", "two", 20_000, time_ns=later * MS, due_ms=None))
+    found = outcomes(table(spark, *rows), grace_ms=5_000).collect()
+    assert {row["message_id"]: row["outcome"] for row in found} == {
+        "a": "fired",
+        "b": "not watched",
+        "c": "lost",
+    }
+
+
 def test_a_refused_send_is_no_message(spark: SparkSession) -> None:
     assert outcomes(table(spark, sent("a", 1000, answer_code=13)), grace_ms=0).count() == 0
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final
 
 from gateway.config import Config
-from gateway.process import StartError
+from gateway.process import SettingsError, StartError
 from gateway.tls import Certificates, TlsError, TlsLayers
 from gateway.users import SUPER
 from gateway.wire.access_bodies import UserInfo, parse_user
@@ -53,6 +54,13 @@ def initial_user(config: Config) -> UserInfo | None:
         )
     user.user_type = SUPER
     return user
+
+
+def no_user(data: Path) -> SettingsError:
+    """Why a gateway does not start that could let nobody in."""
+    return SettingsError(
+        f"authentication = true, but there is no user in {data}; set initial_user_file to a file with one"
+    )
 
 
 def http_token(config: Config) -> str | None:

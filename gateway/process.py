@@ -28,12 +28,25 @@ OnCommand = Callable[[Command, RemotingConnection], None]
 OnDisconnect = Callable[[RemotingConnection], None]
 
 
+WRONG_SETTINGS: Final = 2
+"""Exit status of a process that will not start until its settings are others."""
+
+
 class ServeError(Exception):
     """The process cannot serve; the text is one line that says why and what to do."""
+
+    status = 1
+    """The process's exit status."""
 
 
 class StartError(ServeError):
     """It cannot start to."""
+
+
+class SettingsError(StartError):
+    """It cannot start with these settings on this data folder, however often it is tried."""
+
+    status = WRONG_SETTINGS
 
 
 def exit_status(serve: Callable[[], None]) -> int:
@@ -42,7 +55,7 @@ def exit_status(serve: Callable[[], None]) -> int:
         serve()
     except ServeError as failure:
         print(f"tidegate: {failure}", file=sys.stderr)
-        return 1
+        return failure.status
     return 0
 
 

@@ -56,7 +56,7 @@ from gateway.loading import LEADER_VARIABLE, WORKERS_VARIABLE
 from gateway.logs import Logs
 from gateway.manual_clock import ClockError, clock_for
 from gateway.metrics import Metrics
-from gateway.named_files import http_token, initial_user, tls_layers
+from gateway.named_files import http_token, initial_user, no_user, tls_layers
 from gateway.outgoing import Outgoing
 from gateway.parked import ParkingLot
 from gateway.pauses import Pauses
@@ -67,6 +67,7 @@ from gateway.pop_waits import PopWaits
 from gateway.process import (
     BACKLOG,
     ServeError,
+    SettingsError,
     StartError,
     begin,
     cannot_listen,
@@ -170,7 +171,7 @@ class Gateway:
                     store, manual=config.clock == "manual", clock=self._machine_clock
                 )
             except ClockError as failure:
-                raise StartError(str(failure)) from failure
+                raise SettingsError(str(failure)) from failure
             users = self._users(store, initial)
             self.factory = remoting_factory(
                 config, self._reactor, self._on_command, self._on_disconnect, tls
@@ -183,20 +184,18 @@ class Gateway:
     def _users(self, store: Store, initial: UserInfo | None) -> Users:
         """Those who may ask, with the first one that the settings name.
 
-        :raises StartError: when that one cannot be made, or there is nobody.
+        :raises SettingsError: when that one cannot be made, or there is nobody.
         """
         users = Users(store)
         if initial is not None and users.get(initial.username or "") is None:
             try:
                 users.create(initial)
             except RequestError as failure:
-                raise StartError(
+                raise SettingsError(
                     f"initial_user_file = {self.config.initial_user_file}: {failure.remark}"
                 ) from failure
         elif self.config.authentication and not users:
-            raise StartError(
-                "authentication = true, but there is no user; set initial_user_file to a file with one"
-            )
+            raise no_user(self.config.data)
         return users
 
     def _listen(self) -> None:

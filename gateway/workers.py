@@ -10,7 +10,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -26,13 +26,16 @@ from gateway.connection import SILENCE_LOOK_SECONDS
 from gateway.front import Front
 from gateway.loading import LEADER_VARIABLE, WORKERS_VARIABLE
 from gateway.logs import Logs
-from gateway.named_files import http_token, initial_user, tls_layers
+from gateway.named_files import http_token, initial_user, no_user, tls_layers
 from gateway.process import (
     BACKLOG,
+    WRONG_SETTINGS,
+    SettingsError,
     begin,
     cannot_listen,
     exit_status,
     remoting_factory,
+    stop,
     stop_on_signals,
     tell_http,
 )
@@ -44,6 +47,7 @@ from gateway.upstream_settings import after
 from gateway.wire.admin_bodies import parse_changes
 from gateway.wire.commands import Command
 from gateway.worker_folders import check_folders_of_workers, worker_folder
+from storage import DATA_FILE
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 """Seconds until a worker that ended by itself is started again: twice as long each time that it has not listened."""
@@ -64,6 +68,7 @@ class Worker(ProcessProtocol):
     :param broker: its name.
     :param command: the program and its arguments; `--listen` is among them.
     :param environment: its variables, as they are when it is started.
+    :param gave_up: told when a process has ended with `WRONG_SETTINGS`; whether all end for that.
     """
 
     log = Logger()
@@ -77,6 +82,7 @@ class Worker(ProcessProtocol):
         broker: str,
         command: Sequence[str],
         environment: Mapping[str, str],
+        gave_up: Callable[[], bool],
     ) -> None:
         self._reactor = reactor
         self._front = front
@@ -85,6 +91,7 @@ class Worker(ProcessProtocol):
         self._broker = broker
         self._command = list(command)
         self._environment = environment
+        self._gave_up = gave_up
         self._process: Any = None
         self._output = b""
         self._pause = FIRST_PAUSE
@@ -137,7 +144,8 @@ class Worker(ProcessProtocol):
         self._output = b""
         if self._http is not None:
             self._http.left(self._broker)
-        if self._is_wanted:
+        is_wrong = reason.value.exitCode == WRONG_SETTINGS  # type: ignore[union-attr]
+        if self._is_wanted and not (is_wrong and self._gave_up()):
             if self._pause:
                 self.log.error(
                     "worker {number} ended and is started again in {pause} s: {reason}",
@@ -220,11 +228,14 @@ class Leader:
         self._port: Any = None
         self._silence = LoopingCall(self._front.clients.close_silent)
         self._silence.clock = reactor
+        self._is_started = False
+        self.trouble: SettingsError | None = None
+        """Why it stops by itself."""
         self._is_rolling = False
         self._workers = [
             Worker(
                 *(reactor, self._front, self.http, number, name),
-                *(_command(config, number), self._environment),
+                *(_command(config, number), self._environment, self._gave_up),
             )
             for number, name in enumerate(names)
         ]
@@ -245,7 +256,8 @@ class Leader:
         if self.http is not None:
             self.http.address = str(self._config.advertised(self.address.port))
             self.http.listen()
-        return DeferredList([worker.start() for worker in self._workers])
+        started = DeferredList([worker.start() for worker in self._workers])
+        return started.addCallback(self._has_started)
 
     @property
     def address(self) -> HostPort:
@@ -263,6 +275,16 @@ class Leader:
         """Restart the workers one by one, the next when the one before it listens again."""
         if not self._is_rolling:
             ensureDeferred(self._roll())
+
+    def _has_started(self, _: object) -> None:
+        self._is_started = True
+
+    def _gave_up(self) -> bool:
+        """Stop where the settings do not let all workers start; one that ends so later leaves the others alone."""
+        if not self._is_started:
+            self.trouble = SettingsError("a worker cannot start with these settings: see above")
+            stop(self._reactor)
+        return not self._is_started
 
     def _changed(self, command: Command) -> None:
         """Take up settings that the workers have taken up, and have those begin with them that are started again."""
@@ -326,7 +348,11 @@ def _serve(config: Config, variables: Mapping[str, str]) -> None:
     reactor, logs = begin(config)
     # What none of the workers could start with is told once, not by each of them again and again.
     tls_layers(config, reactor)
-    initial_user(config)
+    if initial_user(config) is None and config.authentication:
+        folders = (worker_folder(config.data, number) for number in range(config.workers))
+        for folder in folders:
+            if not (folder / DATA_FILE).exists():
+                raise no_user(folder)
     http_token(config)
     for folder in left_over:
         Leader.log.warn(
@@ -348,6 +374,8 @@ def _serve(config: Config, variables: Mapping[str, str]) -> None:
     # Twisted's handlers come first, since it learns of ended processes by a signal.
     reactor.callWhenRunning(stop_on_signals, reactor)
     reactor.run()
+    if leader.trouble is not None:
+        raise leader.trouble
 
 
 def _tell(config: Config, leader: Leader) -> None:

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from twisted.internet.error import ProcessDone
+from twisted.internet.error import ProcessDone, ProcessTerminated
 from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.python.failure import Failure
 
 from gateway.config import Config
 from gateway.loading import load
-from gateway.workers import LONGEST_END, Leader
+from gateway.process import WRONG_SETTINGS
+from gateway.workers import FIRST_PAUSE, LONGEST_END, Leader
 
 
 class Process:
@@ -27,9 +28,17 @@ class Process:
         """It is sent a signal."""
         self.signals.append(name)
 
-    def end(self) -> None:
+    def end(self, status: int = 0) -> None:
         """It has ended."""
-        self.protocol.processEnded(Failure(ProcessDone(0)))  # type: ignore[no-untyped-call]
+        reason = ProcessTerminated(status) if status else ProcessDone(0)  # type: ignore[no-untyped-call]
+        self.protocol.processEnded(Failure(reason))  # type: ignore[no-untyped-call]
+
+    def listen(self, port: int) -> None:
+        """It says that it listens."""
+        address = b"127.0.0.1:%d" % port
+        self.protocol.outReceived(
+            b"listening on %b, clients are told %b, data" % (address, address)
+        )
 
 
 class ProcessReactor(MemoryReactorClock):
@@ -125,7 +134,29 @@ def test_a_worker_that_hangs_does_not_end_a_rolling_restart(reactor: Any, leader
     hanging.end()
     reactor.advance(0)
     new = reactor.started[-1]
-    new.protocol.outReceived(b"listening on 127.0.0.1:9886, clients are told 127.0.0.1:9886, data")
+    new.listen(9886)
     assert other.signals == ["TERM"]
     reactor.advance(LONGEST_END)
     assert new.signals == []
+
+
+def test_settings_that_a_worker_cannot_start_with_end_all(reactor: Any, leader: Leader) -> None:
+    one, other = reactor.started
+    one.listen(9886)
+    other.end(WRONG_SETTINGS)
+    assert reactor.hasStopped
+    assert leader.trouble is not None
+    assert leader.trouble.status == WRONG_SETTINGS
+
+
+@pytest.mark.parametrize("status", [1, WRONG_SETTINGS])
+def test_a_worker_that_cannot_start_again_leaves_the_others_alone(
+    reactor: Any, leader: Leader, status: int
+) -> None:
+    one, other = reactor.started
+    one.listen(9886)
+    other.listen(9896)
+    other.end(status)
+    assert (leader.trouble, reactor.hasStopped, one.signals) == (None, False, [])
+    reactor.advance(FIRST_PAUSE)
+    assert len(reactor.started) == 3

@@ -78,6 +78,11 @@ def test_files_that_no_worker_could_start_with(tmp_path: Path, setting: str) -> 
     assert "No such file" in line
 
 
+def test_several_workers_and_no_user(tmp_path: Path) -> None:
+    flags = ("--data", str(tmp_path), "--listen", "127.0.0.1:0", "--workers", "2")
+    assert "there is no user in" in refused(*flags, "--authentication")
+
+
 def test_garbage_closes_its_own_connection_only(own_gateway: GatewayProcess) -> None:
     with own_gateway.client() as client:
         for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, b"\0\0\0\x08\0\0\0\x04nope"):

@@ -16,7 +16,9 @@ from gateway.wire.commands import Command
 from gateway.wire.fields import FieldError
 from gateway.wire.messages import Message, decode_messages
 from gateway.wire.pops import Handle, parse_handle
+from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies, properties_of
+from tests.gateway.tools import create_topic, ok, put_group
 
 INVISIBLE_MS = 10_000
 
@@ -129,6 +131,38 @@ class TestPop:
         sql = {"consumerGroup": "other", "expType": "SQL92", "exp": "size > 2"}
         assert bodies(pop(gateway, client, **sql)) == ["y"]
 
+    def test_one_pop_looks_at_a_bounded_number_of_messages(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        for _ in range(6):
+            client.send_batch([("-", {"size": "1"})] * 100)
+        send(client, "last", size="3")
+        wanted = {"queueId": 0, "expType": "SQL92", "exp": "size > 2", "pollTime": 15_000}
+        answer = ask_pop(gateway, client, **wanted)
+        assert (answer.code, answer.ext()["restNum"]) == (210, "101")
+        assert bodies(pop(gateway, client, **wanted)) == ["last"]
+
+    def test_what_a_group_or_a_topic_does_not_allow(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send(client, "a")
+        ok(put_group(client, "halted", consumeEnable=False))
+        answer = ask_pop(gateway, client, consumerGroup="halted")
+        assert answer.code == ResponseCode.NO_PERMISSION
+        assert answer.remark == "subscription group no permission, halted"
+        ok(create_topic(client, "orders", 4, perm="2"))
+        answer = ask_pop(gateway, client)
+        assert answer.code == ResponseCode.NO_PERMISSION
+        assert answer.remark == "the topic[orders] peeking message is forbidden"
+
+    def test_property_filters_that_are_switched_off(self, make_gateway: MakeGateway) -> None:
+        gateway = make_gateway(property_filter=False)
+        client = gateway.connect()
+        send(client, "a", size="3")
+        answer = ask_pop(gateway, client, expType="SQL92", exp="size > 2")
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "does not support" in (answer.remark or "")
+
     @pytest.mark.parametrize(
         ("fields", "code"),
         [
@@ -207,13 +241,23 @@ class TestWaiting:
 
     def test_until_the_end(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         send(client, "a")
+        pop(gateway, client, invisibleTime=60_000)
+        # A client whose clock is ahead waits no longer than the others.
+        waiting = [self.park(gateway, client, bornTime=gateway.now_ms + ms) for ms in (0, 60_000)]
+        gateway.advance(14_999)
+        assert [client.answer(opaque) for opaque in waiting] == [None, None]
+        gateway.advance(1_001)
+        for opaque in waiting:
+            answer = client.answer(opaque)
+            assert answer is not None
+            assert (answer.code, answer.remark) == (210, "NO_MESSAGE_IN_QUEUE")
+
+    def test_at_the_end_of_its_time_nothing_waits(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send(client, "a")
         pop(gateway, client)
-        opaque = self.park(gateway, client)
-        gateway.advance(9_000)
-        assert client.answer(opaque) is None
-        gateway.advance(7_000)  # the message came back before that
-        answer = client.answer(opaque)
-        assert answer is not None
+        assert ask_pop(gateway, client, bornTime=gateway.now_ms - 400, pollTime=400).code == 210
 
     def test_how_many_wait(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         send(client, "a")
@@ -272,6 +316,32 @@ class TestBack:
         assert len(pop(gateway, client)) == 21
         gateway.advance(INVISIBLE_MS + 500)
         assert len(pop(gateway, client)) == 21
+
+    @pytest.mark.parametrize("kind", ["topic", "group"])
+    def test_what_was_deleted_meanwhile_does_not(
+        self, gateway: MemoryGateway, client: MemoryClient, kind: str
+    ) -> None:
+        send(client, "a")
+        pop(gateway, client)
+        if kind == "topic":
+            ok(client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}))
+        else:
+            ok(client.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "consumers"}))
+        gateway.advance(INVISIBLE_MS + 500)
+        send(client, "b")
+        assert bodies(pop(gateway, client)) == ["b"]
+
+    def test_what_retention_removed_meanwhile_does_not(self, make_gateway: MakeGateway) -> None:
+        gateway = make_gateway(retention_hours=1)
+        client = gateway.connect()
+        send(client, "a")
+        assert bodies(pop(gateway, client, invisibleTime=7_200_000)) == ["a"]
+        gateway.jump(5_400_000)
+        client = gateway.connect()
+        send(client, "b")
+        gateway.advance(20_000)
+        gateway.jump(1_800_000)
+        assert bodies(pop(gateway, gateway.connect())) == ["b"]
 
     def test_over_a_crash(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         send(client, "a", "b")
@@ -400,6 +470,8 @@ class TestAck:
             ({"queueId": "9"}, 13),
             ({"offset": "99"}, 208),
             ({"extraInfo": "1 2"}, 1),
+            ({"extraInfo": f"0 {2**63 - 1} 1 0 0 broker-a 0 0"}, 1),
+            ({"extraInfo": "0 -2 1 0 0 broker-a 0 0"}, 1),
         ],
     )
     def test_refused(
@@ -441,6 +513,20 @@ class TestAck:
         answer = client.ask(RequestCode.BATCH_ACK_MESSAGE, None, body)
         assert answer.code == ResponseCode.INVALID_PARAMETER
         assert "10000 are possible" in (answer.remark or "")
+
+    @pytest.mark.parametrize(
+        "other", [{"t": "bills"}, {"q": 4}, {"q": -1}, {"r": "1"}, {"so": -1}, {"pt": -START_MS}]
+    )
+    def test_of_a_batch_what_cannot_be_is_passed_over(
+        self, gateway: MemoryGateway, client: MemoryClient, other: dict[str, object]
+    ) -> None:
+        send(client, "a")
+        pop(gateway, client)
+        ack = {"c": "consumers", "t": "orders", "q": 0, "so": 0, "pt": gateway.now_ms}
+        ack |= {"it": INVISIBLE_MS, "b": base64.b64encode(b"\x01").decode(), **other}
+        ok(client.ask(RequestCode.BATCH_ACK_MESSAGE, None, json.dumps({"acks": [ack]}).encode()))
+        gateway.advance(INVISIBLE_MS + 500)
+        assert bodies(pop(gateway, client)) == ["a"]
 
     @pytest.mark.parametrize("bits", ["é", "A", "?"])
     def test_bits_that_are_none(self, client: MemoryClient, bits: str) -> None:

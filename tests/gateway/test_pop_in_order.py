@@ -112,6 +112,11 @@ class TestOneAtATime:
             assert bodies(decode_messages(answer.body)) == ["a"]
             assert answer.ext()["orderCountInfo"] == "0 0 0"
         assert pop_texts(gateway, client, attemptId="twice") == []
+        gateway.advance(INVISIBLE_MS)
+        for _ in range(2):
+            answer = ask_pop(gateway, client, **ORDER, maxMsgNums=1, attemptId="twice")
+            assert bodies(decode_messages(answer.body)) == ["a"]
+            assert answer.ext()["orderCountInfo"] == "0 qo0%0 1;0 0 1"
 
 
 class TestAgain:
@@ -146,13 +151,17 @@ class TestAgain:
     ) -> None:
         send(client, "a")
         pop_texts(gateway, client, invisibleTime=3_000)
-        opaque = client.send(RequestCode.POP_MESSAGE, pop_fields(gateway, **ORDER, pollTime=15_000))
-        gateway.advance(2_900)
-        assert client.answer(opaque) is None
-        gateway.advance(400)
-        answer = client.answer(opaque)
-        assert answer is not None
-        assert bodies(decode_messages(answer.body)) == ["a"]
+        gateway.crash()
+        client = gateway.connect()
+        for _ in range(2):
+            fields = pop_fields(gateway, **ORDER, invisibleTime=3_000, pollTime=15_000)
+            opaque = client.send(RequestCode.POP_MESSAGE, fields)
+            gateway.advance(2_600)
+            assert client.answer(opaque) is None
+            gateway.advance(700)
+            answer = client.answer(opaque)
+            assert answer is not None
+            assert bodies(decode_messages(answer.body)) == ["a"]
 
     def test_what_is_popped_over_and_over_is_watched_once(
         self, gateway: MemoryGateway, client: MemoryClient
@@ -177,6 +186,17 @@ class TestAgain:
         answer = ask_pop(gateway, client, **ORDER)
         assert bodies(decode_messages(answer.body)) == ["b", "c"]
         assert answer.ext()["orderCountInfo"] == "0 qo0%1 1;0 0 0"
+
+    def test_an_acknowledgement_before_its_turn_is_on_disk(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send(client, "a", "b", "c")
+        first, second = handles(ask_pop(gateway, client, **ORDER, maxMsgNums=2))
+        ack(client, second)
+        gateway.crash()
+        client = gateway.connect()
+        ack(client, first)
+        assert pop_texts(gateway, client) == ["c"]
 
     def test_a_refused_commit_is_no_pop(
         self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
@@ -254,7 +274,17 @@ class TestAck:
         pop_texts(gateway, client)
         gone = {"groupName": "consumers", "cleanOffset": "true"}
         client.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, gone)
-        assert pop_texts(gateway, client) == ["a"]
+        gateway.crash()
+        assert pop_texts(gateway, gateway.connect()) == ["a"]
+
+    def test_a_deleted_topic_begins_anew(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send(client, "a")
+        pop_texts(gateway, client)
+        client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
+        send(client, "b")
+        assert pop_texts(gateway, client) == ["b"]
 
 
 class TestPutOff:
@@ -268,10 +298,23 @@ class TestPutOff:
             "invisibleTime": "31000",
             "reviveQid": "999",
         }
+        gateway.crash()
+        client = gateway.connect()
         gateway.advance(INVISIBLE_MS)
         assert pop_texts(gateway, client) == []
         assert ack(client, handle).code == ResponseCode.SUCCESS
         assert pop_texts(gateway, client) == ["b"]
+
+    def test_the_last_that_is_visible_ends_the_block(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send(client, "a", "b")
+        first, _ = handles(ask_pop(gateway, client, **ORDER))
+        put_off(client, first, 1_000)
+        gateway.advance(INVISIBLE_MS - 1)
+        assert pop_texts(gateway, client) == []
+        gateway.advance(1)
+        assert pop_texts(gateway, client) == ["a", "b"]
 
     def test_for_less(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         send(client, "a")
@@ -282,6 +325,12 @@ class TestPutOff:
         answer = client.answer(opaque)
         assert answer is not None
         assert bodies(decode_messages(answer.body)) == ["a"]
+        # Its time of the first pop ends before that of the second, and wakes nobody.
+        opaque = client.send(RequestCode.POP_MESSAGE, pop_fields(gateway, **ORDER, pollTime=15_000))
+        gateway.advance(INVISIBLE_MS - 1_000)
+        assert client.answer(opaque) is None
+        gateway.advance(1_500)
+        assert client.answer(opaque) is not None
 
     def test_what_is_acknowledged(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         send(client, "a", "b")

@@ -186,6 +186,9 @@ class TestReset:
         assert answer is not None
         assert (answer.remark, answer.ext()["nextBeginOffset"]) == ("OFFSET_RESET", "0")
         assert other.answer(waits_on) is None
+        # It waits no more.
+        client.send_message("T")
+        assert consumer.take() == []
 
     def test_it_is_on_disk(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         reset(client, timestamp=-1)

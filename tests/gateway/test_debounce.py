@@ -113,6 +113,13 @@ class TestLimits:
             ok(client.send_batch([("1", last), ("2", last), ("3", last)]))
         assert len(client.look_up()) == 1
 
+    def test_what_comes_with_it_for_now_counts_for_nothing(self, client: MemoryClient) -> None:
+        ok(create_topic(client, "orders", attributes="+max.held.messages=1"))
+        later = {"KEYS": "k", "TIDEGATE_DEBOUNCE": "k", "TIMER_DELAY_MS": "1000"}
+        ok(client.send_batch([("now", {}), ("later", later)]))
+        assert bodies(client.pull()) == ["now"]
+        assert len(client.look_up()) == 1
+
     def test_bytes(self, client: MemoryClient) -> None:
         ok(create_topic(client, "orders", attributes="+max.held.bytes=64KiB"))
         ok(debounced(client, "a" * 40_000, 1_000, UNIQ_KEY="a"))
@@ -223,38 +230,44 @@ def test_survives_a_crash(gateway: MemoryGateway, client: MemoryClient) -> None:
     assert gateway.now_ms == START_MS + 500
 
 
+def send_half(client: MemoryClient, **properties: str) -> Command:
+    """The first half of a transaction of the message H."""
+    half = {"UNIQ_KEY": "H", "KEYS": "k", "TRAN_MSG": "true", "PGROUP": "p", **properties}
+    return ok(client.send_message("orders", "half", half, fields={"sys_flag": 4}))
+
+
+def commit(client: MemoryClient, half: Command) -> None:
+    """Commit a transaction."""
+    ext = half.ext()
+    ended = {
+        "producerGroup": "p",
+        "tranStateTableOffset": ext["queueOffset"],
+        "commitLogOffset": str(int(ext["msgId"][-16:], 16)),
+        "commitOrRollback": "8",
+        "msgId": "H",
+        "fromTransactionCheck": "false",
+    }
+    ok(client.ask(RequestCode.END_TRANSACTION, ended))
+
+
 def test_a_transaction_debounces_when_it_is_committed(
     gateway: MemoryGateway, client: MemoryClient
 ) -> None:
-    half = client.send_message(
-        "orders",
-        "half",
-        {
-            "UNIQ_KEY": "H",
-            "KEYS": "k",
-            "TIDEGATE_DEBOUNCE": "k",
-            "TIMER_DELAY_MS": "500",
-            "TRAN_MSG": "true",
-            "PGROUP": "p",
-        },
-        fields={"sys_flag": 4},
-    )
-    assert half.code == ResponseCode.SUCCESS
+    half = send_half(client, TIDEGATE_DEBOUNCE="k", TIMER_DELAY_MS="500")
     debounced(client, "a", 9_000)
-    ext = half.ext()
-    ended = client.ask(
-        37,
-        {
-            "producerGroup": "p",
-            "tranStateTableOffset": ext["queueOffset"],
-            "commitLogOffset": str(int(ext["msgId"][-16:], 16)),
-            "commitOrRollback": "8",
-            "msgId": "H",
-            "fromTransactionCheck": "false",
-        },
-    )
-    assert ended.code == ResponseCode.SUCCESS
+    commit(client, half)
     assert [one["msgId"] for one in client.look_up()] == ["H"]
     assert debounced(client, "b", 700).ext()["replaced"] == "1"
     gateway.advance(1_000)
+    assert bodies(client.pull()) == ["b"]
+
+
+def test_what_was_sent_before_and_committed_after_the_last_one_is_replaced(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    half = send_half(client, TIMER_DELAY_MS="500")
+    debounced(client, "a", 500)
+    commit(client, half)
+    assert debounced(client, "b", 500).ext()["replaced"] == "2"
+    gateway.advance(500)
     assert bodies(client.pull()) == ["b"]

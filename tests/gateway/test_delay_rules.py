@@ -138,6 +138,7 @@ class TestTimes:
         assert refusal(TIMER_DELAY_MS="9" * 30_000).code == ResponseCode.MESSAGE_ILLEGAL
         assert refusal(DELAY="1" * 30_000).code == ResponseCode.SYSTEM_ERROR
         assert due(TIMER_DELAY_MS="0" * 10_000 + "5") == NOW + 5
+        assert due(DELAY="0" * 10_000, TIMER_DELAY_MS="5") == NOW + 5
 
 
 class TestPrecedence:

@@ -28,6 +28,7 @@ from storage import (
 )
 from storage.durable import Durable
 from storage.environment import Environment
+from storage.logged import LoggedTransaction
 from storage.redo_log import LOG_FILES, MAX_LOG
 from tests.storage.faults import (
     commits_fail,
@@ -343,6 +344,25 @@ def test_what_is_lost_behind_a_damage_is_told_before_it_is_passed_over(
     assert environment.log.has_gap
     environment.close()
     back_up(died, tmp_path / "backup")
+
+
+def test_a_damaged_log_that_cannot_be_begun_anew(
+    died: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is left open, so that the next try begins as the first one."""
+    damage_log(died, numbered(20)[10])
+    folder = Folder(died)
+    with monkeypatch.context() as broken:
+        broken.setattr(LoggedTransaction, "checkpoint", fail_to_write)
+        for _ in range(2):
+            with pytest.raises(StorageError, match="the redo log cannot be begun anew: .* full"):
+                folder.open()
+    assert pending_ids(folder.open()) == numbered(20)[:10]
+    folder.check()
+
+
+def fail_to_write(_: LoggedTransaction) -> None:
+    raise lmdb.DiskError("the disk is full")
 
 
 def test_what_follows_a_damage_does_not_come_back(died: Path) -> None:

@@ -70,6 +70,7 @@ def test_as_many_topics_as_there_are_can_be_read() -> None:
     for _ in range(2):
         for key, topic in zip(keys, topics, strict=True):
             assert list(inbox.between(b"", END, topic)) == [(key, b"value")]
+        assert len(inbox._ordered) == MAX_ORDERED
         late = timer_key(5_000, topics[-1], 2, b"id")
         inbox.add(late, b"late")
         inbox.commit(1)

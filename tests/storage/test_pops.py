@@ -53,6 +53,7 @@ def test_they_are_due_in_order_over_a_restart(folder: Folder) -> None:
     third, first, second = (popped(store, n, ms) for n, ms in ((0, 30), (1, 10), (2, 20)))
     store = folder.open()
     assert next_pop_due(store) == 10
+    assert take_due_pops(store, 9, 9) == []
     assert [due.pop for due in take_due_pops(store, 20, 1)] == [first]
     assert [due.pop for due in take_due_pops(store, 20, 9)] == [second]
     store.commit()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from storage import Store
+from tests.storage.folder import Folder
 from tests.storage.sample import TOPIC, Sample, send
 
 
@@ -82,6 +83,19 @@ def test_a_group_is_forgotten_and_others_with_similar_names_are_not(
     expected = {(b"g", b"t2"), (b"gg", b"t1"), (b"gg", b"t2"), (b"h", b"t1"), (b"h", b"t2")}
     assert {(group, topic) for group, topic, _, _ in store.progress.rows()} == expected
     assert {(group, topic) for group, topic, _, _ in reopen().progress.rows()} == expected
+
+
+def test_what_is_forgotten_does_not_come_back_though_other_progress_is_noted(
+    folder: Folder,
+) -> None:
+    store = folder.open()
+    store.progress.note(b"g", TOPIC, 0, 5)
+    store.progress.include()
+    store.commit()
+    store.progress.note(b"h", TOPIC, 0, 7)
+    store.progress.forget_group(b"g")
+    store.commit()
+    assert list(folder.reopen_after_crash().progress.rows()) == [(b"h", TOPIC, 0, 7)]
 
 
 @pytest.mark.parametrize(

@@ -78,9 +78,7 @@ class Housekeeping:
         self._loops: list[LoopingCall] = []
         self._stopped = False
         self._told_damaged = 0
-        self._tidied = (
-            0  # how often topics had changed when those that were deleted were last forgotten
-        )
+        self._tidied = 0  # `topics.changes` when those that were deleted were last forgotten
         self._revives_more = False
         self._syncing = DeferredLock()
 

@@ -7,9 +7,9 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from gateway.outgoing import Outgoing
-from gateway.router import Caller, Peer
+from gateway.router import Caller, Peer, RequestError
 from gateway.wire.bodies import ConsumerData, Heartbeat, Subscription
-from gateway.wire.codes import RequestCode
+from gateway.wire.codes import RequestCode, ResponseCode
 
 CLIENT_EXPIRY = 120.0
 """Seconds without a heartbeat after which a client is forgotten (ConsumerManager)."""
@@ -91,13 +91,16 @@ class Clients:
         quiet: AbstractSet[str] = frozenset(),
         caller: Caller | None = None,
     ) -> None:
-        """Note that a client lives; tell the members of a group whose members or subscriptions changed.
+        """Note that a client lives; tell the members of a group whose members or subscriptions changed. It may have
+        come back by another connection; the place of another user's client it cannot take.
 
         :param quiet: groups whose members are not told (notifyConsumerIdsChangedEnable = false): they find out at
             their next look in 20 s.
         :param caller: whose heartbeat it is.
+        :raises RequestError: when it says that it is another user's client.
         """
         client_id = heartbeat.client_id
+        self._check_owner(heartbeat, caller)
         client = Client(client_id, peer, language, version, now, caller)
         for producer in heartbeat.producer_data_set:
             self._note(_Place(True, producer.group_name, client_id), client)
@@ -180,6 +183,21 @@ class Clients:
             if client is not None:
                 return client
         return None
+
+    def _check_owner(self, heartbeat: Heartbeat, caller: Caller | None) -> None:
+        if caller is None:
+            return
+        client_id = heartbeat.client_id
+        for place in (
+            *(_Place(True, one.group_name, client_id) for one in heartbeat.producer_data_set),
+            *(_Place(False, one.group_name, client_id) for one in heartbeat.consumer_data_set),
+        ):
+            known = self._client(place)
+            if known is not None and known.caller is not None and known.caller.name != caller.name:
+                raise RequestError(
+                    ResponseCode.NO_PERMISSION,
+                    f"the client {client_id} of the group {place.group} is another user's",
+                )
 
     def _note(self, place: _Place, client: Client) -> None:
         """A client is about to take its place, perhaps its own by another connection."""

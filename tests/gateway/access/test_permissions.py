@@ -334,6 +334,24 @@ def test_only_those_who_may_send_to_its_topic_are_asked_about_a_transaction(
     assert {one.code for one in sender.requests()} == {RequestCode.CHECK_TRANSACTION_STATE}
 
 
+def test_nobody_takes_the_place_of_another_users_client(
+    guarded: MemoryGateway, login: Login, root: SignedClient
+) -> None:
+    root.send_message("secrets", TRAN_MSG="true", PGROUP="payers", fields={"sys_flag": 4})
+    curious, sender = login(name="curious"), login(("Topic:secrets", "Pub"), name="sender")
+    assert sender.heartbeat("s", group="", producers=["payers"]).code == 0
+    answer = curious.heartbeat("s", group="", producers=["mine", "payers"])
+    assert (answer.code, answer.remark) == (
+        ResponseCode.NO_PERMISSION,
+        "the client s of the group payers is another user's",
+    )
+    assert curious.heartbeat("s", group="", producers=["mine"]).code == 0
+    guarded.advance(60_000)
+    assert {one.code for one in sender.requests()} == {RequestCode.CHECK_TRANSACTION_STATE}
+    sender.disconnect()
+    assert curious.heartbeat("s", group="", producers=["payers"]).code == 0
+
+
 def test_look_ups_show_what_the_user_may_read(login: Login, root: SignedClient) -> None:
     for topic in ("T", "secret"):
         ok(root.send_message(topic, TIMER_DELAY_SEC="60", KEYS="k", UNIQ_KEY=f"id-{topic}"))

@@ -124,6 +124,8 @@ class GroupProgress:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {fields.group} does not exist"
             )
+        if not topic.settings.read_queue_nums:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
         numbers: Iterable[int] = range(topic.settings.read_queue_nums)
         asked = None
         if fields.queue_id >= 0:

@@ -238,6 +238,12 @@ class TestReset:
         assert offset_of(client, "T", 0, "G") == 1
         assert commit_offset(client, "T", 0, 2, "G").remark is None
 
+    def test_a_topic_that_nobody_can_read(self, client: MemoryClient) -> None:
+        ok(create_topic(client, "T", readQueueNums="0"))
+        ext = {"topic": "T", "group": "G", "timestamp": "-1", "isForce": "true"}
+        answer = client.ask(222, ext)
+        assert (answer.code, answer.remark) == (1, "No queues to reset.")
+
 
 class TestClone:
     def clone(self, client: MemoryClient, **fields: str) -> None:

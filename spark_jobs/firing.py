@@ -247,6 +247,7 @@ def _replaced(asked: DataFrame, messages: DataFrame, grace_ms: int) -> DataFrame
 
     :param grace_ms: within it a commit that was not answered is done, and what is due has fired.
     """
+    from pyspark.sql import Window
     from pyspark.sql import functions as f
 
     columns = ("topic", "keys", "message_id", "time_ns", "store_ms")
@@ -261,25 +262,38 @@ def _replaced(asked: DataFrame, messages: DataFrame, grace_ms: int) -> DataFrame
         messages.where("event = 'replaced'")
         .select(*columns)
         .unionByName(halves.join(commits, "message_id").select(*columns))
-        .select(
-            "topic",
-            f.col("keys").alias("key"),
-            f.col("message_id").alias("by"),
-            f.col("time_ns").alias("by_ns"),
-            f.col("store_ms").alias("by_ms"),
-        )
+        .groupBy("topic", f.col("keys").alias("key"), f.col("message_id").alias("by"))
+        .agg(f.min("time_ns").alias("at_ns"), f.min("store_ms").alias("by_ms"))
+    )
+    of_key = Window.partitionBy("topic", "key")
+    next_one = f.lag(f.struct("at_ns", "by_ms")).over(of_key.orderBy(f.desc("at_ns")))
+    by = by.select(
+        *("topic", "key", "at_ns"),
+        f.struct("by", "at_ns", "by_ms", next_one.alias("next")).alias("taker"),
     )
     sent_ns = f.col("sent_ns") if "sent_ns" in asked.columns else f.col("time_ns")
+    places = asked.select(
+        *("topic", "message_id", "due_ms"),
+        sent_ns.alias("at_ns"),
+        f.explode(f.split("keys", " ")).alias("key"),
+    )
+    # The first that took a place after it was sent, which is not itself: joined by the key alone, a key
+    # that is used all day would give each with each.
+    from_the_end = of_key.orderBy(f.desc("at_ns"), f.col("message_id").isNotNull())
+    taker = f.last("taker", ignorenulls=True).over(
+        from_the_end.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    )
+    is_other = f.col("taker.by") != f.col("message_id")
     replaced = (
-        asked.select(
-            "topic",
-            "message_id",
-            "due_ms",
-            sent_ns.alias("at_ns"),
-            f.explode(f.split("keys", " ")).alias("key"),
+        by.unionByName(places, allowMissingColumns=True)
+        .withColumn("taker", taker)
+        .where("message_id is not null")
+        .withColumn(
+            "by_ns", f.when(is_other, f.col("taker.at_ns")).otherwise(f.col("taker.next.at_ns"))
         )
-        .join(by, ["topic", "key"])
-        .where("at_ns <= by_ns and message_id <> by")
+        .withColumn(
+            "by_ms", f.when(is_other, f.col("taker.by_ms")).otherwise(f.col("taker.next.by_ms"))
+        )
         # Much later it had fired, or was lost already.
         .where(f.col("by_ns") / _NS_PER_MS <= f.col("due_ms") + grace_ms)
         .groupBy("topic", "message_id")

@@ -253,6 +253,7 @@ def _sent(
         parts = [(pair["body"], properties)]
     is_half = _is_half(_bounded(ext.get(fields["flags"], "0"), 32))
     accepted = {"time_ns": pair["asked_ns"], "store_ms": (pair["answered_ns"] or 0) // 1_000_000}
+    replaced: dict[str, dict[str, Any]] = {}
     for body, own in parts:
         asked, value, due_ms = asked_time(own, asked_ms, levels)
         if is_half:
@@ -279,8 +280,9 @@ def _sent(
         if key is not None and pair["answer_code"] == ResponseCode.SUCCESS:
             if is_half:
                 yield common | {"event": PREPARED, "message_id": message_id, "keys": key}
-            elif is_replacing:
-                yield common | accepted | {"event": REPLACED, "message_id": message_id, "keys": key}
+            elif is_replacing:  # of those in a batch the last one is left
+                replaced[key] = {"event": REPLACED, "message_id": message_id, "keys": key}
+    yield from (common | accepted | one for one in replaced.values())
 
 
 def _order(

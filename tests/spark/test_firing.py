@@ -186,6 +186,25 @@ CASES: list[tuple[list[dict[str, Any]], str]] = [
     ([sent("a", 1000, keys="k1"), half("k1"), committed(500), drained(9000)], "replaced"),
     ([sent("a", 1000, keys="k1"), half("k1"), drained(9000)], "lost"),
     ([sent("a", 1000, keys="k1"), replaced("k1", 6500), drained(9000)], "lost"),
+    (
+        [
+            sent("a", 1000, keys="k1"),
+            {**replaced("k1", 0), "message_id": "a"},
+            {**replaced("k1", 10), "message_id": "a"},
+            got("a", 1001, 7),
+        ],
+        "fired",
+    ),
+    (
+        [
+            sent("a", 1000, keys="k1"),
+            {**replaced("k1", 0), "message_id": "a"},
+            replaced("k1", 500),
+            replaced("k1", 2000),
+            drained(9000),
+        ],
+        "replaced",
+    ),
     ([sent("a", 1000, keys="k1"), half("k1"), committed(6500), drained(9000)], "lost"),
     ([sent("a", 1000, keys="k1"), half("k1"), committed(999, 1002), got("a", 1001, 7)], "fired"),
     (
@@ -310,6 +329,7 @@ def test_what_a_gateway_changes_is_understood(spark: SparkSession, memory: Memor
         send(name, 3_000, KEYS="cart", TIDEGATE_DEBOUNCE="cart")
         memory.advance(100)
     both = {"KEYS": "box", "TIDEGATE_DEBOUNCE": "box"}
+    both["TIMER_DELAY_MS"] = "4000"
     client.send_batch([(name, {"UNIQ_KEY": name, **both}) for name in ("one", "two")])
     memory.advance(1_500)
     send("too-late", 5_000, TIDEGATE_RESCHEDULE="fired")
@@ -318,13 +338,13 @@ def test_what_a_gateway_changes_is_understood(spark: SparkSession, memory: Memor
     client.pull(offset=100)
     events = [event for pair in client.pairs for event in messages.messages_of_pair(pair, ())]
     found = outcomes(table(spark, *events), grace_ms=1_000).collect()
-    assert ids("fired") == {"moved", "by-id", "by-handle", "fired", "last"}
+    assert ids("fired") == {"moved", "by-id", "by-handle", "fired", "last", "two"}
     assert ids("recalled") == {"aborted", "ordered-off"}
-    assert ids("replaced") == {"first", "second"}
-    assert len(found) == 9
+    assert ids("replaced") == {"first", "second", "one"}
+    assert len(found) == 11
     verdict = verify(table(spark, *events), grace_ms=1_000)
     assert verdict.is_good
-    assert (verdict.rescheduled, verdict.replaced, verdict.fired) == (3, 2, 5)
+    assert (verdict.rescheduled, verdict.replaced, verdict.fired) == (3, 3, 6)
     errors = {group.name: group for group in verdict.groups}
     assert (errors["all"].stored_max or 0) < 100, "by the new times"
     # Had nobody understood that they were moved, they would be late by seconds.

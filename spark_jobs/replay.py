@@ -154,7 +154,9 @@ def replay(
     results = folder / "results"
     if results.exists() and (results / "_SUCCESS").exists():
         raise JobError(f"{folder} has a finished replay: use another folder")
-    first_ns = chosen.agg(f.min("asked_ns")).collect()[0][0]
+    first_ns, connections = chosen.agg(f.min("asked_ns"), f.countDistinct("connection")).collect()[
+        0
+    ]
     if first_ns is None:
         raise JobError(
             "there is no request to send; what commit logs have is sent with --from-log alone"
@@ -164,7 +166,7 @@ def replay(
         start_ns=0,  # the tasks agree on it
         first_ns=first_ns,
         speed=speed,
-        rate=rate / tasks,
+        rate=rate / min(tasks, connections),  # at most so many tasks have something to send
         patience_s=patience_s,
         keeps_sends=keeps_sends,
     )

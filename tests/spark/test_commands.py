@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,7 +18,7 @@ from spark_jobs.command import main
 from spark_jobs.comparing import compare
 from spark_jobs.ingest import read_table
 from spark_jobs.replay import Gate, choose, find_target, read_results, replay, run_name
-from spark_jobs.replaying import DDL, RESULTS
+from spark_jobs.replaying import DDL, RESULTS, Target
 from spark_jobs.rewriting import DESTRUCTIVE, Rules
 from tests.live.process import GatewayProcess
 
@@ -127,6 +128,26 @@ def test_destructive_requests_are_sent_only_when_they_are_named(
     assert plan.requests + sum(plan.left_out.values()) + plan.from_servers == 381
     _, named = choose(pairs, [doomed])
     assert set(named.by_code) == {doomed}
+
+
+def test_tasks_without_a_connection_take_nothing_of_the_rate(
+    spark: SparkSession, tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+
+    def note(**pacing: Any) -> None:
+        given.update(pacing)
+        raise InterruptedError
+
+    pairs = read_table(spark, tables, "pair").where("from_client and asked_ns is not null")
+    [one] = pairs.select("connection").limit(1).collect()
+    chosen = pairs.where(pairs["connection"] == one["connection"])
+    monkeypatch.setattr("spark_jobs.replay.Pacing", note)
+    monkeypatch.setattr(type(spark.sparkContext), "defaultParallelism", 8)
+    target = Target(("127.0.0.1", 1), ("127.0.0.1", 1))
+    with pytest.raises(InterruptedError):
+        replay(spark, chosen, target, tmp_path, rules=Rules("run"), rate=100.0)
+    assert given["rate"] == 100.0
 
 
 def test_tasks_begin_together(tmp_path: Path) -> None:

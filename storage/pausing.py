@@ -49,9 +49,9 @@ def fire_resumed(store: Store, stored_ms: int, limit: int) -> Fired:
     for topic in store.paused.resumed():
         name = topic + b"\0"
         cursor = txn.cursor(db=store.tables.waiting)
-        alive = cursor.set_range(name)
+        cursor.set_range(name)
         left = limit
-        while alive and left and cursor.key().startswith(name):
+        while left and cursor.key().startswith(name):
             key, value = cursor.key(), cursor.value()
             number = key[len(name) + 8 : len(name) + 16]
             txn.delete_at(cursor, db=store.tables.waiting)
@@ -59,9 +59,8 @@ def fire_resumed(store: Store, stored_ms: int, limit: int) -> Fired:
             store.held.count_waiting(topic, -1, TIMER_VALUE.unpack(value)[2])
             store.enqueue(topic, number, value, stored_ms)
             left -= 1
-            alive = cursor.key() != b""
         count += limit - left
-        if alive and cursor.key().startswith(name):
+        if cursor.key().startswith(name):
             more = True
         else:
             store.paused.remove(topic)

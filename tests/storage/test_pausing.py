@@ -108,6 +108,7 @@ def test_what_waits_can_be_aborted(paused: Store) -> None:
 def test_resuming_fires_in_the_order_of_due_times_in_steps(paused: Store) -> None:
     assert resume_topic(paused, TOPIC)
     assert fire_resumed(paused, 2_000, 2) == Fired(2, more=True)
+    assert [pause.waiting for _, pause in paused.paused.items()] == [3]
     # What becomes due meanwhile takes its place behind.
     hold(paused, Sample(b"late"), 2_000)
     assert fire_due(paused, 2_000, 2_000, 10) == Fired(0, more=False)
@@ -119,6 +120,21 @@ def test_resuming_fires_in_the_order_of_due_times_in_steps(paused: Store) -> Non
     assert dict(paused.held_totals()) == {}
     hold(paused, Sample(b"later"), 2_001)
     assert fire(paused, 2_001) == 1
+
+
+@pytest.mark.parametrize("other", [b"a", b"z"])
+def test_resuming_a_topic_fires_nothing_of_another_that_is_paused(
+    paused: Store, other: bytes
+) -> None:
+    pause_topic(paused, other, 900)
+    hold(paused, Sample(b"kept", other), 1_000)
+    assert fire(paused, 2_000) == 0
+    resume_topic(paused, TOPIC)
+    assert fire_resumed(paused, 2_000, 9) == Fired(5, more=False)
+    paused.commit()
+    assert ids_in(paused) == numbered(5)
+    assert pending_ids(paused) == [b"kept"]
+    assert [topic for topic, _ in paused.paused.items()] == [other]
 
 
 def test_the_answers_are_true(store: Store) -> None:

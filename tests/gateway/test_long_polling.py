@@ -163,6 +163,12 @@ class TestFilter:
         gateway.connect().send_message("orders", "2", TAGS="red")
         assert answered(clients["red"], waiting["red"]) == ["2"]
         assert answered(clients["green"], waiting["green"]) is None
+        # Who was answered waits for no other tag either.
+        assert clients["red || blue"].take() == []
+        # Nor is anything kept of the queue once nobody waits.
+        clients["green"].disconnect()
+        gateway.advance(2_000)
+        assert gateway.service.broker.parked._queues == {}
 
 
 class TestDeadline:

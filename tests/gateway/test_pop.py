@@ -162,6 +162,7 @@ class TestPop:
         answer = ask_pop(gateway, client, expType="SQL92", exp="size > 2")
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert "does not support" in (answer.remark or "")
+        assert bodies(pop(gateway, client)) == ["a"]
 
     @pytest.mark.parametrize(
         ("fields", "code"),
@@ -262,11 +263,38 @@ class TestWaiting:
     def test_how_many_wait(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         send(client, "a")
         pop(gateway, client)
-        self.park(gateway, gateway.connect())
+        waiting = [gateway.connect() for _ in range(2)]
+        for one in waiting:
+            self.park(gateway, one)
         where = {"consumerGroup": "consumers", "topic": "orders", "queueId": "-1"}
-        assert client.ask(RequestCode.POLLING_INFO, where).ext() == {"pollingNum": "1"}
-        send(client, "b")
-        assert client.ask(RequestCode.POLLING_INFO, where).ext() == {"pollingNum": "0"}
+        for left in ("2", "1", "0"):
+            assert client.ask(RequestCode.POLLING_INFO, where).ext() == {"pollingNum": left}
+            send(client, "b")
+
+    def test_too_many(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("gateway.pop_waits.MAX_WAITING", 2)
+        send(client, "a")
+        pop(gateway, client)
+        for _ in range(2):
+            self.park(gateway, client)
+        assert ask_pop(gateway, client, pollTime=15_000).code == ResponseCode.POLLING_FULL
+        # Another group or queue has room of its own.
+        self.park(gateway, client, queueId=1)
+
+    def test_no_longer_than_clients_wait_for_an_answer(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send(client, "a")
+        pop(gateway, client, invisibleTime=600_000)
+        opaque = client.send(RequestCode.POP_MESSAGE, pop_fields(gateway, pollTime=600_000))
+        gateway.advance(29_999)
+        assert client.answer(opaque) is None
+        gateway.advance(1_001)
+        answer = client.answer(opaque)
+        assert answer is not None
+        assert answer.code == ResponseCode.POLLING_TIMEOUT
 
     def test_a_client_that_left_takes_nothing(
         self, gateway: MemoryGateway, client: MemoryClient

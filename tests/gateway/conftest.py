@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from twisted.logger import LogEvent, globalLogPublisher
 
 from tests.gateway.memory import MemoryClient, MemoryGateway
 
@@ -28,7 +29,24 @@ def scratch() -> Iterator[Path]:
 
 
 @pytest.fixture
-def make_gateway(scratch: Path) -> Iterator[MakeGateway]:
+def failures() -> Iterator[list[str]]:
+    """The errors that were logged with their traceback: work goes on after them, so a test would not see that it was
+    cut short. One that makes them happen takes them out; any that is left fails the test."""
+    logged: list[str] = []
+
+    def note(event: LogEvent) -> None:
+        if "log_failure" in event:
+            logged.append(event["log_failure"].getTraceback())
+
+    observer: Any = note
+    globalLogPublisher.addObserver(observer)
+    yield logged
+    globalLogPublisher.removeObserver(observer)
+    assert logged == []
+
+
+@pytest.fixture
+def make_gateway(scratch: Path, failures: list[str]) -> Iterator[MakeGateway]:
     """Makes gateways; each is checked and stopped when the test is over."""
     made: list[MemoryGateway] = []
 

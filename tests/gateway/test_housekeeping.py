@@ -136,7 +136,10 @@ class TestClockSteps:
 
 
 def test_goes_on_after_an_error(
-    gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    gateway: MemoryGateway,
+    client: MemoryClient,
+    failures: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(_: Environment) -> int:
         raise OSError("the disk cannot be asked")
@@ -145,6 +148,8 @@ def test_goes_on_after_an_error(
         broken.setattr(Environment, "disk_free", fail)
         gateway.advance(3_000)
     assert "housekeeping failed" in lines
+    assert "the disk cannot be asked" in failures[0]
+    failures.clear()
     client.send_message()
     client.pull(group="g")
     ext = {"consumerGroup": "g", "topic": "orders", "queueId": "0", "commitOffset": "1"}

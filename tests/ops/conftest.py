@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.conftest import gateway, make_gateway, scratch
+from tests.gateway.conftest import failures, gateway, make_gateway, scratch
 
-__all__ = ["gateway", "make_gateway", "scratch"]
+__all__ = ["failures", "gateway", "make_gateway", "scratch"]
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 

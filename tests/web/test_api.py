@@ -161,11 +161,15 @@ def test_a_stopping_gateway_sends_away(gateway: MemoryGateway, http: HttpClient)
 
 
 def test_a_fault_harms_its_request_alone(
-    gateway: MemoryGateway, http: HttpClient, monkeypatch: pytest.MonkeyPatch
+    gateway: MemoryGateway,
+    http: HttpClient,
+    failures: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(gateway.store.environment, "disk_free", lambda: 1 // 0)
     problem = http.refusal("GET", "/rates")
     assert (problem["status"], "ZeroDivisionError" in problem["detail"]) == (500, True)
+    assert "ZeroDivisionError" in failures.pop()
     http.get("/status")
 
 

@@ -479,6 +479,38 @@ class TestPutOff:
         gateway.advance(120_000)
         assert pop(gateway, client) == []
 
+    def test_then_it_comes_back(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        send(client, "a")
+        (handle,) = handles(ask_pop(gateway, client))
+        self.change(client, handle, 60_000)
+        gateway.crash()
+        client = gateway.connect()
+        gateway.advance(59_999)
+        assert pop(gateway, client) == []
+        gateway.advance(501)
+        (again,) = pop(gateway, client)
+        assert (again.body, again.reconsume_times) == (b"a", 1)
+
+    def test_a_time_below_zero_is_now(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        send(client, "a")
+        (handle,) = handles(ask_pop(gateway, client))
+        assert self.change(client, handle, -5_000).ext()["invisibleTime"] == "0"
+        gateway.advance(500)
+        assert bodies(pop(gateway, client)) == ["a"]
+
+    def test_refused(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        send(client, "a")
+        (handle,) = handles(ask_pop(gateway, client))
+        fields = {**handle_fields(handle), "invisibleTime": "100"}
+        for wrong, code in (
+            ({"topic": "nope"}, 17),
+            ({"queueId": "4"}, 13),
+            ({"offset": "9"}, 208),
+        ):
+            answer = client.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, {**fields, **wrong})
+            assert answer.code == code
+            assert answer.ext() == {"popTime": "0", "invisibleTime": "0", "reviveQid": "0"}
+
     def test_what_was_acknowledged_stays_so(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:

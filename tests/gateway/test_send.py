@@ -17,6 +17,7 @@ from tests.gateway.memory import (
     properties_of,
     property_string,
 )
+from tests.gateway.tools import create_topic, ok
 
 
 class TestAccepted:
@@ -180,6 +181,11 @@ class TestQueue:
         assert chosen == {"0", "1", "2", "3"}
         pages = [client.pull(queue=n, offset=offset) for n in range(4) for offset in (0, 32, 64)]
         assert sum(len(page) for page in pages) == 80
+
+    def test_of_one_queue_there_is_no_choice(self, client: MemoryClient) -> None:
+        ok(create_topic(client, "single", 1))
+        answers = [client.send_message("single", fields={"queue": -1}) for _ in range(20)]
+        assert {answer.ext()["queueId"] for answer in answers} == {"0"}
 
 
 class TestTopic:
@@ -379,6 +385,13 @@ class TestRetryTopics:
         [message] = client.pull(topic)
         assert message.reconsume_times == reconsume
         assert message.topic == topic
+
+    def test_whatever_queue_it_came_to_a_dead_one_is_where_it_is_looked_for(
+        self, client: MemoryClient
+    ) -> None:
+        ok(create_topic(client, self.TOPIC, 4))
+        ok(client.send_message(self.TOPIC, "dead", fields={"queue": 3, "reconsume": 16}))
+        assert bodies(client.pull("%DLQ%workers", 0)) == ["dead"]
 
     def test_a_delayed_retry_has_no_handle(
         self, gateway: MemoryGateway, client: MemoryClient

@@ -140,6 +140,8 @@ class TestNames:
             "A": "already fired",
             "B": "rescheduled",
         }
+        [none] = reschedule(client, topic="orders", key="none", delay=9_000)
+        assert (none["outcome"], none["topic"]) == ("unknown", "orders")
 
     @pytest.mark.parametrize(
         ("fields", "remark"),
@@ -271,6 +273,17 @@ class TestByProperty:
             answer = self.order(client, target, TIMER_DELAY_MS="500")
             assert answer.code == ResponseCode.MESSAGE_ILLEGAL
             assert answer.remark == f"reschedule failed, {remark}: {target}"
+
+    def test_of_several_with_one_id_the_one_that_was_moved_is_answered(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        schedule(client, "A", 10)
+        gateway.advance(10)
+        schedule(client, "A", 500)
+        answer = self.order(client, "A", TIMER_DELAY_MS="900")
+        assert answer.code == ResponseCode.SUCCESS
+        handle = RecallHandle.parse(answer.ext()["recallHandle"])
+        assert handle == RecallHandle("orders", "broker-a", START_MS + 910, "A")
 
     def test_only_in_the_topic_that_it_is_sent_to(self, client: MemoryClient) -> None:
         schedule(client, "A", 500)

@@ -369,7 +369,7 @@ def test_look_ups_show_what_the_user_may_read(login: Login, root: SignedClient) 
     assert client.ask(12, by_id).code == ResponseCode.QUERY_NOT_FOUND
 
 
-def test_aborts_take_what_the_user_may_send(login: Login, root: SignedClient) -> None:
+def test_aborts_and_moves_take_what_the_user_may_send(login: Login, root: SignedClient) -> None:
     handles = {}
     for topic in ("mine", "seen", "secret"):
         sent = root.send_message(topic, TIMER_DELAY_SEC="60", KEYS="k", UNIQ_KEY=f"id-{topic}")
@@ -379,6 +379,8 @@ def test_aborts_take_what_the_user_may_send(login: Login, root: SignedClient) ->
     refused = client.ask(RequestCode.ABORT_TIMERS, {"id": "id-seen"})
     assert refused.code == ResponseCode.NO_PERMISSION
     assert is_refused(client.ask(RequestCode.ABORT_TIMERS, {"handle": handles["seen"]}))
+    moved = {"handle": handles["seen"], "delay": "5"}
+    assert is_refused(client.ask(RequestCode.RESCHEDULE_TIMERS, moved))
     assert is_refused(client.ask(RequestCode.ABORT_TIMERS, {"topic": "secret", "key": "k"}))
     assert is_refused(client.recall("secret", handles["secret"]))
     assert len(root.look_up()) == 3

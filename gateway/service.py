@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
-from contextlib import ExitStack
+import sys
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -111,7 +112,7 @@ LAST_VERSION_WITHOUT_GO_AWAY = 475
 """MQVersion V5_3_1: later clients understand a broker that sends them away (NettyRemotingAbstract)."""
 
 LEADER_LOOK_SECONDS = 1.0
-"""How often one of several workers looks whether the process that started it is still there."""
+"""How often one of several workers looks whether the process that started it is still there, and is heard by it."""
 
 GC_THRESHOLD = 50_000
 """Objects between two runs of the cycle collector: the hot path makes none that need it, and a run is a pause."""
@@ -485,10 +486,16 @@ def _serve(config: Config) -> None:
 
 
 def _follow(reactor: Any, leader: int) -> None:
-    """Stop when the process that started this one is gone, however it went."""
+    """Stop when the process that started this one is gone, however it went; until then have it hear, by standard
+    output, that the reactor goes round."""
+    output = sys.stdout.fileno()
+    os.set_blocking(output, False)
 
     def look() -> None:
         if os.getppid() == leader:
+            # One that has not read for long need not hear it more often.
+            with suppress(OSError):
+                os.write(output, b".")
             reactor.callLater(LEADER_LOOK_SECONDS, look)
         else:
             stop(reactor)

@@ -91,6 +91,10 @@ class SharedHttp:
             http = HostPort("127.0.0.1" if host.version == 4 else "::1", http.port)
         self._ports[name].address = http
         self._owners[pack_host(*advertised)] = name
+        self.serves(name)
+
+    def serves(self, name: str) -> None:
+        """A worker that has joined serves, perhaps again."""
         self._serving.add(name)
 
     def left(self, name: str) -> None:

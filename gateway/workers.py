@@ -1,7 +1,7 @@
 """Several gateways on one machine behind one address: `workers = N`.
 
 One interpreter uses one core. Each worker is a process that serves as a broker of its own; this one, their leader,
-starts them, starts those again that die, and answers at the shared address (`gateway.front`).
+starts them, starts those again that die or hang, and answers at the shared address (`gateway.front`).
 """
 
 from __future__ import annotations
@@ -56,6 +56,14 @@ LONGEST_END: Final = 20.0
 """Seconds that a worker has to finish what is under way when it is told to; it takes a few. After that it hangs, and is
 killed, by which nothing that was acknowledged is lost."""
 
+HEARING_SECONDS: Final = 5.0
+"""How often it is noted whether a worker was heard, which each is every second. What counts is how often in a row it
+was not: a leader that did not run itself, as on a machine that slept, has nothing to say about the others."""
+
+TIMES_UNTIL_TOLD, TIMES_UNTIL_KILLED = 3, 24
+"""So often in a row: after 15 s a worker that listens counts as not serving, and after 2 minutes it is killed. What it
+does for as long as that, such as waiting for its disk, it begins anew then."""
+
 _LISTENING: Final = re.compile(rb"^listening on (\S+), clients are told (\S+), ", re.MULTILINE)
 _HTTP: Final = re.compile(rb"^metrics on https?://(\S+)/metrics$", re.MULTILINE)
 """What a worker says on standard output (`gateway.service`)."""
@@ -96,6 +104,8 @@ class Worker(ProcessProtocol):
         self._output = b""
         self._pause = FIRST_PAUSE
         self._is_wanted = True
+        self._listens = False
+        self._times_silent = 0
         self._waiting_for_start: list[Deferred[None]] = []
         self._waiting_for_end: list[Deferred[None]] = []
 
@@ -118,12 +128,45 @@ class Worker(ProcessProtocol):
         self._terminate()
         return gone
 
+    def look(self) -> None:
+        """Note whether the process was heard since the last time. One that does not listen yet may be long about it."""
+        if not self._listens:
+            return
+        self._times_silent += 1
+        seconds = self._times_silent * HEARING_SECONDS
+        if self._times_silent == TIMES_UNTIL_TOLD:
+            self.log.error(
+                "worker {number} hangs: nothing was heard of it for {seconds:g} s",
+                number=self._number,
+                seconds=seconds,
+            )
+            if self._http is not None:
+                self._http.left(self._broker)
+        elif self._times_silent == TIMES_UNTIL_KILLED:
+            self.log.error(
+                "worker {number} hangs and is killed: nothing was heard of it for {seconds:g} s",
+                number=self._number,
+                seconds=seconds,
+            )
+            self._signal(self._process, "KILL")
+
+    def _heard(self) -> None:
+        if self._times_silent >= TIMES_UNTIL_TOLD:
+            self.log.info("worker {number} goes on", number=self._number)
+            if self._http is not None:
+                self._http.serves(self._broker)
+        self._times_silent = 0
+
     def outReceived(self, data: bytes) -> None:
+        if self._listens:
+            self._heard()
+            return
         self._output += data
         found, http = _LISTENING.search(self._output), _HTTP.search(self._output)
         if found is None or (self._http is not None and http is None):
             return
         self._output = b""
+        self._listens = True
         address, advertised = (parse_host_port(text.decode()) for text in found.groups())
         self.log.info("worker {number} listens on {address}", number=self._number, address=address)
         self._pause = FIRST_PAUSE
@@ -142,6 +185,8 @@ class Worker(ProcessProtocol):
     def processEnded(self, reason: Failure) -> None:
         self._process = None
         self._output = b""
+        self._listens = False
+        self._times_silent = 0
         if self._http is not None:
             self._http.left(self._broker)
         is_wrong = reason.value.exitCode == WRONG_SETTINGS  # type: ignore[union-attr]
@@ -228,6 +273,8 @@ class Leader:
         self._port: Any = None
         self._silence = LoopingCall(self._front.clients.close_silent)
         self._silence.clock = reactor
+        self._hearing = LoopingCall(self._look)
+        self._hearing.clock = reactor
         self._is_started = False
         self.trouble: SettingsError | None = None
         """Why it stops by itself."""
@@ -253,6 +300,7 @@ class Leader:
         except error.CannotListenError as failure:
             raise cannot_listen(failure, "listen", listen) from failure
         self._silence.start(SILENCE_LOOK_SECONDS, now=False)
+        self._hearing.start(HEARING_SECONDS, now=False)
         if self.http is not None:
             self.http.address = str(self._config.advertised(self.address.port))
             self.http.listen()
@@ -275,6 +323,10 @@ class Leader:
         """Restart the workers one by one, the next when the one before it listens again."""
         if not self._is_rolling:
             ensureDeferred(self._roll())
+
+    def _look(self) -> None:
+        for worker in self._workers:
+            worker.look()
 
     def _has_started(self, _: object) -> None:
         self._is_started = True

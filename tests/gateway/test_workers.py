@@ -13,7 +13,15 @@ from twisted.python.failure import Failure
 from gateway.config import Config
 from gateway.loading import load
 from gateway.process import WRONG_SETTINGS
-from gateway.workers import FIRST_PAUSE, LONGEST_END, Leader
+from gateway.setting_values import HostPort
+from gateway.workers import (
+    FIRST_PAUSE,
+    HEARING_SECONDS,
+    LONGEST_END,
+    TIMES_UNTIL_KILLED,
+    TIMES_UNTIL_TOLD,
+    Leader,
+)
 
 
 class Process:
@@ -33,12 +41,14 @@ class Process:
         reason = ProcessTerminated(status) if status else ProcessDone(0)  # type: ignore[no-untyped-call]
         self.protocol.processEnded(Failure(reason))  # type: ignore[no-untyped-call]
 
-    def listen(self, port: int) -> None:
-        """It says that it listens."""
+    def listen(self, port: int, http: int | None = None) -> None:
+        """It says that it listens, perhaps for HTTP too."""
         address = b"127.0.0.1:%d" % port
         self.protocol.outReceived(
-            b"listening on %b, clients are told %b, data" % (address, address)
+            b"listening on %b, clients are told %b, data\n" % (address, address)
         )
+        if http is not None:
+            self.protocol.outReceived(b"metrics on http://127.0.0.1:%d/metrics\n" % http)
 
 
 class ProcessReactor(MemoryReactorClock):
@@ -69,6 +79,23 @@ def leader(reactor: Any, tmp_path: Path) -> Leader:
     leader = Leader(Config(data=tmp_path, workers=2), reactor, {}, logs)
     leader.start()
     return leader
+
+
+@pytest.fixture
+def http(reactor: Any, tmp_path: Path) -> Leader:
+    """Likewise, and they have an HTTP port."""
+    logs: Any = None
+    config = Config(data=tmp_path, workers=2, http=HostPort("127.0.0.1", 9877))
+    leader = Leader(config, reactor, {}, logs)
+    leader.start()
+    return leader
+
+
+def tick(reactor: Any, *heard: Process) -> None:
+    """The time until workers are looked at goes by, in which these are heard."""
+    for process in heard:
+        process.protocol.outReceived(b".....")
+    reactor.advance(HEARING_SECONDS)
 
 
 def test_what_an_empty_flag_leaves_out_workers_leave_out(reactor: Any, tmp_path: Path) -> None:
@@ -160,3 +187,51 @@ def test_a_worker_that_cannot_start_again_leaves_the_others_alone(
     assert (leader.trouble, reactor.hasStopped, one.signals) == (None, False, [])
     reactor.advance(FIRST_PAUSE)
     assert len(reactor.started) == 3
+
+
+def test_a_worker_that_hangs_is_killed_and_another_one_follows(reactor: Any, http: Leader) -> None:
+    hanging, other = reactor.started
+    for port, process in ((9886, hanging), (9896, other)):
+        process.listen(port, http=port + 1)
+    assert http.http is not None
+    for _ in range(TIMES_UNTIL_TOLD - 1):
+        tick(reactor, other)
+    assert http.http._not_ready() == []
+    tick(reactor, other)
+    assert http.http._not_ready() == ["broker-a-0 does not serve"]
+    for _ in range(TIMES_UNTIL_KILLED - TIMES_UNTIL_TOLD):
+        assert hanging.signals == []
+        tick(reactor, other)
+    assert (hanging.signals, other.signals) == (["KILL"], [])
+    hanging.end(9)
+    reactor.advance(FIRST_PAUSE)
+    assert len(reactor.started) == 3
+
+
+def test_a_worker_that_goes_on_serves_again(reactor: Any, http: Leader) -> None:
+    one, other = reactor.started
+    for port, process in ((9886, one), (9896, other)):
+        process.listen(port, http=port + 1)
+    for _ in range(TIMES_UNTIL_KILLED - 1):
+        tick(reactor, other)
+    one.protocol.outReceived(b".")
+    assert http.http is not None
+    assert http.http._not_ready() == []
+    for _ in range(TIMES_UNTIL_KILLED - 1):
+        tick(reactor, other)
+    assert one.signals == []
+
+
+def test_a_start_may_be_long(reactor: Any, leader: Leader) -> None:
+    for _ in range(2 * TIMES_UNTIL_KILLED):
+        tick(reactor)
+    assert [process.signals for process in reactor.started] == [[], []]
+
+
+def test_a_leader_that_slept_kills_nobody(reactor: Any, leader: Leader) -> None:
+    one, other = reactor.started
+    one.listen(9886)
+    other.listen(9896)
+    reactor.advance(86_400)
+    tick(reactor, one, other)
+    assert (one.signals, other.signals) == ([], [])

@@ -57,5 +57,5 @@ def test_the_clock_is_moved_from_the_command_line(tmp_path: Path) -> None:
         assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
         gateway.terminate()
         refused = tidegate("serve", "--data", str(gateway.data), "--listen", "127.0.0.1:0")
-        assert refused.returncode == 1
+        assert refused.returncode == 2
         assert "set clock to manual" in refused.stderr

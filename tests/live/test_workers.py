@@ -257,6 +257,26 @@ def test_workers_share_the_memory_of_one(own_gateway: GatewayProcess) -> None:
     store.close()
 
 
+def test_a_worker_that_hangs_does_not_serve(tmp_path: Path) -> None:
+    with GatewayProcess(tmp_path / "data", "--workers", "2", "--http", "127.0.0.1:0") as gateway:
+        assert gateway._process is not None
+        assert gateway._process.stdout is not None
+        metrics = gateway._process.stdout.readline().decode().split()[-1]
+
+        def serving() -> list[str]:
+            lines = fetch(metrics).splitlines()
+            return [line[-1] for line in lines if line.startswith("tidegate_worker_up")]
+
+        hanging = processes(gateway)[0]
+        os.kill(hanging, signal.SIGSTOP)
+        try:
+            until(lambda: sorted(serving()) == ["0", "1"], "one does not serve")
+        finally:
+            os.kill(hanging, signal.SIGCONT)
+        until(lambda: serving() == ["1", "1"], "it serves again")
+        assert hanging in processes(gateway)
+
+
 def test_workers_stop_when_their_leader_is_gone(own_gateway: GatewayProcess) -> None:
     orphans = processes(own_gateway)
     os.kill(own_gateway.pid, signal.SIGKILL)

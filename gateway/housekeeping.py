@@ -38,12 +38,11 @@ REVIVE_PAUSE = 0.02
 """Until the next of them come back, where there are more than come back in one commit."""
 
 RETENTION_SECONDS = 10.0
-"""How often a clean-up begins; while there is more to remove it goes on every `RETENTION_PAUSE`."""
+"""How often a clean-up begins."""
 
-RETENTION_PAUSE = 0.02
 RETENTION_STEP = 200
 """Messages removed in one commit, some 4 ms of work, so that no send waits long for it; 20 ms where what is removed is
-not in memory."""
+not in memory. While there is more to remove, each turn of the reactor has one such step."""
 
 HOLD_SECONDS = 0.4
 """With flush = async: the time after which the redo log is synced, where the disk holds no checkpoint of what is in it.
@@ -80,6 +79,7 @@ class Housekeeping:
         self._told_damaged = 0
         self._tidied = 0  # `topics.changes` when those that were deleted were last forgotten
         self._revives_more = False
+        self._removes_more = False
         self._syncing = DeferredLock()
 
     def start(self) -> None:
@@ -172,7 +172,12 @@ class Housekeeping:
             self._reactor.callLater(REVIVE_PAUSE, self._revive_some)
 
     def _remove_expired(self) -> None:
+        if not self._removes_more:
+            self._remove_some()
+
+    def _remove_some(self) -> None:
         broker = self._broker
+        self._removes_more = False
         if self._stopped:
             return
         if self._tidied != broker.topics.changes and not broker.store.has_changes:
@@ -186,7 +191,8 @@ class Housekeeping:
         finally:
             broker.committer.change()
         if removed >= RETENTION_STEP:
-            self._reactor.callLater(RETENTION_PAUSE, self._remove_expired)
+            self._removes_more = True
+            self._reactor.callLater(0, self._remove_some)
 
     def _have_held(self) -> Deferred[None] | None:
         store = self._broker.store

@@ -138,9 +138,15 @@ class TestTraces:
 
 
 class TestSteps:
+    @pytest.mark.parametrize("turn_s", [0.05, 11])
     def test_leave_room_for_sends(
-        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+        self,
+        gateway: MemoryGateway,
+        client: MemoryClient,
+        monkeypatch: pytest.MonkeyPatch,
+        turn_s: float,
     ) -> None:
+        """Also those of a clean-up that is not done when the next one would begin."""
         monkeypatch.setattr(housekeeping, "RETENTION_STEP", 100)
         for topic in range(3):
             client.send_batch(((str(n), {}) for n in range(150)), f"topic{topic}")
@@ -152,7 +158,7 @@ class TestSteps:
         for number in range(30):
             client.send(RequestCode.SEND_MESSAGE_V2, client.send_fields("busy"), b"x")
             gateway.reactor.turn()
-            gateway.reactor.rightNow += 0.05
+            gateway.reactor.rightNow += turn_s
             now_left = usage_of(gateway.store).messages - number - 1
             removed.append(left - now_left)
             left = now_left

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tomllib
@@ -26,11 +27,31 @@ from tests.cli.fake import FakeGateway, success
 from tests.cli.test_client import MESSAGE
 from tests.command import Run, Tidegate
 
+INTERRUPTED = """
+import os, signal, sys
+from gateway.__main__ import main
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "gateway.asking":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+main()
+"""
+
 
 def one_line(run: Run) -> str:
     assert run.out == ""
     assert run.err.count("\n") == 1
     return run.err.rstrip("\n")
+
+
+def test_a_ctrl_c_at_the_very_beginning_ends_it_without_a_word() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
 def test_a_file_that_cannot_be_used_is_one_line(

@@ -45,6 +45,10 @@ class ClientError(Exception):
     """The server cannot be reached or does not answer. The text is one line and says what to do."""
 
 
+class NoAnswerError(ClientError):
+    """The server was asked, and has not answered in time."""
+
+
 class RemotingClient:
     """A connection to the gateway, or to any RocketMQ broker or name server.
 
@@ -112,7 +116,7 @@ class RemotingClient:
                         return command
         except TimeoutError:
             self.close()
-            raise ClientError(
+            raise NoAnswerError(
                 f"{self._name} did not answer in {self._timeout:g} s; {_IS_IT_ONE}"
             ) from None
         except (FrameError, CommandError) as error:

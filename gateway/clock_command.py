@@ -22,7 +22,8 @@ def clock(connection: RemotingClient, action: str | None, value: str | None, as_
 
     A gateway that was started with --clock manual has a clock that stands still until it is moved.
     What comes due on the way fires at exactly its time, one message after the other, and the command
-    ends when all of it has been stored. --timeout is how long that may take.
+    ends when all of it has been stored. --timeout is how long it waits for that; the gateway goes on
+    afterwards.
 
     A DURATION is such as 30m, 1h30m or 500ms; a TIME is ISO 8601 (local unless it has a zone) or
     epoch ms. A clock that is set back fires nothing until it is there again.
@@ -35,7 +36,7 @@ def clock(connection: RemotingClient, action: str | None, value: str | None, as_
       tidegate clock set 2030-01-31T09:30:00Z --json
     """
     from gateway import display
-    from gateway.client import move_clock
+    from gateway.client import NoAnswerError, move_clock
 
     if action is not None and value is None:
         raise click.UsageError("say how far: 'tidegate clock advance 30m', or set and a time")
@@ -45,7 +46,15 @@ def clock(connection: RemotingClient, action: str | None, value: str | None, as_
     elif action == "set":
         asked["to"] = _time(value or "")
     with connection:
-        state = move_clock(connection, **asked)
+        try:
+            state = move_clock(connection, **asked)
+        except NoAnswerError as error:
+            if action is None:
+                raise
+            raise click.ClickException(
+                f"{error}. Where much comes due on the way it takes longer, and goes on: 'tidegate clock' shows how "
+                "far it is, and a longer --timeout waits for it"
+            ) from None
     display.clock(state, as_json=as_json)
 
 

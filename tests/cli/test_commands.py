@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tomllib
@@ -52,6 +53,18 @@ def test_a_ctrl_c_at_the_very_beginning_ends_it_without_a_word() -> None:
         [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+@pytest.mark.parametrize(("move", "goes_on"), [((), False), (("advance", "30d"), True)])
+def test_a_clock_that_is_under_way_for_long_is_told_from_a_gateway_that_is_not_there(
+    tidegate: Tidegate, move: tuple[str, ...], *, goes_on: bool
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        server = "{}:{}".format(*silent.getsockname())
+        run = tidegate("clock", *move, "--timeout", "0.2", server=server)
+    assert run.status == 1
+    assert "did not answer in 0.2 s" in one_line(run)
+    assert ("a longer --timeout waits for it" in run.err) is goes_on
 
 
 def test_a_file_that_cannot_be_used_is_one_line(

@@ -26,6 +26,7 @@ from zlib import crc32
 from storage.disk import sync
 from storage.errors import DataFolderError, RestartNeededError
 from storage.meta_pages import (
+    COPIED,
     DATA_FILE,
     STATE_SIZE,
     end_of,
@@ -160,19 +161,22 @@ def check_file(folder: Path) -> None:
     :raises DataFolderError: then.
     """
     noted, states = _read(folder)
-    if not noted.state:
-        return
     file = folder / DATA_FILE
     size = file_size(folder)
-    if not size:
+    if noted.state and not size:
         raise DataFolderError(
             f"{file} is {'empty' if file.exists() else 'missing'}, but the folder has held messages: put it back, or "
             "restore a backup; or choose another folder"
         )
-    # A smaller file that the note does not know was put in its place.
-    if size < noted.size and noted.state in states:
+    whole = 0
+    if noted.state in states:
+        whole = noted.size
+    elif states and transaction_of(states[newest_of(states)]) == COPIED:
+        # Nobody has opened it yet, who would have noted its size.
+        whole = end_of(states[newest_of(states)])
+    if size < whole:
         raise DataFolderError(
-            f"{file} was cut short: it has {size} of {noted.size} bytes; copy it again, or restore a backup"
+            f"{file} was cut short: it has {size} of {whole} bytes; copy it again, or restore a backup"
         )
 
 

@@ -11,7 +11,15 @@ from subprocess import Popen
 
 import pytest
 
-from storage import DataFolderError, RestartNeededError, Store, back_up, compact, read_pending
+from storage import (
+    DataFolderError,
+    RestartNeededError,
+    Store,
+    back_up,
+    compact,
+    read_pending,
+    restore,
+)
 from storage.durable import NOTE_FILE, Durable, go_back, transaction_ahead
 from storage.environment import Environment
 from storage.errors import FolderInUseError
@@ -274,6 +282,17 @@ class TestFileThatIsNotWhole:
         self.refused(data, f"it has {file.stat().st_size} of {size} bytes")
         with pytest.raises(DataFolderError, match="was cut short"):
             list(read_pending(data, terms_of))
+
+    @pytest.mark.parametrize("left", [8_192, 20_000, -4_096])
+    def test_a_backup_cut_short(self, data: Path, tmp_path: Path, left: int) -> None:
+        """It has no note, as nobody has opened it yet."""
+        copy = tmp_path / "copy"
+        size = back_up(data, copy)
+        with (copy / DATA_FILE).open("r+b") as opened:
+            opened.truncate(left if left > 0 else size + left)
+        self.refused(copy, f"it has {(copy / DATA_FILE).stat().st_size} of {size} bytes")
+        with pytest.raises(DataFolderError, match="was cut short"):
+            restore(copy, tmp_path / "again")
 
     def test_gone(self, data: Path) -> None:
         (data / DATA_FILE).unlink()

@@ -133,29 +133,29 @@ def compact(data: Path) -> Compacted:
         unfinished = data / _COMPACTED
         # What an earlier attempt left that was killed.
         shutil.rmtree(unfinished, ignore_errors=True)
-        with reading(data) as environment:
-            before = file.stat().st_size
-            tables = open_tables(environment, create=False)
-            with environment.begin() as txn:
-                needed = used_bytes(txn, tables)
-            free = free_bytes(data)
-            if free < needed:
-                raise StorageError(
-                    f"compacting {data} needs {needed:,} bytes beside the old file, and the disk has {free:,} free: "
-                    "make room, or back up to another disk, which compacts as well, and restore"
-                )
-            try:
+        try:
+            with reading(data) as environment:
+                before = file.stat().st_size
+                tables = open_tables(environment, create=False)
+                with environment.begin() as txn:
+                    needed = used_bytes(txn, tables)
+                free = free_bytes(data)
+                if free < needed:
+                    raise StorageError(
+                        f"compacting {data} needs {needed:,} bytes beside the old file, and the disk has {free:,} "
+                        "free: make room, or back up to another disk, which compacts as well, and restore"
+                    )
                 unfinished.mkdir()
                 environment.copy(str(unfinished), compact=True)
                 sync(unfinished / DATA_FILE)
-            except (OSError, lmdb.Error) as error:
-                shutil.rmtree(unfinished, ignore_errors=True)
-                raise StorageError(f"{data} could not be compacted: {error}") from error
-        after = (unfinished / DATA_FILE).stat().st_size
-        (unfinished / DATA_FILE).replace(file)
-        sync(data)
-        unfinished.rmdir()
-        return Compacted(before, after)
+            after = (unfinished / DATA_FILE).stat().st_size
+            (unfinished / DATA_FILE).replace(file)
+            sync(data)
+            return Compacted(before, after)
+        except (OSError, lmdb.Error) as error:
+            raise StorageError(f"{data} could not be compacted: {error}") from error
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def read_pending(

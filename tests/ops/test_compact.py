@@ -94,6 +94,30 @@ def test_what_an_interrupted_attempt_left_is_no_hindrance(
     assert len(gateway.connect().look_up()) == 1
 
 
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError(5, "Input/output error")])
+@pytest.mark.parametrize("synced", [0, 1])
+def test_one_that_is_cut_short_leaves_nothing_beside(
+    gateway: MemoryGateway,
+    monkeypatch: pytest.MonkeyPatch,
+    failure: type[BaseException] | BaseException,
+    synced: int,
+) -> None:
+    gateway.stop()
+    files = names(gateway.data)
+    outcomes = iter([None] * synced + [failure])
+
+    def sync(path: Path) -> None:
+        if (outcome := next(outcomes)) is not None:
+            raise outcome
+
+    monkeypatch.setattr("storage.copies.sync", sync)
+    with pytest.raises((StorageError, KeyboardInterrupt)):
+        compact(gateway.data)
+    assert names(gateway.data) == files
+    gateway.start()
+    assert len(gateway.connect().look_up()) == 1
+
+
 def test_what_is_no_data_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataFolderError, match="is not a data folder"):
         compact(tmp_path)

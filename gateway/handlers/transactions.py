@@ -66,7 +66,7 @@ class Transactions:
         else:
             done = take_half(self._store, half.sequence)
         if not done:
-            # Two decisions in one batch: the first one counts.
+            # Its properties have outgrown what a message may have: it waits on, and nobody is told otherwise.
             raise _unknown_half()
         self._broker.committer.answer(call, call.encode())
 

@@ -360,7 +360,7 @@ class Leader:
 def _command(config: Config, number: int) -> list[str]:
     settings = _own_settings(config, number).items()
     flags = [text for setting in settings for text in setting]
-    return [sys.executable, "-m", "gateway.cli", "serve", *flags]
+    return [sys.executable, "-m", "gateway", "serve", *flags]
 
 
 def _broker_name(config: Config, number: int) -> str:

@@ -235,3 +235,8 @@ def test_a_leader_that_slept_kills_nobody(reactor: Any, leader: Leader) -> None:
     reactor.advance(86_400)
     tick(reactor, one, other)
     assert (one.signals, other.signals) == ([], [])
+
+
+def test_workers_begin_as_the_command_does(reactor: Any, leader: Leader) -> None:
+    """A Ctrl-C at a terminal reaches them too, while their source is still read in: see `gateway.__main__`."""
+    assert [process.command[1:4] for process in reactor.started] == [["-m", "gateway", "serve"]] * 2

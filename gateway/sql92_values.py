@@ -299,7 +299,7 @@ def _compare(left: Any, right: Any) -> int:
 
 
 # Up to 19 digits are 64 bits and more; longer ones need not be read to be refused.
-_WHOLE = re.compile(r"[+-]?0*\d{1,19}")
+_WHOLE = re.compile(r"([+-]?)0*(\d{1,19})")
 _BITS: Final[dict[type, int]] = {int: 31, Long: 63}
 _DECIMAL = re.compile(
     r"[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?)"
@@ -313,8 +313,9 @@ _JAVA_BLANKS: Final = "".join(map(chr, range(33)))
 def _read_number(text: str, kind: type) -> int | float:
     """A string as a number of a kind, as Integer, Long and Double read it."""
     if kind is not float:
-        if _WHOLE.fullmatch(text):
-            number = int(text)
+        whole = _WHOLE.fullmatch(text)
+        if whole:
+            number = int(whole[1] + whole[2])
             if -(1 << _BITS[kind]) <= number < 1 << _BITS[kind]:
                 return number
         raise IncomparableError

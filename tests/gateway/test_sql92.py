@@ -106,6 +106,14 @@ def test_what_cannot_be_compared_ends_the_whole_filter() -> None:
     assert not selects(join({"city": "Berlin", "amount": "many"}))
 
 
+def test_zeros_before_a_number_change_nothing_however_many() -> None:
+    zeros = "0" * 5_000  # more digits than Python's int() takes
+    assert compile_sql("amount = 5")(join({"amount": zeros + "5"}))
+    assert compile_sql("amount = -5")(join({"amount": f"-{zeros}5"}))
+    assert compile_sql("amount = 0")(join({"amount": zeros}))
+    assert not compile_sql("amount = 5")(join({"amount": zeros + "3000000005"}))
+
+
 def test_long_chains_need_no_depth() -> None:
     chain = " OR ".join(f"amount = {number}" for number in range(3_000))
     assert compile_sql(chain)(join({"amount": "2999"}))

@@ -20,6 +20,7 @@ from compat.runner import Outcome, Run
 from compat.scenarios import SCENARIOS
 from compat.toolchain.folder import ToolchainError
 from gateway.client import ClientError
+from gateway.wire.addresses import parse_address
 
 _KNOWN_ERRORS = (ClientError, DriverError, OSError, PeerError, RealBrokerError, ToolchainError)
 
@@ -117,10 +118,11 @@ def _compare(
 
 
 def _running(address: str) -> peers.Peer:
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise click.UsageError(f"{address!r} is not HOST:PORT, such as 127.0.0.1:9876")
-    return peers.running(address, (host, int(port)))
+    try:
+        place = parse_address(address)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    return peers.running(address, place)
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from compat.questions import Questions
 from compat.real_broker import PATIENT, RealBroker
 from compat.recorder import Recorder
 from gateway.client import RemotingClient
+from gateway.wire.addresses import parse_address, show_address
 from gateway.wire.codes import RequestCode
 from gateway.wire.dialect import to_json
 from recording.proxy import Route
@@ -59,12 +60,12 @@ class Peer:
     @property
     def namesrv_text(self) -> str:
         """What a client is configured with."""
-        return f"{self.namesrv[0]}:{self.namesrv[1]}"
+        return show_address(*self.namesrv)
 
     @property
     def broker_text(self) -> str:
         """What a tool is told to ask."""
-        return f"{self.broker[0]}:{self.broker[1]}"
+        return show_address(*self.broker)
 
 
 @contextmanager
@@ -142,10 +143,9 @@ def running(name: str, namesrv: Address) -> Peer:
         answer = client.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
     try:
         table = msgspec.json.decode(to_json(answer.body))["brokerAddrTable"]
-        host, _, port = next(iter(table.values()))["brokerAddrs"]["0"].rpartition(":")
+        broker = parse_address(next(iter(table.values()))["brokerAddrs"]["0"])
     except (ValueError, LookupError, StopIteration, AttributeError) as error:
-        raise PeerError(f"{namesrv[0]}:{namesrv[1]} knows no broker") from error
-    broker = (host, int(port))
+        raise PeerError(f"{show_address(*namesrv)} knows no broker") from error
     return Peer(name, namesrv, broker, broker)
 
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import rich_click as click
 
+from gateway.wire.addresses import parse_address
+
 if TYPE_CHECKING:
     from gateway.client import RemotingClient
 
@@ -113,10 +115,10 @@ _CONNECTION_FLAGS: Final = (
 
 def address(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, int]:
     """Reads a flag's HOST:PORT; the host may be a name."""
-    host, _, port = value.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit() and 0 < int(port) <= 65_535):
-        raise click.BadParameter(f"{value!r} is not HOST:PORT, such as 127.0.0.1:9876")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    try:
+        return parse_address(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import msgspec
 
+from gateway.wire.addresses import show_address
 from gateway.wire.clock_bodies import ClockState
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command, CommandError, decode_command, encode_command
 from gateway.wire.frames import FrameBuffer, FrameError
-from gateway.wire.opening import show_address
 from gateway.wire.pending_bodies import (
     AbortAnswer,
     AbortOutcome,

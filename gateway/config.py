@@ -18,7 +18,7 @@ from typing import Final, Self
 from pydantic import model_validator
 from pydantic.fields import FieldInfo
 
-from gateway.setting_values import LAST_PORT, LONGEST_NAME, Kind, show_size
+from gateway.setting_values import LONGEST_NAME, Kind, show_size
 from gateway.settings.access import AccessSettings
 from gateway.settings.broker import BrokerSettings
 from gateway.settings.fields import About
@@ -27,6 +27,7 @@ from gateway.settings.limits import FRAME_ALLOWANCE, LimitSettings
 from gateway.settings.network import VIP_CHANNEL_DISTANCE, WORKER_PORT_DISTANCE, NetworkSettings
 from gateway.settings.records import RecordSettings
 from gateway.settings.storage import StorageSettings
+from gateway.wire.addresses import LAST_PORT
 
 ENVIRONMENT_PREFIX: Final = "TIDEGATE_"
 

@@ -18,10 +18,11 @@ from gateway.reactor import Reactor
 from gateway.tap import Tap
 from gateway.tls import TlsLayers
 from gateway.unwritten import Unwritten
+from gateway.wire.addresses import show_address, unmapped
 from gateway.wire.commands import Command, CommandError, decode_command
 from gateway.wire.frames import HEADER_LIMIT, Frame, FrameBuffer, FrameError
 from gateway.wire.messages import pack_host
-from gateway.wire.opening import Opening, OpeningError, show_address, unmapped
+from gateway.wire.opening import Opening, OpeningError
 
 MOST_UNWRITTEN_BYTES = 1 << 16
 """Bytes for one client that are gathered before they are written; with more its transport says whether it reads."""

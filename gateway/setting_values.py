@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import BeforeValidator, Field, PlainValidator, TypeAdapter
 
-from gateway.wire.opening import show_address
+from gateway.wire.addresses import parse_port, show_address
 
 
 class HostPort(NamedTuple):
@@ -51,7 +51,6 @@ _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 _ISO_DURATION: Final = TypeAdapter(timedelta)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?)b?|b)?", re.IGNORECASE)
 _SIZE_POWER: Final = {"k": 1, "m": 2, "g": 3, "t": 4}
-LAST_PORT: Final = 65_535
 LONGEST_NAME: Final = 127
 """Letters of a broker's or a cluster's name."""
 
@@ -79,9 +78,7 @@ def parse_host_port(value: object) -> HostPort:
         raise ValueError(
             "it has no host" if not host else f"{host!r} is not an IP address"
         ) from None
-    if not (port.isascii() and port.isdigit() and int(port) <= LAST_PORT):
-        raise ValueError(f"{port!r} is not a port from 0 to {LAST_PORT}")
-    return HostPort(host, int(port))
+    return HostPort(host, parse_port(port))
 
 
 def _advertised(value: object) -> HostPort | None:

@@ -15,6 +15,7 @@ from gateway.client import ClientError, RefusalError, RemotingClient
 from gateway.intake import terms_of
 from gateway.topics import DEFAULT_TOPIC
 from gateway.wire import properties as names
+from gateway.wire.addresses import parse_address
 from gateway.wire.codes import RequestCode, ResponseCode, SysFlag
 from gateway.wire.messages import decode_message, unpack_host
 from gateway.wire.properties import join, parse
@@ -249,8 +250,10 @@ class Sender:
         for broker in route.brokers:
             master = broker.addresses.get("0")
             if master is not None and queues.get(broker.name):
-                host, _, port = master.rpartition(":")
-                return Place(host, int(port), queues[broker.name])
+                try:
+                    return Place(*parse_address(master), queues[broker.name])
+                except ValueError as error:
+                    raise ClientError(f"a server's answer is not understood: {error}") from None
         return None
 
 

@@ -16,6 +16,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+from gateway.wire.addresses import show_address
 from recording.format import Kind
 from recording.routes import Address, answered, asks_for_brokers, rewrite
 from recording.writer import CaptureWriter
@@ -142,12 +143,12 @@ class Proxy:
             here = _listener((self._broker_host, 0))
         port: int = here.getsockname()[1]
         self.brokers[broker] = port
-        log.info("broker %s is at port %d", show(broker), port)
-        self._begin(self._serve(here, Route(f"broker {show(broker)}", ("", port), broker)))
+        log.info("broker %s is at port %d", show_address(*broker), port)
+        self._begin(self._serve(here, Route(f"broker {show_address(*broker)}", ("", port), broker)))
         vip = (broker[0], broker[1] - VIP_CHANNEL_DISTANCE)
         with suppress(OSError):  # few clients still want it
             here = _listener((self._broker_host, port - VIP_CHANNEL_DISTANCE))
-            self._begin(self._serve(here, Route(f"broker {show(vip)}", ("", 0), vip)))
+            self._begin(self._serve(here, Route(f"broker {show_address(*vip)}", ("", 0), vip)))
         return port
 
     async def _serve(self, here: socket.socket, route: Route) -> None:
@@ -339,12 +340,6 @@ class _ServerSide(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._link.client.resume_reading()
-
-
-def show(address: Address) -> str:
-    """Host and port as people write them."""
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _listener(address: Address) -> socket.socket:

@@ -9,7 +9,8 @@ import time
 from contextlib import suppress
 from typing import Final
 
-from recording.proxy import Proxy, Route, show
+from gateway.wire.addresses import show_address
+from recording.proxy import Proxy, Route
 from recording.routes import Address
 from recording.writer import CaptureWriter
 
@@ -36,8 +37,15 @@ async def _run(
     with writer:
         proxy = Proxy(writer, broker_host=listen[0], advertise=advertise)
         try:
-            here = await proxy.listen(Route(show(server), listen, server, is_followed=True))
-            log.info("listening on %s for %s, into %s", show(here), show(server), writer.folder)
+            here = await proxy.listen(
+                Route(show_address(*server), listen, server, is_followed=True)
+            )
+            log.info(
+                "listening on %s for %s, into %s",
+                show_address(*here),
+                show_address(*server),
+                writer.folder,
+            )
             await _tell_until(stopping, proxy)
         finally:
             await proxy.close()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 import msgspec
 import rich_click as click
 
+from gateway.wire.addresses import parse_address
 from spark_jobs.errors import JobError
 
 if TYPE_CHECKING:
@@ -75,10 +76,10 @@ def _write_json(found: Any, json_file: Path | None) -> None:
 
 
 def _address(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, int]:
-    host, _, port = value.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit() and 0 < int(port) <= 65_535):
-        raise click.BadParameter(f"{value!r} is not HOST:PORT, such as 127.0.0.1:9876")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    try:
+        return parse_address(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def _renames(ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> dict[str, str]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from gateway.wire.addresses import parse_address, show_address
 from gateway.wire.codes import RequestCode
 from gateway.wire.commands import CommandError, decode_command, encode_command
 from gateway.wire.dialect import to_json
@@ -303,19 +304,18 @@ def find_target(name_server: tuple[str, int]) -> Target:
 
     :raises JobError: when it does not answer, or has no broker, or one that cannot be reached.
     """
-    shown = f"{name_server[0]}:{name_server[1]}"
+    shown = show_address(*name_server)
     try:
         body = _ask(name_server, encode_command(RequestCode.GET_BROKER_CLUSTER_INFO, 1))
-    except (OSError, FrameError, CommandError) as error:
+        table = json.loads(to_json(body) if body else b"{}").get("brokerAddrTable") or {}
+    except (OSError, FrameError, CommandError, ValueError) as error:
         raise JobError(f"{shown} cannot be asked for its brokers: {error}") from error
-    table = json.loads(to_json(body) if body else b"{}").get("brokerAddrTable") or {}
     for broker in table.values():
         for address in broker.get("brokerAddrs", {}).values():
-            host, _, port = address.rpartition(":")
-            target = Target(name_server, (host, int(port)))
             try:
+                target = Target(name_server, parse_address(address))
                 socket.create_connection(target.broker, _ASK_TIMEOUT_S).close()
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 raise JobError(
                     f"{shown} names the broker {address}, which cannot be reached from here: {error}"
                 ) from error

@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple, Self
 
 import pyarrow as pa
 
+from gateway.wire.addresses import show_address
 from gateway.wire.codes import CommandFlag, RequestCode
 from gateway.wire.commands import Command, CommandError, decode_command, encode_command
 from gateway.wire.frames import FrameBuffer, FrameError
@@ -467,7 +468,7 @@ class Player:
         try:
             _, line = await loop.create_connection(lambda: _Line(self), *address)
         except OSError as error:
-            self._failed[address] = (time.monotonic(), f"{address[0]}:{address[1]}: {error}")
+            self._failed[address] = (time.monotonic(), f"{show_address(*address)}: {error}")
             return None
         self._lines[connection, address] = line
         return line

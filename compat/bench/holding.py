@@ -17,6 +17,7 @@ from compat.bench.processes import held_bytes
 from compat.bench.records import Spread, spread
 from compat.bench.results import Held
 from gateway.client import RemotingClient, look_up, successful
+from gateway.wire.addresses import parse_address
 from gateway.wire.codes import RequestCode
 
 _LOOK_UPS: Final = 200
@@ -56,8 +57,7 @@ def disk_reads(data: Path) -> Spread | None:
 
 def connect(address: str) -> RemotingClient:
     """A connection to a server's address."""
-    host, _, port = address.rpartition(":")
-    return RemotingClient(host, int(port), timeout=_ANSWER_LIMIT_S)
+    return RemotingClient(*parse_address(address), timeout=_ANSWER_LIMIT_S)
 
 
 def wait_for_answer(address: str) -> None:

@@ -26,6 +26,7 @@ from typing import Final
 import msgspec
 
 from gateway.client import RemotingClient, successful
+from gateway.wire.addresses import parse_address
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command, decode_command, encode_command
 from gateway.wire.dialect import to_json
@@ -200,13 +201,11 @@ class Load:
 
 def find_broker(namesrv: str) -> tuple[str, int]:
     """The address of the one broker that a name server knows."""
-    host, _, port = namesrv.rpartition(":")
-    with RemotingClient(host, int(port)) as client:
+    with RemotingClient(*parse_address(namesrv)) as client:
         body = successful(client.ask(RequestCode.GET_BROKER_CLUSTER_INFO)).body
     # RocketMQ writes the brokers' numbers without quotes.
     ((_, broker),) = msgspec.json.decode(to_json(body))["brokerAddrTable"].items()
-    host, _, port = broker["brokerAddrs"]["0"].rpartition(":")
-    return host, int(port)
+    return parse_address(broker["brokerAddrs"]["0"])
 
 
 def make_topic(broker: tuple[str, int], topic: str) -> None:

@@ -19,8 +19,8 @@ from twisted.web.server import NOT_DONE_YET, Request
 from gateway.router import RequestError
 from gateway.web.doorkeeper import Header
 from gateway.web.endpoints import ApiError, Asker, Endpoint
+from gateway.wire.addresses import unmapped
 from gateway.wire.codes import ResponseCode
-from gateway.wire.opening import unmapped
 from storage import StorageError, StorageFullError
 
 BASE = "/api/v1"

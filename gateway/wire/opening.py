@@ -16,6 +16,8 @@ from __future__ import annotations
 import ipaddress
 from typing import Final
 
+from gateway.wire.addresses import parse_port, show_address, unmapped
+
 _SIGNATURE_V1: Final = b"PROXY"
 _SIGNATURE_V2: Final = b"\r\n\r\n\0\r\nQUIT\n"
 _LONGEST_V1: Final = 107
@@ -86,14 +88,12 @@ class Opening:
         try:
             address = ipaddress.ip_address(words[2])
             ipaddress.ip_address(words[3])
+            source_port, _ = map(parse_port, words[4:])
         except ValueError as error:
-            raise OpeningError(f"a PROXY header without addresses: {error}") from error
-        for port in words[4:]:
-            if not (port.isascii() and port.isdigit() and int(port[:6]) <= 65_535):
-                raise OpeningError(f"a PROXY header with the port {port!r}")
+            raise OpeningError(f"a PROXY header that cannot be read: {error}") from error
         if address.version != int(words[1][3]):
             raise OpeningError(f"a PROXY header with {words[1]} and {address}")
-        self.source = show_address(unmapped(str(address)), int(words[4]))
+        self.source = show_address(unmapped(str(address)), source_port)
         return end + 2
 
     def _version_2(self, data: bytes) -> int | None:
@@ -115,18 +115,6 @@ class Opening:
             port = int.from_bytes(data[port_at : port_at + 2], "big")
             self.source = show_address(unmapped(str(address)), port)
         return size
-
-
-def unmapped(host: str) -> str:
-    """An address; of an IPv6 one that stands for an IPv4 one, as systems have it that listen for both, that."""
-    address = ipaddress.ip_address(host)
-    mapped = getattr(address, "ipv4_mapped", None)
-    return str(mapped) if mapped is not None else host
-
-
-def show_address(host: str, port: int) -> str:
-    """`1.2.3.4:5`, or `[::1]:5`."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _may_become(data: bytes, signature: bytes) -> bool:

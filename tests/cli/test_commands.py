@@ -174,6 +174,7 @@ class TestMisuse:
                 "--to is --listen",
             ),
             (["pending", "--server", "host:0"], "'host:0' is not HOST:PORT"),
+            (["pending", "--server", "host:" + "9" * 5_000], "is not HOST:PORT"),
             (["pending", "--from", "soon"], "'soon' is not a time; write a time such as"),
             (["pending", "--state", "held"], "'held' is not one of"),
             (["pending", "--limit", "0"], "0 is not in the range"),

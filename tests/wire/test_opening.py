@@ -82,6 +82,7 @@ def test_only_one_header_is_taken() -> None:
         b"PROXY TCP4 192.0.2.1 elsewhere 51000 9876\r\n",
         b"PROXY TCP4 ::1 ::1 51000 9876\r\n",
         b"PROXY TCP4 192.0.2.1 192.0.2.7 51000 65536\r\n",
+        b"PROXY TCP4 192.0.2.1 192.0.2.7 0000165536 9876\r\n",
         b"PROXY TCP4 192.0.2.1 192.0.2.7 -1 9876\r\n",
         b"PROXYTCP4 192.0.2.1 192.0.2.7 1 9876\r\n",
         b"PROXY TCP4 " + b"1" * 100,

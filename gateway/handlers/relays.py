@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import msgspec
 from twisted.logger import Logger
@@ -12,10 +11,10 @@ from twisted.logger import Logger
 from gateway.broker import Broker
 from gateway.clients import Client
 from gateway.router import Call, RequestError
-from gateway.wire.bodies import MessageQueue
+from gateway.wire.bodies import BodyError, MessageQueue, read_body
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
-from gateway.wire.dialect import DialectError, map_by_objects, read_json
+from gateway.wire.dialect import map_by_objects
 from gateway.wire.fields import Int64
 from gateway.wire.headers import (
     ConsumeMessageDirectly,
@@ -96,7 +95,7 @@ class Relays:
             if answer is not None and answer.code == ResponseCode.SUCCESS:
                 try:
                     tables[client.client_id] = _queue_table(answer.body)
-                except (DialectError, msgspec.DecodeError, RecursionError) as error:
+                except (BodyError, msgspec.DecodeError, RecursionError) as error:
                     self.log.warn(
                         "{client} told its offsets in no known form: {error}",
                         client=client.client_id,
@@ -183,8 +182,11 @@ def _status(tables: dict[str, msgspec.Raw]) -> bytes:
     return msgspec.json.encode({"consumerTable": tables, "messageQueueTable": {}})
 
 
+class _ConsumerStatus(msgspec.Struct, rename="camel"):
+    message_queue_table: dict[str, Int64]
+
+
 def _queue_table(body: bytes) -> msgspec.Raw:
     """The offsets by queue in a client's answer to 221 (GetConsumerStatusBody), to be written as Java reads them."""
-    told: dict[str, Any] = read_json(body, dict[str, Any])
-    table = msgspec.convert(told.get("messageQueueTable"), dict[str, Int64])
+    table = read_body(body, _ConsumerStatus).message_queue_table
     return map_by_objects((_read_queue(queue), offset) for queue, offset in table.items())

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gateway.wire.bodies import BodyError
-from gateway.wire.dialect import DialectError, read_json
+from gateway.wire.bodies import BodyError, read_body
 
 
 class UserInfo(msgspec.Struct, rename="camel", kw_only=True, omit_defaults=True):
@@ -56,10 +55,7 @@ def parse_user(body: bytes) -> UserInfo:
 
     :raises BodyError: when it is no user.
     """
-    try:
-        return read_json(body, UserInfo)
-    except DialectError as error:
-        raise BodyError(f"the body cannot be read: {error}") from error
+    return read_body(body, UserInfo)
 
 
 def parse_acl(body: bytes) -> AclInfo:
@@ -69,10 +65,7 @@ def parse_acl(body: bytes) -> AclInfo:
     """
     if not body:
         raise BodyError("The body of acl is null")
-    try:
-        acl = read_json(body, AclInfo)
-    except DialectError as error:
-        raise BodyError(f"the body cannot be read: {error}") from error
+    acl = read_body(body, AclInfo)
     if not acl.policies:
         raise BodyError("The body of acl is null")
     return acl

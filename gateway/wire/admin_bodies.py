@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
@@ -13,11 +13,10 @@ from gateway.wire.bodies import (
     GroupSettings,
     Subscription,
     TopicSettings,
+    read_body,
 )
-from gateway.wire.dialect import DialectError, read_json
 from gateway.wire.messages import java_hash
 
-_Item = TypeVar("_Item")
 _encode = msgspec.json.Encoder().encode
 _ALL_TAGS: Final = "*"
 _MAX_LINE: Final = 60
@@ -60,15 +59,20 @@ class ConsumeMode(msgspec.Struct, rename="camel"):
     """How many other members' queues a member pops too; 0: each pops all (POP only)."""
 
 
+class _TopicList(msgspec.Struct, rename="camel"):
+    topic_config_list: list[TopicSettings]
+
+
+class _GroupList(msgspec.Struct, rename="camel"):
+    group_config_list: list[GroupSettings]
+
+
 def parse_consume_mode(body: bytes) -> ConsumeMode:
     """Read the body of request 401.
 
     :raises BodyError: when it is none.
     """
-    try:
-        return read_json(body, ConsumeMode)
-    except DialectError as error:
-        raise BodyError(f"the body cannot be read: {error}") from error
+    return read_body(body, ConsumeMode)
 
 
 def parse_topic_settings_list(body: bytes) -> list[TopicSettings]:
@@ -76,7 +80,7 @@ def parse_topic_settings_list(body: bytes) -> list[TopicSettings]:
 
     :raises BodyError: when it is none.
     """
-    return _parse_list(body, "topicConfigList", TopicSettings)
+    return read_body(body, _TopicList).topic_config_list
 
 
 def parse_group_settings_list(body: bytes) -> list[GroupSettings]:
@@ -84,7 +88,7 @@ def parse_group_settings_list(body: bytes) -> list[GroupSettings]:
 
     :raises BodyError: when it is none.
     """
-    return _parse_list(body, "groupConfigList", GroupSettings)
+    return read_body(body, _GroupList).group_config_list
 
 
 def parse_changes(body: bytes) -> dict[str, str]:
@@ -249,14 +253,3 @@ def subscription_data(subscription: Subscription) -> dict[str, Any]:
         "tagsSet": tags,
         "topic": subscription.topic,
     }
-
-
-def _parse_list(body: bytes, name: str, kind: type[_Item]) -> list[_Item]:
-    try:
-        items = read_json(body, dict[str, Any])[name]
-        kept = [{key: part for key, part in item.items() if part is not None} for item in items]
-        return [msgspec.convert(item, kind, strict=False) for item in kept]
-    except (DialectError, msgspec.ValidationError) as error:
-        raise BodyError(f"the body cannot be read: {error}") from error
-    except (TypeError, KeyError, AttributeError) as error:
-        raise BodyError(f"the body has no {name}, a list of objects") from error

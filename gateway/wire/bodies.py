@@ -169,11 +169,28 @@ class GroupSettings(msgspec.Struct, rename="camel"):
     attributes: dict[str, str] = {}
 
 
-_heartbeat: Final = msgspec.json.Decoder(Heartbeat, strict=False)
-_check_request: Final = msgspec.json.Decoder(CheckRequest, strict=False)
-_lock_request: Final = msgspec.json.Decoder(LockRequest, strict=False)
-_topic_settings: Final = msgspec.json.Decoder(TopicSettings, strict=False)
-_group_settings: Final = msgspec.json.Decoder(GroupSettings, strict=False)
+def read_body(body: bytes, kind: type[_Body]) -> _Body:
+    """Read the JSON of a type, as the module's first lines say.
+
+    :raises BodyError: when it is none.
+    """
+    try:
+        return msgspec.json.decode(body, type=kind, strict=False)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    try:
+        plain = msgspec.json.decode(to_json(body))
+        return msgspec.convert(_without_nulls(plain), kind, strict=False)
+    except (DialectError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BodyError(f"the body is no {kind.__name__.strip('_')}: {error}") from error
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value if item is not None]
+    return value
 
 
 def parse_heartbeat(body: bytes) -> Heartbeat:
@@ -181,7 +198,7 @@ def parse_heartbeat(body: bytes) -> Heartbeat:
 
     :raises BodyError: when it is no heartbeat.
     """
-    return _parse(_heartbeat, body)
+    return read_body(body, Heartbeat)
 
 
 def parse_check_request(body: bytes) -> CheckRequest:
@@ -189,7 +206,7 @@ def parse_check_request(body: bytes) -> CheckRequest:
 
     :raises BodyError: when it is no such request.
     """
-    return _parse(_check_request, body)
+    return read_body(body, CheckRequest)
 
 
 def parse_lock_request(body: bytes) -> LockRequest:
@@ -197,7 +214,7 @@ def parse_lock_request(body: bytes) -> LockRequest:
 
     :raises BodyError: when it is no such request.
     """
-    return _parse(_lock_request, body)
+    return read_body(body, LockRequest)
 
 
 def parse_topic_settings(body: bytes) -> TopicSettings:
@@ -205,7 +222,7 @@ def parse_topic_settings(body: bytes) -> TopicSettings:
 
     :raises BodyError: when they are none.
     """
-    return _parse(_topic_settings, body)
+    return read_body(body, TopicSettings)
 
 
 def parse_group_settings(body: bytes) -> GroupSettings:
@@ -213,7 +230,7 @@ def parse_group_settings(body: bytes) -> GroupSettings:
 
     :raises BodyError: when they are none.
     """
-    return _parse(_group_settings, body)
+    return read_body(body, GroupSettings)
 
 
 def parse_attribute_changes(text: str) -> dict[str, str]:
@@ -314,22 +331,3 @@ def _name_of(value: str | int, names: tuple[str, ...]) -> str:
     if not 0 <= ordinal < len(names):
         raise ValueError(f"{ordinal} is none of {', '.join(names)}")
     return names[ordinal]
-
-
-def _parse(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
-    try:
-        return decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass
-    try:
-        return decoder.decode(_encode(_without_nulls(msgspec.json.decode(to_json(body)))))
-    except (DialectError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BodyError(f"the body is no {decoder.type.__name__}: {error}") from error
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
-    if isinstance(value, list):
-        return [_without_nulls(item) for item in value if item is not None]
-    return value

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
-
-_Value = TypeVar("_Value")
 
 _TOKEN: Final = re.compile(
     rb'\s*(?:(?P<string>"(?:[^"\\]++|\\.)*+")|(?P<mark>[{}\[\]:,])|(?P<word>[^\s{}\[\]:,"]+))',
@@ -29,24 +27,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class DialectError(ValueError):
-    """Text that is JSON in no dialect known here, or not of the type that is due."""
-
-
-def read_json(text: bytes, kind: type[_Value], *, strict: bool = True) -> _Value:
-    """Read a value of a type, from plain JSON or this dialect of it.
-
-    :param strict: whether a number in quotes is no number.
-    :raises DialectError: when it is none.
-    """
-    decode = msgspec.json.Decoder(kind, strict=strict).decode
-    try:
-        return decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass
-    try:
-        return decode(to_json(text))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise DialectError(str(error)) from error
+    """Text that is JSON in no dialect known here."""
 
 
 def to_json(text: bytes) -> bytes:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import msgspec
 
-from gateway.wire.bodies import BodyError, MessageQueue
-from gateway.wire.dialect import DialectError, read_json
+from gateway.wire.bodies import BodyError, MessageQueue, read_body
 from gateway.wire.fields import FieldError, Int32, Int64
 
 RETRY_PREFIX: Final = "%RETRY%"
@@ -17,7 +16,6 @@ NORMAL, RETRIED, RETRIED_V2 = "0", "1", "2"
 """What a place's topic is: the one asked for, or where its un-acknowledged messages come back. The
 last kind is upstream's enableRetryTopicV2, which is off there too (ExtraInfoUtil)."""
 
-_Body = TypeVar("_Body")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -164,7 +162,7 @@ def parse_batch_acks(body: bytes) -> list[BatchAck]:
 
     :raises BodyError: when it is none.
     """
-    return (_parse(body, _BatchAcks) if body else _BatchAcks()).acks or []
+    return (read_body(body, _BatchAcks) if body else _BatchAcks()).acks or []
 
 
 def parse_assignment_request(body: bytes) -> AssignmentRequest:
@@ -172,7 +170,7 @@ def parse_assignment_request(body: bytes) -> AssignmentRequest:
 
     :raises BodyError: when it is none.
     """
-    return _parse(body, AssignmentRequest)
+    return read_body(body, AssignmentRequest)
 
 
 def encode_assignments(queues: Iterable[MessageQueue] | None, mode: str) -> bytes:
@@ -182,10 +180,3 @@ def encode_assignments(queues: Iterable[MessageQueue] | None, mode: str) -> byte
         return b"{}"
     assignments = [{"messageQueue": queue, "mode": mode} for queue in queues]
     return _encode({"messageQueueAssignments": assignments})
-
-
-def _parse(body: bytes, kind: type[_Body]) -> _Body:
-    try:
-        return read_json(body, kind, strict=False)
-    except DialectError as error:
-        raise BodyError(f"the body is no {kind.__name__.strip('_')}: {error}") from error

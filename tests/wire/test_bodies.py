@@ -30,7 +30,7 @@ from gateway.wire.bodies import (
     parse_lock_request,
     parse_topic_settings,
 )
-from gateway.wire.dialect import MAX_TEXT, DialectError, map_by_objects, read_json, to_json
+from gateway.wire.dialect import MAX_TEXT, DialectError, map_by_objects, to_json
 from gateway.wire.fields import FieldError
 from tests.wire.strategies import INT32, INT64, TEXT
 
@@ -267,7 +267,6 @@ def test_much_text_is_read_only_as_it_is() -> None:
     """The dialect is read token by token: 15 MB of them would hold everybody up for a quarter of a minute."""
     plain = b'{"consumerGroup":"G","clientId":"c","mqSet":[],"more":[' + b"1," * MAX_TEXT + b"1]}"
     assert parse_lock_request(plain).consumer_group == "G"
-    assert read_json(plain, dict[str, Any])["clientId"] == "c"
     for text in (plain.replace(b'"G"', b"null"), plain.replace(b'"more"', b"0")):
         with pytest.raises(BodyError, match=f"{MAX_TEXT} are possible"):
             parse_lock_request(text)

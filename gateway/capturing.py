@@ -147,7 +147,9 @@ def capture(
     rotation = Rotation(file_size, file_time.total_seconds(), keep)
     writer = CaptureWriter(out, rotation, least_free=least_free)
     try:
-        run(listen, server, writer, advertise=advertise)
+        # Brackets are written around an IPv6 address where it stands before a port.
+        told = None if advertise is None else advertise.removeprefix("[").removesuffix("]")
+        run(listen, server, writer, advertise=told)
     except OSError as error:
         # A file's name is only in those of the folder; Python adds an address of its own to the text of others.
         reason = os.strerror(error.errno) if error.errno is not None else str(error)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
+from gateway.wire.addresses import parse_address, show_address
 from gateway.wire.codes import RequestCode
 from gateway.wire.commands import CommandError, decode_command
 from gateway.wire.frames import FrameBuffer, FrameError
@@ -22,7 +23,7 @@ REWRITTEN: Final = frozenset(
 _CODE: Final = re.compile(rb'"code"\s*:\s*(\d+)')
 _MIGHT_BE: Final = frozenset(str(int(code)).encode() for code in REWRITTEN)
 _ADDRESSES: Final = re.compile(rb'("brokerAddrs"\s*:\s*\{)([^{}]*)(\})')
-_ADDRESS: Final = re.compile(rb'(:\s*")([^"]+):(\d{1,5})(")')
+_ADDRESS: Final = re.compile(rb'(:\s*")([^"]+)(")')
 
 Address = tuple[str, int]
 
@@ -59,8 +60,11 @@ def rewrite(frame: bytes, place_of: Callable[[Address], Address]) -> bytes:
     start = 8 + int.from_bytes(frame[5:8], "big")
 
     def other(found: re.Match[bytes]) -> bytes:
-        host, port = place_of((found[2].decode("ascii", "replace"), int(found[3])))
-        return b"%b%b:%d%b" % (found[1], host.encode(), port, found[4])
+        try:
+            broker = parse_address(found[2].decode("ascii", "replace"))
+        except ValueError:
+            return found[0]
+        return found[1] + show_address(*place_of(broker)).encode() + found[3]
 
     def others(found: re.Match[bytes]) -> bytes:
         return found[1] + _ADDRESS.sub(other, found[2]) + found[3]

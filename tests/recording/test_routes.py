@@ -37,6 +37,25 @@ def test_each_address_is_replaced() -> None:
     assert answered(rewrite(frame, here)) == 7
 
 
+def test_a_broker_with_an_ipv6_address_is_known_by_it_and_so_is_the_place_for_it() -> None:
+    asked = []
+
+    def place_of(broker: tuple[str, int]) -> tuple[str, int]:
+        asked.append(broker)
+        return "::1", broker[1]
+
+    body = b'{"brokerAddrs":{0:"[2001:db8::7]:10911"}}'
+    changed = rewrite(encode_response(7, 0, body=body), place_of)
+    assert asked == [("2001:db8::7", 10911)]
+    assert body_of(changed) == b'{"brokerAddrs":{0:"[::1]:10911"}}'
+
+
+@pytest.mark.parametrize("address", ["10.0.0.1", "10.0.0.1:0", "10.0.0.1:65536", ":10911"])
+def test_what_is_no_address_stays(address: str) -> None:
+    frame = encode_response(7, 0, body=b'{"brokerAddrs":{0:"%b"}}' % address.encode())
+    assert rewrite(frame, here) == frame
+
+
 @given(st.binary(max_size=200))
 def test_what_names_no_broker_stays(body: bytes) -> None:
     frame = encode_response(7, 0, body=body)

@@ -5,7 +5,7 @@ the way back.
 from __future__ import annotations
 
 import functools
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 
@@ -56,6 +56,8 @@ def explain(kind: type[Fields], ext: dict[str, str]) -> str:
 
 
 def _type_name(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(get_args(kind))}"
     shown = str(kind)
     if "bool" in shown:
         return "true or false"

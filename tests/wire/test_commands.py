@@ -21,7 +21,7 @@ from gateway.wire.commands import (
     send_response,
 )
 from gateway.wire.frames import JSON, ROCKETMQ, FrameBuffer
-from gateway.wire.headers import GetRouteInfo, PullMessage, SendMessage, SendMessageV2
+from gateway.wire.headers import GetRouteInfo, LookUpTimers, PullMessage, SendMessage, SendMessageV2
 from tests.wire.binary import binary_header
 from tests.wire.strategies import INT32, TEXT
 
@@ -204,6 +204,13 @@ def test_field_that_cannot_be_read(old: bytes, new: bytes, said: str) -> None:
     with pytest.raises(FieldError) as error:
         read(JAVA_SEND.replace(old, new)).fields(SendMessageV2)
     assert said in str(error.value)
+
+
+def test_a_word_that_is_none_of_those_possible() -> None:
+    with pytest.raises(
+        FieldError, match=r"^the field state is one of pending, fired, aborted, any, not 'held'$"
+    ):
+        read(b'{"code":31001,"extFields":{"state":"held"}}').fields(LookUpTimers)
 
 
 def test_fields_of_another_structure_than_the_codes() -> None:

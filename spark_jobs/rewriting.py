@@ -76,6 +76,8 @@ _NAMED_IN_BODY: Final = {
 """Requests that name topics and groups in a JSON body."""
 _BULK_TIMES: Final = ("begin", "end", "due")
 """Fields of a change of many messages that are moments."""
+_LONGEST_NUMBER: Final = 20
+"""Letters of a number of 64 bits, with its sign."""
 
 
 def ids_needed(code: int, ext: Mapping[str, str], body: bytes) -> tuple[str, ...]:
@@ -349,10 +351,10 @@ class Rewriter:
     def _scale(self, properties: dict[str, str]) -> None:
         """Relative delays, shorter by the speed. Levels are the server's, and stay."""
         seconds = properties.get(names.TIMER_DELAY_SEC, "")
-        if seconds.isdecimal():
+        if _is_number(seconds):
             del properties[names.TIMER_DELAY_SEC]
             properties[names.TIMER_DELAY_MS] = str(round(int(seconds) * 1000 / self._rules.speed))
-        elif properties.get(names.TIMER_DELAY_MS, "").isdecimal():
+        elif _is_number(properties.get(names.TIMER_DELAY_MS, "")):
             delay = int(properties[names.TIMER_DELAY_MS])
             properties[names.TIMER_DELAY_MS] = str(round(delay / self._rules.speed))
 
@@ -370,7 +372,8 @@ def new_id(recorded: str, run: str) -> str:
 
 
 def _is_number(text: str) -> bool:
-    return text.removeprefix("-").isdecimal() and text.isascii()
+    """Whether it is one that fits into 64 bits, or nearly; any other is replayed as broken as it was recorded."""
+    return text.removeprefix("-").isdecimal() and text.isascii() and len(text) <= _LONGEST_NUMBER
 
 
 def _id_of(properties: str) -> str:

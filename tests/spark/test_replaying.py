@@ -21,7 +21,7 @@ import pytest
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command, decode_command, encode_response
 from gateway.wire.frames import FrameBuffer
-from gateway.wire.properties import parse
+from gateway.wire.properties import join, parse
 from spark_jobs import replaying
 from spark_jobs.errors import JobError
 from spark_jobs.exchanges import ROWS
@@ -295,6 +295,18 @@ def test_delays_are_scaled_and_topics_renamed_when_that_is_asked() -> None:
     pull = {"consumerGroup": "g", "topic": "%RETRY%g", "queueId": "0"}
     changed = rewriter.request(int(RequestCode.PULL_MESSAGE), pull, b"", 0, 0)
     assert changed.ext == {**pull, "consumerGroup": "h", "topic": "%RETRY%h"}
+
+
+@pytest.mark.parametrize("number", ["9" * 400, "9" * 5_000])
+@pytest.mark.parametrize("name", ["TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC"])
+def test_a_number_that_no_server_reads_stays_as_it_was_recorded(name: str, number: str) -> None:
+    properties = join({name: number})
+    for rules in (Rules("run"), Rules("run", speed=10.0, delays="scale")):
+        sent = Rewriter(rules).request(SEND, {"i": properties}, b"", 1_000, 500_000)
+        assert sent.ext["i"] == properties
+    pull = {"topic": "orders", "queueId": "0", "queueOffset": number}
+    asked = Rewriter(Rules("run")).request(int(RequestCode.PULL_MESSAGE), pull, b"", 0, 0)
+    assert asked.ext == pull
 
 
 def test_offsets_follow_the_answers_of_this_run() -> None:

@@ -211,7 +211,10 @@ def _moment(moment_ns: int | None) -> str:
 def _moment_ms(moment_ms: int | None) -> str:
     if moment_ms is None:
         return ""
-    moment = datetime.datetime.fromtimestamp(moment_ms / 1000, datetime.UTC)
+    try:
+        moment = datetime.datetime.fromtimestamp(moment_ms / 1000, datetime.UTC)
+    except (ValueError, OverflowError):  # past the year 9999: whoever sends can ask for any number
+        return str(moment_ms)
     return f"{moment:%Y-%m-%d %H:%M:%S}.{moment_ms % 1000:03}"
 
 

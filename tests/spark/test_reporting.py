@@ -130,6 +130,19 @@ def test_the_page_is_well_formed_and_needs_nothing_else() -> None:
     assert "Replay of &lt;Monday&gt;" in page
 
 
+def test_a_time_that_no_calendar_has_is_shown_as_the_number_that_it_is() -> None:
+    due_ms = 4_000_000_000_000_000
+    early = {
+        "outcome": "early",
+        "topic": "t",
+        "message_id": "A",
+        "due_ms": due_ms,
+        "fired_ms": 1,
+    }
+    verdict = msgspec.structs.replace(FIRING[1], samples=[early])
+    assert str(due_ms) in markdown("r", AT, sections([("verify", verdict)]))
+
+
 def test_both_forms_say_what_was_found() -> None:
     found = sections(FINDINGS)
     assert [section.is_good for section in found] == [False, False, None]

@@ -114,7 +114,7 @@ bench-full: setup-clients
 torture: setup-test setup-system
 	$(BIN)/python -m tests.torture $(TORTURE)
 
-bench-spark: setup-test
+bench-spark: $(VENV)/installed-demo
 	$(BIN)/python -m spark_jobs.bench $(BENCH_SPARK)
 
 example-java: setup-clients

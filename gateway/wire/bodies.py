@@ -217,14 +217,6 @@ def parse_lock_request(body: bytes) -> LockRequest:
     return read_body(body, LockRequest)
 
 
-def parse_topic_settings(body: bytes) -> TopicSettings:
-    """Read a topic's settings, as `encode_topic_settings` and upstream write them.
-
-    :raises BodyError: when they are none.
-    """
-    return read_body(body, TopicSettings)
-
-
 def parse_group_settings(body: bytes) -> GroupSettings:
     """Read a group's settings: the body of request 200.
 

@@ -28,7 +28,7 @@ from gateway.wire.bodies import (
     parse_group_settings,
     parse_heartbeat,
     parse_lock_request,
-    parse_topic_settings,
+    read_body,
 )
 from gateway.wire.dialect import MAX_TEXT, DialectError, map_by_objects, to_json
 from gateway.wire.fields import FieldError
@@ -155,7 +155,7 @@ def test_topic_settings_of_upstream() -> None:
         b'"topicFilterType":"SINGLE_TAG","topicName":"T","topicSysFlag":0,"writeQueueNums":4}'
     )
     settings = TopicSettings("T", 4, 4, 6, attributes={"message.type": "DELAY"})
-    assert parse_topic_settings(upstream) == settings
+    assert read_body(upstream, TopicSettings) == settings
     assert json.loads(encode_topic_settings(settings)) == json.loads(upstream)
 
 
@@ -200,7 +200,7 @@ GROUPS = st.builds(
 
 @given(TOPICS)
 def test_topic_settings_come_back(settings: TopicSettings) -> None:
-    assert parse_topic_settings(encode_topic_settings(settings)) == settings
+    assert read_body(encode_topic_settings(settings), TopicSettings) == settings
 
 
 @given(GROUPS)

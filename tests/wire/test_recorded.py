@@ -24,7 +24,7 @@ from gateway.wire.bodies import (
     parse_group_settings,
     parse_heartbeat,
     parse_lock_request,
-    parse_topic_settings,
+    read_body,
 )
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import (
@@ -308,7 +308,7 @@ def written_again(request: RequestCode, body: bytes, said: Any) -> bytes | None:
     if request is RequestCode.GET_CONSUMER_LIST_BY_GROUP:
         return encode_consumer_list(said["consumerIdList"])
     if request is RequestCode.GET_TOPIC_CONFIG:
-        return encode_topic_settings(parse_topic_settings(body))
+        return encode_topic_settings(read_body(body, TopicSettings))
     if request is RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG:
         return encode_group_settings(parse_group_settings(body))
     if request is RequestCode.LOCK_BATCH_MQ:

@@ -490,7 +490,7 @@ def _load(file: Path, kind: type[_Kind]) -> _Kind:
         return msgspec.json.decode(file.read_bytes(), type=kind)
     except OSError as error:
         raise JobError(f"cannot read {file}: {error.strerror}") from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise JobError(f"{file}: {error}") from error
 
 

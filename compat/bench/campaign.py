@@ -13,6 +13,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import msgspec
+
 from compat.bench import holding, load, machine
 from compat.bench.load import Measured, Progress
 from compat.bench.records import Received, Sent, balance, lateness, send_times
@@ -100,7 +102,7 @@ def judge(step: Step, measured: Measured, held: Held | None = None) -> Outcome:
     ledger = balance(measured.sent, measured.received)
     if not step.scenario.consume:
         # Nobody was there to receive: nothing is missing.
-        ledger = ledger.__replace__(lost=0)
+        ledger = msgspec.structs.replace(ledger, lost=0)
     received = measured.received
     return Outcome(
         scenario=step.scenario.name,

@@ -119,7 +119,7 @@ def load(file: Path) -> Results:
         if found != FORMAT:
             raise ResultsError(f"{file} has format {found}; this version reads format {FORMAT}")
         return msgspec.json.decode(data, type=Results)
-    except msgspec.MsgspecError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ResultsError(f"{file} is no results file: {error}") from None
 
 

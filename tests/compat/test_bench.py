@@ -570,6 +570,7 @@ def test_results_are_read_as_they_were_saved(tmp_path: Path) -> None:
         (b"", "no results file"),
         (b"[1]", "no results file"),
         (b'{"format": 1}', "no results file"),
+        (b'{"format": 1, "began": "\xff"}', "no results file"),
         (b'{"format": 99}', "format 99; this version reads format 1"),
     ],
 )

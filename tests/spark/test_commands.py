@@ -58,6 +58,7 @@ def test_findings_become_a_report(
         (("compare", "{empty}"), 2, "--recorded and --baseline"),
         (("report", "--out", "{empty}/r"), 2, "name what to report"),
         (("report", "--verify", "{empty}/none.json", "--out", "{empty}/r"), 1, "cannot read"),
+        (("report", "--replay", "{empty}/no.text", "--out", "{empty}/r"), 1, "no.text: 'utf-8'"),
         (("jobs", "{empty}/open.quote"), 1, "open.quote, line 2: No closing quotation"),
         (("replay", "{empty}"), 2, "tidegate replay: Missing option '--to'"),
     ],
@@ -70,6 +71,7 @@ def test_what_cannot_be_done_is_one_line(
     status: int,
     said: str,
 ) -> None:
+    (tmp_path / "no.text").write_bytes(b'{"outcomes":{"\xff":1}}')
     (tmp_path / "open.quote").write_text("# jobs\nprofile 'tables\n")
     assert status_of(*(part.format(empty=tmp_path) for part in arguments)) == status
     [line] = capsys.readouterr().err.splitlines()

@@ -58,8 +58,9 @@ export const written = (ms) => (ms < 1e11 ? new Date(ms).toISOString() : ms);
 /** What somebody typed for a time, as the API reads it. Without a zone it is of theirs, not of the gateway's. */
 export function typedTime(text) {
   const [, date, hour, rest] = /^\s*(\d{4}-\d\d-\d\d)(?:[T ](\d\d)(:\d\d(?::\d\d(?:\.\d+)?)?)?)?\s*$/.exec(text) ?? [];
-  const ms = new Date(`${date}T${hour ?? "00"}${rest ?? ":00"}`).getTime();
-  return Number.isNaN(ms) ? text : written(ms);
+  const found = new Date(`${date}T${hour ?? "00"}${rest ?? ":00"}`);
+  // Browsers take 31 February for 3 March; the API refuses it.
+  return day(found) === date ? written(found.getTime()) : text;
 }
 
 /** As much of a time as tells it from its neighbours, so many ms away. */

@@ -472,6 +472,17 @@ def test_a_time_without_a_zone_is_of_the_browser(console: Console) -> None:
         page.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": ""})
 
 
+def test_a_day_that_no_month_has_is_refused(console: Console) -> None:
+    console.open("topics")
+    console.press("s")
+    console.see("dialog input[name=topic]").send_keys("never")
+    console.see("dialog input[name=at]").clear()
+    console.see("dialog input[name=at]").send_keys("2031-02-31 09:30", Keys.ENTER)
+    console.see("dialog [role=alert]", "'2031-02-31 09:30' is not a time")
+    (refused,) = console.browser.errors()
+    assert "status of 400" in refused
+
+
 def test_enter_is_for_what_has_the_focus(console: Console) -> None:
     console.open("timeline?length=3600000")
     console.see(".caption", "in 1h from")

@@ -22,6 +22,7 @@ from gateway.wire.messages import decode_message
 from gateway.wire.pops import (
     NORMAL,
     BatchAck,
+    Handle,
     parse_batch_acks,
     parse_handle,
     retry_topic,
@@ -61,8 +62,7 @@ class PopAcks:
     def ack(self, call: Call) -> None:
         """A message was consumed (200051). One that is not waited for any more is as good."""
         fields: AckMessage = call.fields
-        pop = self._pop_of(call, fields)
-        handle = parse_handle(fields.extra_info)
+        pop, handle = self._pop_of(call, fields)
         if handle.revive_queue == ORDERED_QUEUE:
             place = Place(fields.consumer_group, fields.topic, fields.queue_id)
             self._ordered.acknowledge(place, fields.offset, handle.pop_time, call.peer)
@@ -109,13 +109,12 @@ class PopAcks:
         """A message is to come back at another time (200053)."""
         fields: ChangeInvisibleTime = call.fields
         try:
-            pop = self._pop_of(call, fields)
+            pop, handle = self._pop_of(call, fields)
         except RequestError as error:
             error.ext = {"popTime": "0", "invisibleTime": "0", "reviveQid": "0"}
             raise
         now_ms = self._broker.clock.now_ms()
         invisible_ms = max(0, min(fields.invisible_time, LONGEST_INVISIBLE_MS))
-        handle = parse_handle(fields.extra_info)
         if handle.revive_queue == ORDERED_QUEUE:
             place = Place(fields.consumer_group, fields.topic, fields.queue_id)
             until_ms = now_ms + invisible_ms
@@ -132,8 +131,8 @@ class PopAcks:
         )
         self._broker.committer.answer(call, frame)
 
-    def _pop_of(self, call: Call, fields: AckMessage) -> Pop:
-        """Which popped message a request is about.
+    def _pop_of(self, call: Call, fields: AckMessage) -> tuple[Pop, Handle]:
+        """Which popped message a request is about, and the handle that it was shown with.
 
         :raises RequestError: when there cannot be such a message (AckMessageProcessor).
         """
@@ -156,13 +155,14 @@ class PopAcks:
         back_ms = handle.pop_time + handle.invisible_time
         if not 0 <= back_ms < 1 << 63:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "the handle has times that cannot be")
-        return Pop(
+        pop = Pop(
             back_ms,
             fields.consumer_group.encode(),
             topic.stored_name,
             fields.queue_id,
             fields.offset,
         )
+        return pop, handle
 
     def revive_due(self) -> bool:
         """Have those come back whose time is over, at most `MAX_REVIVED`. Called now and then; True when there may be

@@ -84,12 +84,12 @@ def measure(
 
             def find_id() -> None:
                 number = chance.randrange(count)
-                _expect(look_up(client, id=filler.message_id(number)).messages, 1)
+                _expect_one(look_up(client, id=filler.message_id(number)).messages)
 
             def find_key() -> None:
                 number = chance.randrange(0, count, filler.KEYED)
                 page = look_up(client, topic=filler.topic(number), key=filler.key(number))
-                _expect(page.messages, 1)
+                _expect_one(page.messages)
 
             def find_page() -> None:
                 topic = filler.topic(chance.randrange(min(count, filler.TOPICS)))
@@ -108,9 +108,9 @@ def measure(
     )
 
 
-def _expect(found: Sequence[object], count: int) -> None:
-    if len(found) != count:
-        raise FillError(f"{len(found)} messages were found in place of {count}")
+def _expect_one(found: Sequence[object]) -> None:
+    if len(found) != 1:
+        raise FillError(f"{len(found)} messages were found in place of 1")
 
 
 def _time(ask: Callable[[], None]) -> Spread | None:

@@ -184,7 +184,7 @@ export function topics(place, parameters, go) {
 }
 
 export function groups(place, parameters, go) {
-  const list = h("div", { class: "groups" });
+  const list = h("div");
   const opened = new Set();
   show(
     place,

@@ -220,7 +220,6 @@ function edit(one, changed) {
   const form = h(
     "form",
     {
-      class: "send",
       oninput: () => {
         clearTimeout(typed);
         typed = setTimeout(tell, TYPED);

@@ -9,7 +9,6 @@ export function send() {
   const form = h(
     "form",
     {
-      class: "send",
       onsubmit: async (event) => {
         event.preventDefault();
         const fields = Object.fromEntries([...new FormData(form)].filter(([, value]) => value));

@@ -18,12 +18,10 @@ from spark_jobs.messages import DEFAULT_LEVELS
 from spark_jobs.replay import choose, topics_of
 from spark_jobs.rewriting import Rewriter, Rules, new_id
 from spark_jobs.sources import read_sends
-from tests.gateway.conftest import MakeGateway, make_gateway, scratch
+from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import START_MS, bodies
 from tests.spark.making import log_bytes
 from tests.spark.recorded import replay
-
-__all__ = ["make_gateway", "scratch"]
 
 SCHEDULE, WHEEL = "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"
 STORED_MS = 1_000_005

@@ -13,12 +13,10 @@ from gateway.wire.pops import Handle, parse_handle
 from gateway.wire.properties import find
 from spark_jobs.popped import ids_needed, ids_told
 from spark_jobs.rewriting import Rewriter, Rules
-from tests.gateway.conftest import MakeGateway, make_gateway, scratch
+from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import MemoryClient, MemoryGateway
 from tests.gateway.test_pop import handle_fields, handles, pop_fields
 from tests.spark.recorded import RecordedClient, replay
-
-__all__ = ["make_gateway", "scratch"]
 
 POP, ACK = RequestCode.POP_MESSAGE, RequestCode.ACK_MESSAGE
 CHANGE, BATCH_ACK = RequestCode.CHANGE_MESSAGE_INVISIBLETIME, RequestCode.BATCH_ACK_MESSAGE

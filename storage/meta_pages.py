@@ -21,7 +21,7 @@ DATA_FILE: Final = "data.mdb"
 STATE_SIZE: Final = 112
 
 COPIED: Final = 1
-"""The transaction of a file as LMDB has written it without free pages, a backup such as: it ends with its last page."""
+"""The transaction of a file as LMDB has written it without free pages, such as a backup: it ends with its last page."""
 
 _STATE_AT: Final = 40
 _PAGE_SIZE: Final = Struct("=I")

@@ -83,11 +83,13 @@ def leader(reactor: Any, tmp_path: Path) -> Leader:
 
 @pytest.fixture
 def http(reactor: Any, tmp_path: Path) -> Leader:
-    """Likewise, and they have an HTTP port."""
+    """Likewise, and they listen, for HTTP too."""
     logs: Any = None
     config = Config(data=tmp_path, workers=2, http=HostPort("127.0.0.1", 9877))
     leader = Leader(config, reactor, {}, logs)
     leader.start()
+    for port, process in zip((9886, 9896), reactor.started, strict=True):
+        process.listen(port, http=port + 1)
     return leader
 
 
@@ -191,8 +193,6 @@ def test_a_worker_that_cannot_start_again_leaves_the_others_alone(
 
 def test_a_worker_that_hangs_is_killed_and_another_one_follows(reactor: Any, http: Leader) -> None:
     hanging, other = reactor.started
-    for port, process in ((9886, hanging), (9896, other)):
-        process.listen(port, http=port + 1)
     assert http.http is not None
     for _ in range(TIMES_UNTIL_TOLD - 1):
         tick(reactor, other)
@@ -210,8 +210,6 @@ def test_a_worker_that_hangs_is_killed_and_another_one_follows(reactor: Any, htt
 
 def test_a_worker_that_goes_on_serves_again(reactor: Any, http: Leader) -> None:
     one, other = reactor.started
-    for port, process in ((9886, one), (9896, other)):
-        process.listen(port, http=port + 1)
     for _ in range(TIMES_UNTIL_KILLED - 1):
         tick(reactor, other)
     one.protocol.outReceived(b".")

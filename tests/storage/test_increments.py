@@ -175,14 +175,18 @@ def test_a_backup_that_lacks_one_before_it_is_refused(
         restore_changes(tmp_path / "before", tmp_path / "again")
 
 
-def test_a_backup_that_is_cut_short_does_not_count(
-    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def backups(folder: Folder, tmp_path: Path) -> Path:
+    """Where the folder has been backed up once."""
     folder.open()
     folder.close()
-    backups = tmp_path / "backups"
-    back_up_changes(folder.path, backups)
+    back_up_changes(folder.path, tmp_path / "backups")
+    return tmp_path / "backups"
 
+
+def test_a_backup_that_is_cut_short_does_not_count(
+    folder: Folder, backups: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(path: Path) -> None:
         raise OSError(28, "No space left on device")
 
@@ -198,13 +202,8 @@ def test_a_backup_that_is_cut_short_does_not_count(
 
 
 def test_one_whose_name_the_disk_did_not_take_does_not_count(
-    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Folder, backups: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder.open()
-    folder.close()
-    backups = tmp_path / "backups"
-    back_up_changes(folder.path, backups)
-
     def fail(path: Path) -> None:
         if (path / "0001.json").exists():
             raise OSError(5, "Input/output error")

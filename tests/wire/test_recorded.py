@@ -40,8 +40,8 @@ from gateway.wire.frames import JSON, Frame, FrameBuffer, join_frame
 from gateway.wire.headers import FIELDS_OF_REQUESTS, to_ext
 from gateway.wire.messages import (
     decode_messages,
+    encode_again,
     encode_batch,
-    encode_message,
     offset_msg_id,
     parse_offset_msg_id,
     split_batch,
@@ -210,25 +210,7 @@ def test_records_are_written_as_they_were() -> None:
     assert bodies
     for body in bodies:
         messages = decode_messages(body)
-        records = [
-            encode_message(
-                topic=message.topic.encode(),
-                queue_id=message.queue_id,
-                flag=message.flag,
-                sys_flag=message.sys_flag,
-                born_ms=message.born_ms,
-                born_host=message.born_host,
-                store_ms=message.store_ms,
-                store_host=message.store_host,
-                reconsume_times=message.reconsume_times,
-                prepared_offset=message.prepared_offset,
-                physical_offset=message.physical_offset,
-                queue_offset=message.queue_offset,
-                body=message.body,
-                properties=message.properties.encode(),
-            )
-            for message in messages
-        ]
+        records = [encode_again(message) for message in messages]
         assert b"".join(records) == body
         for message, record in zip(messages, records, strict=True):
             assert stamp(record, message.queue_offset, message.store_ms) == record

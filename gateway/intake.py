@@ -239,7 +239,7 @@ class Intake:
         """Put the message of a half where it belongs.
 
         :param delayed: whether the delay that it asks for begins now; else it is stored at once.
-        :returns: False when the half no longer waits; then nothing is stored.
+        :returns: False when the half no longer waits, or the properties have become too long; then nothing is stored.
         """
         rules = self._rules_of_commits if delayed else None
         prepared = self._prepare(topic, message, "", rules)

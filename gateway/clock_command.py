@@ -23,7 +23,7 @@ def clock(connection: RemotingClient, action: str | None, value: str | None, as_
     A gateway that was started with --clock manual has a clock that stands still until it is moved.
     What comes due on the way fires at exactly its time, one message after the other, and the command
     ends when all of it has been stored. --timeout is how long it waits for that; the gateway goes on
-    afterwards.
+    afterwards, and 'advance 0s' waits for what is under way.
 
     A DURATION is such as 30m, 1h30m or 500ms; a TIME is ISO 8601 (local unless it has a zone) or
     epoch ms. A clock that is set back fires nothing until it is there again.
@@ -33,6 +33,7 @@ def clock(connection: RemotingClient, action: str | None, value: str | None, as_
       tidegate serve --clock manual --data /tmp/test-data
       tidegate clock
       tidegate clock advance 30m
+      tidegate clock advance 0s --timeout 600
       tidegate clock set 2030-01-31T09:30:00Z --json
     """
     from gateway import display
@@ -52,8 +53,9 @@ def clock(connection: RemotingClient, action: str | None, value: str | None, as_
             if action is None:
                 raise
             raise click.ClickException(
-                f"{error}. Where much comes due on the way it takes longer, and goes on: 'tidegate clock' shows how "
-                "far it is, and a longer --timeout waits for it"
+                f"{error}. Where much comes due on the way it takes longer, and goes on; asked again, the clock would "
+                "be advanced again. 'tidegate clock' shows how far it is, and 'tidegate clock advance 0s' with a "
+                "longer --timeout waits for it"
             ) from None
     display.clock(state, as_json=as_json)
 

@@ -64,7 +64,9 @@ def test_a_clock_that_is_under_way_for_long_is_told_from_a_gateway_that_is_not_t
         run = tidegate("clock", *move, "--timeout", "0.2", server=server)
     assert run.status == 1
     assert "did not answer in 0.2 s" in one_line(run)
-    assert ("a longer --timeout waits for it" in run.err) is goes_on
+    assert (
+        "'tidegate clock advance 0s' with a longer --timeout waits for it" in run.err
+    ) is goes_on
 
 
 def test_a_file_that_cannot_be_used_is_one_line(

@@ -113,6 +113,16 @@ def test_requests_wait_for_one_another(gateway: MemoryGateway) -> None:
     assert [state["nowMs"] - START_MS for state in states] == [MINUTE_MS, MINUTE_MS + 1]
 
 
+def test_no_distance_waits_for_what_is_under_way(gateway: MemoryGateway) -> None:
+    client, other = gateway.connect(), gateway.connect()
+    for second in range(60):
+        client.send_message(TIMER_DELIVER_MS=str(START_MS + second * 1000))
+    client.send(RequestCode.CLOCK, {"advance": str(MINUTE_MS)})
+    client.disconnect()
+    state = move(other, advance=0)
+    assert (state["nowMs"], state["nextDueMs"]) == (START_MS + MINUTE_MS, None)
+
+
 @pytest.mark.parametrize("fields", [{"advance": "-1"}, {"to": "-1"}, {"to": "253402300800000"}])
 def test_nonsense_is_refused(client: MemoryClient, fields: dict[str, str]) -> None:
     answer = client.ask(RequestCode.CLOCK, fields)

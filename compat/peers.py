@@ -18,16 +18,13 @@ from compat.questions import Questions
 from compat.real_broker import PATIENT, RealBroker
 from compat.recorder import Recorder
 from gateway.client import RemotingClient
-from gateway.wire.addresses import parse_address, show_address
+from gateway.wire.addresses import VIP_CHANNEL_DISTANCE, parse_address, show_address
 from gateway.wire.codes import RequestCode
 from gateway.wire.dialect import to_json
 from recording.proxy import Route
 
 TOLD_HOST: Final = "127.0.0.2"
 """Where clients are told that the servers are, and where the recorders are instead."""
-
-VIP_DISTANCE: Final = 2
-"""How far below a broker's port its VIP channel is."""
 
 _MOST_CHECKS: Final = "1000"
 """More than a second apart can be asked before a client on a busy machine has said that it is there."""
@@ -87,7 +84,7 @@ def rocketmq(folder: Path) -> Iterator[Peer]:
             for name, port in (
                 ("namesrv", broker.namesrv_port),
                 ("broker", broker.port),
-                ("vip channel", broker.port - VIP_DISTANCE),
+                ("vip channel", broker.port - VIP_CHANNEL_DISTANCE),
             )
         ]
         with Recorder(capture, routes) as recorder:
@@ -127,7 +124,7 @@ def tidegate(folder: Path, data: Path) -> Iterator[Peer]:
         port = int(listening[1])
         routes = [
             Route(name, (TOLD_HOST, each), (_HOST, each))
-            for name, each in (("gateway", port), ("vip channel", port - VIP_DISTANCE))
+            for name, each in (("gateway", port), ("vip channel", port - VIP_CHANNEL_DISTANCE))
         ]
         with Recorder(capture, routes) as recorder:
             told = (TOLD_HOST, port)

@@ -16,6 +16,7 @@ from compat.ports import free_port
 from compat.toolchain.jars import SERVER, classpath
 from compat.toolchain.java import java
 from gateway.client import ClientError, RemotingClient
+from gateway.wire.addresses import VIP_CHANNEL_DISTANCE
 from gateway.wire.codes import RequestCode, ResponseCode
 
 Flush = Literal["async", "sync"]
@@ -36,7 +37,6 @@ those that wait longer it says that it is too busy itself (BrokerFastFailure).""
 _FIRST_TOPIC: Final = "TBW102"
 """The topic that a broker registers so that others can be made by sending to them."""
 
-_VIP_DISTANCE: Final = -2
 _HA_DISTANCE: Final = 1
 _NAMESRV_DISTANCE: Final = 2
 
@@ -135,7 +135,7 @@ class RealBroker:
 
     @staticmethod
     def _free_port() -> int:
-        return free_port(_VIP_DISTANCE, _HA_DISTANCE, _NAMESRV_DISTANCE)
+        return free_port(-VIP_CHANNEL_DISTANCE, _HA_DISTANCE, _NAMESRV_DISTANCE)
 
     def start(self) -> None:
         """Start both; returns when clients can find the broker. Raises RealBrokerError."""

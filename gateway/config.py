@@ -24,10 +24,10 @@ from gateway.settings.broker import BrokerSettings
 from gateway.settings.fields import About
 from gateway.settings.later import LaterSettings
 from gateway.settings.limits import FRAME_ALLOWANCE, LimitSettings
-from gateway.settings.network import VIP_CHANNEL_DISTANCE, WORKER_PORT_DISTANCE, NetworkSettings
+from gateway.settings.network import WORKER_PORT_DISTANCE, NetworkSettings
 from gateway.settings.records import RecordSettings
 from gateway.settings.storage import StorageSettings
-from gateway.wire.addresses import LAST_PORT
+from gateway.wire.addresses import LAST_PORT, VIP_CHANNEL_DISTANCE
 
 ENVIRONMENT_PREFIX: Final = "TIDEGATE_"
 

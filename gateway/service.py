@@ -86,7 +86,6 @@ from gateway.router import RequestError, Router
 from gateway.routes import Handlers, routes
 from gateway.service_manager import ServiceManager
 from gateway.setting_values import HostPort
-from gateway.settings.network import VIP_CHANNEL_DISTANCE
 from gateway.stats import Statistics
 from gateway.tap import Tapping
 from gateway.topics import Groups, Topics
@@ -95,6 +94,7 @@ from gateway.web.doorkeeper import Doorkeeper
 from gateway.web.site import Api
 from gateway.web.table import compose, endpoints
 from gateway.wire.access_bodies import UserInfo
+from gateway.wire.addresses import VIP_CHANNEL_DISTANCE
 from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import Command, encode_response
 from gateway.wire.messages import pack_host

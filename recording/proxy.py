@@ -16,13 +16,10 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from gateway.wire.addresses import show_address
+from gateway.wire.addresses import VIP_CHANNEL_DISTANCE, show_address
 from recording.format import Kind
 from recording.routes import Address, answered, asks_for_brokers, rewrite
 from recording.writer import CaptureWriter
-
-VIP_CHANNEL_DISTANCE: Final = 2
-"""Old clients send to a broker's port minus this (MixAll.brokerVIPChannel)."""
 
 _LONGEST: Final = 64 * 1024 * 1024
 """Bytes of a frame; what announces a longer one is none."""

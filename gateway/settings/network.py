@@ -24,9 +24,6 @@ _NETWORK: Final = "Network"
 _TLS: Final = "TLS"
 
 DEFAULT_PORT: Final = 9876
-VIP_CHANNEL_DISTANCE: Final = 2
-"""Old clients send to the advertised port minus this (upstream: MixAll.brokerVIPChannel)."""
-
 WORKER_PORT_DISTANCE: Final = 10
 """Between the ports of two workers, and from the shared one to the first: their VIP channels lie between."""
 

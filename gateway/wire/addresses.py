@@ -6,6 +6,10 @@ import ipaddress
 from typing import Final
 
 LAST_PORT: Final = 65_535
+
+VIP_CHANNEL_DISTANCE: Final = 2
+"""Old clients send to a broker's port minus this (upstream: MixAll.brokerVIPChannel)."""
+
 _LONGEST_PORT: Final = len(str(LAST_PORT))
 
 

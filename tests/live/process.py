@@ -13,7 +13,8 @@ from typing import Self
 from compat import children
 from compat.ports import free_port
 from gateway.client import RemotingClient
-from gateway.settings.network import VIP_CHANNEL_DISTANCE, WORKER_PORT_DISTANCE
+from gateway.settings.network import WORKER_PORT_DISTANCE
+from gateway.wire.addresses import VIP_CHANNEL_DISTANCE
 
 LIMIT_S = 120
 """How long is waited for an answer, or for its end; no gateway takes so long, however busy the machine."""

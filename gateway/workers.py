@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from twisted.internet import error
 from twisted.internet.defer import Deferred, DeferredList, ensureDeferred
+from twisted.internet.defer import TimeoutError as DeferredTimeoutError
 from twisted.internet.protocol import ProcessProtocol
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
@@ -55,6 +56,10 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 LONGEST_END: Final = 20.0
 """Seconds that a worker has to finish what is under way when it is told to; it takes a few. After that it hangs, and is
 killed, by which nothing that was acknowledged is lost."""
+
+LONGEST_START: Final = 180.0
+"""Seconds that a rolling restart waits for each worker to end and to listen again. After that it goes no further: what
+keeps one from starting may keep the others too."""
 
 HEARING_SECONDS: Final = 5.0
 """How often it is noted whether a worker was heard, which each is every second. What counts is how often in a row it
@@ -320,7 +325,8 @@ class Leader:
         return DeferredList([worker.stop() for worker in self._workers])
 
     def roll(self) -> None:
-        """Restart the workers one by one, the next when the one before it listens again."""
+        """Restart the workers one by one, the next when the one before it listens again, and none after one that
+        does not."""
         if not self._is_rolling:
             ensureDeferred(self._roll())
 
@@ -351,10 +357,20 @@ class Leader:
 
     async def _roll(self) -> None:
         self._is_rolling = True
-        for worker in self._workers:
-            await worker.restart()
+        for number, worker in enumerate(self._workers):
+            try:
+                await worker.restart().addTimeout(LONGEST_START, self._reactor)
+            except DeferredTimeoutError:
+                self.log.error(
+                    "the rolling restart ends: worker {number} has not listened for {seconds:g} s and is still "
+                    "tried; those after it were left as they are. See above, and send SIGHUP again",
+                    number=number,
+                    seconds=LONGEST_START,
+                )
+                break
+        else:
+            self.log.info("all workers were restarted")
         self._is_rolling = False
-        self.log.info("all workers were restarted")
 
 
 def _command(config: Config, number: int) -> list[str]:

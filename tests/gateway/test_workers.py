@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from twisted.internet.error import ProcessDone, ProcessTerminated
 from twisted.internet.testing import MemoryReactorClock, StringTransport
+from twisted.logger import LogLevel, capturedLogs
 from twisted.python.failure import Failure
 
 from gateway.config import Config
@@ -18,6 +19,7 @@ from gateway.workers import (
     FIRST_PAUSE,
     HEARING_SECONDS,
     LONGEST_END,
+    LONGEST_START,
     TIMES_UNTIL_KILLED,
     TIMES_UNTIL_TOLD,
     Leader,
@@ -167,6 +169,29 @@ def test_a_worker_that_hangs_does_not_end_a_rolling_restart(reactor: Any, leader
     assert other.signals == ["TERM"]
     reactor.advance(LONGEST_END)
     assert new.signals == []
+
+
+def test_a_worker_that_does_not_start_again_ends_a_rolling_restart(
+    reactor: Any, leader: Leader
+) -> None:
+    one, other = reactor.started
+    one.listen(9886)
+    other.listen(9896)
+    leader.roll()
+    one.end()
+    reactor.advance(0)
+    with capturedLogs() as events:
+        reactor.advance(LONGEST_START)
+    assert [event["log_level"] for event in events if "number" in event] == [LogLevel.error]
+    assert (other.signals, leader.trouble) == ([], None)
+    # It may listen after all, and another one be asked for.
+    reactor.started[-1].listen(9886)
+    leader.roll()
+    assert reactor.started[-1].signals == ["TERM"]
+    reactor.started[-1].end()
+    reactor.advance(0)
+    reactor.started[-1].listen(9886)
+    assert other.signals == ["TERM"]
 
 
 def test_settings_that_a_worker_cannot_start_with_end_all(reactor: Any, leader: Leader) -> None:

@@ -19,6 +19,7 @@ import msgspec
 import rich_click as click
 
 from gateway.wire.addresses import parse_address
+from spark_jobs import json_files
 from spark_jobs.errors import JobError
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ def _spark_options(command: Callable[..., None]) -> Callable[..., None]:
 def _session(options: dict[str, Any]) -> SparkSession:
     from spark_jobs.session import open_session
 
+    if options["json_file"] is not None:
+        json_files.check(options["json_file"])
     return open_session(options["master"], memory=options["memory"], progress=options["progress"])
 
 
@@ -71,8 +74,7 @@ def _tell(found: msgspec.Struct, json_file: Path | None) -> None:
 
 def _write_json(found: Any, json_file: Path | None) -> None:
     if json_file is not None:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_bytes(msgspec.json.format(msgspec.json.encode(found)))
+        json_files.write(json_file, found)
 
 
 def _address(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, int]:
@@ -500,6 +502,10 @@ def main(arguments: Sequence[str]) -> None:
         cli.main(list(arguments), prog_name="tidegate", standalone_mode=False)
     except JobError as error:
         _complain(str(error), 1)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _complain(f"cannot use {error.filename}: {error.strerror}", 1)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in ("pyspark", "pyarrow", "pandas", "dpkt"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import signal
 import sys
 import time
@@ -126,6 +127,8 @@ def bench(
     console = Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
     try:
         earlier = results.load(compare) if compare else None
+        if plots is not None:
+            _check_plots(plots)
         if show:
             found = results.load(show)
             report.show(console, found, earlier)
@@ -144,6 +147,16 @@ def bench(
     for reason in failed:
         click.echo(f"tidegate bench: {reason}", err=True)
     sys.exit(1 if failed else 0)
+
+
+def _check_plots(folder: Path) -> None:
+    """Make the folder, before anything is measured; raises ResultsError when nothing could be drawn into it."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ResultsError("--plots needs matplotlib: run make setup-clients")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ResultsError(f"cannot make {folder}: {error.strerror}") from error
 
 
 def _draw(console: Console, found: Results, folder: Path | None) -> None:
@@ -190,6 +203,8 @@ def _run(
     plan = campaign.steps(chosen, systems, repeat)
     with campaign.scratch_folder(folder) as scratch, _progress(plan) as begin:
         found = campaign.gather(chosen, scratch)
+        # Before any of them: whether it can be written is not to be found out after the measuring.
+        results.save(found, file)
         failed: list[str] = []
         for step in plan:
             try:

@@ -103,9 +103,12 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def save(results: Results, file: Path) -> None:
-    """Writes a results file."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n")
+    """Writes a results file. Raises ResultsError when that cannot be."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n")
+    except OSError as error:
+        raise ResultsError(f"cannot write {file}: {error.strerror}") from error
 
 
 def load(file: Path) -> Results:

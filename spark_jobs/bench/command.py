@@ -10,11 +10,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import rich_click as click
 from rich.console import Console
 
 from compat.bench.machine import describe
+from spark_jobs import json_files
 from spark_jobs.bench import figures, plots, runs
 from spark_jobs.bench.figures import Machine, Measurement, Results
 from spark_jobs.errors import JobError
@@ -74,15 +74,17 @@ def bench(
     console = Console()
     if not console.is_terminal:
         console.width = _FILE_WIDTH
+    file = output or _FOLDER / "results.json"
     try:
+        json_files.check(file)
+        if plot_folder is not None:
+            plot_folder.mkdir(parents=True, exist_ok=True)
         found = _measure(sizes, master, spread, 0 if without_replay else requests, recorded)
-    except JobError as error:
+    except (JobError, OSError) as error:
         click.echo(f"bench-spark: {error}", err=True)
         sys.exit(1)
     figures.show(console, found)
-    file = output or _FOLDER / "results.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(msgspec.json.format(msgspec.json.encode(found)))
+    json_files.write(file, found)
     console.print(f"results: {file}", soft_wrap=True)
     if plot_folder is not None:
         for plot in plots.write(found, plot_folder):

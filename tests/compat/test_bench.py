@@ -630,6 +630,24 @@ def test_the_command_names_the_scenarios_it_knows() -> None:
     assert "sends-16-sync" in done.stderr
 
 
+@pytest.mark.parametrize("flag", ["--output", "--plots"])
+def test_what_cannot_be_written_is_noticed_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: str
+) -> None:
+    def run_step(step: campaign.Step, *_: object) -> Outcome:
+        pytest.fail("it was measured")
+
+    monkeypatch.setattr(campaign, "run_step", run_step)
+    monkeypatch.setattr(campaign, "gather", lambda chosen, _: run(chosen=chosen))
+    monkeypatch.setattr("compat.bench.load.prepare", lambda: None)
+    (tmp_path / "file").touch()
+    below = tmp_path / "file" / "below"
+    done = CliRunner().invoke(bench, ["--data", str(tmp_path / "data"), flag, str(below)])
+    assert done.exit_code == 1
+    assert done.stderr.splitlines()[-1].startswith("tidegate bench: cannot ")
+    assert str(below) in done.stderr
+
+
 def test_what_fails_leaves_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run_step(step: campaign.Step, *_: object) -> Outcome:
         if step.scenario.name == "workers-2":

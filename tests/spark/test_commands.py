@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
@@ -16,6 +17,7 @@ from pyspark.sql import SparkSession
 from gateway.wire.codes import RequestCode
 from spark_jobs.command import main
 from spark_jobs.comparing import compare
+from spark_jobs.firing import Verdict
 from spark_jobs.ingest import read_table
 from spark_jobs.replay import Gate, choose, find_target, read_results, replay, run_name
 from spark_jobs.replaying import DDL, RESULTS, Target
@@ -23,6 +25,11 @@ from spark_jobs.rewriting import DESTRUCTIVE, Rules
 from tests.live.process import GatewayProcess
 
 SENDS = [310, 320]
+NOTHING_DELAYED: dict[str, object] = {
+    **dict.fromkeys(Verdict.__struct_fields__, 0),
+    "groups": [],
+    "samples": [],
+}
 
 
 def status_of(*arguments: str) -> int:
@@ -59,6 +66,9 @@ def test_findings_become_a_report(
         (("report", "--out", "{empty}/r"), 2, "name what to report"),
         (("report", "--verify", "{empty}/none.json", "--out", "{empty}/r"), 1, "cannot read"),
         (("report", "--replay", "{empty}/no.text", "--out", "{empty}/r"), 1, "no.text: 'utf-8'"),
+        (("report", "--verify", "{empty}/v", "--out", "{empty}/no.text/r"), 1, "cannot use"),
+        (("profile", "{empty}", "--json", "{empty}/v/new"), 1, "cannot write"),
+        (("ingest", "{empty}", "--out", "{empty}/no.text/t"), 1, "cannot"),
         (("jobs", "{empty}/open.quote"), 1, "open.quote, line 2: No closing quotation"),
         (("replay", "{empty}"), 2, "tidegate replay: Missing option '--to'"),
     ],
@@ -72,6 +82,7 @@ def test_what_cannot_be_done_is_one_line(
     said: str,
 ) -> None:
     (tmp_path / "no.text").write_bytes(b'{"outcomes":{"\xff":1}}')
+    (tmp_path / "v").write_bytes(msgspec.json.encode(NOTHING_DELAYED))
     (tmp_path / "open.quote").write_text("# jobs\nprofile 'tables\n")
     assert status_of(*(part.format(empty=tmp_path) for part in arguments)) == status
     [line] = capsys.readouterr().err.splitlines()

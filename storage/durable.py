@@ -25,13 +25,14 @@ from zlib import crc32
 
 from storage.disk import sync
 from storage.errors import DataFolderError, RestartNeededError
+from storage.free_pages import are_free
 from storage.meta_pages import (
-    COPIED,
     DATA_FILE,
     STATE_SIZE,
     end_of,
     file_size,
     newest_of,
+    page_size_of,
     put_back,
     read_states,
     transaction_of,
@@ -169,15 +170,25 @@ def check_file(folder: Path) -> None:
             "restore a backup; or choose another folder"
         )
     whole = 0
-    if noted.state in states:
+    if noted.state in states and noted.size:
         whole = noted.size
-    elif states and transaction_of(states[newest_of(states)]) == COPIED:
-        # Nobody has opened it yet, who would have noted its size.
-        whole = end_of(states[newest_of(states)])
+    elif states:
+        # Nobody who would have noted its size has opened it yet.
+        whole = _least_size(file, states[newest_of(states)], size)
     if size < whole:
         raise DataFolderError(
             f"{file} was cut short: it has {size} of {whole} bytes; copy it again, or restore a backup"
         )
+
+
+def _least_size(file: Path, state: bytes, size: int) -> int:
+    """Bytes that a file of LMDB has at least: it can end before its last page where that is free."""
+    whole = end_of(state)
+    if size >= whole:
+        return whole
+    with file.open("rb") as data:
+        first = size // page_size_of(state)
+        return size if are_free(data.fileno(), state, first) else whole
 
 
 def transaction_ahead(folder: Path) -> int | None:

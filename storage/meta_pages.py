@@ -20,12 +20,12 @@ DATA_FILE: Final = "data.mdb"
 
 STATE_SIZE: Final = 112
 
-COPIED: Final = 1
-"""The transaction of a file as LMDB has written it without free pages, such as a backup: it ends with its last page."""
-
 _STATE_AT: Final = 40
 _PAGE_SIZE: Final = Struct("=I")
 _LAST_PAGE_AND_TRANSACTION: Final = Struct("=QQ")
+_ROOT: Final = Struct("=Q")
+_FREE_ROOT_AT: Final = 40
+_NO_PAGE: Final = (1 << 64) - 1
 _HEADER_SIZE: Final = 16
 
 
@@ -63,10 +63,21 @@ def last_page_of(state: bytes) -> int:
     return number
 
 
+def page_size_of(state: bytes) -> int:
+    """Bytes of a page."""
+    size: int = _PAGE_SIZE.unpack_from(state)[0]
+    return size
+
+
+def free_root_of(state: bytes) -> int | None:
+    """The page with which the database of free pages begins; None where there are none."""
+    number: int = _ROOT.unpack_from(state, _FREE_ROOT_AT)[0]
+    return None if number == _NO_PAGE else number
+
+
 def end_of(state: bytes) -> int:
     """Bytes of a file up to the end of that page."""
-    page_size: int = _PAGE_SIZE.unpack_from(state)[0]
-    return (last_page_of(state) + 1) * page_size
+    return (last_page_of(state) + 1) * page_size_of(state)
 
 
 def transaction_of(state: bytes) -> int:

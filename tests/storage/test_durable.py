@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from subprocess import Popen
 
+import lmdb
 import pytest
 
 from storage import (
@@ -16,11 +18,13 @@ from storage import (
     RestartNeededError,
     Store,
     back_up,
+    back_up_changes,
     compact,
     read_pending,
     restore,
+    restore_changes,
 )
-from storage.durable import NOTE_FILE, Durable, go_back, transaction_ahead
+from storage.durable import NOTE_FILE, Durable, check_file, go_back, transaction_ahead
 from storage.environment import Environment
 from storage.errors import FolderInUseError
 from storage.meta_pages import DATA_FILE, newest_of, read_states, transaction_of
@@ -294,6 +298,51 @@ class TestFileThatIsNotWhole:
         with pytest.raises(DataFolderError, match="was cut short"):
             restore(copy, tmp_path / "again")
 
+    @pytest.mark.parametrize("left", [8_192, 20_000, -4_096, -1])
+    def test_a_copy_of_an_incremental_backup_cut_short(
+        self, data: Path, tmp_path: Path, left: int
+    ) -> None:
+        """Likewise, and it is what many transactions left."""
+        back_up_changes(data, tmp_path / "backups")
+        size = restore_changes(tmp_path / "backups", tmp_path / "copy")
+        with (tmp_path / "copy" / DATA_FILE).open("r+b") as opened:
+            opened.truncate(left if left > 0 else size + left)
+        self.refused(tmp_path / "copy", "was cut short")
+        with pytest.raises(DataFolderError, match="was cut short"):
+            back_up(tmp_path / "copy", tmp_path / "again")
+
+    def test_what_is_free_at_its_end_may_be_missing(self, tmp_path: Path) -> None:
+        value = b"x" * 100
+        rows = [b"%d" % number for number in range(3_000)]
+        with lmdb.open(str(tmp_path), map_size=1 << 28, sync=False) as environment:
+            for value_now in (b"small", value):
+                with environment.begin(write=True) as txn:
+                    for row in rows:
+                        txn.put(row, value_now)
+            page_size = environment.stat()["psize"]
+            file = tmp_path / DATA_FILE
+            (tmp_path / "cut").mkdir()
+            (tmp_path / "cut" / DATA_FILE).write_bytes(file.read_bytes()[:-page_size])
+            with pytest.raises(DataFolderError, match="was cut short"):
+                check_file(tmp_path / "cut")
+            with environment.begin(write=True) as txn:
+                for row in rows[3:]:
+                    txn.delete(row)
+            # These take the place of pages that have become free.
+            for _ in range(5):
+                with environment.begin(write=True) as txn:
+                    txn.put(rows[0], value)
+        free = 0
+        with suppress(DataFolderError):
+            while True:
+                os.truncate(file, file.stat().st_size - page_size)
+                check_file(tmp_path)
+                free += 1
+        os.truncate(file, file.stat().st_size + page_size)
+        assert free > 10
+        with lmdb.open(str(tmp_path), map_size=1 << 28) as environment, environment.begin() as txn:
+            assert [txn.get(row) for row in rows] == [value] * 3 + [None] * 2_997
+
     def test_gone(self, data: Path) -> None:
         (data / DATA_FILE).unlink()
         self.refused(data, r"data\.mdb is missing")
@@ -312,12 +361,16 @@ class TestFileThatIsNotWhole:
         assert pending_ids(folder.open()) == numbered(3)
         folder.close()
 
-    def test_what_an_earlier_version_noted_has_no_size(self, data: Path) -> None:
+    @pytest.mark.parametrize("missing", [0, 1])
+    def test_what_an_earlier_version_noted_has_no_size(self, data: Path, missing: int) -> None:
         note = (data / NOTE_FILE).read_bytes()
         (data / NOTE_FILE).write_bytes(note[:116].ljust(512, b"\0") + note[512:628])
         with (data / DATA_FILE).open("ab") as file:
-            file.truncate(file.tell() - 1)
+            file.truncate(file.tell() - missing)
         assert transaction_ahead(data) is None
+        if missing:
+            self.refused(data, "was cut short")
+            return
         folder = Folder(data)
         assert len(pending_ids(folder.open())) == 500
         folder.close()

@@ -1,0 +1,72 @@
+"""Which pages of LMDB's file are free, read without LMDB: it maps the file, and a process dies of touching a page that
+the file lacks (SIGBUS).
+
+    page    its number 8 | 2 | flags 2 | end of the offsets 2 | begin of the nodes 2 | offsets of the nodes, 2 each
+            (of a long value: its number 8 | 2 | flags 2 | pages 4 | the value)
+    node    low 2 | middle 2 | high 2 | bytes of the key 2 | key | value
+            in a branch these three are the number of the page below, in a leaf the first two the bytes of the value,
+            and the third is 1 where instead of the value there is the number of the first of its own pages
+    value   how many pages 8 | their numbers, 8 each        in the database of free pages
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from struct import Struct, error
+from typing import Final
+
+from storage.meta_pages import free_root_of, last_page_of, page_size_of
+
+_PAGE: Final = Struct("=QHHHH")
+_NODE: Final = Struct("=HHHH")
+_OFFSET: Final = Struct("=H")
+_NUMBER: Final = Struct("=Q")
+_BRANCH: Final = 1
+_LONG_VALUE: Final = 1
+
+
+def are_free(file: int, state: bytes, first: int) -> bool:
+    """Whether all pages of a state from a number on are free, so that the file may end before them.
+
+    :param file: LMDB's, open.
+    """
+    missing = set(range(first, last_page_of(state) + 1))
+    try:
+        for free in _free_pages(file, state):
+            missing.difference_update(free)
+    except (ValueError, error):
+        # A page that would tell is itself not there.
+        return False
+    return not missing
+
+
+def _free_pages(file: int, state: bytes) -> Iterator[list[int]]:
+    size = page_size_of(state)
+    root = free_root_of(state)
+    below = [] if root is None else [root]
+    seen = set[int]()
+    while below:
+        number = below.pop()
+        page = os.pread(file, size, number * size)
+        if number in seen or len(page) != size:
+            raise ValueError(f"page {number} of the free pages is not what it should be")
+        seen.add(number)
+        _, _, flags, end, _ = _PAGE.unpack_from(page)
+        for at in range(_PAGE.size, end, _OFFSET.size):
+            (node,) = _OFFSET.unpack_from(page, at)
+            low, middle, high, key_size = _NODE.unpack_from(page, node)
+            value = node + _NODE.size + key_size
+            if flags & _BRANCH:
+                below.append(low | middle << 16 | high << 32)
+            elif high & _LONG_VALUE:
+                (first,) = _NUMBER.unpack_from(page, value)
+                content = os.pread(file, low | middle << 16, first * size + _PAGE.size)
+                yield _numbers(content, 0)
+            else:
+                yield _numbers(page, value)
+
+
+def _numbers(content: bytes, at: int) -> list[int]:
+    (count,) = _NUMBER.unpack_from(content, at)
+    return list(Struct(f"={count}Q").unpack_from(content, at + _NUMBER.size))

@@ -163,11 +163,14 @@ class Intake:
 
     def accept_again(self, topic: Topic, message: NewMessage) -> Accepted:
         """Take in a message that was taken in before, for those who did not consume it: `max_message_size` may be less
-        by now, and nobody is there to be refused.
+        by now, and nobody is there to be refused. Where its properties have no room for those that a single message is
+        given, it goes without, as those of a batch do.
 
         :raises RequestError: when its properties cannot be accepted.
         """
         prepared = self._prepare(topic, message, self._added, self.rules_of(topic))
+        if len(prepared.encoded) > topic.most_properties:
+            prepared = self._prepare(topic, message, "", self.rules_of(topic))
         if len(prepared.encoded) > topic.most_properties:
             raise too_long(self._max_body)
         return self._store_message(prepared)

@@ -4,9 +4,6 @@ Those popped in order have handles of their own, see `ordered_pops`."""
 
 from __future__ import annotations
 
-import msgspec
-from twisted.logger import Logger
-
 from gateway.broker import Broker
 from gateway.delays import REQUESTS
 from gateway.handlers.ordered_pops import OrderedPops
@@ -51,8 +48,6 @@ REWRITTEN = (
 
 class PopAcks:
     """Keeps account of popped messages."""
-
-    log = Logger()
 
     def __init__(self, broker: Broker, ordered: OrderedPops) -> None:
         self._broker = broker
@@ -194,40 +189,23 @@ class PopAcks:
         back_in = name if came_back else retry_topic(name, group.group_name)
         origin = name.removeprefix(retry_topic("", group.group_name))
         dead = message.reconsume_times >= group.retry_max_times
-        properties = remove(message.properties, REWRITTEN)
+        own = properties = remove(message.properties, REWRITTEN)
         if find(properties, names.FIRST_POP_TIME) is None:
             properties += f"{names.FIRST_POP_TIME}\x01{due.popped_ms}\x02"
         properties += f"{names.ORIGIN_GROUP}\x01{group.group_name}\x02"
-        again = retried(message, 0, properties)
-        try:
-            if dead or not self._comes_back(back_in, again):
-                self._bury(group.group_name, origin, again)
-        except RequestError as error:
-            self.log.error(
-                "a message of {topic} that group {group} did not acknowledge cannot come back: "
-                "{error}",
-                topic=name,
-                group=group.group_name,
-                error=error.remark,
-            )
+        if dead or not self._comes_in(back_in, retried(message, 0, properties)):
+            grave = DLQ_PREFIX + group.group_name
+            properties = remove(properties, [names.RETRY_TOPIC])
+            properties += f"{names.RETRY_TOPIC}\x01{origin}\x02"
+            if not self._comes_in(grave, retried(message, 0, properties)):
+                # It is worth more than what is said of it: with its own properties it has had room before.
+                self._comes_in(grave, retried(message, 0, own))
         self._broker.stats.sent_back(origin, group.group_name)
 
-    def _comes_back(self, name: str, message: NewMessage) -> bool:
-        """Put a message where the group pops it again; False when it is too long to be popped from there."""
+    def _comes_in(self, name: str, message: NewMessage) -> bool:
+        """Put a message into a topic again; False when its properties are too long for that."""
         try:
             self._broker.intake.accept_again(self._broker.topics.ensure(name), message)
         except RequestError:
             return False
         return True
-
-    def _bury(self, group: str, origin: str, message: NewMessage) -> None:
-        """Put a message where nobody pops it.
-
-        :raises RequestError: when it is too long even for that.
-        """
-        properties = remove(message.properties, [names.RETRY_TOPIC])
-        properties += f"{names.RETRY_TOPIC}\x01{origin}\x02"
-        topic = self._broker.topics.ensure(DLQ_PREFIX + group)
-        self._broker.intake.accept_again(
-            topic, msgspec.structs.replace(message, properties=properties)
-        )

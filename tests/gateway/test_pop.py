@@ -14,7 +14,7 @@ from gateway.handlers.assignments import part_of
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
 from gateway.wire.fields import FieldError
-from gateway.wire.messages import Message, decode_messages
+from gateway.wire.messages import MAX_PROPERTIES, Message, decode_messages
 from gateway.wire.pops import Handle, parse_handle
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies, properties_of
@@ -427,6 +427,25 @@ class TestBack:
         assert bodies(pop(gateway, client)) == ["b"]
         (dead,) = client.pull_all("%DLQ%consumers")
         assert (dead.body, properties_of(dead)["RETRY_TOPIC"]) == (b"a", "orders")
+
+    @pytest.mark.parametrize("in_a_batch", [False, True])
+    def test_one_that_has_no_room_for_anything_is_dead_all_the_same(
+        self, gateway: MemoryGateway, client: MemoryClient, *, in_a_batch: bool
+    ) -> None:
+        for size in range(MAX_PROPERTIES - 24, MAX_PROPERTIES - 300, -20):
+            properties = {"UNIQ_KEY": f"{size}", "padding": "x" * size}
+            if in_a_batch:
+                client.send_batch([(f"{size}", properties)])
+            else:
+                client.send_message("orders", f"{size}", properties)
+        kept = []
+        while popped := bodies(pop(gateway, client)):
+            kept += popped
+        assert len(kept) > 3
+        gateway.advance(INVISIBLE_MS + 1_000)
+        dead = client.pull_all("%DLQ%consumers")
+        assert sorted(bodies(dead)) == sorted(kept)
+        assert {len(properties_of(one)["padding"]) for one in dead} == set(map(int, kept))
 
     def test_nobody_puts_one_without_room_for_its_handle_among_those_that_came_back(
         self, gateway: MemoryGateway, client: MemoryClient

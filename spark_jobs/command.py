@@ -303,6 +303,11 @@ def replay(
     )
     for code, number in sorted(plan.left_out.items()):
         click.echo(f"  left out: {number:,} of code {code}")
+    if plan.brokers > 1:
+        click.echo(
+            f"  they were sent to {plan.brokers} addresses of brokers, and all go to one: queues of the same number "
+            "become one, so compare this with another replay, not with the recording"
+        )
     if dry_run:
         for code, number in sorted(plan.by_code.items()):
             click.echo(f"  {number:,} of code {code}")

@@ -25,7 +25,15 @@ from spark_jobs import messages
 from spark_jobs.errors import JobError
 from spark_jobs.features import feature
 from spark_jobs.logged_sends import NOT_SENT
-from spark_jobs.replaying import DDL, SENT_BEFORE, Journal, Pacing, Player, Target
+from spark_jobs.replaying import (
+    DDL,
+    NAME_SERVER_CODES,
+    SENT_BEFORE,
+    Journal,
+    Pacing,
+    Player,
+    Target,
+)
 from spark_jobs.rewriting import DESTRUCTIVE, Rules
 from spark_jobs.watching import WATCHED
 
@@ -56,6 +64,8 @@ class Plan(msgspec.Struct, kw_only=True):
     """Requests that are not sent, by code."""
     from_servers: int
     """Recorded requests of servers to clients; the target sends its own."""
+    brokers: int
+    """Addresses of brokers that they were sent to; all go to one now."""
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -112,10 +122,12 @@ def choose(
     else:
         wanted &= f.col("code").isin(*codes)
     chosen = asked.where(wanted)
+    for_brokers = ~f.col("code").isin(*(int(code) for code in NAME_SERVER_CODES))
     whole = chosen.agg(
         f.count("*"),
         f.countDistinct("connection"),
         f.max("asked_ns") - f.min("asked_ns"),
+        f.countDistinct(f.when(for_brokers, f.col("server"))),
     ).collect()[0]
     by_code = {row["code"]: row["count"] for row in chosen.groupBy("code").count().collect()}
     left_out = asked.where(f.col("from_client") & ~wanted).groupBy("code").count().collect()
@@ -126,6 +138,7 @@ def choose(
         by_code=by_code,
         left_out={row["code"]: row["count"] for row in left_out},
         from_servers=asked.where("not from_client").count(),
+        brokers=whole[3],
     )
 
 

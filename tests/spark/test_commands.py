@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import lit
 
 from gateway.wire.codes import RequestCode
 from spark_jobs.command import main
@@ -141,6 +142,28 @@ def test_destructive_requests_are_sent_only_when_they_are_named(
     assert plan.requests + sum(plan.left_out.values()) + plan.from_servers == 381
     _, named = choose(pairs, [doomed])
     assert set(named.by_code) == {doomed}
+
+
+@pytest.mark.parametrize(("others", "told"), [(0, False), (1, True)])
+def test_it_is_told_that_several_brokers_become_one(
+    spark: SparkSession,
+    tables: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    others: int,
+    *,
+    told: bool,
+) -> None:
+    pairs = read_table(spark, tables, "pair").withColumn("server", lit("10.0.0.1:10911"))
+    # A name server is no broker.
+    asked = pairs.where("code = 105").withColumn("server", lit("10.0.0.1:9876"))
+    other = pairs.where("code = 310").limit(others).withColumn("server", lit("10.0.0.2:10911"))
+    recorded = pairs.where("code != 105").union(asked).union(other)
+    monkeypatch.setattr("spark_jobs.ingest.read_table", lambda *_: recorded)
+    command = ("replay", str(tables), "--to", "127.0.0.1:1", "--out", str(tmp_path / "out"))
+    assert status_of(*command, "--dry-run") == 0
+    assert ("sent to 2 addresses of brokers, and all go to one" in capsys.readouterr().out) is told
 
 
 def test_tasks_without_a_connection_take_nothing_of_the_rate(

@@ -23,7 +23,7 @@ from gateway.setting_values import HostPort
 from gateway.stats import Statistics
 from gateway.topics import Groups, Topics
 from gateway.wire.bodies import MessageQueue
-from storage import Store, remove_expired
+from storage import Removed, Store, remove_expired
 
 
 @dataclass(slots=True)
@@ -69,9 +69,9 @@ class Broker:
         for take_up in self._followers:
             take_up(config)
 
-    def remove_expired(self, limit: int) -> int:
-        """Remove messages that are past their retention or were of deleted topics, at most so many; how many there
-        were. The change joins the store's batch.
+    def remove_expired(self, limit: int, begin: bytes = b"") -> Removed:
+        """Remove messages that are past their retention or were of deleted topics, at most so many; see
+        `storage.remove_expired`. The change joins the store's batch.
 
         :raises StorageError: when they cannot be removed.
         """
@@ -81,7 +81,8 @@ class Broker:
             now_ms - self.config.retention_ms,
             limit,
             lambda topic: self.topics.get(topic.decode()) is None,
-            self.topics.kept_since(now_ms),
+            lambda topic: self.topics.kept_since(topic.decode(), now_ms),
+            begin,
         )
 
     def forget_deleted(self) -> None:

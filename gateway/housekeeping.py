@@ -80,6 +80,7 @@ class Housekeeping:
         self._tidied = 0  # `topics.changes` when those that were deleted were last forgotten
         self._revives_more = False
         self._removes_more = False
+        self._remove_from = b""
         self._syncing = DeferredLock()
 
     def start(self) -> None:
@@ -184,13 +185,15 @@ class Housekeeping:
             self._tidied = broker.topics.changes
             broker.forget_deleted()
         try:
-            removed = broker.remove_expired(RETENTION_STEP)
+            removed = broker.remove_expired(RETENTION_STEP, self._remove_from)
         except StorageError:
             self.log.failure("the clean-up of old messages failed")
             return
         finally:
-            broker.committer.change()
-        if removed >= RETENTION_STEP:
+            if broker.store.has_changes:
+                broker.committer.change()
+        self._remove_from = removed.behind or b""
+        if removed.behind is not None:
             self._removes_more = True
             self._reactor.callLater(0, self._remove_some)
 

@@ -172,13 +172,12 @@ class Topics:
     def __iter__(self) -> Iterator[Topic]:
         return iter(self._topics.values())
 
-    def kept_since(self, now_ms: int) -> dict[bytes, int]:
-        """From when on what has fired is kept, for the topics that have a time of their own for it; epoch ms."""
-        return {
-            topic.stored_name: now_ms - topic.limits.retention_ms
-            for topic in self
-            if topic.limits.retention_ms is not None
-        }
+    def kept_since(self, name: str, now_ms: int) -> int | None:
+        """From when on what has fired is kept, epoch ms, of a topic that has a time of its own for it."""
+        topic = self._topics.get(name)
+        if topic is None or topic.limits.retention_ms is None:
+            return None
+        return now_ms - topic.limits.retention_ms
 
     def names(self) -> list[str]:
         """Names of all topics, the system's among them."""

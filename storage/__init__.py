@@ -83,7 +83,7 @@ from storage.rescheduling import (
     reschedule,
     reschedule_sequences,
 )
-from storage.retention import emptied_queues, remove_expired, remove_topic
+from storage.retention import Removed, emptied_queues, remove_expired, remove_topic
 from storage.soon import count_overdue, count_soon
 from storage.store import Growth, Store
 from storage.timeline import Columns, count_due, due_range
@@ -117,6 +117,7 @@ __all__ = [
     "RecordReader",
     "Recurring",
     "RecurringPage",
+    "Removed",
     "RescheduleResult",
     "Rescheduled",
     "RestartNeededError",

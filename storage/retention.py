@@ -3,9 +3,11 @@ messages always stay."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterator
+from itertools import takewhile
+from typing import NamedTuple
 
+from storage.environment import Tables
 from storage.keys import (
     ENDS_VALUE,
     QUEUE_VALUE,
@@ -21,6 +23,24 @@ from storage.read_ahead import Rows
 from storage.reader import Reader, rows_with_prefix
 from storage.store import NEXT_SEQUENCE, Store, in_batch
 
+_ALL_QUEUES = b"\xff"
+"""Stands behind the keys of all queues."""
+
+QUEUES_AT_ONCE = 500
+"""Queues that one step looks at, some 2 ms of work."""
+
+
+class Removed(NamedTuple):
+    """What one step of a clean-up did: how many messages it removed, and where the next one begins; None once all
+    queues were looked at, and nothing is left to do."""
+
+    messages: int
+    behind: bytes | None
+
+
+def _none_of_its_own(topic: bytes) -> int | None:
+    return None
+
 
 @in_batch
 def remove_expired(
@@ -28,30 +48,50 @@ def remove_expired(
     before_ms: int,
     limit: int,
     is_deleted: Callable[[bytes], bool],
-    own_before_ms: Mapping[bytes, int] = MappingProxyType({}),
-) -> int:
+    own_before_ms: Callable[[bytes], int | None] = _none_of_its_own,
+    begin: bytes = b"",
+) -> Removed:
     """Remove up to `limit` messages that entered their queue, or were aborted, before `before_ms`.
 
     It is one step in the store's batch, so that a long clean-up leaves room for sends between its
-    steps.
+    steps. One that finds nothing opens none.
 
     :param is_deleted: tells of a topic whether it was deleted, so that its messages go whatever
         their age.
-    :param own_before_ms: such times of the topics that have their own, for what is in their queues.
-    :returns: how many were removed; fewer than `limit` means that nothing is left to do.
+    :param own_before_ms: such a time of a topic that has its own, for what is in its queues.
+    :param begin: where the step before ended.
     """
     # What an export that was killed still holds could not be used again.
     store.environment.forget_dead_readers()
+    if store.has_changes:
+        # Rows that the batch has added are there only then.
+        store.batch_transaction()
+    found: list[tuple[bytes, int]] = []
+    behind: bytes | None = None
+    for count, (key, oldest_ms) in enumerate(_queues(store.reader(), store.tables, begin)):
+        if count == QUEUES_AT_ONCE:
+            behind = key
+            break
+        topic, _, _ = split_queue_key(key)
+        own_ms = own_before_ms(topic)
+        cutoff = 1 << 62 if is_deleted(topic) else before_ms if own_ms is None else own_ms
+        if oldest_ms < cutoff:
+            found.append((key, cutoff))
+    if not found and (behind is not None or not _has_aborted(store, before_ms)):
+        return Removed(0, behind)
     txn = store.batch_transaction()
     expired: list[bytes] = []
-    for topic, number in list(_queues(store, txn)):
-        cutoff = 1 << 62 if is_deleted(topic) else own_before_ms.get(topic, before_ms)
-        expired += _shorten_queue(store, txn, topic, number, cutoff, limit - len(expired))
+    for key, cutoff in found:
+        expired += _shorten_queue(store, txn, key, cutoff, limit - len(expired))
         if len(expired) >= limit:
+            behind = key
             break
-    expired += _forget_aborted(store, txn, before_ms, limit - len(expired))
+    if behind is None:
+        expired += _forget_aborted(store, txn, before_ms, limit - len(expired))
+        if len(expired) >= limit:
+            behind = _ALL_QUEUES
     _remove_messages(store, txn, expired)
-    return len(expired)
+    return Removed(len(expired), behind)
 
 
 @in_batch
@@ -62,8 +102,10 @@ def remove_topic(store: Store, topic: bytes, limit: int) -> int:
     """
     txn = store.batch_transaction()
     cleared: list[bytes] = []
-    for name, number in list(_queues(store, txn, topic + b"\0")):
-        cleared += _shorten_queue(store, txn, name, number, 1 << 62, limit - len(cleared))
+    name = topic + b"\0"
+    rows = takewhile(lambda row: row[0].startswith(name), _queues(txn, store.tables, name))
+    for key, _ in list(rows):
+        cleared += _shorten_queue(store, txn, key, 1 << 62, limit - len(cleared))
     _remove_messages(store, txn, cleared)
     return len(cleared)
 
@@ -75,21 +117,28 @@ def emptied_queues(store: Store, topic: bytes) -> dict[int, int]:
     return {int.from_bytes(key[-4:]): ENDS_VALUE.unpack(value)[1] for key, value in rows}
 
 
-def _queues(store: Store, txn: Reader, prefix: bytes = b"") -> Iterator[tuple[bytes, int]]:
-    """Every queue that holds a message and whose key begins so, leaping from one to the next."""
-    cursor = txn.cursor(db=store.tables.queues)
-    alive = cursor.set_range(prefix) if prefix else cursor.first()
-    while alive and cursor.key().startswith(prefix):
+def _queues(txn: Reader, tables: Tables, begin: bytes) -> Iterator[tuple[bytes, int]]:
+    """The key of the oldest row of every queue that holds a message, and when that was stored, leaping from one queue
+    to the next.
+
+    :param begin: the key to begin with.
+    """
+    cursor = txn.cursor(db=tables.queues)
+    alive = cursor.set_range(begin) if begin else cursor.first()
+    while alive:
         key = cursor.key()
-        topic, number, _ = split_queue_key(key)
-        yield topic, number
+        yield key, QUEUE_VALUE.unpack(cursor.value())[3]
         alive = cursor.set_range(key[:-8] + b"\xff" * 9)
 
 
 def _shorten_queue(
-    store: Store, txn: LoggedTransaction, topic: bytes, number: int, before_ms: int, limit: int
+    store: Store, txn: LoggedTransaction, key: bytes, before_ms: int, limit: int
 ) -> list[bytes]:
-    """Let a queue begin later; the sequences, packed, of the messages that stood there."""
+    """Let a queue begin later; the sequences, packed, of the messages that stood there.
+
+    :param key: of one of its rows.
+    """
+    topic, number, _ = split_queue_key(key)
     queue = store.queue(topic, number)
     cursor = txn.cursor(db=store.tables.queues)
     alive = cursor.set_range(queue.prefix)
@@ -108,10 +157,16 @@ def _shorten_queue(
     return numbers
 
 
+def _has_aborted(store: Store, before_ms: int) -> bool:
+    """Whether a message was aborted before a time."""
+    cursor = store.reader().cursor(db=store.tables.aborted)
+    return cursor.first() and cursor.key() < pack_u64(max(0, before_ms))
+
+
 def _forget_aborted(
     store: Store, txn: LoggedTransaction, before_ms: int, limit: int
 ) -> list[bytes]:
-    """Likewise, of the messages that were aborted."""
+    """Likewise, of the messages that were aborted before a time."""
     bound = pack_u64(max(0, before_ms))
     cursor = txn.cursor(db=store.tables.aborted)
     alive = cursor.first()

@@ -88,7 +88,7 @@ def test_a_half_that_is_committed_late_is_found_all_the_same(store: Store) -> No
 def test_its_row_goes_with_the_message(store: Store, folder: Folder) -> None:
     debounce(store, b"a", 1_000, 1)
     fire(store, 1_000)
-    assert remove_expired(store, 5_000, 10, lambda _: False) == 1
+    assert remove_expired(store, 5_000, 10, lambda _: False).messages == 1
     store.commit()
     txn = store.settled_reader()
     assert txn.stat(store.tables.debounced)["entries"] == 0

@@ -85,7 +85,7 @@ class TestWaiting:
         sequence = half(store)
         send(store, Sample(b"a"))
         store.commit()
-        assert remove_expired(store, 1 << 60, 100, lambda topic: True) == 1
+        assert remove_expired(store, 1 << 60, 100, lambda topic: True).messages == 1
         store.commit()
         assert find_half(store, sequence) is not None
 

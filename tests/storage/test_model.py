@@ -336,7 +336,7 @@ class StoreAndModel(RuleBasedStateMachine):
             del world.messages[sequence]
             removed += 1
         is_deleted = {deleted}.__contains__
-        assert remove_expired(self.store, before_ms, limit, is_deleted) == removed
+        assert remove_expired(self.store, before_ms, limit, is_deleted).messages == removed
 
     @rule(
         group=st.sampled_from(GROUPS),

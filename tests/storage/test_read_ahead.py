@@ -154,7 +154,7 @@ def test_messages_that_retention_removes(disk: Disk, store: Store) -> None:
         send(store, Sample(message_id, keys=(b"a", b"b")))
     store.commit()
     disk.read.clear()
-    assert remove_expired(store, 2, MANY, lambda _: False) == MANY
+    assert remove_expired(store, 2, MANY, lambda _: False).messages == MANY
     store.commit()
     tables = store.tables
     assert disk.read == {tables.messages: MANY, tables.ids: MANY, tables.keys: 2 * MANY}

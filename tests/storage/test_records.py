@@ -146,7 +146,7 @@ def test_a_start_that_looks_for_timers_passes_a_damaged_record_over_and_notes_it
 
 
 def test_retention_leaves_a_damaged_record_and_goes_on(damaged: Store) -> None:
-    assert remove_expired(damaged, 1_000, 10, lambda _: False) == 3
+    assert remove_expired(damaged, 1_000, 10, lambda _: False).messages == 3
     damaged.commit()
     assert ids_in(damaged) == []
     left = damaged.reader().cursor(db=damaged.tables.messages)
@@ -160,7 +160,7 @@ def test_a_record_of_which_nothing_can_be_read_is_passed_over_too(damaged: Store
         broken.setattr(damaged, "terms_of", refuse_third)
         assert find_by_sequence(damaged, 1) is not None
         assert find_by_sequence(damaged, 3) is None
-        assert remove_expired(damaged, 1_000, 10, lambda _: False) == 3
+        assert remove_expired(damaged, 1_000, 10, lambda _: False).messages == 3
     assert damaged.damaged == {(2).to_bytes(8), (3).to_bytes(8)}
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from storage import Store, abort, find_by_key, find_by_sequence, fire_due, remove_expired
+from storage.retention import QUEUES_AT_ONCE
 from tests.storage.sample import (
     FOREVER_MS,
     TOPIC,
@@ -25,7 +26,7 @@ from tests.storage.sample import (
 
 def expire(store: Store, before_ms: int, limit: int = 1_000_000, deleted: bytes = b"") -> int:
     """Remove what is older, and commit; how many messages went."""
-    removed = remove_expired(store, before_ms, limit, lambda topic: topic == deleted)
+    removed = remove_expired(store, before_ms, limit, lambda topic: topic == deleted).messages
     store.commit()
     return removed
 
@@ -195,11 +196,51 @@ class TestEverythingGone:
         assert reopen().next_sequence == sequence
 
 
+class TestManyQueues:
+    """A step looks at a bounded number of queues."""
+
+    QUEUES = 2 * QUEUES_AT_ONCE + 1
+
+    def steps(self, store: Store, before_ms: int, limit: int) -> list[int]:
+        """Remove what is older in as many steps as it takes; how many messages went with each."""
+        counts = []
+        begin: bytes | None = b""
+        while begin is not None:
+            messages, begin = remove_expired(store, before_ms, limit, lambda _: False, begin=begin)
+            store.commit()
+            counts.append(messages)
+        return counts
+
+    def test_are_looked_at_in_steps(self, store: Store) -> None:
+        for number in range(self.QUEUES):
+            send(store, Sample(b"%d" % number, TOPIC, number), stored_ms=number)
+        store.commit()
+        assert self.steps(store, 0, 9_999) == [0, 0, 0]
+        last_ms = self.QUEUES - 1
+        assert self.steps(store, last_ms, 9_999) == [QUEUES_AT_ONCE, QUEUES_AT_ONCE, 0]
+        assert ids_in(store, TOPIC, self.QUEUES - 1) == [b"%d" % last_ms]
+
+    def test_a_step_that_finds_nothing_opens_no_batch(self, store: Store) -> None:
+        send_ten(store)
+        assert remove_expired(store, 0, 99, lambda _: False) == (0, None)
+        assert not store.has_changes
+
+    def test_steps_end_with_what_was_aborted(self, store: Store) -> None:
+        send_ten(store)
+        send_ten(store, b"other")
+        hold_all(store, [b"a", b"b", b"c"], 1_000)
+        for message_id in (b"a", b"b", b"c"):
+            abort(store, message_id, 1)
+        store.commit()
+        assert self.steps(store, 5, 4) == [4, 4, 4, 1]
+        assert self.steps(store, 5, 4) == [0]
+
+
 class TestInABatch:
     def test_readers_see_it_at_once(self, store: Store) -> None:
         """Its rows are gone for all who read, so the queue's beginning must be known."""
         ids = send_ten(store)
-        assert remove_expired(store, 5, 99, lambda topic: False) == 5
+        assert remove_expired(store, 5, 99, lambda topic: False).messages == 5
         assert store.queue(TOPIC, 0).first == 5
         assert ids_in(store) == ids[5:]
         store.commit()
@@ -211,7 +252,7 @@ class TestInABatch:
         hold_all(store, [b"a"], 1_000)
         abort(store, b"a", 1)
         store.commit()
-        assert remove_expired(store, 5, 99, lambda topic: False) == 6
+        assert remove_expired(store, 5, 99, lambda topic: False).messages == 6
         store.abandon()
         assert store.queue(TOPIC, 0).first == 0
         assert ids_in(store) == ids
@@ -233,7 +274,7 @@ class TestInABatch:
         send(store, Sample(b"a"), 5)
         hold(store, Sample(b"b"), 5)
         fire_due(store, 5, 5, 9)
-        assert remove_expired(store, 0, 9, lambda topic: True) == 2
+        assert remove_expired(store, 0, 9, lambda topic: True).messages == 2
         store.commit()
         queue = store.queue(TOPIC, 0)
         assert (queue.first, queue.visible, queue.next) == (2, 2, 2)

@@ -81,6 +81,7 @@ class Housekeeping:
         self._revives_more = False
         self._removes_more = False
         self._remove_from = b""
+        self._samples_more = False
         self._syncing = DeferredLock()
 
     def start(self) -> None:
@@ -92,7 +93,7 @@ class Housekeeping:
         self._every(REVIVE_SECONDS, self._revive)
         self._every(REVIVE_SECONDS, self._ordered_pops.release_due)
         self._every(RETENTION_SECONDS, self._remove_expired)
-        self._every(SAMPLE_SECONDS, self._broker.stats.sample)
+        self._every(SAMPLE_SECONDS, self._sample)
         if self._broker.config.flush == "async":
             self._every(HOLD_CHECK_SECONDS, self._have_held)
 
@@ -196,6 +197,15 @@ class Housekeeping:
         if removed.behind is not None:
             self._removes_more = True
             self._reactor.callLater(0, self._remove_some)
+
+    def _sample(self) -> None:
+        if not self._samples_more:
+            self._sample_some()
+
+    def _sample_some(self) -> None:
+        self._samples_more = not self._stopped and self._broker.stats.sample()
+        if self._samples_more:
+            self._reactor.callLater(0, self._sample_some)
 
     def _have_held(self) -> Deferred[None] | None:
         store = self._broker.store

@@ -116,7 +116,7 @@ class Store:
         self.environment = Environment(path, sync=sync, map_size=map_size)
         self.tables = self.environment.tables
         self.terms_of = terms_of
-        self._queues: dict[tuple[bytes, int], Queue] = {}
+        self._queues: dict[bytes, dict[int, Queue]] = {}
         self.timed: Counter[bytes] = Counter()
         """Messages taken in for later since the store was opened, by topic."""
         self.timed_total = 0
@@ -531,10 +531,11 @@ class Store:
 
     def queue(self, topic: bytes, number: int) -> Queue:
         """A queue's ends, from memory after the first time."""
-        place = (topic, number)
-        queue = self._queues.get(place)
-        if queue is None:
-            queue = self._queues[place] = open_queue(self._txn, self.tables, topic, number)
+        try:
+            return self._queues[topic][number]
+        except KeyError:
+            queue = open_queue(self._txn, self.tables, topic, number)
+        self._queues.setdefault(topic, {})[number] = queue
         return queue
 
     def read(
@@ -617,20 +618,24 @@ class Store:
         """How many messages of each topic have not fired, without those that have none."""
         return self.held.messages
 
-    def open_queues(self) -> Iterable[Queue]:
-        """The queues that this process has seen so far."""
-        return self._queues.values()
+    def open_topics(self) -> list[bytes]:
+        """The topics of which this process has seen a queue so far."""
+        return list(self._queues)
+
+    def open_queues(self, topic: bytes) -> Iterable[Queue]:
+        """The queues of a topic that this process has seen so far."""
+        return self._queues.get(topic, {}).values()
 
     def forget_topics(
         self, is_known: Callable[[bytes], bool], is_awaited: Callable[[Queue], bool]
     ) -> None:
         """Let go of what is in memory of topics that are not known any more, but for queues that are awaited: who waits
         for one has hold of it. No batch may be open."""
-        self._queues = {
-            place: queue
-            for place, queue in self._queues.items()
-            if is_known(queue.topic) or is_awaited(queue)
-        }
+        for topic in [topic for topic in self._queues if not is_known(topic)]:
+            queues = self._queues.pop(topic)
+            awaited = {number: queue for number, queue in queues.items() if is_awaited(queue)}
+            if awaited:
+                self._queues[topic] = awaited
         for counted in (self.timed, self.fired):
             for topic in [topic for topic in counted if not is_known(topic)]:
                 del counted[topic]

@@ -108,20 +108,15 @@ class Listings:
         """Topics, with how many messages they hold."""
         names = [name for name in self._broker.topics.names() if asker.may(READ, name)]
         page, cursor = _page(names, query, query.limit)
-        entered: dict[str, int] = {
-            key: count
-            for name, key, count in self._broker.stats.counters()
-            if name == "TOPIC_PUT_NUMS"
-        }
         pauses = {one.topic: one for one in self._pending.paused()}
         rows = []
         for name in page:
             topic = self._broker.topics.get(name)
             if topic is not None:
-                rows.append(self._topic(topic, entered.get(name, 0), pauses.get(name)))
+                rows.append(self._topic(topic, pauses.get(name)))
         return TopicList(topics=rows, cursor=cursor)
 
-    def _topic(self, topic: Topic, entered: int, pause: PausedTopic | None) -> TopicRow:
+    def _topic(self, topic: Topic, pause: PausedTopic | None) -> TopicRow:
         store = self._broker.store
         queues = [store.queue(topic.stored_name, number) for number in range(topic.queues)]
         return TopicRow(
@@ -130,7 +125,7 @@ class Listings:
             perm=topic.settings.perm,
             held=store.held_totals().get(topic.stored_name, 0),
             stored=sum(queue.visible - queue.first for queue in queues),
-            entered=entered,
+            entered=self._broker.stats.entered(topic.name),
             is_system=topic.name in self._broker.topics.system,
             pause=pause,
         )

@@ -7,6 +7,7 @@ import struct
 import pytest
 
 from gateway import topics
+from gateway.stats import SAMPLED_AT_ONCE
 from gateway.wire.codes import RequestCode, ResponseCode
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway
 from tests.gateway.tools import ok, read
@@ -179,6 +180,20 @@ class TestRates:
         assert {key for _, key, _ in stats.counters()} == {"B"}
         client.send_message("A")
         assert rates(client, "TOPIC_PUT_NUMS", "A")["statsMinute"]["sum"] == 1
+
+    def test_samples_of_many_topics_are_taken_in_several_turns(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        topics = [f"topic-{number}" for number in range(2 * SAMPLED_AT_ONCE + 1)]
+        for topic in topics:
+            client.send_message(topic)
+        stats = gateway.service.broker.stats
+        assert [stats.sample() for _ in range(3)] == [True, True, False]
+        gateway.advance(70_000)
+        for topic in topics:
+            found = stats.rates("TOPIC_PUT_NUMS", topic)
+            assert found is not None
+            assert (found.minute.total, found.day.total) == (0, 1)
 
     def test_counts_of_groups_that_are_long_gone_are_dropped(
         self, gateway: MemoryGateway, client: MemoryClient

@@ -228,7 +228,7 @@ class TestDeletedTopics:
         scrape = Scrape(gateway)
         assert all(scrape.by(name, "topic") == {} for name in of_topics)
         assert scrape.by("tidegate_quota_refusals_total", "topic") == {}
-        assert list(gateway.store.open_queues()) == []
+        assert gateway.store.open_topics() == []
         assert gateway.store.timed_total == 1
         client.send_message("orders", "new")
         assert bodies(client.pull(offset=1)) == ["new"]

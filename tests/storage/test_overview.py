@@ -65,7 +65,7 @@ def test_what_was_added_to_a_queue_is_counted_from_when_it_was_first_seen(folder
     store.commit()
     size += len(later.record(1_000))
     assert (queue.opened, queue.visible, queue.added_bytes) == (0, 2, size)
-    assert list(store.open_queues()) == [queue]
+    assert (store.open_topics(), list(store.open_queues(TOPIC))) == ([TOPIC], [queue])
     again = folder.open().queue(TOPIC, 0)
     assert (again.opened, again.visible, again.added_bytes) == (2, 2, 0)
 

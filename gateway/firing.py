@@ -18,7 +18,7 @@ MAX_RECURRED = 100
 """Recurring messages that fire in one step, some 6 ms of work: what fires is taken in as if it were sent."""
 
 MAX_CROWDED_OUT = 100
-"""While more is due than that: messages fired in one step of each topic that is not at the front."""
+"""While more is due than that: messages fired in one step of each topic that is not at the front, at most."""
 
 
 LONGEST_GATHERING_MS = 4
@@ -101,6 +101,7 @@ class Firing:
         self._store = store
         self._next_timed: int | None = store.next_due()
         self._gathering = Gathering()
+        self._behind = b""  # the topic behind which `fire_crowded_out` goes on
         self._recurrences: Recurrences | None = None
         self.fired = 0
         """Messages fired since the start, without those that recur."""
@@ -191,7 +192,9 @@ class Firing:
         fired = fire_due(self._store, now_ms, stored_ms, MAX_FIRED)
         if not fired.more:
             return fired
-        others = fire_crowded_out(self._store, now_ms, stored_ms, MAX_CROWDED_OUT)
+        others, self._behind = fire_crowded_out(
+            self._store, now_ms, stored_ms, MAX_CROWDED_OUT, self._behind
+        )
         return Fired(fired.messages + others, more=True)
 
     def _fire_recurring(self, now_ms: int) -> Recurred:

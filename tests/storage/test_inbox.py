@@ -203,7 +203,7 @@ def test_a_crowded_out_topic_has_its_turn_from_the_inbox(folder: Folder, moves_o
     store.commit()
     if moves_on:
         store.inbox.ripen()
-    assert fire_crowded_out(store, 1_002, 1_002, 5) == 1
+    assert fire_crowded_out(store, 1_002, 1_002, 5).messages == 1
     store.commit()
     assert ids_in(store, b"theirs") == [b"other"]
     folder.check()

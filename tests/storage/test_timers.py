@@ -16,7 +16,10 @@ from storage import (
     find_by_id,
     fire_crowded_out,
     fire_due,
+    firing,
 )
+from storage.firing import MOST_AT_ONCE, TOPICS_AT_ONCE
+from tests.storage.folder import Folder
 from tests.storage.sample import (
     TOPIC,
     Sample,
@@ -298,18 +301,51 @@ class TestCrowdedOut:
         hold_all(store, [b"z"], 1_002, b"zebra")
         store.commit()
         assert fire_due(store, 1_500, 1_500, 5) == Fired(5, more=True)
-        assert fire_crowded_out(store, 1_500, 1_500, 2) == 3
+        assert fire_crowded_out(store, 1_500, 1_500, 2).messages == 3
         store.commit()
         assert ids_in(store, b"behind") == [b"b1001", b"b1002"]
         assert ids_in(store, b"zebra") == [b"z"]
         assert ids_in(store, b"storm") == numbered(5)
-        assert fire_crowded_out(store, 1_500, 1_500, 2) == 1
-        assert fire_crowded_out(store, 1_500, 1_500, 2) == 0
+        assert fire_crowded_out(store, 1_500, 1_500, 2).messages == 1
+        assert fire_crowded_out(store, 1_500, 1_500, 2).messages == 0
+        store.commit()
+
+    def test_many_topics_take_turns(self, store: Store) -> None:
+        """In a step some of them, and a few messages of each; none is left out."""
+        hold_all(store, numbered(20), 1_000, b"a storm")
+        topics = [b"t%d" % number for number in range(3 * TOPICS_AT_ONCE - 1)]
+        for topic in topics:
+            hold_all(store, numbered(10, prefix=topic), 1_001, topic)
+        store.commit()
+        share = MOST_AT_ONCE // TOPICS_AT_ONCE
+        behind = b""
+        for others in (TOPICS_AT_ONCE - 1, TOPICS_AT_ONCE, TOPICS_AT_ONCE):
+            fired, behind = fire_crowded_out(store, 1_500, 1_500, 100, behind)
+            store.commit()
+            assert fired == share * others
+        assert {len(ids_in(store, topic)) for topic in topics} == {share}
+        assert fire_crowded_out(store, 1_500, 1_500, 100, behind) == (0, b"")
+        store.commit()
+
+    def test_topics_with_nothing_due_are_passed_over_in_steps(
+        self, folder: Folder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(firing, "LEAPS", 10)
+        store = folder.open(inbox_size=0)
+        hold_all(store, numbered(2), 1_000, b"a storm")
+        for number in range(10, 30):
+            hold_all(store, [b"%d" % number], 1_000_000, b"later-%d" % number)
+        hold_all(store, [b"z"], 1_001, b"zebra")
+        store.commit()
+        first = fire_crowded_out(store, 1_500, 1_500, 100)
+        second = fire_crowded_out(store, 1_500, 1_500, 100, first.behind)
+        third = fire_crowded_out(store, 1_500, 1_500, 100, second.behind)
+        assert [first, second, third] == [(0, b"later-18"), (0, b"later-28"), (1, b"")]
         store.commit()
 
     def test_nobody_else_is_there(self, store: Store) -> None:
-        assert fire_crowded_out(store, 1_500, 1_500, 2) == 0
+        assert fire_crowded_out(store, 1_500, 1_500, 2).messages == 0
         hold_all(store, [b"s"], 1_000, b"storm")
         store.commit()
-        assert fire_crowded_out(store, 1_500, 1_500, 2) == 0
+        assert fire_crowded_out(store, 1_500, 1_500, 2).messages == 0
         store.commit()

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import NamedTuple
 
 from gateway.outgoing import Outgoing
+from gateway.reactor import Reactor
 from gateway.router import Caller, Peer, RequestError
 from gateway.wire.bodies import ConsumerData, Heartbeat, Subscription
 from gateway.wire.codes import RequestCode, ResponseCode
 
 CLIENT_EXPIRY = 120.0
 """Seconds without a heartbeat after which a client is forgotten (ConsumerManager)."""
+
+CROWD = 100
+"""Members of a group that are told of each change; of two thousand that come back after a restart each would be told
+two thousand times."""
+
+CROWD_SECONDS = 0.5
+"""How often the members of a larger group are told, at most."""
 
 
 class Client:
@@ -74,12 +83,14 @@ class _Place(NamedTuple):
 class Clients:
     """All connected clients."""
 
-    def __init__(self, outgoing: Outgoing) -> None:
+    def __init__(self, outgoing: Outgoing, reactor: Reactor) -> None:
         self._outgoing = outgoing
+        self._reactor = reactor
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[str, Client]] = {}
         # Who has which places by each connection, so that nobody else is looked at when it is lost.
         self._places: dict[Peer, dict[_Place, Client]] = {}
+        self._told_later: set[str] = set()
 
     def heartbeat(
         self,
@@ -241,9 +252,23 @@ class Clients:
             self._notify(group)
 
     def _notify(self, group: ConsumerGroup) -> None:
-        """Have every member share the queues out again, at once rather than at its next look in 20 s."""
+        """Have every member share the queues out again, at once rather than at its next look in 20 s; in a crowd, once
+        for all that come or leave within `CROWD_SECONDS`."""
         if group.data.is_broadcasting:
             return
+        if len(group.members) <= CROWD:
+            self._tell(group)
+        elif group.name not in self._told_later:
+            self._told_later.add(group.name)
+            self._reactor.callLater(CROWD_SECONDS, partial(self._tell_crowd, group.name))
+
+    def _tell_crowd(self, name: str) -> None:
+        self._told_later.discard(name)
+        group = self._consumers.get(name)
+        if group is not None:
+            self._tell(group)
+
+    def _tell(self, group: ConsumerGroup) -> None:
         ext = {"consumerGroup": group.name}
         for client in group.members.values():
             self._outgoing.oneway(client.peer, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext)

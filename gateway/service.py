@@ -318,7 +318,7 @@ class Gateway:
             topics=topics,
             groups=groups,
             outgoing=outgoing,
-            clients=Clients(outgoing),
+            clients=Clients(outgoing, reactor),
             parked=parked,
             committer=committer,
             firing=firing,

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from gateway.clients import CROWD
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
 from tests.gateway.conftest import MakeGateway
@@ -157,6 +158,26 @@ class TestChanges:
         assert told(first) == ["consumers"]
         assert told(stranger) == []
         assert sorted(members(first)) == ["c1", "c2"]
+
+    def test_a_crowd_is_told_once_of_all_that_come_or_leave_together(
+        self, gateway: MemoryGateway
+    ) -> None:
+        clients = [gateway.connect() for _ in range(CROWD + 20)]
+        for number, client in enumerate(clients):
+            join(client, f"c{number}")
+        assert [len(told(client)) for client in clients[:2]] == [CROWD - 1, CROWD - 2]
+        assert [told(client) for client in clients[CROWD:]] == [[]] * 20
+        for client in clients:
+            told(client)
+        gateway.advance(500)
+        assert [told(client) for client in clients] == [["consumers"]] * len(clients)
+        for client in clients[-10:]:
+            client.disconnect()
+        assert told(clients[0]) == []
+        gateway.advance(500)
+        assert told(clients[0]) == ["consumers"]
+        gateway.advance(500)
+        assert told(clients[0]) == []
 
     def test_nobody_is_told_of_the_same_again(self, gateway: MemoryGateway) -> None:
         first, second = gateway.connect(), gateway.connect()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain, islice
+
 import msgspec
 from twisted.logger import Logger
 
@@ -114,23 +116,28 @@ class Transactions:
         message is shown to nobody who might not have sent it."""
         group = find(message.properties, names.PGROUP) or ""
         topic, _ = place_of(message.properties)
-        members = [
-            one
-            for one in self._broker.clients.producers(group)
-            if not one.peer.congested and (one.caller is None or one.caller.may(PUB, topic))
-        ]
-        if not members:
+        self._turn += 1
+        members = list(self._broker.clients.producers(group))
+        first = self._turn % max(1, len(members))
+        producer = next(
+            (
+                one
+                for one in chain(islice(members, first, None), islice(members, first))
+                if not one.peer.congested and (one.caller is None or one.caller.may(PUB, topic))
+            ),
+            None,
+        )
+        if producer is None:
             self.log.warn(
                 "nobody to ask about a transaction: no producer of group {group} is online, "
                 "reads what it is sent, and may send to its topic",
                 group=group,
             )
             return
-        self._turn += 1
         place = str(half.sequence)
         uniq = find(message.properties, names.UNIQ_KEY) or ""
         self._broker.outgoing.oneway(
-            members[self._turn % len(members)].peer,
+            producer.peer,
             RequestCode.CHECK_TRANSACTION_STATE,
             {
                 "topic": HALF_TOPIC,

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gateway.connection import RemotingConnection
 from gateway.topics import CHECKED_OUT_TOPIC, HALF_TOPIC
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
@@ -530,6 +531,27 @@ class TestChecks:
             begin(clients[0])
         gateway.advance(7 * SECOND)
         assert [len(checks(client)) for client in clients] == [2, 2, 2, 2]
+
+    def test_no_more_producers_are_looked_at_than_are_asked(
+        self, gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A group may have thousands, and hundreds of transactions be asked about at one time."""
+        looked_at: list[RemotingConnection] = []
+
+        def is_congested(connection: RemotingConnection) -> bool:
+            looked_at.append(connection)
+            return False
+
+        congested = property(is_congested, lambda connection, value: None)
+        monkeypatch.setattr(RemotingConnection, "congested", congested, raising=False)
+        clients = [gateway.connect() for _ in range(20)]
+        for number, client in enumerate(clients):
+            produce(client, f"p{number}")
+        for _ in range(8):
+            begin(clients[0])
+        looked_at.clear()
+        gateway.advance(7 * SECOND)
+        assert len(looked_at) == 2 * 8  # once to be chosen, and once to be sent to
 
     def test_a_half_may_ask_for_its_own_time(
         self, gateway: MemoryGateway, client: MemoryClient

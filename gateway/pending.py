@@ -185,6 +185,11 @@ class PendingMessages:
         one = find_by_sequence(self._store, sequence)
         return [one] if one is not None else []
 
+    def client_id(self, offset_id: str, topic: str) -> str | None:
+        """The client's id of a topic's message with an offset id; None when it has none such."""
+        places = [Place.of(found) for found in self.find(offset_id)]
+        return next((place.message_id for place in places if place.topic == topic), None)
+
     def describe(self, found: Found) -> HeldMessage:
         """What is known of a message, its body and its further properties apart."""
         message = decode_message(found.record)

@@ -1,5 +1,6 @@
 """Messages that are orders about other messages: abort one (`TIMER_DEL_UNIQKEY`), or give it another time
 (`TIDEGATE_RESCHEDULE`). Any client can send them. They are carried out, answered with the truth, and never delivered.
+They name it by the client's id or by the offset id, which is all that some clients are told of what they have sent.
 """
 
 from __future__ import annotations
@@ -69,9 +70,13 @@ class TimerOrders:
         """Unlike upstream the order need not name the target's time, its answer is the truth, and the setting
         `recall_enabled` holds for it."""
         self._pending.check_enabled()
+        message_id = target
         outcome = best_outcome(self._pending.abort(target, topic.name))
+        if outcome is Aborted.UNKNOWN and (known := self._pending.client_id(target, topic.name)):
+            message_id = known
+            outcome = best_outcome(self._pending.abort(known, topic.name))
         if outcome is Aborted.ABORTED:
-            self._done(call, order, target)
+            self._done(call, order, message_id)
         else:
             self._not_done(call, abort_remark(outcome, target))
 
@@ -89,22 +94,29 @@ class TimerOrders:
         if delay is None:
             _refuse_seconds(order.values)
         to = NewTime(due_ms=delay.due_ms if delay is not None else now_ms)
-        results = self._rescheduling.move(Place(target, topic.name), to)
-        best = min(results, key=_rank)
+        message_id = target
+        best = min(self._rescheduling.move(Place(target, topic.name), to), key=_rank)
+        if best.outcome is Rescheduled.UNKNOWN and (
+            known := self._pending.client_id(target, topic.name)
+        ):
+            message_id = known
+            best = min(self._rescheduling.move(Place(known, topic.name), to), key=_rank)
         if best.outcome is Rescheduled.RESCHEDULED:
             broker = self._broker.config.broker_name
-            handle = RecallHandle(topic.name, broker, best.due_ms, target).encode()
-            self._done(call, order, target, handle)
+            handle = RecallHandle(topic.name, broker, best.due_ms, message_id).encode()
+            self._done(call, order, message_id, handle)
         else:
             self._not_done(call, _REMARKS[best.outcome].format(target))
 
-    def _done(self, call: Call, order: NewMessage, target: str, handle: str | None = None) -> None:
+    def _done(
+        self, call: Call, order: NewMessage, message_id: str, handle: str | None = None
+    ) -> None:
         frame = send_response(
             call.command.opaque,
             offset_msg_id(self._broker.host, 0),
             order.queue_id,
             0,
-            order.values.get(names.UNIQ_KEY, target),
+            order.values.get(names.UNIQ_KEY, message_id),
             handle,
         )
         self._broker.committer.answer(call, frame)

@@ -229,6 +229,17 @@ class TestDeleteOrder:
         assert client.look_up(id="ID1", state="any")[0]["state"] == "aborted"
         assert client.look_up(id="DEL", state="any") == []
 
+    def test_by_offset_id(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        """All that a client knows which gives its messages no id."""
+        target = client.send_message(TIMER_DELAY_MS="500").ext()["msgId"]
+        no_such = (13, f"recall failed, no such message: {target}")
+        assert self.order(client, target, "bills") == no_such
+        assert self.order(client, target) == (0, "")
+        aborted = (13, f"recall failed, the message was already aborted: {target}")
+        assert self.order(client, target) == aborted
+        gateway.advance(1_000)
+        assert client.pull() == []
+
     def test_need_not_name_the_time(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         handle_of(client, UNIQ_KEY="ID1", DELAY="3")
         assert self.order(client, "ID1") == (0, "")

@@ -260,6 +260,16 @@ class TestByProperty:
         gateway.advance(100_000)
         assert len(client.pull()) == 1
 
+    def test_by_offset_id(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        """All that a client knows which gives its messages no id. The new handle goes on to name the message."""
+        sent = client.send_message("orders", "A", TIMER_DELAY_MS="60000").ext()
+        answer = self.order(client, sent["msgId"], TIMER_DELAY_MS="250")
+        assert answer.code == ResponseCode.SUCCESS
+        [result] = reschedule(client, handle=answer.ext()["recallHandle"], delay=100)
+        assert result["outcome"] == "rescheduled"
+        gateway.advance(100)
+        assert bodies(client.pull()) == ["A"]
+
     def test_its_answer_is_true(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         schedule(client, "fired", 10)
         schedule(client, "aborted", 10)

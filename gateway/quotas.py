@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from gateway.config import Config
 from gateway.limits import HELD_BYTES, HELD_MESSAGES, SEND_RATE, Limits, origin, without_own
-from gateway.router import RequestError
+from gateway.router import RequestError, TooMuchError
 from gateway.setting_values import show_size
 from gateway.topics import Topic
 from gateway.wire.codes import ResponseCode
@@ -82,7 +82,7 @@ class Quotas:
     ) -> NoReturn:
         self.refusals[topic.name, limit] += 1
         # Upstream's code where its timers are under flow control (SendMessageProcessor).
-        raise RequestError(
+        raise TooMuchError(
             ResponseCode.SYSTEM_ERROR,
             f"timer message is under flow control: topic {topic.name} holds {held} that have not fired, "
             f"and may hold {most} ({origin(limit, own)})",

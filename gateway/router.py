@@ -33,6 +33,10 @@ class NotFoundError(RequestError):
     """One about something that there is not, where the protocol's code says only that it cannot be carried out."""
 
 
+class TooMuchError(RequestError):
+    """One about what there is too much of now, where the protocol's code says only that it cannot be carried out."""
+
+
 class Peer(Protocol):
     """The connection a request came by, as far as handlers know it."""
 

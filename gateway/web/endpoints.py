@@ -15,7 +15,7 @@ import msgspec
 from gateway.access import Action, Need
 from gateway.guard import Caller
 from gateway.permissions import topic_need
-from gateway.router import NotFoundError, RequestError
+from gateway.router import NotFoundError, RequestError, TooMuchError
 from gateway.wire.codes import ResponseCode
 
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
@@ -27,6 +27,7 @@ _MISFIT = re.compile(r"(.*) - at `\$\.(\S+)`", re.DOTALL)
 """What msgspec says of a value that is not what it should be, and of which."""
 
 STATUS_OF = {
+    ResponseCode.SYSTEM_BUSY: HTTPStatus.TOO_MANY_REQUESTS,
     ResponseCode.NO_PERMISSION: HTTPStatus.FORBIDDEN,
     ResponseCode.TOPIC_NOT_EXIST: HTTPStatus.NOT_FOUND,
     ResponseCode.QUERY_NOT_FOUND: HTTPStatus.NOT_FOUND,
@@ -62,6 +63,8 @@ class ApiError(Exception):
         status = STATUS_OF.get(code, HTTPStatus.INTERNAL_SERVER_ERROR)
         if isinstance(error, NotFoundError):
             status = HTTPStatus.NOT_FOUND
+        elif isinstance(error, TooMuchError):
+            status = HTTPStatus.TOO_MANY_REQUESTS
         return cls(status, error.remark, code)
 
 

@@ -20,6 +20,7 @@ REFUSALS = {
 }
 REFUSED_CHANGES = REFUSALS | {
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The body has more bytes than are read.",
+    HTTPStatus.TOO_MANY_REQUESTS: "A limit of the topic is reached; try again later.",
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "The request lacks the header `Content-Type: application/json`.",
 }
 """Of requests that bring a body."""

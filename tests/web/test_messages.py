@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from gateway.setting_values import parse_host_port
 from gateway.web.messages import MAX_PREVIEW
+from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail
 from tests.gateway.memory import START_MS, MemoryGateway
-from tests.web.http import HttpClient
+from tests.web.http import HTTP_PORT, HttpClient
 
 HOUR_MS = 3_600_000
 
@@ -98,6 +100,17 @@ def test_an_abort_is_answered_when_it_is_on_disk(gateway: MemoryGateway, http: H
         problem = http.refusal("POST", f"/messages/{sent['offsetMsgId']}/abort", {})
         assert problem["status"] in (500, 503)
     assert http.get(f"/messages/{sent['offsetMsgId']}")["message"]["state"] == "pending"
+
+
+def test_what_a_limit_refuses_is_no_error_of_the_server(make_gateway: MakeGateway) -> None:
+    limits = {"max_held_messages": 1, "max_send_rate": 2}
+    http = HttpClient(make_gateway(http=parse_host_port(HTTP_PORT), **limits))
+    send(http)
+    held = http.refusal("POST", "/messages", {"topic": "orders", "body": "x", "at": "+1h"})
+    assert (held["status"], held["code"], "max_held_messages" in held["detail"]) == (429, 1, True)
+    send(http, at="now")
+    rate = http.refusal("POST", "/messages", {"topic": "orders", "body": "x"})
+    assert (rate["status"], rate["code"], "max_send_rate" in rate["detail"]) == (429, 2, True)
 
 
 def test_a_send_that_is_not_stored_is_an_error(gateway: MemoryGateway, http: HttpClient) -> None:

@@ -189,22 +189,28 @@ class Endpoint:
         :raises ApiError: when they, or the body, are not what they should be.
         """
         arguments: dict[str, Any] = {}
+        kind: type[Fields] | None = None
         try:
             if self.query is not None:
-                arguments["query"] = msgspec.convert(texts, self.query, strict=False)
+                kind = self.query
+                arguments["query"] = msgspec.convert(texts, kind, strict=False)
             elif texts:
                 raise ApiError(
                     HTTPStatus.BAD_REQUEST, f"there is no parameter {next(iter(texts))!r} here"
                 )
             if self.body is not None:
-                arguments["body"] = msgspec.json.decode(body or b"{}", type=self.body)
+                kind = self.body
+                arguments["body"] = msgspec.json.decode(body or b"{}", type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ApiError(HTTPStatus.BAD_REQUEST, _explain(error)) from error
+            raise ApiError(HTTPStatus.BAD_REQUEST, _explain(error, kind)) from error
         return self.handler(asker, **arguments)
 
 
-def _explain(error: Exception) -> str:
-    """What msgspec says, in the words of whoever wrote the request."""
+def _explain(error: Exception, kind: Any) -> str:
+    """What msgspec says, in the words of whoever wrote the request.
+
+    :param kind: the structure that the request's fields were to be.
+    """
     if not isinstance(error, msgspec.ValidationError):
         return f"the body is not JSON: {error}"
     text = str(error).replace("Object contains ", "").replace("Object missing ", "missing ")
@@ -212,4 +218,11 @@ def _explain(error: Exception) -> str:
         f"`str` matching regex {OFFSET_ID!r}", "an offset id, 32 hexadecimal digits"
     )
     misfit = _MISFIT.fullmatch(text)
-    return text if misfit is None else f"{misfit[2]}: {misfit[1]}"
+    if misfit is not None:
+        text = f"{misfit[2]}: {misfit[1]}"
+    if "unknown field" not in text:
+        return text
+    for name in misfit[2].split(".") if misfit is not None else ():
+        hint = typing.get_type_hints(kind)[name]
+        kind = (typing.get_args(hint) or (hint,))[0]
+    return f"{text}; there are {', '.join(kind.__struct_encode_fields__)}"

@@ -180,7 +180,7 @@ class Messages:
         _, sequence = parse_offset_msg_id(message_id)
         found = find_by_sequence(self._broker.store, sequence)
         if found is None:
-            raise ApiError(HTTPStatus.NOT_FOUND, f"there is no message {message_id}")
+            raise no_message(message_id)
         asker.check_topic(READ, decode_message(found.record).topic)
         return found
 
@@ -198,6 +198,15 @@ class Messages:
                 receivers.append(Receiver(group=name, offset=offset, is_past=offset > found.offset))
         receivers.sort(key=lambda one: (not one.is_past, one.group))
         return receivers[:MAX_RECEIVERS]
+
+
+def no_message(message_id: str) -> ApiError:
+    """There is none with this offset id. A client's id, which answers and lists also have, looks the same."""
+    return ApiError(
+        HTTPStatus.NOT_FOUND,
+        f"there is no message with the offset id {message_id}; if it is a client's id, /messages?id={message_id} "
+        "tells the offset id",
+    )
 
 
 def _history(found: Found, message: Message) -> list[Event]:

@@ -18,7 +18,7 @@ from gateway.moments import write_moment
 from gateway.web.adding_up import add_groups, add_rates, add_timelines, add_topics
 from gateway.web.endpoints import ApiError, Asker, Endpoint
 from gateway.web.fields import NewTimeFields, read_moment
-from gateway.web.messages import MessagePage, MessageQuery, SearchQuery
+from gateway.web.messages import MessagePage, MessageQuery, SearchQuery, no_message
 from gateway.web.overview import Rates, Status
 from gateway.web.recurring import (
     RecurringBody,
@@ -129,7 +129,7 @@ class SharedMessages:
         host, _ = parse_offset_msg_id(query.id)
         owner = self._worker_at(host)
         if owner is None:
-            raise ApiError(HTTPStatus.NOT_FOUND, f"there is no message {query.id}")
+            raise no_message(query.id)
         return owner
 
 

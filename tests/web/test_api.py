@@ -50,6 +50,21 @@ def test_the_document_tells_of_refused_bodies_where_there_is_a_body(http: HttpCl
     [
         ("/messages", b"{", "the body is not JSON: Input data was truncated"),
         ("/messages", b"{}", "missing required field `topic`"),
+        (
+            "/messages",
+            b'{"topic": "t", "body": "x", "tag": "a"}',
+            "unknown field `tag`; there are topic, body, encoding, at, tags, keys, properties, queue",
+        ),
+        (
+            "/bulk/preview",
+            b'{"action": "abort", "selection": {"from": "now"}}',
+            "selection: unknown field `from`; there are topic, key, tag, begin, end",
+        ),
+        (
+            "/bulk/preview",
+            b'{"action": "abort", "selection": {}, "to": {"by": "1m"}}',
+            "to: unknown field `by`; there are at, shift",
+        ),
         ("/messages", b'{"topic": 5}', "topic: Expected `str`, got `int`"),
         ("/bulk/preview", b'{"action": "x"}', "action: Invalid enum value 'x'"),
         (

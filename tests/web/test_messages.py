@@ -80,6 +80,14 @@ def test_what_became_of_a_message(gateway: MemoryGateway, http: HttpClient) -> N
         assert [one["outcome"] for one in answer["results"]] == [outcome]
 
 
+def test_a_clients_id_is_told_from_an_offset_id(http: HttpClient) -> None:
+    sent = send(http)
+    problem = http.refusal("GET", f"/messages/{sent['msgId']}")
+    assert (problem["status"], f"/messages?id={sent['msgId']} " in problem["detail"]) == (404, True)
+    (found,) = http.get("/messages", id=sent["msgId"])["messages"]
+    assert found["offsetMsgId"] == sent["offsetMsgId"]
+
+
 def test_groups_behind_a_message_are_named(gateway: MemoryGateway, http: HttpClient) -> None:
     sent = send(http, at="now", queue=0)
     assert http.get(f"/messages/{sent['offsetMsgId']}")["receivers"] == []

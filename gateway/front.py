@@ -120,7 +120,7 @@ class Front:
         if merge is None:
             remark = (
                 f"request type {command.code} is for one broker, and this is the address that several workers share; "
-                "clusterInfo tells where they are"
+                "ask one of them; mqadmin clusterList tells where they are"
             )
             client.send(
                 encode_response(

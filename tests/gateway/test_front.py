@@ -82,7 +82,7 @@ def test_what_recurs_is_left_with_the_first_one() -> None:
 def test_what_is_for_one_broker_is_refused(code: int, ext: dict[str, str]) -> None:
     (answer,) = Shared().ask(code, ext)
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-    assert "clusterInfo tells where they are" in (answer.remark or "")
+    assert "ask one of them; mqadmin clusterList tells where they are" in (answer.remark or "")
 
 
 @pytest.mark.parametrize("flag", [1, 2])

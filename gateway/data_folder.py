@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +23,24 @@ def _one_folder(ctx: click.Context, param: click.Parameter, data: Path) -> Path:
         raise click.ClickException(
             f"{data} has a folder for each of {len(workers)} workers; name one of them, such as {workers[0]}"
         )
+    ctx.call_on_close(lambda: _keep_owner(data))
     return data
+
+
+def _keep_owner(data: Path) -> None:
+    """Give what root has made in a folder to its owner: a gateway with a user of its own could not write it."""
+    if os.geteuid() != 0 or not data.is_dir():
+        return
+    owner = data.stat()
+    if owner.st_uid == 0:
+        return
+    for file in data.iterdir():
+        # A gateway that serves may have removed it, and root may lack the right, as in some containers.
+        with suppress(FileNotFoundError, PermissionError):
+            found = file.lstat()
+            # A file with another name is perhaps one from elsewhere, which is not to be given away.
+            if found.st_uid == 0 and stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+                os.chown(file, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
 data_option = click.option(

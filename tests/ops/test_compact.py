@@ -48,6 +48,37 @@ def test_it_gets_smaller_and_keeps_what_is_held(gateway: MemoryGateway, tidegate
     assert gateway.service.broker.firing.fired == 1
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_what_root_makes_is_the_folders_owners(
+    gateway: MemoryGateway, tidegate: Command, tmp_path: Path
+) -> None:
+    gateway.stop()
+    restored = tmp_path / "restored"
+    restored.mkdir()
+    for path in (gateway.data, *gateway.data.iterdir(), restored):
+        os.chown(path, 65534, 65534)
+    elsewhere = gateway.data.parent / "elsewhere"
+    elsewhere.write_text("root's")
+    (gateway.data / "linked").hardlink_to(elsewhere)
+    for command in (
+        ("compact", "--data", gateway.data),
+        ("backup", "--data", gateway.data, "--to", tmp_path / "copy"),
+        ("restore", "--from", tmp_path / "copy", "--data", restored),
+        ("fsck", "--data", restored),
+    ):
+        done = tidegate(*command)
+        assert done.returncode == 0, done.stderr
+    owners = {
+        file.name: file.stat().st_uid
+        for folder in (gateway.data, restored)
+        for file in folder.iterdir()
+    }
+    assert owners.pop("linked") == 0
+    assert "data.mdb" in owners
+    assert set(owners.values()) == {65534}
+    assert (tmp_path / "copy" / "data.mdb").stat().st_uid == 0
+
+
 def test_a_serving_gateway_is_left_alone(gateway: MemoryGateway, tidegate: Command) -> None:
     done = tidegate("compact", "--data", gateway.data)
     assert done.returncode == 1

@@ -33,7 +33,8 @@ def audit(
 ) -> None:
     """Show who aborted, moved or administered what, the oldest first. A gateway may serve meanwhile.
 
-    Reads audit.jsonl and its older parts in the data folder. A TIME is as for 'tidegate pending'.
+    Reads audit.jsonl and its older parts in the data folder. A TIME is as for 'tidegate pending'. Lines
+    begin with the local time; with --json it is UTC, as in the log. Times such as dueMs are epoch ms.
 
     \b
     Examples:

@@ -84,7 +84,8 @@ def _rule(command: Callable[..., None]) -> Callable[..., None]:
 def list_(connection: RemotingClient, topic: str | None, full: bool, as_json: bool) -> None:
     """Show what recurs, by topic and name.
 
-    With --json each line is one of them, times in epoch ms; with --full they can be imported.
+    With --json each line is one of them, times in epoch ms; with --full they have their
+    bodies, in base64, and can be imported.
 
     \b
     Examples:

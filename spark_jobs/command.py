@@ -203,9 +203,14 @@ def verify(folder: Path, grace: float, levels: str, **options: Any) -> None:
     "--speed",
     default=1.0,
     type=click.FloatRange(0),
-    help="How much faster; 0: as fast as possible.",
+    help="How much faster; 0: as fast as possible. Default: 1.",
 )
-@click.option("--rate", default=0.0, type=click.FloatRange(0), help="Most requests per second.")
+@click.option(
+    "--rate",
+    default=0.0,
+    type=click.FloatRange(0),
+    help="Most requests per second. Default: 0, as many as come.",
+)
 @click.option("--code", "codes", multiple=True, type=int, help="Only these request codes.")
 @click.option("--without", multiple=True, type=int, help="Not these request codes.")
 @click.option(
@@ -234,15 +239,23 @@ def verify(folder: Path, grace: float, levels: str, **options: Any) -> None:
     "--lead",
     default=10.0,
     type=click.FloatRange(0),
-    help="Most seconds that tasks wait for one another.",
+    metavar="SECONDS",
+    help="Longest that tasks wait for one another. Default: 10.",
 )
-@click.option("--patience", default=30.0, type=click.FloatRange(0), help="Seconds for an answer.")
+@click.option(
+    "--patience",
+    default=30.0,
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="How long to wait for an answer. Default: 30.",
+)
 @click.option(
     "--watch",
     default=0.0,
     type=click.FloatRange(0),
     metavar="SECONDS",
-    help="Also consume what is sent, until so long after the last request; then `verify` judges it.",
+    help="Also consume what is sent, until so long after the last request; then `verify` judges it. "
+    "Default: 0, nothing is consumed.",
 )
 @click.option(
     "--from-log",

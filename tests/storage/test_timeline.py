@@ -17,13 +17,13 @@ PAUSED = b"paused"
 
 
 def counted(
-    store: Store, columns: Columns, topic: bytes | None = None
+    store: Store, columns: Columns, topic: bytes | None = None, tag_hash: int | None = None
 ) -> Counter[tuple[bytes, int]]:
     """All pieces."""
     counts: Counter[tuple[bytes, int]] = Counter()
     cursor: bytes | None = None
     while True:
-        tally = count_due(store, columns, topic=topic, cursor=cursor)
+        tally = count_due(store, columns, topic=topic, tag_hash=tag_hash, cursor=cursor)
         assert tally.rows <= timeline.MAX_ROWS + lookup.LEAPS_WEIGH
         counts.update(tally.counts)
         cursor = tally.cursor
@@ -32,7 +32,10 @@ def counted(
 
 
 def fill(folder: Folder) -> tuple[Store, list[tuple[bytes, int]]]:
-    """A store with timers in the table, in the inbox, and of a paused topic; and of what topic and when each is due."""
+    """A store with timers in the table, in the inbox, and of a paused topic; and of what topic and when each is due.
+
+    Every third has the tag hash 1.
+    """
     chance = random.Random(7)
     due = [(chance.choice(TOPICS), chance.randrange(HOUR_MS, 9 * HOUR_MS)) for _ in range(300)]
     due += [(chance.choice(TOPICS), 2 * HOUR_MS + chance.randrange(200)) for _ in range(200)]
@@ -43,7 +46,7 @@ def fill(folder: Folder) -> tuple[Store, list[tuple[bytes, int]]]:
         if at == 400:
             store.commit()
             store = folder.open()
-        hold(store, Sample(b"%d" % at, topic), due_ms)
+        hold(store, Sample(b"%d" % at, topic, tag_hash=int(at % 3 == 0)), due_ms)
     store.commit()
     fire(store, 200)
     return store, due
@@ -57,7 +60,8 @@ def test_counts_are_what_is_there(
     monkeypatch.setattr(timeline, "MAX_ROWS", rows)
     monkeypatch.setattr(lookup, "LEAPS", 2)
     store, due = fill(folder)
-    for begin_ms, number in ((0, 41 * HOUR_MS // width_ms + 1), (2 * HOUR_MS, 3)):
+    begins = (2 * HOUR_MS, 2 * HOUR_MS + 55, 2 * HOUR_MS + 10_000)
+    for begin_ms, number in ((0, 41 * HOUR_MS // width_ms + 1), *((begin, 3) for begin in begins)):
         columns = Columns(begin_ms, width_ms, number)
         expected = Counter(
             (topic, (due_ms - begin_ms) // width_ms)
@@ -68,6 +72,15 @@ def test_counts_are_what_is_there(
         for topic in (*TOPICS, PAUSED, b"nobody"):
             own = {place: count for place, count in expected.items() if place[0] == topic}
             assert counted(store, columns, topic) == own
+
+
+@pytest.mark.parametrize("width_ms", [999, 10_000, HOUR_MS])
+def test_of_one_tag(folder: Folder, width_ms: int) -> None:
+    store, due = fill(folder)
+    columns = Columns(0, width_ms, 41 * HOUR_MS // width_ms + 1)
+    assert counted(store, columns, tag_hash=1) == Counter(
+        (topic, due_ms // width_ms) for topic, due_ms in due[::3]
+    )
 
 
 def test_what_is_due_soon(folder: Folder) -> None:
@@ -91,6 +104,9 @@ def test_the_first_and_the_last(folder: Folder) -> None:
     hold(store, Sample(b"a"), 5_000)
     store.commit()
     assert due_range(store) == (5_000, 5_000)
+    hold(store, Sample(b"a"), 8_000)
+    store.commit()
+    assert due_range(store) == (5_000, 8_000)
     store = folder.open()
     for due_ms in (4_000, 9_000, 7_000):
         hold(store, Sample(b"b"), due_ms)
@@ -100,3 +116,8 @@ def test_the_first_and_the_last(folder: Folder) -> None:
     assert due_range(store) == (5_000, 9_000)
     assert fire(store, 5_000) == 1
     assert due_range(store) == (7_000, 9_000)
+    pause_topic(store, PAUSED, 0)
+    hold(store, Sample(b"c", PAUSED), 6_500)
+    store.commit()
+    assert fire(store, 6_500) == 0
+    assert due_range(store) == (6_500, 9_000)

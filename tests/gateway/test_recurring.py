@@ -157,11 +157,14 @@ def test_many_fire_in_the_order_of_their_times(
 
 
 def test_they_fire_beside_timed_messages(gateway: MemoryGateway, client: MemoryClient) -> None:
-    put(client, "recurring", every="2s")
-    client.send_message("orders", "timed", TIMER_DELAY_MS="3000")
-    client.send_message("orders", "first", TIMER_DELAY_MS="1000")
-    gateway.advance(4 * SECOND)
-    assert bodies(client.pull_all()) == ["first", "recurring", "timed", "recurring"]
+    put(client, "recurring", every="2003ms")
+    client.send_message("orders", "timed", TIMER_DELAY_MS="3007")
+    client.send_message("orders", "first", TIMER_DELAY_MS="1001")
+    gateway.advance(5 * SECOND)
+    messages = client.pull_all()
+    assert bodies(messages) == ["first", "recurring", "timed", "recurring"]
+    # Whatever comes next, each is on time: nothing else happens in these milliseconds.
+    assert entered(messages) == [1_001, 2_003, 3_007, 4_006]
 
 
 def test_it_ends_after_a_count(gateway: MemoryGateway, client: MemoryClient) -> None:
@@ -199,10 +202,10 @@ def test_set_again_with_another_rule_it_begins_anew(
     gateway: MemoryGateway, client: MemoryClient
 ) -> None:
     put(client, every="10s", count="3")
-    gateway.advance(10 * SECOND)
+    gateway.advance(10_500)
     assert put(client, every="1s", count="3")["recurring"] == "replaced"
     gateway.advance(MINUTE)
-    assert planned(client.pull_all()) == [(10 + n) * SECOND for n in (0, 1, 2, 3)]
+    assert planned(client.pull_all()) == [10_000, 11_500, 12_500, 13_500]
 
 
 def test_one_that_is_nearly_over_can_be_set_again(
@@ -239,8 +242,9 @@ def test_set_again_a_paused_one_stays_paused(gateway: MemoryGateway, client: Mem
 
 def test_pause_and_resume(gateway: MemoryGateway, client: MemoryClient) -> None:
     put(client, every="1m")
-    assert json.loads(change(client, "pause").body)["outcome"] == "paused"
-    assert json.loads(change(client, "pause").body)["outcome"] == "already paused"
+    for outcome in ("paused", "already paused"):
+        answer = json.loads(change(client, "pause").body)
+        assert (answer["outcome"], answer["recurring"]["state"]) == (outcome, "paused")
     gateway.advance(90 * SECOND)
     assert client.pull_all() == []
     (one,) = listed(client)
@@ -383,6 +387,9 @@ def test_pages(gateway: MemoryGateway, client: MemoryClient) -> None:
     assert names == [f"n{number}" for number in range(5)]
     answer = client.ask(RequestCode.LIST_RECURRING, {"cursor": "nonsense"})
     assert answer.code == ResponseCode.INVALID_PARAMETER
+    # Longer than any key of the store can be.
+    assert listed(client, topic="t" * 600) == []
+    assert listed(client, cursor="00" * 600) == []
 
 
 def next_times(client: MemoryClient, **fields: str) -> list[int]:
@@ -492,6 +499,9 @@ def test_recurring_max(make_gateway: MakeGateway) -> None:
     assert try_to_put(client, name="d", every="1m").code == ResponseCode.MESSAGE_ILLEGAL
     order(client, "delete", "c")
     put(client, name="d", every="1m")
+    client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
+    put(client, name="e", every="1m")
+    put(client, name="f", every="1m")
 
 
 def test_what_a_consumer_sends_on_does_not_recur(

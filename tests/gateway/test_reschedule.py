@@ -193,9 +193,13 @@ class TestLimits:
     def test_only_where_messages_may_be_taken_back(self, make_gateway: MakeGateway) -> None:
         client = make_gateway(recall_enabled=False).connect()
         schedule(client, "A", 500)
-        answer = client.ask(RequestCode.RESCHEDULE_TIMERS, {"id": "A", "delay": "5"})
-        assert answer.code == ResponseCode.NO_PERMISSION
-        assert "recall_enabled" in (answer.remark or "")
+        for code, named in (
+            (RequestCode.RESCHEDULE_TIMERS, {"id": "A"}),
+            (RequestCode.BULK_CHANGE_TIMERS, {"topic": "orders", "action": "reschedule"}),
+        ):
+            answer = client.ask(code, {**named, "delay": "5"})
+            assert answer.code == ResponseCode.NO_PERMISSION
+            assert "recall_enabled" in (answer.remark or "")
 
 
 class TestHistory:

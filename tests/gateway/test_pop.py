@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.handlers.assignments import part_of
+from gateway.pop_queues import LONGEST_INVISIBLE_MS
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
 from gateway.wire.fields import FieldError
@@ -359,17 +360,20 @@ class TestBack:
         send(client, "b")
         assert bodies(pop(gateway, client)) == ["b"]
 
-    def test_what_retention_removed_meanwhile_does_not(self, make_gateway: MakeGateway) -> None:
+    @pytest.mark.parametrize("later", [[], ["b"]])
+    def test_what_retention_removed_meanwhile_does_not(
+        self, make_gateway: MakeGateway, later: list[str]
+    ) -> None:
         gateway = make_gateway(retention_hours=1)
         client = gateway.connect()
         send(client, "a")
         assert bodies(pop(gateway, client, invisibleTime=7_200_000)) == ["a"]
         gateway.jump(5_400_000)
         client = gateway.connect()
-        send(client, "b")
+        send(client, *later)
         gateway.advance(20_000)
         gateway.jump(1_800_000)
-        assert bodies(pop(gateway, gateway.connect())) == ["b"]
+        assert bodies(pop(gateway, gateway.connect())) == later
 
     def test_over_a_crash(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         send(client, "a", "b")
@@ -388,7 +392,7 @@ class TestBack:
         client.ask(
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, json.dumps(settings).encode()
         )
-        send(client, "a")
+        send(client, "a", KEYS="k", TAGS="t")
         times = []
         for _ in range(5):
             times += [message.reconsume_times for message in pop(gateway, client)]
@@ -396,7 +400,8 @@ class TestBack:
         assert times == [0, 1, 2]
         (dead,) = client.pull_all("%DLQ%consumers")
         assert dead.body == b"a"
-        assert properties_of(dead)["RETRY_TOPIC"] == "orders"
+        kept = {"RETRY_TOPIC": "orders", "KEYS": "k", "TAGS": "t"}
+        assert kept.items() <= properties_of(dead).items()
 
     def test_a_sender_that_claims_countless_retries_keeps_no_other_message_away(
         self, gateway: MemoryGateway, client: MemoryClient
@@ -509,6 +514,14 @@ class TestPutOff:
         gateway.advance(501)
         (again,) = pop(gateway, client)
         assert (again.body, again.reconsume_times) == (b"a", 1)
+
+    def test_no_longer_than_a_pop_may_last(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send(client, "a")
+        (handle,) = handles(ask_pop(gateway, client))
+        answer = self.change(client, handle, (1 << 63) - 1)
+        assert answer.ext()["invisibleTime"] == str(LONGEST_INVISIBLE_MS)
 
     def test_a_time_below_zero_is_now(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         send(client, "a")

@@ -333,6 +333,8 @@ class TestBack:
         # It brings its handle with it, since the client cannot make it of another topic's name.
         assert [properties["POP_CK"]] == handles(answer)
         assert answer.ext()["startOffsetInfo"] == "1 0 0"
+        rate = {"statsName": "SNDBCK_PUT_NUMS", "statsKey": "orders@consumers"}
+        assert json.loads(ok(client.ask(315, rate)).body)["statsMinute"]["sum"] == 1
         assert ack(client, properties["POP_CK"]).code == ResponseCode.SUCCESS
         gateway.advance(2 * INVISIBLE_MS)
         assert pop(gateway, client) == []

@@ -53,6 +53,9 @@ MAX_NAME = 127
 
 MAX_PREFIXED_NAME = 255
 
+MAX_GROUP_NAME = 120
+"""Longest name of a consumer group (TopicValidator.GROUP_MAX_LENGTH)."""
+
 MAX_QUEUES = 10_000
 """Most queues of a topic. What is told of a topic looks at each of them, 20 us a piece, while everybody waits."""
 
@@ -314,12 +317,8 @@ class Groups:
 
 
 def is_group_name(name: str) -> bool:
-    """Whether a group may be called so (Validators.checkGroup); the broker takes what its topics can carry."""
-    return (
-        bool(name)
-        and len(name) + len(RETRY_PREFIX) <= MAX_PREFIXED_NAME
-        and not _ILLEGAL.search(name)
-    )
+    """Whether a group may be called so (TopicValidator.validateGroup)."""
+    return bool(name) and len(name) <= MAX_GROUP_NAME and not _ILLEGAL.search(name)
 
 
 def check_queues(name: str, queues: int) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from gateway import attributes
 from gateway.broker import Broker
 from gateway.router import Call, RequestError
-from gateway.topics import MAX_PREFIXED_NAME, RETRY_PREFIX, check_queues, is_group_name
+from gateway.topics import MAX_GROUP_NAME, check_queues, is_group_name
 from gateway.versions import TableVersion
 from gateway.wire.admin_bodies import (
     encode_groups,
@@ -23,9 +23,6 @@ from gateway.wire.bodies import (
 )
 from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import DeleteGroup, GetAllGroups, GetGroupConfig
-
-MAX_GROUP_NAME = MAX_PREFIXED_NAME - len(RETRY_PREFIX)
-"""Longest name of a group that can have a retry topic. Upstream's tools may give 255 letters; clients stop at 120."""
 
 
 class GroupAdmin:

@@ -175,7 +175,7 @@ class TestPop:
             ({"expType": "XX", "exp": "a"}, 23),
             ({"bornTime": START_MS - 5_000, "pollTime": 1_000}, 210),
             ({"invisibleTime": -1}, 29),
-            ({"consumerGroup": "g" * 246}, 29),
+            ({"consumerGroup": "g" * 121}, 26),
         ],
     )
     def test_refused(
@@ -189,6 +189,16 @@ class TestPop:
         answer = ask_pop(gateway, client, **fields)
         assert answer.code == code
         assert answer.ext()["restNum"] == "0"
+
+    def test_a_topic_whose_messages_would_have_nowhere_to_come_back_to_is_refused(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        topic = "%DLQ%" + "t" * 150
+        client.send_message(topic)
+        assert ask_pop(gateway, client, topic=topic, consumerGroup="g" * 92).code == 0
+        answer = ask_pop(gateway, client, topic=topic, consumerGroup="g" * 93)
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        assert "is longer than 255" in (answer.remark or "")
 
     def test_an_unknown_topic_is_refused_in_rocketmqs_words(
         self, gateway: MemoryGateway, client: MemoryClient

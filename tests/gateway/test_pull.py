@@ -196,7 +196,7 @@ class TestChecks:
         assert answer.remark is not None
         assert answer.remark.startswith("subscription group [consumers] does not exist, \nSee ")
 
-    @pytest.mark.parametrize("group", ["", "a b", "g" * 249])
+    @pytest.mark.parametrize("group", ["", "a b", "g" * 121])
     def test_group_that_cannot_be(self, client: MemoryClient, group: str) -> None:
         client.send_message()
         answer = client.ask_pull(group=group)

@@ -404,9 +404,11 @@ class TestRetryTopics:
         assert properties_of(client.pull(self.TOPIC)[0])["RETRY_TOPIC"] == "orders"
 
     def test_long_names(self, client: MemoryClient) -> None:
-        topic = "%RETRY%" + "g" * 200
+        topic = "%RETRY%" + "g" * 120
         assert client.send_message(topic).code == ResponseCode.SUCCESS
         assert client.pull(topic)[0].topic == topic
+        answer = client.send_message(topic + "g")
+        assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
         assert client.send_message("%RETRY%" + "g" * 249).code == ResponseCode.INVALID_PARAMETER
 
 

@@ -35,7 +35,7 @@ from gateway.wire.messages import (
     offset_msg_id,
     split_batch,
 )
-from gateway.wire.properties import find, remove
+from gateway.wire.properties import find, parse, remove
 from gateway.wire.recall import RecallHandle
 from storage import find_by_sequence
 
@@ -271,6 +271,10 @@ class Sending:
         if message.reconsume_times < _most_retries(call, group):
             return topic
         message.queue_id = 0
+        # Its client asked for the delay of one more retry.
+        undelayed = remove(message.properties, REQUESTS)
+        message.properties = f"{undelayed}{names.DELAY}\x01-1\x02"
+        message.values = parse(message.properties)
         return self._topics.ensure(DLQ_PREFIX + group.group_name)
 
     def _group(self, name: str) -> GroupSettings:

@@ -393,6 +393,25 @@ class TestRetryTopics:
         ok(client.send_message(self.TOPIC, "dead", fields={"queue": 3, "reconsume": 16}))
         assert bodies(client.pull("%DLQ%workers", 0)) == ["dead"]
 
+    @pytest.mark.parametrize(
+        "asked",
+        [
+            {"DELAY": "5"},
+            {"DELAY": "5", "TIMER_DELAY_MS": "60000", "__STARTDELIVERTIME": str(2**60)},
+            {},
+        ],
+    )
+    def test_a_dead_one_waits_for_nothing(
+        self, client: MemoryClient, asked: dict[str, str]
+    ) -> None:
+        """An orderly consumer's client sends it with the delay of one more retry."""
+        answer = client.send_message(self.TOPIC, properties=asked, fields={"reconsume": 17})
+        assert "recallHandle" not in answer.ext()
+        [dead] = client.pull("%DLQ%workers")
+        found = properties_of(dead)
+        assert found["DELAY"] == "-1"
+        assert not {"TIMER_DELAY_MS", "__STARTDELIVERTIME", "REAL_TOPIC"} & set(found)
+
     def test_a_delayed_retry_has_no_handle(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:

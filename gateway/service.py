@@ -351,14 +351,15 @@ class Gateway:
         self._bulk = bulk = BulkChanges(pending, rescheduling)
         self._pauses = pauses = Pauses(broker)
         timer_orders = TimerOrders(broker, pending, rescheduling)
-        self._sending = sending = Sending(broker, timer_orders)
+        clients = ClientRequests(broker, reactor)
+        self._sending = sending = Sending(broker, timer_orders, clients.has_locks)
         transactions = Transactions(broker)
         pop_queues, pop_waits = PopQueues(broker), PopWaits(parked, reactor)
         ordered_pops = OrderedPops(broker)
         pop_acks = PopAcks(broker, ordered_pops)
         handlers = Handlers(
             routing=Routing(broker),
-            clients=ClientRequests(broker, reactor),
+            clients=clients,
             sending=sending,
             pulling=Pulling(broker, reactor),
             popping=Popping(broker, pop_queues, pop_waits),

@@ -110,6 +110,11 @@ class ClientRequests:
                 del self._locks[place]
         call.answer()
 
+    def has_locks(self, group: str) -> bool:
+        """Whether any queue is locked for a member of the group: its consumers take messages in order."""
+        self._expire_locks(self._reactor.seconds())
+        return any(locked == group for locked, _ in self._locks)
+
     def _owner(self, place: tuple[str, MessageQueue]) -> str | None:
         lock = self._locks.get(place)
         return lock[0] if lock is not None else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from gateway.broker import Broker
 from gateway.config import Config
@@ -87,11 +88,17 @@ NO_SPACE = (
 
 
 class Sending:
-    """Takes messages in."""
+    """Takes messages in.
 
-    def __init__(self, broker: Broker, orders: TimerOrders) -> None:
+    :param has_locks: whether queues are locked for a group, by its name.
+    """
+
+    def __init__(
+        self, broker: Broker, orders: TimerOrders, has_locks: Callable[[str], bool]
+    ) -> None:
         self._broker = broker
         self._orders = orders
+        self._has_locks = has_locks
         broker.follow(self._configure)
         self._topics = broker.topics
         self._intake = broker.intake
@@ -264,11 +271,13 @@ class Sending:
         return asked
 
     def _retry_or_dead(self, call: Call, topic: Topic, message: NewMessage) -> Topic:
-        """Where a message really goes: past its last retry one for a retry topic is dead."""
+        """Where a message really goes: past its last retry one for a retry topic is dead, and so is one of a group that
+        consumes in order, whose clients send only what they have given up."""
         if not topic.is_retry:
             return topic
         group = self._group(topic.name[len(RETRY_PREFIX) :])
-        if message.reconsume_times < _most_retries(call, group):
+        spent = message.reconsume_times > _most_retries(call, group)
+        if not spent and not self._has_locks(group.group_name):
             return topic
         message.queue_id = 0
         # Its client asked for the delay of one more retry.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.wire.codes import RequestCode, ResponseCode
-from tests.gateway.memory import MemoryClient, MemoryGateway
+from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
 
 
 def request(client_id: str, queues: tuple[int, ...], group: str = "workers") -> bytes:
@@ -90,6 +90,32 @@ def test_do_not_go_by_the_wall_clock(
     assert lock(client, "c2", 0) == []
     gateway.advance(10_000)
     assert lock(client, "c2", 0) == [0]
+
+
+def test_what_a_group_with_locks_sends_to_be_retried_is_dead(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    """Orderly consumers send only what they have given up (RebalanceLockManager.isLockAllExpired)."""
+
+    def send(body: str) -> None:
+        fields = {"reconsume": 2, "max_reconsume": 2}
+        answer = client.send_message("%RETRY%workers", body, DELAY="5", fields=fields)
+        assert answer.code == ResponseCode.SUCCESS
+
+    lock(client, "c1", 0, group="others")
+    send("in any order")
+    lock(client, "c1", 0, 1)
+    send("given up")
+    gateway.advance(59_999)
+    send("as well")
+    gateway.advance(1)
+    send("the lock has expired")
+    lock(client, "c1", 0)
+    unlock(client, "c1", 0)
+    send("it was given back")
+    gateway.advance(60_000)
+    assert bodies(client.pull("%DLQ%workers")) == ["given up", "as well"]
+    assert len(client.pull("%RETRY%workers")) == 3
 
 
 def test_nothing_asked_for(client: MemoryClient) -> None:

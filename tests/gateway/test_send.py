@@ -365,13 +365,13 @@ class TestRetryTopics:
     @pytest.mark.parametrize(
         ("reconsume", "most", "version", "dead"),
         [
-            (15, None, 513, False),
-            (16, None, 513, True),
-            (2, 3, 513, False),
-            (3, 3, 513, True),
+            (16, None, 513, False),
+            (17, None, 513, True),
+            (3, 3, 513, False),
+            (4, 3, 513, True),
             (20, 30, 121, False),
             # Clients before V3_4_9 do not say how often: the group's setting counts.
-            (3, 3, 120, False),
+            (4, 3, 120, False),
             (20, 30, 120, True),
         ],
     )
@@ -390,7 +390,7 @@ class TestRetryTopics:
         self, client: MemoryClient
     ) -> None:
         ok(create_topic(client, self.TOPIC, 4))
-        ok(client.send_message(self.TOPIC, "dead", fields={"queue": 3, "reconsume": 16}))
+        ok(client.send_message(self.TOPIC, "dead", fields={"queue": 3, "reconsume": 17}))
         assert bodies(client.pull("%DLQ%workers", 0)) == ["dead"]
 
     @pytest.mark.parametrize(

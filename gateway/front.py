@@ -12,9 +12,8 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
-from twisted.internet.protocol import ClientCreator
-
 from gateway.connection import RemotingConnection, RemotingFactory
+from gateway.link import Link
 from gateway.merging import MERGES, ONE_WORKER, Merge
 from gateway.outgoing import Outgoing
 from gateway.recurring_orders import asks_to_recur
@@ -30,19 +29,13 @@ PATIENCE: Final = 5.0
 """Seconds that a worker has to answer. One that is starting again does not, and the others answer without it."""
 
 
-class Link:
-    """The way to one worker: a connection that is opened when something is to be asked, and kept.
-
-    :param address: where the worker listens.
-    """
+class WorkerLink(Link):
+    """The way to one worker, and what it has told."""
 
     MOST_REMEMBERED: Final = 10_000
 
     def __init__(self, reactor: Any, factory: RemotingFactory, address: HostPort) -> None:
-        creator: Any = ClientCreator
-        self._creator = creator(reactor, factory.buildProtocol, address)
-        self._address = address
-        self._connection: RemotingConnection | None = None
+        super().__init__(reactor, factory, address)
         self._remembered: dict[tuple[int, str | None], Command] = {}
 
     def answer(self, command: Command, answer: Command | None) -> Command | None:
@@ -60,22 +53,6 @@ class Link:
         if answer.code == ResponseCode.SUCCESS and len(self._remembered) < self.MOST_REMEMBERED:
             self._remembered[question] = answer
         return answer
-
-    def use(self, ready: Callable[[RemotingConnection | None], None]) -> None:
-        """Call with an open connection; with None where there is none to be had."""
-        if self._connection is not None and self._connection.open:
-            ready(self._connection)
-            return
-        opening = self._creator.connectTCP(*self._address, PATIENCE)
-        opening.addCallbacks(
-            lambda connection: self._opened(connection, ready), lambda _: ready(None)
-        )
-
-    def _opened(
-        self, connection: RemotingConnection, ready: Callable[[RemotingConnection | None], None]
-    ) -> None:
-        self._connection = connection
-        ready(connection)
 
 
 class Front:
@@ -102,12 +79,12 @@ class Front:
         self.clients = make_factory(self._asked, lambda _: None)
         self._to_workers = make_factory(self._outgoing.answered, self._outgoing.disconnected)
         # None until a worker has listened for the first time.
-        self._links: dict[str, Link | None] = dict.fromkeys(brokers)
+        self._links: dict[str, WorkerLink | None] = dict.fromkeys(brokers)
 
     def joined(self, broker: str, address: HostPort) -> None:
         """A worker listens: for the first time, or again where it did before."""
         if self._links[broker] is None:
-            self._links[broker] = Link(self._reactor, self._to_workers, address)
+            self._links[broker] = WorkerLink(self._reactor, self._to_workers, address)
 
     def _asked(self, command: Command, client: Peer) -> None:
         if command.is_response or command.is_oneway:
@@ -167,7 +144,7 @@ class Question:
         self._answers: dict[str, Command | None] = {}
         self._missing = 0
 
-    def put(self, links: Mapping[str, Link | None]) -> None:
+    def put(self, links: Mapping[str, WorkerLink | None]) -> None:
         """Ask these workers; one that has never listened does not answer."""
         self._missing = len(links)
         self._answers = dict.fromkeys(links)
@@ -177,7 +154,7 @@ class Question:
             else:
                 link.use(partial(self._ask, broker, link))
 
-    def _ask(self, broker: str, link: Link, connection: RemotingConnection | None) -> None:
+    def _ask(self, broker: str, link: WorkerLink, connection: RemotingConnection | None) -> None:
         if connection is None:
             self._told(broker, link, None)
             return
@@ -187,7 +164,7 @@ class Question:
             partial(self._told, broker, link),
         )
 
-    def _told(self, broker: str, link: Link, answer: Command | None) -> None:
+    def _told(self, broker: str, link: WorkerLink, answer: Command | None) -> None:
         self._answered(broker, link.answer(self._command, answer))
 
     def _answered(self, broker: str, answer: Command | None) -> None:

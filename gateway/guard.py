@@ -6,7 +6,9 @@ from gateway.access import Action, Need
 from gateway.broker import Broker
 from gateway.permissions import PERMISSIONS, topic_need
 from gateway.router import Call
-from gateway.users import SUBJECT, User, Users, refused
+from gateway.siblings import WORKERS, SharedAddress
+from gateway.users import SUBJECT, SUPER, User, Users, refused
+from gateway.wire.access_bodies import UserInfo
 from gateway.wire.signatures import ACCESS_KEY, is_signed
 
 
@@ -55,11 +57,17 @@ class Caller:
 
 class Guard:
     """Asks of each request who sent it, and if so set, whether they may. Refusals have upstream's words
-    (DefaultAuthenticationHandler, AclAuthorizationHandler)."""
+    (DefaultAuthenticationHandler, AclAuthorizationHandler).
 
-    def __init__(self, broker: Broker, users: Users) -> None:
+    :param shared: what workers know one another by, where this gateway is one of several.
+    """
+
+    def __init__(self, broker: Broker, users: Users, shared: SharedAddress | None) -> None:
         self._broker = broker
         self._users = users
+        self._worker = None
+        if shared is not None:
+            self._worker = User(UserInfo(username=WORKERS, password=shared.key, user_type=SUPER))
         self._by_policies = broker.config.authorization
 
     def authenticate(self, call: Call) -> None:
@@ -72,7 +80,7 @@ class Guard:
         name = ext.get(ACCESS_KEY)
         if not name:
             raise refused("username cannot be null.")
-        user = self._users.get(name)
+        user = self._worker if name == WORKERS else self._users.get(name)
         if user is None:
             raise refused(f"User:{name} is not found.")
         if user.is_disabled:

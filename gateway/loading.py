@@ -28,6 +28,11 @@ itself a setting."""
 WORKERS_VARIABLE: Final = "TIDEGATE_LEADER_WORKERS"
 """Environment variable by which it knows how many they are; not itself a setting."""
 
+LEADER_ADDRESS_VARIABLE: Final = "TIDEGATE_LEADER_ADDRESS"
+LEADER_KEY_VARIABLE: Final = "TIDEGATE_LEADER_KEY"
+"""Environment variables by which it knows where the leader answers, and the key that its workers sign with; not
+themselves settings."""
+
 SERVER_VARIABLE: Final = "TIDEGATE_SERVER"
 """Environment variable that names the gateway for the client commands; not itself a setting."""
 
@@ -35,6 +40,8 @@ _NOT_SETTINGS: Final = (
     FILE_VARIABLE,
     LEADER_VARIABLE,
     WORKERS_VARIABLE,
+    LEADER_ADDRESS_VARIABLE,
+    LEADER_KEY_VARIABLE,
     SERVER_VARIABLE,
     "TIDEGATE_ACCESS_KEY",
     "TIDEGATE_SECRET_KEY",

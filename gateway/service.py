@@ -86,6 +86,7 @@ from gateway.router import RequestError, Router
 from gateway.routes import Handlers, routes
 from gateway.service_manager import ServiceManager
 from gateway.setting_values import HostPort
+from gateway.siblings import SharedAddress, Siblings
 from gateway.stats import Statistics
 from gateway.tap import Tapping
 from gateway.topics import Groups, Topics
@@ -130,12 +131,14 @@ class Gateway:
         clock: Clock | None = None,
         logs: Logs | None = None,
         inbox_size: int = INBOX_SIZE,
+        shared: SharedAddress | None = None,
     ) -> None:
         self.config = config
         self._reactor = reactor
         self._machine_clock = clock or Clock()
         self._logs = logs
         self._inbox_size = inbox_size
+        self._shared = shared
         self._ports: list[Any] = []
         self._stopping = False
         self.trouble: str | None = None
@@ -357,6 +360,8 @@ class Gateway:
         pop_queues, pop_waits = PopQueues(broker), PopWaits(parked, reactor)
         ordered_pops = OrderedPops(broker)
         pop_acks = PopAcks(broker, ordered_pops)
+        shared = self._shared
+        siblings = Siblings(config, reactor, outgoing, shared) if shared is not None else None
         handlers = Handlers(
             routing=Routing(broker),
             clients=clients,
@@ -365,7 +370,7 @@ class Gateway:
             popping=Popping(broker, pop_queues, pop_waits),
             pop_acks=pop_acks,
             pop_views=PopViews(broker, pop_queues, pop_waits),
-            assignments=Assignments(broker, modes),
+            assignments=Assignments(broker, modes, siblings),
             offsets=Offsets(broker),
             timers=Timers(broker, pending, rescheduling, bulk, pauses),
             recurring=RecurringRequests(broker),
@@ -382,7 +387,7 @@ class Gateway:
             broker_admin=BrokerAdmin(broker),
             access=AccessAdmin(broker, users),
         )
-        gate = Guard(broker, users) if config.authentication else None
+        gate = Guard(broker, users, shared) if config.authentication else None
         self._router = Router(routes(handlers), audit, gate)
         broker.follow(self._router.configure)
         if self._logs is not None:
@@ -460,7 +465,8 @@ def _serve(config: Config) -> None:
     reactor, logs = begin(config)
     # Workers share the memory, as they share the messages: each holds those of the same time as one alone would.
     workers = int(os.environ.get(WORKERS_VARIABLE, "1"))
-    gateway = Gateway(config, reactor, logs=logs, inbox_size=INBOX_SIZE // workers)
+    shared = SharedAddress.of(os.environ)
+    gateway = Gateway(config, reactor, logs=logs, inbox_size=INBOX_SIZE // workers, shared=shared)
     gateway.start()
     gc.collect()
     gc.freeze()

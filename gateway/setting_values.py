@@ -28,6 +28,14 @@ class HostPort(NamedTuple):
     def __str__(self) -> str:
         return show_address(*self)
 
+    @property
+    def from_here(self) -> HostPort:
+        """Where a process of this machine reaches what listens there, which may be all of its addresses."""
+        host = ipaddress.ip_address(self.host)
+        if not host.is_unspecified:
+            return self
+        return HostPort("127.0.0.1" if host.version == 4 else "::1", self.port)
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:

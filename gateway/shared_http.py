@@ -86,10 +86,7 @@ class SharedHttp:
         :param http: where it answers by HTTP.
         :param advertised: the address that it tells clients, which is in its messages' offset ids.
         """
-        host = ipaddress.ip_address(http.host)
-        if host.is_unspecified:
-            http = HostPort("127.0.0.1" if host.version == 4 else "::1", http.port)
-        self._ports[name].address = http
+        self._ports[name].address = http.from_here
         self._owners[pack_host(*advertised)] = name
         self.serves(name)
 

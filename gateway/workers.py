@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +26,12 @@ from twisted.python.failure import Failure
 from gateway.config import Config, descriptions
 from gateway.connection import SILENCE_LOOK_SECONDS
 from gateway.front import Front
-from gateway.loading import LEADER_VARIABLE, WORKERS_VARIABLE
+from gateway.loading import (
+    LEADER_ADDRESS_VARIABLE,
+    LEADER_KEY_VARIABLE,
+    LEADER_VARIABLE,
+    WORKERS_VARIABLE,
+)
 from gateway.logs import Logs
 from gateway.named_files import http_token, initial_user, no_user, tls_layers
 from gateway.process import (
@@ -304,6 +310,7 @@ class Leader:
             )
         except error.CannotListenError as failure:
             raise cannot_listen(failure, "listen", listen) from failure
+        self._environment[LEADER_ADDRESS_VARIABLE] = str(self.address.from_here)
         self._silence.start(SILENCE_LOOK_SECONDS, now=False)
         self._hearing.start(HEARING_SECONDS, now=False)
         if self.http is not None:
@@ -429,7 +436,11 @@ def _serve(config: Config, variables: Mapping[str, str]) -> None:
             workers=config.workers,
         )
     inherited = {name: value for name, value in os.environ.items() if name not in VARIABLES}
-    own = {LEADER_VARIABLE: str(os.getpid()), WORKERS_VARIABLE: str(config.workers)}
+    own = {
+        LEADER_VARIABLE: str(os.getpid()),
+        WORKERS_VARIABLE: str(config.workers),
+        LEADER_KEY_VARIABLE: secrets.token_hex(),
+    }
     environment = {**inherited, **variables, **own}
     leader = Leader(config, reactor, environment, logs)
     started = leader.start()

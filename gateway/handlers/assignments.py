@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import TypeVar
+
 from gateway.broker import Broker
 from gateway.consume_modes import POP, PULL, ConsumeModes
 from gateway.router import Call, RequestError
+from gateway.siblings import Siblings
 from gateway.topics import PERM_READ, RETRY_PREFIX
 from gateway.wire.admin_bodies import ConsumeMode, parse_consume_mode
 from gateway.wire.bodies import MessageQueue
@@ -16,12 +20,20 @@ AVERAGELY, IN_TURN = "AVG", "AVG_BY_CIRCLE"
 """How queues are shared out: in blocks, or one by one (AllocateMessageQueueStrategy)."""
 
 
-class Assignments:
-    """Shares out the queues of topics, for clients that leave it to the server."""
+_Queue = TypeVar("_Queue")
 
-    def __init__(self, broker: Broker, modes: ConsumeModes) -> None:
+
+class Assignments:
+    """Shares out the queues of topics, for clients that leave it to the server. They ask one of several workers, and
+    get those of all.
+
+    :param siblings: the workers, where this gateway is one of several.
+    """
+
+    def __init__(self, broker: Broker, modes: ConsumeModes, siblings: Siblings | None) -> None:
         self._broker = broker
         self._modes = modes
+        self._siblings = siblings
 
     def set_mode(self, call: Call) -> None:
         """Choose how a group's members get a topic's messages (401)."""
@@ -38,29 +50,44 @@ class Assignments:
     def query(self, call: Call) -> None:
         """The queues of one member (400)."""
         asked = parse_assignment_request(call.command.body)
-        mode = self._modes.get(asked.topic, asked.consumer_group)
-        call.answer(body=encode_assignments(self._queues(asked, mode), mode.mode))
+        answer = partial(self._answer, call, asked)
+        if self._siblings is None:
+            answer(self._own_queues(asked.topic))
+        else:
+            self._siblings.readable_queues(asked.topic, answer)
 
-    def _queues(self, asked: AssignmentRequest, mode: ConsumeMode) -> list[MessageQueue] | None:
-        """None where nothing can be said: the client goes on with what it has."""
-        topic = self._broker.topics.get(asked.topic)
+    def _answer(
+        self, call: Call, asked: AssignmentRequest, queues: list[MessageQueue] | None
+    ) -> None:
+        mode = self._modes.get(asked.topic, asked.consumer_group)
+        if queues is not None and asked.message_model != "BROADCASTING":
+            queues = self._part(queues, asked, mode)
+        call.answer(body=encode_assignments(queues, mode.mode))
+
+    def _own_queues(self, name: str) -> list[MessageQueue] | None:
+        topic = self._broker.topics.get(name)
         if topic is None or not topic.settings.perm & PERM_READ:
             return None
-        numbers = list(range(topic.settings.read_queue_nums))
-        if asked.message_model != "BROADCASTING":
-            group = self._broker.clients.consumer_group(asked.consumer_group)
-            if group is None or asked.strategy_name not in (AVERAGELY, IN_TURN):
-                return None
-            numbers = _share(numbers, sorted(group.members), asked, mode)
-        return [self._broker.message_queue(asked.topic, number) for number in numbers]
+        numbers = range(topic.settings.read_queue_nums)
+        return [self._broker.message_queue(name, number) for number in numbers]
+
+    def _part(
+        self, queues: list[MessageQueue], asked: AssignmentRequest, mode: ConsumeMode
+    ) -> list[MessageQueue] | None:
+        """A member's part; None where nothing can be said: the client goes on with what it has."""
+        group = self._broker.clients.consumer_group(asked.consumer_group)
+        if group is None or asked.strategy_name not in (AVERAGELY, IN_TURN):
+            return None
+        return _share(queues, sorted(group.members), asked, mode)
 
 
 def _share(
-    queues: list[int], members: list[str], asked: AssignmentRequest, mode: ConsumeMode
-) -> list[int]:
+    queues: list[MessageQueue], members: list[str], asked: AssignmentRequest, mode: ConsumeMode
+) -> list[MessageQueue]:
     count = len(members)
     if mode.mode == POP and not 0 < mode.pop_share_queue_num < count - 1:
-        return [ANY_QUEUE] if queues else []
+        brokers = dict.fromkeys(queue.broker_name for queue in queues)
+        return [MessageQueue(asked.topic, broker, ANY_QUEUE) for broker in brokers]
     if asked.client_id not in members:
         return []
     place = members.index(asked.client_id)
@@ -74,10 +101,10 @@ def _share(
         for next_one in range(mode.pop_share_queue_num + 1)
         for queue in part_of(queues, (place + next_one) % count, count, in_turn=in_turn)
     }
-    return sorted(shared)
+    return [queue for queue in queues if queue in shared]
 
 
-def part_of(queues: list[int], place: int, count: int, *, in_turn: bool) -> list[int]:
+def part_of(queues: list[_Queue], place: int, count: int, *, in_turn: bool) -> list[_Queue]:
     """The queues of one of `count` members: each has the same number, the first ones one more."""
     if in_turn:
         return queues[place::count]

@@ -31,6 +31,18 @@ class MessageQueue(msgspec.Struct, frozen=True, rename="camel"):
     queue_id: Int32
 
 
+class QueueData(msgspec.Struct, frozen=True, rename="camel"):
+    """How many of a topic's queues are at one broker (QueueData)."""
+
+    broker_name: str
+    perm: Int32
+    read_queue_nums: Int32
+
+
+class _Route(msgspec.Struct, rename="camel"):
+    queue_datas: list[QueueData]
+
+
 class Subscription(msgspec.Struct, rename="camel"):
     """What a consumer group wants of a topic (SubscriptionData).
 
@@ -279,6 +291,14 @@ def encode_route(cluster: str, broker: str, address: str, settings: TopicSetting
             ],
         }
     )
+
+
+def parse_route(body: bytes) -> list[QueueData]:
+    """Read where the queues of a topic are, out of an answer to 105.
+
+    :raises BodyError: when it is none.
+    """
+    return read_body(body, _Route).queue_datas
 
 
 def encode_cluster_info(cluster: str, broker: str, address: str) -> bytes:

@@ -11,6 +11,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,54 @@ def test_clients_use_all_workers(gateway: GatewayProcess, java_client: JavaMaker
     assert len(msgspec.json.decode(route.body)["queueDatas"]) == 2
     bodies = {message.body for message in consumer.wait_for(40)}
     assert bodies == {b"%d" % number for number in range(40)}
+
+
+@pytest.mark.parametrize("signs", [False, True])
+def test_each_worker_tells_a_consumer_its_queues_at_all_of_them(
+    tmp_path: Path, *, signs: bool
+) -> None:
+    root = ("root", "root-secret") if signs else None
+    user = tmp_path / "user.json"
+    user.write_text('{"username": "root", "password": "root-secret"}')
+    flags = ("--authentication", "--authorization", "--initial-user-file", str(user))
+    with ExitStack() as opened:
+        gateway = opened.enter_context(
+            GatewayProcess(tmp_path / "data", "--workers", "2", *(flags if signs else ()))
+        )
+        with RemotingClient("127.0.0.1", gateway.port, LIMIT_S, credentials=root) as client:
+            cluster = msgspec.json.decode(client.ask(RequestCode.GET_BROKER_CLUSTER_INFO).body)
+        addresses = [one["brokerAddrs"]["0"] for one in cluster["brokerAddrTable"].values()]
+        ports = [int(address.rpartition(":")[2]) for address in addresses]
+        both = [
+            opened.enter_context(RemotingClient("127.0.0.1", port, LIMIT_S, credentials=root))
+            for port in ports
+        ]
+
+        def queues(worker: RemotingClient, topic: str) -> list[tuple[str, int]] | None:
+            asked = {"topic": topic, "consumerGroup": "g", "clientId": "c", "strategyName": "AVG"}
+            answer = worker.ask(RequestCode.QUERY_ASSIGNMENT, {}, msgspec.json.encode(asked))
+            assert answer.code == ResponseCode.SUCCESS
+            found = msgspec.json.decode(answer.body).get("messageQueueAssignments")
+            if found is None:
+                return None
+            return [
+                (one["messageQueue"]["brokerName"], one["messageQueue"]["queueId"]) for one in found
+            ]
+
+        topic = {"readQueueNums": "2", "writeQueueNums": "2", "perm": "6"}
+        topic |= {"defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG"}
+        consumer = {"groupName": "g", "subscriptionDataSet": [{"topic": "here", "subString": "*"}]}
+        heartbeat = {"clientID": "c", "consumerDataSet": [consumer]}
+        for number, worker in enumerate(both):
+            for name in ("everywhere", "here")[: 2 - number]:
+                made = worker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic | {"topic": name})
+                assert made.code == ResponseCode.SUCCESS
+            worker.ask(RequestCode.HEART_BEAT, {}, msgspec.json.encode(heartbeat))
+        of_both = [(f"broker-a-{number}", queue) for number in range(2) for queue in range(2)]
+        for worker in both:
+            assert queues(worker, "everywhere") == of_both
+            assert queues(worker, "here") == of_both[:2]
+            assert queues(worker, "nowhere") is None
 
 
 def test_tools_see_what_all_hold(gateway: GatewayProcess) -> None:

@@ -1,0 +1,119 @@
+"""What one of several workers asks of the others, by way of the address that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from gateway.config import Config
+from gateway.connection import RemotingConnection
+from gateway.link import Link
+from gateway.loading import LEADER_ADDRESS_VARIABLE, LEADER_KEY_VARIABLE
+from gateway.outgoing import Outgoing
+from gateway.process import remoting_factory
+from gateway.reactor import Reactor
+from gateway.router import RequestError
+from gateway.setting_values import HostPort, parse_host_port
+from gateway.topics import PERM_READ
+from gateway.wire.bodies import MessageQueue, parse_route
+from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.commands import Command
+from gateway.wire.signatures import ACCESS_KEY, SIGNATURE, sign
+
+WORKERS: Final = "the workers of this gateway"
+"""The user that they sign as, where access is controlled; no store has it."""
+
+PATIENCE: Final = 0.8
+"""Seconds that an answer may take: a client that waits for it gives up after one (RebalanceImpl.tryQueryAssignment)."""
+
+ROUTE_SECONDS: Final = 5.0
+"""How long a topic's queues count as those that were told."""
+
+MOST_ROUTES: Final = 10_000
+"""Topics whose queues are remembered."""
+
+OnQueues = Callable[[list[MessageQueue] | None], None]
+
+
+class SharedAddress(NamedTuple):
+    """Where the leader answers, and the key by which it and the workers know one another."""
+
+    address: HostPort
+    key: str
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> SharedAddress | None:
+        """As the leader told this process; None where it is no worker."""
+        if LEADER_ADDRESS_VARIABLE not in environ:
+            return None
+        return cls(parse_host_port(environ[LEADER_ADDRESS_VARIABLE]), environ[LEADER_KEY_VARIABLE])
+
+
+class _Known(NamedTuple):
+    """A topic's queues, and until when they count (`Reactor.seconds`)."""
+
+    queues: list[MessageQueue]
+    until: float
+
+
+class Siblings:
+    """The workers of a gateway, this one among them, as one of them knows them."""
+
+    def __init__(
+        self, config: Config, reactor: Any, outgoing: Outgoing, shared: SharedAddress
+    ) -> None:
+        factory = remoting_factory(config, reactor, outgoing.answered, outgoing.disconnected)
+        self._link = Link(reactor, factory, shared.address)
+        self._reactor: Reactor = reactor
+        self._outgoing = outgoing
+        self._key = shared.key.encode()
+        self._known: dict[str, _Known] = {}
+
+    def readable_queues(self, topic: str, ready: OnQueues) -> None:
+        """Call with a topic's queues at all workers, in the order of their brokers' names and their numbers; with None
+        where they are not to be found out."""
+        known = self._known.get(topic)
+        if known is not None and self._reactor.seconds() < known.until:
+            ready(known.queues)
+        else:
+            self._link.use(partial(self._ask, topic, ready))
+
+    def _ask(self, topic: str, ready: OnQueues, leader: RemotingConnection | None) -> None:
+        if leader is None:
+            self._told(topic, ready, None)
+            return
+        ext = {"topic": topic, ACCESS_KEY: WORKERS}
+        ext[SIGNATURE] = sign(ext, b"", self._key)
+        told = partial(self._told, topic, ready)
+        try:
+            self._outgoing.request(
+                leader, RequestCode.GET_ROUTEINFO_BY_TOPIC, ext, b"", PATIENCE, told
+            )
+        except RequestError:
+            told(None)
+
+    def _told(self, topic: str, ready: OnQueues, answer: Command | None) -> None:
+        queues = None
+        if answer is None:
+            # The leader, or a worker that it waits for, is busy or gone: the queues are still where they were.
+            known = self._known.get(topic)
+            queues = known.queues if known is not None else None
+        else:
+            self._known.pop(topic, None)
+            if answer.code == ResponseCode.SUCCESS:
+                queues = _queues(topic, answer.body)
+                if len(self._known) >= MOST_ROUTES:
+                    del self._known[next(iter(self._known))]
+                self._known[topic] = _Known(queues, self._reactor.seconds() + ROUTE_SECONDS)
+        ready(queues)
+
+
+def _queues(topic: str, route: bytes) -> list[MessageQueue]:
+    places = sorted(parse_route(route), key=lambda place: place.broker_name)
+    return [
+        MessageQueue(topic, place.broker_name, number)
+        for place in places
+        if place.perm & PERM_READ
+        for number in range(place.read_queue_nums)
+    ]

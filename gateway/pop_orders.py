@@ -71,7 +71,7 @@ class PopOrders:
         self._store = store
         self._pops: dict[Place, OrderedPop] = {}
         self._releases: list[tuple[int, Place]] = []
-        # What is looked at next of each queue in `_releases`: one entry, unless a message's time was made shorter.
+        # What is looked at next of each queue in `_releases`: one entry, unless it was made sooner.
         self._watched: dict[Place, int] = {}
         self.reload()
 
@@ -116,6 +116,9 @@ class PopOrders:
         if offset not in pop.acked:
             pop.acked.append(offset)
             self._put(place)
+            if len(pop.acked) < len(pop.offsets):
+                # Those that are left may be visible sooner.
+                self._watch(place)
 
     def put_off(self, place: Place, offset: int, until_ms: int) -> None:
         """A message of the last pop is invisible until then. The change joins the store's batch."""

@@ -332,6 +332,20 @@ class TestPutOff:
         gateway.advance(1_500)
         assert client.answer(opaque) is not None
 
+    def test_those_that_are_left_end_the_block(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send(client, "a", "b", "c", "d")
+        first, second, third = handles(ask_pop(gateway, client, **ORDER, maxMsgNums=3))
+        opaque = client.send(RequestCode.POP_MESSAGE, pop_fields(gateway, **ORDER, pollTime=15_000))
+        ack(client, first)
+        put_off(client, second, INVISIBLE_MS // 2)
+        ack(client, third)
+        gateway.advance(INVISIBLE_MS // 2 + 1_000)
+        answer = client.answer(opaque)
+        assert answer is not None
+        assert bodies(decode_messages(answer.body)) == ["b", "c", "d"]
+
     def test_what_is_acknowledged(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         send(client, "a", "b")
         (handle,) = handles(ask_pop(gateway, client, **ORDER, maxMsgNums=1))

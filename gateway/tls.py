@@ -108,10 +108,15 @@ class Certificates:
                 raise TlsError(
                     f"the key in {self._key} is not that of the certificate in {self._certificate}"
                 )
-        context.use_certificate(chain[0])
-        context.use_privatekey(key)
-        for above in chain[1:]:
-            context.add_extra_chain_cert(above)
+        try:
+            context.use_certificate(chain[0])
+            context.use_privatekey(key)
+            for above in chain[1:]:
+                context.add_extra_chain_cert(above)
+        except SSL.Error as error:  # such as a key that is too short for OpenSSL's security level
+            raise TlsError(
+                f"tls_certificate = {self._certificate} cannot be used: {_reason(error)}"
+            ) from error
         if self._clients is not None:
             trusted = context.get_cert_store()
             for authority in _read(self._clients, _chain, "tls_client_ca"):

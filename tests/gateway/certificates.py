@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -19,19 +19,23 @@ from cryptography.x509.oid import NameOID
 
 PEM = (Encoding.PEM, PrivateFormat.PKCS8)
 
+_Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+
 
 class Authority:
     """A certificate that vouches for others."""
 
     def __init__(self, name: str = "authority", above: Authority | None = None) -> None:
-        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._key = _curve_key()
         self._name = _name(name)
         self.certificate = self._sign(self._name, self._key, above or self, is_authority=True)
         self.pem = self.certificate.public_bytes(Encoding.PEM)
 
-    def issue(self, folder: Path, name: str, *, password: bytes | None = None) -> Issued:
-        """A certificate for this machine, as two files."""
-        key = ec.generate_private_key(ec.SECP256R1())
+    def issue(
+        self, folder: Path, name: str, *, password: bytes | None = None, rsa_bits: int | None = None
+    ) -> Issued:
+        """A certificate for this machine, as two files; its key is on a curve unless `rsa_bits` is given."""
+        key = rsa.generate_private_key(65_537, rsa_bits) if rsa_bits else _curve_key()
         certificate = self._sign(_name(name), key, self, is_authority=False)
         lock = BestAvailableEncryption(password) if password else NoEncryption()
         issued = Issued(folder / f"{name}.crt", folder / f"{name}.key")
@@ -40,9 +44,7 @@ class Authority:
         return issued
 
     @staticmethod
-    def _sign(
-        name: x509.Name, key: ec.EllipticCurvePrivateKey, by: Authority, *, is_authority: bool
-    ) -> x509.Certificate:
+    def _sign(name: x509.Name, key: _Key, by: Authority, *, is_authority: bool) -> x509.Certificate:
         now = datetime.now(UTC)
         names = [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]
         return (
@@ -70,6 +72,10 @@ class Issued:
         """Become another certificate, in the same files."""
         other.certificate.replace(self.certificate)
         other.key.replace(self.key)
+
+
+def _curve_key() -> _Key:
+    return ec.generate_private_key(ec.SECP256R1())
 
 
 def _name(text: str) -> x509.Name:

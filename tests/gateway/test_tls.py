@@ -228,6 +228,19 @@ def test_half_a_renewal_leaves_the_old_certificate(
     assert name_of(TlsClient(gateway, trusting(authority))) == "renewed"
 
 
+def test_a_key_that_is_too_short(
+    make_gateway: MakeGateway, authority: Authority, issued: Issued, tmp_path: Path
+) -> None:
+    gateway = make_gateway(**tls_settings(issued))
+    weak = authority.issue(tmp_path, "weak", rsa_bits=1024)
+    config = Config(data=tmp_path / "another", **tls_settings(weak))
+    with pytest.raises(StartError, match=r"tls_certificate = .*: ee key too small"):
+        Gateway(config, TurnReactor()).start()  # type: ignore[no-untyped-call]
+    issued.replace(weak)
+    gateway.advance(2_000)
+    assert name_of(TlsClient(gateway, trusting(authority))) == "gateway"
+
+
 def test_a_chain_and_a_key_in_one_file(make_gateway: MakeGateway, tmp_path: Path) -> None:
     root = Authority("root")
     below = Authority("below", above=root)

@@ -7,10 +7,10 @@ counter adds up whole pulls. Everything else is worked out from samples that are
 
 from __future__ import annotations
 
-from collections import deque
+from array import array
 from collections.abc import Callable, Iterator
 from datetime import date, datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from storage import Store
 
@@ -52,6 +52,9 @@ class Sample(NamedTuple):
     times: int
 
 
+_WIDTH: Final = len(Sample._fields)
+
+
 class Rate(NamedTuple):
     """What a counter did in a span: how much, how much a second, and how much a step."""
 
@@ -71,6 +74,51 @@ class Spans(NamedTuple):
     day: Rate
 
 
+class Window:
+    """The last samples of one counter that serve a span.
+
+    They are kept as bare numbers, the oldest first, and of several in front with the same count the last alone: of a
+    counter that does not move there is one. An instance for each sample would take 10 KB for each counter.
+
+    :param most: samples that span it, of which the first stands for its begin.
+    :param step_ms: from one to the next.
+    """
+
+    __slots__ = ("_began_ms", "_most", "_numbers", "_step_ms")
+
+    def __init__(self, most: int, step_ms: int, start: Sample) -> None:
+        self._most = most
+        self._step_ms = step_ms
+        self._began_ms = start.ms
+        self._numbers = array("q", start)
+
+    @property
+    def last(self) -> int:
+        """The count of the last sample."""
+        return self._numbers[-2]
+
+    def add(self, sample: Sample) -> None:
+        """Note a sample."""
+        numbers = self._numbers + array("q", sample)
+        begin = max(0, len(numbers) - _WIDTH * self._most)
+        behind = begin + _WIDTH
+        while numbers[begin + 1 : behind] == numbers[behind + 1 : behind + _WIDTH]:
+            begin, behind = behind, behind + _WIDTH
+        # A copy: an array from which a little is deleted keeps its memory.
+        self._numbers = numbers[begin:]
+
+    def rate(self, now: Sample, samples: int | None = None) -> Rate:
+        """The rate over the whole span, or over its last so many samples."""
+        numbers, samples = self._numbers, samples or self._most
+        kept = len(numbers) // _WIDTH
+        first = Sample(*numbers[-_WIDTH * min(samples, kept) :][:_WIDTH])
+        if samples > kept:
+            # The first stands for those before it, which had the same count.
+            begin_ms = max(self._began_ms, numbers[-_WIDTH] - (samples - 1) * self._step_ms)
+            first = first._replace(ms=min(first.ms, begin_ms))
+        return _between(first, now)
+
+
 class History:
     """Samples of one counter that begins at 0."""
 
@@ -78,32 +126,29 @@ class History:
 
     def __init__(self, now_ms: int) -> None:
         start = Sample(now_ms, 0, 0)
-        self._minute = deque([start], MINUTE_SAMPLES)
-        self._hour = deque([start], HOUR_SAMPLES)
-        self._day = deque([start], DAY_SAMPLES)
+        step_ms = round(SAMPLE_SECONDS * 1000)
+        self._minute = Window(MINUTE_SAMPLES, step_ms, start)
+        self._hour = Window(HOUR_SAMPLES, SAMPLES_TO_HOURLY * step_ms, start)
+        self._day = Window(DAY_SAMPLES, SAMPLES_TO_DAILY * step_ms, start)
         self._idle = 0
 
     def add(self, sample: Sample, number: int) -> bool:
         """Note a sample, the `number`-th of all; False once the counter has not moved for long."""
-        self._idle = self._idle + 1 if sample.value == self._minute[-1].value else 0
-        self._minute.append(sample)
+        self._idle = self._idle + 1 if sample.value == self._minute.last else 0
+        self._minute.add(sample)
         if number % SAMPLES_TO_HOURLY == 0:
-            self._hour.append(sample)
+            self._hour.add(sample)
         if number % SAMPLES_TO_DAILY == 0:
-            self._day.append(sample)
+            self._day.add(sample)
         return self._idle < IDLE_SAMPLES
 
     def rates(self, now: Sample) -> Spans:
         """The rates up to now."""
-        return Spans(_rate(self._minute, now), _rate(self._hour, now), _rate(self._day, now))
+        return Spans(self._minute.rate(now), self._hour.rate(now), self._day.rate(now))
 
     def rate_over(self, samples: int, now: Sample) -> Rate:
         """The rate over the last so many samples, at most a minute's."""
-        return _between(self._minute[max(0, len(self._minute) - samples)], now)
-
-
-def _rate(samples: deque[Sample], now: Sample) -> Rate:
-    return _between(samples[0], now)
+        return self._minute.rate(now, samples)
 
 
 def _between(first: Sample, now: Sample) -> Rate:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import struct
+import tracemalloc
 
 import pytest
 
 from gateway import topics
-from gateway.stats import SAMPLED_AT_ONCE
+from gateway.stats import SAMPLED_AT_ONCE, History, Sample
 from gateway.wire.codes import RequestCode, ResponseCode
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway
 from tests.gateway.tools import ok, read
@@ -206,6 +208,47 @@ class TestRates:
         assert stats.rates("GROUP_GET_NUMS", "orders@random-1") is None
         found = stats.rates("TOPIC_PUT_NUMS", "orders")
         assert found is not None
+
+
+class TestHistories:
+    DAY = 6 * 60 * 24
+    """Samples in a day."""
+
+    def test_rates_are_those_of_all_samples_however_long_a_counter_rests(self) -> None:
+        chance = random.Random(7)
+        history = History(START_MS)
+        samples = [Sample(START_MS, 0, 0)]
+        rests = 0
+        for number in range(1, 3 * self.DAY):
+            if not rests and chance.random() < 0.01:
+                rests = chance.choice((3, 30, 400, 2_000))
+            step = 0 if rests else chance.randrange(3)
+            rests = max(0, rests - 1)
+            last = samples[-1]
+            samples.append(Sample(last.ms + 10_000, last.value + 2 * step, last.times + step))
+            history.add(samples[-1], number)
+            if number % 97:
+                continue
+            now = Sample(samples[-1].ms + 5_000, last.value + 20, last.times + 10)
+            for rate, every, most in zip(history.rates(now), (1, 60, 360), (7, 7, 25), strict=True):
+                first = samples[::every][-most:][0]
+                total = now.value - first.value
+                assert (rate.total, rate.per_second) == (total, total * 1000 / (now.ms - first.ms))
+
+    def test_a_counter_that_rests_takes_little_memory_and_another_one_not_much(self) -> None:
+        tracemalloc.start()
+        try:
+            histories = [History(START_MS) for _ in range(100)]
+            for number in range(1, 2 * self.DAY, 60):
+                for history in histories:
+                    history.add(Sample(START_MS + number * 10_000, number, number), 360)
+            busy = tracemalloc.get_traced_memory()[0] / len(histories)
+            for history in histories:
+                for number in range(1, self.DAY, 60):
+                    history.add(Sample(START_MS + number * 10_000, 1, 1), 360)
+            assert (busy < 2_500, tracemalloc.get_traced_memory()[0] / 100 < 1_000) == (True, True)
+        finally:
+            tracemalloc.stop()
 
 
 def test_delay_offsets(client: MemoryClient) -> None:

@@ -11,6 +11,7 @@ from gateway.access import Action
 from gateway.config import Config
 from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import Command, FieldError, encode_response
+from gateway.wire.frames import FRAME_LIMIT
 from storage import RestartNeededError
 
 
@@ -70,15 +71,19 @@ class Caller(Protocol):
 class Call:
     """One request, to be answered exactly once, now or later. A oneway request swallows its answer.
 
-    `caller` is None where nobody is asked for a name.
+    `caller` is None where nobody is asked for a name. `most_bytes` is the largest answer: a client closes the
+    connection over a larger frame, and what asks does not learn why.
     """
 
-    __slots__ = ("caller", "command", "fields", "peer")
+    __slots__ = ("caller", "command", "fields", "most_bytes", "peer")
 
-    def __init__(self, command: Command, fields: Any, peer: Peer) -> None:
+    def __init__(
+        self, command: Command, fields: Any, peer: Peer, most_bytes: int = FRAME_LIMIT
+    ) -> None:
         self.command = command
         self.fields = fields
         self.peer = peer
+        self.most_bytes = most_bytes
         self.caller: Caller | None = None
 
     def may(self, actions: frozenset[Action], topic: str) -> bool:
@@ -113,8 +118,18 @@ class Call:
         code: int = ResponseCode.SUCCESS,
         remark: str | None = None,
     ) -> None:
-        """Answer with a code, fields, a remark and a body."""
-        self.send(self.encode(ext, body, code=code, remark=remark))
+        """Answer with a code, fields, a remark and a body.
+
+        :raises RequestError: when that is more than a client takes.
+        """
+        frame = self.encode(ext, body, code=code, remark=remark)
+        if len(frame) > self.most_bytes:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the answer would have {len(frame)} bytes, and clients take {self.most_bytes} of one: "
+                "ask for less at once",
+            )
+        self.send(frame)
 
     def encode(
         self,
@@ -179,15 +194,17 @@ class Router:
         self.tells = False
         """Whether every request is logged."""
         self._gate = gate
+        self._most_bytes = FRAME_LIMIT
 
     def configure(self, config: Config) -> None:
-        """Log by these settings."""
+        """Log, and answer, by these settings: clients that send larger frames take larger ones too."""
         self.tells = config.log_level == "debug"
+        self._most_bytes = max(FRAME_LIMIT, config.max_frame_size)
 
     def dispatch(self, command: Command, peer: Peer) -> None:
         """Handle one request. Whatever goes wrong harms only this request."""
         route = self._table.get(command.code)
-        call = Call(command, None, peer)
+        call = Call(command, None, peer, self._most_bytes)
         if route is None:
             # The leading blank is upstream's (NettyRemotingAbstract.processRequestCommand).
             call.fail(

@@ -15,6 +15,9 @@ from storage import Found, State, find_by_id, find_by_key, find_by_sequence, fin
 MAX_FOUND = 64
 """Most messages in one answer (MessageStoreConfig.maxMsgsNumBatch)."""
 
+HEADER_ROOM = 1024
+"""Bytes that the header of such an answer may take of its frame."""
+
 INDEX_FIGURES = {"indexLastUpdateTimestamp": "0", "indexLastUpdatePhyoffset": "0"}
 """In every answer to a query. No client reads them, and the index here is never behind."""
 
@@ -42,7 +45,14 @@ class Queries:
                 "messages are found by key and by id (12); by tag: tidegate pending --tag",
             )
         limit = max(1, min(fields.max_num, MAX_FOUND))
-        records = [_at_its_place(one) for one in self._find(call, limit)]
+        records: list[bytes] = []
+        room = call.most_bytes - HEADER_ROOM
+        for one in self._find(call, limit):
+            record = _at_its_place(one)
+            room -= len(record)
+            if room < 0 and records:
+                break
+            records.append(record)
         if not records:
             raise RequestError(
                 ResponseCode.QUERY_NOT_FOUND,

@@ -128,6 +128,20 @@ class TestShown:
         ok(client.ask(317, {"isOrder": "false"}))
         assert len(looks) == 1
 
+    def test_an_answer_that_no_client_would_take_is_refused(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(gateway.service._router, "_most_bytes", 1_000)
+        for number in range(30):
+            put_group(client, f"H{number}")
+            ok(commit_offset(client, "T", 0, 1, f"H{number}"))
+        answer = client.ask(RequestCode.GET_ALL_CONSUMER_OFFSET)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert (answer.remark or "").endswith("clients take 1000 of one: ask for less at once")
+        answer = client.ask(317, {"isOrder": "false"})
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        ok(client.ask(208, {"consumerGroup": "H1"}))
+
     def test_time_spans(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         found = read(client.ask(303, {"topic": "T", "group": "G"}))["consumeTimeSpanSet"]
         spans = {one["messageQueue"]["queueId"]: one for one in found}

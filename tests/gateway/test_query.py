@@ -51,6 +51,15 @@ BY_ID = [{"_UNIQUE_KEY_QUERY": "true"}, {"indexType": "U"}]
 BY_KEY: list[dict[str, str]] = [{}, {"indexType": "K"}]
 
 
+def test_an_answer_has_no_more_messages_than_clients_take_at_once(client: MemoryClient) -> None:
+    for number in range(5):
+        client.send_message("orders", bytes([number]) * 4_000_000, KEYS="large")
+    answer = query(client, "large")
+    assert answer.code == ResponseCode.SUCCESS
+    messages = decode_messages(answer.body)
+    assert [message.body[0] for message in messages] == [4, 3, 2, 1]
+
+
 def test_by_tag_is_refused(client: MemoryClient) -> None:
     """What has the tag as its key is not what was asked for."""
     client.send_message("orders", KEYS="red")

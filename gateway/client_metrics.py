@@ -35,14 +35,14 @@ class _Lag(NamedTuple):
 
 def client_metrics(
     broker: Broker, common: tuple[str, ...], values: tuple[str, ...]
-) -> Iterator[Metric]:
-    """The figures as they are now.
+) -> Iterator[Metric | None]:
+    """The figures as they are now; None after each group that was read for them.
 
     :param common: names of the labels that all series have.
     :param values: their values.
     """
     yield _producers(broker, common, values)
-    yield _consumers(broker, common, values)
+    yield from _consumers(broker, common, values)
     yield from _lags(broker, common, values)
 
 
@@ -72,29 +72,30 @@ def _producers(broker: Broker, common: tuple[str, ...], values: tuple[str, ...])
     return family
 
 
-def _consumers(broker: Broker, common: tuple[str, ...], values: tuple[str, ...]) -> Metric:
+def _consumers(
+    broker: Broker, common: tuple[str, ...], values: tuple[str, ...]
+) -> Iterator[Metric | None]:
     family = GaugeMetricFamily(
         "rocketmq_consumer_connections",
         "Clients in consumer groups, once for each group",
         labels=(*common, *_OF_CONSUMERS),
     )
-    counts = Counter(
-        (
-            group.name,
-            client.language.lower(),
-            version_name(client.version),
-            _MODES.get(str(group.data.consume_type), "unknown"),
-            _truth(_is_system(group.name)),
+    for group in sorted(broker.clients.consumer_groups(), key=lambda group: group.name):
+        mode = _MODES.get(str(group.data.consume_type), "unknown")
+        counts = Counter(
+            (client.language.lower(), version_name(client.version))
+            for client in group.members.values()
         )
-        for group in broker.clients.consumer_groups()
-        for client in group.members.values()
-    )
-    for labels, count in sorted(counts.items()):
-        family.add_metric((*values, *labels), count)
-    return family
+        for client_labels, count in sorted(counts.items()):
+            one = (group.name, *client_labels, mode, _truth(_is_system(group.name)))
+            family.add_metric((*values, *one), count)
+        yield None
+    yield family
 
 
-def _lags(broker: Broker, common: tuple[str, ...], values: tuple[str, ...]) -> Iterator[Metric]:
+def _lags(
+    broker: Broker, common: tuple[str, ...], values: tuple[str, ...]
+) -> Iterator[Metric | None]:
     labels = (*common, *_OF_LAG)
     messages = GaugeMetricFamily(
         "rocketmq_consumer_lag_messages",
@@ -116,6 +117,7 @@ def _lags(broker: Broker, common: tuple[str, ...], values: tuple[str, ...]) -> I
             one = (*values, group.name, name, "false", _truth(_is_system(group.name)))
             messages.add_metric(one, lag.messages)
             latency.add_metric(one, lag.latency_ms)
+        yield None
     yield messages
     yield latency
 

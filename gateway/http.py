@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from importlib import resources
 from typing import Any, Final, NamedTuple
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
+from twisted.internet.task import Cooperator, TaskStopped
 from twisted.logger import Logger
-from twisted.web.http import OK, SERVICE_UNAVAILABLE
+from twisted.python.failure import Failure
+from twisted.web.http import INTERNAL_SERVER_ERROR, OK, SERVICE_UNAVAILABLE
 from twisted.web.pages import notFound
 from twisted.web.resource import Resource
-from twisted.web.server import Request, Site
+from twisted.web.server import NOT_DONE_YET, Request, Site
 
+from gateway.reactor import Reactor
 from gateway.web.site import BASE, Api, BoundedRequest
 
 CONSOLE: Final = "gateway.console"
@@ -93,23 +96,74 @@ class _Leaf(Resource):
         self._headers = headers or {"Cache-Control": "no-store"}
 
     def render_GET(self, request: Request) -> bytes:
-        page = self._make()
-        request.setResponseCode(page.status)
-        request.responseHeaders.setRawHeaders("Content-Type", [page.content_type])
-        for name, value in self._headers.items():
-            request.responseHeaders.setRawHeaders(name, [value])
-        return page.body
+        return _begun(request, self._make(), self._headers)
 
 
-def make_site(metrics: Callable[[], bytes], not_ready: Callable[[], list[str]], api: Api) -> Site:
+class _Scrape(Resource):
+    """The page for Prometheus, which is made in pieces: others have their turn in between. HEAD is answered as GET,
+    without a body."""
+
+    log = Logger()
+
+    def __init__(self, pieces: Callable[[], Iterable[bytes]], reactor: Reactor) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._pieces = pieces
+        next_turn: Any = partial(reactor.callLater, 0)
+        self._cooperator: Any = Cooperator(scheduler=next_turn)
+
+    def render_GET(self, request: Request) -> int:
+        body: list[bytes] = []
+
+        def make() -> Iterator[None]:
+            for piece in self._pieces():
+                body.append(piece)
+                yield
+
+        def answer(_: object) -> None:
+            self._send(request, Page(OK, CONTENT_TYPE_LATEST, b"".join(body)))
+
+        def fail(failure: Failure) -> None:
+            if not isinstance(failure.value, TaskStopped):
+                self.log.failure("the metrics could not be read", failure)
+                self._send(request, Page(INTERNAL_SERVER_ERROR, "text/plain", b"see the log\n"))
+
+        making = self._cooperator.cooperate(make())
+        making.whenDone().addCallbacks(answer, fail)
+        finished: Any = request.notifyFinish()
+        finished.addErrback(lambda _: making.stop())
+        return NOT_DONE_YET
+
+    @staticmethod
+    def _send(request: Any, page: Page) -> None:
+        body = _begun(request, page, {"Cache-Control": "no-store"})
+        request.setHeader("Content-Length", str(len(body)))
+        request.write(body)
+        request.finish()
+
+
+def _begun(request: Request, page: Page, headers: dict[str, str]) -> bytes:
+    """What is left to be sent of a page, once its status and headers are set."""
+    request.setResponseCode(page.status)
+    request.responseHeaders.setRawHeaders("Content-Type", [page.content_type])
+    for name, value in headers.items():
+        request.responseHeaders.setRawHeaders(name, [value])
+    return page.body
+
+
+def make_site(
+    metrics: Callable[[], Iterable[bytes]],
+    not_ready: Callable[[], list[str]],
+    api: Api,
+    reactor: Reactor,
+) -> Site:
     """The pages.
 
-    :param metrics: makes the text for Prometheus.
+    :param metrics: makes the text for Prometheus, in pieces.
     :param not_ready: why no traffic should come; empty when it should.
     """
     root: Any = _Folder()  # type: ignore[no-untyped-call]
+    root.putChild(b"metrics", _Scrape(metrics, reactor))
     pages: dict[bytes, Callable[[], Page]] = {
-        b"metrics": lambda: Page(OK, CONTENT_TYPE_LATEST, metrics()),
         b"health": report,
         b"ready": lambda: report(*not_ready()),
     }

@@ -6,6 +6,7 @@ BrokerMetricsManager); the others begin with `tidegate_`.
 
 from __future__ import annotations
 
+import copy
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 
@@ -26,13 +27,16 @@ from gateway.wire.messages import decode_message
 from recording.writer import Counts
 from storage import count_overdue, count_soon, usage_of
 
+SAMPLES_AT_ONCE = 250
+"""Samples of a family that are written in one piece, some 1 ms of work."""
+
 SNAPSHOT_BOUNDS = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)
 """Seconds from now (TimerMetrics)."""
 
 _COMMON = ("cluster", "node_type", "node_id")
 
 
-class BrokerCollector(Collector):
+class BrokerFigures:
     """Reads a gateway's figures.
 
     :param connections: how many connections are open.
@@ -48,8 +52,9 @@ class BrokerCollector(Collector):
         config = broker.config
         self._labels = (config.cluster_name, "broker", config.broker_name)
 
-    def collect(self) -> Iterator[Metric]:
-        """All figures, as they are now."""
+    def families(self) -> Iterator[Metric | None]:
+        """All figures, as they are when their turn comes. None where one of many is still being read: others may have
+        a turn there, as after each of them."""
         yield from self._timers()
         yield from self._traffic()
         yield from self._quotas()
@@ -69,18 +74,20 @@ class BrokerCollector(Collector):
         groups = sum(1 for _ in broker.clients.consumer_groups())
         yield self._gauge("tidegate_consumer_groups", "Consumer groups with a client", groups)
 
-    def _timers(self) -> Iterator[Metric]:
+    def _timers(self) -> Iterator[Metric | None]:
         broker = self._broker
         held = GaugeMetricFamily(
             "rocketmq_timing_messages", "Messages that have not fired", labels=(*_COMMON, "topic")
         )
-        for topic, count in sorted(broker.store.held_totals().items()):
-            held.add_metric((*self._labels, topic.decode()), count)
-        yield held
-        yield self._by_topic(
-            "rocketmq_timer_enqueue", "Messages taken in for later", broker.store.timed
+        yield from self._by_topic(held, broker.store.held_totals())
+        taken_in = CounterMetricFamily(
+            "rocketmq_timer_enqueue", "Messages taken in for later", labels=(*_COMMON, "topic")
         )
-        yield self._by_topic("rocketmq_timer_dequeue", "Messages fired", broker.store.fired)
+        yield from self._by_topic(taken_in, broker.store.timed)
+        fired = CounterMetricFamily(
+            "rocketmq_timer_dequeue", "Messages fired", labels=(*_COMMON, "topic")
+        )
+        yield from self._by_topic(fired, broker.store.fired)
         # A message is among the timers in the commit that acknowledges it: nothing lags behind.
         yield self._gauge("rocketmq_timer_enqueue_lag", "Messages accepted and not timed", 0)
         yield self._gauge("rocketmq_timer_enqueue_latency", "How long they have waited, in ms", 0)
@@ -131,7 +138,7 @@ class BrokerCollector(Collector):
             family.add_metric((*self._labels, str(bound)), count)
         yield family
 
-    def _traffic(self) -> Iterator[Metric]:
+    def _traffic(self) -> Iterator[Metric | None]:
         """What entered queues, and what consumers were handed."""
         by_topic, by_group = (*_COMMON, "topic"), (*_COMMON, "topic", "consumer_group")
         families = {
@@ -148,25 +155,29 @@ class BrokerCollector(Collector):
                 "rocketmq_throughput_out", "Bytes handed to consumers", labels=by_group
             ),
         }
-        for name, key, value in self._broker.stats.counters():
+        for number, (name, key, value) in enumerate(self._broker.stats.counters(), 1):
             family = families.get(name)
             if family is not None:
                 topic, _, group = key.partition("@")
                 family.add_metric((*self._labels, topic, *([group] if group else [])), value)
+            if number % SAMPLES_AT_ONCE == 0:
+                yield None
         yield from families.values()
         accepted = self._broker.stats.put
         yield self._counter(
             "tidegate_accepted", "Messages accepted, for now or for later", accepted
         )
 
-    def _quotas(self) -> Iterator[Metric]:
+    def _quotas(self) -> Iterator[Metric | None]:
         """The topics' own limits, and what was refused by any."""
         limits = GaugeMetricFamily(
             "tidegate_topic_limit",
             "Limits that topics have of their own",
             labels=(*_COMMON, "topic", "limit"),
         )
-        for topic in self._broker.topics:
+        for number, topic in enumerate(list(self._broker.topics), 1):
+            if number % SAMPLES_AT_ONCE == 0:
+                yield None
             for name, value in zip(ATTRIBUTES, topic.limits, strict=True):
                 if value is not None:
                     limits.add_metric((*self._labels, topic.name, name), value)
@@ -176,9 +187,7 @@ class BrokerCollector(Collector):
             "Bytes of the messages that have not fired",
             labels=(*_COMMON, "topic"),
         )
-        for held, count in sorted(self._broker.store.held.sizes.items()):
-            size.add_metric((*self._labels, held.decode()), count)
-        yield size
+        yield from self._by_topic(size, self._broker.store.held.sizes)
         refused = CounterMetricFamily(
             "tidegate_quota_refusals",
             "Sends refused because of a topic's limits",
@@ -284,11 +293,14 @@ class BrokerCollector(Collector):
         family.add_metric(self._labels, value)
         return family
 
-    def _by_topic(self, name: str, meaning: str, counts: Mapping[bytes, int]) -> Metric:
-        family = CounterMetricFamily(name, meaning, labels=(*_COMMON, "topic"))
-        for topic, count in sorted(counts.items()):
+    def _by_topic(
+        self, family: GaugeMetricFamily | CounterMetricFamily, counts: Mapping[bytes, int]
+    ) -> Iterator[Metric | None]:
+        for number, (topic, count) in enumerate(sorted(counts.items()), 1):
             family.add_metric((*self._labels, topic.decode()), count)
-        return family
+            if number % SAMPLES_AT_ONCE == 0:
+                yield None
+        yield family
 
     def _histogram(self, name: str, meaning: str, values: Distribution) -> Metric:
         family = HistogramMetricFamily(name, meaning, labels=_COMMON)
@@ -302,11 +314,37 @@ class Metrics:
     def __init__(
         self, broker: Broker, connections: Callable[[], int], recorded: Callable[[], Counts]
     ) -> None:
+        self._figures = BrokerFigures(broker, connections, recorded)
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(BrokerCollector(broker, connections, recorded))
         ProcessCollector(registry=self._registry)
         GCCollector(registry=self._registry)
 
-    def text(self) -> bytes:
-        """All figures in Prometheus' text format 0.0.4."""
-        return generate_latest(self._registry)
+    def pieces(self) -> Iterator[bytes]:
+        """All figures in Prometheus' text format 0.0.4, in pieces that each take little work: with 20,000 topics all of
+        it takes most of a second. Between two of them anything may happen."""
+        for family in self._figures.families():
+            if family is None:
+                yield b""
+            else:
+                yield from _written(family)
+        yield generate_latest(self._registry)
+
+
+class _Single(Collector):
+    """A family by itself."""
+
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._family
+
+
+def _written(family: Metric) -> Iterator[bytes]:
+    """A family as text, in pieces."""
+    part = copy.copy(family)
+    for begin in range(0, max(1, len(family.samples)), SAMPLES_AT_ONCE):
+        part.samples = family.samples[begin : begin + SAMPLES_AT_ONCE]
+        text = generate_latest(_Single(part))
+        # What the family means and is stands above the first sample alone.
+        yield text.split(b"\n", 2)[2] if begin else text

@@ -263,7 +263,7 @@ class Gateway:
             *(endpoints(web), doorkeeper, lambda: self._stopping),
             *(self.broker.audit.acting, self._settle),
         )
-        site: Any = make_site(metrics.text, self._not_ready, api)
+        site: Any = make_site(metrics.pieces, self._not_ready, api, self._reactor)
         if config.http_tls and self._layers is not None:
             site = self._layers.around(site)
         try:

@@ -66,7 +66,7 @@ class SharedHttp:
             lambda _: nullcontext(),
             lambda: None,
         )
-        site: Any = make_site(self._metrics, self._not_ready, api)
+        site: Any = make_site(self._metrics, self._not_ready, api, self._reactor)
         layers = tls_layers(config, self._reactor) if config.http_tls else None
         if layers is not None:
             site = layers.around(site)
@@ -107,7 +107,7 @@ class SharedHttp:
     def _not_ready(self) -> list[str]:
         return [f"{name} does not serve" for name in self._ports if name not in self._serving]
 
-    def _metrics(self) -> bytes:
+    def _metrics(self) -> list[bytes]:
         lines = [
             "# HELP tidegate_worker_up Whether a worker serves; its own figures are at its own port.",
             "# TYPE tidegate_worker_up gauge",
@@ -116,4 +116,4 @@ class SharedHttp:
                 for name in self._ports
             ),
         ]
-        return ("\n".join(lines) + "\n").encode()
+        return [("\n".join(lines) + "\n").encode()]

@@ -768,7 +768,8 @@ def test_metrics(make_gateway: MakeGateway) -> None:
     gateway.advance(2 * MINUTE)
     gateway.jump(10 * MINUTE)
     service = gateway.service
-    text = Metrics(service.broker, lambda: 1, lambda: service.recorded).text().decode()
+    metrics = Metrics(service.broker, lambda: 1, lambda: service.recorded)
+    text = b"".join(metrics.pieces()).decode()
     figures = {
         line.partition("{")[0]: float(line.rpartition(" ")[2])
         for line in text.splitlines()

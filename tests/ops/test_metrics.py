@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.client_metrics import version_name
 from gateway.meter import Distribution
-from gateway.metrics import Metrics
+from gateway.metrics import SAMPLES_AT_ONCE, Metrics
 from gateway.wire.codes import RequestCode, ResponseCode
 from storage import RestartNeededError, logged
 from tests.gateway.conftest import MakeGateway
@@ -23,14 +23,18 @@ from tests.storage.faults import disk_takes_no_checkpoint, lmdb_cannot_be_writte
 ROOT = Path(__file__).parent.parent.parent
 
 
+def metrics_of(gateway: MemoryGateway) -> Metrics:
+    """What a gateway's HTTP port reads."""
+    service = gateway.service
+    connections = service.factory.connections
+    return Metrics(service.broker, lambda: len(connections), lambda: service.recorded)
+
+
 class Scrape:
     """What one scrape of a gateway says."""
 
     def __init__(self, gateway: MemoryGateway) -> None:
-        service = gateway.service
-        connections = service.factory.connections
-        metrics = Metrics(service.broker, lambda: len(connections), lambda: service.recorded)
-        text = metrics.text().decode()
+        text = b"".join(metrics_of(gateway).pieces()).decode()
         self.samples = [
             sample for family in text_string_to_metric_families(text) for sample in family.samples
         ]
@@ -71,6 +75,27 @@ def test_held_messages_by_topic(gateway: MemoryGateway) -> None:
     scrape = Scrape(gateway)
     assert scrape.by("rocketmq_timing_messages", "topic") == {"later": 1}
     assert scrape.by("rocketmq_timer_dequeue_total", "topic") == {"orders": 1}
+
+
+def test_what_there_is_much_of_comes_in_pieces_and_topics_may_come_and_go_meanwhile(
+    gateway: MemoryGateway,
+) -> None:
+    client = gateway.connect()
+    topics = [f"T{number}" for number in range(2 * SAMPLES_AT_ONCE + 1)]
+    for topic in topics:
+        client.send_message(topic)
+        client.heartbeat("client", f"G{topic}", {topic: "*"})
+    pieces = []
+    for piece in metrics_of(gateway).pieces():
+        pieces.append(piece)
+        if len(pieces) == 5:
+            ok(client.ask(215, {"topic": "T500"}))
+            client.send_message("new")
+    assert max(piece.count(b"\n") for piece in pieces) <= SAMPLES_AT_ONCE + 2
+    families = list(text_string_to_metric_families(b"".join(pieces).decode()))
+    assert len({family.name for family in families}) == len(families)
+    (entered,) = [family for family in families if family.name == "rocketmq_messages_in"]
+    assert {sample.labels["topic"] for sample in entered.samples} >= set(topics[:500])
 
 
 def test_what_is_due_soon_is_counted_by_upstreams_bounds(gateway: MemoryGateway) -> None:

@@ -52,7 +52,7 @@ class Shared(HttpClient):
         endpoints = shared_endpoints(relay, clock, owners.get, lambda: "127.0.0.1:9876")
         door = OpenDoor(by_keys=False)
         api = Api(endpoints, door, lambda: False, lambda _: nullcontext(), lambda: None)
-        leader.reactor.listenTCP(9_877, make_site(lambda: b"", list, api))
+        leader.reactor.listenTCP(9_877, make_site(list, list, api, leader.reactor))
         super().__init__(leader)
 
     def _ask(

@@ -27,6 +27,7 @@ from gateway.wire.pending_bodies import AbortOutcome, HeldMessage, HeldPage, Pau
 from gateway.wire.properties import find
 from gateway.wire.recall import RecallHandle, RecallHandleError
 from storage import (
+    MAX_WITH_ID,
     Aborted,
     AbortResult,
     Found,
@@ -38,6 +39,7 @@ from storage import (
     find_by_id,
     find_by_sequence,
     find_by_sequences,
+    has_too_many,
     scan_aborted,
     scan_fired,
     scan_pending,
@@ -227,6 +229,18 @@ class PendingMessages:
                 "recall failed, operation is forbidden (setting recall_enabled)",
             )
 
+    def check_number(self, message_id: str) -> None:
+        """Refuse an id that too many messages have to change them at once, while everybody waits: 50,000 take a second.
+
+        :raises RequestError: then.
+        """
+        if has_too_many(self._store, message_id.encode()):
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"more than {MAX_WITH_ID} messages have the id {message_id}: "
+                "change many at once, by topic, tag and time",
+            )
+
     def read_handle(self, text: str, topic: str | None = None) -> RecallHandle:
         """Read a handle and check it in upstream's order (RecallMessageProcessor).
 
@@ -314,6 +328,8 @@ class PendingMessages:
         return set((pending + others)[:MAX_CHANGED_BY_KEY])
 
     def _abort_places(self, places: set[Place]) -> list[AbortOutcome]:
+        for place in places:
+            self.check_number(place.message_id)
         outcomes = []
         for message_id, topic in sorted(places):
             for result in self.abort(message_id, topic):
@@ -322,6 +338,7 @@ class PendingMessages:
 
     def abort(self, message_id: str, topic: str) -> list[AbortResult]:
         """Abort the messages of a topic with a client's id, whoever asks; each abort is noted in the audit log."""
+        self.check_number(message_id)
         now_ms = self._broker.clock.now_ms()
         results = abort(self._store, message_id.encode(), now_ms, topic.encode())
         for result in results:

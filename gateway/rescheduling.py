@@ -106,6 +106,7 @@ class Rescheduling:
 
     def _move_places(self, places: set[Place], to: NewTime) -> list[RescheduleOutcome]:
         for place in places:
+            self._pending.check_number(place.message_id)
             # All that may be moved: a search for an id ends earlier.
             self._check(all_with_id(self._store, place.message_id.encode()), to)
         return [
@@ -118,6 +119,7 @@ class Rescheduling:
         The caller has checked that the new time is not too far.
         """
         self.check_enabled()
+        self._pending.check_number(place.message_id)
         now_ms = self._broker.clock.now_ms()
         results = reschedule(
             self._store,

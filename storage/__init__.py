@@ -45,6 +45,7 @@ from storage.increments import (
 from storage.inspection import Findings, Inspection
 from storage.keys import HELD_SPAN_MS, Terms
 from storage.lookup import (
+    MAX_WITH_ID,
     Found,
     FoundPage,
     State,
@@ -54,6 +55,7 @@ from storage.lookup import (
     find_by_key,
     find_by_sequence,
     find_by_sequences,
+    has_too_many,
     newest_stored_ms,
     scan_pending,
 )
@@ -95,6 +97,7 @@ __all__ = [
     "HELD_SPAN_MS",
     "INBOX_SIZE",
     "MAX_LOOKED_AT",
+    "MAX_WITH_ID",
     "AbortResult",
     "Aborted",
     "Columns",
@@ -158,6 +161,7 @@ __all__ = [
     "fire_due",
     "fire_resumed",
     "halves_to_check",
+    "has_too_many",
     "is_chain",
     "newest_stored_ms",
     "next_pop_due",

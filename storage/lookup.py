@@ -32,7 +32,7 @@ from storage.store import Store
 from storage.timers import seek_topic
 
 MAX_WITH_ID = 1_000
-"""Messages with one id that are found: a sender that repeats itself leaves a few."""
+"""Messages with one id that are found, or changed at once: a sender that repeats itself leaves a few."""
 
 MAX_WITH_KEY_SCANNED = 1_000
 """Messages with one key that a search among them looks at, some 50 ms."""
@@ -106,6 +106,12 @@ def all_with_id(store: Store, message_id: bytes) -> Iterator[Found]:
     are; nothing may be changed meanwhile."""
     txn = store.settled_reader()
     return _find(store, txn, numbers_with_id(store, txn, message_id))
+
+
+def has_too_many(store: Store, message_id: bytes) -> bool:
+    """Whether more than `MAX_WITH_ID` messages have an id, those of the open batch included."""
+    numbers = numbers_with_id(store, store.reader(), message_id)
+    return next(islice(numbers, MAX_WITH_ID, None), None) is not None
 
 
 def find_by_sequence(store: Store, sequence: int) -> Found | None:

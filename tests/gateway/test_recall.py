@@ -380,6 +380,14 @@ class TestAbort:
         answer = client.ask(RequestCode.ABORT_TIMERS, {"handle": "rubbish"})
         assert (answer.code, answer.remark) == (604, "recall handle is invalid")
 
+    def test_not_what_too_many_have_as_their_id(self, client: MemoryClient) -> None:
+        items = [("x", {"UNIQ_KEY": "ID1", "TIMER_DELAY_SEC": "60"}) for _ in range(1_001)]
+        client.send_batch(items)
+        order = client.send_message(TIMER_DEL_UNIQKEY="ID1", TIMER_DELAY_SEC="60")
+        for refused in (order, client.ask(RequestCode.ABORT_TIMERS, {"id": "ID1"})):
+            assert refused.code == ResponseCode.INVALID_PARAMETER
+            assert "more than 1000 messages have the id ID1" in (refused.remark or "")
+
     def test_many_with_one_key(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         items = [("x", {"KEYS": "k", "TIMER_DELAY_SEC": "60"}) for _ in range(1_200)]
         client.send_batch(items)

@@ -185,10 +185,18 @@ class TestLimits:
 
     def test_no_further_behind_many_with_its_id(self, client: MemoryClient) -> None:
         schedule(client, "A", 60_000)
-        for _ in range(2):
-            assert client.send_batch([("b", {"UNIQ_KEY": "A"})] * 500).code == ResponseCode.SUCCESS
+        assert client.send_batch([("b", {"UNIQ_KEY": "A"})] * 999).code == ResponseCode.SUCCESS
         answer = client.ask(RequestCode.RESCHEDULE_TIMERS, {"id": "A", "shift": str((1 << 63) - 1)})
         assert "setting max_delay" in (answer.remark or "")
+
+    def test_not_what_too_many_have_as_their_id(self, client: MemoryClient) -> None:
+        schedule(client, "A", 60_000)
+        assert client.send_batch([("b", {"UNIQ_KEY": "A"})] * 1_000).code == ResponseCode.SUCCESS
+        order = client.send_message(TIDEGATE_RESCHEDULE="A", TIMER_DELAY_SEC="5")
+        answer = client.ask(RequestCode.RESCHEDULE_TIMERS, {"id": "A", "delay": "5"})
+        for refused in (order, answer):
+            assert refused.code == ResponseCode.INVALID_PARAMETER
+            assert "more than 1000 messages have the id A" in (refused.remark or "")
 
     def test_only_where_messages_may_be_taken_back(self, make_gateway: MakeGateway) -> None:
         client = make_gateway(recall_enabled=False).connect()

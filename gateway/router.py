@@ -123,13 +123,17 @@ class Call:
         :raises RequestError: when that is more than a client takes.
         """
         frame = self.encode(ext, body, code=code, remark=remark)
-        if len(frame) > self.most_bytes:
+        self.check_size(len(frame))
+        self.send(frame)
+
+    def check_size(self, size: int) -> None:
+        """:raises RequestError: when an answer of so many bytes is more than a client takes."""
+        if size > self.most_bytes:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
-                f"the answer would have {len(frame)} bytes, and clients take {self.most_bytes} of one: "
+                f"the answer would have more than the {self.most_bytes} bytes that clients take of one: "
                 "ask for less at once",
             )
-        self.send(frame)
 
     def encode(
         self,

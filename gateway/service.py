@@ -383,7 +383,7 @@ class Gateway:
             topic_admin=TopicAdmin(broker),
             group_admin=GroupAdmin(broker),
             connections=Connections(broker, reactor),
-            progress=GroupProgress(broker),
+            progress=GroupProgress(broker, reactor),
             broker_admin=BrokerAdmin(broker),
             access=AccessAdmin(broker, users),
         )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+
+from twisted.logger import Logger
 
 from gateway.broker import Broker
 from gateway.pop_orders import Place
+from gateway.reactor import Reactor
 from gateway.router import Call, RequestError
 from gateway.topics import Topic, is_group_name
 from gateway.wire.admin_bodies import (
@@ -26,9 +29,13 @@ from gateway.wire.progress_bodies import (
     encode_broker_consume_stats,
     encode_consume_stats,
     encode_offsets_by_queue,
+    encode_stats_of_group,
     encode_time_spans,
 )
 from storage import Queue
+
+GROUPS_AT_ONCE = 10
+"""Groups that are looked at in one turn of the reactor, some 0.3 ms of work with four queues each."""
 
 NO_OFFSET = -1
 """An offset that tools leave out."""
@@ -37,10 +44,13 @@ NO_OFFSET = -1
 class GroupProgress:
     """Shows and changes the progress of groups."""
 
-    def __init__(self, broker: Broker) -> None:
+    log = Logger()
+
+    def __init__(self, broker: Broker, reactor: Reactor) -> None:
         self._broker = broker
         self._store = broker.store
         self._topics = broker.topics
+        self._reactor = reactor
 
     def of_group(self, call: Call) -> None:
         """How far a group is in its topics, or in those that are asked for (208); those of a list are shown also where
@@ -58,24 +68,45 @@ class GroupProgress:
         call.answer(body=encode_consume_stats(progress, rate))
 
     def of_all_groups(self, call: Call) -> None:
-        """How far every group is in every topic; of ordered topics alone if asked so (317)."""
+        """How far every group is in every topic; of ordered topics alone if asked so (317). There can be thousands:
+        others have their turn in between."""
+        steps = self._all_groups(call)
+
+        def go_on() -> None:
+            try:
+                for _ in steps:
+                    self._reactor.callLater(0, go_on)
+                    break
+            except RequestError as error:
+                call.fail(error.code, error.remark)
+            except Exception as error:  # noqa: BLE001 - the router has handled the request
+                self.log.failure("request {code} failed", code=call.command.code)
+                call.fail(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+
+        go_on()
+
+    def _all_groups(self, call: Call) -> Iterator[None]:
         fields: GetBrokerConsumeStats = call.fields
-        groups = []
-        consumed = self._broker.topics_of_groups()
-        for settings in self._broker.groups:
-            group = settings.group_name
-            topics = self._consumed(group, consumed.get(group, ()))
-            groups.append(
-                (
-                    group,
-                    [
-                        (self._progress(group, topic), self._rate(group, topic))
-                        for topic in topics
-                        if topic.settings.order or not fields.is_order
-                    ],
-                )
-            )
-        call.answer(body=encode_broker_consume_stats(str(self._broker.advertised), groups))
+        encoded: list[bytes] = []
+        size = behind = in_flight = 0
+        for group in [settings.group_name for settings in self._broker.groups]:
+            if not call.peer.open:
+                return
+            topics = [
+                (self._progress(group, topic), self._rate(group, topic))
+                for topic in self._consumed(group, self._broker.topics_consumed_by(group))
+                if topic.settings.order or not fields.is_order
+            ]
+            encoded.append(encode_stats_of_group(group, topics))
+            size += len(encoded[-1])
+            call.check_size(size)
+            for progress, _ in topics:
+                behind += sum(one.broker_offset - one.consumer_offset for one in progress)
+                in_flight += sum(one.pull_offset - one.consumer_offset for one in progress)
+            if len(encoded) % GROUPS_AT_ONCE == 0:
+                yield
+        address = str(self._broker.advertised)
+        call.answer(body=encode_broker_consume_stats(address, encoded, behind, in_flight))
 
     def time_spans(self, call: Call) -> None:
         """When each queue's oldest, newest and last consumed message came (303)."""

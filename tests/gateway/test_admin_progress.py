@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from gateway.handlers import progress
 from gateway.wire.codes import RequestCode, ResponseCode
 from storage.progress import Progress
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway
@@ -110,6 +111,9 @@ class TestShown:
         groups = {name: stats for one in ordered["consumeStatsList"] for name, stats in one.items()}
         [only] = groups["G"]
         assert list(by_queue(only["offsetTable"])) == [("O", 0)]
+        assert len(client.pull("T", offset=1, group="G")) == 3
+        body = read(client.ask(317, {"isOrder": "false"}))
+        assert (body["totalDiff"], body["totalInflightDiff"]) == (3, 3)
 
     def test_many_groups_take_no_look_at_all_progress_each(
         self, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
@@ -128,6 +132,25 @@ class TestShown:
         ok(client.ask(317, {"isOrder": "false"}))
         assert len(looks) == 1
 
+    def test_others_have_their_turn_while_many_groups_are_looked_at(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(progress, "GROUPS_AT_ONCE", 1)
+        put_group(client, "H")
+        other = gateway.connect()
+        question = client.send(317, {"isOrder": "false"})
+        gateway.reactor.turn()
+        assert client.transport.value() == b""
+        other.send(34, body=b"{}")
+        gateway.reactor.turn()
+        assert (client.transport.value() == b"", other.transport.value() != b"") == (True, True)
+        answer = client.answer(question)
+        assert answer is not None
+        assert len(read(answer)["consumeStatsList"]) == 4
+        client.send(317, {"isOrder": "false"})
+        client.disconnect()
+        gateway.settle()
+
     def test_an_answer_that_no_client_would_take_is_refused(
         self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -137,7 +160,7 @@ class TestShown:
             ok(commit_offset(client, "T", 0, 1, f"H{number}"))
         answer = client.ask(RequestCode.GET_ALL_CONSUMER_OFFSET)
         assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert (answer.remark or "").endswith("clients take 1000 of one: ask for less at once")
+        assert (answer.remark or "").endswith("clients take of one: ask for less at once")
         answer = client.ask(317, {"isOrder": "false"})
         assert answer.code == ResponseCode.SYSTEM_ERROR
         ok(client.ask(208, {"consumerGroup": "H1"}))

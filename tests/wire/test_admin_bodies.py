@@ -30,6 +30,7 @@ from gateway.wire.progress_bodies import (
     encode_broker_consume_stats,
     encode_consume_stats,
     encode_offsets_by_queue,
+    encode_stats_of_group,
     encode_time_spans,
     encode_topic_stats,
 )
@@ -66,9 +67,10 @@ def test_maps_keyed_by_queues_are_as_java_writes_them() -> None:
     assert encode_consume_stats([], 0.0) == b'{"consumeTps":0.0,"offsetTable":{}}'
 
 
-def test_sums_over_all_groups() -> None:
+def test_progress_of_all_groups() -> None:
     progress = [Progress(QUEUE, 9, 4, 6, 0)]
-    body = encode_broker_consume_stats("a:1", [("G", [(progress, 1.0)]), ("H", [])])
+    groups = [encode_stats_of_group("G", [(progress, 1.0)]), encode_stats_of_group("H", [])]
+    body = encode_broker_consume_stats("a:1", groups, 5, 2)
     assert body.startswith(b'{"brokerAddr":"a:1","consumeStatsList":[{"G":[{"consumeTps":1.0,')
     assert body.endswith(b'{"H":[]}],"totalDiff":5,"totalInflightDiff":2}')
 

@@ -133,14 +133,10 @@ class TestOne:
         ]
         assert [one["topic"] for one in client.look_up(id="ID1", topic="bills")] == ["bills"]
 
-    def test_very_many_with_one_id(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+    def test_very_many_with_one_id(self, client: MemoryClient) -> None:
         properties = {"UNIQ_KEY": "ID1", "TIMER_DELAY_MS": "500"}
         client.send_batch((str(n), properties) for n in range(1_100))
         assert len(client.look_up(id="ID1", limit=1_000)) == 1_000
-        # What is aborted is all of them, though.
-        assert len(client.abort(id="ID1")) == 1_100
-        gateway.advance(500)
-        assert client.pull() == []
 
     def test_after_a_restart(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         schedule(client, "pending", 900)

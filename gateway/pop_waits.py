@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from gateway.parked import ParkingLot
+from gateway.pop_queues import PopQueue
 from gateway.reactor import Reactor
 from gateway.router import Peer
-from storage import Queue
 
 MAX_WAITING: Final = 1024
 """Requests that may wait for the same group, topic and queue (popPollingSize)."""
@@ -31,7 +31,7 @@ class _Wait:
     def __init__(
         self,
         peer: Peer,
-        retry: Callable[[], bool],
+        retry: Callable[[PopQueue], bool],
         over: Callable[[], None],
         end: Callable[[], None],
     ) -> None:
@@ -41,8 +41,8 @@ class _Wait:
         self._end = end
         self.done = False
 
-    def retry(self) -> bool:
-        if not self.done and self._retry():
+    def retry(self, one: PopQueue) -> bool:
+        if not self.done and self._retry(one):
             self._finish()
         return self.done
 
@@ -60,11 +60,12 @@ class _Wait:
 class _WaitAt:
     """The same at one of its queues, as `ParkingLot` keeps it."""
 
-    __slots__ = ("_wait", "deadline", "queue")
+    __slots__ = ("_one", "_wait", "deadline", "queue")
 
-    def __init__(self, wait: _Wait, queue: Queue, deadline: float) -> None:
+    def __init__(self, wait: _Wait, one: PopQueue, deadline: float) -> None:
         self._wait = wait
-        self.queue = queue
+        self._one = one
+        self.queue = one.queue
         self.deadline = deadline
 
     @property
@@ -76,7 +77,7 @@ class _WaitAt:
         return not self._wait.done and self._wait.peer.open
 
     def retry(self, first: int) -> bool:
-        return self._wait.retry()
+        return self._wait.retry(self._one)
 
     def give_up(self) -> None:
         self._wait.give_up()
@@ -98,25 +99,25 @@ class PopWaits:
         self,
         peer: Peer,
         waited: Waited,
-        queues: Iterable[Queue],
+        queues: Sequence[PopQueue],
         seconds: float,
-        retry: Callable[[], bool],
+        retry: Callable[[PopQueue], bool],
         over: Callable[[], None],
     ) -> bool:
-        """Let a request wait.
+        """Let a request wait that has found nothing in any of its queues.
 
-        :param retry: answers if there is something to answer with; True when it was answered.
+        :param retry: answers if there is something to answer with in a queue, the only one that may have changed; True
+            when it was answered.
         :param over: answers that there is nothing.
         :returns: False when too many wait already.
         """
-        places = list(queues)
-        if self.count(waited) >= MAX_WAITING or not self._parked.has_room(len(places)):
+        if self.count(waited) >= MAX_WAITING or not self._parked.has_room(len(queues)):
             return False
         self._counts[waited] = self.count(waited) + 1
         wait = _Wait(peer, retry, over, lambda: self._forget(waited))
         deadline = self._reactor.seconds() + min(seconds, LONGEST_WAIT)
-        for queue in places:
-            self._parked.park(_WaitAt(wait, queue, deadline))
+        for one in queues:
+            self._parked.park(_WaitAt(wait, one, deadline))
         return True
 
     def _forget(self, waited: Waited) -> None:

@@ -10,6 +10,7 @@ from gateway.router import Call, RequestError
 from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import Notification, PeekMessage, PollingInfo
 from gateway.wire.messages import stamp
+from gateway.wire.pops import NORMAL
 
 
 class PopViews:
@@ -64,9 +65,9 @@ class PopViews:
         elif not self._waits.wait(
             call.peer,
             Waited(fields.consumer_group, fields.topic, fields.queue_id),
-            [one.queue for one in queues],
+            queues,
             left_ms / 1000,
-            lambda: self._notify(call, queues, wanted),
+            lambda one: self._notify(call, [one], wanted),
             lambda: _tell(call, has_message=False),
         ):
             _tell(call, has_message=False, full=True)
@@ -79,7 +80,7 @@ class PopViews:
                 fields.consumer_group, one.queue, fields.attempt_id, self._broker.clock.now_ms()
             ):
                 continue
-            chosen = Filter() if one is queues[0] else wanted
+            chosen = wanted if one.kind == NORMAL else Filter()
             page = self._store.read(one.queue, begin, 1, 1, chosen.tag_hashes, chosen.matches)
             if page.messages or page.next_offset < one.queue.visible:
                 _tell(call, has_message=True)

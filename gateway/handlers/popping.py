@@ -80,6 +80,7 @@ class Popping:
         except RequestError as error:
             error.ext = REFUSED
             raise
+        queues = _in_turn(queues, in_order=fields.order)
         if self._deliver(call, queues, wanted):
             return
         left_ms = min(left_ms, fields.poll_time)
@@ -88,9 +89,9 @@ class Popping:
         elif not self._waits.wait(
             call.peer,
             Waited(fields.consumer_group, fields.topic, fields.queue_id),
-            [one.queue for one in queues],
+            queues,
             left_ms / 1000,
-            lambda: self._deliver(call, queues, wanted),
+            lambda one: self._deliver(call, [one], wanted),
             lambda: self._answer_nothing(call),
         ):
             self._answer_nothing(call, code=ResponseCode.POLLING_FULL)
@@ -144,7 +145,7 @@ class Popping:
         places: list[Popped] = []
         counts: list[str] = []
         rest = 0
-        for one in _in_turn(queues, in_order=fields.order):
+        for one in queues:
             queue = one.queue
             begin = offset = self._queues.progress(
                 fields.consumer_group, one, fields.init_mode, take_reset=True

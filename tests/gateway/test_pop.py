@@ -17,6 +17,7 @@ from gateway.wire.commands import Command
 from gateway.wire.fields import FieldError
 from gateway.wire.messages import MAX_PROPERTIES, Message, decode_messages
 from gateway.wire.pops import Handle, parse_handle
+from storage import Page, Queue, Store
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies, properties_of
 from tests.gateway.tools import create_topic, ok, put_group
@@ -250,6 +251,30 @@ class TestWaiting:
         assert answer is not None
         assert bodies(decode_messages(answer.body)) == ["b"]
         assert second.answer(other) is None
+
+    @pytest.mark.parametrize("code", [RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION])
+    def test_a_message_has_only_its_own_queue_looked_at(
+        self,
+        gateway: MemoryGateway,
+        client: MemoryClient,
+        monkeypatch: pytest.MonkeyPatch,
+        code: RequestCode,
+    ) -> None:
+        create_topic(client, "wide", queues=50)
+        wanted = pop_fields(gateway, topic="wide", pollTime=15_000)
+        waiting = [gateway.connect() for _ in range(3)]
+        opaques = [one.send(code, wanted) for one in waiting]
+        looked_at = []
+        read = Store.read
+
+        def note(store: Store, queue: Queue, *rest: Any) -> Page:
+            looked_at.append(queue.number)
+            return read(store, queue, *rest)
+
+        monkeypatch.setattr(Store, "read", note)
+        client.send_message("wide", fields={"queue": 31})
+        assert waiting[0].answer(opaques[0]) is not None
+        assert set(looked_at) == {31}
 
     def test_until_the_end(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         send(client, "a")

@@ -134,11 +134,11 @@ def find_by_key(
     limit: int,
     wanted: Callable[[Found], bool] | None = None,
 ) -> list[Found]:
-    """Messages of these topics with a key, the newest first within each topic, at most `limit`; fewer where they are
-    large (`MAX_FOUND_BYTES`).
+    """Messages of these topics with a key, the newest first, at most `limit`; fewer where they are large
+    (`MAX_FOUND_BYTES`).
 
     :param wanted: where given, only messages for which it says so, among the newest
-        `MAX_WITH_KEY_SCANNED` of each topic; fewer where those are large (`MAX_BYTES_SCANNED`).
+        `MAX_WITH_KEY_SCANNED`; fewer where those are large (`MAX_BYTES_SCANNED`).
     """
     if wanted is None:
         return _take(all_with_key(store, topics, key, limit), limit)
@@ -147,12 +147,13 @@ def find_by_key(
 
 
 def all_with_key(store: Store, topics: Iterable[bytes], key: bytes, limit: int) -> Iterator[Found]:
-    """Messages of these topics with a key, at most `limit` of each, the newest first. They are read when they are asked
-    for, however large they are; nothing may be changed meanwhile."""
+    """Messages of these topics with a key, at most `limit`, the newest first. They are read when they are asked for,
+    however large they are; nothing may be changed meanwhile."""
     txn = store.settled_reader()
-    for topic in topics:
-        numbers = newest_first(txn, store.tables.keys, key_prefix(topic, term(key)))
-        yield from _find(store, txn, islice(numbers, limit))
+    of_topics = (
+        newest_first(txn, store.tables.keys, key_prefix(topic, term(key))) for topic in topics
+    )
+    return _find(store, txn, islice(merge(*of_topics, reverse=True), limit))
 
 
 def scan_pending(

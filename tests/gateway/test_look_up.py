@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from gateway import pending
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.recall import RecallHandle
 from storage import lookup
@@ -159,6 +160,14 @@ class TestKey:
         assert ids(client.look_up(key="k3")) == ["B"]
         assert client.look_up(key="k") == []
         assert client.look_up(key="k1 k2") == []
+
+    def test_no_more_than_the_newest_wherever_they_are(
+        self, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(pending, "MAX_WITH_KEY", 2)
+        for name, topic in (("A", "orders"), ("B", "more"), ("C", "orders"), ("D", "most")):
+            schedule(client, name, 100, topic=topic, KEYS="k")
+        assert ids(client.look_up(key="k")) == ["C", "D"]
 
     def test_large_messages_page_by_page(
         self, client: MemoryClient, monkeypatch: pytest.MonkeyPatch

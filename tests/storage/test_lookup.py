@@ -102,7 +102,7 @@ class TestBySequence:
 
 
 class TestByKey:
-    def test_newest_first_within_each_topic_up_to_the_limit(self, store: Store) -> None:
+    def test_newest_first_up_to_the_limit(self, store: Store) -> None:
         for number in range(3):
             for topic in (b"t1", b"t2"):
                 message_id = b"%b-%d" % (topic, number)
@@ -114,7 +114,7 @@ class TestByKey:
             return [id_of(one.record) for one in find_by_key(store, topics, key, limit)]
 
         assert found([b"t1"], b"k") == [b"t1-2", b"t1-1", b"t1-0"]
-        assert found([b"t2", b"t1"], b"k", 4) == [b"t2-2", b"t2-1", b"t2-0", b"t1-2"]
+        assert found([b"t2", b"t1"], b"k", 4) == [b"t2-2", b"t1-2", b"t2-1", b"t1-1"]
         assert found([b"t1"], b"n1") == [b"t1-1"]
         assert found([b"t1"], b"k", 0) == []
         assert found([b"t1", b"t3"], b"unknown") == []
@@ -124,6 +124,23 @@ class TestByKey:
             "fired",
             "fired",
         ]
+
+    def test_a_search_of_many_topics_looks_at_no_more_than_one_of_one(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(lookup, "MAX_WITH_KEY_SCANNED", 3)
+        topics = [b"t%d" % number for number in range(4)]
+        for topic in [*topics, *topics]:
+            send(store, Sample(b"of " + topic, topic, keys=(b"k",)))
+        store.commit()
+        looked_at: list[bytes] = []
+
+        def wanted(one: Found) -> bool:
+            looked_at.append(id_of(one.record))
+            return False
+
+        assert find_by_key(store, topics, b"k", 10, wanted) == []
+        assert looked_at == [b"of t3", b"of t2", b"of t1"]
 
     def test_keys_that_begin_alike_stay_apart(self, store: Store) -> None:
         keys = [b"k", b"kk", b"k\0", b"k\0longer than a sequence", b"k\0\xff" * 20, b"", b"x" * 300]

@@ -36,13 +36,14 @@ class BulkChanges:
     def select(
         self, wanted: Wanted, limit: int, behind: bytes | None, begun_ms: int | None = None
     ) -> FoundPage:
-        """The messages of one step.
+        """The messages of one step; with a key, those among `limit` that have it.
 
         :param behind: cursor of the step before.
         :param begun_ms: leave those out that were given another time since the change began: what it has moved may
             come by again, at its new time.
         """
-        page = self._pending.select(wanted, limit, behind)
+        select = self._pending.select_with_key if wanted.key else self._pending.select
+        page = select(wanted, limit, behind)
         if begun_ms is None:
             return page
         found = [one for one in page.found if not self._rescheduling.has_moved(one, begun_ms)]

@@ -43,6 +43,7 @@ from storage import (
     scan_aborted,
     scan_fired,
     scan_pending,
+    scan_with_key,
 )
 
 MAX_PAGE = 1_000
@@ -144,6 +145,27 @@ class PendingMessages:
             return page
         # The scan compares hashes, and two tags can share one.
         return page._replace(found=[one for one in page.found if _tag_of(one) == wanted.tag])
+
+    def select_with_key(self, wanted: Wanted, limit: int, behind: bytes | None) -> FoundPage:
+        """Those that match among the next `limit` messages with the key, the newest first, whoever may see them. By and
+        by that is all of them, however many have the key: unlike the pages of `select`, none looks at all of these.
+
+        :param behind: cursor of the page before.
+        """
+        page = scan_with_key(
+            self._store,
+            self._topics_of(wanted),
+            wanted.key.encode(),
+            cursor=behind[1:] if behind is not None else None,
+            limit=limit,
+        )
+        found = [
+            one
+            for one in page.found
+            if _is_wanted(wanted, one) and wanted.tag in ("", _tag_of(one))
+        ]
+        # As long as `parse_cursor` wants them.
+        return FoundPage(found, b"\0" + page.cursor if page.cursor is not None else None)
 
     def _past(self, wanted: Wanted, limit: int, behind: bytes | None) -> FoundPage:
         """A page of a topic's messages that fired, or of what was aborted, by the times when that happened."""
@@ -284,12 +306,15 @@ class PendingMessages:
         """The messages with the id or the key that a look-up names."""
         if wanted.id:
             return self.find(wanted.id)
-        topics = [wanted.topic] if wanted.topic else self._broker.topics.names()
-        return self._with_key(topics, wanted.key)
+        return self._with_key(self._topics_of(wanted), wanted.key)
 
-    def _with_key(self, topics: Iterable[str], key: str) -> Iterator[Found]:
-        names_of_topics = [topic.encode() for topic in topics]
-        return all_with_key(self._store, names_of_topics, key.encode(), MAX_WITH_KEY)
+    def _topics_of(self, wanted: Wanted) -> list[bytes]:
+        """The topics that are searched for a key."""
+        topics = [wanted.topic] if wanted.topic else self._broker.topics.names()
+        return [topic.encode() for topic in topics]
+
+    def _with_key(self, topics: Iterable[bytes], key: str) -> Iterator[Found]:
+        return all_with_key(self._store, topics, key.encode(), MAX_WITH_KEY)
 
     def _page_of(
         self, found: Iterable[Found], wanted: Wanted, limit: int, behind: bytes | None
@@ -322,7 +347,7 @@ class PendingMessages:
         check_may_send(may, topic)
         pending: list[Place] = []
         others: list[Place] = []
-        for one in self._with_key([topic], key):
+        for one in self._with_key([topic.encode()], key):
             (pending if one.state is State.PENDING else others).append(Place.of(one))
         # What is pending first, so that a second request gets at what the first one left.
         return set((pending + others)[:MAX_CHANGED_BY_KEY])

@@ -58,6 +58,7 @@ from storage.lookup import (
     has_too_many,
     newest_stored_ms,
     scan_pending,
+    scan_with_key,
 )
 from storage.meta_pages import DATA_FILE
 from storage.paused import Pause
@@ -188,6 +189,7 @@ __all__ = [
     "scan_fired",
     "scan_pending",
     "scan_recurring",
+    "scan_with_key",
     "take_due_pops",
     "take_half",
     "take_pop",

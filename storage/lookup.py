@@ -150,10 +150,33 @@ def all_with_key(store: Store, topics: Iterable[bytes], key: bytes, limit: int) 
     """Messages of these topics with a key, at most `limit`, the newest first. They are read when they are asked for,
     however large they are; nothing may be changed meanwhile."""
     txn = store.settled_reader()
-    of_topics = (
-        newest_first(txn, store.tables.keys, key_prefix(topic, term(key))) for topic in topics
-    )
-    return _find(store, txn, islice(merge(*of_topics, reverse=True), limit))
+    return _find(store, txn, islice(_numbers_with_key(store, txn, topics, key), limit))
+
+
+def scan_with_key(
+    store: Store, topics: Iterable[bytes], key: bytes, *, cursor: bytes | None, limit: int
+) -> FoundPage:
+    """A page of the messages of these topics with a key, whatever their state, the newest first; it ends before `limit`
+    where they are large (`MAX_FOUND_BYTES`).
+
+    :param cursor: where the page before this one ended.
+    """
+    txn = store.settled_reader()
+    before = () if cursor is None else (cursor,)
+    numbers = list(islice(_numbers_with_key(store, txn, topics, key, *before), limit))
+    found = _take(_find(store, txn, numbers), limit)
+    if sum(len(one.record) for one in found) >= MAX_FOUND_BYTES:
+        return FoundPage(found, pack_u64(found[-1].sequence))
+    return FoundPage(found, numbers[-1] if len(numbers) == limit else None)
+
+
+def _numbers_with_key(
+    store: Store, txn: Reader, topics: Iterable[bytes], key: bytes, *before: bytes
+) -> Iterator[bytes]:
+    """The sequences, packed, of these topics' messages with a key, the newest first."""
+    prefixes = (key_prefix(topic, term(key)) for topic in topics)
+    rows = (newest_first(txn, store.tables.keys, prefix, *before) for prefix in prefixes)
+    return merge(*rows, reverse=True)
 
 
 def scan_pending(

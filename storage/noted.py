@@ -95,10 +95,15 @@ def numbers_with_id(store: Store, txn: Reader, message_id: bytes) -> Iterator[by
     return newest_first(txn, store.tables.ids, id_key(term(message_id), b""))
 
 
-def newest_first(txn: Reader, table: lmdb._Database, prefix: bytes) -> Iterator[bytes]:
-    """The sequences, packed, of an index's rows with a prefix, from the last to the first."""
+def newest_first(
+    txn: Reader, table: lmdb._Database, prefix: bytes, before: bytes = b"\xff" * 9
+) -> Iterator[bytes]:
+    """The sequences, packed, of an index's rows with a prefix, from the last to the first.
+
+    :param before: only those that are less.
+    """
     cursor = txn.cursor(db=table)
-    alive = cursor.prev() if cursor.set_range(prefix + b"\xff" * 9) else cursor.last()
+    alive = cursor.prev() if cursor.set_range(prefix + before) else cursor.last()
     while alive and cursor.key().startswith(prefix):
         # A key that holds a zero byte can stand among the rows of a shorter one.
         if len(cursor.key()) == len(prefix) + 8:

@@ -47,8 +47,7 @@ PIECE = 100
 """Messages that are changed in one turn of the reactor."""
 
 PAGE = 500
-PAGE_WITH_KEY = 1_000
-"""Messages that are looked up at a time; with a key each look-up goes through all that have it."""
+"""Messages that are looked up at a time."""
 
 MAX_COUNTED = 100_000
 """Messages that a preview by key or tag counts; above it the number is the least there are."""
@@ -297,13 +296,13 @@ class Bulk:
         return total, is_exact
 
     async def _count_one_by_one(self, asker: Asker, wanted: Wanted) -> tuple[int, bool]:
-        total, cursor = 0, ""
+        total, behind = 0, None
         while total < MAX_COUNTED:
-            page = self._pending.look_up(wanted, asker.may, limit=_limit(wanted), cursor=cursor)
-            total += sum(_is_meant(wanted, one.topic) for one in page.messages)
-            if page.cursor is None:
+            page = self._changes.select(wanted, PAGE, behind)
+            total += sum(_is_shown(asker, wanted, _topic_of(one)) for one in page.found)
+            behind = page.cursor
+            if behind is None:
                 return total, True
-            cursor = page.cursor
             await self._turns.next()
         return total, False
 
@@ -312,7 +311,7 @@ class Bulk:
         behind: bytes | None = None
         while self._goes_on(job):
             since_ms = begun_ms if order.to is not None and behind is not None else None
-            page = self._changes.select(order.wanted, _limit(order.wanted), behind, since_ms)
+            page = self._changes.select(order.wanted, PAGE, behind, since_ms)
             meant = [one for one in page.found if one.sequence < order.bound]
             for start in range(0, len(meant), PIECE):
                 if self._goes_on(job):
@@ -332,11 +331,7 @@ class Bulk:
 
     async def _change(self, asker: Asker, order: _Order, job: Job, found: list[Found]) -> None:
         """Change a piece; it counts once it is on disk."""
-        readable = [
-            one
-            for one in found
-            if _is_meant(order.wanted, _topic_of(one)) and asker.may(READ, _topic_of(one))
-        ]
+        readable = [one for one in found if _is_shown(asker, order.wanted, _topic_of(one))]
         mine = [one for one in readable if asker.may(PUB, _topic_of(one))]
         with self._broker.audit.acting(asker):
             changed = self._changes.change(mine, order.to)
@@ -391,13 +386,14 @@ def _pieces(begin_ms: int, end_ms: int | None) -> list[Columns]:
     return [Columns(begin, end - begin, 1) for begin, end in edges if begin < end]
 
 
-def _limit(wanted: Wanted) -> int:
-    return PAGE_WITH_KEY if wanted.key else PAGE
-
-
 def _is_meant(wanted: Wanted, topic: str) -> bool:
     """Redeliveries to consumers are not changed by the way."""
     return bool(wanted.topic) or not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+
+
+def _is_shown(asker: Asker, wanted: Wanted, topic: str) -> bool:
+    """Whether a topic's messages are meant, and whoever asks may see them."""
+    return _is_meant(wanted, topic) and asker.may(READ, topic)
 
 
 def _topic_of(found: Found) -> str:

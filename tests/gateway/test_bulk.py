@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from gateway import bulk
+from gateway import bulk, pending
 from gateway.wire.codes import RequestCode, ResponseCode
+from storage import Found
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway
 
 
@@ -114,6 +115,26 @@ class TestSelections:
         before = dues(filled)
         assert sum(change_all(filled, "reschedule", delay=20_000, **selection)) == len(expected)
         assert dues(filled) == before | dict.fromkeys(expected, 20_000)
+
+
+@pytest.mark.parametrize("action", ["count", "abort"])
+def test_all_with_a_key_however_many_a_look_up_considers(
+    filled: MemoryClient, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    """A step looks at no more of them than it may change."""
+    monkeypatch.setattr(pending, "MAX_WITH_KEY", 1)
+    monkeypatch.setattr(bulk, "STEP", 2)
+    monkeypatch.setattr(bulk, "COUNTED", 2)
+    looked_at = []
+    is_wanted = pending._is_wanted
+
+    def note(wanted: pending.Wanted, found: Found) -> bool:
+        looked_at.append(found.sequence)
+        return is_wanted(wanted, found)
+
+    monkeypatch.setattr(pending, "_is_wanted", note)
+    assert sum(change_all(filled, action, key="k")) == 3
+    assert len(looked_at) == len(set(looked_at))
 
 
 @pytest.mark.parametrize("step", [2, 500])

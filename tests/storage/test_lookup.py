@@ -22,6 +22,7 @@ from storage import (
     newest_stored_ms,
     scan_aborted,
     scan_fired,
+    scan_with_key,
 )
 from tests.storage.folder import Folder
 from tests.storage.sample import (
@@ -141,6 +142,24 @@ class TestByKey:
 
         assert find_by_key(store, topics, b"k", 10, wanted) == []
         assert looked_at == [b"of t3", b"of t2", b"of t1"]
+
+    @pytest.mark.parametrize("most_bytes", [1, lookup.MAX_FOUND_BYTES])
+    def test_page_by_page(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch, most_bytes: int
+    ) -> None:
+        monkeypatch.setattr(lookup, "MAX_FOUND_BYTES", most_bytes)
+        for number in range(7):
+            send(store, Sample(b"%d" % number, b"t%d" % (number % 2), keys=(b"k",)))
+        store.commit()
+        found: list[bytes] = []
+        cursor: bytes | None = None
+        while len(found) < 7:
+            page = scan_with_key(store, [b"t0", b"t1"], b"k", cursor=cursor, limit=2)
+            found += [id_of(one.record) for one in page.found]
+            cursor = page.cursor
+        assert cursor is None or most_bytes == 1
+        assert found == [b"6", b"5", b"4", b"3", b"2", b"1", b"0"]
+        assert scan_with_key(store, [b"t0"], b"k", cursor=b"", limit=2) == FoundPage([], None)
 
     def test_keys_that_begin_alike_stay_apart(self, store: Store) -> None:
         keys = [b"k", b"kk", b"k\0", b"k\0longer than a sequence", b"k\0\xff" * 20, b"", b"x" * 300]

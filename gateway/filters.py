@@ -21,8 +21,8 @@ ALL_TAGS: Final = "*"
 LONG: Final = 1_000
 """Characters of an expression above which it is long."""
 
-MOST_LONG: Final = 16
-"""Filters of long expressions that are kept."""
+MOST_LONG: Final = 16 * MAX_LENGTH
+"""Characters of the long expressions, together, whose filters are kept."""
 
 
 class FilterError(ValueError):
@@ -72,12 +72,33 @@ def filter_of(expression: str, expression_type: str | None) -> Filter:
         raise FilterError(f"the expression is not SQL92: {error}") from error
 
 
+class _Long:
+    """Keeps the filters of the long expressions that were asked for last, as many as `MOST_LONG` allows: each is as
+    large as its expression, or more, and anybody can make up thousands of them."""
+
+    def __init__(self, read: Callable[[str], Filter]) -> None:
+        self._read = read
+        self._kept: dict[str, Filter] = {}  # the one that was asked for last is the last
+        self._characters = 0
+
+    def __call__(self, expression: str) -> Filter:
+        kept = self._kept.pop(expression, None)
+        if kept is None:
+            kept = self._read(expression)
+            self._characters += len(expression)
+        self._kept[expression] = kept
+        while self._characters > MOST_LONG:
+            oldest = next(iter(self._kept))
+            del self._kept[oldest]
+            self._characters -= len(oldest)
+        return kept
+
+
 def _kept(most: int) -> Callable[[Callable[[str], Filter]], Callable[[str], Filter]]:
-    """Keeps the filters of the last expressions, of long ones only a few: each is as large as its expression, or more,
-    and anybody can make up thousands of them."""
+    """Keeps the filters of so many short expressions, and of long ones as `_Long` does."""
 
     def keeping(read: Callable[[str], Filter]) -> Callable[[str], Filter]:
-        short, long = lru_cache(maxsize=most)(read), lru_cache(maxsize=MOST_LONG)(read)
+        short, long = lru_cache(maxsize=most)(read), _Long(read)
         return lambda expression: (short if len(expression) <= LONG else long)(expression)
 
     return keeping

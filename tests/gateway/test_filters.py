@@ -179,13 +179,18 @@ def test_an_expression_is_read_once() -> None:
         filter_of("", "SQL92")
 
 
-def test_few_long_expressions_are_kept() -> None:
-    long = "A" * 2_000
-    kept = filter_of(long, "TAG")
-    assert filter_of(long, "TAG") is kept
+def test_long_expressions_are_kept_as_far_as_they_have_room() -> None:
+    long = [f"{'A' * 2_000}{number:03}" for number in range(100)]
+    kept = [filter_of(one, "TAG") for one in long]
+    assert all(filter_of(one, "TAG") is before for one, before in zip(long, kept, strict=True))
+    for number in range(15):
+        filter_of("B" * 65_530 + str(number), "TAG")
+        assert filter_of(long[0], "TAG") is kept[0]
+    assert filter_of(long[1], "TAG") is not kept[1]
+    assert filter_of(long[0], "TAG") is kept[0]
     for number in range(16):
-        filter_of(f"{long}{number}", "TAG")
-    assert filter_of(long, "TAG") is not kept
+        filter_of("C" * 65_530 + str(number), "TAG")
+    assert filter_of(long[0], "TAG") is not kept[0]
     with pytest.raises(FilterError, match="characters of tags"):
         filter_of("A" * 70_000, "TAG")
 

@@ -78,6 +78,7 @@ class Housekeeping:
         self._stopped = False
         self._told_damaged = 0
         self._tidied = 0  # `topics.changes` when those that were deleted were last forgotten
+        self._sweeps_more = False
         self._revives_more = False
         self._removes_more = False
         self._remove_from = b""
@@ -124,7 +125,14 @@ class Housekeeping:
         self._loops.append(loop)
 
     def _sweep(self) -> None:
-        self._broker.parked.sweep(self._reactor.seconds())
+        if not self._sweeps_more:
+            self._sweep_some()
+
+    def _sweep_some(self) -> None:
+        self._sweeps_more = False
+        if not self._stopped and self._broker.parked.sweep(self._reactor.seconds()):
+            self._sweeps_more = True
+            self._reactor.callLater(0, self._sweep_some)
 
     def _tidy(self) -> None:
         # Not with every commit: each pull tells how far its consumer is.

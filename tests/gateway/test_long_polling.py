@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gateway import parked
+from gateway.parked import ParkingLot
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.messages import decode_messages
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
@@ -205,6 +207,24 @@ class TestDeadline:
         client.send_message("orders", "hello")
         assert answered(client, long) == ["hello"]
 
+    def test_of_many_at_once_some_in_each_turn(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(parked, "LET_GO_AT_ONCE", 2)
+        waiting = [client.park(queue=number % 2, wait_ms=1_000) for number in range(5)]
+        left = []
+        sweep = ParkingLot.sweep
+
+        def note(lot: ParkingLot, now: float) -> bool:
+            more = sweep(lot, now)
+            left.append(len(lot))
+            return more
+
+        monkeypatch.setattr(ParkingLot, "sweep", note)
+        gateway.advance(1_600)
+        assert [number for number in left if number < 5][:3] == [3, 1, 0]
+        assert None not in [client.answer(opaque) for opaque in waiting]
+
     @pytest.mark.parametrize("step_ms", [3_600_000, -3_600_000])
     def test_does_not_go_by_the_wall_clock(
         self, gateway: MemoryGateway, client: MemoryClient, step_ms: int
@@ -246,10 +266,13 @@ class TestClientGone:
         assert len(gateway.service.broker.parked) == 0
 
 
-def test_a_stopping_gateway_lets_go(gateway: MemoryGateway, client: MemoryClient) -> None:
-    waiting = client.park()
+def test_a_stopping_gateway_lets_go(
+    gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parked, "LET_GO_AT_ONCE", 2)
+    waiting = [client.park() for _ in range(5)]
     gateway.stop()
-    answer = client.answer(waiting)
-    assert answer is not None
-    assert answer.code == ResponseCode.PULL_NOT_FOUND
+    for answer in map(client.answer, waiting):
+        assert answer is not None
+        assert answer.code == ResponseCode.PULL_NOT_FOUND
     assert client.closed

@@ -100,14 +100,4 @@ class Broker:
 
     def topics_consumed_by(self, group: str) -> list[str]:
         """The topics that a group has progress in."""
-        return self.topics_of_groups().get(group, [])
-
-    def topics_of_groups(self) -> dict[str, list[str]]:
-        """The topics that each group with any progress has it in, by group."""
-        found: dict[bytes, set[bytes]] = {}
-        for group, topic, _, _ in self.store.progress.rows():
-            found.setdefault(group, set()).add(topic)
-        return {
-            group.decode(): sorted(topic.decode() for topic in topics)
-            for group, topics in found.items()
-        }
+        return sorted(topic.decode() for topic in self.store.progress.of_group(group.encode()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from storage.environment import Tables
 from storage.keys import MAX_OFFSET_NAMES, U64, offset_key, pack_u64, split_offset_key
@@ -22,10 +22,10 @@ class Progress:
 
     def __init__(self, txn: Reader, tables: Tables) -> None:
         self._tables = tables
-        self._offsets: dict[Place, int] = {
-            split_offset_key(key): U64.unpack(value)[0]
-            for key, value in txn.cursor(db=tables.offsets)
-        }
+        # By group, topic and queue: what is asked of one group looks at no other.
+        self._offsets: dict[bytes, dict[bytes, dict[int, int]]] = {}
+        for key, value in txn.cursor(db=tables.offsets):
+            self._put(split_offset_key(key), U64.unpack(value)[0])
         self._changed: set[Place] = set()
         self._written: set[Place] = set()
         self._advanced: dict[Place, int | None] = {}
@@ -33,12 +33,25 @@ class Progress:
 
     def get(self, group: bytes, topic: bytes, queue: int) -> int | None:
         """A consumer group's offset in a queue; None where it has none."""
-        return self._offsets.get((group, topic, queue))
+        try:
+            return self._offsets[group][topic].get(queue)
+        except KeyError:
+            return None
+
+    def groups(self) -> Iterable[bytes]:
+        """The groups that have any."""
+        return self._offsets.keys()
+
+    def of_group(self, group: bytes) -> Mapping[bytes, Mapping[int, int]]:
+        """A group's offsets, by topic and queue."""
+        return self._offsets.get(group, {})
 
     def rows(self) -> Iterator[tuple[bytes, bytes, int, int]]:
         """All of it: group, topic, queue, offset."""
-        for (group, topic, queue), offset in self._offsets.items():
-            yield group, topic, queue, offset
+        for group, topics in self._offsets.items():
+            for topic, queues in topics.items():
+                for queue, offset in queues.items():
+                    yield group, topic, queue, offset
 
     @property
     def has_changes(self) -> bool:
@@ -56,14 +69,17 @@ class Progress:
         :raises ValueError: when queue or offset is negative or too large, or a name too long: such progress could never
             be stored, and would fail every batch that it is part of.
         """
-        place = (group, topic, queue)
-        if self._offsets.get(place) != offset:
+        topics = self._offsets.get(group)
+        queues = topics.get(topic) if topics is not None else None
+        if queues is None or queues.get(queue) != offset:
             if not (0 <= queue < 1 << 32 and 0 <= offset < 1 << 63):
                 raise ValueError(f"queue {queue} offset {offset} is not a place in a queue")
             if len(group) + len(topic) > MAX_OFFSET_NAMES or b"\0" in group + topic:
                 raise ValueError(f"group {group!r} or topic {topic!r} is not a name")
-            self._offsets[place] = offset
-            self._changed.add(place)
+            if queues is None:
+                queues = self._offsets.setdefault(group, {}).setdefault(topic, {})
+            queues[queue] = offset
+            self._changed.add((group, topic, queue))
 
     def advance(self, group: bytes, topic: bytes, queue: int, offset: int) -> None:
         """Note an offset as a part of the batch: unlike that of `note` it is taken back when the batch is refused, with
@@ -72,17 +88,21 @@ class Progress:
         :raises ValueError: as from `note`.
         """
         place = (group, topic, queue)
-        before = self._offsets.get(place)
+        before = self.get(group, topic, queue)
         self.note(group, topic, queue, offset)
         self._advanced.setdefault(place, before)
 
     def forget_group(self, group: bytes) -> None:
         """Drop a consumer group's progress in all topics, as a part of the batch."""
-        self._forget([place for place in self._offsets if place[0] == group])
+        for topic in list(self.of_group(group)):
+            self._forget(group, topic)
+        self.include()
 
     def forget_topic(self, topic: bytes) -> None:
         """Drop all consumer groups' progress in a topic, as a part of the batch."""
-        self._forget([place for place in self._offsets if place[1] == topic])
+        for group in [group for group, topics in self._offsets.items() if topic in topics]:
+            self._forget(group, topic)
+        self.include()
 
     def include(self) -> None:
         """Make all that the disk does not hold a part of the batch, with what is noted until the commit. That of a
@@ -93,7 +113,7 @@ class Progress:
         """Join the batch that is about to be committed."""
         self._written = set(self._changed if self._is_included else self._advanced)
         for place in self._written:
-            offset = self._offsets.get(place)
+            offset = self.get(*place)
             if offset is None:
                 txn.delete(offset_key(*place), db=self._tables.offsets)
             else:
@@ -109,13 +129,30 @@ class Progress:
         """Take back what the batch advanced and forgot."""
         for place, before in self._advanced.items():
             if before is None:
-                self._offsets.pop(place, None)
+                self._remove(place)
             else:
-                self._offsets[place] = before
+                self._put(place, before)
         self._advanced = {}
 
-    def _forget(self, places: Iterable[Place]) -> None:
-        for place in places:
-            self._advanced.setdefault(place, self._offsets.pop(place))
+    def _forget(self, group: bytes, topic: bytes) -> None:
+        for queue, offset in self._offsets[group].pop(topic).items():
+            place = (group, topic, queue)
+            self._advanced.setdefault(place, offset)
             self._changed.add(place)
-        self.include()
+        if not self._offsets[group]:
+            del self._offsets[group]
+
+    def _put(self, place: Place, offset: int) -> None:
+        group, topic, queue = place
+        self._offsets.setdefault(group, {}).setdefault(topic, {})[queue] = offset
+
+    def _remove(self, place: Place) -> None:
+        """Drop an offset, if there is one, and what it leaves empty."""
+        group, topic, queue = place
+        topics = self._offsets.get(group, {})
+        queues = topics.get(topic, {})
+        queues.pop(queue, None)
+        if not queues:
+            topics.pop(topic, None)
+        if not topics:
+            self._offsets.pop(group, None)

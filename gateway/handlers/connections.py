@@ -87,11 +87,8 @@ class Connections:
         """The groups that consume a topic: those online that subscribe to it, and those with progress in it (300)."""
         fields: QueryTopicConsumers = call.fields
         name = fields.topic.encode()
-        groups = {
-            group.decode()
-            for group, topic, _, _ in self._broker.store.progress.rows()
-            if topic == name
-        }
+        progress = self._broker.store.progress
+        groups = {group.decode() for group in progress.groups() if name in progress.of_group(group)}
         groups |= {
             group.name
             for group in self._clients.consumer_groups()

@@ -139,8 +139,10 @@ class GroupProgress:
         offsets: dict[str, dict[int, int]] = {}
         for group, topic, number, offset in self._store.progress.rows():
             offsets.setdefault(f"{topic.decode()}@{group.decode()}", {})[number] = offset
+        groups = [group.decode() for group in self._store.progress.groups()]
+        topics = {group: self._broker.topics_consumed_by(group) for group in groups}
         version = DataVersion(0, self._broker.stats.started_ms)
-        call.answer(body=encode_all_offsets(version, self._broker.topics_of_groups(), offsets))
+        call.answer(body=encode_all_offsets(version, topics, offsets))
 
     def reset(self, call: Call) -> None:
         """Have a group go on elsewhere: at a time, at an offset, or at a queue's end (222).

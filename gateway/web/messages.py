@@ -189,8 +189,10 @@ class Messages:
             return []
         topic = message.topic.encode()
         receivers = []
-        for group, group_topic, queue, offset in self._broker.store.progress.rows():
-            if group_topic != topic or queue != message.queue_id:
+        progress = self._broker.store.progress
+        for group in progress.groups():
+            offset = progress.get(group, topic, message.queue_id)
+            if offset is None:
                 continue
             name = group.decode()
             caller = asker.caller

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from gateway.access import READ
 from gateway.broker import Broker
@@ -146,26 +146,22 @@ class Listings:
 
     def list_groups(self, asker: Asker, query: ListQuery) -> GroupList:
         """Consumer groups, with who is online and how far they are."""
-        consumed: dict[str, dict[str, dict[int, int]]] = {}
-        for group, topic, queue, offset in self._broker.store.progress.rows():
-            offsets = consumed.setdefault(group.decode(), {}).setdefault(topic.decode(), {})
-            offsets[queue] = offset
         names = {settings.group_name for settings in self._broker.groups}
-        names |= {group.name for group in self._broker.clients.consumer_groups()} | consumed.keys()
+        names |= {group.name for group in self._broker.clients.consumer_groups()}
+        names |= {group.decode() for group in self._broker.store.progress.groups()}
         if asker.caller is not None:
             caller = asker.caller
             names = {name for name in names if caller.objection(group_need(name, GET)) is None}
         page, cursor = _page(names, query, min(query.limit, MAX_GROUPS_AT_A_TIME))
-        return GroupList(
-            groups=[self._group(name, consumed.get(name, {})) for name in page], cursor=cursor
-        )
+        return GroupList(groups=[self._group(name) for name in page], cursor=cursor)
 
-    def _group(self, name: str, consumed: dict[str, dict[int, int]]) -> GroupRow:
+    def _group(self, name: str) -> GroupRow:
         online = self._broker.clients.consumer_group(name)
+        progress = self._broker.store.progress.of_group(name.encode())
         topics = []
-        for topic_name, offsets in sorted(consumed.items()):
-            topic = self._broker.topics.get(topic_name)
-            if topic is not None and not self._broker.clients.gave_up(name, topic_name):
+        for stored_name, offsets in sorted(progress.items()):
+            topic = self._broker.topics.get(stored_name.decode())
+            if topic is not None and not self._broker.clients.gave_up(name, topic.name):
                 topics.append(self._lag(name, topic, offsets))
         return GroupRow(
             name=name,
@@ -174,7 +170,7 @@ class Listings:
             topics=topics,
         )
 
-    def _lag(self, group: str, topic: Topic, offsets: dict[int, int]) -> TopicLag:
+    def _lag(self, group: str, topic: Topic, offsets: Mapping[int, int]) -> TopicLag:
         store = self._broker.store
         queues = []
         waiting: list[int] = []

@@ -115,7 +115,7 @@ class TestShown:
         body = read(client.ask(317, {"isOrder": "false"}))
         assert (body["totalDiff"], body["totalInflightDiff"]) == (3, 3)
 
-    def test_many_groups_take_no_look_at_all_progress_each(
+    def test_what_is_asked_of_groups_takes_no_look_at_all_progress(
         self, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for number in range(5):
@@ -130,7 +130,14 @@ class TestShown:
         all_rows = Progress.rows
         monkeypatch.setattr(Progress, "rows", rows)
         ok(client.ask(317, {"isOrder": "false"}))
-        assert len(looks) == 1
+        for code, fields in (
+            (208, {"consumerGroup": "G1"}),
+            (300, {"topic": "T"}),
+            (314, {"srcGroup": "G1", "destGroup": "G2"}),
+            (343, {"group": "G1"}),
+        ):
+            ok(client.ask(code, fields))
+        assert looks == []
 
     def test_others_have_their_turn_while_many_groups_are_looked_at(
         self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch

@@ -85,6 +85,21 @@ def test_a_group_is_forgotten_and_others_with_similar_names_are_not(
     assert {(group, topic) for group, topic, _, _ in reopen().progress.rows()} == expected
 
 
+def test_a_group_is_known_by_its_progress_alone(store: Store) -> None:
+    store.progress.note(b"kept", TOPIC, 0, 5)
+    store.progress.advance(b"refused", TOPIC, 0, 5)
+    store.abandon()
+    assert list(store.progress.groups()) == [b"kept"]
+    assert store.progress.of_group(b"kept") == {TOPIC: {0: 5}}
+    assert store.progress.of_group(b"refused") == {}
+    store.progress.forget_topic(TOPIC)
+    assert list(store.progress.groups()) == []
+    store.abandon()
+    assert store.progress.of_group(b"kept") == {TOPIC: {0: 5}}
+    store.progress.forget_group(b"kept")
+    assert list(store.progress.groups()) == []
+
+
 def test_what_is_forgotten_does_not_come_back_though_other_progress_is_noted(
     folder: Folder,
 ) -> None:

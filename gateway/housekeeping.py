@@ -28,6 +28,9 @@ TIDY_SECONDS = 1.0
 """How often consumers' progress is written, damaged messages are told of, and the disk, the clock and whether a
 checkpoint is due are looked at."""
 
+PROGRESS_PAUSE = 0.01
+"""Until the next batch of progress, where there is more than fits into one."""
+
 CHECK_SECONDS = 0.5
 """How often undecided transactions are looked for whose producer is to be asked."""
 
@@ -77,6 +80,7 @@ class Housekeeping:
         self._loops: list[LoopingCall] = []
         self._stopped = False
         self._told_damaged = 0
+        self._progress_batches = 0
         self._tidied = 0  # `topics.changes` when those that were deleted were last forgotten
         self._sweeps_more = False
         self._revives_more = False
@@ -135,14 +139,28 @@ class Housekeeping:
             self._reactor.callLater(0, self._sweep_some)
 
     def _tidy(self) -> None:
-        # Not with every commit: each pull tells how far its consumer is.
-        if self._broker.store.progress.has_changes:
-            self._broker.store.progress.include()
-            self._broker.committer.change()
+        if not self._progress_batches:
+            # Not with every commit: each pull tells how far its consumer is.
+            self._progress_batches = self._broker.store.progress.include()
+            if self._progress_batches:
+                self._write_progress()
         self._broker.committer.checkpoint()
         self._broker.clock.watch()
         self._watch_disk()
         self._tell_damaged()
+
+    def _write_progress(self) -> None:
+        """Have noted progress stored, in as many batches as it takes. Where one is refused the committer tries it
+        again, and the others wait for the next look."""
+        if self._stopped or self._broker.committer.failing:
+            self._progress_batches = 0
+        elif not self._broker.store.progress.is_included:
+            self._progress_batches -= 1
+            if self._progress_batches:
+                self._broker.store.progress.include()
+        if self._progress_batches:
+            self._broker.committer.change()
+            self._reactor.callLater(PROGRESS_PAUSE, self._write_progress)
 
     def _watch_disk(self) -> None:
         full = self._broker.store.environment.disk_free() < self._broker.config.disk_reserve

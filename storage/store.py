@@ -674,8 +674,7 @@ class Store:
         """Write consumers' progress, sync, and close the folder, which is closed even if that
         fails."""
         try:
-            self.progress.include()
-            if self.has_changes:
+            while self.progress.include() or self.has_changes:
                 self.commit()
             if self.environment.log.size:
                 self.checkpoint()

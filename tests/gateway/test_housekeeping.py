@@ -13,12 +13,13 @@ from twisted.logger import LogEvent, globalLogPublisher
 
 from gateway import housekeeping
 from gateway.wire.codes import RequestCode, ResponseCode
-from storage import GAP, Growth, logged
+from storage import GAP, Growth, Store, logged
 from storage.environment import Environment
 from tests.gateway.conftest import MakeGateway
+from tests.gateway.faults import commits_fail
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
 from tests.ops.test_metrics import Scrape
-from tests.storage.faults import disk_takes_no_checkpoint
+from tests.storage.faults import DISK_FULL, disk_takes_no_checkpoint
 from tests.storage.folder import change_table, damage_log
 
 
@@ -159,6 +160,45 @@ def test_goes_on_after_an_error(
     gateway.advance(1_000)
     assert client.send_message().code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert not gateway.store.progress.has_changes
+
+
+def test_much_progress_is_stored_in_several_batches_within_a_second(
+    gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits = count_commits(monkeypatch)
+    progress = gateway.store.progress
+    for queue in range(10):
+        progress.note(b"g", b"orders", queue, 5)
+    gateway.advance(1_500)
+    assert (len(commits), progress.has_changes) == (4, False)
+
+
+def test_the_batches_of_progress_do_not_follow_one_that_is_refused(
+    gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits = count_commits(monkeypatch)
+    progress = gateway.store.progress
+    for queue in range(90):
+        progress.note(b"g", b"orders", queue, 5)
+    with commits_fail(gateway, DISK_FULL):
+        gateway.advance(3_500)
+    assert len(commits) == 3
+    gateway.advance(3_000)
+    assert (len(commits), progress.has_changes) == (33, False)
+
+
+def count_commits(monkeypatch: pytest.MonkeyPatch) -> list[Store]:
+    """One entry for each that is tried from now on, with room for the progress in three queues."""
+    monkeypatch.setattr("storage.progress.PLACES_AT_ONCE", 3)
+    commits: list[Store] = []
+    commit = Store.commit
+
+    def counted(store: Store) -> list[Growth]:
+        commits.append(store)
+        return commit(store)
+
+    monkeypatch.setattr(Store, "commit", counted)
+    return commits
 
 
 def test_damaged_messages_are_told_of_once_they_are_met(

@@ -68,6 +68,39 @@ def test_is_kept_when_a_batch_is_abandoned(store: Store, reopen: Callable[[], St
     assert reopen().progress.get(b"g", TOPIC, 0) == 5
 
 
+def test_a_batch_takes_those_that_have_waited_longest_and_no_more_than_it_may(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage.progress.PLACES_AT_ONCE", 2)
+
+    def on_disk() -> set[int]:
+        return {queue for _, _, queue, _ in folder.reopen_after_crash().progress.rows()}
+
+    store = folder.open()
+    for queue in (4, 0, 3, 1, 2):
+        store.progress.note(b"g", TOPIC, queue, 5)
+    store.progress.note(b"g", TOPIC, 4, 6)
+    assert store.progress.include() == 3
+    store.abandon()
+    store.commit()
+    assert (store.has_changes, store.progress.has_changes) == (False, True)
+    assert store.progress.include() == 2
+    store.progress.advance(b"g", TOPIC, 9, 5)
+    store.progress.advance(b"g", TOPIC, 2, 6)
+    store.commit()
+    assert store.progress.include() == 0
+    assert on_disk() == {0, 1, 2, 3, 4, 9}
+
+
+def test_closing_writes_all_of_it(
+    store: Store, reopen: Callable[[], Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage.progress.PLACES_AT_ONCE", 2)
+    for queue in range(5):
+        store.progress.note(b"g", TOPIC, queue, 5)
+    assert len(list(reopen().progress.rows())) == 5
+
+
 def test_a_group_is_forgotten_and_others_with_similar_names_are_not(
     store: Store, reopen: Callable[[], Store]
 ) -> None:

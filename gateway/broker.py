@@ -86,13 +86,14 @@ class Broker:
         )
 
     def forget_deleted(self) -> None:
-        """Let go of what is in memory of topics that were deleted. No batch may be open."""
+        """Let go of what is in memory of topics that were deleted, and of what came into them since. No batch may be
+        open."""
 
-        def is_known(name: str) -> bool:
-            return self.topics.get(name) is not None
+        def is_known(topic: bytes) -> bool:
+            return self.topics.get(topic.decode()) is not None
 
-        self.store.forget_topics(lambda topic: is_known(topic.decode()), self.parked.awaits)
-        self.quotas.forget_topics(is_known)
+        for topic in self.store.forget_topics(is_known, self.parked.awaits):
+            self.quotas.forget_topic(topic.decode())
 
     def message_queue(self, topic: str, number: int) -> MessageQueue:
         """A queue of this gateway's, as tools name it."""

@@ -81,7 +81,6 @@ class Housekeeping:
         self._stopped = False
         self._told_damaged = 0
         self._progress_batches = 0
-        self._tidied = 0  # `topics.changes` when those that were deleted were last forgotten
         self._sweeps_more = False
         self._revives_more = False
         self._removes_more = False
@@ -208,8 +207,7 @@ class Housekeeping:
         self._removes_more = False
         if self._stopped:
             return
-        if self._tidied != broker.topics.changes and not broker.store.has_changes:
-            self._tidied = broker.topics.changes
+        if not self._remove_from and not broker.store.has_changes:
             broker.forget_deleted()
         try:
             removed = broker.remove_expired(RETENTION_STEP, self._remove_from)

@@ -33,11 +33,11 @@ class Quotas:
         """Go by these settings where a topic has no limit of its own."""
         self._default = without_own(config)
 
-    def forget_topics(self, is_known: Callable[[str], bool]) -> None:
-        """Drop what was counted of topics that are not known any more."""
-        self._tokens = {name: kept for name, kept in self._tokens.items() if is_known(name)}
-        for place in [place for place in self.refusals if not is_known(place[0])]:
-            del self.refusals[place]
+    def forget_topic(self, topic: str) -> None:
+        """Drop what was counted of a topic that is not known any more."""
+        self._tokens.pop(topic, None)
+        for limit in (HELD_MESSAGES, HELD_BYTES, SEND_RATE):
+            del self.refusals[topic, limit]
 
     def admit(
         self,

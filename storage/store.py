@@ -117,6 +117,8 @@ class Store:
         self.tables = self.environment.tables
         self.terms_of = terms_of
         self._queues: dict[bytes, dict[int, Queue]] = {}
+        # Topics that `forget_topics` is to look at: their settings were changed, or a queue of them was opened.
+        self._touched: set[bytes] = set()
         self.timed: Counter[bytes] = Counter()
         """Messages taken in for later since the store was opened, by topic."""
         self.timed_total = 0
@@ -343,11 +345,13 @@ class Store:
     @in_batch
     def put_topic(self, topic: bytes, settings: bytes) -> None:
         """Store a topic's settings."""
+        self._touched.add(topic)
         self.batch_transaction().put(topic, settings, db=self.tables.topics)
 
     @in_batch
     def delete_topic(self, topic: bytes) -> None:
         """Forget a topic's settings. Its messages stay until retention comes by."""
+        self._touched.add(topic)
         self.batch_transaction().delete(topic, db=self.tables.topics)
 
     @in_batch
@@ -535,6 +539,7 @@ class Store:
             return self._queues[topic][number]
         except KeyError:
             queue = open_queue(self._txn, self.tables, topic, number)
+        self._touched.add(topic)
         self._queues.setdefault(topic, {})[number] = queue
         return queue
 
@@ -628,17 +633,22 @@ class Store:
 
     def forget_topics(
         self, is_known: Callable[[bytes], bool], is_awaited: Callable[[Queue], bool]
-    ) -> None:
-        """Let go of what is in memory of topics that are not known any more, but for queues that are awaited: who waits
-        for one has hold of it. No batch may be open."""
-        for topic in [topic for topic in self._queues if not is_known(topic)]:
-            queues = self._queues.pop(topic)
+    ) -> list[bytes]:
+        """Let go of what is in memory of topics that are not known, but for queues that are awaited: who waits for one
+        has hold of it. No batch may be open.
+
+        :returns: the topics; of what nobody has touched since the last time, none.
+        """
+        unknown = [topic for topic in self._touched if not is_known(topic)]
+        self._touched.clear()
+        for topic in unknown:
+            queues = self._queues.pop(topic, {})
             awaited = {number: queue for number, queue in queues.items() if is_awaited(queue)}
             if awaited:
                 self._queues[topic] = awaited
-        for counted in (self.timed, self.fired):
-            for topic in [topic for topic in counted if not is_known(topic)]:
-                del counted[topic]
+                self._touched.add(topic)
+            del self.timed[topic], self.fired[topic]
+        return unknown
 
     def oldest_record(self) -> bytes | None:
         """The message that was accepted first among those still held; None where it cannot be read."""

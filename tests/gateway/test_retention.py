@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway import housekeeping
+from gateway.topics import Topic, Topics
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.messages import decode_messages, parse_offset_msg_id
 from storage import usage_of
@@ -232,6 +233,35 @@ class TestDeletedTopics:
         assert gateway.store.timed_total == 1
         client.send_message("orders", "new")
         assert bodies(client.pull(offset=1)) == ["new"]
+
+    def test_nothing_of_what_fires_into_them_stays_in_memory(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        client.send_message("orders", TIMER_DELAY_MS="60000")
+        self.delete(client, "orders")
+        gateway.advance(80_000)
+        assert usage_of(gateway.store).messages == 0
+        assert Scrape(gateway).by("rocketmq_timer_dequeue_total", "topic") == {}
+        assert gateway.store.open_topics() == []
+
+    def test_nothing_of_those_that_nobody_has_touched_is_looked_at(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        client.send_message("bills")
+        client.send_message("orders")
+        gateway.advance(10_000)
+        asked: list[str] = []
+        get = Topics.get
+
+        def counted(topics: Topics, name: str) -> Topic | None:
+            asked.append(name)
+            return get(topics, name)
+
+        self.delete(client, "orders")
+        with monkeypatch.context() as patched:
+            patched.setattr(Topics, "get", counted)
+            gateway.service.broker.forget_deleted()
+        assert asked == ["orders"]
 
     def test_who_waits_gets_the_first_of_one_made_again(
         self, gateway: MemoryGateway, client: MemoryClient

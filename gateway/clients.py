@@ -88,6 +88,8 @@ class Clients:
         self._reactor = reactor
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[str, Client]] = {}
+        # The same by client id, then group: each reply looks for its client.
+        self._producers_by_id: dict[str, dict[str, Client]] = {}
         # Who has which places by each connection, so that nobody else is looked at when it is lost.
         self._places: dict[Peer, dict[_Place, Client]] = {}
         self._told_later: set[str] = set()
@@ -116,6 +118,7 @@ class Clients:
         for producer in heartbeat.producer_data_set:
             self._note(_Place(True, producer.group_name, client_id), client)
             self._producers.setdefault(producer.group_name, {})[client_id] = client
+            self._producers_by_id.setdefault(client_id, {})[producer.group_name] = client
         for data in heartbeat.consumer_data_set:
             group = self._consumers.get(data.group_name)
             if group is None:
@@ -189,11 +192,7 @@ class Clients:
 
     def producer(self, client_id: str) -> Client | None:
         """A producer's client, whatever its groups."""
-        for members in self._producers.values():
-            client = members.get(client_id)
-            if client is not None:
-                return client
-        return None
+        return next(iter(self._producers_by_id.get(client_id, {}).values()), None)
 
     def _check_owner(self, heartbeat: Heartbeat, caller: Caller | None) -> None:
         if caller is None:
@@ -235,10 +234,8 @@ class Clients:
         for place, client in list(gone):
             self._let_go(place, client)
             if place.of_producers:
-                members = self._producers[place.group]
-                del members[place.client_id]
-                if not members:
-                    del self._producers[place.group]
+                _take_out(self._producers, place.group, place.client_id)
+                _take_out(self._producers_by_id, place.client_id, place.group)
             else:
                 group = left[place.group] = self._consumers[place.group]
                 del group.members[place.client_id]
@@ -272,3 +269,10 @@ class Clients:
         ext = {"consumerGroup": group.name}
         for client in group.members.values():
             self._outgoing.oneway(client.peer, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext)
+
+
+def _take_out(table: dict[str, dict[str, Client]], first: str, second: str) -> None:
+    rows = table[first]
+    del rows[second]
+    if not rows:
+        del table[first]

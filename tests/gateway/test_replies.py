@@ -261,3 +261,28 @@ def test_the_whole_way(gateway: MemoryGateway, client: MemoryClient, asker: Memo
     opaque = send(client, properties)
     assert parse(take(asker).ext()["properties"])["CORRELATION_ID"] == "c1"
     assert answer(client, opaque).code == ResponseCode.SUCCESS
+
+
+def test_a_reply_looks_at_no_other_producers(
+    gateway: MemoryGateway, client: MemoryClient, asker: MemoryClient
+) -> None:
+    class Unwalked(dict[str, Any]):
+        def values(self) -> Any:
+            raise AssertionError("every group of producers is looked at")
+
+    clients = gateway.service.broker.clients
+    clients._producers = Unwalked(clients._producers)
+    send(client)
+    pushed(asker)
+
+
+def test_a_client_is_found_as_long_as_it_is_in_any_group(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    asker = gateway.connect()
+    asker.heartbeat(ASKER, "", producers=["askers", "others"])
+    for group, is_left in (("askers", True), ("others", False)):
+        leaving = {"clientID": ASKER, "producerGroup": group}
+        assert asker.ask(RequestCode.UNREGISTER_CLIENT, leaving).code == ResponseCode.SUCCESS
+        send(client)
+        assert len(asker.requests()) == is_left

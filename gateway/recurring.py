@@ -313,10 +313,12 @@ class RecurringMessages:
         if self.disk_full:
             self._next_due_ms = now_ms + ROOM_SECONDS * 1000
             return Recurred(0, 0, more=False)
-        handled = messages = misfired = size = 0
+        handled = messages = misfired = size = from_ms = 0
         while handled < limit and size < MAX_STEP_BYTES:
             due = due_recurring(self._store, now_ms, limit - handled, MAX_STEP_BYTES - size)
             if not due:
+                # Whatever is still planned for before is damaged.
+                from_ms = now_ms + 1
                 break
             for one in due:
                 fired, was_late = self._fire(one, now_ms)
@@ -324,7 +326,7 @@ class RecurringMessages:
                 misfired += was_late
                 size += len(one.definition)
             handled += len(due)
-        self._next_due_ms = next_recurring_due(self._store)
+        self._next_due_ms = next_recurring_due(self._store, from_ms)
         more = self._next_due_ms is not None and self._next_due_ms <= now_ms
         return Recurred(messages, misfired, more)
 

@@ -101,7 +101,10 @@ def current_recurring(store: Store, topic: bytes, name: bytes) -> Recurring | No
 @in_batch
 def due_recurring(store: Store, now_ms: int, limit: int, max_bytes: int) -> list[Recurring]:
     """What is due at `now_ms`, the earliest first: at most `limit`, and no more once their
-    definitions have `max_bytes` together. They stay as they are until `plan_recurring`."""
+    definitions have `max_bytes` together. They stay as they are until `plan_recurring`.
+
+    What is planned of which nothing else tells is left out: that is for a repair.
+    """
     txn = store.batch_transaction()
     bound = pack_u64(now_ms + 1)
     due: list[Recurring] = []
@@ -109,8 +112,9 @@ def due_recurring(store: Store, now_ms: int, limit: int, max_bytes: int) -> list
     for key in txn.cursor(db=store.tables.planned).iternext(values=False):
         if key >= bound or len(due) == limit or size >= max_bytes:
             break
-        found = _read(store, txn, key[8:])
-        if found is not None:
+        next_ms, own = split_planned_key(key)
+        found = _read(store, txn, own)
+        if found is not None and found.next_ms == next_ms and not found.paused:
             due.append(found)
             size += len(found.definition)
     return due
@@ -126,10 +130,10 @@ def count_recurring(store: Store) -> int:
     return store.reader().stat(store.tables.recurring)["entries"]
 
 
-def next_recurring_due(store: Store) -> int | None:
-    """When the first recurring message fires, in epoch ms, with the changes of the batch."""
+def next_recurring_due(store: Store, from_ms: int = 0) -> int | None:
+    """When the first recurring message fires, of those from a time on, in epoch ms, with the changes of the batch."""
     cursor = store.reader().cursor(db=store.tables.planned)
-    return split_planned_key(cursor.key())[0] if cursor.first() else None
+    return split_planned_key(cursor.key())[0] if cursor.set_range(pack_u64(from_ms)) else None
 
 
 def scan_recurring(

@@ -18,6 +18,7 @@ from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
 from gateway.wire.messages import Message
 from storage import fire_resumed, pause_topic, resume_topic
+from storage.keys import planned_key, recurring_key
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies, properties_of
@@ -730,6 +731,28 @@ def test_a_definition_that_cannot_be_used_is_paused(
         "nightly": "paused",
         "other": "active",
     }
+
+
+@pytest.mark.parametrize(
+    ("damaged", "fired"), [("recurring", 0), ("recurrences", 0), ("planned", 1)]
+)
+def test_a_damaged_row_fires_nothing_and_keeps_nobody_busy(
+    gateway: MemoryGateway, client: MemoryClient, damaged: str, fired: int
+) -> None:
+    """Until it is repaired the rest goes on, each at its times. Steps followed each other without rest, or what such a
+    row leads to fired long before its time, in each of them."""
+    put(client, every="4m")
+    put(client, "other", name="other", every="1m")
+    txn, tables = gateway.store.batch_transaction(), gateway.store.tables
+    key = recurring_key(b"orders", b"nightly")
+    if damaged == "planned":
+        txn.put(planned_key(START_MS + MINUTE, key), b"", db=tables.planned)
+    else:
+        txn.delete(key, db=getattr(tables, damaged))
+    gateway.store.commit()
+    gateway.advance(5 * MINUTE)
+    assert bodies(client.pull_all()) == ["other"] * 3 + ["tick"] * fired + ["other"] * 2
+    gateway.stop()
 
 
 def test_a_message_that_cannot_be_taken_in_is_paused(

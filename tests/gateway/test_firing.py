@@ -127,6 +127,18 @@ class TestManyAtOnce:
         client.take()
         assert bodies(client.pull_all()) == [str(number) for number in range(95)]
 
+    def test_another_topic_has_its_turn_in_the_same_step_and_counts(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(firing, "MAX_FIRED", 10)
+        send_all(client, [1_000] * 30)
+        client.send_message("other", "behind", TIMER_DELAY_MS="1001")
+        gateway.advance(999)
+        gateway.reactor.rightNow += 0.002
+        gateway.reactor.turn()
+        assert gateway.service.broker.firing.fired == 11
+        assert bodies(client.pull("other")) == ["behind"]
+
     def test_all_at_their_millisecond(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         batch = [(str(n), {"TIMER_DELAY_MS": "700"}) for n in range(3_500)]
         client.send_batch(batch)

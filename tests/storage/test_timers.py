@@ -19,6 +19,7 @@ from storage import (
     firing,
 )
 from storage.firing import MOST_AT_ONCE, TOPICS_AT_ONCE
+from storage.keys import HELD_SPAN_MS
 from tests.storage.folder import Folder
 from tests.storage.sample import (
     TOPIC,
@@ -331,6 +332,7 @@ class TestCrowdedOut:
         self, folder: Folder, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(firing, "LEAPS", 10)
+        monkeypatch.setattr(firing, "TOPICS_AT_ONCE", 2)
         store = folder.open(inbox_size=0)
         hold_all(store, numbered(2), 1_000, b"a storm")
         for number in range(10, 30):
@@ -342,6 +344,43 @@ class TestCrowdedOut:
         third = fire_crowded_out(store, 1_500, 1_500, 100, second.behind)
         assert [first, second, third] == [(0, b"later-18"), (0, b"later-28"), (1, b"")]
         store.commit()
+
+    def test_each_fires_in_order_and_none_early(self, folder: Folder) -> None:
+        store = folder.open(inbox_size=0)
+        hold_all(store, numbered(20), 9_000, b"a storm")
+        now_ms = HELD_SPAN_MS
+        due = {b"b": (9_100, 9_900, now_ms + 1), b"c": (9_200, 9_300), b"d": (now_ms,)}
+        for topic, times in due.items():
+            for due_ms in times:
+                hold_all(store, [b"%d" % due_ms], due_ms, topic)
+        assert fire_crowded_out(store, now_ms, now_ms, 9).messages == 5
+        store.commit()
+        assert [ids_in(store, topic) for topic in due] == [
+            [b"9100", b"9900"],
+            [b"9200", b"9300"],
+            [b"10000"],
+        ]
+
+    def test_none_is_left_out_wherever_its_messages_wait(
+        self, folder: Folder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """In the table or in the inbox, and whatever other name its own begins with."""
+        monkeypatch.setattr(firing, "LEAPS", 2)
+        store = folder.open(inbox_size=0)
+        hold_all(store, numbered(20), 1_000, b"storm")
+        for topic, due_ms in ((b"a", 50_000), (b"b", 50_000), (b"b-1", 1_001), (b"b-1-2", 1_001)):
+            hold_all(store, [b"%b in the table" % topic], due_ms, topic)
+        store = folder.open()
+        for topic in (b"a-1", b"b", b"zebra"):
+            hold_all(store, [b"%b in the inbox" % topic], 1_001, topic)
+        fired: list[int] = []
+        behind = b""
+        while not fired or behind:
+            count, behind = fire_crowded_out(store, 1_500, 1_500, 9, behind)
+            store.commit()
+            fired.append(count)
+        assert fired == [2, 2, 1]
+        assert set(store.held_totals()) == {b"storm", b"a", b"b"}
 
     def test_nobody_else_is_there(self, store: Store) -> None:
         assert fire_crowded_out(store, 1_500, 1_500, 2).messages == 0

@@ -141,16 +141,15 @@ def _shorten_queue(
     topic, number, _ = split_queue_key(key)
     queue = store.queue(topic, number)
     cursor = txn.cursor(db=store.tables.queues)
-    alive = cursor.set_range(queue.prefix)
+    cursor.set_range(queue.prefix)
     numbers: list[bytes] = []
-    while alive and len(numbers) < limit and cursor.key()[:-8] == queue.prefix:
+    while len(numbers) < limit and cursor.key()[:-8] == queue.prefix:
         sequence, _, _, stored_ms = QUEUE_VALUE.unpack(cursor.value())
         if stored_ms >= before_ms:
             break
         first = int.from_bytes(cursor.key()[-8:]) + 1
         txn.delete_at(cursor, db=store.tables.queues)
         numbers.append(pack_u64(sequence))
-        alive = cursor.key() != b""
     if numbers:
         txn.put(queue.prefix, ENDS_VALUE.pack(first, queue.next), db=store.tables.ends)
         store.shorten(queue, first)

@@ -6,7 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
-from storage import Store, abort, find_by_key, find_by_sequence, fire_due, remove_expired
+from storage import (
+    Store,
+    abort,
+    emptied_queues,
+    find_by_key,
+    find_by_sequence,
+    fire_due,
+    remove_expired,
+    remove_topic,
+)
 from storage.retention import QUEUES_AT_ONCE
 from tests.storage.sample import (
     FOREVER_MS,
@@ -108,6 +117,18 @@ def test_a_deleted_topics_messages_go_whatever_their_age(store: Store) -> None:
     assert expire(store, 0, deleted=b"gone") == 20
     assert ids_in(store, b"gone", 0) == ids_in(store, b"gone", 7) == []
     assert ids_in(store, b"kept") == kept
+
+
+def test_a_deleted_topic_is_cleared_in_steps(store: Store) -> None:
+    """As many as it may remove, over all of its queues, and fewer only once nothing is left."""
+    kept = send_ten(store, b"gone-2", 7)[5:]
+    expire(store, 5)
+    for queue in range(3):
+        send_ten(store, b"gone", queue)
+    assert [remove_topic(store, b"gone", 12) for _ in range(4)] == [12, 12, 6, 0]
+    store.commit()
+    assert ids_in(store, b"gone-2", 7) == kept
+    assert emptied_queues(store, b"gone") == dict.fromkeys(range(3), 10)
 
 
 def test_every_queue_is_shortened(store: Store) -> None:
@@ -274,11 +295,12 @@ class TestInABatch:
         send(store, Sample(b"a"), 5)
         hold(store, Sample(b"b"), 5)
         fire_due(store, 5, 5, 9)
-        assert remove_expired(store, 0, 9, lambda topic: True).messages == 2
+        send(store, Sample(b"c", queue=1), 5)
+        assert remove_expired(store, 0, 9, lambda topic: True).messages == 3
         store.commit()
         queue = store.queue(TOPIC, 0)
         assert (queue.first, queue.visible, queue.next) == (2, 2, 2)
-        assert ids_in(store) == []
+        assert ids_in(store) == ids_in(store, queue=1) == []
 
 
 def test_messages_may_be_kept_for_longer_than_there_has_been_time(store: Store) -> None:

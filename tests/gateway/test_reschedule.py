@@ -148,6 +148,7 @@ class TestNames:
         [
             ({"delay": 5}, "name a handle, an id, or a topic and a key"),
             ({"key": "k", "delay": 5}, "name a handle, an id, or a topic and a key"),
+            ({"topic": "orders", "delay": 5}, "name a handle, an id, or a topic and a key"),
             ({"id": "A"}, "by one of due (epoch ms), delay (ms from now) and shift (ms)"),
             ({"id": "A", "due": 5, "delay": 5}, "by one of due"),
             ({"id": "A", "due": 1_896_078_600}, "epoch ms of it are 1896078600000"),

@@ -369,6 +369,16 @@ def test_look_ups_show_what_the_user_may_read(login: Login, root: SignedClient) 
     assert client.ask(12, by_id).code == ResponseCode.QUERY_NOT_FOUND
 
 
+def test_of_the_paused_topics_a_user_sees_those_that_may_be_read(
+    login: Login, root: SignedClient
+) -> None:
+    for topic in ("T", "secret"):
+        ok(create_topic(root, topic))
+        ok(root.ask(RequestCode.PAUSE_TOPIC, {"topic": topic}))
+    paused = ok(login(("Topic:T", "Sub")).ask(RequestCode.LIST_PAUSED_TOPICS))
+    assert [one["topic"] for one in json.loads(paused.body)["topics"]] == ["T"]
+
+
 def test_aborts_and_moves_take_what_the_user_may_send(login: Login, root: SignedClient) -> None:
     handles = {}
     for topic in ("mine", "seen", "secret"):

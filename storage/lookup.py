@@ -320,7 +320,7 @@ def _timers_of(
     if not held.set_range(held_key(topic, int.from_bytes(start[:8]) // HELD_SPAN_MS)):
         return
     behind = name + pack_u64(-(-end_ms // HELD_SPAN_MS))
-    rows = takewhile(lambda row: row[0][:-8] == name and row[0] < behind, held)
+    rows = takewhile(lambda row: row[0] < behind, held)
     while spans := _next_spans(rows):
         places = [pack_u64(ms) + name for one in spans for ms in _places(*one)]
         store.environment.ahead.touch(txn, Rows(store.tables.timers, places))

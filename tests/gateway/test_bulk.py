@@ -180,6 +180,14 @@ def test_what_fires_meanwhile_is_not_changed(
     assert len(filled.pull()) == 4
 
 
+def test_a_gateway_that_the_cursor_does_not_name_has_changed_all_of_its_own(
+    filled: MemoryClient,
+) -> None:
+    """Such as one worker of several that is through before the others."""
+    assert change(filled, "abort", cursor="another:,one-more:00") == (0, None)
+    assert len(dues(filled)) == 14
+
+
 def test_nothing_is_moved_when_one_would_be_too_far(filled: MemoryClient) -> None:
     before = dues(filled)
     ext = {"action": "reschedule", "topic": "orders", "shift": str(730 * 86_400_000 - 5_000)}

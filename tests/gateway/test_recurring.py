@@ -720,6 +720,18 @@ def test_settings_change_while_it_serves(gateway: MemoryGateway, client: MemoryC
     assert broker.firing.misfired == 1
 
 
+def test_two_that_are_a_millisecond_apart_fire_each_in_its_own(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    put(client, every="1m")
+    gateway.advance(1)
+    put(client, name="other", every="1m")
+    gateway.advance(2 * MINUTE)
+    messages = client.pull_all()
+    assert planned(messages) == entered(messages)
+    assert entered(messages) == [MINUTE, MINUTE + 1, 2 * MINUTE, 2 * MINUTE + 1]
+
+
 def test_a_definition_that_cannot_be_used_is_paused(
     gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

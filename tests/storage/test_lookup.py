@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import (
+    INBOX_SIZE,
     Found,
     FoundPage,
     State,
@@ -194,6 +195,7 @@ class TestScan:
         assert pending_page(store).found == expected
         assert pending_page(store, topic=TOPIC).found == expected
 
+    @pytest.mark.parametrize("inbox_size", [0, INBOX_SIZE])
     @pytest.mark.parametrize("topic", [None, TOPIC])
     @pytest.mark.parametrize(
         ("begin_ms", "end_ms", "expected"),
@@ -211,12 +213,14 @@ class TestScan:
     )
     def test_bounds(
         self,
-        store: Store,
+        folder: Folder,
+        inbox_size: int,
         topic: bytes | None,
         begin_ms: int,
         end_ms: int,
         expected: list[int],
     ) -> None:
+        store = folder.open(inbox_size=inbox_size)
         for due_ms in (999, 1_000, 1_999, 2_000, 2_001):
             hold(store, Sample(b"x"), due_ms)
         store.commit()
@@ -403,6 +407,17 @@ def test_the_newest_time_is_also_that_of_what_only_waits(store: Store) -> None:
     hold(store, Sample(b"b"), 5_000, stored_ms=30)
     store.commit()
     assert newest_stored_ms(store) == 30
+
+
+@pytest.mark.parametrize("queue", [0, 1, 2])
+def test_the_newest_time_may_be_that_of_any_queue(store: Store, queue: int) -> None:
+    hold(store, Sample(b"fired", queue=queue), 5_000)
+    for number in range(3):
+        send(store, Sample(b"sent", queue=number), stored_ms=10)
+    send(store, Sample(b"last", b"other"), stored_ms=10)
+    store.commit()
+    fire(store, 5_000)
+    assert newest_stored_ms(store) == 5_000
 
 
 class TestLargeMessages:

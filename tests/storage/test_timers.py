@@ -284,6 +284,20 @@ def test_held_counts_every_topic_over_all_seconds(store: Store) -> None:
     assert store.held_totals() == {}
 
 
+def test_the_bytes_that_are_held_are_right_over_a_restart(folder: Folder) -> None:
+    """Where one takes the place of another of its topic, only they have changed."""
+    store = folder.open(inbox_size=0)
+    hold(store, Sample(b"short"), 1_000)
+    store.commit()
+    abort(store, b"short", 5)
+    long = Sample(b"long", body=b"x" * 100)
+    hold(store, long, 1_000)
+    store.commit()
+    for _ in range(2):
+        assert store.held.sizes == {TOPIC: len(long.record(1))}
+        store = folder.open()
+
+
 @pytest.mark.parametrize("due_ms", [1, 999, 1_000, (1 << 63) - 1])
 def test_any_time_may_be_asked_for(store: Store, due_ms: int) -> None:
     hold(store, Sample(b"a"), due_ms)

@@ -81,23 +81,19 @@ class Housekeeping:
         self._stopped = False
         self._told_damaged = 0
         self._progress_batches = 0
-        self._sweeps_more = False
-        self._revives_more = False
-        self._removes_more = False
         self._remove_from = b""
-        self._samples_more = False
         self._syncing = DeferredLock()
 
     def start(self) -> None:
         """Begin."""
-        self._every(SWEEP_SECONDS, self._sweep)
+        self._every(SWEEP_SECONDS, self._in_steps(self._sweep))
         self._every(TIDY_SECONDS, self._tidy)
         self._every(SILENCE_LOOK_SECONDS, self._expire)
         self._every(CHECK_SECONDS, self._transactions.check_due)
-        self._every(REVIVE_SECONDS, self._revive)
+        self._every(REVIVE_SECONDS, self._in_steps(self._pop_acks.revive_due, REVIVE_PAUSE))
         self._every(REVIVE_SECONDS, self._ordered_pops.release_due)
-        self._every(RETENTION_SECONDS, self._remove_expired)
-        self._every(SAMPLE_SECONDS, self._sample)
+        self._every(RETENTION_SECONDS, self._in_steps(self._remove_expired))
+        self._every(SAMPLE_SECONDS, self._in_steps(self._broker.stats.sample))
         if self._broker.config.flush == "async":
             self._every(HOLD_CHECK_SECONDS, self._have_held)
 
@@ -127,15 +123,29 @@ class Housekeeping:
         begin()
         self._loops.append(loop)
 
-    def _sweep(self) -> None:
-        if not self._sweeps_more:
-            self._sweep_some()
+    def _in_steps(self, step: Callable[[], bool], pause: float = 0.0) -> Callable[[], None]:
+        """Work that is done in steps, with turns for others in between, for as long as a step says that there is more.
+        While it goes on it is not begun again.
 
-    def _sweep_some(self) -> None:
-        self._sweeps_more = False
-        if not self._stopped and self._broker.parked.sweep(self._reactor.seconds()):
-            self._sweeps_more = True
-            self._reactor.callLater(0, self._sweep_some)
+        :param pause: seconds between two steps.
+        """
+        goes_on = False
+
+        def begin() -> None:
+            if not goes_on:
+                go_on()
+
+        def go_on() -> None:
+            nonlocal goes_on
+            goes_on = False
+            if not self._stopped and step():
+                goes_on = True
+                self._reactor.callLater(pause, go_on)
+
+        return begin
+
+    def _sweep(self) -> bool:
+        return self._broker.parked.sweep(self._reactor.seconds())
 
     def _tidy(self) -> None:
         if not self._progress_batches:
@@ -188,48 +198,20 @@ class Housekeeping:
         self._broker.clients.expire(self._reactor.seconds())
         self._factory.close_silent()
 
-    def _revive(self) -> None:
-        if not self._revives_more:
-            self._revive_some()
-
-    def _revive_some(self) -> None:
-        self._revives_more = False
-        if not self._stopped and self._pop_acks.revive_due():
-            self._revives_more = True
-            self._reactor.callLater(REVIVE_PAUSE, self._revive_some)
-
-    def _remove_expired(self) -> None:
-        if not self._removes_more:
-            self._remove_some()
-
-    def _remove_some(self) -> None:
+    def _remove_expired(self) -> bool:
         broker = self._broker
-        self._removes_more = False
-        if self._stopped:
-            return
         if not self._remove_from and not broker.store.has_changes:
             broker.forget_deleted()
         try:
             removed = broker.remove_expired(RETENTION_STEP, self._remove_from)
         except StorageError:
             self.log.failure("the clean-up of old messages failed")
-            return
+            return False
         finally:
             if broker.store.has_changes:
                 broker.committer.change()
         self._remove_from = removed.behind or b""
-        if removed.behind is not None:
-            self._removes_more = True
-            self._reactor.callLater(0, self._remove_some)
-
-    def _sample(self) -> None:
-        if not self._samples_more:
-            self._sample_some()
-
-    def _sample_some(self) -> None:
-        self._samples_more = not self._stopped and self._broker.stats.sample()
-        if self._samples_more:
-            self._reactor.callLater(0, self._sample_some)
+        return removed.behind is not None
 
     def _have_held(self) -> Deferred[None] | None:
         store = self._broker.store

@@ -15,6 +15,7 @@ from gateway import housekeeping
 from gateway.wire.codes import RequestCode, ResponseCode
 from storage import GAP, Growth, Store, logged
 from storage.environment import Environment
+from storage.progress import Progress
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
@@ -166,9 +167,7 @@ def test_much_progress_is_stored_in_several_batches_within_a_second(
     gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commits = count_commits(monkeypatch)
-    progress = gateway.store.progress
-    for queue in range(10):
-        progress.note(b"g", b"orders", queue, 5)
+    progress = note_places(gateway, 10)
     gateway.advance(1_500)
     assert (len(commits), progress.has_changes) == (4, False)
 
@@ -177,14 +176,20 @@ def test_the_batches_of_progress_do_not_follow_one_that_is_refused(
     gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commits = count_commits(monkeypatch)
-    progress = gateway.store.progress
-    for queue in range(90):
-        progress.note(b"g", b"orders", queue, 5)
+    progress = note_places(gateway, 90)
     with commits_fail(gateway, DISK_FULL):
         gateway.advance(3_500)
     assert len(commits) == 3
     gateway.advance(3_000)
     assert (len(commits), progress.has_changes) == (33, False)
+
+
+def note_places(gateway: MemoryGateway, count: int) -> Progress:
+    """Have a group tell how far it is in so many queues."""
+    progress = gateway.store.progress
+    for queue in range(count):
+        progress.note(b"g", b"orders", queue, 5)
+    return progress
 
 
 def count_commits(monkeypatch: pytest.MonkeyPatch) -> list[Store]:

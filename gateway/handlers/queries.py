@@ -44,10 +44,11 @@ class Queries:
                 ResponseCode.INVALID_PARAMETER,
                 "messages are found by key and by id (12); by tag: tidegate pending --tag",
             )
-        limit = max(1, min(fields.max_num, MAX_FOUND))
+        # By id as many as there are: upstream passes over what is asked for then (QueryMessageProcessor).
+        limit = MAX_FOUND if fields.unique_key_query else min(fields.max_num, MAX_FOUND)
         records: list[bytes] = []
         room = call.most_bytes - HEADER_ROOM
-        for one in self._find(call, limit):
+        for one in self._find(call, limit) if limit > 0 else ():
             record = _at_its_place(one)
             room -= len(record)
             if room < 0 and records:

@@ -40,8 +40,7 @@ SCHEMA: Final = pa.schema(
 def write_held(messages: Iterable[HeldLine], target: IO[bytes]) -> int:
     """Write messages in their order.
 
-    The file is begun when the first of them is there, so one that was there before outlives a folder that cannot be
-    read; and what is cut short is left empty, as it would look whole.
+    What is cut short is left empty, as it would look whole.
 
     :returns: how many.
     """

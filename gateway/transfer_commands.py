@@ -6,9 +6,11 @@ Exit status beside those of `gateway.cli`: 4 not every message could be written 
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
@@ -47,9 +49,9 @@ _format = click.option(
 )
 
 
-def _is_parquet(form: str | None, file: IO[bytes]) -> bool:
-    """Whether a file is one of Parquet; then pyarrow is there."""
-    if form != "parquet" and (form is not None or not str(file.name).endswith(".parquet")):
+def _is_parquet(form: str | None, name: str) -> bool:
+    """Whether the file of a name is one of Parquet; then pyarrow is there."""
+    if form != "parquet" and (form is not None or not name.endswith(".parquet")):
         return False
     if importlib.util.find_spec("pyarrow") is None:
         raise click.ClickException(
@@ -58,23 +60,49 @@ def _is_parquet(form: str | None, file: IO[bytes]) -> bool:
     return True
 
 
+@contextmanager
+def _written(target: Path) -> Iterator[IO[bytes]]:
+    """A file to write. It gets its name once the disk has all of it, and else is gone, so that one that had the name
+    before stays what it was. Standard output, a pipe and a device are written as they are."""
+    if str(target) == "-":
+        yield sys.stdout.buffer
+        return
+    if target.exists() and not target.is_file():
+        with target.open("wb") as file:
+            yield file
+        return
+    # Behind a link: the link stays.
+    target = target.resolve()
+    unfinished = target.with_name(f".{target.name}.unfinished")
+    try:
+        with unfinished.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(target)
+    except OSError as error:
+        raise click.ClickException(f"{target} could not be written: {error.strerror}") from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
 @click.command()
 @data_option
 @click.option(
     "--to",
     "target",
-    type=click.File("wb"),
+    type=click.Path(path_type=Path, allow_dash=True, dir_okay=False),
     default="-",
     metavar="FILE",
     help="The file to write. Default: -, which is standard output.",
 )
 @_format
-def export(data: Path, target: IO[bytes], form: str | None) -> None:
+def export(data: Path, target: Path, form: str | None) -> None:
     """Write every message that has not fired, the next due first: as a line of JSON, or as Parquet.
 
     A gateway may serve from the folder meanwhile: its next checkpoint is waited for, a second or so. In
     JSON bodies are in base64; times are epoch ms. Messages that cannot be read are left out, and the
-    status is 4 then.
+    status is 4 then. The file gets its name when it is whole.
 
     \b
     Examples:
@@ -86,15 +114,17 @@ def export(data: Path, target: IO[bytes], form: str | None) -> None:
 
     count = 0
     damaged: set[bytes] = set()
-    if _is_parquet(form, target):
-        from gateway.parquet import write_held
+    is_parquet = _is_parquet(form, str(target))
+    with _written(target) as file:
+        if is_parquet:
+            from gateway.parquet import write_held
 
-        count = write_held(_told(export_held(data, damaged)), target)
-    else:
-        for line in _told(export_lines(data, damaged)):
-            target.write(line)
-            count += 1
-    target.flush()
+            count = write_held(_told(export_held(data, damaged)), file)
+        else:
+            for line in _told(export_lines(data, damaged)):
+                file.write(line)
+                count += 1
+        file.flush()
     tell(f"{count:,} messages")
     if damaged:
         tell(f"left out, as they cannot be read: {len(damaged):,}; 'tidegate fsck' names them")
@@ -136,7 +166,7 @@ def import_(connect: Connect, source: IO[bytes], form: str | None, server: tuple
     from gateway.display import printable
     from gateway.transfer import LineError, Sender, parse_lines
 
-    if _is_parquet(form, source):
+    if _is_parquet(form, str(source.name)):
         if not source.seekable():
             raise click.ClickException("Parquet can be read from a file only, not from a pipe")
         from gateway.parquet import read_held

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import resource
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +243,45 @@ def test_export_goes_on_behind_what_cannot_be_read(
     assert done.returncode == 4
     assert [json.loads(line)["msgId"] for line in done.stdout.splitlines()] == ["ID1", "ID2"]
     assert "left out, as they cannot be read: 1;" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["held.jsonl", "held.parquet"])
+@pytest.mark.parametrize("kind", ["no data", "full disk"])
+def test_an_export_that_fails_leaves_what_was_there(
+    gateway: MemoryGateway, tmp_path: Path, kind: str, name: str
+) -> None:
+    gateway.checkpoint()
+    folder = tmp_path / "exports"
+    folder.mkdir()
+    file = folder / name
+    file.write_bytes(b"an older export")
+    data = gateway.data if kind == "full disk" else tmp_path / "none"
+    done = subprocess.run(
+        [sys.executable, "-m", "gateway.cli", "export", "--data", str(data), "--to", str(file)],
+        capture_output=True,
+        text=True,
+        # Of how large a file may be it is told as of a disk that is full.
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)),
+        check=False,
+    )
+    assert done.returncode == 1
+    if kind == "full disk":
+        assert done.stderr == f"tidegate: {file} could not be written: File too large\n"
+    assert [(one.name, one.read_bytes()) for one in folder.iterdir()] == [
+        (name, b"an older export")
+    ]
+
+
+def test_an_export_to_a_link_stands_where_it_leads(
+    gateway: MemoryGateway, tidegate: Command, tmp_path: Path
+) -> None:
+    gateway.checkpoint()
+    (tmp_path / "latest").symlink_to("held.jsonl")
+    assert tidegate("export", "--data", gateway.data, "--to", tmp_path / "latest").returncode == 0
+    assert (tmp_path / "latest").is_symlink()
+    assert len((tmp_path / "held.jsonl").read_bytes().splitlines()) == 3
+    assert tidegate("export", "--data", gateway.data, "--to", "/dev/null").returncode == 0
+    assert Path("/dev/null").is_char_device()
 
 
 def test_lines_are_read_back(gateway: MemoryGateway) -> None:

@@ -107,16 +107,6 @@ def test_an_export_that_fails_leaves_nothing_that_looks_whole(tmp_path: Path) ->
     assert file.stat().st_size == 0
 
 
-def test_an_older_export_outlives_a_folder_that_cannot_be_read(
-    tidegate: Command, tmp_path: Path
-) -> None:
-    file = tmp_path / "held.parquet"
-    file.write_bytes(b"an older export")
-    done = tidegate("export", "--data", tmp_path / "no-data", "--to", file)
-    assert done.returncode == 1
-    assert file.read_bytes() == b"an older export"
-
-
 def test_without_pyarrow_the_fix_is_told(
     gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -333,8 +333,12 @@ class Leader:
 
     def roll(self) -> None:
         """Restart the workers one by one, the next when the one before it listens again, and none after one that
-        does not."""
-        if not self._is_rolling:
+        does not. While that goes on it is not begun again, which the log says."""
+        if self._is_rolling:
+            self.log.warn(
+                "SIGHUP is passed over: a rolling restart goes on; send it again once that has ended"
+            )
+        else:
             ensureDeferred(self._roll())
 
     def _look(self) -> None:

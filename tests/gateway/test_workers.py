@@ -171,6 +171,19 @@ def test_a_worker_that_hangs_does_not_end_a_rolling_restart(reactor: Any, leader
     assert new.signals == []
 
 
+def test_a_second_rolling_restart_meanwhile_is_passed_over_aloud(
+    reactor: Any, leader: Leader
+) -> None:
+    one, other = reactor.started
+    leader.roll()
+    with capturedLogs() as events:
+        leader.roll()
+    assert (one.signals, other.signals) == (["TERM"], [])
+    assert [(event["log_level"], "SIGHUP" in event["log_format"]) for event in events] == [
+        (LogLevel.warn, True)
+    ]
+
+
 def test_a_worker_that_does_not_start_again_ends_a_rolling_restart(
     reactor: Any, leader: Leader
 ) -> None:

@@ -37,8 +37,8 @@ def _number(least: int, most: int = _LAST) -> Check:
 
 
 OF_TOPICS: Final[Mapping[str, Check]] = {
-    "queue.type": _one_of("BatchCQ", "SimpleCQ"),
-    "cleanup.policy": _one_of("COMPACTION", "DELETE"),
+    "queue.type": _one_of("SimpleCQ"),
+    "cleanup.policy": _one_of("DELETE"),
     "message.type": _one_of(
         *("UNSPECIFIED", "MIXED", "TRANSACTION", "PRIORITY", "FIFO", "DELAY", "LITE", "NORMAL")
     ),
@@ -47,7 +47,7 @@ OF_TOPICS: Final[Mapping[str, Check]] = {
     **limits.ATTRIBUTES,
 }
 """What a topic can have (TopicAttributes), and what its values can be. Messages of all types may be sent to every
-topic."""
+topic. The other type of queue, BatchCQ, and the other policy, COMPACTION, are refused as there is neither."""
 
 OF_GROUPS: Final[Mapping[str, Check]] = {
     "priority.factor": _number(0, 100),

@@ -103,6 +103,18 @@ class TestCreate:
             ("T", {"attributes": "+nosuch=1"}, 1, "unsupported key: nosuch"),
             (
                 "T",
+                {"attributes": "+queue.type=BatchCQ"},
+                1,
+                "the value of queue.type is one of SimpleCQ, not BatchCQ",
+            ),
+            (
+                "T",
+                {"attributes": "+cleanup.policy=COMPACTION"},
+                1,
+                "the value of cleanup.policy is one of DELETE, not COMPACTION",
+            ),
+            (
+                "T",
                 {"attributes": "+reserve.time=x"},
                 1,
                 "the value of reserve.time is a number from -1 to 9223372036854775807, not x",

@@ -92,6 +92,8 @@ class Clients:
         self._producers_by_id: dict[str, dict[str, Client]] = {}
         # Who has which places by each connection, so that nobody else is looked at when it is lost.
         self._places: dict[Peer, dict[_Place, Client]] = {}
+        # Who had a place before another connection of the same id, and has it again when that is lost.
+        self._behind: dict[_Place, dict[Peer, Client]] = {}
         self._told_later: set[str] = set()
 
     def heartbeat(
@@ -105,7 +107,8 @@ class Clients:
         caller: Caller | None = None,
     ) -> None:
         """Note that a client lives; tell the members of a group whose members or subscriptions changed. It may have
-        come back by another connection; the place of another user's client it cannot take.
+        come back by another connection, or there are two with one id, as of containers with one address and one process
+        number; the place of another user's client it cannot take.
 
         :param quiet: groups whose members are not told (notifyConsumerIdsChangedEnable = false): they find out at
             their next look in 20 s.
@@ -117,16 +120,13 @@ class Clients:
         client = Client(client_id, peer, language, version, now, caller)
         for producer in heartbeat.producer_data_set:
             self._note(_Place(True, producer.group_name, client_id), client)
-            self._producers.setdefault(producer.group_name, {})[client_id] = client
-            self._producers_by_id.setdefault(client_id, {})[producer.group_name] = client
         for data in heartbeat.consumer_data_set:
             group = self._consumers.get(data.group_name)
             if group is None:
                 group = self._consumers[data.group_name] = ConsumerGroup(data)
-            known = group.members.get(client_id)
-            changed = known is None or known.peer is not peer
-            self._note(_Place(False, data.group_name, client_id), client)
-            group.members[client_id] = client
+            place = _Place(False, data.group_name, client_id)
+            changed = place not in self._places.get(peer, {})
+            self._note(place, client)
             if (group.subscribe(data) or changed) and group.name not in quiet:
                 self._notify(group)
 
@@ -210,17 +210,25 @@ class Clients:
                 )
 
     def _note(self, place: _Place, client: Client) -> None:
-        """A client is about to take its place, perhaps its own by another connection."""
+        """A client takes its place."""
         known = self._client(place)
+        behind = self._behind.get(place, {})
+        behind.pop(client.peer, None)
         if known is not None and known.peer is not client.peer:
-            self._let_go(place, known)
+            behind[known.peer] = known
+        if behind:
+            self._behind[place] = behind
+        else:
+            self._behind.pop(place, None)
         self._places.setdefault(client.peer, {})[place] = client
+        self._seat(place, client)
 
-    def _let_go(self, place: _Place, client: Client) -> None:
-        places = self._places[client.peer]
-        del places[place]
-        if not places:
-            del self._places[client.peer]
+    def _seat(self, place: _Place, client: Client) -> None:
+        if place.of_producers:
+            self._producers.setdefault(place.group, {})[place.client_id] = client
+            self._producers_by_id.setdefault(place.client_id, {})[place.group] = client
+        else:
+            self._consumers[place.group].members[place.client_id] = client
 
     def _client(self, place: _Place) -> Client | None:
         """Who has a place, if anybody."""
@@ -232,7 +240,12 @@ class Clients:
     def _forget(self, gone: Iterable[tuple[_Place, Client]], *, quietly: bool = False) -> None:
         left: dict[str, ConsumerGroup] = {}
         for place, client in list(gone):
-            self._let_go(place, client)
+            places = self._places[client.peer]
+            del places[place]
+            if not places:
+                del self._places[client.peer]
+            if self._give_way(place, client):
+                continue
             if place.of_producers:
                 _take_out(self._producers, place.group, place.client_id)
                 _take_out(self._producers_by_id, place.client_id, place.group)
@@ -241,6 +254,18 @@ class Clients:
                 del group.members[place.client_id]
         for group in left.values():
             self._left(group, quietly=quietly)
+
+    def _give_way(self, place: _Place, client: Client) -> bool:
+        """Whether a place that a client leaves is still another connection's of the same id, the latest of those."""
+        behind = self._behind.get(place)
+        if behind is None:
+            return False
+        if behind.pop(client.peer, None) is None:
+            _, latest = behind.popitem()
+            self._seat(place, latest)
+        if not behind:
+            del self._behind[place]
+        return True
 
     def _left(self, group: ConsumerGroup, *, quietly: bool) -> None:
         if not group.members:

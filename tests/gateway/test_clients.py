@@ -374,3 +374,36 @@ def test_a_client_that_came_back_is_its_new_connections(
     assert clients.consumer_group("consumers") is None
     assert clients.producer("c1") is None
     assert not clients._places
+    assert not clients._behind
+
+
+@pytest.mark.parametrize("by_word", [True, False])
+@pytest.mark.parametrize("first_leaves", [True, False])
+def test_two_with_one_id_are_there_until_both_have_left(
+    gateway: MemoryGateway, client: MemoryClient, first_leaves: bool, by_word: bool
+) -> None:
+    """As containers are with one address and one process number each; as upstream, a place is a connection's."""
+    other = gateway.connect()
+    # Each comes once, however often it is heard.
+    heard = [join(one, "c1", producers=["makers"]) for one in (client, other, client, other)]
+    assert heard == [["consumers"], ["consumers"], [], []]
+    leaving, staying = (client, other) if first_leaves else (other, client)
+
+    def leave(one: MemoryClient) -> None:
+        if by_word:
+            ext = {"clientID": "c1", "consumerGroup": "consumers", "producerGroup": "makers"}
+            one.ask(RequestCode.UNREGISTER_CLIENT, ext)
+        else:
+            one.disconnect()
+
+    leave(leaving)
+    clients = gateway.service.broker.clients
+    assert members(staying) == ["c1"]
+    for found in (clients.producer("c1"), *clients.producers("makers")):
+        assert found is not None
+        assert found.peer in clients._places
+    leave(staying)
+    assert clients.consumer_group("consumers") is None
+    assert clients.producer("c1") is None
+    assert not clients._places
+    assert not clients._behind

@@ -1,0 +1,121 @@
+"""Free pages as LMDB's file tells of them, beside what LMDB counts itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from struct import Struct
+from typing import NamedTuple
+
+import lmdb
+import pytest
+
+from storage.free_pages import _free_pages, are_free
+from storage.meta_pages import (
+    DATA_FILE,
+    free_root_of,
+    last_page_of,
+    newest_of,
+    page_size_of,
+    read_states,
+)
+
+DATABASE = Struct("=IHHQQQQQ")
+"""MDB_db: page size, flags, depth, branch pages, leaf pages, pages of long values, rows, root."""
+
+META_PAGES = 2
+
+FIRST_NODE_AT = 16
+"""Where a page says at which byte its first node is."""
+
+
+class FreeDatabase(NamedTuple):
+    """What a state says of its database of free pages."""
+
+    depth: int
+    branches: int
+    leaves: int
+    of_long_values: int
+
+
+def free_database(state: bytes) -> FreeDatabase:
+    return FreeDatabase(*DATABASE.unpack_from(state)[2:6])
+
+
+@contextmanager
+def newest(folder: Path) -> Iterator[tuple[int, bytes]]:
+    """A folder's file, open, and its state."""
+    with (folder / DATA_FILE).open("rb") as file:
+        states = read_states(file.fileno())
+        yield file.fileno(), states[newest_of(states)]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with many free pages: thousands of one transaction, which are a long value, and some of each of hundreds,
+    which are rows on many pages. A view from before keeps all of them from being used again."""
+    folder = tmp_path_factory.mktemp("free")
+    rows = [b"%d" % number for number in range(3_000)]
+    with lmdb.open(str(folder), map_size=1 << 28, sync=False) as environment:
+        with environment.begin(write=True) as txn:
+            for row in rows:
+                txn.put(row, b"x" * 5_000)
+        with environment.begin():
+            with environment.begin(write=True) as txn:
+                for row in rows:
+                    txn.delete(row)
+            for number in range(400):
+                with environment.begin(write=True) as txn:
+                    txn.put(b"now", b"%d" % number * 2_000)
+    return folder
+
+
+def test_lists_of_every_shape_are_read_whole(data: Path) -> None:
+    with newest(data) as (file, state):
+        own = free_database(state)
+        # Otherwise this test says nothing.
+        assert own.depth > 1
+        assert own.of_long_values > 1
+        free = [page for pages in _free_pages(file, state) for page in pages]
+        last = last_page_of(state)
+    with lmdb.open(str(data), map_size=1 << 28, readonly=True) as environment:
+        main = environment.stat()
+    used = main["branch_pages"] + main["leaf_pages"] + main["overflow_pages"]
+    used += META_PAGES + own.branches + own.leaves + own.of_long_values
+    assert len(set(free)) == len(free) == last + 1 - used
+    assert META_PAGES <= min(free) <= max(free) <= last
+
+
+def test_a_file_may_end_where_all_behind_is_free_and_nowhere_else(
+    data: Path, tmp_path: Path
+) -> None:
+    """Also where what is cut off has some of the lists."""
+    folder = tmp_path / "data"
+    shutil.copytree(data, folder)
+    with newest(folder) as (file, state):
+        free = {page for pages in _free_pages(file, state) for page in pages}
+        pages = last_page_of(state) + 1
+        last_used = max(set(range(pages)) - free)
+        places = {last_used, last_used + 1, pages, *range(META_PAGES, pages, 97)}
+        for first in sorted(places, reverse=True):
+            os.truncate(folder / DATA_FILE, first * page_size_of(state))
+            assert are_free(file, state, first) == (first > last_used)
+
+
+def test_lists_that_go_round_in_a_circle_are_none(data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    shutil.copytree(data, folder)
+    with newest(folder) as (file, state):
+        size, root = page_size_of(state), free_root_of(state)
+        assert root is not None
+        page = bytearray(os.pread(file, size, root * size))
+        node = int.from_bytes(page[FIRST_NODE_AT : FIRST_NODE_AT + 2], sys.byteorder)
+        page[node : node + 4] = root.to_bytes(4, sys.byteorder)
+        with (folder / DATA_FILE).open("r+b") as changed:
+            changed.seek(root * size)
+            changed.write(page)
+        assert not are_free(file, state, last_page_of(state) + 1)

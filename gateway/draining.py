@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from gateway.client import RefusalError
-from gateway.intake import terms_of
 from gateway.transfer import HeldLine, line_of
-from storage import Found, State, Store, abort, find_by_id, scan_pending
+from storage import Found, Store, abort_sequences, scan_pending
 
 PAGE: Final = 200
 """Messages between two commits: so many are sent again at most after a drain that was killed."""
@@ -32,7 +31,6 @@ def drain(
     :raises ClientError: when the other server cannot be reached; what it has is ended here.
     """
     cursor: bytes | None = None
-    done: set[int] = set()
     while True:
         page = scan_pending(
             store,
@@ -43,12 +41,16 @@ def drain(
             cursor=cursor,
             limit=PAGE,
         )
+        taken: list[int] = []
         try:
             for found in page.found:
-                if found.sequence not in done:
-                    yield from _hand_over(store, found, done, send, now_ms())
+                handed = _hand_over(found, send)
+                if handed.refusal is None:
+                    taken.append(found.sequence)
+                yield handed
         finally:
-            if store.has_changes:
+            if taken:
+                abort_sequences(store, taken, now_ms())
                 store.commit()
                 store.checkpoint_if_due()
         cursor = page.cursor
@@ -56,30 +58,10 @@ def drain(
             return
 
 
-def _hand_over(
-    store: Store,
-    found: Found,
-    done: set[int],
-    send: Callable[[HeldLine], bool],
-    now_ms: int,
-) -> Iterator[Handed]:
-    """A message with all others that have its topic and id, as an abort cannot tell them apart."""
-    terms = terms_of(found.record)
-    alike = [
-        one
-        for one in find_by_id(store, terms.message_id)
-        if one.state is State.PENDING and terms_of(one.record).topic == terms.topic
-    ]
-    handed = []
-    for one in alike:
-        done.add(one.sequence)
-        line = line_of(one.record, one.due_ms)
-        try:
-            send(line)
-        except RefusalError as error:
-            handed.append(Handed(line, str(error)))
-        else:
-            handed.append(Handed(line, None))
-    if all(one.refusal is None for one in handed):
-        abort(store, terms.message_id, now_ms, terms.topic)
-    yield from handed
+def _hand_over(found: Found, send: Callable[[HeldLine], bool]) -> Handed:
+    line = line_of(found.record, found.due_ms)
+    try:
+        send(line)
+    except RefusalError as error:
+        return Handed(line, str(error))
+    return Handed(line, None)

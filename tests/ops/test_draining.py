@@ -13,6 +13,7 @@ from gateway.draining import PAGE, Handed, drain
 from gateway.transfer import HeldLine, Sender
 from gateway.wire import commands
 from gateway.wire.codes import RequestCode
+from storage import MAX_WITH_ID
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import START_MS, MemoryGateway
 from tests.live.process import GatewayProcess
@@ -107,12 +108,20 @@ def test_what_cannot_be_written_anew_stays(gateway: MemoryGateway) -> None:
 
 
 def test_messages_with_one_id_all_go(gateway: MemoryGateway) -> None:
-    hold(gateway, "A", *(f"ID{number:04}" for number in range(PAGE)), "A")
+    """Also more than are found by an id: those would be ended here, and be nowhere."""
+    hold(gateway, *["A"] * (MAX_WITH_ID + 10))
     target = Target()
     run(gateway, target)
-    assert target.taken.count("A") == 2
-    assert len(target.taken) == PAGE + 2
+    assert len(target.taken) == MAX_WITH_ID + 10
     assert pending(gateway) == []
+
+
+def test_messages_with_one_id_end_each_by_itself(gateway: MemoryGateway) -> None:
+    hold(gateway, "A", "A", "A")
+    target = Target(breaks_after=2)
+    with pytest.raises(ClientError):
+        run(gateway, target)
+    assert pending(gateway) == ["A"]
 
 
 def test_a_drain_that_is_cut_short_goes_on(gateway: MemoryGateway) -> None:

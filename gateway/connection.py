@@ -65,7 +65,7 @@ class RemotingConnection(Protocol):
         self._unwritten_bytes = 0
         self._has_backlog = False  # whether the transport may have something that is not written
         self._unsent = 0
-        self._unfinished = 0
+        self.unfinished = 0
         self._closing = False
         self._aborted = False
 
@@ -255,14 +255,9 @@ class RemotingConnection(Protocol):
         """The transport says it wants no more; `connectionLost` follows."""
 
     def _note_unfinished(self, size: int) -> None:
-        if size != self._unfinished:
-            change, self._unfinished = size - self._unfinished, size
+        if size != self.unfinished:
+            change, self.unfinished = size - self.unfinished, size
             self.factory.note_unfinished(change)
-
-    @property
-    def unfinished(self) -> int:
-        """Bytes of a frame that has not arrived whole."""
-        return self._unfinished
 
 
 class RemotingFactory(ServerFactory):
@@ -270,12 +265,7 @@ class RemotingFactory(ServerFactory):
 
     :param on_command: what to do with each command.
     :param on_disconnect: told of each connection that is lost.
-    :param idle_seconds: silence after which a connection is closed.
     :param tls: what makes the TLS of those that ask for it; None refuses them.
-    :param tls_only: refuse the others.
-    :param max_unsent_bytes: bytes that wait for one client to read them; past it the connection is closed.
-    :param max_unfinished_bytes: bytes of frames that are still arriving, over all connections; past it the
-        connections with the largest ones are closed.
     """
 
     noisy = False
@@ -286,31 +276,23 @@ class RemotingFactory(ServerFactory):
         reactor: Reactor,
         on_command: Callable[[Command, RemotingConnection], None],
         on_disconnect: Callable[[RemotingConnection], None],
-        *,
-        max_connections: int,
-        max_frame_size: int,
-        max_unfinished_bytes: int,
-        max_unsent_bytes: int,
-        idle_seconds: float,
-        tls: TlsLayers | None,
-        tls_only: bool,
+        config: Config,
+        tls: TlsLayers | None = None,
     ) -> None:
         self.reactor = reactor
         self.on_command = on_command
         self.on_disconnect = on_disconnect
-        self.max_frame_size = max_frame_size
-        self.max_connections = max_connections
-        self._max_unfinished_bytes = max_unfinished_bytes
-        self.max_unsent_bytes = max_unsent_bytes
-        self.idle_seconds = idle_seconds
+        self.max_frame_size = config.max_frame_size
+        self._max_unfinished_bytes = config.max_unfinished_bytes
         self.tls = tls
-        self.tls_only = tls_only
+        self.tls_only = tls is not None and config.tls == "enforcing"
         self.unwritten = Unwritten(reactor)
         self.tap: Tap | None = None
         """What records the frames of all connections; None when nobody wants to know them."""
         self._unfinished = 0
         self._all_gone: Deferred[None] | None = None
         self.connections: set[RemotingConnection] = set()
+        self.configure(config)
 
     def configure(self, config: Config) -> None:
         """Keep connections by these settings."""

@@ -12,6 +12,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
+from gateway.config import Config
 from gateway.connection import RemotingConnection, RemotingFactory
 from gateway.link import Link
 from gateway.merging import MERGES, ONE_WORKER, Merge
@@ -58,7 +59,6 @@ class WorkerLink(Link):
 class Front:
     """Answers at the shared address.
 
-    :param make_factory: a factory of connections, given what to do with a command and with a lost connection.
     :param brokers: the workers' names, in their order.
     :param changed: told of a change of settings that all workers have made (request 25).
     """
@@ -66,18 +66,17 @@ class Front:
     def __init__(
         self,
         reactor: Any,
-        make_factory: Callable[
-            [Callable[[Command, RemotingConnection], None], Callable[[RemotingConnection], None]],
-            RemotingFactory,
-        ],
+        config: Config,
         brokers: Iterable[str],
         changed: Callable[[Command], None],
     ) -> None:
         self._reactor = reactor
         self._changed = changed
         self._outgoing = Outgoing(reactor)
-        self.clients = make_factory(self._asked, lambda _: None)
-        self._to_workers = make_factory(self._outgoing.answered, self._outgoing.disconnected)
+        self.clients = RemotingFactory(reactor, self._asked, lambda _: None, config)
+        self._to_workers = RemotingFactory(
+            reactor, self._outgoing.answered, self._outgoing.disconnected, config
+        )
         # None until a worker has listened for the first time.
         self._links: dict[str, WorkerLink | None] = dict.fromkeys(brokers)
 

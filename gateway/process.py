@@ -1,5 +1,5 @@
-"""What every process that serves begins with, a gateway as well as the leader of several: its log, its reactor, its
-connections, and the way it ends."""
+"""What every process that serves begins with, a gateway as well as the leader of several: its log, its reactor, and the
+way it ends."""
 
 from __future__ import annotations
 
@@ -15,18 +15,11 @@ from twisted.internet.error import CannotListenError, ReactorNotRunning
 from twisted.logger import globalLogBeginner
 
 from gateway.config import Config
-from gateway.connection import RemotingConnection, RemotingFactory
 from gateway.logs import Logs
 from gateway.setting_values import HostPort
-from gateway.tls import TlsLayers
-from gateway.wire.commands import Command
 
 BACKLOG: Final = 1024
 """Connections that the kernel lets wait to be accepted, for the moment when a whole fleet reconnects."""
-
-OnCommand = Callable[[Command, RemotingConnection], None]
-OnDisconnect = Callable[[RemotingConnection], None]
-
 
 WRONG_SETTINGS: Final = 2
 """Exit status of a process that will not start until its settings are others."""
@@ -79,31 +72,6 @@ def begin(config: Config) -> tuple[Any, Logs]:
     # Twisted's own timers go by the wall clock; set back, it would hold up everything that is scheduled.
     reactor.seconds = time.monotonic
     return reactor, logs
-
-
-def remoting_factory(
-    config: Config,
-    reactor: Any,
-    on_command: OnCommand,
-    on_disconnect: OnDisconnect,
-    tls: TlsLayers | None = None,
-) -> RemotingFactory:
-    """What makes a process's connections, by its settings.
-
-    :param tls: what clients' TLS needs; None where connections speak plain text.
-    """
-    return RemotingFactory(
-        reactor,
-        on_command,
-        on_disconnect,
-        max_connections=config.max_connections,
-        max_frame_size=config.max_frame_size,
-        max_unfinished_bytes=config.max_unfinished_bytes,
-        max_unsent_bytes=config.max_unsent_bytes,
-        idle_seconds=config.connection_idle_ms / 1000,
-        tls=tls,
-        tls_only=tls is not None and config.tls == "enforcing",
-    )
 
 
 def tell_http(config: Config, port: int, *, has_console: bool) -> None:

@@ -20,7 +20,7 @@ from gateway.clients import Clients
 from gateway.clock import Clock
 from gateway.committer import Committer
 from gateway.config import Config
-from gateway.connection import RemotingConnection
+from gateway.connection import RemotingConnection, RemotingFactory
 from gateway.consume_modes import ConsumeModes
 from gateway.firing import Firing
 from gateway.guard import Guard
@@ -73,7 +73,6 @@ from gateway.process import (
     begin,
     cannot_listen,
     exit_status,
-    remoting_factory,
     stop,
     stop_on_signals,
     tell_http,
@@ -177,8 +176,8 @@ class Gateway:
             except ClockError as failure:
                 raise SettingsError(str(failure)) from failure
             users = self._users(store, initial)
-            self.factory = remoting_factory(
-                config, self._reactor, self._on_command, self._on_disconnect, tls
+            self.factory = RemotingFactory(
+                self._reactor, self._on_command, self._on_disconnect, config, tls
             )
             self._listen()
             opened.pop_all()

@@ -7,11 +7,10 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from gateway.config import Config
-from gateway.connection import RemotingConnection
+from gateway.connection import RemotingConnection, RemotingFactory
 from gateway.link import Link
 from gateway.loading import LEADER_ADDRESS_VARIABLE, LEADER_KEY_VARIABLE
 from gateway.outgoing import Outgoing
-from gateway.process import remoting_factory
 from gateway.reactor import Reactor
 from gateway.router import RequestError
 from gateway.setting_values import HostPort, parse_host_port
@@ -63,7 +62,7 @@ class Siblings:
     def __init__(
         self, config: Config, reactor: Any, outgoing: Outgoing, shared: SharedAddress
     ) -> None:
-        factory = remoting_factory(config, reactor, outgoing.answered, outgoing.disconnected)
+        factory = RemotingFactory(reactor, outgoing.answered, outgoing.disconnected, config)
         self._link = Link(reactor, factory, shared.address)
         self._reactor: Reactor = reactor
         self._outgoing = outgoing

@@ -41,7 +41,6 @@ from gateway.process import (
     begin,
     cannot_listen,
     exit_status,
-    remoting_factory,
     stop,
     stop_on_signals,
     tell_http,
@@ -277,8 +276,7 @@ class Leader:
         self._environment = dict(environment)
         self._logs = logs
         names = [_broker_name(config, number) for number in range(config.workers)]
-        make_factory = partial(remoting_factory, config, reactor)
-        self._front = Front(reactor, make_factory, names, self._changed)
+        self._front = Front(reactor, config, names, self._changed)
         self.http = SharedHttp(config, reactor, names) if config.http is not None else None
         """The shared HTTP port, if there is one."""
         self._port: Any = None

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from twisted.internet.testing import MemoryReactorClock
 
+from gateway.config import Config
 from gateway.front import Front
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command, decode_command, encode_command
@@ -33,18 +34,15 @@ class Shared:
     """The address of two workers that have not listened yet."""
 
     def __init__(self) -> None:
-        self.asked: list[Any] = []
         reactor: Any = MemoryReactorClock()  # type: ignore[no-untyped-call]
-        Front(reactor, self._make_factory, ("broker-a-0", "broker-a-1"), lambda _: None)
-
-    def _make_factory(self, on_command: Any, on_disconnect: Any) -> Any:
-        self.asked.append(on_command)
+        front = Front(reactor, Config(), ("broker-a-0", "broker-a-1"), lambda _: None)
+        self._asked: Any = front.clients.on_command
 
     def ask(self, code: int, ext: dict[str, str] | None = None, *, flag: int = 0) -> list[Command]:
         """The answers to one request."""
         client = Client()
         (frame,) = FrameBuffer().feed(encode_command(code, 7, flag=flag, ext=ext))
-        self.asked[0](decode_command(frame), client)
+        self._asked(decode_command(frame), client)
         return client.answers
 
 

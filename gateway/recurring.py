@@ -119,30 +119,24 @@ class RecurringMessages:
         """
         name, rule, misfire = order
         _check_name(name)
-        if topic.is_retry:
-            raise illegal(f"a message of {topic.name} cannot recur: send it to a topic of your own")
-        if message.sys_flag & SysFlag.TRANSACTION_MASK:
-            raise illegal("a transaction cannot set a recurring message")
         properties = remove(message.properties, (*OWN, names.UNIQ_KEY))
-        size = len(properties.encode())
-        if len(message.body) > self._max_body or size > MAX_PROPERTIES - ADDED_LATER:
-            raise illegal(
-                f"the message is too long to recur: its body has at most max_message_size = {self._max_body} "
-                f"bytes, its properties {MAX_PROPERTIES - ADDED_LATER}"
-            )
-        self._intake.check_planned(topic, message)
+        self._check_template(topic, message, properties)
         old = current_recurring(self._store, topic.stored_name, name.encode())
         if old is None and self._count >= self._most:
             raise illegal(
                 f"there are {self._count} recurring messages already; recurring_max = {self._most}"
             )
         before = definition_of(old)
-        goes_on = old is not None and before is not None and before.rule == rule
         now_ms = self._clock.now_ms()
-        if not goes_on:
+        if old is not None and before is not None and before.rule == rule:
+            outcome, new, set_ms = "updated", old, before.set_ms
+        else:
             with refusing():
                 rule.check(now_ms, self._min_period_ms)
-        set_ms = before.set_ms if goes_on and before is not None else now_ms
+            outcome, set_ms = "set" if old is None else "replaced", now_ms
+            next_ms = rule.next_after(now_ms, now_ms) or now_ms
+            paused = old is not None and old.paused
+            new = Recurring(topic.stored_name, name.encode(), next_ms, 0, paused, b"")
         if any_queue and before is not None and before.queue_id < topic.queues:
             message.queue_id = before.queue_id
         definition = Definition(
@@ -156,22 +150,31 @@ class RecurringMessages:
             message.body,
             properties,
         )
-        if goes_on and old is not None:
-            new = old._replace(definition=encode_definition(definition))
-        else:
-            next_ms = rule.next_after(now_ms, now_ms) or now_ms
-            paused = old is not None and old.paused
-            new = Recurring(
-                topic.stored_name, name.encode(), next_ms, 0, paused, encode_definition(definition)
-            )
+        new = new._replace(definition=encode_definition(definition))
         put_recurring(self._store, new)
         self._count += old is None
         self._wake_for(new)
-        outcome = "set" if old is None else "updated" if goes_on else "replaced"
         self._audit.note(
             f"recurring {outcome}", topic=topic.name, name=name, cron=rule.cron, every=rule.every
         )
         return RecurringChange(outcome, describe(new, definition))
+
+    def _check_template(self, topic: Topic, message: NewMessage, properties: str) -> None:
+        """Refuse a message that cannot recur, or could not be taken in whenever it does.
+
+        :param properties: those that it is stored with.
+        """
+        if topic.is_retry:
+            raise illegal(f"a message of {topic.name} cannot recur: send it to a topic of your own")
+        if message.sys_flag & SysFlag.TRANSACTION_MASK:
+            raise illegal("a transaction cannot set a recurring message")
+        size = len(properties.encode())
+        if len(message.body) > self._max_body or size > MAX_PROPERTIES - ADDED_LATER:
+            raise illegal(
+                f"the message is too long to recur: its body has at most max_message_size = {self._max_body} "
+                f"bytes, its properties {MAX_PROPERTIES - ADDED_LATER}"
+            )
+        self._intake.check_planned(topic, message)
 
     def pause(self, topic: str, name: str) -> RecurringChange:
         """Let it rest. :returns: "paused" or "already paused"."""

@@ -157,23 +157,7 @@ class GroupProgress:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {fields.group} does not exist"
             )
-        if not topic.settings.read_queue_nums:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
-        numbers: Iterable[int] = range(topic.settings.read_queue_nums)
-        asked = None
-        if fields.queue_id >= 0:
-            if fields.queue_id >= topic.settings.read_queue_nums:
-                raise RequestError(
-                    ResponseCode.INVALID_PARAMETER,
-                    f"topic {fields.topic} has {topic.settings.read_queue_nums} queues, "
-                    f"none of the number {fields.queue_id}",
-                )
-            numbers = [fields.queue_id]
-            asked = fields.offset if fields.offset != NO_OFFSET else None
-        targets = []
-        for number in numbers:
-            queue = self._store.queue(topic.stored_name, number)
-            targets.append((queue, self._target(queue, asked, fields.timestamp)))
+        targets = self._targets(fields, topic)
         for queue, offset in targets:
             self._broker.resets.assign(fields.group, topic.name, queue.number, offset)
             self._broker.orders.forget([Place(fields.group, topic.name, queue.number)])
@@ -189,6 +173,25 @@ class GroupProgress:
         self._broker.committer.answer(call, call.encode(body=body))
         for queue, _ in targets:
             self._broker.parked.wake(queue)
+
+    def _targets(self, fields: ResetOffset, topic: Topic) -> list[tuple[Queue, int]]:
+        """The queues that a group is to go on elsewhere in, and where."""
+        count = topic.settings.read_queue_nums
+        if not count:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
+        if fields.queue_id >= count:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"topic {fields.topic} has {count} queues, none of the number {fields.queue_id}",
+            )
+        # An offset counts only where it is that of one queue.
+        is_one = fields.queue_id >= 0
+        asked = fields.offset if is_one and fields.offset != NO_OFFSET else None
+        queues = [
+            self._store.queue(topic.stored_name, number)
+            for number in ([fields.queue_id] if is_one else range(count))
+        ]
+        return [(queue, self._target(queue, asked, fields.timestamp)) for queue in queues]
 
     def _target(self, queue: Queue, asked: int | None, timestamp: int) -> int:
         if asked is not None:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from gateway.broker import Broker
-from gateway.config import Config
 from gateway.filters import Filter
 from gateway.pop_orders import ORDERED_QUEUE, Place
 from gateway.pop_queues import LONGEST_INVISIBLE_MS, MAX_MESSAGES, PopQueue, PopQueues
@@ -62,11 +61,6 @@ class Popping:
         self._store = broker.store
         self._queues = queues
         self._waits = waits
-        broker.follow(self._configure)
-
-    def _configure(self, config: Config) -> None:
-        self._max_bytes = config.max_pull_bytes
-        self._broker_name = config.broker_name
 
     def pop(self, call: Call) -> None:
         """Answer with messages that nobody else has; when there are none, wait for one if the client lets us."""
@@ -140,7 +134,7 @@ class Popping:
         self, fields: PopMessage, queues: list[PopQueue], wanted: Filter, now_ms: int
     ) -> Found:
         """Take messages: they are invisible from now on, and the group's progress is behind them."""
-        left, left_bytes = max(1, fields.max_msg_nums), self._max_bytes
+        left, left_bytes = max(1, fields.max_msg_nums), self._broker.config.max_pull_bytes
         records: list[bytes] = []
         places: list[Popped] = []
         counts: list[str] = []
@@ -226,7 +220,7 @@ class Popping:
                     fields.invisible_time,
                     REVIVE_QUEUE,
                     one.kind,
-                    self._broker_name,
+                    self._broker.config.broker_name,
                     queue.number,
                     each.offset,
                 ),

@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable
 
 from gateway.broker import Broker
-from gateway.config import Config
 from gateway.delays import REQUESTS
 from gateway.handlers.timer_orders import TimerOrders, is_order
 from gateway.intake import REGION, Accepted, NewMessage, retried, too_long
@@ -99,15 +98,11 @@ class Sending:
         self._broker = broker
         self._orders = orders
         self._has_locks = has_locks
-        broker.follow(self._configure)
         self._topics = broker.topics
         self._intake = broker.intake
         self._committer = broker.committer
         self.disk_full = False
         """Set by the housekeeping: sends are refused, and everything else goes on."""
-
-    def _configure(self, config: Config) -> None:
-        self._config = config
 
     def send(self, call: Call) -> None:
         """Store a message; it is answered once it is on disk."""
@@ -185,7 +180,7 @@ class Sending:
     def _check_transaction(self, message: NewMessage, half: bool) -> None:
         """Refuse what would not be a transaction although its sender takes it for one."""
         if half:
-            if self._config.reject_transactions:
+            if self._broker.config.reject_transactions:
                 raise RequestError(
                     ResponseCode.NO_PERMISSION,
                     f"the broker[{self._broker.advertised.host}] sending transaction message is forbidden",
@@ -209,7 +204,7 @@ class Sending:
         handle = None
         if accepted.due_ms is not None and not topic.is_retry:
             handle = RecallHandle(
-                topic.name, self._config.broker_name, accepted.due_ms, accepted.message_id
+                topic.name, self._broker.config.broker_name, accepted.due_ms, accepted.message_id
             ).encode()
         frame = send_response(
             call.command.opaque,
@@ -230,7 +225,7 @@ class Sending:
         if self.disk_full:
             raise RequestError(
                 ResponseCode.SERVICE_NOT_AVAILABLE,
-                NO_SPACE.format(reserve=self._config.disk_reserve),
+                NO_SPACE.format(reserve=self._broker.config.disk_reserve),
             )
         name = fields.topic
         if name in FORBIDDEN_TO_SEND:
@@ -258,8 +253,8 @@ class Sending:
 
         :raises RequestError: when the topic has no such queue.
         """
-        settings = topic.settings
         if asked >= topic.queues:
+            settings = topic.settings
             raise RequestError(
                 ResponseCode.INVALID_PARAMETER,
                 f"request queueId[{asked}] is illegal, TopicConfig [topicName={topic.name}, "
@@ -267,7 +262,7 @@ class Sending:
                 f"Producer: {call.peer.address}",
             )
         if asked < 0:
-            return random.randrange(max(1, settings.write_queue_nums))
+            return random.randrange(max(1, topic.settings.write_queue_nums))
         return asked
 
     def _retry_or_dead(self, call: Call, topic: Topic, message: NewMessage) -> Topic:
@@ -306,8 +301,8 @@ class Sending:
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL, f"a batch cannot be sent to topic {topic.name}"
             )
-        if len(call.command.body) > self._config.max_message_size:
-            raise too_long(self._config.max_message_size)
+        if len(call.command.body) > self._broker.config.max_message_size:
+            raise too_long(self._broker.config.max_message_size)
         items = self._items(call.command.body)
         messages = [
             NewMessage(

@@ -243,13 +243,14 @@ def _pending(store: Store, txn: Reader, timers: list[_Timer]) -> list[Found]:
     )
     found = []
     for timer in timers:
-        record = store.record(timer.number)
+        # Whoever asks takes it apart: one that cannot be is left out of the page, not the end of it.
+        read = store.record_with_terms(timer.number)
         row: IdRow | None = IdRow(timer.due_ms)
         if not timer.never_moved:
             value = txn.get(timer.id_key, db=ids)
             row = IdRow.unpack(value) if value is not None else None
-        if record is not None and row is not None:
-            found.append(make_found(timer.sequence, record, State.PENDING, row))
+        if read is not None and row is not None:
+            found.append(make_found(timer.sequence, read[0], State.PENDING, row))
     return found
 
 

@@ -164,6 +164,17 @@ def test_a_record_of_which_nothing_can_be_read_is_passed_over_too(damaged: Store
     assert damaged.damaged == {(2).to_bytes(8), (3).to_bytes(8)}
 
 
+def test_so_it_is_by_a_list_of_what_is_pending(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "held")
+    store = folder.open()
+    hold_all(store, [b"first", b"second", b"third"], 1_000)
+    with pytest.MonkeyPatch.context() as broken:
+        broken.setattr(store, "terms_of", refuse_third)
+        assert pending_ids(store) == [b"first", b"second"]
+    assert store.damaged == {(3).to_bytes(8)}
+    folder.close()
+
+
 def refuse_third(record: bytes) -> Terms:
     terms = terms_of(record)
     if terms.message_id == b"third":

@@ -25,7 +25,7 @@ class Handed(NamedTuple):
 def drain(
     store: Store, send: Callable[[HeldLine], bool], now_ms: Callable[[], int]
 ) -> Iterator[Handed]:
-    """Hand over all that is pending, the next due first.
+    """Hand over all that is pending, the next due first. What cannot be read stays, and is among `Store.damaged`.
 
     :param send: returns once the other server holds the message; see `transfer.Sender.send`.
     :raises ClientError: when the other server cannot be reached; what it has is ended here.

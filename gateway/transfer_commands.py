@@ -207,8 +207,9 @@ def drain(connect: Connect, data: Path, server: tuple[str, int]) -> None:
 
     No gateway may be serving from the folder. What the other side has acknowledged is aborted in the
     folder, so that it is delivered by one of the two; what it refuses stays, and is a line on
-    standard output, and the status is 4 then. Recurring messages stay as well. A drain that was cut
-    short can be repeated; a RocketMQ broker then gets the last few messages twice.
+    standard output, and the status is 4 then, as where a message cannot be read. Recurring messages
+    stay as well. A drain that was cut short can be repeated; a RocketMQ broker then gets the last few
+    messages twice.
 
     \b
     Example:
@@ -240,12 +241,16 @@ def drain(connect: Connect, data: Path, server: tuple[str, int]) -> None:
     finally:
         store.close()
         tell(f"{sent:,} handed over, {stay:,} refused")
+        if store.damaged:
+            tell(
+                f"left behind, as they cannot be read: {len(store.damaged):,}; 'tidegate fsck' names them"
+            )
         if recurring:
             tell(
                 f"{recurring:,} recurring messages stay: RocketMQ has none; "
                 "'tidegate recurring list' and 'import' take them to another gateway"
             )
-    if stay:
+    if stay or store.damaged:
         sys.exit(FAULTY)
 
 

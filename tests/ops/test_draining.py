@@ -18,6 +18,7 @@ from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import START_MS, MemoryGateway
 from tests.live.process import GatewayProcess
 from tests.ops.conftest import Command
+from tests.ops.test_care import clear_first_record
 from tests.ops.test_transfer import now_ms, send
 
 
@@ -141,6 +142,25 @@ def test_a_serving_gateway_is_not_drained(make_gateway: MakeGateway, tidegate: C
     assert done.returncode == 1
     assert "in use by process" in done.stderr
     assert pending(gateway) == ["A"]
+
+
+@pytest.mark.parametrize("is_in_table", [False, True])
+def test_what_cannot_be_read_is_said_to_stay(
+    make_gateway: MakeGateway, tidegate: Command, is_in_table: bool
+) -> None:
+    """Wherever its timer is: in the table, as of one that was rescheduled, or among those that were accepted lately."""
+    gateway = make_gateway()
+    hold(gateway, "A")
+    if is_in_table:
+        order = {"id": "A", "due": str(START_MS + 50_000)}
+        assert gateway.connect().ask(RequestCode.RESCHEDULE_TIMERS, order).code == 0
+    gateway.stop()
+    clear_first_record(gateway.data)
+    done = tidegate("drain", "--data", gateway.data, "--to", "127.0.0.1:1")
+    assert done.returncode == 4
+    assert done.stderr == (
+        "0 handed over, 0 refused\nleft behind, as they cannot be read: 1; 'tidegate fsck' names them\n"
+    )
 
 
 def test_recurring_messages_are_said_to_stay(make_gateway: MakeGateway, tidegate: Command) -> None:

@@ -30,7 +30,7 @@ from storage.keys import (
 )
 from storage.queue_repairs import Lost, Row, mend_queue
 from storage.records import read_record, unpack
-from storage.store import NEXT_SEQUENCE
+from storage.store import NEXT_SEQUENCE, first_free_sequence
 
 
 class MessageRepairs:
@@ -50,10 +50,7 @@ class MessageRepairs:
         self._waiting: dict[bytes, bytes] = {}
         self._in_memory: set[int] = set()
         self._lost: dict[int, tuple[bytes, Lost, Terms]] = {}
-        cursor = changes.txn.cursor(db=changes.tables.messages)
-        behind_last = int.from_bytes(cursor.key()) + 1 if cursor.last() else 1
-        noted = changes.get("meta", NEXT_SEQUENCE)
-        self._behind = max(behind_last, int.from_bytes(noted) if noted is not None else 1)
+        self._behind = first_free_sequence(changes.txn, changes.tables)
 
     def make(self) -> set[int]:
         """Make the repairs, each table after those that it follows from.

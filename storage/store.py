@@ -147,7 +147,7 @@ class Store:
     def _load(self, inbox_size: int) -> None:
         """Take into memory what is not read from the tables each time."""
         txn, tables = self._txn, self.tables
-        self._next_sequence = self._committed_sequence = _first_free_sequence(txn, tables)
+        self._next_sequence = self._committed_sequence = first_free_sequence(txn, tables)
         self.progress = Progress(txn, tables)
         self.paused = PausedTopics(txn, tables)
         copied = not self.environment.log.size and self._has_inbox_copy()
@@ -706,7 +706,7 @@ class Store:
             return has_copy(txn, self.tables)
 
 
-def _first_free_sequence(txn: Reader, tables: Tables) -> int:
+def first_free_sequence(txn: Reader, tables: Tables) -> int:
     """One behind the last message, or what retention noted when it removed that one too. 0 is never
     a message."""
     cursor = txn.cursor(db=tables.messages)

@@ -6,6 +6,7 @@ is added when the store is opened. So opening a store reads one row for each top
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import lmdb
@@ -20,6 +21,7 @@ from storage.keys import (
     held_key,
     hour_key,
     pack_u64,
+    split_timer_key,
     timer_topic,
 )
 from storage.logged import LoggedTransaction
@@ -149,6 +151,15 @@ class Held:
             txn.put(topic, value, db=self._tables.totals)
         else:
             txn.delete(topic, db=self._tables.totals)
+
+
+def count_spans(timers: Iterable[bytes]) -> Counter[bytes]:
+    """What `held` is to say of these keys of `timers`: how many there are, by its keys."""
+    counts: Counter[bytes] = Counter()
+    for key in timers:
+        due_ms, topic, _, _ = split_timer_key(key)
+        counts[held_key(topic, due_ms // HELD_SPAN_MS)] += 1
+    return counts
 
 
 def _add(txn: LoggedTransaction, table: lmdb._Database, key: bytes, change: int) -> None:

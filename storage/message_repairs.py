@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 
 from storage.changes import Changes, moment, text, timed
 from storage.evidence import Evidence, Fate, RecordReader, Verdict
+from storage.held import count_spans
 from storage.inbox import MARK
 from storage.keys import (
     ENDS_VALUE,
@@ -186,7 +187,7 @@ class MessageRepairs:
                 missing[held_key(terms.topic, lost.since_ms // HELD_SPAN_MS)].append(sequence)
         if not missing:
             return
-        counted = self._count_held()
+        counted = count_spans(self._timers)
         for span, sequences in missing.items():
             noted = self._changes.get("held", span)
             surplus = (int.from_bytes(noted) if noted is not None else 0) - counted[span]
@@ -263,13 +264,6 @@ class MessageRepairs:
         # Those from before format 6 have no mark.
         if self._changes.get(table, key) != without_mark(value):
             self._changes.make(table, key, value, sentence)
-
-    def _count_held(self) -> Counter[bytes]:
-        counts: Counter[bytes] = Counter()
-        for key in self._timers:
-            due_ms, topic, _, _ = split_timer_key(key)
-            counts[held_key(topic, due_ms // HELD_SPAN_MS)] += 1
-        return counts
 
     def _take_out_strays(self) -> None:
         """Rows of `ids` and `keys` that lead to no message, or not to theirs."""

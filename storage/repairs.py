@@ -15,6 +15,7 @@ import lmdb
 from storage.changes import Changes, moment, text
 from storage.environment import INBOX_COPY, Tables
 from storage.evidence import RecordReader
+from storage.held import count_spans
 from storage.inbox import recover
 from storage.inbox_copy import is_copy_of
 from storage.keys import (
@@ -26,7 +27,6 @@ from storage.keys import (
     RECURRENCE_VALUE,
     TIMER_VALUE,
     TOTAL_VALUE,
-    held_key,
     hour_key,
     key_prefix,
     pack_u64,
@@ -99,10 +99,7 @@ def _mend_halves(changes: Changes, halves: set[bytes], now_ms: int) -> None:
 
 
 def _mend_held(changes: Changes) -> None:
-    counts: Counter[bytes] = Counter()
-    for timer in changes.keys("timers"):
-        due_ms, topic, _, _ = split_timer_key(timer)
-        counts[held_key(topic, due_ms // HELD_SPAN_MS)] += 1
+    counts = count_spans(changes.keys("timers"))
     for key in {*changes.keys("held"), *counts}:
         count = counts[key]
         value = pack_u64(count) if count else None

@@ -22,7 +22,6 @@ from storage.keys import (
     RECURRENCE_VALUE,
     TIMER_VALUE,
     IdRow,
-    Terms,
     TermsOf,
     id_key,
     key_prefix,
@@ -37,7 +36,7 @@ from storage.paused import waiting_timers
 from storage.places import Place, Places
 from storage.queues import open_queue
 from storage.reader import Reader, rows_with_prefix
-from storage.records import read_record, unpack
+from storage.records import read_record, read_terms, unpack
 from storage.store import Store
 
 Progress = Callable[[str, int], None]
@@ -118,14 +117,6 @@ def _record(view: View, faults: list[str], number: bytes, name: str) -> bytes | 
     return record
 
 
-def _terms_of(view: View, record: bytes | None) -> Terms | None:
-    """A record's terms; None where the record itself is damaged."""
-    try:
-        return view.terms_of(record) if record is not None else None
-    except ValueError:
-        return None
-
-
 def _check_timers(view: View, faults: list[str]) -> Places:
     pending = Places(view.txn, view.tables)
     waiting = waiting_timers(view.txn, view.tables, None, b"", b"\xff")
@@ -145,7 +136,7 @@ def _check_timers(view: View, faults: list[str]) -> Places:
             # The rest of that row is held against the message later, when the record is read anyway.
             if queue & NEVER_MOVED and IdRow.unpack(id_row).rescheduled_ms:
                 faults.append(f"timer of message {sequence}: says that it was never moved")
-        elif (terms := _terms_of(view, record)) and message_id != term(terms.message_id):
+        elif (terms := read_terms(view.terms_of, record)) and message_id != term(terms.message_id):
             faults.append(f"timer of message {sequence}: its id is wrong")
     return pending
 
@@ -240,7 +231,7 @@ def _check_halves(view: View, faults: list[str]) -> set[int]:
         halves.add(sequence)
         if due.pop(number, None) != pack_u64(HALF_VALUE.unpack(value)[0]):
             faults.append(f"half {sequence}: halves and checks disagree")
-        terms = _terms_of(view, _record(view, faults, number, f"half {sequence}"))
+        terms = read_terms(view.terms_of, _record(view, faults, number, f"half {sequence}"))
         row = id_key(term(terms.message_id), number) if terms is not None else None
         if row is not None and view.txn.get(row, db=view.tables.ids) is not None:
             faults.append(f"half {sequence} is in the ids")
@@ -296,7 +287,7 @@ def _check_messages(
         states = sum(sequence in state for state in (pending, queued, aborted, halves))
         if states != 1:
             faults.append(f"message {sequence} is in {states} states")
-        terms = _terms_of(view, record)
+        terms = read_terms(view.terms_of, record)
         if terms is None:
             faults.append(f"message {sequence}: its record cannot be read")
         if terms is None or sequence in halves:
@@ -331,7 +322,7 @@ def _check_messages(
 def _check_ids(view: View, faults: list[str]) -> None:
     """Every row of `ids` leads to a message that has the id."""
     for key in view.txn.cursor(db=view.tables.ids).iternext(values=False):
-        terms = _terms_of(view, _record(view, faults, key[-8:], f"ids {key!r}"))
+        terms = read_terms(view.terms_of, _record(view, faults, key[-8:], f"ids {key!r}"))
         if terms is not None and key[:-9] != term(terms.message_id):
             faults.append(f"ids {key!r}: the message has another id")
 
@@ -339,6 +330,6 @@ def _check_ids(view: View, faults: list[str]) -> None:
 def _check_keys(view: View, faults: list[str]) -> None:
     """Every row of `keys` leads to a message that has the key."""
     for key in view.txn.cursor(db=view.tables.keys).iternext(values=False):
-        terms = _terms_of(view, _record(view, faults, key[-8:], f"keys {key!r}"))
+        terms = read_terms(view.terms_of, _record(view, faults, key[-8:], f"keys {key!r}"))
         if terms and key[:-8] not in {key_prefix(terms.topic, term(one)) for one in terms.keys}:
             faults.append(f"keys {key!r}: the message has another key")

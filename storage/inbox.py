@@ -33,7 +33,7 @@ from storage.ordered import OrderedKeys
 from storage.paused import has_timer
 from storage.read_ahead import ReadAhead, Rows
 from storage.reader import Reader
-from storage.records import unpack
+from storage.records import read_terms, unpack
 from storage.timers import earlier
 
 INBOX_SIZE = 64_000
@@ -439,10 +439,7 @@ def _since_mark(
         if number in queued:
             continue
         record = unpack(stored)
-        try:
-            terms = terms_of(record) if record is not None else None
-        except ValueError:
-            terms = None
+        terms = read_terms(terms_of, record)
         if record is None or terms is None:
             damaged.add(number)
             continue

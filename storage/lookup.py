@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from enum import Enum
 from heapq import merge
 from itertools import islice, takewhile
@@ -27,7 +26,7 @@ from storage.paused import has_timer, waiting_timers
 from storage.queues import find_sequence
 from storage.read_ahead import Rows
 from storage.reader import Reader
-from storage.records import unpack
+from storage.records import read_terms, unpack
 from storage.store import Store
 from storage.timers import seek_topic
 
@@ -256,13 +255,11 @@ def _pending(store: Store, txn: Reader, timers: list[_Timer]) -> list[Found]:
 
 def newest_stored_ms(store: Store) -> int:
     """The latest time at which a message was accepted or entered its queue; 0 in an empty store."""
-    newest_ms = 0
     txn = store.settled_reader()
     messages = txn.cursor(db=store.tables.messages)
-    if messages.last() and (record := unpack(messages.value())) is not None:
-        # A record that cannot be read is for `find_faults` to tell of.
-        with suppress(ValueError):
-            newest_ms = store.terms_of(record).stored_ms
+    # A record that cannot be read is for `find_faults` to tell of.
+    terms = read_terms(store.terms_of, unpack(messages.value())) if messages.last() else None
+    newest_ms = terms.stored_ms if terms is not None else 0
     cursor = txn.cursor(db=store.tables.queues)
     alive = cursor.last()
     while alive:

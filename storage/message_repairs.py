@@ -30,7 +30,7 @@ from storage.keys import (
     without_mark,
 )
 from storage.queue_repairs import Lost, Row, mend_queue
-from storage.records import read_record, unpack
+from storage.records import read_record, read_terms, unpack
 from storage.store import NEXT_SEQUENCE, first_free_sequence
 
 
@@ -89,11 +89,8 @@ class MessageRepairs:
 
     def _terms(self, record: bytes | None) -> Terms | None:
         """A record's terms; None where they cannot be those of a message."""
-        if record is None:
-            return None
-        try:
-            terms = self._reader.terms_of(record)
-        except ValueError:
+        terms = read_terms(self._reader.terms_of, record)
+        if terms is None:
             return None
         is_name = 0 < len(terms.topic) <= MAX_TOPIC and b"\0" not in terms.topic
         is_place = 0 <= terms.queue < 1 << 31 and 0 <= terms.stored_ms < 1 << 63

@@ -12,6 +12,7 @@ from typing import Final
 import zstandard
 
 from storage.environment import Tables
+from storage.keys import Terms, TermsOf
 from storage.reader import Reader
 
 MOST_PACKED: Final = 4_096
@@ -73,3 +74,11 @@ def read_record(txn: Reader, tables: Tables, number: bytes) -> bytes | None:
     """
     stored = txn.get(number, db=tables.messages)
     return unpack(stored) if stored is not None else None
+
+
+def read_terms(terms_of: TermsOf, record: bytes | None) -> Terms | None:
+    """The terms of a record; None where there is no record, or none that can be read."""
+    try:
+        return terms_of(record) if record is not None else None
+    except ValueError:
+        return None

@@ -44,7 +44,7 @@ from storage.progress import Progress
 from storage.queues import Page, Queue, offset_at, open_queue, read_page, row_at
 from storage.read_ahead import Rows
 from storage.reader import Reader, rows_with_prefix
-from storage.records import pack, read_record, unpack
+from storage.records import pack, read_record, read_terms, unpack
 from storage.timers import earlier
 
 P = ParamSpec("P")
@@ -583,11 +583,11 @@ class Store:
         record = self.record(number)
         if record is None:
             return None
-        try:
-            return record, self.terms_of(record)
-        except ValueError:
+        terms = read_terms(self.terms_of, record)
+        if terms is None:
             self.damaged.add(number)
             return None
+        return record, terms
 
     def offset_at(self, queue: Queue, stored_ms: int) -> int:
         """The first offset stored at `stored_ms` or later; the queue's end when there is none."""

@@ -119,7 +119,7 @@ def _record(view: View, faults: list[str], number: bytes, name: str) -> bytes | 
 
 def _check_timers(view: View, faults: list[str]) -> Places:
     pending = Places(view.txn, view.tables)
-    waiting = waiting_timers(view.txn, view.tables, None, b"", b"\xff")
+    waiting = waiting_timers(view.txn, view.tables)
     for key, value in chain(view.txn.cursor(db=view.tables.timers), view.inbox, waiting):
         due_ms, topic, sequence, message_id = split_timer_key(key)
         queue, tag_hash, size = TIMER_VALUE.unpack(value)

@@ -84,7 +84,7 @@ def _has_timer(txn: Reader, tables: Tables, topic: bytes, begin_ms: int, end_ms:
 def _check_totals(txn: Reader, tables: Tables, faults: list[str]) -> None:
     counted: dict[bytes, tuple[int, int]] = {}
     timers = txn.cursor(db=tables.timers)
-    waiting = waiting_timers(txn, tables, None, b"", b"\xff")
+    waiting = waiting_timers(txn, tables)
     for key, value in chain(timers, waiting):
         topic = timer_topic(key)
         messages, size = counted.get(topic, (0, 0))

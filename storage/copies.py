@@ -172,7 +172,7 @@ def read_pending(
         tables = open_tables(environment, create=False)
         with environment.begin() as txn:
             accepted_lately = sorted(recover(txn, tables, terms_of, damaged=damaged))
-            waiting = waiting_timers(txn, tables, None, b"", b"\xff")
+            waiting = waiting_timers(txn, tables)
             for key, _ in merge(txn.cursor(db=tables.timers), accepted_lately, waiting):
                 due_ms, _, sequence, _ = split_timer_key(key)
                 number = pack_u64(sequence)

@@ -120,7 +120,11 @@ def has_timer(txn: Reader, tables: Tables, timer: bytes) -> bool:
 
 
 def waiting_timers(
-    txn: Reader, tables: Tables, topic: bytes | None, start: bytes, end: bytes
+    txn: Reader,
+    tables: Tables,
+    topic: bytes | None = None,
+    start: bytes = b"",
+    end: bytes = b"\xff",
 ) -> Iterator[tuple[bytes, bytes]]:
     """What waits in one topic or in all, keys and values as in `timers` and in their order, from `start` on and
     before `end`."""

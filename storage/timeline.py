@@ -119,7 +119,7 @@ def due_range(store: Store) -> tuple[int, int] | None:
     keys += [store.inbox.last()] if keys else []
     txn = store.settled_reader()
     # What waits in paused topics is due already; its first will do.
-    keys += [key for key, _ in islice(waiting_timers(txn, store.tables, None, b"", _END), 1)]
+    keys += [key for key, _ in islice(waiting_timers(txn, store.tables), 1)]
     cursor = txn.cursor(db=store.tables.timers)
     if cursor.first():
         keys.append(cursor.key())

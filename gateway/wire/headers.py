@@ -161,28 +161,7 @@ class SendMessage(Fields):
     broker_name: str | None = field(default=None, name="bname")
 
 
-_LETTERS: Final = dict(
-    zip(
-        (
-            "producer_group",
-            "topic",
-            "default_topic",
-            "default_topic_queue_nums",
-            "queue_id",
-            "sys_flag",
-            "born_timestamp",
-            "flag",
-            "properties",
-            "reconsume_times",
-            "unit_mode",
-            "max_reconsume_times",
-            "batch",
-            "broker_name",
-        ),
-        "abcdefghijklmn",
-        strict=True,
-    )
-)
+_LETTERS: Final = dict(zip(SendMessage.__struct_fields__, "abcdefghijklmn", strict=True))
 
 
 class SendMessageV2(Fields, rename=_LETTERS):

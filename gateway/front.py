@@ -22,7 +22,8 @@ from gateway.router import Peer
 from gateway.setting_values import HostPort
 from gateway.wire.codes import RequestCode as Code
 from gateway.wire.codes import ResponseCode
-from gateway.wire.commands import Command, FieldError, encode_response
+from gateway.wire.commands import Command, encode_response
+from gateway.wire.fields import FieldError
 from gateway.wire.headers import SendMessageV2
 from gateway.wire.properties import parse
 

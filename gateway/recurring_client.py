@@ -10,7 +10,8 @@ import msgspec
 from gateway.client import RefusalError, RemotingClient, ask_for, successful
 from gateway.moments import write_moment
 from gateway.wire.codes import RequestCode
-from gateway.wire.headers import SendMessageV2, to_ext
+from gateway.wire.fields import to_ext
+from gateway.wire.headers import SendMessageV2
 from gateway.wire.properties import join
 from gateway.wire.recurring_bodies import (
     RecurringChange,

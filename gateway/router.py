@@ -10,7 +10,8 @@ from twisted.logger import Logger
 from gateway.access import Action
 from gateway.config import Config
 from gateway.wire.codes import ResponseCode
-from gateway.wire.commands import Command, FieldError, encode_response
+from gateway.wire.commands import Command, encode_response
+from gateway.wire.fields import FieldError
 from gateway.wire.frames import FRAME_LIMIT
 from storage import RestartNeededError
 

@@ -20,17 +20,6 @@ from gateway.wire.fields import FieldError, Fields, Int32, explain
 from gateway.wire.frames import JSON, Frame, join_frame
 from gateway.wire.headers import FIELDS_OF_REQUESTS
 
-__all__ = [
-    "Command",
-    "CommandError",
-    "FieldError",
-    "decode_command",
-    "encode_command",
-    "encode_response",
-    "pull_response",
-    "send_response",
-]
-
 VERSION: Final = 513
 """What the gateway says it is: MQVersion V5_5_0. Clients ask less of older servers."""
 

@@ -52,7 +52,7 @@ from gateway.wire.admin_headers import (
     ViewMessage,
 )
 from gateway.wire.codes import RequestCode
-from gateway.wire.fields import FieldError, Fields, Int32, Int64, to_ext
+from gateway.wire.fields import Fields, Int32, Int64
 from gateway.wire.pop_headers import (
     AckMessage,
     ChangeInvisibleTime,
@@ -79,8 +79,6 @@ __all__ = [
     "DeleteTopic",
     "DeleteTopicInNameServer",
     "EndTransaction",
-    "FieldError",
-    "Fields",
     "GetAllGroups",
     "GetAllTopics",
     "GetBrokerConsumeStats",
@@ -134,7 +132,6 @@ __all__ = [
     "UpdateConsumerOffset",
     "ViewBrokerStats",
     "ViewMessage",
-    "to_ext",
 ]
 
 

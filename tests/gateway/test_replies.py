@@ -8,7 +8,8 @@ import pytest
 
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command, encode_response
-from gateway.wire.headers import SendMessage, SendMessageV2, to_ext
+from gateway.wire.fields import to_ext
+from gateway.wire.headers import SendMessage, SendMessageV2
 from gateway.wire.messages import parse_offset_msg_id
 from gateway.wire.properties import parse
 from tests.gateway.conftest import MakeGateway

@@ -20,7 +20,8 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 from gateway.wire.codes import RequestCode
-from gateway.wire.headers import SendMessageV2, to_ext
+from gateway.wire.fields import to_ext
+from gateway.wire.headers import SendMessageV2
 from gateway.wire.properties import join
 from tests.browser import PHONE, Browser
 from tests.gateway.certificates import Authority

@@ -13,13 +13,13 @@ from gateway.wire.codes import LanguageCode, RequestCode, ResponseCode
 from gateway.wire.commands import (
     Command,
     CommandError,
-    FieldError,
     decode_command,
     encode_command,
     encode_response,
     pull_response,
     send_response,
 )
+from gateway.wire.fields import FieldError
 from gateway.wire.frames import JSON, ROCKETMQ, FrameBuffer
 from gateway.wire.headers import GetRouteInfo, LookUpTimers, PullMessage, SendMessage, SendMessageV2
 from tests.wire.binary import binary_header

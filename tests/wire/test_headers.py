@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from gateway.wire import headers
 from gateway.wire.codes import RequestCode
-from gateway.wire.commands import FieldError, decode_command, encode_command
-from gateway.wire.fields import Fields
+from gateway.wire.commands import decode_command, encode_command
+from gateway.wire.fields import FieldError, Fields, to_ext
 from gateway.wire.frames import ROCKETMQ, FrameBuffer
-from gateway.wire.headers import FIELDS_OF_REQUESTS, SendMessage, SendMessageV2, to_ext
+from gateway.wire.headers import FIELDS_OF_REQUESTS, SendMessage, SendMessageV2
 from tests.wire.binary import binary_header
 from tests.wire.strategies import fields_of
 

@@ -36,8 +36,9 @@ from gateway.wire.commands import (
     send_response,
 )
 from gateway.wire.dialect import to_json
+from gateway.wire.fields import to_ext
 from gateway.wire.frames import JSON, Frame, FrameBuffer, join_frame
-from gateway.wire.headers import FIELDS_OF_REQUESTS, to_ext
+from gateway.wire.headers import FIELDS_OF_REQUESTS
 from gateway.wire.messages import (
     decode_messages,
     encode_again,

@@ -27,6 +27,7 @@ from gateway.wire.properties import find
 from spark_jobs.errors import JobError
 from spark_jobs.features import feature
 from spark_jobs.messages import PULLS
+from spark_jobs.schemas import ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -70,10 +71,6 @@ _TALLIES: Final = pa.schema(
 )
 """What a task counted: answers by the runs that have them, where `field` is null; else differences
 to one run, of which so many are a field that one of the two has not; with the first as a sample."""
-_TALLIES_DDL: Final = (
-    "code int, feature string, field string, runs int, number bigint, one_sided bigint, "
-    "first_ns bigint, last_ns bigint, file string, position bigint, expected string, found string"
-)
 
 
 class Difference(msgspec.Struct, kw_only=True):
@@ -197,7 +194,7 @@ def compare(
     """
     runs = [baseline, candidate] if noise is None else [baseline, candidate, noise]
     tallied = _side_by_side(runs).mapInArrow(
-        partial(_tally, has_noise=noise is not None), _TALLIES_DDL
+        partial(_tally, has_noise=noise is not None), ddl(_TALLIES)
     )
     compared: dict[str, _Compared] = {}
     by_runs: Counter[int] = Counter()

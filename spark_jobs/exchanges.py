@@ -19,6 +19,7 @@ import pyarrow as pa
 from gateway.wire.codes import CommandFlag
 from gateway.wire.commands import CommandError, decode_command
 from gateway.wire.frames import FrameBuffer, FrameError
+from spark_jobs.schemas import ddl
 
 TEXTS: Final = pa.map_(pa.string(), pa.string())
 
@@ -46,12 +47,7 @@ ROWS: Final = pa.schema(
 )
 """Pairs; docs/replay.md says what each column means."""
 
-DDL: Final = (
-    "file string, position bigint, connection string, server string, from_client boolean, "
-    "asked_ns bigint, answered_ns bigint, opaque int, code int, flag int, version int, "
-    "language string, ext map<string,string>, body binary, answer_code int, answer_remark string, "
-    "answer_ext map<string,string>, answer_body binary"
-)
+DDL: Final = ddl(ROWS)
 """`ROWS` as Spark writes it."""
 
 ASIDES: Final = pa.schema(
@@ -66,9 +62,7 @@ ASIDES: Final = pa.schema(
 )
 """What is no frame."""
 
-ASIDE_DDL: Final = (
-    "file string, position bigint, connection string, size bigint, reason string, body binary"
-)
+ASIDE_DDL: Final = ddl(ASIDES)
 
 BATCH_ROWS: Final = 8192
 _BATCH_BYTES: Final = 16 * 1024 * 1024

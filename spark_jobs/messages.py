@@ -16,6 +16,7 @@ from gateway.wire.messages import Message, MessageError, decode_messages, split_
 from gateway.wire.pending_bodies import BulkAnswer
 from gateway.wire.properties import find
 from gateway.wire.recall import RecallHandle, RecallHandleError
+from spark_jobs.schemas import ddl
 
 MESSAGES: Final = pa.schema(
     [
@@ -45,13 +46,7 @@ MESSAGES: Final = pa.schema(
     ]
 )
 
-DDL: Final = (
-    "event string, file string, position bigint, connection string, server string, time_ns bigint,"
-    " `group` string,"
-    " topic string, queue_id int, queue_offset bigint, message_id string, tags string, keys string,"
-    " asked string, asked_value bigint, due_ms bigint, born_ms bigint, store_ms bigint,"
-    " reconsume_times int, answer_code int, body_size int, body_crc bigint, reason string"
-)
+DDL: Final = ddl(MESSAGES)
 
 SENT: Final = "sent"
 """A producer sent it; `answer_code` is null where no answer was seen."""

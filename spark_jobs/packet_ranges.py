@@ -23,6 +23,7 @@ import pyarrow as pa
 from spark_jobs.exchanges import Exchange, Pairer
 from spark_jobs.packets import PacketReader, Segment, told_segments
 from spark_jobs.pcap import Layout, Packet, Survey, layout_of, read_packets, survey
+from spark_jobs.schemas import ddl
 from spark_jobs.sources import Span, certain, ranges, without_collector, write_taken
 from spark_jobs.tables import PartWriter, Receipt, receipts
 from spark_jobs.tasks import explained, in_tasks
@@ -47,10 +48,6 @@ SEGMENTS: Final = pa.schema(
 )
 """What packets say, by the keys of their connections (`packets.Segment`)."""
 
-_DDL: Final = (
-    "key binary, position bigint, time_ns bigint, sender binary, sender_port int, "
-    "receiver binary, receiver_port int, sequence bigint, acknowledged bigint, flags int, data binary"
-)
 _ROWS: Final = 4096
 _BYTES: Final = 8 * 1024 * 1024
 _OVERLAP_NS: Final = 1_000_000_000
@@ -209,7 +206,7 @@ def read_in_ranges(
             levels=levels,
         )
         # Each row of `range` is the number of a range, and a task of its own.
-        segments = spark.range(0, count, 1, count).mapInArrow(read, _DDL)
+        segments = spark.range(0, count, 1, count).mapInArrow(read, ddl(SEGMENTS))
         together = segments.repartition(count_together, "key")
         together = together.sortWithinPartitions("key", "position")
         with explained():

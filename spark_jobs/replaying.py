@@ -27,6 +27,7 @@ from spark_jobs.exchanges import TEXTS
 from spark_jobs.messages import SENDS
 from spark_jobs.popped import ACKS
 from spark_jobs.rewriting import Rewriter, Rules, ids_needed, ids_told
+from spark_jobs.schemas import ddl
 
 RESULTS: Final = pa.schema(
     [
@@ -51,12 +52,7 @@ RESULTS: Final = pa.schema(
 )
 """What became of each request; docs/replay.md says what each column means."""
 
-DDL: Final = (
-    "file string, position bigint, connection string, code int, feature string, asked_ns bigint, "
-    "outcome string, due_ns bigint, sent_ns bigint, answered_ns bigint, answer_code int, "
-    "answer_remark string, answer_ext map<string,string>, answer_body binary, unmapped string, "
-    "ext map<string,string>, body binary"
-)
+DDL: Final = ddl(RESULTS)
 
 _KEPT: Final = ("file", "position", "connection", "code", "feature", "asked_ns")
 """What a result has of the recorded request."""

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from spark_jobs import messages
 from spark_jobs.exchanges import Exchange, Pairer, aside_batch, exchange_batch
+from spark_jobs.schemas import ddl
 
 PAIRS: Final = "rows/kind=pair"
 ASIDES: Final = "rows/kind=aside"
@@ -30,8 +31,8 @@ HEADS: Final = "seams/heads"
 """Answers to requests that are not in their part, where another part is in front of it."""
 RECEIPTS: Final = "receipts"
 
-FILE_DDL: Final = "file string, counts map<string,bigint>"
 _FILES: Final = pa.schema([("file", pa.string()), ("counts", pa.map_(pa.string(), pa.int64()))])
+FILE_DDL: Final = ddl(_FILES)
 _ROW_GROUP_ROWS: Final = 65_536
 _ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
 _CODES: Final = frozenset(messages.CODES)

@@ -10,12 +10,13 @@ the queue, by the broker's clock.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 PERCENTILES: Final = (0.5, 0.9, 0.99, 0.999)
 
@@ -104,61 +105,7 @@ def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
     """
     from pyspark.sql import functions as f
 
-    sent = messages.where(
-        f.col("event").isin("sent", "parked")
-        & f.col("due_ms").isNotNull()
-        & (f.col("answer_code").isNull() | f.col("answer_code").isin(*_STORED_CODES))
-        & ~f.col("topic").startswith("%RETRY%")
-    )
-    is_logged = f.col("event").isin("stored", "parked")
-    folder = f.coalesce(f.regexp_replace("file", "/[^/]*$", ""), f.lit(""))
-    log = f.when(is_logged, folder)
-    # A client that got no answer sends the message again with its id: that is one message still.
-    alone = f.when(f.col("message_id").isNull(), f.monotonically_increasing_id())
-    asked = sent.groupBy("topic", "message_id", alone.alias("alone")).agg(
-        f.min("due_ms").alias("due_ms"),
-        f.min("time_ns").alias("time_ns"),
-        f.min("asked").alias("asked"),
-        f.min("asked_value").alias("asked_value"),
-        f.count("*").alias("sends"),
-        f.max("queue_id").alias("queue_id"),
-        f.max("keys").alias("keys"),
-        f.max("tags").alias("tags"),
-        f.max(f.struct("file", "position")).alias("place"),
-        f.max(log).alias("log"),
-    )
-    seen = messages.where(f.col("event").isin("delivered", "stored"))
-    at_first = seen.where("reconsume_times = 0")
-    fired = at_first.groupBy("topic", "message_id").agg(
-        f.min("time_ns").alias("fired_ns"),
-        f.min("store_ms").alias("store_ms"),
-        f.countDistinct("queue_id", "queue_offset").alias("places"),
-    )
-    recalled = (
-        messages.where("event = 'recalled'")
-        .groupBy("message_id")
-        .agg(f.min("time_ns").alias("recalled_ns"))
-    )
-    # A queue was watched until the newest time that someone who takes all of it has seen of it.
-    filtered = (
-        messages.where("event = 'subscribed' and trim(tags) <> '*'")
-        .select("group", "topic")
-        .distinct()
-    )
-    is_watching = f.col("event").isin("delivered", "drained")
-    reached = f.when(f.col("event") == "drained", f.floor(f.col("time_ns") / _NS_PER_MS)).otherwise(
-        f.col("store_ms")
-    )
-    # Brokers have queues of the same numbers; of a message it is not told whose it is in.
-    watched = (
-        messages.where(is_watching)
-        .join(filtered, ["group", "topic"], "left_anti")
-        .groupBy("topic", "queue_id", "server")
-        .agg(f.max(reached).alias("watched_ms"))
-        .groupBy("topic", "queue_id")
-        .agg(f.min("watched_ms").alias("watched_ms"))
-    )
-    by_log = messages.groupBy(log.alias("log")).agg(
+    by_log = messages.groupBy(_log().alias("log")).agg(
         f.max("time_ns").alias("time_ns"),
         f.max("store_ms").alias("store_ms"),
         f.count(f.when(f.col("event") == "rescheduled", 1)).alias("moves"),
@@ -170,6 +117,7 @@ def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
     def there_are(what: str) -> bool:
         return any(row[what] for row in ends)
 
+    asked = _asked(messages)
     has_moves = there_are("moves")
     asked = _moved(asked, messages) if has_moves else asked.withColumn("is_moved", f.lit(False))
     asked = (
@@ -182,26 +130,127 @@ def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
         if there_are("changes")
         else asked.withColumn("is_in_bulk", f.lit(False))
     )
-    end_ms = f.lit(max((row["time_ns"] or 0 for row in ends), default=0) // _NS_PER_MS)
-    # A commit log has everything of its broker up to its end.
+    end_ms = max((row["time_ns"] or 0 for row in ends), default=0) // _NS_PER_MS
     logs = {row["log"]: row["store_ms"] for row in ends if row["log"] is not None}
-    logged_ms = f.lit(min(logs.values(), default=None)).cast("long")
-    for name, until_ms in logs.items():
-        logged_ms = f.when(f.col("log") == name, f.lit(until_ms)).otherwise(logged_ms)
-    delay = f.col("due_ms") - f.col("time_ns") / _NS_PER_MS
-    ranges = f.lit("over 3 days")
-    for bound, name in reversed(RANGES):
-        ranges = f.when(delay < bound, name).otherwise(ranges)
     table = (
-        asked.join(fired, ["topic", "message_id"], "left")
-        .join(recalled, ["message_id"], "left")
-        .join(watched, ["topic", "queue_id"], "left")
+        asked.join(_fired(messages), ["topic", "message_id"], "left")
+        .join(_recalled(messages), ["message_id"], "left")
+        .join(_watched(messages), ["topic", "queue_id"], "left")
     )
     # What was due already when it was sent can only be fired then.
     possible_ms = f.greatest(f.col("due_ms"), f.floor(f.col("time_ns") / _NS_PER_MS))
+    return (
+        table.withColumn("fired_ms", f.floor(f.col("fired_ns") / _NS_PER_MS))
+        .withColumn("outcome", _outcome(end_ms, _logged_ms(logs), grace_ms))
+        .withColumn("error_ms", f.col("fired_ms") - possible_ms)
+        .withColumn("stored_error_ms", f.col("store_ms") - possible_ms)
+        .withColumn("delay", _range_of_delay())
+    )
+
+
+def _log() -> Column:
+    """The folder of the commit log that a row was read from; else null."""
+    from pyspark.sql import functions as f
+
+    folder = f.coalesce(f.regexp_replace("file", "/[^/]*$", ""), f.lit(""))
+    return f.when(f.col("event").isin("stored", "parked"), folder)
+
+
+def _asked(messages: DataFrame) -> DataFrame:
+    """Each message that was to be delivered later, with its time and how often it was sent."""
+    from pyspark.sql import functions as f
+
+    sent = messages.where(
+        f.col("event").isin("sent", "parked")
+        & f.col("due_ms").isNotNull()
+        & (f.col("answer_code").isNull() | f.col("answer_code").isin(*_STORED_CODES))
+        & ~f.col("topic").startswith("%RETRY%")
+    )
+    # A client that got no answer sends the message again with its id: that is one message still.
+    alone = f.when(f.col("message_id").isNull(), f.monotonically_increasing_id())
+    return sent.groupBy("topic", "message_id", alone.alias("alone")).agg(
+        f.min("due_ms").alias("due_ms"),
+        f.min("time_ns").alias("time_ns"),
+        f.min("asked").alias("asked"),
+        f.min("asked_value").alias("asked_value"),
+        f.count("*").alias("sends"),
+        f.max("queue_id").alias("queue_id"),
+        f.max("keys").alias("keys"),
+        f.max("tags").alias("tags"),
+        f.max(f.struct("file", "position")).alias("place"),
+        f.max(_log()).alias("log"),
+    )
+
+
+def _fired(messages: DataFrame) -> DataFrame:
+    """When each message was first seen in a queue, and in how many places."""
+    from pyspark.sql import functions as f
+
+    seen = messages.where(f.col("event").isin("delivered", "stored"))
+    at_first = seen.where("reconsume_times = 0")
+    return at_first.groupBy("topic", "message_id").agg(
+        f.min("time_ns").alias("fired_ns"),
+        f.min("store_ms").alias("store_ms"),
+        f.countDistinct("queue_id", "queue_offset").alias("places"),
+    )
+
+
+def _recalled(messages: DataFrame) -> DataFrame:
+    """When each message was taken back."""
+    from pyspark.sql import functions as f
+
+    recalled = messages.where("event = 'recalled'")
+    return recalled.groupBy("message_id").agg(f.min("time_ns").alias("recalled_ns"))
+
+
+def _watched(messages: DataFrame) -> DataFrame:
+    """Until when each queue was watched: the newest time that someone who takes all of it has seen of it."""
+    from pyspark.sql import functions as f
+
+    filtered = (
+        messages.where("event = 'subscribed' and trim(tags) <> '*'")
+        .select("group", "topic")
+        .distinct()
+    )
+    is_watching = f.col("event").isin("delivered", "drained")
+    reached = f.when(f.col("event") == "drained", f.floor(f.col("time_ns") / _NS_PER_MS)).otherwise(
+        f.col("store_ms")
+    )
+    # Brokers have queues of the same numbers; of a message it is not told whose it is in.
+    return (
+        messages.where(is_watching)
+        .join(filtered, ["group", "topic"], "left_anti")
+        .groupBy("topic", "queue_id", "server")
+        .agg(f.max(reached).alias("watched_ms"))
+        .groupBy("topic", "queue_id")
+        .agg(f.min("watched_ms").alias("watched_ms"))
+    )
+
+
+def _logged_ms(logs: Mapping[str, int]) -> Column:
+    """Until when a message's commit log, or the one that ends first, has everything of its broker.
+
+    :param logs: when each ends.
+    """
+    from pyspark.sql import functions as f
+
+    logged_ms = f.lit(min(logs.values(), default=None)).cast("long")
+    for name, until_ms in logs.items():
+        logged_ms = f.when(f.col("log") == name, f.lit(until_ms)).otherwise(logged_ms)
+    return logged_ms
+
+
+def _outcome(end_ms: int, logged_ms: Column, grace_ms: int) -> Column:
+    """What became of a message.
+
+    :param end_ms: of the recording.
+    :param logged_ms: see `_logged_ms`.
+    """
+    from pyspark.sql import functions as f
+
     is_fired = f.col("places").isNotNull()
     is_fired_later = f.coalesce("store_ms", "fired_ms") > f.col("replaced_ms")
-    outcome = (
+    return (
         f.when(f.col("message_id").isNull(), "without id")
         .when(f.col("replaced_ms").isNotNull() & is_fired & is_fired_later, "fired though replaced")
         .when(f.col("replaced_ms").isNotNull() & ~is_fired, "replaced")
@@ -211,17 +260,21 @@ def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
         .when(is_fired & (f.coalesce("store_ms", "fired_ms") < f.col("due_ms")), "early")
         .when(is_fired & (f.col("places") > f.col("sends")), "doubled")
         .when(is_fired, "fired")
-        .when(f.col("due_ms") > end_ms - grace_ms, "not due")
+        .when(f.col("due_ms") > f.lit(end_ms - grace_ms), "not due")
         .when(f.greatest("watched_ms", logged_ms) >= f.col("due_ms") + grace_ms, "lost")
         .otherwise("not watched")
     )
-    return (
-        table.withColumn("fired_ms", f.floor(f.col("fired_ns") / _NS_PER_MS))
-        .withColumn("outcome", outcome)
-        .withColumn("error_ms", f.col("fired_ms") - possible_ms)
-        .withColumn("stored_error_ms", f.col("store_ms") - possible_ms)
-        .withColumn("delay", f.when(delay <= 0, "already due").otherwise(ranges))
-    )
+
+
+def _range_of_delay() -> Column:
+    """Which of `RANGES` a message's delay is in."""
+    from pyspark.sql import functions as f
+
+    delay = f.col("due_ms") - f.col("time_ns") / _NS_PER_MS
+    ranges = f.lit("over 3 days")
+    for bound, name in reversed(RANGES):
+        ranges = f.when(delay < bound, name).otherwise(ranges)
+    return f.when(delay <= 0, "already due").otherwise(ranges)
 
 
 def _moved(asked: DataFrame, messages: DataFrame) -> DataFrame:

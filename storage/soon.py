@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 from storage.keys import HELD_SPAN_MS, HOUR_MS
@@ -25,12 +26,8 @@ def count_soon(store: Store, now_ms: int, bounds_s: Sequence[int]) -> list[int] 
     begin_ms = now_ms - now_ms % HELD_SPAN_MS
     count = _Count(store)
     nearest = count.between(now_ms + 1, now_ms + 1 + bounds_s[0] * 1_000)
-    counts = [nearest]
-    last_ms = begin_ms
-    for bound in bounds_s[1:]:
-        bound_ms = begin_ms + bound * 1_000
-        counts.append(count.spans_between(last_ms, bound_ms))
-        last_ms = bound_ms
+    bounds_ms = [begin_ms + bound * 1_000 for bound in (0, *bounds_s[1:])]
+    counts = [nearest, *(count.spans_between(*span) for span in pairwise(bounds_ms))]
     # What the first bound counts is not behind it.
     counts[1] = max(0, counts[1] - nearest)
     return counts if count.is_whole else None

@@ -17,7 +17,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import blake2b, sha256
@@ -98,39 +98,17 @@ def back_up_changes(data: Path, folder: Path) -> Increment:
         chain = read_chain(folder)
         number = len(chain)
         page_size = environment.stat()["psize"]
-        before: bytes = b""
+        before = b""
         if chain:
             if chain[-1].page_size != page_size:
                 raise DataFolderError(f"{folder} has backups of a machine with other pages")
             before = _read_hashes(folder, chain[-1])
         taken_ms = time.time_ns() // 1_000_000
-        pages = changed = 0
-        digest = sha256()
         try:
-            with (
-                _path(folder, number, "pages").open("wb") as kept,
-                _path(folder, number, "hashes").open("wb") as hashes,
-            ):
-                for pages, page in enumerate(_pages(data, environment, page_size), 1):
-                    own = _hash(page)
-                    hashes.write(own)
-                    digest.update(own)
-                    at = (pages - 1) * _HASH_SIZE
-                    if before[at : at + _HASH_SIZE] != own:
-                        kept.write((pages - 1).to_bytes(_NUMBER_SIZE) + page)
-                        changed += 1
-                for file in (kept, hashes):
-                    file.flush()
-                    os.fsync(file.fileno())
-            made = Increment(
-                number,
-                taken_ms,
-                page_size,
-                pages,
-                changed,
-                digest.hexdigest(),
-                chain[-1].digest if chain else None,
-            )
+            pages = _pages(data, environment, page_size)
+            count, changed, digest = _keep_changed(folder, number, pages, before)
+            follows = chain[-1].digest if chain else None
+            made = Increment(number, taken_ms, page_size, count, changed, digest, follows)
             _write_last(folder, made)
         except (OSError, lmdb.Error) as error:
             # Without what it says to be there it must not count.
@@ -227,6 +205,34 @@ def _pages(data: Path, environment: lmdb.Environment, page_size: int) -> Iterato
         for _ in range(2, last_page_of(state) + 1):
             # The file can end before its last page where that is free.
             yield file.read(page_size).ljust(page_size, b"\0")
+
+
+def _keep_changed(
+    folder: Path, number: int, pages: Iterable[bytes], before: bytes
+) -> tuple[int, int, str]:
+    """Write the hashes of a backup's pages, and those pages that differ from the backup before it.
+
+    :param before: the hashes of that one.
+    :returns: how many pages there are, how many of them differ, and the digest of the hashes.
+    """
+    count = changed = 0
+    digest = sha256()
+    with (
+        _path(folder, number, "pages").open("wb") as kept,
+        _path(folder, number, "hashes").open("wb") as hashes,
+    ):
+        for count, page in enumerate(pages, 1):
+            own = _hash(page)
+            hashes.write(own)
+            digest.update(own)
+            at = (count - 1) * _HASH_SIZE
+            if before[at : at + _HASH_SIZE] != own:
+                kept.write((count - 1).to_bytes(_NUMBER_SIZE) + page)
+                changed += 1
+        for file in (kept, hashes):
+            file.flush()
+            os.fsync(file.fileno())
+    return count, changed, digest.hexdigest()
 
 
 def _write_last(folder: Path, made: Increment) -> None:

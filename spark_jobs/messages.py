@@ -446,12 +446,7 @@ def _is_half(sys_flag: int) -> bool:
 
 def message_batch(rows: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
     """Rows as a batch of `MESSAGES`; what a row does not have is null."""
-    rows = list(rows)
-    arrays = [pa.array([row.get(name) for row in rows], field.type) for name, field in _FIELDS]
-    return pa.RecordBatch.from_arrays(arrays, schema=MESSAGES)
-
-
-_FIELDS: Final = [(field.name, field) for field in MESSAGES]
+    return pa.RecordBatch.from_pylist(list(rows), schema=MESSAGES)
 
 
 def messages_of_pairs(

@@ -471,8 +471,7 @@ class Player:
 
     def _results(self) -> pa.RecordBatch:
         rows, self._finished = self._finished, []
-        arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in RESULTS]
-        return pa.RecordBatch.from_arrays(arrays, schema=RESULTS)
+        return pa.RecordBatch.from_pylist(rows, schema=RESULTS)
 
 
 async def _sleep_until(moment_ns: int) -> None:

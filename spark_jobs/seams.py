@@ -43,7 +43,7 @@ def stitch(folder: Path, parts: Sequence[Receipt], levels: tuple[int, ...]) -> S
             rows.append(row)
             counts.append((row["file"], {name: 1}))
     if rows:
-        _write(folder / PAIRS, _table(rows))
+        _write(folder / PAIRS, pa.Table.from_pylist(rows, schema=ROWS))
         events = [
             event
             for row in rows
@@ -106,11 +106,6 @@ def _used(file: Path, carried: Mapping[_Key, _Row]) -> set[_Key]:
         )
     )
     return {key for row in near.to_pylist() if (key := _key(row)) in carried}
-
-
-def _table(rows: Sequence[_Row]) -> pa.Table:
-    arrays = [pa.array([row[field.name] for row in rows], field.type) for field in ROWS]
-    return pa.Table.from_arrays(arrays, schema=ROWS)
 
 
 def _write(folder: Path, table: pa.Table) -> None:

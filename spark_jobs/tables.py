@@ -146,9 +146,8 @@ def receipts(folder: Path) -> dict[int, Receipt]:
 def write_file_counts(folder: Path, counts: Mapping[str, Mapping[str, int]]) -> None:
     """Write the table of files."""
     (folder / FILES).mkdir(parents=True, exist_ok=True)
-    columns = [list(counts), [list(one.items()) for one in counts.values()]]
-    arrays = [pa.array(one, field.type) for one, field in zip(columns, _FILES, strict=True)]
-    table = pa.Table.from_arrays(arrays, schema=_FILES)
+    rows = [{"file": file, "counts": list(of_file.items())} for file, of_file in counts.items()]
+    table = pa.Table.from_pylist(rows, schema=_FILES)
     pq.write_table(table, folder / FILES / "part-000000.parquet")
 
 

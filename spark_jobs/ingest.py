@@ -19,7 +19,8 @@ import itertools
 import json
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -31,7 +32,7 @@ from spark_jobs import messages
 from spark_jobs.errors import JobError
 from spark_jobs.exchanges import ASIDE_DDL, DDL
 from spark_jobs.packet_ranges import in_recordings, read_in_ranges, times_of
-from spark_jobs.seams import Stitched, stitch
+from spark_jobs.seams import stitch
 from spark_jobs.sources import (
     Part,
     certain,
@@ -217,7 +218,7 @@ def _ingest_batch(
         delays = messages.parse_levels(levels)
         found = _read_parts(spark, kind, sources, unfinished, frozenset(ports), delays)
         stitched = stitch(unfinished, found, delays)
-        counts = _counts(unfinished, found, stitched)
+        counts = _counts(unfinished, [(one.file, one.counts) for one in found] + stitched)
         shutil.rmtree(unfinished / "seams", ignore_errors=True)
     entry = {"files": [list(source) for source in sources], "counts": counts}
     (unfinished / "sources.json").write_text(json.dumps(entry, indent=1))
@@ -317,20 +318,17 @@ def _whole(source: Source) -> Part:
     return Part(number=0, file=source.path, run=source.path, start=0, end=source.size)
 
 
-def _counts(unfinished: Path, found: Sequence[Receipt], stitched: Stitched) -> dict[str, int]:
+def _counts(unfinished: Path, told: Iterable[tuple[str, Mapping[str, int]]]) -> dict[str, int]:
     """The counts of all files of a batch, checked against the rows that were written.
 
+    :param told: of files, and of the seams between their parts.
     :raises JobError: when a frame is in no row, or in two.
     """
-    by_file: dict[str, dict[str, int]] = {}
-    for file, counts in [(one.file, one.counts) for one in found] + stitched.counts:
-        of_file = by_file.setdefault(file, {})
-        for name, number in counts.items():
-            of_file[name] = of_file.get(name, 0) + number
-    total: dict[str, int] = {}
-    for counts in by_file.values():
-        for name, number in counts.items():
-            total[name] = total.get(name, 0) + number
+    by_file: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    total: Counter[str] = Counter()
+    for file, counts in told:
+        by_file[file].update(counts)
+        total.update(counts)
     rows = sum(rows_in(file) for file in (unfinished / PAIRS).glob("*.parquet"))
     ends = 2 * total["paired"] + total["unanswered"] + total["unasked"]
     if ends + total["aside"] != total["frames"] or rows != ends - total["paired"]:

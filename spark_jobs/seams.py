@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,14 +28,13 @@ _Row = dict[str, Any]
 _Key = tuple[str, bool, int]
 
 
-class Stitched(NamedTuple):
-    """What became of it: for files the counts that are to be added to theirs."""
+def stitch(
+    folder: Path, parts: Sequence[Receipt], levels: tuple[int, ...]
+) -> list[tuple[str, dict[str, int]]]:
+    """Write the pairs that reach over ends, and what is alone after all.
 
-    counts: list[tuple[str, dict[str, int]]]
-
-
-def stitch(folder: Path, parts: Sequence[Receipt], levels: tuple[int, ...]) -> Stitched:
-    """Write the pairs that reach over ends, and what is alone after all."""
+    :returns: files, and the counts that are to be added to theirs.
+    """
     rows: list[_Row] = []
     counts: list[tuple[str, dict[str, int]]] = []
     for _, run in itertools.groupby(parts, lambda part: part.group):
@@ -52,7 +51,7 @@ def stitch(folder: Path, parts: Sequence[Receipt], levels: tuple[int, ...]) -> S
         ]
         if events:
             _write(folder / MESSAGES, pa.Table.from_batches([messages.message_batch(events)]))
-    return Stitched(counts)
+    return counts
 
 
 def _stitched(folder: Path, parts: Sequence[Receipt]) -> Iterator[tuple[str, _Row]]:

@@ -151,7 +151,7 @@ def tables_of(folder: Path, *receipts: Receipt) -> Tables:
     """What tasks wrote to a folder; it is removed."""
     stitched = stitch(folder, receipts, LEVELS)
     counts: Counter[str] = Counter()
-    for one in [receipt.counts for receipt in receipts] + [one for _, one in stitched.counts]:
+    for one in [receipt.counts for receipt in receipts] + [one for _, one in stitched]:
         counts.update(one)
     pairs, asides = (
         [

@@ -30,7 +30,7 @@ RANGES: Final = (
 )
 """Upper bounds of delays in ms, and how the ranges are called; above is `over 3 days`."""
 
-_STORED_CODES: Final = (0, 10, 11, 12)
+STORED_CODES: Final = (0, 10, 11, 12)
 """Answers to a send that say that the message was stored (SendStatus)."""
 
 _BAD: Final = ("lost", "doubled", "early", "fired though recalled", "fired though replaced")
@@ -163,7 +163,7 @@ def _asked(messages: DataFrame) -> DataFrame:
     sent = messages.where(
         f.col("event").isin("sent", "parked")
         & f.col("due_ms").isNotNull()
-        & (f.col("answer_code").isNull() | f.col("answer_code").isin(*_STORED_CODES))
+        & (f.col("answer_code").isNull() | f.col("answer_code").isin(*STORED_CODES))
         & ~f.col("topic").startswith("%RETRY%")
     )
     # A client that got no answer sends the message again with its id: that is one message still.

@@ -92,7 +92,7 @@ def profile(pairs: DataFrame, messages: DataFrame) -> Profile:
     """
     from pyspark.sql import functions as f
 
-    from spark_jobs.firing import outcomes
+    from spark_jobs.firing import STORED_CODES, outcomes
 
     asked = pairs.where("asked_ns is not null")
     whole = asked.agg(
@@ -109,7 +109,7 @@ def profile(pairs: DataFrame, messages: DataFrame) -> Profile:
     if not has_sends:
         is_parked = f.col("event") == "parked"
         is_sent = is_parked | ((f.col("event") == "stored") & f.col("asked").isNull())
-    sent = messages.where(is_sent & f.coalesce(f.col("answer_code"), f.lit(0)).isin(0, 10, 11, 12))
+    sent = messages.where(is_sent & f.coalesce(f.col("answer_code"), f.lit(0)).isin(*STORED_CODES))
     sums = sent.agg(f.count("*"), f.sum("body_size"), f.count("asked")).collect()[0]
     hot = _by_second(asked, "asked_ns").orderBy(f.desc("count")).limit(_SECONDS).collect()
     language = f.coalesce("language", f.lit("unknown"))  # null in the header

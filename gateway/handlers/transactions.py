@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import chain, islice
 
 import msgspec
@@ -99,6 +100,7 @@ class Transactions:
         now_ms = self._broker.clock.now_ms()
         config = self._broker.config
         halves = halves_to_check(self._store, now_ms, MAX_CHECKS, MAX_CHECK_BYTES)
+        unasked: Counter[str] = Counter()
         for half in halves:
             message = decode_message(half.record)
             too_old = message.store_ms < now_ms - config.retention_ms
@@ -107,14 +109,23 @@ class Transactions:
             else:
                 next_ms = now_ms + config.transaction_check_interval_ms
                 put_off_check(self._store, half.sequence, next_ms, half.checks + 1)
-                self._ask(half, message)
+                group = find(message.properties, names.PGROUP) or ""
+                if not self._ask(half, message, group):
+                    unasked[group] += 1
         if halves:
             self._broker.committer.change()
+        for group, count in unasked.items():
+            # A program that ended can leave thousands: a line for each of them would fill the log.
+            self.log.warn(
+                "nobody to ask about undecided transactions, {count} of them: no producer of group "
+                "{group} is online, reads what it is sent, and may send to their topic",
+                count=count,
+                group=group,
+            )
 
-    def _ask(self, half: Half, message: Message) -> None:
-        """Send a half to one of the group's producers, each in turn. Anybody can say that they are in the group: the
-        message is shown to nobody who might not have sent it."""
-        group = find(message.properties, names.PGROUP) or ""
+    def _ask(self, half: Half, message: Message, group: str) -> bool:
+        """Send a half to one of the group's producers, each in turn, if there is one. Anybody can say that they are
+        in the group: the message is shown to nobody who might not have sent it."""
         topic, _ = place_of(message.properties)
         self._turn += 1
         members = list(self._broker.clients.producers(group))
@@ -128,12 +139,7 @@ class Transactions:
             None,
         )
         if producer is None:
-            self.log.warn(
-                "nobody to ask about a transaction: no producer of group {group} is online, "
-                "reads what it is sent, and may send to its topic",
-                group=group,
-            )
-            return
+            return False
         place = str(half.sequence)
         uniq = find(message.properties, names.UNIQ_KEY) or ""
         self._broker.outgoing.oneway(
@@ -150,6 +156,7 @@ class Transactions:
             },
             _as_sent(half, message),
         )
+        return True
 
     def _give_up(self, half: Half, message: Message) -> None:
         """Put a half that nobody decides about where an operator can find it."""

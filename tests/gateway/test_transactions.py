@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from gateway.connection import RemotingConnection
 from gateway.topics import CHECKED_OUT_TOPIC, HALF_TOPIC
@@ -649,6 +650,17 @@ class TestChecks:
         begin(client)
         gateway.advance(600 * SECOND)
         assert len(gateway.connect().pull(CHECKED_OUT_TOPIC)) == 1
+
+    def test_a_group_without_a_producer_is_one_line_in_the_log(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        """A program that ended can leave thousands of transactions."""
+        for _ in range(3):
+            begin(client)
+        with capturedLogs() as events:
+            gateway.advance(8 * SECOND)
+        (told,) = [formatEvent(event) for event in events if event["log_level"] is LogLevel.warn]
+        assert told.startswith("nobody to ask about undecided transactions, 3 of them: ")
 
     def test_a_half_older_than_what_is_kept_is_given_up(self, make_gateway: MakeGateway) -> None:
         gateway = make_gateway(retention_hours=0.01, transaction_check_max=1_000)

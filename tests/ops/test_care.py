@@ -56,10 +56,13 @@ def damage(data: Path, table: str) -> None:
 
 
 def test_fsck_of_a_sound_folder(gateway: MemoryGateway, tidegate: Command) -> None:
+    for _ in range(2):
+        gateway.connect().send_message(body="now")
     gateway.stop()
     done = tidegate("fsck", "--data", gateway.data)
     assert (done.returncode, done.stdout) == (0, "")
     assert "checking 3 timers" in done.stderr
+    assert "checking 2 messages in queues" in done.stderr
     assert done.stderr.endswith("no faults\n")
 
 

@@ -45,10 +45,10 @@ class ClientRequests:
                 continue
             if not group.notify_consumer_ids_changed_enable:
                 quiet.add(data.group_name)
-            if not data.is_broadcasting:
-                self._broker.topics.ensure(
-                    RETRY_PREFIX + data.group_name, max(1, group.retry_queue_nums)
-                )
+            # Broadcasting consumers send nothing back, but tools find every group by its retry topic's route.
+            self._broker.topics.ensure(
+                RETRY_PREFIX + data.group_name, max(1, group.retry_queue_nums)
+            )
         self._broker.clients.heartbeat(
             heartbeat,
             call.peer,

@@ -62,11 +62,10 @@ class TestHeartbeat:
         settings = topic.settings
         assert (settings.read_queue_nums, settings.write_queue_nums, settings.perm) == (1, 1, 6)
 
-    def test_a_broadcasting_group_has_no_retry_topic(
-        self, gateway: MemoryGateway, client: MemoryClient
-    ) -> None:
+    def test_tools_find_a_broadcasting_group_by_its_retry_topic(self, client: MemoryClient) -> None:
         client.heartbeat("c1", "listeners", model="BROADCASTING")
-        assert gateway.service.broker.topics.get("%RETRY%listeners") is None
+        route = client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "%RETRY%listeners"})
+        assert route.code == ResponseCode.SUCCESS
 
     def test_no_group_is_made_where_that_is_switched_off(self, make_gateway: MakeGateway) -> None:
         gateway = make_gateway(auto_create_group=False)

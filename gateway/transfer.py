@@ -18,8 +18,9 @@ from gateway.wire import properties as names
 from gateway.wire.addresses import parse_address
 from gateway.wire.codes import RequestCode, ResponseCode, SysFlag
 from gateway.wire.messages import decode_message, unpack_host
+from gateway.wire.pending_bodies import HeldMessage, HeldPage
 from gateway.wire.properties import join, parse
-from storage import read_pending
+from storage import MAX_WITH_ID, read_pending
 
 _MADE_QUEUES: Final = 4
 """Queues of a topic that a send makes (DefaultMQProducer.defaultTopicQueueNums)."""
@@ -141,14 +142,6 @@ class _Route(msgspec.Struct):
     brokers: list[_BrokerData] = msgspec.field(name="brokerDatas")
 
 
-class _KnownMessage(msgspec.Struct, rename="camel"):
-    msg_id: str = ""
-
-
-class _Known(msgspec.Struct):
-    messages: list[_KnownMessage]
-
-
 class Sender:
     """Sends messages to where a name server says their topics are; `with` closes its connections.
 
@@ -218,13 +211,12 @@ class Sender:
         return True
 
     def _is_known(self, broker: RemotingClient, address: tuple[str, int], line: HeldLine) -> bool:
-        asked = {"id": line.msg_id, "topic": line.topic, "state": "any", "limit": "1"}
+        asked = {"id": line.msg_id, "topic": line.topic, "state": "any", "limit": str(MAX_WITH_ID)}
         answer = broker.ask(RequestCode.LOOK_UP_TIMERS, asked)
         if answer.code != ResponseCode.SUCCESS:
             self._cannot_tell.add(address)
             return False
-        # An id that no message has can read as an offset id, by which another message is found.
-        return any(one.msg_id == line.msg_id for one in _read(answer.body, _Known).messages)
+        return any(_is_same(one, line) for one in _read(answer.body, HeldPage).messages)
 
     def _place_of(self, topic: str) -> Place:
         place = self._places.get(topic)
@@ -255,6 +247,19 @@ class Sender:
                 except ValueError as error:
                     raise ClientError(f"a server's answer is not understood: {error}") from None
         return None
+
+
+def _is_same(one: HeldMessage, line: HeldLine) -> bool:
+    """Whether a message that a look-up by the line's id has found was sent from it. Another may be found by an id that
+    reads as an offset id; and clients give all messages that are made of one object the same id."""
+    # One that was overdue, or was given another time since, does not have the line's.
+    has_its_time = one.due_ms == line.due_ms or one.rescheduled_ms or line.due_ms <= one.store_ms
+    return bool(
+        one.msg_id == line.msg_id
+        and one.born_ms == line.born_ms
+        and one.body_size == len(line.body)
+        and has_its_time
+    )
 
 
 def _read(body: bytes, kind: type[_Answer]) -> _Answer:

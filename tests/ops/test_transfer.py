@@ -143,6 +143,38 @@ def test_an_import_can_be_repeated(
         assert len(look_up(client).messages) == 3
 
 
+def test_messages_with_one_id_are_told_apart(
+    source: GatewayProcess, target: GatewayProcess, tidegate: Command
+) -> None:
+    """A client that sends one object twice gives both messages its id."""
+    due_ms = now_ms() + 3_600_000
+    send(source, "SAME", due_ms)
+    send(source, "SAME", due_ms + 1)
+    lines = export(source, tidegate)
+    done = tidegate("import", "--to", target.address, text=lines)
+    assert done.stderr.endswith("2 sent, 0 were there already, 0 refused\n")
+    done = tidegate("import", "--to", target.address, text=lines)
+    assert done.stderr.endswith("0 sent, 2 were there already, 0 refused\n")
+    with target.client() as client:
+        assert [one.due_ms for one in look_up(client).messages] == [due_ms, due_ms + 1]
+
+
+def test_what_has_another_time_by_now_is_there_already(
+    source: GatewayProcess, target: GatewayProcess, tidegate: Command
+) -> None:
+    soon_ms = now_ms() + 2_000
+    send(source, "OVERDUE", soon_ms)
+    send(source, "MOVED", soon_ms + 3_600_000)
+    lines = export(source, tidegate)
+    time.sleep(max(0, soon_ms - now_ms()) / 1000)
+    done = tidegate("import", "--to", target.address, text=lines)
+    assert done.stderr.endswith("2 sent, 0 were there already, 0 refused\n")
+    moved = tidegate("reschedule", "--id", "MOVED", "--by", "1h", "--server", target.address)
+    assert moved.returncode == 0, moved.stderr
+    done = tidegate("import", "--to", target.address, text=lines)
+    assert done.stderr.endswith("0 sent, 2 were there already, 0 refused\n")
+
+
 def test_refused_messages_are_named(
     source: GatewayProcess, tmp_path: Path, tidegate: Command
 ) -> None:

@@ -115,10 +115,13 @@ def stop(reactor: Any) -> None:
         reactor.stop()
 
 
-def stop_on_signals(reactor: Any) -> None:
+def stop_on_signals(reactor: Any, *others: signal.Signals) -> None:
     """From now on SIGTERM and SIGINT stop the process, however often they come.
 
     A Ctrl-C at a terminal reaches a leader and its workers alike, and the leader then tells its workers to stop.
+
+    :param others: signals that do too, unless the process was started so that it ignores them, as by `nohup`.
     """
-    for number in (signal.SIGTERM, signal.SIGINT):
+    heeded = [one for one in others if signal.getsignal(one) is not signal.SIG_IGN]
+    for number in (signal.SIGTERM, signal.SIGINT, *heeded):
         signal.signal(number, lambda *_: reactor.callFromThread(stop, reactor))

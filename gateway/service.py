@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -483,7 +484,8 @@ def _serve(config: Config) -> None:
     manager.ready(f"clients are told {gateway.advertised}", reactor)
     reactor.addSystemEventTrigger("before", "shutdown", manager.stopping)
     reactor.addSystemEventTrigger("before", "shutdown", gateway.stop)
-    stop_on_signals(reactor)
+    # Of a terminal that is closed.
+    stop_on_signals(reactor, signal.SIGHUP)
     if LEADER_VARIABLE in os.environ:
         _follow(reactor, int(os.environ[LEADER_VARIABLE]))
     reactor.run(installSignalHandlers=False)

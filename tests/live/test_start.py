@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -81,6 +82,24 @@ def test_files_that_no_worker_could_start_with(tmp_path: Path, setting: str) -> 
 def test_several_workers_and_no_user(tmp_path: Path) -> None:
     flags = ("--data", str(tmp_path), "--listen", "127.0.0.1:0", "--workers", "2")
     assert "there is no user in" in refused(*flags, "--authentication")
+
+
+def test_a_terminal_that_is_closed_stops_it_in_good_order(own_gateway: GatewayProcess) -> None:
+    os.kill(own_gateway.pid, signal.SIGHUP)
+    assert own_gateway.ended() == 0
+
+
+def test_one_started_by_nohup_outlives_its_terminal(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    gateway = GatewayProcess(tmp_path / "data")
+    try:
+        gateway.start()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    os.kill(gateway.pid, signal.SIGHUP)
+    with gateway.client() as client:
+        assert client.ask(RequestCode.GET_ALL_TOPIC_LIST).code == ResponseCode.SUCCESS
+    assert gateway.terminate() == 0
 
 
 def test_garbage_closes_its_own_connection_only(own_gateway: GatewayProcess) -> None:

@@ -16,12 +16,19 @@ from gateway.wire.codes import RequestCode, ResponseCode
 CLIENT_EXPIRY = 120.0
 """Seconds without a heartbeat after which a client is forgotten (ConsumerManager)."""
 
-CROWD = 100
+CROWD = 20
 """Members of a group that are told of each change; of two thousand that come back after a restart each would be told
 two thousand times."""
 
 CROWD_SECONDS = 0.5
 """How often the members of a larger group are told, at most."""
+
+TOLD_TOGETHER = 100
+"""Members of a larger group that are told at a time. Each asks at once who is there, and the answer is as long as the
+group is large: those of 5,000 are 400 MB."""
+
+TOLD_SECONDS = 0.05
+"""How long after those the next ones are told."""
 
 
 class Client:
@@ -94,7 +101,8 @@ class Clients:
         self._places: dict[Peer, dict[_Place, Client]] = {}
         # Who had a place before another connection of the same id, and has it again when that is lost.
         self._behind: dict[_Place, dict[Peer, Client]] = {}
-        self._told_later: set[str] = set()
+        # The crowds that are told, or will be, and whether they have changed since that began.
+        self._told_later: dict[str, bool] = {}
 
     def heartbeat(
         self,
@@ -275,24 +283,37 @@ class Clients:
 
     def _notify(self, group: ConsumerGroup) -> None:
         """Have every member share the queues out again, at once rather than at its next look in 20 s; in a crowd, once
-        for all that come or leave within `CROWD_SECONDS`."""
+        for all that come or leave within `CROWD_SECONDS`, and not all of them at a time."""
         if group.data.is_broadcasting:
             return
         if len(group.members) <= CROWD:
-            self._tell(group)
-        elif group.name not in self._told_later:
-            self._told_later.add(group.name)
-            self._reactor.callLater(CROWD_SECONDS, partial(self._tell_crowd, group.name))
+            self._tell(group.name, group.members.values())
+        elif group.name in self._told_later:
+            self._told_later[group.name] = True
+        else:
+            self._tell_later(group.name)
+
+    def _tell_later(self, name: str) -> None:
+        self._told_later[name] = False
+        self._reactor.callLater(CROWD_SECONDS, partial(self._tell_crowd, name))
 
     def _tell_crowd(self, name: str) -> None:
-        self._told_later.discard(name)
+        self._told_later[name] = False
         group = self._consumers.get(name)
-        if group is not None:
-            self._tell(group)
+        self._tell_on(name, list(group.members.values()) if group is not None else [])
 
-    def _tell(self, group: ConsumerGroup) -> None:
-        ext = {"consumerGroup": group.name}
-        for client in group.members.values():
+    def _tell_on(self, name: str, members: list[Client]) -> None:
+        """Tell the next members of a crowd; those who were told begin anew once all were, if it has changed since."""
+        self._tell(name, members[:TOLD_TOGETHER])
+        if len(members) > TOLD_TOGETHER:
+            rest = members[TOLD_TOGETHER:]
+            self._reactor.callLater(TOLD_SECONDS, partial(self._tell_on, name, rest))
+        elif self._told_later.pop(name):
+            self._tell_later(name)
+
+    def _tell(self, name: str, members: Iterable[Client]) -> None:
+        ext = {"consumerGroup": name}
+        for client in members:
             self._outgoing.oneway(client.peer, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext)
 
 

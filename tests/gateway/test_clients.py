@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from gateway.clients import CROWD
+from gateway.clients import CROWD, TOLD_TOGETHER
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
 from tests.gateway.conftest import MakeGateway
@@ -177,6 +177,27 @@ class TestChanges:
         assert told(clients[0]) == ["consumers"]
         gateway.advance(500)
         assert told(clients[0]) == []
+
+    def test_a_large_crowd_is_not_told_all_at_a_time(self, gateway: MemoryGateway) -> None:
+        clients = [gateway.connect() for _ in range(TOLD_TOGETHER + 20)]
+
+        def told_in(milliseconds: int) -> tuple[int, int]:
+            """How many are told in that time: of those who are told first, and of the others."""
+            gateway.advance(milliseconds)
+            first = sum(len(told(client)) for client in clients[:TOLD_TOGETHER])
+            return first, sum(len(told(client)) for client in clients[TOLD_TOGETHER:])
+
+        for number, client in enumerate(clients):
+            join(client, f"c{number}")
+        told_in(0)
+        assert told_in(500) == (TOLD_TOGETHER, 0)
+        # One that leaves meanwhile is told of to all, after the others know that there was a change.
+        clients.pop().disconnect()
+        assert told_in(50) == (0, 19)
+        assert told_in(499) == (0, 0)
+        assert told_in(1) == (TOLD_TOGETHER, 0)
+        assert told_in(50) == (0, 19)
+        assert told_in(2_000) == (0, 0)
 
     def test_nobody_is_told_of_the_same_again(self, gateway: MemoryGateway) -> None:
         first, second = gateway.connect(), gateway.connect()

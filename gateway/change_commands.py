@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import rich_click as click
 
 from gateway.asking import moment, now_ms, refuse_empty, server_options
+from gateway.data_folder import tell
 
 if TYPE_CHECKING:
     from gateway.client import RemotingClient
@@ -104,7 +105,15 @@ class _Selection:
             self._confirm(count)
         steps = change_many(client, action=self._verb, **asked, **how)
         done = f"{self._verb.removesuffix('e')}ed"
-        display.changed(sum(step.messages for step in steps), done, as_json=as_json)
+        count = 0
+        try:
+            for step in steps:
+                count += step.messages
+        except BaseException:  # Ctrl-C as well: what is moved by a distance may not be moved again
+            told = f"{count:,} message{'' if count == 1 else 's'} {done}"
+            tell(f"{told}, and perhaps those of the step that was under way")
+            raise
+        display.changed(count, done, as_json=as_json)
 
     def _confirm(self, count: int) -> None:
         question = (

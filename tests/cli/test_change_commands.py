@@ -133,6 +133,14 @@ class TestBulk:
         assert "Abort 2,007 messages of topic T?" in run.err
         assert run.out == "2,007 messages aborted\n"
 
+    def test_says_how_far_it_came_where_it_cannot_go_on(self, tidegate: Tidegate) -> None:
+        with FakeGateway(step(2_000), step(500, "C1"), step(499, "C2")) as gateway:
+            run = tidegate("abort", "--server", gateway.server, *SELECTION, "--yes")
+        assert (run.status, run.out) == (1, "")
+        assert run.err.startswith(
+            "999 messages aborted, and perhaps those of the step that was under way\n"
+        )
+
     @pytest.mark.parametrize("word", ["n\n", "\n"])
     def test_no_is_no(self, tidegate: Tidegate, answer: Callable[[str], None], word: str) -> None:
         answer(word)

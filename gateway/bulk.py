@@ -15,11 +15,11 @@ from gateway.wire.codes import ResponseCode
 from gateway.wire.pending_bodies import BulkAnswer
 from storage import Found, FoundPage, State
 
-STEP = 500
-"""Messages that one step changes, some 30 ms of work."""
+STEP = 200
+"""Messages that one step changes, some 15 ms of work."""
 
-COUNTED = 2_000
-"""Messages that one step counts."""
+COUNTED = 500
+"""Messages that one step counts, as much work: each is read."""
 
 
 class BulkChanges:

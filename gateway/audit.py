@@ -14,7 +14,8 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
@@ -220,13 +221,28 @@ def read_lines(data: Path) -> Iterator[dict[str, Any]]:
     """All lines of a data folder's log, the oldest first; what cannot be read, such as the last line after a power cut,
     is left out.
     """
-    parts = (file for file in data.glob(f"{FILE}.*") if file.suffix[1:].isdecimal())
-    numbered = sorted(parts, key=lambda file: -int(file.suffix[1:]))
-    for file in (*numbered, data / FILE):
-        if file.is_file():
-            with file.open("rb") as lines:
-                for line in lines:
-                    try:
-                        yield msgspec.json.decode(line, type=dict[str, Any])
-                    except (msgspec.DecodeError, UnicodeDecodeError):
-                        continue
+    read: set[int] = set()
+    while (file := _oldest(data, read)) is not None:
+        with suppress(FileNotFoundError), file.open("rb") as lines:
+            number = os.fstat(lines.fileno()).st_ino
+            if number in read:
+                continue
+            read.add(number)
+            for line in lines:
+                try:
+                    yield msgspec.json.decode(line, type=dict[str, Any])
+                except (msgspec.DecodeError, UnicodeDecodeError):
+                    continue
+
+
+def _oldest(data: Path, read: AbstractSet[int]) -> Path | None:
+    """The oldest of the log's files but those that are read, by their inodes: a gateway that serves gives them other
+    names meanwhile."""
+    ages: dict[int, str] = {}
+    with os.scandir(data) as entries:
+        for entry in entries:
+            age = "0" if entry.name == FILE else entry.name.removeprefix(f"{FILE}.")
+            with suppress(FileNotFoundError):
+                if age.isdecimal() and entry.is_file() and entry.stat().st_ino not in read:
+                    ages[int(age)] = entry.path
+    return Path(ages[max(ages)]) if ages else None

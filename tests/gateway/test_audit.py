@@ -186,6 +186,21 @@ def test_files_are_put_aside(make_gateway: MakeGateway) -> None:
     assert len(numbers) > 20
 
 
+def test_files_that_are_put_aside_while_they_are_read_are_read_once(
+    make_gateway: MakeGateway,
+) -> None:
+    gateway = make_gateway(audit_file_size=1 << 10, audit_files=100)
+    audit = gateway.service.broker.audit
+    for number in range(50):
+        audit.note("abort", msgId=f"A{number}", topic="t" * 100)
+    lines = read_lines(gateway.data)
+    found = [next(lines)["msgId"]]
+    for number in range(50, 80):
+        audit.note("abort", msgId=f"A{number}", topic="t" * 100)
+    found += [line["msgId"] for line in lines]
+    assert found == [f"A{number}" for number in range(80)]
+
+
 def test_a_broken_line_hides_no_other(gateway: MemoryGateway) -> None:
     audit = gateway.service.broker.audit
     audit.note("abort", number=1)

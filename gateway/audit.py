@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
@@ -222,8 +222,13 @@ def read_lines(data: Path) -> Iterator[dict[str, Any]]:
     is left out.
     """
     read: set[int] = set()
-    while (file := _oldest(data, read)) is not None:
-        with suppress(FileNotFoundError), file.open("rb") as lines:
+    # Each stays open until the end: the inode of one that is deleted meanwhile could be that of a new one.
+    with ExitStack() as opened:
+        while (file := _oldest(data, read)) is not None:
+            try:
+                lines = opened.enter_context(file.open("rb"))
+            except FileNotFoundError:
+                continue
             number = os.fstat(lines.fileno()).st_ino
             if number in read:
                 continue

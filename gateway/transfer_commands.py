@@ -189,7 +189,7 @@ def import_(connect: Connect, source: IO[bytes], form: str | None, server: tuple
                     click.echo(printable(f"{line.topic} {line.msg_id} due {line.due_ms}: {error}"))
                 if time.monotonic() - told > _TELL_EVERY_S:
                     told = time.monotonic()
-                    tell(f"{sent:,} sent")
+                    tell(f"{sent:,} sent, {known:,} were there already so far")
         except LineError as error:
             raise click.ClickException(str(error)) from None
         finally:
@@ -227,9 +227,13 @@ def drain(connect: Connect, data: Path, server: tuple[str, int]) -> None:
         tell(GAP)
     recurring = count_recurring(store)
     sent = stay = 0
+    told = time.monotonic()
     try:
         with Sender(server, connect) as sender:
             for handed in hand_over(store, sender.send, now_ms):
+                if time.monotonic() - told > _TELL_EVERY_S:
+                    told = time.monotonic()
+                    tell(f"{sent:,} handed over so far")
                 if handed.refusal is None:
                     sent += 1
                     continue

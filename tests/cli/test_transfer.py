@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+from gateway import transfer_commands
 from gateway.client import ClientError, RemotingClient
 from gateway.transfer import HeldLine, Sender
 from gateway.wire.commands import Command
 from tests.cli.fake import FakeGateway, success
+from tests.command import Tidegate
 
 LINE = HeldLine(topic="t", queue_id=0, due_ms=1, msg_id="A", properties={}, body=b"a")
 
@@ -28,3 +33,19 @@ def test_a_route_to_no_address_is_a_wrong_answer(address: str) -> None:
         pytest.raises(ClientError, match=r"answer is not understood: .* is not HOST:PORT"),
     ):
         sender.send(LINE)
+
+
+def test_an_import_that_is_repeated_tells_how_far_it_is(
+    tidegate: Tidegate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer_commands, "_TELL_EVERY_S", -1.0)
+    monkeypatch.setattr(Sender, "send", lambda sender, line: line.msg_id == "NEW")
+    held = {"topic": "t", "queueId": 0, "dueMs": 1, "properties": {}, "body": ""}
+    file = tmp_path / "held.jsonl"
+    file.write_text("".join(json.dumps(held | {"msgId": name}) + "\n" for name in ("OLD", "NEW")))
+    run = tidegate("import", str(file), "--to", "127.0.0.1:1")
+    assert run.err.splitlines() == [
+        "0 sent, 1 were there already so far",
+        "1 sent, 1 were there already so far",
+        "1 sent, 1 were there already, 0 refused",
+    ]

@@ -78,17 +78,21 @@ class MessageLines:
 
 
 class MessageTable:
-    """A table when all have come, or three lines for each where the terminal is too narrow.
+    """A table when all have come, or so many that a reader has lost sight of its head: then another begins. Where the
+    terminal is too narrow it is three lines for each message.
 
     How many there are, and how to see more, is told on standard error.
     """
 
+    MOST_ROWS = 500
+
     def __init__(self, now_ms: int) -> None:
         self._now_ms = now_ms
+        self._count = 0
         self._rows: list[tuple[str, ...]] = []
 
     def add(self, page: Sequence[HeldMessage]) -> None:
-        """Keep a page for the table."""
+        """Keep a page for the table, and show the table if it is long."""
         for message in page:
             row = (
                 show_moment(message.due_ms) if message.due_ms else "",
@@ -103,20 +107,27 @@ class MessageTable:
                 message.msg_id or message.offset_msg_id,
             )
             self._rows.append(tuple(map(printable, row)))
+        self._count += len(page)
+        if len(self._rows) >= self.MOST_ROWS:
+            self._show()
 
     def end(self, cursor: str | None) -> None:
         """Show the table, and say whether there is more."""
-        count = len(self._rows)
-        if count:
-            console = _console()
-            table = self._table()
-            if Measurement.get(console, console.options, table).maximum < console.width:
-                console.print(table)
-            else:
-                self._print_narrow(console)
+        count = self._count
+        if self._rows:
+            self._show()
         told = f"{count:,} message{'' if count == 1 else 's'}" if count else "no message matches"
         more = f"; more follow: --all, or --cursor {cursor}" if cursor is not None else ""
         print(told + more, file=sys.stderr)
+
+    def _show(self) -> None:
+        console = _console()
+        table = self._table()
+        if Measurement.get(console, console.options, table).maximum < console.width:
+            console.print(table)
+        else:
+            self._print_narrow(console)
+        self._rows.clear()
 
     def _table(self) -> Table:
         table = _table(

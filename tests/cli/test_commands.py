@@ -492,6 +492,20 @@ def test_recurring_messages_that_are_no_text_are_told_by_their_lines(
     assert [line[:7] for line in run.err.splitlines()] == ["line 2:", "line 3:", "2 could"]
 
 
+def test_many_messages_are_shown_as_they_come(capsys: pytest.CaptureFixture[str]) -> None:
+    message = msgspec.convert(MESSAGE, HeldMessage)
+    table = display.MessageTable(MESSAGE["dueMs"])
+    table.add([message] * table.MOST_ROWS)
+    first = capsys.readouterr().out
+    assert (first.count(message.msg_id), first.count("Message id")) == (table.MOST_ROWS, 1)
+    table.add([message])
+    assert capsys.readouterr().out == ""
+    table.end(None)
+    shown = capsys.readouterr()
+    assert (shown.out.count(message.msg_id), shown.out.count("Message id")) == (1, 1)
+    assert shown.err == f"{table.MOST_ROWS + 1} messages\n"
+
+
 def test_on_a_narrow_terminal_ids_stay_whole(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -220,9 +220,13 @@ def _explain(error: Exception, kind: Any) -> str:
     misfit = _MISFIT.fullmatch(text)
     if misfit is not None:
         text = f"{misfit[2]}: {misfit[1]}"
-    if "unknown field" not in text:
+    if not str(error).startswith("Object contains unknown field"):
         return text
     for name in misfit[2].split(".") if misfit is not None else ():
-        hint = typing.get_type_hints(kind)[name]
-        kind = (typing.get_args(hint) or (hint,))[0]
+        hint = typing.get_type_hints(kind).get(name)
+        inner = (typing.get_args(hint) or (hint,))[0]
+        # What the field was called may look like a place.
+        if not (isinstance(inner, type) and issubclass(inner, Fields)):
+            break
+        kind = inner
     return f"{text}; there are {', '.join(kind.__struct_encode_fields__)}"

@@ -199,7 +199,7 @@ class Statistics:
         self._cluster = cluster
         self._fired = fired
         self.started_ms = now_ms()
-        self._first_sequence = store.next_sequence
+        self._first_sequence = store.committed_sequence
         self._samples = 0
         self._sampling_ms = self._sampled_ms = self.started_ms
         # What is still to be noted of the sample that is being taken.
@@ -220,7 +220,7 @@ class Statistics:
     @property
     def put(self) -> int:
         """Messages accepted since the start, for now or for later."""
-        return self._store.next_sequence - self._first_sequence
+        return self._store.committed_sequence - self._first_sequence
 
     def handed_out(
         self, topic: str, group: str, queue: int, next_offset: int, count: int, size: int

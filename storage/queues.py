@@ -32,13 +32,14 @@ class Queue:
     `first` is the oldest offset still held, `next` the one that the next message gets, and
     `visible` the end of what is committed: consumers never see beyond it. `opened` is what it was when
     this process first saw the queue or last began to count anew, and `added_bytes` the size of what
-    has been added since.
+    has been committed since; `next_bytes` counts what the open batch adds as well.
     """
 
     __slots__ = (
         "added_bytes",
         "first",
         "next",
+        "next_bytes",
         "number",
         "opened",
         "prefix",
@@ -53,11 +54,13 @@ class Queue:
         self.first = first
         self.next = next_offset
         self.visible = next_offset
-        self.count_anew()
+        self.opened = next_offset
+        self.added_bytes = self.next_bytes = 0
 
     def count_anew(self) -> None:
         """From now on count what is added."""
         self.opened = self.visible
+        self.next_bytes -= self.added_bytes
         self.added_bytes = 0
 
 

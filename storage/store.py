@@ -183,6 +183,11 @@ class Store:
         """The sequence that `new_sequence` gives next."""
         return self._next_sequence
 
+    @property
+    def committed_sequence(self) -> int:
+        """What `next_sequence` was behind the last commit: the open batch may still be refused."""
+        return self._committed_sequence
+
     def new_sequence(self) -> int:
         """The number of the next message: what the record carries as its physical offset."""
         sequence = self._next_sequence
@@ -212,7 +217,7 @@ class Store:
         queue.next = offset + 1
         self._rows.append((queue.prefix + pack_u64(offset), row))
         self._note_growth(queue, tag_hash)
-        queue.added_bytes += len(record)
+        queue.next_bytes += len(record)
         return offset
 
     def schedule(
@@ -311,7 +316,7 @@ class Store:
         queue = self.queue(topic, queue_number & ~NEVER_MOVED)
         offset = queue.next
         queue.next = offset + 1
-        queue.added_bytes += size
+        queue.next_bytes += size
         self._note_growth(queue, tag_hash)
         self._rows.append(
             (
@@ -414,6 +419,7 @@ class Store:
         self._committed_sequence = self._next_sequence
         for queue, _, _ in grown:
             queue.visible = queue.next
+            queue.added_bytes = queue.next_bytes
         self._new_batch()
         return grown
 
@@ -443,6 +449,7 @@ class Store:
                 self._txn.roll_back()
         for queue in self._grown:
             queue.next = queue.visible
+            queue.next_bytes = queue.added_bytes
         for queue, first in self._shortened.items():
             queue.first = first
         self._next_sequence = self._committed_sequence

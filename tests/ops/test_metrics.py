@@ -156,6 +156,28 @@ def test_refused_batches_count_for_nothing_else(gateway: MemoryGateway) -> None:
     )
 
 
+def test_what_is_not_committed_is_not_counted(gateway: MemoryGateway) -> None:
+    """A counter that goes down is a restart for Prometheus, which then adds all of it once more."""
+    client = gateway.connect()
+    ok(client.send_message("orders", "kept"))
+    hold(gateway, 1_000)
+    names = (
+        "tidegate_accepted_total",
+        "rocketmq_messages_in_total",
+        "rocketmq_throughput_in_total",
+    )
+    scrape = Scrape(gateway)
+    before = [scrape[name] for name in names]
+    with commits_fail(gateway):
+        gateway.advance(3_500)
+        opaque = client.send(RequestCode.SEND_MESSAGE_V2, client.send_fields("orders"), b"lost")
+        scrape = Scrape(gateway)
+        assert [scrape[name] for name in names] == before
+        assert client.answer(opaque) is not None
+        scrape = Scrape(gateway)
+        assert [scrape[name] for name in names] == before
+
+
 def test_traffic_by_topic_and_group(gateway: MemoryGateway) -> None:
     client = gateway.connect()
     for _ in range(3):

@@ -158,7 +158,8 @@ class Bulk:
         self._secret = secrets.token_bytes(32)
         self._jobs: dict[int, Job] = {}
         self._confirmed: dict[_Order, Job] = {}
-        self._numbers = count(1)
+        # None is given again after a restart: whoever asks for a job of before is to be told of no other.
+        self._numbers = count(broker.clock.now_ms())
         self._previews = count(1)
 
     async def preview_bulk(self, asker: Asker, body: PreviewBody) -> Preview:

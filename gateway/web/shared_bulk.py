@@ -38,7 +38,7 @@ class SharedBulk:
         self._relay = relay
         self._clock = clock
         self._jobs: dict[int, dict[str, Job]] = {}
-        self._numbers = count(1)
+        self._numbers = count(clock.now_ms())
 
     async def preview_bulk(self, asker: Asker, body: PreviewBody) -> Preview:
         """How many messages a change would be made to, and a token that confirms it. Nothing is changed."""

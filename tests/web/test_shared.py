@@ -192,6 +192,19 @@ class TestManyAtOnce:
         assert (after["state"], after["error"]) == ("failed", "broker-a-1 was started again")
         assert after["done"] == 1
 
+    def test_a_job_is_not_taken_for_one_of_before_a_restart(self, shared: Shared) -> None:
+        for key in ("first", "second"):
+            shared.hold(0, key, KEYS=key)
+            asked = {"action": "abort", "selection": {"key": key}}
+            self.run(shared, shared.post("/bulk/preview", asked)["token"])
+            shared.workers[1].advance(1_000)
+            if key == "first":
+                shared.workers[1].restart()
+        second, first = shared.get("/bulk")["jobs"]
+        assert [one["selection"]["key"] for one in (second, first)] == ["second", "first"]
+        assert (second["state"], first["state"]) == ("done", "failed")
+        assert first["error"] == "broker-a-1 was started again"
+
     @pytest.mark.parametrize("token", ["", "x", "e30=", "bnVsbA=="])
     def test_tokens_that_are_none(self, shared: Shared, token: str) -> None:
         assert shared.refusal("POST", "/bulk", {"token": token})["status"] == 400

@@ -106,7 +106,7 @@ class Firing:
         self.fired = 0
         """Messages fired since the start, without those that recur."""
         self.recurred = 0
-        """Recurring messages that entered their queues since the start."""
+        """Messages that came of recurring ones since the start; those of a paused topic count in `fired` as well."""
         self.misfired = 0
         """How often a misfire policy had to decide about them."""
 

@@ -113,7 +113,7 @@ class BrokerFigures:
         )
         yield self._counter(
             "tidegate_recurring_fired",
-            "Messages that recurring ones put into their queues",
+            "Messages that came of recurring ones",
             broker.firing.recurred,
         )
         yield self._counter(

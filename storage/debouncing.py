@@ -39,7 +39,10 @@ def replace_pending(store: Store, topic: bytes, key: bytes, sequence: int, now_m
     candidates = _candidates(store, topic, key)
     others = (other for other in candidates[:MAX_LOOKED_AT] if other != sequence)
     replaced = len(abort_sequences(store, others, now_ms))
-    first = candidates[MAX_LOOKED_AT] if len(candidates) > MAX_LOOKED_AT else sequence
+    first = sequence
+    if len(candidates) > MAX_LOOKED_AT:
+        # The message of a half is older than those that came before its commit.
+        first = min(sequence, candidates[MAX_LOOKED_AT])
     txn.put(debounce_key(topic, key), pack_u64(first), db=store.tables.debounced)
     return replaced
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import storage.debouncing
 from storage import (
     Store,
@@ -83,6 +85,29 @@ def test_a_half_that_is_committed_late_is_found_all_the_same(store: Store) -> No
     assert debounce(store, b"b", 1_100, 2) == 2
     store.commit()
     assert pending_ids(store) == [b"b"]
+
+
+def test_a_half_that_could_not_replace_all_is_not_forgotten(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage.debouncing, "MAX_LOOKED_AT", 3)
+    sequence = store.new_sequence()
+    message = Sample(b"half", keys=(KEY,))
+    put_half(store, sequence, message.record(1), 60_000)
+    for number in range(5):
+        hold(store, Sample(b"x%d" % number, keys=(KEY,)), 1_000)
+    store.commit()
+    take_half(store, sequence)
+    note_older(store, TOPIC, [KEY], sequence)
+    assert replace_pending(store, TOPIC, KEY, sequence, 1) == 3
+    store.schedule(2_000, TOPIC, 0, sequence, message.record(1), 0, b"half", [KEY])
+    store.commit()
+    assert sorted(pending_ids(store)) == [b"half", b"x3", b"x4"]
+    # A send is refused, and another half, which cannot be, takes its place.
+    assert not can_replace(store, TOPIC, KEY)
+    debounce(store, b"other half", 1_100, 2)
+    store.commit()
+    assert sorted(pending_ids(store)) == [b"other half", b"x3", b"x4"]
 
 
 def test_its_row_goes_with_the_message(store: Store, folder: Folder) -> None:

@@ -30,10 +30,11 @@ _BY_SERVER: Final = (
     *(names.START_DELIVER_TIME, names.TIMER_OUT_MS, names.TIMER_ENQUEUE_MS),
     *(names.TIMER_DEQUEUE_MS, names.TIMER_ROLL_TIMES, names.TIMER_DELAY_LEVEL),
     *(names.REAL_TOPIC, names.REAL_QID, names.MSG_REGION, names.TRACE_ON, names.CLUSTER),
-    names.DEBOUNCE,
+    *(names.DEBOUNCE, names.TRAN_MSG, names.TIMER_DEL_UNIQKEY),
 )
 """Properties that say when, or that a server adds: the next one adds its own. And what was done when the message was
-accepted: done again, a debounce would abort what came after it."""
+accepted: done again, a debounce would abort what came after it, a message that was committed would be a half again,
+and nobody would see it; and beside its time, what was no order to abort another message would be one."""
 
 _KEPT_FLAGS: Final = SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK | SysFlag.MULTI_TAGS
 """Bits of sysFlag that tell of the body and the tags, and hold wherever the message is."""

@@ -41,13 +41,17 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def send(gateway: GatewayProcess, message_id: str, due_ms: int, **properties: str) -> None:
-    """Have a message held."""
+def send(
+    gateway: GatewayProcess, message_id: str, due_ms: int, **properties: str
+) -> dict[str, str]:
+    """Have a message held; the fields of the answer."""
     text = join({"TIMER_DELIVER_MS": str(due_ms), "UNIQ_KEY": message_id, **properties})
     ext = {"a": "p", "b": TOPIC, "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "7", "h": "9"}
     ext |= {"i": text, "j": "0", "k": "false", "m": "false"}
     with gateway.client() as client:
-        assert client.ask(RequestCode.SEND_MESSAGE_V2, ext, message_id.encode()).code == 0
+        answer = client.ask(RequestCode.SEND_MESSAGE_V2, ext, message_id.encode())
+        assert answer.code == 0, answer.remark
+        return answer.ext()
 
 
 def export(gateway: GatewayProcess, tidegate: Command) -> str:
@@ -112,6 +116,39 @@ def test_what_was_debounced_replaces_nothing_that_came_after_it(
     assert done.returncode == 0
     with target.client() as client:
         assert [one.msg_id for one in look_up(client).messages] == ["AFTER", "DEBOUNCED"]
+
+
+def test_what_a_transaction_committed_is_no_half_again(
+    source: GatewayProcess, target: GatewayProcess, tidegate: Command
+) -> None:
+    due_ms = now_ms() + 3_600_000
+    half = send(source, "PAID", due_ms, TRAN_MSG="true", PGROUP="payers")
+    commit = {"producerGroup": "payers", "commitOrRollback": "8", "msgId": "PAID"}
+    place = half["queueOffset"]
+    with source.client() as client:
+        ext = commit | {"tranStateTableOffset": place, "commitLogOffset": place}
+        assert client.ask(RequestCode.END_TRANSACTION, ext).code == 0
+    done = tidegate("import", "--to", target.address, text=export(source, tidegate))
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    with target.client() as client:
+        assert [one.msg_id for one in look_up(client).messages] == ["PAID"]
+
+
+def test_what_could_not_order_an_abort_before_orders_none(
+    source: GatewayProcess, target: GatewayProcess, tidegate: Command
+) -> None:
+    """It is an order only beside some of the properties that ask for a time, and gets such a one."""
+    due_ms = now_ms() + 3_600_000
+    send(target, "OTHER", due_ms + 3_600_000)
+    text = join({"DELAY": "18", "TIMER_DEL_UNIQKEY": "OTHER", "UNIQ_KEY": "LEVEL"})
+    with source.client() as client:
+        ext = {"a": "p", "b": TOPIC, "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "7"}
+        ext |= {"h": "9", "i": text, "j": "0", "k": "false", "m": "false"}
+        assert client.ask(RequestCode.SEND_MESSAGE_V2, ext, b"level").code == 0
+    done = tidegate("import", "--to", target.address, text=export(source, tidegate))
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    with target.client() as client:
+        assert {one.msg_id for one in look_up(client).messages} == {"LEVEL", "OTHER"}
 
 
 def test_an_id_that_reads_as_the_place_of_another_message(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import rich_click as click
 
 from gateway.asking import moment, now_ms, refuse_empty, server_options
-from gateway.data_folder import tell
+from gateway.data_folder import is_confirmed, tell
 
 if TYPE_CHECKING:
     from gateway.client import RemotingClient
@@ -120,14 +120,9 @@ class _Selection:
             f"{self._verb.capitalize()} {count:,} message{'' if count == 1 else 's'} "
             f"of topic {self.flags['topic']}?"
         )
-        try:
-            if click.confirm(question, err=True):
-                return
-        except (click.Abort, RuntimeError):
-            # RuntimeError: standard input is closed.
-            raise click.UsageError("--yes is needed where nobody can be asked") from None
-        click.echo("nothing was changed", err=True)
-        sys.exit(_NOTHING_CHANGED)
+        if not is_confirmed(question):
+            tell("nothing was changed")
+            sys.exit(_NOTHING_CHANGED)
 
 
 @click.command()

@@ -58,3 +58,15 @@ data_option = click.option(
 def tell(text: str) -> None:
     """Say something on standard error: standard output is for what was asked for."""
     click.echo(text, err=True)
+
+
+def is_confirmed(question: str) -> bool:
+    """Ask whether to go on.
+
+    :raises click.UsageError: where nobody can be asked.
+    """
+    try:
+        return click.confirm(question, err=True)
+    except (click.Abort, RuntimeError):
+        # RuntimeError: standard input is closed.
+        raise click.UsageError("--yes is needed where nobody can be asked") from None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import rich_click as click
 
 from gateway.asking import now_ms
-from gateway.data_folder import FAULTY, FOLDER, data_option, tell
+from gateway.data_folder import FAULTY, FOLDER, data_option, is_confirmed, tell
 
 if TYPE_CHECKING:
     from storage import Findings, Inspection
@@ -78,8 +78,9 @@ def fsck(data: Path, *, repair: bool, yes: bool, copy_to: Path | None, no_copy: 
             sys.exit(FAULTY)
         if not found.made:
             sys.exit(FAULTY)
-        if not yes:
-            _confirm(data, found)
+        if not yes and not is_confirmed(f"Make these {found.made:,} changes in {data}?"):
+            tell("nothing was changed")
+            sys.exit(FAULTY)
         _repair(inspection, data, copy_to, no_copy=no_copy)
         if found.left:
             sys.exit(FAULTY)
@@ -116,16 +117,6 @@ def _repair(inspection: Inspection, data: Path, copy_to: Path | None, *, no_copy
     done = inspection.repair(journal, _progress)
     tell(f"{done.made:,} changes made; {journal} has what was there before")
     tell(f"{len(done.left):,} faults are left" if done.left else "no faults are left")
-
-
-def _confirm(data: Path, found: Findings) -> None:
-    try:
-        if click.confirm(f"Make these {found.made:,} changes in {data}?", err=True):
-            return
-    except click.Abort:
-        raise click.UsageError("--yes is needed where nobody can be asked") from None
-    tell("nothing was changed")
-    sys.exit(FAULTY)
 
 
 def _progress(name: str, rows: int) -> None:

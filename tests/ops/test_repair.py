@@ -111,6 +111,16 @@ def test_nothing_is_repaired_unless_somebody_says_so(gateway: MemoryGateway) -> 
     assert run("--data", gateway.data).exit_code == 0
 
 
+def test_nobody_can_be_asked_where_standard_input_is_closed(
+    gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway.stop()
+    empty(gateway.data, "ids")
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(click.UsageError, match="--yes is needed where nobody can be asked"):
+        fsck.main(["--data", str(gateway.data), "--repair"], standalone_mode=False)
+
+
 def test_a_copy_that_cannot_be_made_is_no_repair(
     gateway: MemoryGateway, tidegate: Command, tmp_path: Path
 ) -> None:

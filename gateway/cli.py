@@ -30,6 +30,7 @@ from gateway.recurring_command import recurring
 if TYPE_CHECKING:
     from gateway.client import RemotingClient
     from gateway.loading import Loaded
+    from gateway.wire.pending_bodies import PausedTopic
 
 STATES: Final = ("pending", "fired", "aborted", "any")
 _JOBS: Final = {
@@ -273,16 +274,18 @@ def pending(
 
     refuse_empty(asked)
     shown = display.MessageLines() if as_json else display.MessageTable(now_ms())
+    paused: dict[str, PausedTopic] = {}
     with connection:
         while True:
             page = look_up(connection, cursor=cursor, **asked)
             shown.add(page.messages)
+            paused |= {one.topic: one for one in page.paused}
             cursor = page.cursor
             if cursor is None or not everything:
                 break
     shown.end(cursor)
     if not as_json:
-        display.paused_note(page.paused, now_ms())
+        display.paused_note(paused.values(), now_ms())
 
 
 @cli.command(add_help_option=False, context_settings={"ignore_unknown_options": True})

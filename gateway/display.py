@@ -194,7 +194,7 @@ def paused_topics(topics: Sequence[PausedTopic], now_ms: int, *, as_json: bool) 
             print(_pause_text(one, now_ms))
 
 
-def paused_note(topics: Sequence[PausedTopic], now_ms: int) -> None:
+def paused_note(topics: Iterable[PausedTopic], now_ms: int) -> None:
     """Says on standard error which of the topics that are shown are paused."""
     for one in topics:
         print(_pause_text(one, now_ms), file=sys.stderr)

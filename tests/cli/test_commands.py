@@ -352,6 +352,18 @@ class TestPending:
         assert rest == {"cursor": "C1"}
         assert run.err == ""
 
+    def test_all_tells_of_every_topic_that_is_paused(self, tidegate: Tidegate) -> None:
+        def page_of(topic: str, cursor: str | None) -> Callable[[Command], bytes]:
+            paused = {"topic": topic, "sinceMs": 1_896_078_600_000, "waiting": 1, "resumed": False}
+            messages = [MESSAGE | {"topic": topic}]
+            body = {"messages": messages, "cursor": cursor, "paused": [paused]}
+            return lambda command: success(command, body)
+
+        with FakeGateway(page_of("first", "C1"), page_of("second", None)) as gateway:
+            run = tidegate("pending", "--server", gateway.server, "--all")
+        told = [line.partition(":")[0] for line in run.err.splitlines() if "paused since" in line]
+        assert told == ["first", "second"]
+
     @pytest.mark.parametrize("form", [[], ["--json"]])
     def test_all_follows_the_cursor(self, tidegate: Tidegate, form: list[str]) -> None:
         with FakeGateway(

@@ -245,7 +245,8 @@ def next_(connection: RemotingClient, as_json: bool, times: int, **asked: Any) -
 
     if (asked["topic"] is None) != (asked["name"] is None):
         raise click.UsageError("give --topic and --name together, or a rule")
-    if asked["name"] is not None and (asked["cron"] or asked["every"]):
+    rule = [value for flag, value in asked.items() if flag not in ("topic", "name")]
+    if asked["name"] is not None and any(rule):
         raise click.UsageError("ask about --topic and --name, or about a rule, and not both")
     with connection:
         found = next_times(connection, times=times, **asked)

@@ -493,6 +493,20 @@ class TestAbort:
         ]
 
 
+@pytest.mark.parametrize(
+    "rule", [("--cron", "0 5 * * *"), ("--zone", "Europe/Berlin"), ("--start", "+1h")]
+)
+def test_the_next_times_are_of_a_recurring_message_or_of_a_rule(
+    tidegate: Tidegate, rule: tuple[str, str]
+) -> None:
+    with FakeGateway() as gateway:
+        named = ("--topic", "reports", "--name", "nightly")
+        run = tidegate("recurring", "next", "--server", gateway.server, *named, *rule)
+    assert run.status == 2
+    assert "or about a rule, and not both" in run.err
+    assert gateway.asked == []
+
+
 def test_recurring_messages_that_are_no_text_are_told_by_their_lines(
     tidegate: Tidegate, tmp_path: Path
 ) -> None:

@@ -115,11 +115,11 @@ class AuditLog:
     @contextmanager
     def acting(self, actor: Actor) -> Iterator[None]:
         """What is noted meanwhile is this one's doing."""
-        self._actor = actor
+        self.begin(actor)
         try:
             yield
         finally:
-            self._actor = GATEWAY
+            self.end()
 
     def note(self, action: str, /, **what: str | int | bool | None) -> None:
         """Write a line when the batch that is open is stored, or at once where there is none.
@@ -184,11 +184,12 @@ class AuditLog:
             self._file.close()
 
 
-class _File:
-    """The log's file, which is put aside when it is full. It is made with the first line."""
+class _File(RotatingFileHandler):
+    """The log's file, which is put aside when it is full, and made with the first line. What goes wrong is for whoever
+    writes. The files are for their owner alone."""
 
     def __init__(self, config: Config) -> None:
-        self._handler = _Handler(
+        super().__init__(
             config.data / FILE,
             maxBytes=config.audit_file_size,
             backupCount=config.audit_files - 1,
@@ -198,14 +199,7 @@ class _File:
 
     def append(self, text: str) -> None:
         """Write whole lines. Raises OSError."""
-        self._handler.emit(logging.makeLogRecord({"msg": text}))
-
-    def close(self) -> None:
-        self._handler.close()
-
-
-class _Handler(RotatingFileHandler):
-    """Rotates by size; what goes wrong is for whoever writes. The files are for their owner alone."""
+        self.emit(logging.makeLogRecord({"msg": text}))
 
     def _open(self) -> TextIOWrapper:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +87,9 @@ def _host(line: dict[str, Any]) -> str:
 
 
 def _epoch_ms(text: str) -> int:
+    from gateway.moments import parse_moment
+
     try:
-        return int(datetime.fromisoformat(text).astimezone(UTC).timestamp() * 1000)
+        return parse_moment(text, 0)
     except ValueError:
         return 0

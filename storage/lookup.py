@@ -270,7 +270,13 @@ def newest_stored_ms(store: Store) -> int:
 
 
 def pending_timers(
-    store: Store, txn: Reader, topic: bytes | None, start: bytes, end_ms: int
+    store: Store,
+    txn: Reader,
+    topic: bytes | None,
+    start: bytes,
+    end_ms: int,
+    *,
+    with_waiting: bool = True,
 ) -> Iterator[tuple[bytes, bytes]]:
     """Keys and values, as in `timers` and in their order, of all that has not fired, wherever it waits.
 
@@ -280,6 +286,7 @@ def pending_timers(
     :param topic: only messages of this topic; None for all topics.
     :param start: the key to begin with.
     :param end_ms: the due time behind the last of interest.
+    :param with_waiting: also what is due and waits because its topic is paused.
     """
     in_table = (
         _all_timers(store, txn, start, end_ms)
@@ -287,6 +294,8 @@ def pending_timers(
         else _timers_of(store, txn, topic, start, end_ms)
     )
     in_memory = store.inbox.between(start, pack_u64(end_ms), topic)
+    if not with_waiting:
+        return merge(in_table, in_memory)
     waiting = waiting_timers(txn, store.tables, topic, start, pack_u64(end_ms))
     return merge(in_table, in_memory, waiting)
 

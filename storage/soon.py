@@ -38,12 +38,12 @@ def count_overdue(store: Store, now_ms: int) -> int:
     very many are due in spans of their own, it is the first some 50,000."""
     begin_ms = now_ms - now_ms % HELD_SPAN_MS
     count = _Count(store)
-    due = count.spans_between(0, begin_ms) + count.between(begin_ms, now_ms + 1)
-    return max(0, due - sum(pause.waiting for _, pause in store.paused.items()))
+    return count.spans_between(0, begin_ms) + count.between(begin_ms, now_ms + 1)
 
 
 class _Count:
-    """Counts until too much has been looked at."""
+    """Counts until too much has been looked at. What is due and waits because its topic is paused is not counted: that
+    may be much, and is neither due soon nor late."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -70,7 +70,7 @@ class _Count:
         found = 0
         cursor: bytes | None = None
         while self._rows < _MOST_ROWS:
-            tally = count_due(self._store, columns, cursor=cursor)
+            tally = count_due(self._store, columns, with_waiting=False, cursor=cursor)
             found += sum(tally.counts.values())
             self._rows += tally.rows
             cursor = tally.cursor

@@ -84,12 +84,14 @@ def count_due(
     *,
     topic: bytes | None = None,
     tag_hash: int | None = None,
+    with_waiting: bool = True,
     cursor: bytes | None = None,
 ) -> Tally:
     """Count what is due in each of these columns.
 
     :param topic: only messages of this topic; None for all.
     :param tag_hash: only messages whose tag has this hash.
+    :param with_waiting: also what is due and waits because its topic is paused, row by row.
     :param cursor: where the piece before ended. What changes between two pieces may be counted twice or not at all.
     """
     counts: dict[tuple[bytes, int], int] = {}
@@ -98,10 +100,10 @@ def count_due(
     if columns.fit_held and tag_hash is None:
         if cursor is None:
             counts = _in_memory(store, columns, topic)
-        rows = _summed(store, txn, columns, topic, cursor or _SUMS)
+        rows = _summed(store, txn, columns, topic, cursor or _SUMS, with_waiting=with_waiting)
     else:
         begin = cursor + b"\0" if cursor is not None else pack_u64(columns.begin_ms)
-        timers = pending_timers(store, txn, topic, begin, columns.end_ms)
+        timers = pending_timers(store, txn, topic, begin, columns.end_ms, with_waiting=with_waiting)
         rows = _singly(timers, tag_hash)
     for row in rows:
         seen += row.weight
@@ -149,7 +151,13 @@ def _in_memory(store: Store, columns: Columns, topic: bytes | None) -> dict[tupl
 
 
 def _summed(
-    store: Store, txn: Reader, columns: Columns, topic: bytes | None, cursor: bytes
+    store: Store,
+    txn: Reader,
+    columns: Columns,
+    topic: bytes | None,
+    cursor: bytes,
+    *,
+    with_waiting: bool,
 ) -> Iterator[_Row]:
     """The rows of `hours` or `held`, and then one by one what waits in paused topics, which they do not count."""
     begin, end = pack_u64(columns.begin_ms), pack_u64(columns.end_ms)
@@ -158,6 +166,8 @@ def _summed(
         yield from sums(store, txn, columns, topic, cursor[1:])
     elif cursor[1:]:
         begin = cursor[1:] + b"\0"
+    if not with_waiting:
+        return
     for row in _singly(waiting_timers(txn, store.tables, topic, begin, end), None):
         yield row._replace(place=_WAITING + row.place)
 

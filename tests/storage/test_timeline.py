@@ -7,7 +7,18 @@ from collections import Counter
 
 import pytest
 
-from storage import Columns, Store, count_due, count_soon, due_range, lookup, pause_topic, timeline
+from storage import (
+    Columns,
+    Store,
+    count_due,
+    count_overdue,
+    count_soon,
+    due_range,
+    lookup,
+    pause_topic,
+    soon,
+    timeline,
+)
 from tests.storage.folder import Folder
 from tests.storage.sample import Sample, fire, hold
 
@@ -96,6 +107,24 @@ def test_what_is_due_soon(folder: Folder) -> None:
             expected.append(sum(start <= due_ms < end for due_ms in times))
         expected[1] = max(0, expected[1] - first)
         assert count_soon(store, now_ms, bounds) == expected
+
+
+def test_what_is_overdue_however_much_waits_in_paused_topics(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(soon, "_MOST_ROWS", 20)
+    store = folder.open(inbox_size=0)
+    pause_topic(store, PAUSED, 0)
+    for at in range(50):
+        hold(store, Sample(b"p%d" % at, PAUSED), 1_000 + at)
+    store.commit()
+    assert fire(store, 2_000) == 0
+    for at in range(3):
+        hold(store, Sample(b"o%d" % at), 3_000 + at)
+        hold(store, Sample(b"l%d" % at), 12_000 + at)
+    store.commit()
+    assert count_overdue(store, 2_500) == 0
+    assert count_overdue(store, 15_000) == count_overdue(store, HOUR_MS) == 6
 
 
 def test_the_first_and_the_last(folder: Folder) -> None:

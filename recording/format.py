@@ -25,6 +25,9 @@ from typing import Final, NamedTuple
 MAGIC: Final = b"tidegate capture 1\n"
 RECORD_HEAD: Final = struct.Struct(">QIBI")
 """Time, connection, kind, length of the data."""
+LONGEST_FRAME: Final = 64 * 1024 * 1024
+"""Bytes of a frame behind its length field; what announces more is none. Servers may be set to take more than the
+16 MiB of their default (com.rocketmq.remoting.frameMaxLength)."""
 
 SUFFIX: Final = ".capture"
 OPEN_SUFFIX: Final = ".open"

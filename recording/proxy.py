@@ -17,12 +17,10 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from gateway.wire.addresses import VIP_CHANNEL_DISTANCE, show_address
-from recording.format import Kind
+from recording.format import LONGEST_FRAME, Kind
 from recording.routes import Address, answered, asks_for_brokers, rewrite
 from recording.writer import CaptureWriter
 
-_LONGEST: Final = 64 * 1024 * 1024
-"""Bytes of a frame; what announces a longer one is none."""
 _MOST_QUESTIONS: Final = 1000
 """Questions for brokers that a connection may have unanswered and still be followed."""
 _CONNECT_LIMIT_S: Final = 10.0
@@ -61,7 +59,7 @@ class Splitter:
         at = 0
         while len(partial) - at >= 4:
             length = int.from_bytes(partial[at : at + 4], "big")
-            if length > _LONGEST:
+            if length > LONGEST_FRAME:
                 self.is_broken = True
                 break
             end = at + 4 + length

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from recording.format import LONGEST_FRAME
 from spark_jobs.errors import Damage, JobError
 
 MAGIC: Final = b"tidegate capture 1\n"
@@ -28,7 +29,7 @@ LOST: Final = 4
 
 _head = struct.Struct(">QIBI")
 _head_and_length = struct.Struct(">QIBII").unpack_from
-_LONGEST: Final = 16_777_216 + 4
+_LONGEST: Final = LONGEST_FRAME + 4
 _LONGEST_NAME: Final = 256
 _NO_TIME: Final = 1 << 63
 """From here on a time is none, in the tables as elsewhere."""

@@ -11,6 +11,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gateway.wire.commands import encode_command, encode_response
+from recording.format import Kind
+from recording.proxy import Splitter
+from recording.writer import CaptureWriter
 from spark_jobs.capture import MAGIC, Record, read_records
 from spark_jobs.commitlog import Found, read_log
 from spark_jobs.errors import Damage, JobError
@@ -124,6 +127,17 @@ def test_a_flipped_bit_costs_little_and_is_told(tmp_path: Path, at: int, bit: in
     read = read_capture(file, tmp_path)
     assert read.counts["frames"] == read.frames
     assert read.counts["frames"] >= 12 - 2
+
+
+def test_a_frame_larger_than_servers_take_by_default_is_read(tmp_path: Path) -> None:
+    with CaptureWriter(tmp_path) as writer:
+        writer.opened(1, "broker")
+        for frame in Splitter().feed(encode_command(310, 1, body=bytes(17 << 20))):
+            writer.record(1, Kind.FROM_CLIENT, frame)
+    [file] = tmp_path.glob("*.capture")
+    read = read_capture(file, tmp_path)
+    assert [len(row["body"]) for row in read.pairs] == [17 << 20]
+    assert read.counts["aside"] == 0
 
 
 def test_a_record_of_an_impossible_time_is_damage(tmp_path: Path) -> None:

@@ -17,17 +17,16 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from recording.format import LONGEST_FRAME
+from recording.format import LONGEST_FRAME, MAGIC, RECORD_HEAD, Kind
 from spark_jobs.errors import Damage, JobError
 
-MAGIC: Final = b"tidegate capture 1\n"
-OPENED: Final = 0
-FROM_CLIENT: Final = 1
-FROM_SERVER: Final = 2
-CLOSED: Final = 3
-LOST: Final = 4
+# Numbers, for a record's kind is one: comparing it with an enum's would take longer.
+OPENED: Final = int(Kind.OPENED)
+FROM_CLIENT: Final = int(Kind.FROM_CLIENT)
+FROM_SERVER: Final = int(Kind.FROM_SERVER)
+CLOSED: Final = int(Kind.CLOSED)
+LOST: Final = int(Kind.LOST)
 
-_head = struct.Struct(">QIBI")
 _head_and_length = struct.Struct(">QIBII").unpack_from
 _LONGEST: Final = LONGEST_FRAME + 4
 _LONGEST_NAME: Final = 256
@@ -82,7 +81,7 @@ def read_records(
                 yield found
             else:
                 position, time_ns, connection, kind, stop = found
-                record = data[position + _head.size : stop]
+                record = data[position + RECORD_HEAD.size : stop]
                 yield _record((position, time_ns, connection, kind, record))
 
 
@@ -106,7 +105,7 @@ def survey(
                 continue
             position, found.last_ns, connection, kind, found.after = one
             if kind == OPENED:
-                name = data[position + _head.size : found.after]
+                name = data[position + RECORD_HEAD.size : found.after]
                 found.opened[connection] = name.decode(errors="replace")
             elif kind == CLOSED and found.opened.pop(connection, None) is None:
                 found.closed.append(connection)
@@ -149,22 +148,22 @@ def _walk(
             yield Damage(position, following - position, reason)
             position = following
             continue
-        last_ns, connection, kind, _ = _head.unpack_from(data, position)
+        last_ns, connection, kind, _ = RECORD_HEAD.unpack_from(data, position)
         yield position, last_ns, connection, kind, known
         position = known
 
 
 def _end_of_record(data: mmap.mmap, position: int, size: int) -> int | None:
     """Where the record at a byte ends; None when there is none."""
-    if position + _head.size > size:
+    if position + RECORD_HEAD.size > size:
         return None
-    time_ns, connection, kind, length = _head.unpack_from(data, position)
-    end = position + _head.size + length
+    time_ns, connection, kind, length = RECORD_HEAD.unpack_from(data, position)
+    end = position + RECORD_HEAD.size + length
     if kind > LOST or length > _LONGEST or end > size or connection == 0 or time_ns >= _NO_TIME:
         return None
     if kind in (FROM_CLIENT, FROM_SERVER):
         # A frame says its own length; when the two differ, one of them is damaged.
-        start = position + _head.size
+        start = position + RECORD_HEAD.size
         if length < 4 or int.from_bytes(data[start : start + 4], "big") != length - 4:
             return None
     elif (
@@ -178,16 +177,16 @@ def _end_of_record(data: mmap.mmap, position: int, size: int) -> int | None:
 
 def _next_record(data: mmap.mmap, position: int, size: int, last_ns: int | None) -> int:
     """The next byte at which two records in a row begin, or one that ends the file; else its end."""
-    for at in range(position, size - _head.size + 1):
+    for at in range(position, size - RECORD_HEAD.size + 1):
         end = _end_of_record(data, at, size)
         if end is None or not _is_near(data, at, last_ns):
             continue
-        (time_ns, *_) = _head.unpack_from(data, at)
+        (time_ns, *_) = RECORD_HEAD.unpack_from(data, at)
         if end == size or (_end_of_record(data, end, size) and _is_near(data, end, time_ns)):
             return at
     return size
 
 
 def _is_near(data: mmap.mmap, position: int, last_ns: int | None) -> bool:
-    (time_ns, *_) = _head.unpack_from(data, position)
+    (time_ns, *_) = RECORD_HEAD.unpack_from(data, position)
     return last_ns is None or abs(time_ns - last_ns) < _NEAR_NS

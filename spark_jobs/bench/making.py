@@ -8,7 +8,6 @@ copy to copy as they would in production.
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -16,10 +15,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from gateway.wire.codes import CommandFlag
-from spark_jobs.capture import FROM_CLIENT, FROM_SERVER, MAGIC, OPENED, Record, read_records
+from recording.format import MAGIC, RECORD_HEAD
+from spark_jobs.capture import FROM_CLIENT, FROM_SERVER, OPENED, Record, read_records
 from spark_jobs.exchanges import decode_frame
 
-_HEAD: Final = struct.Struct(">QIBI")
 _ID: Final = re.compile(
     rb"(?:\\u0001|[^0-9A-F])(?:[0-9A-F]{24})?[0-9A-F]{16}([0-9A-F]{8})[0-9A-F]{8}(?![0-9A-F])"
 )
@@ -48,9 +47,9 @@ class _Template:
         for record in records:
             times.append(at)
             connections.append(at + 8)
-            start = at + _HEAD.size
+            start = at + RECORD_HEAD.size
             ids += [start + found.start(1) for found in _ID.finditer(record.data)]
-            head = _HEAD.pack(0, record.connection, record.kind, len(record.data))
+            head = RECORD_HEAD.pack(0, record.connection, record.kind, len(record.data))
             parts.append(head + record.data)
             at = start + len(record.data)
         self.block = np.frombuffer(b"".join(parts), np.uint8)
@@ -90,7 +89,7 @@ def multiply(
         stream.write(MAGIC)
         for lane in range(lanes):
             for number, name in opened.items():
-                head = _HEAD.pack(start_ns, lane * width + number, OPENED, len(name))
+                head = RECORD_HEAD.pack(start_ns, lane * width + number, OPENED, len(name))
                 stream.write(head + name)
         for copy in range(copies):
             block = template.block.copy()

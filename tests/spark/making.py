@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 
 from gateway.wire.commands import encode_command, encode_response
 from gateway.wire.messages import encode_message, pack_host
-from spark_jobs.capture import CLOSED, MAGIC, OPENED, Record
+from recording.format import MAGIC
+from spark_jobs.capture import CLOSED, OPENED, Record
 from spark_jobs.messages import DEFAULT_LEVELS, parse_levels
 from spark_jobs.seams import stitch
 from spark_jobs.tables import ASIDES, PAIRS, Receipt

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gateway.wire.commands import encode_command, encode_response
-from recording.format import Kind
+from recording.format import MAGIC, Kind
 from recording.proxy import Splitter
 from recording.writer import CaptureWriter
-from spark_jobs.capture import MAGIC, Record, read_records
+from spark_jobs.capture import Record, read_records
 from spark_jobs.commitlog import Found, read_log
 from spark_jobs.errors import Damage, JobError
 from spark_jobs.messages import asked_time

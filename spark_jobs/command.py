@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _FOUND_WRONG: Final = 3
-_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _FOLDER: Final = click.Path(path_type=Path, file_okay=False)
 _FILE: Final = click.Path(path_type=Path, dir_okay=False)
 _Kind = TypeVar("_Kind")
@@ -94,9 +93,11 @@ def _renames(ctx: click.Context, param: click.Parameter, value: Sequence[str]) -
     return found
 
 
-def _levels(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    from spark_jobs.messages import parse_levels
+def _levels(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
+    from spark_jobs.messages import DEFAULT_LEVELS, parse_levels
 
+    if value is None:
+        return DEFAULT_LEVELS
     try:
         parse_levels(value)
     except ValueError as error:
@@ -108,7 +109,9 @@ def _levels(ctx: click.Context, param: click.Parameter, value: str) -> str:
 @click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", required=True, type=_FOLDER, help="The folder of tables.")
 @click.option("--port", "ports", multiple=True, type=int, help="Servers' ports in pcap files.")
-@click.option("--levels", default=_LEVELS, callback=_levels, help="The broker's messageDelayLevel.")
+@click.option(
+    "--levels", callback=_levels, help="The broker's messageDelayLevel. Default: RocketMQ's own."
+)
 @_spark_options
 def ingest(
     sources: tuple[Path, ...], out: Path, ports: tuple[int, ...], levels: str, **options: Any
@@ -159,9 +162,8 @@ def profile(tables: Path, **options: Any) -> None:
 )
 @click.option(
     "--levels",
-    default=_LEVELS,
     callback=_levels,
-    help="Of a replay: the target's messageDelayLevel.",
+    help="Of a replay: the target's messageDelayLevel. Default: RocketMQ's own.",
 )
 @_spark_options
 def verify(folder: Path, grace: float, levels: str, **options: Any) -> None:

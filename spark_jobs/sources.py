@@ -262,7 +262,7 @@ class LogReader(DataSourceReader):
         place = (Path(partition.file), partition.start, partition.end)
         if self.options.get("table") == "sends":
             return read_sends(*place)
-        levels = messages.parse_levels(self.options.get("levels", messages.DEFAULT_LEVELS))
+        levels = messages.parse_levels(self.options["levels"])
         return read_commit_log(*place, levels)
 
 

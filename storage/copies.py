@@ -33,11 +33,11 @@ from storage.environment import (
 )
 from storage.errors import DataFolderError, FolderInUseError, StorageError, cannot_use
 from storage.inbox import recover
-from storage.keys import TermsOf, pack_u64, split_timer_key
+from storage.keys import STAMP, TermsOf, pack_u64, split_timer_key
 from storage.meta_pages import DATA_FILE
 from storage.paused import waiting_timers
 from storage.records import read_record
-from storage.redo_log import STAMP, has_records
+from storage.redo_log import has_records
 from storage.upgrades import FORMAT_VERSION, format_of
 
 _COMPACTED = ".compact"

@@ -30,20 +30,18 @@ from storage.errors import (
     StorageFullError,
     cannot_use,
 )
+from storage.keys import FORMAT, INBOX_COPY, STAMP
 from storage.meta_pages import DATA_FILE, file_size
 from storage.read_ahead import ReadAhead, Rows
 from storage.reader import Reader
-from storage.redo_log import MAX_LOG, STAMP, RedoLog, has_records, new_stamp
-from storage.upgrades import FORMAT, FORMAT_VERSION, format_of, upgrade
+from storage.redo_log import MAX_LOG, RedoLog, has_records, new_stamp
+from storage.upgrades import FORMAT_VERSION, format_of, upgrade
 
 LOCK_FILE = "tidegate.lock"
 
 _READERS_FILE = "lock.mdb"
 _READERS_ROOM = 1 << 16
 """Bytes; it needs a page or two of the disk's."""
-
-INBOX_COPY = b"inbox"
-"""Name in `meta`: see `inbox_copy`."""
 
 ROOM_FACTOR = 8
 """Pages a batch may dirty, as a multiple of its bytes: every row of a small batch can touch a leaf

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import lmdb
 
 from storage.environment import Tables
-from storage.inbox import MARK
 from storage.keys import (
     HELD_SPAN_MS,
+    MARK,
     QUEUE_VALUE,
     IdRow,
     Terms,

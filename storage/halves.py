@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from storage.keys import HALF_VALUE, pack_u64
+from storage.keys import HALF_VALUE, NEXT_SEQUENCE, pack_u64
 from storage.logged import LoggedTransaction
 from storage.reader import Reader
 from storage.records import pack
-from storage.store import NEXT_SEQUENCE, Store, in_batch
+from storage.store import Store, in_batch
 
 
 class Half(NamedTuple):

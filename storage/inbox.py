@@ -19,6 +19,7 @@ from itertools import chain, islice
 
 from storage.environment import Tables
 from storage.keys import (
+    MARK,
     IdRow,
     Terms,
     TermsOf,
@@ -53,9 +54,6 @@ MAX_ORDERED = 32
 
 READ_AT_ONCE = 1_000
 """Messages that `recover` takes together, so that what it needs of them is read side by side."""
-
-MARK = b"timers are complete before"
-"""Name in `meta`: the first sequence, packed, whose timer may be missing from `timers`."""
 
 _SPAN = 6
 """First bytes of a key's due time that neighbours share: those of one span, 65.5 s, are sorted when they move on."""

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 
 import lmdb
 
-from storage.environment import INBOX_COPY, Environment, Tables
-from storage.keys import TIMER_VALUE, pack_u64
+from storage.environment import Environment, Tables
+from storage.keys import INBOX_COPY, TIMER_VALUE, pack_u64
 from storage.reader import Reader
 
 _SIZE = struct.Struct(">H")

@@ -29,7 +29,7 @@ All integers are big-endian, so that the order of bytes is the order of meaning.
     offsets   group | 0 | topic | 0 | queue 4         offset 8
     topics    topic                                   settings, opaque to this room
     groups    group                                   settings, opaque to this room
-    meta      name                                    see `environment`, `store`
+    meta      name                                    see below: `FORMAT` to `NOTE`
 
 `sequence` numbers accepted messages in the order of acceptance. Within one millisecond and topic
 the timers fire in that order, because the sequence stands before the id.
@@ -117,6 +117,20 @@ HALF_VALUE = Struct(">QI")
 RECURRENCE_VALUE = Struct(">QQ?")
 """next ms, fired, paused"""
 
+FORMAT = b"format"
+"""Name in `meta`: the version of what this page shows (`upgrades`), in decimal digits."""
+STAMP = b"redo log"
+"""Name in `meta`: the stamp of the records of the redo log that are to be done again. It is random, so that no record
+of another time or folder has it."""
+MARK = b"timers are complete before"
+"""Name in `meta`: the first sequence, packed, whose timer may be missing from `timers` (`inbox`)."""
+INBOX_COPY = b"inbox"
+"""Name in `meta`: what the last stop left of the inbox (`inbox_copy`)."""
+NEXT_SEQUENCE = b"next sequence"
+"""Name in `meta`: the sequence that follows the last one given out, packed, noted whenever messages are removed."""
+NOTE = b"note "
+"""Names in `meta` that begin so are the caller's own, from `Store.put_note`."""
+
 pack_u64 = U64.pack
 
 
@@ -147,7 +161,7 @@ class IdRow(NamedTuple):
 
     @classmethod
     def unpack(cls, value: bytes) -> IdRow:
-        """Read a row; those of format 1 have one or two columns."""
+        """Read a row, of one, two or four columns."""
         return cls(*(int.from_bytes(value[at : at + 8]) for at in range(0, len(value), 8)))
 
     def pack(self) -> bytes:

@@ -7,11 +7,12 @@ from collections import defaultdict
 from storage.changes import Changes, moment, text, timed
 from storage.evidence import Evidence, Fate, RecordReader, Verdict
 from storage.held import count_spans
-from storage.inbox import MARK
 from storage.keys import (
     ENDS_VALUE,
     HELD_SPAN_MS,
+    MARK,
     MAX_TOPIC,
+    NEXT_SEQUENCE,
     QUEUE_VALUE,
     TIMER_VALUE,
     IdRow,
@@ -31,7 +32,7 @@ from storage.keys import (
 )
 from storage.queue_repairs import Lost, Row, mend_queue
 from storage.records import read_record, read_terms, unpack
-from storage.store import NEXT_SEQUENCE, first_free_sequence
+from storage.store import first_free_sequence
 
 
 class MessageRepairs:

@@ -8,9 +8,10 @@ checkpoint.
     record   length of the rows 4 | CRC-32 of stamp and rows 4 | stamp 8 | rows
     rows     MessagePack: {table: [[key, value or nil where the row goes], ...], ...}
 
-The stamp is the one that the last checkpoint left in `meta` (`STAMP`): records of another one are left from before, and
-LMDB has what they say. The log ends at the first record that is not whole or has another stamp. The first record after
-a checkpoint also has what it follows, under the name of no table: the stamp before, and where its records ended.
+The stamp is the one that the last checkpoint left in `meta` (`STAMP` in `keys`): records of another one are left from
+before, and LMDB has what they say. The log ends at the first record that is not whole or has another stamp. The first
+record after a checkpoint also has what it follows, under the name of no table: the stamp before, and where its records
+ended.
 """
 
 from __future__ import annotations
@@ -30,10 +31,6 @@ import msgspec
 from storage.disk import sync as sync_path
 
 LOG_FILES: Final = ("redo.log", "redo-2.log")
-
-STAMP: Final = b"redo log"
-"""Name in `meta`: the stamp of the records that are to be done again. It is random, so that no
-record of another time or folder has it."""
 
 MAX_LOG: Final = 24 << 20
 """Bytes that a file grows to at most. What does not fit makes a checkpoint."""

@@ -13,7 +13,7 @@ from typing import IO
 import lmdb
 
 from storage.changes import Changes, moment, text
-from storage.environment import INBOX_COPY, Tables
+from storage.environment import Tables
 from storage.evidence import RecordReader
 from storage.held import count_spans
 from storage.inbox import recover
@@ -23,6 +23,7 @@ from storage.keys import (
     HELD_SPAN_MS,
     HELD_SPANS_OF_AN_HOUR,
     HOUR_MS,
+    INBOX_COPY,
     PAUSE_VALUE,
     RECURRENCE_VALUE,
     TIMER_VALUE,

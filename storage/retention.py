@@ -10,6 +10,7 @@ from typing import NamedTuple
 from storage.environment import Tables
 from storage.keys import (
     ENDS_VALUE,
+    NEXT_SEQUENCE,
     QUEUE_VALUE,
     debounce_key,
     id_key,
@@ -21,7 +22,7 @@ from storage.keys import (
 from storage.logged import LoggedTransaction
 from storage.read_ahead import Rows
 from storage.reader import Reader, rows_with_prefix
-from storage.store import NEXT_SEQUENCE, Store, in_batch
+from storage.store import Store, in_batch
 
 _ALL_QUEUES = b"\xff"
 """Stands behind the keys of all queues."""

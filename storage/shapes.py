@@ -8,18 +8,18 @@ from typing import Final, NamedTuple
 import lmdb
 
 from storage.environment import Tables
-from storage.inbox import MARK
 from storage.keys import (
     ENDS_VALUE,
     HALF_VALUE,
+    MARK,
     MAX_TOPIC,
+    NEXT_SEQUENCE,
     PAUSE_VALUE,
     QUEUE_VALUE,
     RECURRENCE_VALUE,
     TIMER_VALUE,
     TOTAL_VALUE,
 )
-from storage.store import NEXT_SEQUENCE
 
 _LONG: Final = 8
 """Bytes of a sequence, of a time, of an offset."""

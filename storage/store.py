@@ -22,12 +22,15 @@ import lmdb
 from storage.environment import Environment, Tables
 from storage.errors import DataFolderError, StorageError, StorageFullError
 from storage.held import Held
-from storage.inbox import INBOX_SIZE, MARK, Inbox, recover
+from storage.inbox import INBOX_SIZE, Inbox, recover
 from storage.inbox_copy import has_copy, read_copy, write_copy
 from storage.keys import (
+    MARK,
     MAX_KEY,
     NEVER_MOVED,
+    NEXT_SEQUENCE,
     NOT_TIMED,
+    NOTE,
     QUEUE_COLUMNS,
     TIMER_VALUE,
     Terms,
@@ -49,14 +52,6 @@ from storage.timers import earlier
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
-
-
-NEXT_SEQUENCE = b"next sequence"
-"""Name in `meta`: the sequence that follows the last one given out, noted whenever messages are
-removed."""
-
-NOTE = b"note "
-"""Names in `meta` that begin so are the caller's own, from `put_note`."""
 
 
 class Growth(NamedTuple):

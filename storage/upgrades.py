@@ -6,18 +6,14 @@ from collections.abc import Callable
 
 import lmdb
 
-from storage.keys import pack_u64
+from storage.keys import FORMAT, MARK, STAMP, pack_u64
 from storage.reader import Reader
-from storage.redo_log import STAMP, new_stamp
+from storage.redo_log import new_stamp
 from storage.sums import sum_up
 
 FORMAT_VERSION = 7
 """Raised with every change of `keys` that an older program would misread, with a step in `STEPS`
 that leads there; newer formats are refused."""
-
-FORMAT = b"format"
-"""Name in `meta`: the format's version, in decimal digits."""
-
 
 _ROOM = 1 << 26
 """How much the map grows for a small file, in bytes."""
@@ -45,12 +41,12 @@ def upgrade(environment: lmdb.Environment, found: int) -> None:
 
 
 def _mark_timers_complete(environment: lmdb.Environment, txn: lmdb.Transaction) -> None:
-    """Format 2 looks for timers that are not in `timers` among the messages from a mark on
-    (`inbox.MARK`): there are none before the next message."""
+    """Format 2 looks for timers that are not in `timers` among the messages from a mark on: there are none before the
+    next message."""
     cursor = txn.cursor(db=environment.open_db(b"messages", txn=txn))
     behind_last = int.from_bytes(cursor.key()) + 1 if cursor.last() else 0
     meta = environment.open_db(b"meta", txn=txn)
-    txn.put(b"timers are complete before", pack_u64(behind_last), db=meta)
+    txn.put(MARK, pack_u64(behind_last), db=meta)
 
 
 def _sum_up_held(environment: lmdb.Environment, txn: lmdb.Transaction) -> None:

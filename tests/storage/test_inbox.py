@@ -16,8 +16,8 @@ from storage import (
     fire_due,
     inbox,
 )
-from storage.environment import INBOX_COPY
-from storage.inbox import MARK, MOVED_AT_ONCE
+from storage.inbox import MOVED_AT_ONCE
+from storage.keys import INBOX_COPY, MARK
 from tests.storage.folder import Folder
 from tests.storage.sample import (
     FOREVER_MS,

@@ -33,9 +33,9 @@ from storage import (
     scan_pending,
     scan_recurring,
 )
-from storage.environment import INBOX_COPY, Tables
+from storage.environment import Tables
 from storage.inbox import INBOX_SIZE
-from storage.keys import pack_u64, split_queue_key
+from storage.keys import INBOX_COPY, pack_u64, split_queue_key
 from storage.pops import Pop
 from tests.storage.folder import Folder, change_table
 from tests.storage.sample import Sample, body_of, fire, hold, send, terms_of

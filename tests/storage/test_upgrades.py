@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from storage import Columns, DataFolderError, count_due, find_faults, read_pending
-from storage.inbox import MARK
-from storage.upgrades import FORMAT, FORMAT_VERSION, STEPS
+from storage.keys import FORMAT, MARK
+from storage.upgrades import FORMAT_VERSION, STEPS
 from tests.storage.folder import Folder, change_table
 from tests.storage.sample import Sample, fire, hold, ids_in, pending_ids, pending_page, terms_of
 

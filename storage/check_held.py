@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import chain, groupby
+from itertools import groupby
 
 import lmdb
 
@@ -12,15 +12,14 @@ from storage.environment import Tables
 from storage.keys import (
     HELD_SPAN_MS,
     HOUR_MS,
-    TIMER_VALUE,
     TOTAL_VALUE,
     held_key,
     hour_key,
     pack_u64,
     timer_topic,
 )
-from storage.paused import waiting_timers
 from storage.reader import Reader
+from storage.sums import sum_topics
 from storage.timers import seek_topic
 
 
@@ -82,13 +81,7 @@ def _has_timer(txn: Reader, tables: Tables, topic: bytes, begin_ms: int, end_ms:
 
 
 def _check_totals(txn: Reader, tables: Tables, faults: list[str]) -> None:
-    counted: dict[bytes, tuple[int, int]] = {}
-    timers = txn.cursor(db=tables.timers)
-    waiting = waiting_timers(txn, tables)
-    for key, value in chain(timers, waiting):
-        topic = timer_topic(key)
-        messages, size = counted.get(topic, (0, 0))
-        counted[topic] = (messages + 1, size + TIMER_VALUE.unpack(value)[2])
+    counted = sum_topics(txn, timers=tables.timers, waiting=tables.waiting)
     for topic, value in txn.cursor(db=tables.totals):
         noted, found = TOTAL_VALUE.unpack(value), counted.pop(topic, (0, 0))
         if noted != found:

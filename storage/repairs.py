@@ -26,7 +26,6 @@ from storage.keys import (
     INBOX_COPY,
     PAUSE_VALUE,
     RECURRENCE_VALUE,
-    TIMER_VALUE,
     TOTAL_VALUE,
     hour_key,
     key_prefix,
@@ -34,13 +33,12 @@ from storage.keys import (
     planned_key,
     split_planned_key,
     split_pop_key,
-    split_timer_key,
-    timer_key_of,
 )
 from storage.message_repairs import MessageRepairs
 from storage.queues import open_queue
 from storage.reader import rows_with_prefix
 from storage.shapes import find_misshapen
+from storage.sums import sum_topics
 
 
 def make_repairs(
@@ -122,15 +120,10 @@ def _mend_hours(changes: Changes) -> None:
 
 
 def _mend_totals(changes: Changes) -> None:
-    messages: Counter[bytes] = Counter()
-    sizes: Counter[bytes] = Counter()
-    for table in ("timers", "waiting"):
-        for key in changes.keys(table):
-            _, topic, _, _ = split_timer_key(key if table == "timers" else timer_key_of(key))
-            messages[topic] += 1
-            sizes[topic] += TIMER_VALUE.unpack(changes.get(table, key) or b"")[2]
-    for topic in {*changes.keys("totals"), *messages}:
-        count, size = messages[topic], sizes[topic]
+    tables = changes.tables
+    totals = sum_topics(changes.txn, timers=tables.timers, waiting=tables.waiting)
+    for topic in {*changes.keys("totals"), *totals}:
+        count, size = totals.get(topic, (0, 0))
         sentence = f"total of {text(topic)}: {count} messages of {size} bytes"
         changes.make("totals", topic, TOTAL_VALUE.pack(count, size) if count else None, sentence)
 

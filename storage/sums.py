@@ -1,8 +1,8 @@
-"""Makes the sums of what has not fired from the rows that they sum up: `Held` keeps them from then on."""
+"""Makes the sums of what has not fired from the rows that they sum up: `Held` keeps them, and checks and repairs hold
+them against these."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import groupby
 
 import lmdb
@@ -28,20 +28,20 @@ def sum_up(
     ):
         count = sum(int.from_bytes(value) for _, value in rows)
         txn.put(hour_key(hour, topic), pack_u64(count), db=hours)
-    sums: dict[bytes, tuple[int, int]] = {}
-    for topic, size in _sizes(txn, timers, waiting):
-        messages, total = sums.get(topic, (0, 0))
-        sums[topic] = (messages + 1, total + size)
     txn.drop(totals, delete=False)
-    for topic, total_of in sums.items():
-        txn.put(topic, TOTAL_VALUE.pack(*total_of), db=totals)
+    for topic, total in sum_topics(txn, timers=timers, waiting=waiting).items():
+        txn.put(topic, TOTAL_VALUE.pack(*total), db=totals)
 
 
-def _sizes(
-    txn: Reader, timers: lmdb._Database, waiting: lmdb._Database
-) -> Iterator[tuple[bytes, int]]:
-    """Topic and record's size of each message; keys have the topic behind the due time in `timers`, before it in
-    `waiting`."""
+def sum_topics(
+    txn: Reader, *, timers: lmdb._Database, waiting: lmdb._Database
+) -> dict[bytes, tuple[int, int]]:
+    """What `totals` is to say: by topic, how many messages there are and how many bytes their records have."""
+    sums: dict[bytes, tuple[int, int]] = {}
+    # Keys have the topic behind the due time in `timers`, before it in `waiting`.
     for table, begin in ((timers, 8), (waiting, 0)):
         for key, value in txn.cursor(db=table):
-            yield key[begin : key.index(0, begin)], TIMER_VALUE.unpack(value)[2]
+            topic = key[begin : key.index(0, begin)]
+            messages, size = sums.get(topic, (0, 0))
+            sums[topic] = (messages + 1, size + TIMER_VALUE.unpack(value)[2])
+    return sums

@@ -21,7 +21,7 @@ class Place(NamedTuple):
 
 
 class Places:
-    """Places by sequence. One takes 12 bytes, so that those of many millions fit into memory."""
+    """Places by sequence. A message takes 12 bytes, with a place or without, so that many millions fit into memory."""
 
     def __init__(self, txn: Reader, tables: Tables) -> None:
         messages = txn.cursor(db=tables.messages)

@@ -174,10 +174,9 @@ def make_site(
         leaf = _Leaf(lambda page=page: page, CONSOLE_HEADERS)  # type: ignore[misc]
         (root if file == PAGE else console).putChild(b"" if file == PAGE else file.encode(), leaf)
     root.putChild(b"console", console)
-    first, *rest = BASE.strip("/").encode().split(b"/")
+    first, last = BASE.strip("/").encode().split(b"/")
     above: Any = _Folder()  # type: ignore[no-untyped-call]
     root.putChild(first, above)
-    (last,) = rest
     above.putChild(last, api)
     site = _Site(root, requestFactory=partial(BoundedRequest, parsePOSTFormSubmission=False))  # type: ignore[no-untyped-call]
     site.noisy = False

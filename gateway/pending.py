@@ -15,6 +15,7 @@ from gateway.intake import terms_of
 from gateway.router import RequestError
 from gateway.topics import DLQ_PREFIX, RETRY_PREFIX
 from gateway.wire import properties as names
+from gateway.wire.addresses import show_address
 from gateway.wire.codes import ResponseCode
 from gateway.wire.messages import (
     decode_message,
@@ -238,7 +239,7 @@ class PendingMessages:
             queue_offset=found.offset,
             store_ms=message.store_ms,
             born_ms=message.born_ms,
-            born_host="{}:{}".format(*unpack_host(message.born_host)),
+            born_host=show_address(*unpack_host(message.born_host)),
             body_size=len(message.body),
             recall_handle=handle,
         )

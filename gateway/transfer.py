@@ -15,8 +15,10 @@ from gateway.client import ClientError, RefusalError, RemotingClient
 from gateway.intake import terms_of
 from gateway.topics import DEFAULT_TOPIC
 from gateway.wire import properties as names
-from gateway.wire.addresses import parse_address
+from gateway.wire.addresses import parse_address, show_address
 from gateway.wire.codes import RequestCode, ResponseCode, SysFlag
+from gateway.wire.fields import to_ext
+from gateway.wire.headers import SendMessageV2
 from gateway.wire.messages import decode_message, unpack_host
 from gateway.wire.pending_bodies import HeldMessage, HeldPage
 from gateway.wire.properties import join, parse
@@ -101,7 +103,7 @@ def line_of(record: bytes, due_ms: int) -> HeldLine:
         sys_flag=message.sys_flag,
         reconsume_times=message.reconsume_times,
         born_ms=message.born_ms,
-        born_host="{}:{}".format(*unpack_host(message.born_host)),
+        born_host=show_address(*unpack_host(message.born_host)),
         store_ms=message.store_ms,
     )
 
@@ -191,21 +193,19 @@ class Sender:
         except ValueError as error:
             # Nobody refuses such a property where it is sent, as nobody takes it apart there.
             raise RefusalError(str(error)) from None
-        ext = {
-            "a": "tidegate-import",
-            "b": line.topic,
-            "c": DEFAULT_TOPIC,
-            "d": str(_MADE_QUEUES),
-            "e": str(line.queue_id if line.queue_id < place.queues else 0),
-            "f": str(line.sys_flag & _KEPT_FLAGS),
-            "g": str(line.born_ms),
-            "h": str(line.flag),
-            "i": text,
-            "j": str(line.reconsume_times),
-            "k": "false",
-            "m": "false",
-        }
-        answer = broker.ask(RequestCode.SEND_MESSAGE_V2, ext, line.body)
+        fields = SendMessageV2(
+            producer_group="tidegate-import",
+            topic=line.topic,
+            default_topic=DEFAULT_TOPIC,
+            default_topic_queue_nums=_MADE_QUEUES,
+            queue_id=line.queue_id if line.queue_id < place.queues else 0,
+            sys_flag=line.sys_flag & _KEPT_FLAGS,
+            born_timestamp=line.born_ms,
+            flag=line.flag,
+            properties=text,
+            reconsume_times=line.reconsume_times,
+        )
+        answer = broker.ask(RequestCode.SEND_MESSAGE_V2, to_ext(fields), line.body)
         if answer.code != ResponseCode.SUCCESS:
             remark = " ".join((answer.remark or "no reason given").split())
             raise RefusalError(f"refused (code {answer.code}): {remark}")

@@ -11,9 +11,7 @@ from gateway.pop_orders import Place
 from gateway.reactor import Reactor
 from gateway.router import Call, RequestError
 from gateway.topics import Topic, is_group_name
-from gateway.wire.admin_bodies import (
-    DataVersion,
-)
+from gateway.wire.admin_bodies import DataVersion
 from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import (
     CloneGroupOffset,

@@ -52,7 +52,11 @@ class WorkerLink(Link):
         question = (command.code, command.ext().get("topic"))
         if answer is None:
             return self._remembered.get(question)
-        if answer.code == ResponseCode.SUCCESS and len(self._remembered) < self.MOST_REMEMBERED:
+        if answer.code in (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST):
+            self._remembered.pop(question, None)
+        if answer.code == ResponseCode.SUCCESS:
+            if len(self._remembered) >= self.MOST_REMEMBERED:
+                del self._remembered[next(iter(self._remembered))]
             self._remembered[question] = answer
         return answer
 

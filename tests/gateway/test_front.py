@@ -8,10 +8,22 @@ import pytest
 from twisted.internet.testing import MemoryReactorClock
 
 from gateway.config import Config
-from gateway.front import Front
+from gateway.front import Front, WorkerLink
+from gateway.setting_values import HostPort
 from gateway.wire.codes import RequestCode, ResponseCode
-from gateway.wire.commands import Command, decode_command, encode_command
+from gateway.wire.commands import Command, decode_command, encode_command, encode_response
 from gateway.wire.frames import FrameBuffer
+
+
+def command(frame: bytes) -> Command:
+    """What a frame says."""
+    (whole,) = FrameBuffer().feed(frame)
+    return decode_command(whole)
+
+
+def route_of(topic: str) -> Command:
+    """The question where a topic is."""
+    return command(encode_command(RequestCode.GET_ROUTEINFO_BY_TOPIC, 7, ext={"topic": topic}))
 
 
 class Client:
@@ -26,23 +38,21 @@ class Client:
         self.answers: list[Command] = []
 
     def send(self, frame: bytes) -> None:
-        (whole,) = FrameBuffer().feed(frame)
-        self.answers.append(decode_command(whole))
+        self.answers.append(command(frame))
 
 
 class Shared:
     """The address of two workers that have not listened yet."""
 
     def __init__(self) -> None:
-        reactor: Any = MemoryReactorClock()  # type: ignore[no-untyped-call]
-        front = Front(reactor, Config(), ("broker-a-0", "broker-a-1"), lambda _: None)
-        self._asked: Any = front.clients.on_command
+        self.reactor: Any = MemoryReactorClock()  # type: ignore[no-untyped-call]
+        self.front = Front(self.reactor, Config(), ("broker-a-0", "broker-a-1"), lambda _: None)
+        self._asked: Any = self.front.clients.on_command
 
     def ask(self, code: int, ext: dict[str, str] | None = None, *, flag: int = 0) -> list[Command]:
         """The answers to one request."""
         client = Client()
-        (frame,) = FrameBuffer().feed(encode_command(code, 7, flag=flag, ext=ext))
-        self._asked(decode_command(frame), client)
+        self._asked(command(encode_command(code, 7, flag=flag, ext=ext)), client)
         return client.answers
 
 
@@ -81,6 +91,31 @@ def test_what_is_for_one_broker_is_refused(code: int, ext: dict[str, str]) -> No
     (answer,) = Shared().ask(code, ext)
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     assert "ask one of them; mqadmin clusterList tells where they are" in (answer.remark or "")
+
+
+def test_what_a_worker_told_last_counts_while_it_is_starting_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(WorkerLink, "MOST_REMEMBERED", 2)
+    shared = Shared()
+    link = WorkerLink(shared.reactor, shared.front.clients, HostPort("127.0.0.1", 1))
+
+    def told(topic: str, body: bytes, code: int = ResponseCode.SUCCESS) -> None:
+        answer = command(encode_response(1, code, body=body))
+        assert link.answer(route_of(topic), answer) is answer
+
+    def remembered(topic: str) -> bytes | None:
+        answer = link.answer(route_of(topic), None)
+        return answer.body if answer is not None else None
+
+    told("first", b"4 queues")
+    told("second", b"4 queues")
+    told("first", b"8 queues")
+    assert (remembered("first"), remembered("second")) == (b"8 queues", b"4 queues")
+    told("third", b"4 queues")
+    assert (remembered("first"), remembered("second")) == (b"8 queues", None)
+    told("third", b"", ResponseCode.TOPIC_NOT_EXIST)
+    assert remembered("third") is None
 
 
 @pytest.mark.parametrize("flag", [1, 2])

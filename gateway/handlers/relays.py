@@ -102,7 +102,10 @@ class Relays:
                         error=str(error),
                     )
             if not silent:
-                call.answer(body=_status(tables))
+                try:
+                    call.answer(body=_status(tables))
+                except RequestError as error:
+                    call.fail(error.code, error.remark)
 
         ext = {"topic": fields.topic, "group": fields.group}
         for client in clients:

@@ -190,6 +190,24 @@ def test_a_client_that_tells_nonsense(
     assert json.loads(answer.body)["consumerTable"] == {}
 
 
+def test_more_than_one_answer_takes_is_refused(
+    gateway: MemoryGateway,
+    client: MemoryClient,
+    consumer: MemoryClient,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gateway.service._router, "_most_bytes", 1_000)
+    opaque = client.send(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, STATUS)
+    question = asked(consumer, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT)
+    place = '{"topic":"orders","brokerName":"broker-a","queueId":%d}'
+    table = {place % number: number for number in range(100)}
+    reply(consumer, question, json.dumps({"messageQueueTable": table}).encode())
+    answer = client.answer(opaque)
+    assert answer is not None
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert (answer.remark or "").endswith("clients take of one: ask for less at once")
+
+
 def test_where_an_absent_group_is(client: MemoryClient) -> None:
     answer = client.ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, STATUS)
     assert answer.code == ResponseCode.SYSTEM_ERROR

@@ -79,7 +79,7 @@ def _rule(command: Callable[..., None]) -> Callable[..., None]:
 
 @recurring.command("list")
 @server_options
-@click.option("--topic", metavar="TOPIC", help="Only those of this topic.")
+@click.option("--topic", metavar="TOPIC", callback=_given, help="Only those of this topic.")
 @click.option("--full", is_flag=True, help="With --json: bodies (base64) and properties as well.")
 def list_(connection: RemotingClient, topic: str | None, full: bool, as_json: bool) -> None:
     """Show what recurs, by topic and name.

@@ -507,6 +507,16 @@ def test_the_next_times_are_of_a_recurring_message_or_of_a_rule(
     assert gateway.asked == []
 
 
+def test_a_list_of_what_recurs_is_not_of_all_topics_where_the_topic_is_empty(
+    tidegate: Tidegate,
+) -> None:
+    with FakeGateway() as gateway:
+        run = tidegate("recurring", "list", "--server", gateway.server, "--topic", "")
+    assert run.status == 2
+    assert "it is empty: give one, or leave the flag out" in run.err
+    assert gateway.asked == []
+
+
 def test_recurring_messages_that_are_no_text_are_told_by_their_lines(
     tidegate: Tidegate, tmp_path: Path
 ) -> None:

@@ -11,7 +11,6 @@ from storage.keys import (
     ENDS_VALUE,
     HELD_SPAN_MS,
     MARK,
-    MAX_TOPIC,
     NEXT_SEQUENCE,
     QUEUE_VALUE,
     TIMER_VALUE,
@@ -32,6 +31,7 @@ from storage.keys import (
 )
 from storage.queue_repairs import Lost, Row, mend_queue
 from storage.records import read_record, read_terms, unpack
+from storage.shapes import is_name
 from storage.store import first_free_sequence
 
 
@@ -93,9 +93,8 @@ class MessageRepairs:
         terms = read_terms(self._reader.terms_of, record)
         if terms is None:
             return None
-        is_name = 0 < len(terms.topic) <= MAX_TOPIC and b"\0" not in terms.topic
         is_place = 0 <= terms.queue < 1 << 31 and 0 <= terms.stored_ms < 1 << 63
-        return terms if is_name and is_place else None
+        return terms if is_name(terms.topic) and is_place else None
 
     def _mend_mark(self) -> None:
         """The mark is never behind the next message."""

@@ -47,13 +47,14 @@ def find_misshapen(txn: lmdb.Transaction, tables: Tables) -> Iterator[Misshapen]
                 yield Misshapen(name, key, value)
 
 
-def _is_name(name: bytes) -> bool:
+def is_name(name: bytes) -> bool:
+    """Whether it can be that of a topic."""
     return 0 < len(name) <= MAX_TOPIC and b"\0" not in name
 
 
 def _is_queue(key: bytes) -> bool:
     """topic | 0 | queue 4"""
-    return key[-5:-4] == b"\0" and _is_name(key[:-5])
+    return key[-5:-4] == b"\0" and is_name(key[:-5])
 
 
 def _is_message(key: bytes, value: bytes) -> bool:
@@ -62,12 +63,12 @@ def _is_message(key: bytes, value: bytes) -> bool:
 
 def _is_timer(key: bytes, value: bytes) -> bool:
     topic, zero, rest = key[_LONG:].partition(b"\0")
-    return _is_name(topic) and len(zero + rest) > _LONG and len(value) == TIMER_VALUE.size
+    return is_name(topic) and len(zero + rest) > _LONG and len(value) == TIMER_VALUE.size
 
 
 def _is_waiting(key: bytes, value: bytes) -> bool:
     topic, zero, rest = key.partition(b"\0")
-    return _is_name(topic) and len(zero + rest) > 2 * _LONG and len(value) == TIMER_VALUE.size
+    return is_name(topic) and len(zero + rest) > 2 * _LONG and len(value) == TIMER_VALUE.size
 
 
 def _is_id(key: bytes, value: bytes) -> bool:
@@ -76,7 +77,7 @@ def _is_id(key: bytes, value: bytes) -> bool:
 
 def _is_key(key: bytes, value: bytes) -> bool:
     topic, zero, rest = key.partition(b"\0")
-    return _is_name(topic) and bool(zero) and rest[-9:-8] == b"\0" and not value
+    return is_name(topic) and bool(zero) and rest[-9:-8] == b"\0" and not value
 
 
 def _is_queued(key: bytes, value: bytes) -> bool:
@@ -91,24 +92,24 @@ def _is_end(key: bytes, value: bytes) -> bool:
 
 
 def _is_count(key: bytes, value: bytes) -> bool:
-    return key[-9:-8] == b"\0" and _is_name(key[:-9]) and len(value) == _LONG
+    return key[-9:-8] == b"\0" and is_name(key[:-9]) and len(value) == _LONG
 
 
 def _is_hour(key: bytes, value: bytes) -> bool:
-    return _is_name(key[_LONG:]) and len(value) == _LONG
+    return is_name(key[_LONG:]) and len(value) == _LONG
 
 
 def _is_total(key: bytes, value: bytes) -> bool:
-    return _is_name(key) and len(value) == TOTAL_VALUE.size
+    return is_name(key) and len(value) == TOTAL_VALUE.size
 
 
 def _is_pause(key: bytes, value: bytes) -> bool:
-    return _is_name(key) and len(value) == PAUSE_VALUE.size and value[-1] <= 1
+    return is_name(key) and len(value) == PAUSE_VALUE.size and value[-1] <= 1
 
 
 def _is_debounced(key: bytes, value: bytes) -> bool:
     topic, zero, _ = key.partition(b"\0")
-    return _is_name(topic) and bool(zero) and len(value) == _LONG
+    return is_name(topic) and bool(zero) and len(value) == _LONG
 
 
 def _is_moment(key: bytes, value: bytes) -> bool:
@@ -131,7 +132,7 @@ def _is_progress(key: bytes, value: bytes) -> bool:
 
 def _is_recurring(key: bytes, value: bytes) -> bool:
     topic, _, name = key.partition(b"\0")
-    return _is_name(topic) and bool(name) and b"\0" not in name
+    return is_name(topic) and bool(name) and b"\0" not in name
 
 
 def _is_recurrence(key: bytes, value: bytes) -> bool:

@@ -32,6 +32,7 @@ from spark_jobs import messages
 from spark_jobs.errors import JobError
 from spark_jobs.exchanges import ASIDE_DDL, DDL
 from spark_jobs.packet_ranges import in_recordings, read_in_ranges, times_of
+from spark_jobs.pcap import MAGICS
 from spark_jobs.seams import stitch
 from spark_jobs.sources import (
     Part,
@@ -64,9 +65,6 @@ CAPTURE: Final = "capture"
 PACKETS: Final = "packets"
 COMMIT_LOG: Final = "commitlog"
 
-_PCAP_MAGICS: Final = {
-    bytes.fromhex(digits) for digits in ("a1b2c3d4", "d4c3b2a1", "a1b23c4d", "4d3cb2a1", "0a0d0d0a")
-}
 _NO_LOGS: Final = frozenset(
     {"consumequeue", "consumequeue_ext", "batchconsumequeue", "timerlog", "compaction"}
 )
@@ -122,7 +120,7 @@ def _kind(file: Path) -> str | None:
         start = stream.read(len(b"tidegate capture"))
     if start == b"tidegate capture":
         return CAPTURE
-    return PACKETS if start[:4] in _PCAP_MAGICS else None
+    return PACKETS if start[:4] in MAGICS else None
 
 
 def _source(file: Path, kind: str) -> Source:

@@ -15,12 +15,14 @@ A run that was killed is gone on with: parts that have a receipt are not read ag
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import json
 import re
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -70,6 +72,8 @@ _NO_LOGS: Final = frozenset(
 )
 """Folders of a broker's store whose files have the names of commit logs, and are none."""
 _FILES_AT_ONCE: Final = 64
+_LOCK: Final = ".lock"
+"""In the folder of tables; the run that reads into it holds a lock on it."""
 _NUMBER: Final = re.compile(r"\d+")
 
 
@@ -155,23 +159,37 @@ def ingest(
     A file that has grown since it was read is read anew only when it is named in another folder:
     it is an error here, because its first part would be counted twice.
 
-    :raises JobError: as `find_sources`, and for a file that has changed.
+    :raises JobError: as `find_sources`, for a file that has changed, and while another run reads into the folder.
     """
     sources = find_sources(paths)
-    known = known_sources(folder)
-    paths_known = {source.path for source in known}
-    fresh = [source for source in sources if source not in known]
-    for source in fresh:
-        if source.path in paths_known:
-            raise JobError(f"{source.path} has changed since it was read: use another folder")
     folder.mkdir(parents=True, exist_ok=True)
-    total: dict[str, int] = {}
-    for kind in (CAPTURE, PACKETS, COMMIT_LOG):
-        of_kind = [source for source in fresh if source.kind == kind]
-        for some in _in_groups(sorted(of_kind, key=lambda one: (_run_of(one), one.path))):
-            for name, number in _ingest_batch(spark, kind, some, folder, ports, levels).items():
-                total[name] = total.get(name, 0) + number
+    with _alone_in(folder):
+        known = known_sources(folder)
+        paths_known = {source.path for source in known}
+        fresh = [source for source in sources if source not in known]
+        for source in fresh:
+            if source.path in paths_known:
+                raise JobError(f"{source.path} has changed since it was read: use another folder")
+        total: dict[str, int] = {}
+        for kind in (CAPTURE, PACKETS, COMMIT_LOG):
+            of_kind = [source for source in fresh if source.kind == kind]
+            for some in _in_groups(sorted(of_kind, key=lambda one: (_run_of(one), one.path))):
+                for name, number in _ingest_batch(spark, kind, some, folder, ports, levels).items():
+                    total[name] = total.get(name, 0) + number
     return Ingested(len(fresh), len(sources) - len(fresh), total)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Keep other runs from a folder: they would take this one's unfinished batch for what a killed one left."""
+    with (folder / _LOCK).open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise JobError(
+                f"another 'tidegate ingest' reads into {folder}: wait until it is done"
+            ) from error
+        yield
 
 
 def _in_groups(sources: list[Source]) -> Iterator[list[Source]]:

@@ -15,7 +15,7 @@ from spark_jobs.errors import JobError
 from spark_jobs.ingest import batches, find_sources, ingest, read_table, totals
 from spark_jobs.messages import DEFAULT_LEVELS
 from spark_jobs.sources import Part, ranges, read_part
-from spark_jobs.tables import Receipt
+from spark_jobs.tables import Receipt, receipts
 from tests.spark.conftest import RECORDED
 from tests.spark.making import capture_bytes, exchange, log_bytes
 
@@ -65,6 +65,26 @@ def test_files_are_read_once_and_what_a_kill_left_is_not_read(
         file.write(b"more")
     with pytest.raises(JobError, match="has changed"):
         ingest(spark, [recordings], folder, levels=DEFAULT_LEVELS)
+
+
+def test_two_runs_do_not_read_into_one_folder_at_a_time(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "tables"
+    refused: list[str] = []
+
+    def ingest_meanwhile(folder_of_parts: Path) -> dict[int, Receipt]:
+        monkeypatch.setattr("spark_jobs.ingest.receipts", receipts)
+        with pytest.raises(JobError) as refusal:
+            ingest(spark, [RECORDED / "cpp.capture"], folder, levels=DEFAULT_LEVELS)
+        refused.append(str(refusal.value))
+        return receipts(folder_of_parts)
+
+    monkeypatch.setattr("spark_jobs.ingest.receipts", ingest_meanwhile)
+    ingest(spark, [RECORDED / "mqadmin.capture"], folder, levels=DEFAULT_LEVELS)
+    assert refused == [f"another 'tidegate ingest' reads into {folder}: wait until it is done"]
+    assert ingest(spark, [RECORDED / "cpp.capture"], folder, levels=DEFAULT_LEVELS).files == 1
+    assert len(batches(folder)) == 2
 
 
 def test_a_file_that_is_named_twice_is_read_once(tmp_path: Path) -> None:

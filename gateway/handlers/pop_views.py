@@ -32,7 +32,7 @@ class PopViews:
                 f"{MAX_MESSAGES}",
             )
         queues = self._queues.find(call, fields.consumer_group, fields.topic, fields.queue_id)
-        left, left_bytes = max(1, fields.max_msg_nums), self._broker.config.max_pull_bytes
+        left, left_bytes = fields.max_msg_nums, self._broker.config.max_pull_bytes
         records: list[bytes] = []
         rest = 0
         for one in queues:

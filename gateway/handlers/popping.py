@@ -117,7 +117,8 @@ class Popping:
                 call, call.encode(ext, b"".join(found.records), remark="FOUND")
             )
         elif found.rest:
-            # The filter skipped as much as one pop may look at: the client comes back for the rest.
+            # The filter skipped as much as one pop may look at, or none was asked for: the client comes back for
+            # the rest.
             self._answer_nothing(call, rest=found.rest)
         else:
             return False
@@ -134,7 +135,7 @@ class Popping:
         self, fields: PopMessage, queues: list[PopQueue], wanted: Filter, now_ms: int
     ) -> Found:
         """Take messages: they are invisible from now on, and the group's progress is behind them."""
-        left, left_bytes = max(1, fields.max_msg_nums), self._broker.config.max_pull_bytes
+        left, left_bytes = fields.max_msg_nums, self._broker.config.max_pull_bytes
         records: list[bytes] = []
         places: list[Popped] = []
         counts: list[str] = []

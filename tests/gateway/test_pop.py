@@ -682,6 +682,20 @@ def test_peeking_takes_nothing(gateway: MemoryGateway, client: MemoryClient) -> 
     assert client.ask(RequestCode.PEEK_MESSAGE, where).code == ResponseCode.PULL_NOT_FOUND
 
 
+@pytest.mark.parametrize("number", [0, -1])
+def test_who_asks_for_no_message_gets_none(
+    gateway: MemoryGateway, client: MemoryClient, number: int
+) -> None:
+    send(client, "a")
+    answer = ask_pop(gateway, client, maxMsgNums=number)
+    assert answer.code == ResponseCode.POLLING_TIMEOUT
+    assert answer.ext()["restNum"] == "1"
+    where = {"consumerGroup": "consumers", "topic": "orders", "queueId": "-1"}
+    peeked = client.ask(RequestCode.PEEK_MESSAGE, {**where, "maxMsgNums": str(number)})
+    assert peeked.code == ResponseCode.PULL_NOT_FOUND
+    assert bodies(pop(gateway, client)) == ["a"]
+
+
 def test_notifications(gateway: MemoryGateway, client: MemoryClient) -> None:
     send(client, "a")
     pop(gateway, client)

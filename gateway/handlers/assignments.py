@@ -44,6 +44,8 @@ class Assignments:
             raise RequestError(
                 ResponseCode.INVALID_PARAMETER, f"the mode is {PULL} or {POP}, not {asked.mode!r}"
             )
+        self._broker.topics.need(asked.topic)
+        self._broker.groups.need(asked.consumer_group)
         self._modes.put(asked)
         self._broker.committer.answer(call, call.encode())
 

@@ -732,6 +732,23 @@ class TestAssignments:
         answer = client.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, None, json.dumps(body).encode())
         assert answer.code == ResponseCode.SUCCESS
 
+    @pytest.mark.parametrize(
+        ("fields", "code"),
+        [
+            ({"topic": "nope"}, ResponseCode.TOPIC_NOT_EXIST),
+            ({"consumerGroup": "no group"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
+            ({"topic": "%RETRY%consumers"}, ResponseCode.NO_PERMISSION),
+            ({"mode": "PUSH"}, ResponseCode.INVALID_PARAMETER),
+        ],
+    )
+    def test_a_mode_is_for_a_topic_and_a_group_that_there_are(
+        self, client: MemoryClient, fields: dict[str, str], code: int
+    ) -> None:
+        send(client, "a")
+        body = {"topic": "orders", "consumerGroup": "consumers", "mode": "POP", **fields}
+        answer = client.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, None, json.dumps(body).encode())
+        assert answer.code == code
+
     def test_pulled_queues_are_shared_out(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:

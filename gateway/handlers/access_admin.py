@@ -41,6 +41,8 @@ class AccessAdmin:
     def delete_user(self, call: Call) -> None:
         """Forget a user, if there is one, and the policies (3003)."""
         fields: NamedUser = call.fields
+        if not fields.username.strip():
+            raise refused("username can not be blank")
         self._spare_super(call, fields.username)
         self._users.delete(fields.username)
         self._answer_on_disk(call)

@@ -83,6 +83,8 @@ def test_policies_go_with_their_user(root: SignedClient) -> None:
         (3001, {"username": "x" * 401}, {"password": "p"}, "username has at most 400 bytes"),
         (3001, {"username": "alice"}, {"password": "p"}, "The user is existed"),
         (3002, {"username": "bob"}, {"password": "p"}, "The user is not exist"),
+        (3003, {}, None, "username can not be blank"),
+        (3003, {"username": " "}, None, "username can not be blank"),
         (3008, {"subject": "User:alice"}, None, "The acl is not exist."),
         (3008, {"subject": "User:bob"}, None, "The subject is not exist."),
         (3008, {"subject": "alice"}, None, "The subject is null."),

@@ -175,6 +175,7 @@ def test_groups_of_tools_are_there_unasked(make_gateway: MakeGateway) -> None:
     [("T", "PULL", 0), ("T", "POP", 0), ("T", "PUSH", 29), ("%RETRY%G", "PULL", 16)],
 )
 def test_consume_mode(client: MemoryClient, topic: str, mode: str, code: int) -> None:
+    create_topic(client, "T")
     body = {"topic": topic, "consumerGroup": "G", "mode": mode, "popShareQueueNum": 0}
     assert client.ask(401, None, json.dumps(body).encode()).code == code
 

@@ -22,7 +22,7 @@ from gateway.wire.headers import SendMessageV2
 from gateway.wire.messages import decode_message, unpack_host
 from gateway.wire.pending_bodies import HeldMessage, HeldPage
 from gateway.wire.properties import join, parse
-from storage import MAX_WITH_ID, read_pending
+from storage import MAX_WITH_ID, State, read_pending
 
 _MADE_QUEUES: Final = 4
 """Queues of a topic that a send makes (DefaultMQProducer.defaultTopicQueueNums)."""
@@ -253,6 +253,9 @@ class Sender:
 def _is_same(one: HeldMessage, line: HeldLine) -> bool:
     """Whether a message that a look-up by the line's id has found was sent from it. Another may be found by an id that
     reads as an offset id; and clients give all messages that are made of one object the same id."""
+    if one.state == State.ABORTED.value and one.store_ms < line.store_ms:
+        # The line's was sent from this one, which a drain has ended, and now comes back.
+        return False
     # One that was overdue, or was given another time since, does not have the line's.
     has_its_time = one.due_ms == line.due_ms or one.rescheduled_ms or line.due_ms <= one.store_ms
     return bool(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.client import ClientError, RefusalError, RemotingClient, look_up
+from gateway.client import ClientError, RefusalError, RemotingClient, abort, look_up
 from gateway.draining import PAGE, Handed, drain
 from gateway.transfer import HeldLine, Sender
 from gateway.wire import commands
@@ -189,3 +189,27 @@ def test_drain_from_one_gateway_to_another(tmp_path: Path, tidegate: Command) ->
         with target.client() as client:
             assert [message.msg_id for message in look_up(client).messages] == ["NEAR"]
     assert tidegate("fsck", "--data", tmp_path / "source").returncode == 0
+
+
+@pytest.mark.live
+def test_what_was_drained_can_be_drained_back(tmp_path: Path, tidegate: Command) -> None:
+    """The gateway that it was taken from has it as aborted; what is aborted where it was sent stays so."""
+    with (
+        GatewayProcess(tmp_path / "first") as first,
+        GatewayProcess(tmp_path / "second") as second,
+    ):
+        for message_id in ("BACK", "ABORTED"):
+            send(first, message_id, now_ms() + 3_600_000)
+        lines = tidegate("export", "--data", first.data).stdout
+        assert first.terminate() == 0
+        assert tidegate("drain", "--data", first.data, "--to", second.address).returncode == 0
+        with second.client() as client:
+            assert abort(client, id="ABORTED")[0].outcome == "aborted"
+        done = tidegate("import", "--to", second.address, text=lines)
+        assert done.stderr == "0 sent, 2 were there already, 0 refused\n"
+        assert second.terminate() == 0
+        first.start()
+        done = tidegate("drain", "--data", second.data, "--to", first.address)
+        assert done.stderr == "1 handed over, 0 refused\n"
+        with first.client() as client:
+            assert [message.msg_id for message in look_up(client).messages] == ["BACK"]

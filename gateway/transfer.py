@@ -162,7 +162,7 @@ class Sender:
         self._name_server = connect(*name_server)
         self._places: dict[str, Place] = {}
         self._brokers: dict[tuple[str, int], RemotingClient] = {}
-        self._cannot_tell: set[tuple[str, int]] = set()
+        self._can_tell = True
 
     def __enter__(self) -> Sender:
         return self
@@ -182,7 +182,7 @@ class Sender:
         place = self._place_of(line.topic)
         address = (place.host, place.port)
         broker = self._brokers.setdefault(address, self._connect(*address))
-        if address not in self._cannot_tell and self._is_known(broker, address, line):
+        if self._can_tell and self._is_known(line):
             return False
         properties = {
             name: value for name, value in line.properties.items() if name not in _BY_SERVER
@@ -211,11 +211,12 @@ class Sender:
             raise RefusalError(f"refused (code {answer.code}): {remark}")
         return True
 
-    def _is_known(self, broker: RemotingClient, address: tuple[str, int], line: HeldLine) -> bool:
+    def _is_known(self, line: HeldLine) -> bool:
+        # Where several workers serve, each may have it: the address that they share answers for all.
         asked = {"id": line.msg_id, "topic": line.topic, "state": "any", "limit": str(MAX_WITH_ID)}
-        answer = broker.ask(RequestCode.LOOK_UP_TIMERS, asked)
+        answer = self._name_server.ask(RequestCode.LOOK_UP_TIMERS, asked)
         if answer.code != ResponseCode.SUCCESS:
-            self._cannot_tell.add(address)
+            self._can_tell = False
             return False
         return any(_is_same(one, line) for one in _read(answer.body, HeldPage).messages)
 

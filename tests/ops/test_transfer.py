@@ -12,6 +12,7 @@ import pytest
 
 from compat.real_broker import RealBroker
 from gateway.client import RemotingClient, abort, look_up
+from gateway.settings.network import WORKER_PORT_DISTANCE
 from gateway.wire.codes import RequestCode
 from gateway.wire.messages import Message, decode_messages
 from gateway.wire.properties import join, parse
@@ -132,6 +133,23 @@ def test_what_a_transaction_committed_is_no_half_again(
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     with target.client() as client:
         assert [one.msg_id for one in look_up(client).messages] == ["PAID"]
+
+
+def test_what_any_of_several_workers_has_is_there_already(
+    source: GatewayProcess, tmp_path: Path, tidegate: Command
+) -> None:
+    """All are asked, as it need not be the one that the message would be sent to."""
+    for number in range(2):
+        send(source, f"ID{number}", now_ms() + 3_600_000 + number)
+    lines = export(source, tidegate)
+    with GatewayProcess(tmp_path / "two", "--workers", "2") as two:
+        for worker, line in enumerate(lines.splitlines(keepends=True), 1):
+            address = f"127.0.0.1:{two.port + worker * WORKER_PORT_DISTANCE}"
+            done = tidegate("import", "--to", address, text=line)
+            assert done.stderr.endswith("1 sent, 0 were there already, 0 refused\n")
+        done = tidegate("import", "--to", two.address, text=lines)
+        assert done.stderr.endswith("0 sent, 2 were there already, 0 refused\n")
+        assert two.terminate() == 0
 
 
 def test_what_could_not_order_an_abort_before_orders_none(

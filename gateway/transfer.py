@@ -17,6 +17,7 @@ from gateway.topics import DEFAULT_TOPIC
 from gateway.wire import properties as names
 from gateway.wire.addresses import parse_address, show_address
 from gateway.wire.codes import RequestCode, ResponseCode, SysFlag
+from gateway.wire.commands import Command
 from gateway.wire.fields import to_ext
 from gateway.wire.headers import SendMessageV2
 from gateway.wire.messages import decode_message, unpack_host
@@ -207,17 +208,19 @@ class Sender:
         )
         answer = broker.ask(RequestCode.SEND_MESSAGE_V2, to_ext(fields), line.body)
         if answer.code != ResponseCode.SUCCESS:
-            remark = " ".join((answer.remark or "no reason given").split())
-            raise RefusalError(f"refused (code {answer.code}): {remark}")
+            raise RefusalError(_reason(answer))
         return True
 
     def _is_known(self, line: HeldLine) -> bool:
         # Where several workers serve, each may have it: the address that they share answers for all.
         asked = {"id": line.msg_id, "topic": line.topic, "state": "any", "limit": str(MAX_WITH_ID)}
         answer = self._name_server.ask(RequestCode.LOOK_UP_TIMERS, asked)
-        if answer.code != ResponseCode.SUCCESS:
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             self._can_tell = False
             return False
+        if answer.code != ResponseCode.SUCCESS:
+            # As for the time being, or to this user. Sent all the same, it could be there twice.
+            raise RefusalError(f"whether it is there already is not told: {_reason(answer)}")
         return any(_is_same(one, line) for one in _read(answer.body, HeldPage).messages)
 
     def _place_of(self, topic: str) -> Place:
@@ -249,6 +252,12 @@ class Sender:
                 except ValueError as error:
                     raise ClientError(f"a server's answer is not understood: {error}") from None
         return None
+
+
+def _reason(answer: Command) -> str:
+    """Why a server refuses, as one line."""
+    remark = " ".join((answer.remark or "no reason given").split())
+    return f"refused (code {answer.code}): {remark}"
 
 
 def _is_same(one: HeldMessage, line: HeldLine) -> bool:

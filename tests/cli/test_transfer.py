@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from gateway import transfer_commands
-from gateway.client import ClientError, RemotingClient
+from gateway.client import ClientError, RefusalError, RemotingClient
 from gateway.transfer import HeldLine, Sender
-from gateway.wire.commands import Command
+from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.commands import Command, encode_response
 from tests.cli.fake import FakeGateway, success
 from tests.command import Tidegate
 
@@ -33,6 +34,27 @@ def test_a_route_to_no_address_is_a_wrong_answer(address: str) -> None:
         pytest.raises(ClientError, match=r"answer is not understood: .* is not HOST:PORT"),
     ):
         sender.send(LINE)
+
+
+@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.NO_PERMISSION])
+def test_what_may_be_there_already_is_not_sent(code: int) -> None:
+    """Only a RocketMQ cluster, which cannot be asked, is sent what it may have."""
+    route = {
+        "queueDatas": [{"brokerName": "b", "writeQueueNums": 4}],
+        "brokerDatas": [{"brokerName": "b", "brokerAddrs": {"0": "127.0.0.1:1"}}],
+    }
+
+    def refuse(command: Command) -> bytes:
+        assert command.code == RequestCode.LOOK_UP_TIMERS
+        return encode_response(command.opaque, code, remark="not\nnow")
+
+    with (
+        FakeGateway(lambda command: success(command, route), refuse, refuse) as gateway,
+        Sender(gateway.address, RemotingClient) as sender,
+    ):
+        for _ in range(2):
+            with pytest.raises(RefusalError, match=rf"is not told: .*code {code}.*: not now"):
+                sender.send(LINE)
 
 
 def test_an_import_that_is_repeated_tells_how_far_it_is(

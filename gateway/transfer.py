@@ -13,7 +13,7 @@ import msgspec
 
 from gateway.client import ClientError, RefusalError, RemotingClient
 from gateway.intake import terms_of
-from gateway.topics import DEFAULT_TOPIC
+from gateway.topics import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 from gateway.wire import properties as names
 from gateway.wire.addresses import parse_address, show_address
 from gateway.wire.codes import RequestCode, ResponseCode, SysFlag
@@ -26,7 +26,7 @@ from gateway.wire.properties import join, parse
 from storage import MAX_WITH_ID, State, read_pending
 
 _MADE_QUEUES: Final = 4
-"""Queues of a topic that a send makes (DefaultMQProducer.defaultTopicQueueNums)."""
+"""Queues of a topic that a send makes, if its template has as many (DefaultMQProducer.defaultTopicQueueNums)."""
 
 _BY_SERVER: Final = (
     *(names.DELAY, names.TIMER_DELIVER_MS, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS),
@@ -229,7 +229,11 @@ class Sender:
             place = self._ask_route(topic)
             if place is None:
                 place = self._ask_route(DEFAULT_TOPIC)
-                place = place._replace(queues=_MADE_QUEUES) if place is not None else None
+                # A group's topics are made with one queue, whatever the template has.
+                most = 1 if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else _MADE_QUEUES
+                place = (
+                    place._replace(queues=min(most, place.queues)) if place is not None else None
+                )
             if place is None:
                 raise RefusalError(f"no broker has topic {topic}, and none makes topics: create it")
             self._places[topic] = place

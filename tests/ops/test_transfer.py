@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +43,16 @@ def now_ms() -> int:
 
 
 def send(
-    gateway: GatewayProcess, message_id: str, due_ms: int, **properties: str
+    gateway: GatewayProcess,
+    message_id: str,
+    due_ms: int,
+    fields: Mapping[str, str] | None = None,
+    **properties: str,
 ) -> dict[str, str]:
-    """Have a message held; the fields of the answer."""
+    """Have a message held, with other fields of its send where they are given; the fields of the answer."""
     text = join({"TIMER_DELIVER_MS": str(due_ms), "UNIQ_KEY": message_id, **properties})
     ext = {"a": "p", "b": TOPIC, "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "7", "h": "9"}
-    ext |= {"i": text, "j": "0", "k": "false", "m": "false"}
+    ext |= {"i": text, "j": "0", "k": "false", "m": "false"} | dict(fields or {})
     with gateway.client() as client:
         answer = client.ask(RequestCode.SEND_MESSAGE_V2, ext, message_id.encode())
         assert answer.code == 0, answer.remark
@@ -150,6 +154,30 @@ def test_what_any_of_several_workers_has_is_there_already(
         done = tidegate("import", "--to", two.address, text=lines)
         assert done.stderr.endswith("0 sent, 2 were there already, 0 refused\n")
         assert two.terminate() == 0
+
+
+def test_a_queue_that_the_target_does_not_make(
+    source: GatewayProcess, tmp_path: Path, tidegate: Command
+) -> None:
+    """A topic that is new there has as many as its template, a group's has one."""
+    due_ms = now_ms() + 3_600_000
+    send(source, "SENT", due_ms, {"e": "3"})
+    with source.client() as client:
+        group = {"groupName": "g", "retryQueueNums": 4}
+        answer = client.ask(
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=json.dumps(group).encode()
+        )
+        assert answer.code == 0, answer.remark
+        topic = {"topic": "%RETRY%g", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
+        topic |= {"defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", "order": "false"}
+        assert client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic).code == 0
+    send(source, "RETRIED", due_ms, {"b": "%RETRY%g", "e": "3"})
+    with GatewayProcess(tmp_path / "few", "--default-topic-queues", "2") as few:
+        done = tidegate("import", "--to", few.address, text=export(source, tidegate))
+        assert (done.returncode, done.stdout) == (0, "")
+        with few.client() as client:
+            held = {one.topic: one.queue_id for one in look_up(client).messages}
+            assert held == {TOPIC: 0, "%RETRY%g": 0}
 
 
 def test_what_could_not_order_an_abort_before_orders_none(

@@ -205,6 +205,8 @@ class Sender:
             flag=line.flag,
             properties=text,
             reconsume_times=line.reconsume_times,
+            # Else one that its consumers let be retried more often than their group is dead on arrival.
+            max_reconsume_times=line.reconsume_times,
         )
         answer = broker.ask(RequestCode.SEND_MESSAGE_V2, to_ext(fields), line.body)
         if answer.code != ResponseCode.SUCCESS:

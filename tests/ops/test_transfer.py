@@ -180,6 +180,19 @@ def test_a_queue_that_the_target_does_not_make(
             assert held == {TOPIC: 0, "%RETRY%g": 0}
 
 
+def test_a_retry_that_its_consumers_allow_themselves(
+    source: GatewayProcess, target: GatewayProcess, tidegate: Command
+) -> None:
+    """Their clients may say more retries than the group has, 16; past those a message is dead."""
+    send(source, "R20", now_ms() + 3_600_000, {"b": "%RETRY%g", "e": "0", "j": "20", "l": "100"})
+    done = tidegate("import", "--to", target.address, text=export(source, tidegate))
+    assert (done.returncode, done.stdout) == (0, "")
+    with target.client() as client:
+        assert [(one.msg_id, one.topic) for one in look_up(client).messages] == [
+            ("R20", "%RETRY%g")
+        ]
+
+
 def test_what_could_not_order_an_abort_before_orders_none(
     source: GatewayProcess, target: GatewayProcess, tidegate: Command
 ) -> None:

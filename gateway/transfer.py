@@ -13,7 +13,7 @@ import msgspec
 
 from gateway.client import ClientError, RefusalError, RemotingClient
 from gateway.intake import terms_of
-from gateway.topics import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
+from gateway.topics import DEFAULT_TOPIC, DLQ_PREFIX, PERM_WRITE, RETRY_PREFIX
 from gateway.wire import properties as names
 from gateway.wire.addresses import parse_address, show_address
 from gateway.wire.codes import RequestCode, ResponseCode, SysFlag
@@ -134,6 +134,7 @@ class Place(NamedTuple):
 class _QueueData(msgspec.Struct):
     broker_name: str = msgspec.field(name="brokerName")
     write_queues: int = msgspec.field(name="writeQueueNums")
+    perm: int
 
 
 class _BrokerData(msgspec.Struct):
@@ -237,7 +238,9 @@ class Sender:
                     place._replace(queues=min(most, place.queues)) if place is not None else None
                 )
             if place is None:
-                raise RefusalError(f"no broker has topic {topic}, and none makes topics: create it")
+                raise RefusalError(
+                    f"no broker that may be sent to has topic {topic}, and none makes topics: create it"
+                )
             self._places[topic] = place
         return place
 
@@ -249,7 +252,9 @@ class Sender:
         if answer.code != ResponseCode.SUCCESS:
             raise RefusalError(f"the name server refused (code {answer.code}): {answer.remark}")
         route = _read(answer.body, _Route)
-        queues = {one.broker_name: one.write_queues for one in route.queues}
+        queues = {
+            one.broker_name: one.write_queues for one in route.queues if one.perm & PERM_WRITE
+        }
         for broker in route.brokers:
             master = broker.addresses.get("0")
             if master is not None and queues.get(broker.name):

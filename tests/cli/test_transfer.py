@@ -21,7 +21,7 @@ LINE = HeldLine(topic="t", queue_id=0, due_ms=1, msg_id="A", properties={}, body
 @pytest.mark.parametrize("address", ["broker", "broker:", "broker:x", "broker:" + "9" * 5_000])
 def test_a_route_to_no_address_is_a_wrong_answer(address: str) -> None:
     route = {
-        "queueDatas": [{"brokerName": "b", "writeQueueNums": 4}],
+        "queueDatas": [{"brokerName": "b", "writeQueueNums": 4, "perm": 6}],
         "brokerDatas": [{"brokerName": "b", "brokerAddrs": {"0": address}}],
     }
 
@@ -36,11 +36,41 @@ def test_a_route_to_no_address_is_a_wrong_answer(address: str) -> None:
         sender.send(LINE)
 
 
+def test_a_broker_that_may_only_be_read_is_passed_over() -> None:
+    """As one is that is to be taken down (`wipeWritePerm`), while the rest of its cluster serves."""
+    taken: list[Command] = []
+
+    def take(command: Command) -> bytes:
+        taken.append(command)
+        return success(command, {})
+
+    def unsupported(command: Command) -> bytes:
+        return encode_response(command.opaque, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+
+    with FakeGateway(take) as other:
+        route = {
+            "queueDatas": [
+                {"brokerName": "old", "writeQueueNums": 4, "perm": 4},
+                {"brokerName": "other", "writeQueueNums": 4, "perm": 6},
+            ],
+            "brokerDatas": [
+                {"brokerName": "old", "brokerAddrs": {"0": "127.0.0.1:1"}},
+                {"brokerName": "other", "brokerAddrs": {"0": other.server}},
+            ],
+        }
+        with (
+            FakeGateway(lambda command: success(command, route), unsupported) as name_server,
+            Sender(name_server.address, RemotingClient) as sender,
+        ):
+            assert sender.send(LINE)
+    assert [command.code for command in taken] == [RequestCode.SEND_MESSAGE_V2]
+
+
 @pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.NO_PERMISSION])
 def test_what_may_be_there_already_is_not_sent(code: int) -> None:
     """Only a RocketMQ cluster, which cannot be asked, is sent what it may have."""
     route = {
-        "queueDatas": [{"brokerName": "b", "writeQueueNums": 4}],
+        "queueDatas": [{"brokerName": "b", "writeQueueNums": 4, "perm": 6}],
         "brokerDatas": [{"brokerName": "b", "brokerAddrs": {"0": "127.0.0.1:1"}}],
     }
 

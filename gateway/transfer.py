@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from gateway.client import ClientError, RefusalError, RemotingClient
+from gateway.client import ClientError, NoAnswerError, RefusalError, RemotingClient
 from gateway.intake import terms_of
 from gateway.topics import DEFAULT_TOPIC, DLQ_PREFIX, PERM_WRITE, RETRY_PREFIX
 from gateway.wire import properties as names
@@ -38,6 +38,10 @@ _BY_SERVER: Final = (
 """Properties that say when, or that a server adds: the next one adds its own. And what was done when the message was
 accepted: done again, a debounce would abort what came after it, a message that was committed would be a half again,
 and nobody would see it; and beside its time, what was no order to abort another message would be one."""
+
+_LONG: Final = 4 * 1024**2
+"""Bytes of a body that every server has room for in a frame (maxMessageSize). At a longer frame than it takes, it hangs
+up."""
 
 _KEPT_FLAGS: Final = SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK | SysFlag.MULTI_TAGS
 """Bits of sysFlag that tell of the body and the tags, and hold wherever the message is."""
@@ -209,7 +213,14 @@ class Sender:
             # Else one that its consumers let be retried more often than their group is dead on arrival.
             max_reconsume_times=line.reconsume_times,
         )
-        answer = broker.ask(RequestCode.SEND_MESSAGE_V2, to_ext(fields), line.body)
+        try:
+            answer = broker.ask(RequestCode.SEND_MESSAGE_V2, to_ext(fields), line.body)
+        except ClientError as error:
+            if len(line.body) <= _LONG or isinstance(error, NoAnswerError):
+                raise
+            # Where the server is gone, the next message tells.
+            size = len(line.body)
+            raise RefusalError(f"its body of {size:,} bytes may be too long: {error}") from None
         if answer.code != ResponseCode.SUCCESS:
             raise RefusalError(_reason(answer))
         return True

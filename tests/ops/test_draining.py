@@ -192,6 +192,24 @@ def test_drain_from_one_gateway_to_another(tmp_path: Path, tidegate: Command) ->
 
 
 @pytest.mark.live
+def test_what_is_too_long_for_a_frame_stays_alone(tmp_path: Path, tidegate: Command) -> None:
+    """The other side says nothing to it and hangs up; what is due after it goes."""
+    long = ("--max-message-size", "20MiB", "--max-frame-size", "24MiB")
+    with GatewayProcess(tmp_path / "source", *long) as source:
+        due_ms = now_ms() + 3_600_000
+        send(source, "LONG", due_ms, body=b"x" * (17 * 1024**2))
+        send(source, "SHORT", due_ms + 1)
+        assert source.terminate() == 0
+    with GatewayProcess(tmp_path / "target") as target:
+        done = tidegate("drain", "--data", tmp_path / "source", "--to", target.address)
+        assert done.returncode == 4
+        assert done.stdout.startswith(f"transfer LONG due {due_ms}: its body of 17,825,792 bytes ")
+        assert done.stderr == "1 handed over, 1 refused\n"
+        with target.client() as client:
+            assert [message.msg_id for message in look_up(client).messages] == ["SHORT"]
+
+
+@pytest.mark.live
 def test_what_was_drained_can_be_drained_back(tmp_path: Path, tidegate: Command) -> None:
     """The gateway that it was taken from has it as aborted; what is aborted where it was sent stays so."""
     with (

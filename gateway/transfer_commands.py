@@ -208,7 +208,8 @@ def drain(connect: Connect, data: Path, server: tuple[str, int]) -> None:
     No gateway may be serving from the folder. What the other side has acknowledged is aborted in the
     folder, so that it is delivered by one of the two; what it refuses stays, and is a line on
     standard output, and the status is 4 then, as where a message cannot be read. Recurring messages
-    stay as well. A drain that was cut short can be repeated; a RocketMQ broker then gets the last few
+    and undecided transactions stay as well. What is overdue is delivered at once, even if its topic is
+    paused. A drain that was cut short can be repeated; a RocketMQ broker then gets the last few
     messages twice.
 
     \b
@@ -219,13 +220,17 @@ def drain(connect: Connect, data: Path, server: tuple[str, int]) -> None:
     from gateway.draining import drain as hand_over
     from gateway.intake import terms_of
     from gateway.transfer import Sender
-    from storage import GAP, Store, count_recurring, data_file
+    from storage import GAP, Store, count_recurring, data_file, usage_of
 
     data_file(data)
     store = Store(data, terms_of)
     if store.has_gap:
         tell(GAP)
     recurring = count_recurring(store)
+    undecided = usage_of(store).halves
+    paused = [topic.decode() for topic, pause in store.paused.items() if not pause.resumed]
+    if paused:
+        tell(f"paused here alone, so that what waits is delivered at once: {', '.join(paused)}")
     sent = stay = 0
     told = time.monotonic()
     try:
@@ -253,6 +258,10 @@ def drain(connect: Connect, data: Path, server: tuple[str, int]) -> None:
             tell(
                 f"{recurring:,} recurring messages stay: RocketMQ has none; "
                 "'tidegate recurring list' and 'import' take them to another gateway"
+            )
+        if undecided:
+            tell(
+                f"{undecided:,} undecided transactions stay: serve the folder until they are decided"
             )
     if stay or store.damaged:
         sys.exit(FAULTY)

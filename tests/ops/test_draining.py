@@ -173,6 +173,21 @@ def test_recurring_messages_are_said_to_stay(make_gateway: MakeGateway, tidegate
     assert done.stderr.splitlines()[1].startswith("1 recurring messages stay: ")
 
 
+def test_what_else_does_not_go_is_said(make_gateway: MakeGateway, tidegate: Command) -> None:
+    gateway = make_gateway()
+    client = gateway.connect()
+    half = {"TRAN_MSG": "true", "PGROUP": "payers"}
+    assert client.send_message("orders", "x", half).code == 0
+    assert client.ask(RequestCode.PAUSE_TOPIC, {"topic": "orders"}).code == 0
+    gateway.stop()
+    done = tidegate("drain", "--data", gateway.data, "--to", "127.0.0.1:1")
+    assert done.returncode == 0
+    paused, told, undecided = done.stderr.splitlines()
+    assert paused == "paused here alone, so that what waits is delivered at once: orders"
+    assert told == "0 handed over, 0 refused"
+    assert undecided.startswith("1 undecided transactions stay: ")
+
+
 @pytest.mark.live
 def test_drain_from_one_gateway_to_another(tmp_path: Path, tidegate: Command) -> None:
     due_ms = now_ms() + 3_600_000

@@ -46,6 +46,9 @@ up."""
 _KEPT_FLAGS: Final = SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK | SysFlag.MULTI_TAGS
 """Bits of sysFlag that tell of the body and the tags, and hold wherever the message is."""
 
+_V5_0_0: Final = 413
+"""MQVersion of the first release of RocketMQ whose brokers know times."""
+
 _Answer = TypeVar("_Answer")
 
 
@@ -169,6 +172,7 @@ class Sender:
         self._places: dict[str, Place] = {}
         self._brokers: dict[tuple[str, int], RemotingClient] = {}
         self._can_tell = True
+        self._versions: dict[tuple[str, int], int] = {}
 
     def __enter__(self) -> Sender:
         return self
@@ -190,6 +194,8 @@ class Sender:
         broker = self._brokers.setdefault(address, self._connect(*address))
         if self._can_tell and self._is_known(line):
             return False
+        if not self._can_tell and 0 < self._version_of(broker, address) < _V5_0_0:
+            raise RefusalError("its broker is older than RocketMQ 5, and would deliver it at once")
         properties = {
             name: value for name, value in line.properties.items() if name not in _BY_SERVER
         }
@@ -236,6 +242,12 @@ class Sender:
             # As for the time being, or to this user. Sent all the same, it could be there twice.
             raise RefusalError(f"whether it is there already is not told: {_reason(answer)}")
         return any(_is_same(one, line) for one in _read(answer.body, HeldPage).messages)
+
+    def _version_of(self, broker: RemotingClient, address: tuple[str, int]) -> int:
+        """MQVersion of a broker; 0 where it does not say. Every answer has it, also to what it does not know."""
+        if address not in self._versions:
+            self._versions[address] = broker.ask(RequestCode.LOOK_UP_TIMERS).version
+        return self._versions[address]
 
     def _place_of(self, topic: str) -> Place:
         place = self._places.get(topic)

@@ -137,7 +137,7 @@ _to_server = click.option(
     required=True,
     callback=address,
     metavar="HOST:PORT",
-    help="The gateway, or the name server of a RocketMQ cluster.",
+    help="The gateway, or the name server of a cluster of RocketMQ 5.",
 )
 
 

@@ -47,7 +47,7 @@ def test_a_broker_that_may_only_be_read_is_passed_over() -> None:
     def unsupported(command: Command) -> bytes:
         return encode_response(command.opaque, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
 
-    with FakeGateway(take) as other:
+    with FakeGateway(unsupported, take) as other:
         route = {
             "queueDatas": [
                 {"brokerName": "old", "writeQueueNums": 4, "perm": 4},
@@ -64,6 +64,28 @@ def test_a_broker_that_may_only_be_read_is_passed_over() -> None:
         ):
             assert sender.send(LINE)
     assert [command.code for command in taken] == [RequestCode.SEND_MESSAGE_V2]
+
+
+def test_a_broker_that_knows_no_times_is_sent_nothing() -> None:
+    """RocketMQ 4 passes over TIMER_DELIVER_MS, and delivers at once."""
+
+    def of_version_4(command: Command) -> bytes:
+        assert command.code == RequestCode.LOOK_UP_TIMERS
+        answer = encode_response(command.opaque, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+        return answer.replace(b'"version":513', b'"version":409')
+
+    with FakeGateway(of_version_4) as broker:
+        route = {
+            "queueDatas": [{"brokerName": "b", "writeQueueNums": 4, "perm": 6}],
+            "brokerDatas": [{"brokerName": "b", "brokerAddrs": {"0": broker.server}}],
+        }
+        with (
+            FakeGateway(lambda command: success(command, route), of_version_4) as name_server,
+            Sender(name_server.address, RemotingClient) as sender,
+        ):
+            for _ in range(2):
+                with pytest.raises(RefusalError, match="older than RocketMQ 5"):
+                    sender.send(LINE)
 
 
 @pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.NO_PERMISSION])

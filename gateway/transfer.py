@@ -192,7 +192,7 @@ class Sender:
         place = self._place_of(line.topic)
         address = (place.host, place.port)
         broker = self._brokers.setdefault(address, self._connect(*address))
-        if self._can_tell and self._is_known(line):
+        if self._can_tell and line.msg_id and self._is_known(line):
             return False
         if not self._can_tell and 0 < self._version_of(broker, address) < _V5_0_0:
             raise RefusalError("its broker is older than RocketMQ 5, and would deliver it at once")
@@ -200,6 +200,9 @@ class Sender:
             name: value for name, value in line.properties.items() if name not in _BY_SERVER
         }
         properties[names.TIMER_DELIVER_MS] = str(line.due_ms)
+        if line.msg_id:
+            # Of a line that another program has written, its properties may have none.
+            properties[names.UNIQ_KEY] = line.msg_id
         try:
             text = join(properties)
         except ValueError as error:

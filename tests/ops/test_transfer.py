@@ -240,6 +240,19 @@ def test_an_import_can_be_repeated(
         assert len(look_up(client).messages) == 3
 
 
+def test_lines_that_another_program_has_written(target: GatewayProcess, tidegate: Command) -> None:
+    """What has no id gets one there, and cannot be found by it; what has one is not taken twice."""
+    line = {"topic": TOPIC, "queueId": 0, "dueMs": now_ms() + 3_600_000, "properties": {}}
+    line["body"] = "eA=="
+    lines = "".join(json.dumps(line | {"msgId": name}) + "\n" for name in ("OWN", ""))
+    done = tidegate("import", "--to", target.address, text=lines)
+    assert done.stderr.endswith("2 sent, 0 were there already, 0 refused\n"), done.stdout
+    done = tidegate("import", "--to", target.address, text=lines)
+    assert done.stderr.endswith("1 sent, 1 were there already, 0 refused\n"), done.stdout
+    with target.client() as client:
+        assert len(look_up(client, id="OWN").messages) == 1
+
+
 def test_messages_with_one_id_are_told_apart(
     source: GatewayProcess, target: GatewayProcess, tidegate: Command
 ) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from gateway.client import RefusalError
 from gateway.transfer import HeldLine, line_of
-from storage import Found, Store, abort_sequences, scan_pending
+from storage import Store, abort_sequences, scan_pending
 
 PAGE: Final = 200
 """Messages between two commits: so many are sent again at most after a drain that was killed."""
@@ -23,7 +24,7 @@ class Handed(NamedTuple):
 
 
 def drain(
-    store: Store, send: Callable[[HeldLine], bool], now_ms: Callable[[], int]
+    store: Store, send: Callable[[HeldLine, int], bool], now_ms: Callable[[], int]
 ) -> Iterator[Handed]:
     """Hand over all that is pending, the next due first. What cannot be read stays, and is among `Store.damaged`.
 
@@ -31,6 +32,8 @@ def drain(
     :raises ClientError: when the other server cannot be reached; what it has is ended here.
     """
     cursor: bytes | None = None
+    due_ms = 0
+    same: Counter[tuple[str, str, int, int]] = Counter()
     while True:
         page = scan_pending(
             store,
@@ -44,7 +47,13 @@ def drain(
         taken: list[int] = []
         try:
             for found in page.found:
-                handed = _hand_over(found, send)
+                line = line_of(found.record, found.due_ms)
+                if line.due_ms != due_ms:
+                    due_ms = line.due_ms
+                    same.clear()
+                kind = (line.topic, line.msg_id, line.born_ms, len(line.body))
+                same[kind] += 1
+                handed = _hand_over(line, same[kind], send)
                 if handed.refusal is None:
                     taken.append(found.sequence)
                 yield handed
@@ -58,10 +67,9 @@ def drain(
             return
 
 
-def _hand_over(found: Found, send: Callable[[HeldLine], bool]) -> Handed:
-    line = line_of(found.record, found.due_ms)
+def _hand_over(line: HeldLine, number: int, send: Callable[[HeldLine, int], bool]) -> Handed:
     try:
-        send(line)
+        send(line, number)
     except RefusalError as error:
         return Handed(line, str(error))
     return Handed(line, None)

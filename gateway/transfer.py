@@ -182,9 +182,11 @@ class Sender:
         for broker in self._brokers.values():
             broker.close()
 
-    def send(self, line: HeldLine) -> bool:
+    def send(self, line: HeldLine, number: int = 1) -> bool:
         """Have a message held until its time; what is overdue is delivered at once.
 
+        :param number: of the messages that differ in nothing that a look-up tells, such as two of one object in a
+            batch, this is the second or third: the server has it already where it has as many.
         :returns: False when the server has it already.
         :raises ClientError: when a server cannot be reached.
         :raises RefusalError: when it refuses this message.
@@ -192,7 +194,7 @@ class Sender:
         place = self._place_of(line.topic)
         address = (place.host, place.port)
         broker = self._brokers.setdefault(address, self._connect(*address))
-        if self._can_tell and line.msg_id and self._is_known(line):
+        if self._can_tell and line.msg_id and self._is_known(line, number):
             return False
         if not self._can_tell and 0 < self._version_of(broker, address) < _V5_0_0:
             raise RefusalError("its broker is older than RocketMQ 5, and would deliver it at once")
@@ -234,7 +236,7 @@ class Sender:
             raise RefusalError(_reason(answer))
         return True
 
-    def _is_known(self, line: HeldLine) -> bool:
+    def _is_known(self, line: HeldLine, number: int) -> bool:
         # Where several workers serve, each may have it: the address that they share answers for all.
         asked = {"id": line.msg_id, "topic": line.topic, "state": "any", "limit": str(MAX_WITH_ID)}
         answer = self._name_server.ask(RequestCode.LOOK_UP_TIMERS, asked)
@@ -244,7 +246,8 @@ class Sender:
         if answer.code != ResponseCode.SUCCESS:
             # As for the time being, or to this user. Sent all the same, it could be there twice.
             raise RefusalError(f"whether it is there already is not told: {_reason(answer)}")
-        return any(_is_same(one, line) for one in _read(answer.body, HeldPage).messages)
+        same = sum(_is_same(one, line) for one in _read(answer.body, HeldPage).messages)
+        return same >= number
 
     def _version_of(self, broker: RemotingClient, address: tuple[str, int]) -> int:
         """MQVersion of a broker; 0 where it does not say. Every answer has it, also to what it does not know."""

@@ -41,7 +41,7 @@ class Target:
         self.left = breaks_after
         self.taken: list[str] = []
 
-    def send(self, line: HeldLine) -> bool:
+    def send(self, line: HeldLine, number: int) -> bool:
         if line.msg_id in self.refused:
             raise RefusalError("too late")
         if not self.left:
@@ -222,6 +222,22 @@ def test_what_is_too_long_for_a_frame_stays_alone(tmp_path: Path, tidegate: Comm
         assert done.stderr == "1 handed over, 1 refused\n"
         with target.client() as client:
             assert [message.msg_id for message in look_up(client).messages] == ["SHORT"]
+
+
+@pytest.mark.live
+def test_messages_that_differ_in_nothing_all_go(tmp_path: Path, tidegate: Command) -> None:
+    """A batch with one object twice; also where a drain that was killed has sent one before."""
+    due_ms = now_ms() + 3_600_000
+    with GatewayProcess(tmp_path / "source") as source:
+        for _ in range(3):
+            send(source, "SAME", due_ms)
+        assert source.terminate() == 0
+    with GatewayProcess(tmp_path / "target") as target:
+        send(target, "SAME", due_ms)
+        done = tidegate("drain", "--data", tmp_path / "source", "--to", target.address)
+        assert done.stderr == "3 handed over, 0 refused\n"
+        with target.client() as client:
+            assert len(look_up(client, id="SAME").messages) == 3
 
 
 @pytest.mark.live

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from twisted.internet.defer import Deferred
 from twisted.internet.protocol import ClientCreator
 
 from gateway.connection import RemotingConnection, RemotingFactory
@@ -25,19 +26,20 @@ class Link:
         self._creator = creator(reactor, factory.buildProtocol, address)
         self._address = address
         self._connection: RemotingConnection | None = None
+        self._waiting: list[Deferred[RemotingConnection | None]] = []
 
     def use(self, ready: Callable[[RemotingConnection | None], None]) -> None:
         """Call with an open connection; with None where there is none to be had."""
         if self._connection is not None and self._connection.open:
             ready(self._connection)
             return
-        opening = self._creator.connectTCP(*self._address, PATIENCE)
-        opening.addCallbacks(
-            lambda connection: self._opened(connection, ready), lambda _: ready(None)
-        )
+        self._waiting.append(Deferred().addCallback(ready))
+        if len(self._waiting) == 1:
+            opening = self._creator.connectTCP(*self._address, PATIENCE)
+            opening.addCallbacks(self._opened, lambda _: self._opened(None))
 
-    def _opened(
-        self, connection: RemotingConnection, ready: Callable[[RemotingConnection | None], None]
-    ) -> None:
+    def _opened(self, connection: RemotingConnection | None) -> None:
         self._connection = connection
-        ready(connection)
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            one.callback(connection)

@@ -136,3 +136,19 @@ def test_a_topic_that_is_nowhere_has_none(worker: Worker) -> None:
     found = worker.look()
     worker.reactor.advance(PATIENCE)
     assert found == [None]
+
+
+def test_what_is_asked_while_no_connection_is_open_shares_the_one_that_is_opened(
+    worker: Worker,
+) -> None:
+    first, second = worker.look(), worker.look()
+    assert len(worker.reactor.tcpClients) == 1
+    worker.refuse()
+    assert (first, second) == ([None], [None])
+    worker.look()
+    worker.look()
+    assert len(worker.reactor.tcpClients) == 1
+    worker.connect()
+    assert len(FrameBuffer().feed(worker.leader.transport.value())) == 2
+    worker.look()
+    assert not worker.reactor.tcpClients

@@ -117,7 +117,9 @@ class SharedBulk:
 
     async def list_jobs(self, asker: Asker) -> JobList:
         """The last changes to many messages."""
-        jobs = [await self._look(asker, "GET", number) for number in reversed(self._jobs)]
+        # Others may begin meanwhile.
+        known = reversed(list(self._jobs.items()))
+        jobs = [await self._look(asker, "GET", number, parts) for number, parts in known]
         return JobList(jobs=[job for job in jobs if job is not None])
 
     async def show_job(self, asker: Asker, query: JobQuery) -> Job:
@@ -129,18 +131,20 @@ class SharedBulk:
         return await self._shown(asker, "DELETE", query.id)
 
     async def _shown(self, asker: Asker, method: str, number: int) -> Job:
-        job = await self._look(asker, method, number) if number in self._jobs else None
+        parts = self._jobs.get(number)
+        job = await self._look(asker, method, number, parts) if parts is not None else None
         if job is None:
             raise ApiError(HTTPStatus.NOT_FOUND, f"there is no job {number}")
         return job
 
-    async def _look(self, asker: Asker, method: str, number: int) -> Job | None:
+    async def _look(
+        self, asker: Asker, method: str, number: int, parts: Mapping[str, Job]
+    ) -> Job | None:
         """A job as it is now; None where it is nothing to the asker.
 
         A worker that was started again knows nothing of it: what it had done stays done, and the rest is not. Of one
         that does not answer just now it is shown as it began.
         """
-        parts = self._jobs[number]
         replies = await self._ask(asker, method, parts)
         told: dict[str, Job] = {}
         for name, reply in replies.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred, succeed
 
 from gateway.http import make_site
 from gateway.setting_values import HostPort, parse_host_port
-from gateway.web import bulk
+from gateway.web import bulk, shared_bulk
 from gateway.web.relay import OpenDoor, Relay, Reply
 from gateway.web.shared import shared_endpoints
 from gateway.web.site import Api
@@ -27,7 +27,9 @@ FAR = "+1h"
 
 
 class Shared(HttpClient):
-    """Two workers, and a client of the port that they share. A worker that is out does not answer."""
+    """Two workers, and a client of the port that they share. A worker that is out does not answer. What is to happen
+    meanwhile does when one is asked.
+    """
 
     def __init__(self, make_gateway: MakeGateway, **settings: Any) -> None:
         http = parse_host_port(HTTP_PORT)
@@ -42,6 +44,7 @@ class Shared(HttpClient):
         ]
         self.clients = [worker.connect() for worker in self.workers]
         self.out: set[int] = set()
+        self.meanwhile: list[Callable[[], object]] = []
         leader = make_gateway()
         owners = {
             worker.service.broker.host: name
@@ -58,6 +61,8 @@ class Shared(HttpClient):
     def _ask(
         self, number: int, method: str, path: str, headers: Mapping[str, str], body: bytes
     ) -> Deferred[Reply | None]:
+        if self.meanwhile:
+            self.meanwhile.pop()()
         if number in self.out:
             return succeed(None)
         named = {name.title(): text for name, text in headers.items()}
@@ -191,6 +196,19 @@ class TestManyAtOnce:
         after = shared.get(f"/bulk/{job['id']}")
         assert (after["state"], after["error"]) == ("failed", "broker-a-1 was started again")
         assert after["done"] == 1
+
+    def test_one_begins_while_they_are_listed(
+        self, shared: Shared, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(shared_bulk, "MAX_JOBS", 2)
+        asked = {"action": "abort", "selection": {"key": "k"}}
+        jobs = [self.run(shared, shared.post("/bulk/preview", asked)["token"]) for _ in range(2)]
+        for _ in range(2):
+            shared.meanwhile.append(
+                lambda: jobs.append(self.run(shared, shared.post("/bulk/preview", asked)["token"]))
+            )
+            listed = shared.get("/bulk")["jobs"]
+            assert [one["id"] for one in listed] == [one["id"] for one in jobs[-2:-4:-1]]
 
     def test_a_job_is_not_taken_for_one_of_before_a_restart(self, shared: Shared) -> None:
         for key in ("first", "second"):

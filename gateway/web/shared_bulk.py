@@ -99,8 +99,10 @@ class SharedBulk:
                 return _one_job(number, begun)  # it was confirmed before
         number = next(self._numbers)
         self._jobs[number] = begun
-        for old in list(self._jobs)[:-MAX_JOBS]:
-            del self._jobs[old]
+        for old, parts in list(self._jobs.items())[:-MAX_JOBS]:
+            job = await self._look(asker, "GET", old, parts)
+            if job is None or job.state != "running":
+                self._jobs.pop(old, None)
         return _one_job(number, begun)
 
     def _open(self, token: str) -> Mapping[str, str]:

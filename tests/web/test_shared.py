@@ -17,6 +17,7 @@ from gateway.web import bulk, shared_bulk
 from gateway.web.relay import OpenDoor, Relay, Reply
 from gateway.web.shared import shared_endpoints
 from gateway.web.site import Api
+from gateway.web.turns import Turns
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import START_MS, MemoryGateway
 from tests.gateway.tools import commit_offset, create_topic, ok
@@ -209,6 +210,22 @@ class TestManyAtOnce:
             )
             listed = shared.get("/bulk")["jobs"]
             assert [one["id"] for one in listed] == [one["id"] for one in jobs[-2:-4:-1]]
+
+    def test_one_that_runs_is_not_forgotten_for_later_ones(
+        self, shared: Shared, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for module in (bulk, shared_bulk):
+            monkeypatch.setattr(module, "MAX_JOBS", 2)
+        asked = {"action": "abort", "selection": {"key": "k"}}
+        token = shared.post("/bulk/preview", asked)["token"]
+        with monkeypatch.context() as context:
+            context.setattr(Turns, "next", lambda _: Deferred())
+            runs = shared.post("/bulk", {"token": token})["id"]
+        for _ in range(3):
+            last = self.run(shared, shared.post("/bulk/preview", asked)["token"])["id"]
+        assert [one["id"] for one in shared.get("/bulk")["jobs"]] == [last, runs]
+        ended = shared.ask("DELETE", f"/api/v1/bulk/{runs}")
+        assert ended.json["state"] == "cancelled"
 
     def test_a_job_is_not_taken_for_one_of_before_a_restart(self, shared: Shared) -> None:
         for key in ("first", "second"):

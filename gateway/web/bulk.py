@@ -289,8 +289,8 @@ class Bulk:
         for columns in _pieces(wanted.begin_ms, wanted.end_ms):
             counted = await count_columns(self._broker, self._turns, columns, wanted.topic)
             total += sum(
-                sum(counts)
-                for topic, counts in counted.by_topic.items()
+                sum(held.values())
+                for topic, held in counted.by_topic.items()
                 if _is_meant(wanted, topic)
             )
             is_exact = is_exact and counted.is_whole

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from time import perf_counter
 from typing import Annotated
 
@@ -113,9 +113,9 @@ class Timelines:
         columns = columns_for(begin_ms, max(begin_ms + 1, end_ms), query.columns)
         counted = await self._counted(columns, query.topic, query.tag)
         by_topic = {
-            topic: counts for topic, counts in counted.by_topic.items() if asker.may(READ, topic)
+            topic: held for topic, held in counted.by_topic.items() if asker.may(READ, topic)
         }
-        totals = {topic: sum(counts) for topic, counts in by_topic.items()}
+        totals = {topic: sum(held.values()) for topic, held in by_topic.items()}
         ranked = sorted(totals, key=lambda topic: (-totals[topic], topic))
         rest = [by_topic[topic] for topic in ranked[MAX_TOPICS:]]
         # These are of all topics together.
@@ -126,10 +126,14 @@ class Timelines:
             columns=columns.number,
             total=sum(totals.values()),
             topics=[
-                TopicCounts(topic=topic, total=totals[topic], counts=by_topic[topic])
+                TopicCounts(
+                    topic=topic,
+                    total=totals[topic],
+                    counts=_in_columns(columns.number, [by_topic[topic]]),
+                )
                 for topic in ranked[:MAX_TOPICS]
             ],
-            others=[sum(column) for column in zip(*rest, strict=True)] if rest else None,
+            others=_in_columns(columns.number, rest) if rest else None,
             is_whole=counted.is_whole,
             now_ms=clock.now_ms(),
             first_due_ms=first_ms,
@@ -150,29 +154,35 @@ class Timelines:
         return counted
 
 
-class Counted:
-    """A count: for each topic the messages of each column."""
+def _in_columns(number: int, topics: Iterable[Mapping[int, int]]) -> list[int]:
+    """The messages of topics, added up, of each of so many columns."""
+    counts = [0] * number
+    for held in topics:
+        for column, messages in held.items():
+            counts[column] += messages
+    return counts
 
-    def __init__(self, columns: Columns) -> None:
-        self._columns = columns
-        self.by_topic: dict[str, list[int]] = {}
+
+class Counted:
+    """A count: for each topic the messages of each column that has any. There may be tens of thousands of topics."""
+
+    def __init__(self) -> None:
+        self.by_topic: dict[str, dict[int, int]] = {}
         self.is_whole = True
         self.due_range: tuple[int, int] | None = None
 
     def add(self, counts: Mapping[tuple[bytes, int], int]) -> None:
         """Add a piece."""
         for (topic, column), number in counts.items():
-            name = topic.decode()
-            if name not in self.by_topic:
-                self.by_topic[name] = [0] * self._columns.number
-            self.by_topic[name][column] += number
+            held = self.by_topic.setdefault(topic.decode(), {})
+            held[column] = held.get(column, 0) + number
 
 
 async def count(
     broker: Broker, turns: Turns, columns: Columns, topic: str = "", tag: str = ""
 ) -> Counted:
     """Count, with the reactor's other work between two pieces."""
-    counted = Counted(columns)
+    counted = Counted()
     cursor: bytes | None = None
     rows = 0
     while True:

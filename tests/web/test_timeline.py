@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import storage.timeline
-from gateway.web.timeline import MAX_TOPICS, WIDTHS, columns_for
+from gateway.web.timeline import MAX_TOPICS, WIDTHS, Counted, columns_for
 from tests.gateway.memory import START_MS, MemoryGateway
 from tests.web.http import HttpClient
 
@@ -100,6 +100,14 @@ def test_pieces_add_up(
     later.advance(1)
     monkeypatch.setattr(storage.timeline, "MAX_ROWS", 1)
     assert http.get("/timeline", begin=START_MS, end=end)["total"] == whole["total"]
+
+
+def test_a_count_has_the_columns_that_have_messages_alone() -> None:
+    """A number for each of 720 columns of 20,000 topics was 100 MB, and adding them up took a second."""
+    counted = Counted()
+    counted.add({(b"orders", 719): 1})
+    counted.add({(b"orders", 719): 1, (b"bills", 0): 1})
+    assert counted.by_topic == {"orders": {719: 2}, "bills": {0: 1}}
 
 
 def test_topics_beyond_the_first_are_summed_up(gateway: MemoryGateway, http: HttpClient) -> None:

@@ -244,6 +244,23 @@ class TestDeletedTopics:
         assert Scrape(gateway).by("rocketmq_timer_dequeue_total", "topic") == {}
         assert gateway.store.open_topics() == []
 
+    def test_nothing_of_them_stays_in_memory_under_load(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        """A batch is open when it begins, as mostly."""
+        broker = gateway.service.broker
+
+        def change() -> None:
+            gateway.store.put_note(b"name", b"value")
+            broker.committer.change()
+
+        client.send_message("orders")
+        self.delete(client, "orders")
+        gateway.reactor.callLater(9.9, change)
+        gateway.jump(10_000)
+        gateway.advance(100)
+        assert gateway.store.open_topics() == []
+
     def test_nothing_of_those_that_nobody_has_touched_is_looked_at(
         self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:

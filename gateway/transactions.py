@@ -16,10 +16,10 @@ _PLACE = (names.REAL_TOPIC, names.REAL_QID)
 def is_half(values: Mapping[str, str], reconsume_times: int) -> bool:
     """Whether a message is to wait for its producer's decision.
 
-    The property decides, not sysFlag (SendMessageProcessor). Clients before 4.6.1 left it on what
-    they send again for a consumer that failed: such a message is none.
+    The property decides, in any case of letters, not sysFlag (SendMessageProcessor). Clients before
+    4.6.1 left it on what they send again for a consumer that failed: such a message is none.
     """
-    if values.get(names.TRAN_MSG) != "true":
+    if values.get(names.TRAN_MSG, "").lower() != "true":
         return False
     retried = reconsume_times > 0 and values.get(names.DELAY, "0") != "0"
     return not retried

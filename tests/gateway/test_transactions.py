@@ -140,6 +140,13 @@ class TestHalves:
         end(client, half, COMMIT)
         assert bodies(client.pull()) == ["hello"]
 
+    @pytest.mark.parametrize("text", ["True", "TRUE"])
+    def test_the_property_is_read_as_java_reads_it(self, client: MemoryClient, text: str) -> None:
+        half = begin(client, TRAN_MSG=text)
+        assert client.pull() == []
+        end(client, half, COMMIT)
+        assert bodies(client.pull()) == ["pay"]
+
     @pytest.mark.parametrize("flag", [4, 12])
     def test_a_flag_without_the_property_is_refused(self, client: MemoryClient, flag: int) -> None:
         answer = client.send_message(fields={"sys_flag": flag})

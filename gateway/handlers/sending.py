@@ -301,6 +301,12 @@ class Sending:
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL, f"a batch cannot be sent to topic {topic.name}"
             )
+        if fields.sys_flag & SysFlag.TRANSACTION_MASK:
+            # As CommitLog.asyncPutMessages, whose answer calls that too long.
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "a batch cannot be part of a transaction: send its messages one by one",
+            )
         if len(call.command.body) > self._broker.config.max_message_size:
             raise too_long(self._broker.config.max_message_size)
         items = self._items(call.command.body)

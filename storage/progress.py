@@ -48,6 +48,10 @@ class Progress:
         """The groups that have any."""
         return self._offsets.keys()
 
+    def groups_in(self, topic: bytes) -> list[bytes]:
+        """The groups that have any in a topic."""
+        return [group for group, topics in self._offsets.items() if topic in topics]
+
     def of_group(self, group: bytes) -> Mapping[bytes, Mapping[int, int]]:
         """A group's offsets, by topic and queue."""
         return self._offsets.get(group, {})
@@ -106,7 +110,7 @@ class Progress:
 
     def forget_topic(self, topic: bytes) -> None:
         """Drop all consumer groups' progress in a topic, as a part of the batch."""
-        for group in [group for group, topics in self._offsets.items() if topic in topics]:
+        for group in self.groups_in(topic):
             self._forget(group, topic)
         self.include()
 

@@ -86,9 +86,8 @@ class Connections:
     def groups_of_topic(self, call: Call) -> None:
         """The groups that consume a topic: those online that subscribe to it, and those with progress in it (300)."""
         fields: QueryTopicConsumers = call.fields
-        name = fields.topic.encode()
         progress = self._broker.store.progress
-        groups = {group.decode() for group in progress.groups() if name in progress.of_group(group)}
+        groups = {group.decode() for group in progress.groups_in(fields.topic.encode())}
         groups |= {
             group.name
             for group in self._clients.consumer_groups()

@@ -28,6 +28,7 @@ from gateway.wire.headers import (
     QueryConsumeQueue,
 )
 from gateway.wire.messages import decode_message, java_hash
+from gateway.wire.pops import retry_topic
 from gateway.wire.progress_bodies import (
     QueueEnds,
     QueueRow,
@@ -120,17 +121,18 @@ class TopicAdmin:
         call.answer({"totalTopicNum": str(total)}, encode_topics(version, settings))
 
     def delete_topic(self, call: Call) -> None:
-        """Delete a topic and all groups' progress in it (215); what it holds goes with the next clean-up."""
+        """Delete a topic and all groups' progress in it (215), and where what they popped of it comes back; what these
+        hold goes with the next clean-up."""
         fields: DeleteTopic = call.fields
         if not fields.topic.strip():
             raise RequestError(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
         self._refuse_system_topic(fields.topic)
-        self._topics.delete(fields.topic)
-        self._broker.store.progress.forget_topic(fields.topic.encode())
-        self._broker.resets.forget_topic(fields.topic)
-        self._broker.orders.forget_topic(fields.topic)
-        self._broker.recurring.forget_topic(fields.topic)
-        self._broker.stats.forget_topic(fields.topic)
+        groups = self._broker.store.progress.groups_in(fields.topic.encode())
+        for name in [
+            fields.topic,
+            *(retry_topic(fields.topic, group.decode()) for group in groups),
+        ]:
+            self._delete(name)
         self._answer_on_disk(call)
 
     def topic_stats(self, call: Call) -> None:
@@ -212,6 +214,14 @@ class TopicAdmin:
         current = self._topics.get(settings.topic_name)
         if current is None or current.settings != settings:
             self._topics.put(settings)
+
+    def _delete(self, name: str) -> None:
+        self._topics.delete(name)
+        self._broker.store.progress.forget_topic(name.encode())
+        self._broker.resets.forget_topic(name)
+        self._broker.orders.forget_topic(name)
+        self._broker.recurring.forget_topic(name)
+        self._broker.stats.forget_topic(name)
 
     def _answer_on_disk(self, call: Call) -> None:
         self._broker.committer.answer(call, call.encode())

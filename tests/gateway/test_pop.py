@@ -397,6 +397,21 @@ class TestBack:
         send(client, "b")
         assert bodies(pop(gateway, client)) == ["b"]
 
+    def test_what_had_come_back_goes_with_its_topic(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        create_topic(client, "c")
+        for topic, group in (("orders", "a"), ("b_c", "a"), ("c", "none")):
+            ok(client.send_message(topic, body=topic))
+            assert len(pop(gateway, client, topic=topic, consumerGroup=group)) == 1
+        put_group(client, "a_b")  # of which messages of c would come back where those of b_c do
+        gateway.advance(INVISIBLE_MS + 500)
+        for topic in ("orders", "c"):
+            ok(client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}))
+        client.send_message("orders", body="new")
+        assert bodies(pop(gateway, client, consumerGroup="a")) == ["new"]
+        assert bodies(pop(gateway, client, topic="b_c", consumerGroup="a")) == ["b_c"]
+
     @pytest.mark.parametrize("later", [[], ["b"]])
     def test_what_retention_removed_meanwhile_does_not(
         self, make_gateway: MakeGateway, later: list[str]

@@ -11,18 +11,20 @@ from gateway.reactor import Reactor
 from gateway.router import Peer
 
 MAX_WAITING: Final = 1024
-"""Requests that may wait for the same group, topic and queue (popPollingSize)."""
+"""Requests of one kind that may wait for the same group, topic and queue (popPollingSize)."""
 
 LONGEST_WAIT: Final = 30.0
 """Seconds that a request may wait, whatever it asks for."""
 
 
 class Waited(NamedTuple):
-    """What is waited for: by which group, in which topic and queue of it; -1 is any."""
+    """What is waited for: by which group, in which topic and queue of it; -1 is any. Pops are counted apart from
+    notifications, which take nothing."""
 
     group: str
     topic: str
     queue: int
+    notifies: bool = False
 
 
 class _Wait:

@@ -64,7 +64,7 @@ class PopViews:
             _tell(call, has_message=False)
         elif not self._waits.wait(
             call.peer,
-            Waited(fields.consumer_group, fields.topic, fields.queue_id),
+            Waited(fields.consumer_group, fields.topic, fields.queue_id, notifies=True),
             queues,
             left_ms / 1000,
             lambda one: self._notify(call, [one], wanted),
@@ -88,7 +88,7 @@ class PopViews:
         return False
 
     def polling_info(self, call: Call) -> None:
-        """How many requests wait for messages (200055)."""
+        """How many pops wait for messages (200055)."""
         fields: PollingInfo = call.fields
         self._queues.find(call, fields.consumer_group, fields.topic, fields.queue_id)
         waited = Waited(fields.consumer_group, fields.topic, fields.queue_id)

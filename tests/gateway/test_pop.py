@@ -303,6 +303,9 @@ class TestWaiting:
         for one in waiting:
             self.park(gateway, one)
         where = {"consumerGroup": "consumers", "topic": "orders", "queueId": "-1"}
+        # A notification takes nothing, and is no pop.
+        told = {**where, "pollTime": "5000", "bornTime": str(gateway.now_ms)}
+        gateway.connect().send(RequestCode.NOTIFICATION, told)
         for left in ("2", "1", "0"):
             assert client.ask(RequestCode.POLLING_INFO, where).ext() == {"pollingNum": left}
             send(client, "b")

@@ -386,15 +386,15 @@ class Sending:
         # The group may have been given more retry queues than its topic was made with.
         queues = max(1, min(group.retry_queue_nums, topic.settings.read_queue_nums))
         queue_id = random.randrange(queues) if topic.is_retry else 0
-        properties = self._retry_properties(message, level)
+        origin = find(message.properties, names.RETRY_TOPIC) or message.topic
+        properties = self._retry_properties(message, origin, level)
         self._intake.accept(topic, retried(message, queue_id, properties))
-        self._broker.stats.sent_back(message.topic, group.group_name)
+        self._broker.stats.sent_back(origin, group.group_name)
         self._committer.answer(call, call.encode())
 
-    def _retry_properties(self, message: Message, level: int) -> str:
+    def _retry_properties(self, message: Message, origin_topic: str, level: int) -> str:
         """The properties of the copy that is delivered again: where it first came from, and its delay."""
         properties = message.properties
-        origin_topic = find(properties, names.RETRY_TOPIC) or message.topic
         origin_id = find(properties, names.ORIGIN_MESSAGE_ID) or offset_msg_id(
             self._broker.host, message.physical_offset
         )

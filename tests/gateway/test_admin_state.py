@@ -117,16 +117,16 @@ class TestRates:
         found = rates(client, "GROUP_GET_NUMS", "orders@consumers")["statsMinute"]
         assert found["tps"] >= 4 / 12
 
-    def test_what_is_sent_back(self, client: MemoryClient) -> None:
+    def test_what_is_sent_back(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         client.send_message()
         [message] = client.pull()
-        ok(
-            client.ask(
-                RequestCode.CONSUMER_SEND_MSG_BACK,
-                {"offset": str(message.physical_offset), "group": "consumers", "delayLevel": "0"},
-            )
-        )
-        assert rates(client, "SNDBCK_PUT_NUMS", "orders@consumers")["statsMinute"]["sum"] == 1
+        for times in (1, 2):
+            place = {"offset": str(message.physical_offset), "group": "consumers"}
+            ok(client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, {**place, "delayLevel": "1"}))
+            found = rates(client, "SNDBCK_PUT_NUMS", "orders@consumers")["statsMinute"]
+            assert found["sum"] == times
+            gateway.advance(1_000)
+            message = client.pull("%RETRY%consumers")[-1]
 
     def test_the_broker_counts_what_it_accepts(self, client: MemoryClient) -> None:
         client.send_message()

@@ -286,7 +286,7 @@ class EndTransaction(Fields):
     """Physical offset of the half message."""
     commit_or_rollback: Int32
     """SysFlag.TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, or 0 for not known yet."""
-    msg_id: str
+    msg_id: str | None = None
     from_transaction_check: bool = False
     transaction_id: str | None = None
     topic: str | None = None

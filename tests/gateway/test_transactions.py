@@ -295,6 +295,13 @@ class TestDecisions:
         end(client, half, COMMIT)
         assert len(client.pull()) == 1
 
+    @pytest.mark.parametrize("name", ["msgId", "transactionId", "topic", "fromTransactionCheck"])
+    def test_what_a_decision_need_not_say(self, client: MemoryClient, name: str) -> None:
+        fields = decision(begin(client), COMMIT, topic="orders")
+        del fields[name]
+        assert client.ask(RequestCode.END_TRANSACTION, fields).code == ResponseCode.SUCCESS
+        assert bodies(client.pull()) == ["pay"]
+
     def test_java_and_go_decide_without_an_answer(self, client: MemoryClient) -> None:
         half = begin(client)
         opaque = client.send(RequestCode.END_TRANSACTION, decision(half, COMMIT), oneway=True)

@@ -86,7 +86,7 @@ NAMES = {
     RequestCode.UNREGISTER_CLIENT: "clientID! producerGroup consumerGroup",
     RequestCode.CONSUMER_SEND_MSG_BACK: "offset! group! delayLevel! originMsgId originTopic unitMode "
     "maxReconsumeTimes",
-    RequestCode.END_TRANSACTION: "producerGroup! tranStateTableOffset! commitLogOffset! commitOrRollback! msgId! "
+    RequestCode.END_TRANSACTION: "producerGroup! tranStateTableOffset! commitLogOffset! commitOrRollback! msgId "
     "fromTransactionCheck transactionId topic",
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: "consumerGroup!",
     RequestCode.GET_ROUTEINFO_BY_TOPIC: "topic! acceptStandardJsonOnly",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway import attributes
 from gateway.broker import Broker
 from gateway.router import Call, RequestError
-from gateway.topics import Topic, check_queues, check_topic_name
+from gateway.topics import RETRY_PREFIX, Topic, check_queues, check_topic_name
 from gateway.versions import TableVersion
 from gateway.wire import properties as names
 from gateway.wire.admin_bodies import (
@@ -128,11 +128,12 @@ class TopicAdmin:
             raise RequestError(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
         self._refuse_system_topic(fields.topic)
         groups = self._broker.store.progress.groups_in(fields.topic.encode())
-        for name in [
-            fields.topic,
-            *(retry_topic(fields.topic, group.decode()) for group in groups),
-        ]:
-            self._delete(name)
+        self._delete(fields.topic)
+        for group in groups:
+            comes_back = retry_topic(fields.topic, group.decode())
+            # What another group sends back may have a topic of the same name.
+            if self._broker.groups.get(comes_back.removeprefix(RETRY_PREFIX)) is None:
+                self._delete(comes_back)
         self._answer_on_disk(call)
 
     def topic_stats(self, call: Call) -> None:

@@ -415,6 +415,17 @@ class TestBack:
         assert bodies(pop(gateway, client, consumerGroup="a")) == ["new"]
         assert bodies(pop(gateway, client, topic="b_c", consumerGroup="a")) == ["b_c"]
 
+    def test_what_another_group_sent_back_stays_when_a_topic_is_deleted(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        ok(client.send_message("orders", body="popped"))
+        assert len(pop(gateway, client, consumerGroup="a")) == 1
+        put_group(client, "a_orders")
+        retries = "%RETRY%a_orders"
+        ok(client.send_message(retries, body="sent back"))
+        ok(client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}))
+        assert bodies(client.pull(retries, group="a_orders")) == ["sent back"]
+
     @pytest.mark.parametrize("later", [[], ["b"]])
     def test_what_retention_removed_meanwhile_does_not(
         self, make_gateway: MakeGateway, later: list[str]

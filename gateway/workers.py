@@ -201,19 +201,25 @@ class Worker(ProcessProtocol):
             self._http.left(self._broker)
         is_wrong = reason.value.exitCode == WRONG_SETTINGS  # type: ignore[union-attr]
         if self._is_wanted and not (is_wrong and self._gave_up()):
-            if self._pause:
-                self.log.error(
-                    "worker {number} ended and is started again in {pause} s: {reason}",
-                    number=self._number,
-                    pause=self._pause,
-                    reason=reason.getErrorMessage(),
-                )
-            self._reactor.callLater(self._pause, self._run)
-            self._pause = min(2 * self._pause or FIRST_PAUSE, LONGEST_PAUSE)
+            self._run_again("ended", reason.getErrorMessage())
         _fire(self._waiting_for_end)
 
+    def _run_again(self, what: str, reason: str) -> None:
+        if self._pause:
+            self.log.error(
+                "worker {number} {what} and is started again in {pause} s: {reason}",
+                number=self._number,
+                what=what,
+                pause=self._pause,
+                reason=reason,
+            )
+        self._reactor.callLater(self._pause, self._run)
+        self._pause = min(2 * self._pause or FIRST_PAUSE, LONGEST_PAUSE)
+
     def _run(self) -> None:
-        if self._is_wanted:
+        if not self._is_wanted:
+            return
+        try:
             self._process = self._reactor.spawnProcess(
                 self,
                 sys.executable,
@@ -221,6 +227,9 @@ class Worker(ProcessProtocol):
                 env=self._environment,
                 childFDs={0: 0, 1: "r", 2: 2},
             )
+        except OSError as failure:
+            # Nothing else has it started: the leader has too many files open just now, or there is no memory.
+            self._run_again("could not be started", failure.strerror or str(failure))
 
     def _terminate(self) -> None:
         if self._process is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +60,14 @@ class ProcessReactor(MemoryReactorClock):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.started: list[Process] = []
+        self.can_start = True
 
     def spawnProcess(
         self, protocol: object, _: str, command: list[str], **options: object
     ) -> Process:
         """Start one."""
+        if not self.can_start:
+            raise OSError(errno.EMFILE, "Too many open files")
         process = Process(protocol, list(command))
         self.started.append(process)
         return process
@@ -226,6 +230,19 @@ def test_a_worker_that_cannot_start_again_leaves_the_others_alone(
     other.end(status)
     assert (leader.trouble, reactor.hasStopped, one.signals) == (None, False, [])
     reactor.advance(FIRST_PAUSE)
+    assert len(reactor.started) == 3
+
+
+def test_a_process_that_cannot_be_had_is_tried_for_again(reactor: Any, leader: Leader) -> None:
+    one, _ = reactor.started
+    one.listen(9886)
+    reactor.can_start = False
+    one.end(9)
+    with capturedLogs() as events:
+        reactor.advance(FIRST_PAUSE)
+    assert [event["reason"] for event in events] == ["Too many open files"]
+    reactor.can_start = True
+    reactor.advance(2 * FIRST_PAUSE)
     assert len(reactor.started) == 3
 
 

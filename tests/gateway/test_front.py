@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from twisted.internet.testing import MemoryReactorClock
+from twisted.python.failure import Failure
 
 from gateway.config import Config
 from gateway.front import Front, WorkerLink
@@ -52,8 +53,14 @@ class Shared:
     def ask(self, code: int, ext: dict[str, str] | None = None, *, flag: int = 0) -> list[Command]:
         """The answers to one request."""
         client = Client()
-        self._asked(command(encode_command(code, 7, flag=flag, ext=ext)), client)
+        self.ask_for(client, code, ext, flag=flag)
         return client.answers
+
+    def ask_for(
+        self, client: Client, code: int, ext: dict[str, str] | None, *, flag: int = 0
+    ) -> None:
+        """One request, whose answer the client gets."""
+        self._asked(command(encode_command(code, 7, flag=flag, ext=ext)), client)
 
 
 def send(properties: str) -> dict[str, str]:
@@ -116,6 +123,19 @@ def test_what_a_worker_told_last_counts_while_it_is_starting_again(
     assert (remembered("first"), remembered("second")) == (b"8 queues", None)
     told("third", b"", ResponseCode.TOPIC_NOT_EXIST)
     assert remembered("third") is None
+
+
+def test_many_who_ask_at_once_share_one_connection_to_a_worker() -> None:
+    shared = Shared()
+    shared.front.joined("broker-a-0", HostPort("127.0.0.1", 9886))
+    clients = [Client() for _ in range(3)]
+    for client in clients:
+        shared.ask_for(client, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
+    ((_, _, connecting, *_),) = shared.reactor.tcpClients
+    assert [client.answers for client in clients] == [[], [], []]
+    connecting.clientConnectionFailed(None, Failure(ConnectionRefusedError()))  # type: ignore[no-untyped-call]
+    shared.reactor.advance(0)
+    assert [len(client.answers) for client in clients] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("flag", [1, 2])

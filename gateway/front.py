@@ -30,6 +30,9 @@ from gateway.wire.properties import parse
 PATIENCE: Final = 5.0
 """Seconds that a worker has to answer. One that is starting again does not, and the others answer without it."""
 
+ROUTE_PATIENCE: Final = 2.0
+"""Likewise, of what the others can answer without it: clients wait three (ClientConfig.mqClientApiTimeout)."""
+
 
 class WorkerLink(Link):
     """The way to one worker, and what it has told."""
@@ -39,6 +42,8 @@ class WorkerLink(Link):
     def __init__(self, reactor: Any, factory: RemotingFactory, address: HostPort) -> None:
         super().__init__(reactor, factory, address)
         self._remembered: dict[tuple[int, str | None], Command] = {}
+        self.serves = True
+        """Whether the worker is known to serve: one that is not is not waited for."""
 
     def answer(self, command: Command, answer: Command | None) -> Command | None:
         """What to go by: where the worker is known to be, that counts also while it is starting again.
@@ -89,6 +94,19 @@ class Front:
         """A worker listens: for the first time, or again where it did before."""
         if self._links[broker] is None:
             self._links[broker] = WorkerLink(self._reactor, self._to_workers, address)
+        self.serves(broker)
+
+    def serves(self, broker: str) -> None:
+        """A worker that has joined serves, perhaps again."""
+        link = self._links[broker]
+        if link is not None:
+            link.serves = True
+
+    def left(self, broker: str) -> None:
+        """A worker does not serve any more, or hangs: it is not asked."""
+        link = self._links[broker]
+        if link is not None:
+            link.serves = False
 
     def _asked(self, command: Command, client: Peer) -> None:
         if command.is_response or command.is_oneway:
@@ -155,6 +173,8 @@ class Question:
         for broker, link in links.items():
             if link is None:
                 self._answered(broker, None)
+            elif not link.serves:
+                self._told(broker, link, None)
             else:
                 link.use(partial(self._ask, broker, link))
 
@@ -163,8 +183,9 @@ class Question:
             self._told(broker, link, None)
             return
         command = self._command
+        patience = PATIENCE if self._merge.needs_all else ROUTE_PATIENCE
         self._outgoing.request(
-            *(connection, command.code, command.ext(), command.body, PATIENCE),
+            *(connection, command.code, command.ext(), command.body, patience),
             partial(self._told, broker, link),
         )
 

@@ -36,7 +36,6 @@ class SharedHttp:
         self._config = config
         self._reactor = reactor
         self._ports = {name: WorkerPort(reactor, tls=config.http_tls) for name in names}
-        self._serving: set[str] = set()
         self._owners: dict[bytes, str] = {}
         self._is_stopping = False
         self._port: Any = None
@@ -92,11 +91,11 @@ class SharedHttp:
 
     def serves(self, name: str) -> None:
         """A worker that has joined serves, perhaps again."""
-        self._serving.add(name)
+        self._ports[name].serves = True
 
     def left(self, name: str) -> None:
-        """A worker does not serve any more, or not yet again."""
-        self._serving.discard(name)
+        """A worker does not serve any more, or hangs: it is not asked."""
+        self._ports[name].serves = False
 
     def stop(self) -> None:
         """Answer no more."""
@@ -105,15 +104,15 @@ class SharedHttp:
             self._port.stopListening()
 
     def _not_ready(self) -> list[str]:
-        return [f"{name} does not serve" for name in self._ports if name not in self._serving]
+        return [f"{name} does not serve" for name, port in self._ports.items() if not port.serves]
 
     def _metrics(self) -> list[bytes]:
         lines = [
             "# HELP tidegate_worker_up Whether a worker serves; its own figures are at its own port.",
             "# TYPE tidegate_worker_up gauge",
             *(
-                f'tidegate_worker_up{{worker="{name}"}} {int(name in self._serving)}'
-                for name in self._ports
+                f'tidegate_worker_up{{worker="{name}"}} {int(port.serves)}'
+                for name, port in self._ports.items()
             ),
         ]
         return [("\n".join(lines) + "\n").encode()]

@@ -39,13 +39,15 @@ class WorkerPort:
         self._tls = tls
         self.address: HostPort | None = None
         """Where it is; None until the worker has said so."""
+        self.serves = False
+        """Whether the worker is known to serve: one that is not does not answer, and is not waited for."""
 
     def ask(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes
     ) -> Deferred[Reply | None]:
         """See `relay.Ask`."""
         answer: Deferred[Reply | None] = Deferred()
-        if self.address is None:
+        if self.address is None or not self.serves:
             answer.callback(None)
             return answer
         own = {**headers, "connection": "close", "content-length": str(len(body))}

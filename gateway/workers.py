@@ -150,8 +150,7 @@ class Worker(ProcessProtocol):
                 number=self._number,
                 seconds=seconds,
             )
-            if self._http is not None:
-                self._http.left(self._broker)
+            self._left()
         elif self._times_silent == TIMES_UNTIL_KILLED:
             self.log.error(
                 "worker {number} hangs and is killed: nothing was heard of it for {seconds:g} s",
@@ -163,9 +162,15 @@ class Worker(ProcessProtocol):
     def _heard(self) -> None:
         if self._times_silent >= TIMES_UNTIL_TOLD:
             self.log.info("worker {number} goes on", number=self._number)
+            self._front.serves(self._broker)
             if self._http is not None:
                 self._http.serves(self._broker)
         self._times_silent = 0
+
+    def _left(self) -> None:
+        self._front.left(self._broker)
+        if self._http is not None:
+            self._http.left(self._broker)
 
     def outReceived(self, data: bytes) -> None:
         if self._listens:
@@ -197,8 +202,7 @@ class Worker(ProcessProtocol):
         self._output = b""
         self._listens = False
         self._times_silent = 0
-        if self._http is not None:
-            self._http.left(self._broker)
+        self._left()
         is_wrong = reason.value.exitCode == WRONG_SETTINGS  # type: ignore[union-attr]
         if self._is_wanted and not (is_wrong and self._gave_up()):
             self._run_again("ended", reason.getErrorMessage())

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from twisted.internet.testing import MemoryReactorClock
+from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.python.failure import Failure
 
 from gateway.config import Config
-from gateway.front import Front, WorkerLink
+from gateway.front import PATIENCE, ROUTE_PATIENCE, Front, WorkerLink
 from gateway.setting_values import HostPort
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command, decode_command, encode_command, encode_response
@@ -136,6 +136,35 @@ def test_many_who_ask_at_once_share_one_connection_to_a_worker() -> None:
     connecting.clientConnectionFailed(None, Failure(ConnectionRefusedError()))  # type: ignore[no-untyped-call]
     shared.reactor.advance(0)
     assert [len(client.answers) for client in clients] == [1, 1, 1]
+
+
+def test_routes_are_told_while_clients_still_wait_for_them() -> None:
+    """A worker that was just stopped takes connections, and answers nothing."""
+    shared = Shared()
+    shared.front.joined("broker-a-0", HostPort("127.0.0.1", 9886))
+    route, pending = Client(), Client()
+    shared.ask_for(route, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
+    shared.ask_for(pending, RequestCode.LOOK_UP_TIMERS, {})
+    connection = shared.reactor.tcpClients[0][2].buildProtocol(None)
+    transport: Any = StringTransport()  # type: ignore[no-untyped-call]
+    transport.setTcpNoDelay = lambda _: None
+    transport.writeSomeData = len
+    connection.makeConnection(transport)
+    shared.reactor.advance(0)
+    shared.reactor.advance(ROUTE_PATIENCE)
+    assert (len(route.answers), len(pending.answers)) == (1, 0)
+    shared.reactor.advance(PATIENCE - ROUTE_PATIENCE)
+    assert len(pending.answers) == 1
+
+
+def test_a_worker_that_hangs_is_not_asked_until_it_goes_on() -> None:
+    shared = Shared()
+    shared.front.joined("broker-a-0", HostPort("127.0.0.1", 9886))
+    shared.front.left("broker-a-0")
+    (answer,) = shared.ask(RequestCode.LOOK_UP_TIMERS)
+    assert answer.remark == "2 of 2 workers do not answer; ask again"
+    shared.front.serves("broker-a-0")
+    assert (shared.ask(RequestCode.LOOK_UP_TIMERS), len(shared.reactor.tcpClients)) == ([], 1)
 
 
 @pytest.mark.parametrize("flag", [1, 2])

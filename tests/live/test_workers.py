@@ -20,6 +20,7 @@ import pytest
 
 from compat.clients.driver import until
 from gateway.client import RemotingClient, paused_topics, setting
+from gateway.front import ROUTE_PATIENCE
 from gateway.intake import terms_of
 from gateway.recurring_client import set_recurring
 from gateway.wire.codes import RequestCode, ResponseCode
@@ -316,10 +317,18 @@ def test_a_worker_that_hangs_does_not_serve(tmp_path: Path) -> None:
             lines = fetch(metrics).splitlines()
             return [line[-1] for line in lines if line.startswith("tidegate_worker_up")]
 
+        brokers = workers(gateway)
         hanging = processes(gateway)[0]
         os.kill(hanging, signal.SIGSTOP)
         try:
             until(lambda: sorted(serving()) == ["0", "1"], "one does not serve")
+            # Nobody has to wait for it: a request that is put to it takes 2 s here, and 30 s by HTTP.
+            begun = time.monotonic()
+            assert workers(gateway) == brokers
+            assert "broker-a-0 does not answer" in fetch(
+                metrics.replace("/metrics", "/api/v1/status")
+            )
+            assert time.monotonic() - begun < ROUTE_PATIENCE
         finally:
             os.kill(hanging, signal.SIGCONT)
         until(lambda: serving() == ["1", "1"], "it serves again")

@@ -23,7 +23,7 @@ class Asked:
     def __init__(self, *, headers: dict[str, str] | None = None, body: bytes = b"") -> None:
         self.reactor: Any = MemoryReactorClock()  # type: ignore[no-untyped-call]
         port = WorkerPort(self.reactor, tls=False)
-        port.address = HostPort("127.0.0.1", 9_878)
+        port.address, port.serves = HostPort("127.0.0.1", 9_878), True
         self.answers: list[Reply | None] = []
         port.ask("POST", "/api/v1/x?a=b", headers or {}, body).addCallback(self.answers.append)
         self.host, self.port, factory, *_ = self.reactor.tcpClients[0]
@@ -92,10 +92,14 @@ def test_one_that_says_nothing_is_not_waited_for() -> None:
     assert asked.answers == [None]
 
 
-def test_one_that_has_not_said_where_it_is_does_not_answer() -> None:
+@pytest.mark.parametrize("address", [None, HostPort("127.0.0.1", 9_878)])
+def test_one_that_does_not_serve_is_not_asked(address: HostPort | None) -> None:
+    """It has not said where it is, or has gone, or hangs."""
     reactor: Any = MemoryReactorClock()  # type: ignore[no-untyped-call]
     answers: list[Reply | None] = []
-    WorkerPort(reactor, tls=False).ask("GET", "/", {}, b"").addCallback(answers.append)
+    port = WorkerPort(reactor, tls=False)
+    port.address = address
+    port.ask("GET", "/", {}, b"").addCallback(answers.append)
     assert (answers, reactor.tcpClients) == ([None], [])
 
 

@@ -45,25 +45,34 @@ class WorkerLink(Link):
         self.serves = True
         """Whether the worker is known to serve: one that is not is not waited for."""
 
-    def answer(self, command: Command, answer: Command | None) -> Command | None:
-        """What to go by: where the worker is known to be, that counts also while it is starting again.
+    def told(self, command: Command, answer: Command | None) -> Command | None:
+        """Take note of an answer; the one to go by, which that of one that stops is not."""
+        if answer is None or answer.code == ResponseCode.GO_AWAY:
+            return None
+        if command.code in (Code.GET_ROUTEINFO_BY_TOPIC, Code.GET_BROKER_CLUSTER_INFO):
+            question = _question(command)
+            if answer.code in _LET_IN:
+                self._remembered.pop(question, None)
+            if answer.code == ResponseCode.SUCCESS:
+                if len(self._remembered) >= self.MOST_REMEMBERED:
+                    del self._remembered[next(iter(self._remembered))]
+                self._remembered[question] = answer
+        return answer
+
+    def remembered(self, command: Command) -> Command | None:
+        """Where the worker was known to be, which counts also while it is starting again.
 
         Otherwise clients would forget it meanwhile, and had nowhere to turn to when the next one starts again.
         """
-        if answer is not None and answer.code == ResponseCode.GO_AWAY:
-            answer = None  # it is stopping
-        if command.code not in (Code.GET_ROUTEINFO_BY_TOPIC, Code.GET_BROKER_CLUSTER_INFO):
-            return answer
-        question = (command.code, command.ext().get("topic"))
-        if answer is None:
-            return self._remembered.get(question)
-        if answer.code in (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST):
-            self._remembered.pop(question, None)
-        if answer.code == ResponseCode.SUCCESS:
-            if len(self._remembered) >= self.MOST_REMEMBERED:
-                del self._remembered[next(iter(self._remembered))]
-            self._remembered[question] = answer
-        return answer
+        return self._remembered.get(_question(command))
+
+
+_LET_IN: Final = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
+"""How a worker answers where something is, to those who may know it."""
+
+
+def _question(command: Command) -> tuple[int, str | None]:
+    return command.code, command.ext().get("topic")
 
 
 class Front:
@@ -82,6 +91,7 @@ class Front:
     ) -> None:
         self._reactor = reactor
         self._changed = changed
+        self._is_open = not config.authentication
         self._outgoing = Outgoing(reactor)
         self.clients = RemotingFactory(reactor, self._asked, lambda _: None, config)
         self._to_workers = RemotingFactory(
@@ -127,7 +137,7 @@ class Front:
                 )
             )
             return
-        Question(self._outgoing, command, client, merge, self._done).put(links)
+        Question(self._outgoing, command, client, merge, links, self._is_open, self._done).put()
 
     def _done(self, command: Command) -> None:
         if command.code == Code.UPDATE_BROKER_CONFIG:
@@ -147,6 +157,8 @@ def _sets_a_recurring_message(command: Command) -> bool:
 class Question:
     """One request that is put to workers, and answered when all have answered or had their time.
 
+    :param links: the ways to those that are asked; one that has never listened has none, and does not answer.
+    :param is_open: whether what a worker has told is for everybody; else the workers say who may know it.
     :param done: told of the request where all that were asked have done it.
     """
 
@@ -156,31 +168,31 @@ class Question:
         command: Command,
         client: Peer,
         merge: Merge,
+        links: Mapping[str, WorkerLink | None],
+        is_open: bool,
         done: Callable[[Command], None],
     ) -> None:
         self._outgoing = outgoing
         self._command = command
         self._client = client
         self._merge = merge
+        self._links = links
+        self._is_open = is_open
         self._done = done
-        self._answers: dict[str, Command | None] = {}
-        self._missing = 0
-
-    def put(self, links: Mapping[str, WorkerLink | None]) -> None:
-        """Ask these workers; one that has never listened does not answer."""
+        self._answers: dict[str, Command | None] = dict.fromkeys(links)
         self._missing = len(links)
-        self._answers = dict.fromkeys(links)
-        for broker, link in links.items():
-            if link is None:
+
+    def put(self) -> None:
+        """Ask the workers."""
+        for broker, link in self._links.items():
+            if link is None or not link.serves:
                 self._answered(broker, None)
-            elif not link.serves:
-                self._told(broker, link, None)
             else:
                 link.use(partial(self._ask, broker, link))
 
     def _ask(self, broker: str, link: WorkerLink, connection: RemotingConnection | None) -> None:
         if connection is None:
-            self._told(broker, link, None)
+            self._answered(broker, None)
             return
         command = self._command
         patience = PATIENCE if self._merge.needs_all else ROUTE_PATIENCE
@@ -190,7 +202,7 @@ class Question:
         )
 
     def _told(self, broker: str, link: WorkerLink, answer: Command | None) -> None:
-        self._answered(broker, link.answer(self._command, answer))
+        self._answered(broker, link.told(self._command, answer))
 
     def _answered(self, broker: str, answer: Command | None) -> None:
         self._answers[broker] = answer
@@ -199,7 +211,13 @@ class Question:
             self._finish()
 
     def _finish(self) -> None:
-        whole = self._merge.decide(self._answers, self._command)
+        answers = self._answers
+        given = [answer for answer in answers.values() if answer is not None]
+        if self._is_open or any(answer.code in _LET_IN for answer in given):
+            for broker, link in self._links.items():
+                if answers[broker] is None and link is not None:
+                    answers[broker] = link.remembered(self._command)
+        whole = self._merge.decide(answers, self._command)
         self._client.send(
             encode_response(
                 self._command.opaque,

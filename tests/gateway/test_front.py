@@ -9,6 +9,7 @@ from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.python.failure import Failure
 
 from gateway.config import Config
+from gateway.connection import RemotingConnection
 from gateway.front import PATIENCE, ROUTE_PATIENCE, Front, WorkerLink
 from gateway.setting_values import HostPort
 from gateway.wire.codes import RequestCode, ResponseCode
@@ -45,9 +46,10 @@ class Client:
 class Shared:
     """The address of two workers that have not listened yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: Config | None = None) -> None:
         self.reactor: Any = MemoryReactorClock()  # type: ignore[no-untyped-call]
-        self.front = Front(self.reactor, Config(), ("broker-a-0", "broker-a-1"), lambda _: None)
+        names = ("broker-a-0", "broker-a-1")
+        self.front = Front(self.reactor, config or Config(), names, lambda _: None)
         self._asked: Any = self.front.clients.on_command
 
     def ask(self, code: int, ext: dict[str, str] | None = None, *, flag: int = 0) -> list[Command]:
@@ -61,6 +63,16 @@ class Shared:
     ) -> None:
         """One request, whose answer the client gets."""
         self._asked(command(encode_command(code, 7, flag=flag, ext=ext)), client)
+
+    def connected(self) -> RemotingConnection:
+        """The connection to the worker that was asked, as that has taken it."""
+        connection: RemotingConnection = self.reactor.tcpClients[0][2].buildProtocol(None)
+        transport: Any = StringTransport()  # type: ignore[no-untyped-call]
+        transport.setTcpNoDelay = lambda _: None
+        transport.writeSomeData = len
+        connection.makeConnection(transport)  # type: ignore[no-untyped-call]
+        self.reactor.advance(0)
+        return connection
 
 
 def send(properties: str) -> dict[str, str]:
@@ -109,10 +121,11 @@ def test_what_a_worker_told_last_counts_while_it_is_starting_again(
 
     def told(topic: str, body: bytes, code: int = ResponseCode.SUCCESS) -> None:
         answer = command(encode_response(1, code, body=body))
-        assert link.answer(route_of(topic), answer) is answer
+        assert link.told(route_of(topic), answer) is answer
 
     def remembered(topic: str) -> bytes | None:
-        answer = link.answer(route_of(topic), None)
+        assert link.told(route_of(topic), None) is None
+        answer = link.remembered(route_of(topic))
         return answer.body if answer is not None else None
 
     told("first", b"4 queues")
@@ -123,6 +136,50 @@ def test_what_a_worker_told_last_counts_while_it_is_starting_again(
     assert (remembered("first"), remembered("second")) == (b"8 queues", None)
     told("third", b"", ResponseCode.TOPIC_NOT_EXIST)
     assert remembered("third") is None
+
+
+class TestWhatIsRemembered:
+    """The second worker has told where a topic is, and is starting again."""
+
+    @pytest.fixture
+    def shared(self, request: pytest.FixtureRequest) -> Shared:
+        shared = Shared(Config(authentication=request.param))
+        for broker, port in (("broker-a-0", 9886), ("broker-a-1", 9896)):
+            shared.front.joined(broker, HostPort("127.0.0.1", port))
+        link = shared.front._links["broker-a-1"]
+        assert link is not None
+        body = b'{"brokerDatas":[],"queueDatas":[]}'
+        link.told(route_of("orders"), command(encode_response(1, 0, body=body)))
+        shared.front.left("broker-a-1")
+        return shared
+
+    @pytest.mark.parametrize(
+        ("shared", "said", "code"),
+        [
+            (False, ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUCCESS),
+            (False, ResponseCode.SYSTEM_BUSY, ResponseCode.SUCCESS),
+            (True, ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUCCESS),
+            (True, ResponseCode.NO_PERMISSION, ResponseCode.NO_PERMISSION),
+        ],
+        indirect=["shared"],
+    )
+    def test_it_is_for_whom_the_other_lets_in(self, shared: Shared, said: int, code: int) -> None:
+        client = Client()
+        shared.ask_for(client, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
+        shared.connected().dataReceived(encode_response(1, said))
+        assert [answer.code for answer in client.answers] == [code]
+
+    @pytest.mark.parametrize(
+        ("shared", "code"),
+        [(False, ResponseCode.SUCCESS), (True, ResponseCode.SERVICE_NOT_AVAILABLE)],
+        indirect=["shared"],
+    )
+    def test_it_is_for_everybody_or_nobody_without_the_other(
+        self, shared: Shared, code: int
+    ) -> None:
+        shared.front.left("broker-a-0")
+        (answer,) = shared.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
+        assert answer.code == code
 
 
 def test_many_who_ask_at_once_share_one_connection_to_a_worker() -> None:
@@ -145,12 +202,7 @@ def test_routes_are_told_while_clients_still_wait_for_them() -> None:
     route, pending = Client(), Client()
     shared.ask_for(route, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
     shared.ask_for(pending, RequestCode.LOOK_UP_TIMERS, {})
-    connection = shared.reactor.tcpClients[0][2].buildProtocol(None)
-    transport: Any = StringTransport()  # type: ignore[no-untyped-call]
-    transport.setTcpNoDelay = lambda _: None
-    transport.writeSomeData = len
-    connection.makeConnection(transport)
-    shared.reactor.advance(0)
+    shared.connected()
     shared.reactor.advance(ROUTE_PATIENCE)
     assert (len(route.answers), len(pending.answers)) == (1, 0)
     shared.reactor.advance(PATIENCE - ROUTE_PATIENCE)

@@ -160,6 +160,8 @@ def _settings(parts: Sequence[Part], _: Command) -> Whole:
     for part in parts:
         for name, value in parse_changes(part.answer.body).items():
             values.setdefault(name, {})[value] = None
+    if "workers" in values:  # each of them is one by itself
+        values["workers"] = {str(len(parts)): None}
     body = encode_changes({name: ",".join(different) for name, different in values.items()})
     return Whole(body, parts[0].answer.ext())
 

@@ -369,7 +369,10 @@ class Leader:
     def _changed(self, command: Command) -> None:
         """Take up settings that the workers have taken up, and have those begin with them that are started again."""
         before = self._config
-        self._config = config = after(before, parse_changes(command.body))
+        changes = parse_changes(command.body)
+        # Each worker is one by itself, and that is no change to it.
+        changes.pop("workers", None)
+        self._config = config = after(before, changes)
         for name, setting in descriptions().items():
             value = getattr(config, name)
             if value != getattr(before, name):

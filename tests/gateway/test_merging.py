@@ -274,6 +274,7 @@ class TestSettings:
         assert "log_level=info,error" in lines
         assert "brokerName=broker-a-0,broker-a-1,broker-a-2" in lines
         assert "brokerClusterName=DefaultCluster" in lines
+        assert "workers=3" in lines
 
 
 class TestNameServer:

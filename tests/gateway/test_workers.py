@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,9 @@ from gateway.config import Config
 from gateway.loading import load
 from gateway.process import WRONG_SETTINGS
 from gateway.setting_values import HostPort
+from gateway.wire.codes import RequestCode
+from gateway.wire.commands import decode_command, encode_command
+from gateway.wire.frames import FrameBuffer
 from gateway.workers import (
     FIRST_PAUSE,
     HEARING_SECONDS,
@@ -293,3 +297,13 @@ def test_a_leader_that_slept_kills_nobody(reactor: Any, leader: Leader) -> None:
 def test_workers_begin_as_the_command_does(reactor: Any, leader: Leader) -> None:
     """A Ctrl-C at a terminal reaches them too, while their source is still read in: see `gateway.__main__`."""
     assert [process.command[1:4] for process in reactor.started] == [["-m", "gateway", "serve"]] * 2
+
+
+def test_how_many_a_worker_is_by_itself_is_no_change(reactor: Any, tmp_path: Path) -> None:
+    logs: Any = SimpleNamespace(configure=lambda _: None)
+    leader = Leader(Config(data=tmp_path, workers=2), reactor, {}, logs)
+    leader.start()
+    body = b"workers=1\nmaxMessageSize=2048"
+    (frame,) = FrameBuffer().feed(encode_command(RequestCode.UPDATE_BROKER_CONFIG, 1, body=body))
+    leader._changed(decode_command(frame))
+    assert leader._environment["TIDEGATE_MAX_MESSAGE_SIZE"] == "2KiB"

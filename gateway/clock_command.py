@@ -25,8 +25,9 @@ def clock(connection: RemotingClient, action: str | None, value: str | None, as_
     ends when all of it has been stored. --timeout is how long it waits for that; the gateway goes on
     afterwards, and 'advance 0s' waits for what is under way.
 
-    A DURATION is such as 30m, 1h30m or 500ms; a TIME is ISO 8601 (local unless it has a zone) or
-    epoch ms. A clock that is set back fires nothing until it is there again.
+    A DURATION is such as 30m, 1h30m or 500ms; a TIME is ISO 8601 (local unless it has a zone), `now`,
+    which is the time of this machine, or epoch ms. A clock that is set back fires nothing until it is
+    there again.
 
     \b
     Examples:
@@ -74,6 +75,8 @@ def _duration_ms(text: str) -> int:
 def _time(text: str) -> int:
     from gateway.moments import parse_moment
 
+    if text[:1] in ("+", "-"):  # from the time of this machine, which is none of that clock's
+        raise click.UsageError(f"{text!r} is a distance: 'tidegate clock advance 30m' goes one")
     try:
         return parse_moment(text, now_ms())
     except ValueError as error:

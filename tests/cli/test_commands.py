@@ -179,6 +179,7 @@ class TestMisuse:
             (["pending", "--server", "host:" + "9" * 5_000], "is not HOST:PORT"),
             (["pending", "--from", "soon"], "'soon' is not a time; write a time such as"),
             (["pending", "--state", "held"], "'held' is not one of"),
+            (["clock", "set", "+30m"], "'+30m' is a distance: 'tidegate clock advance 30m'"),
             (["pending", "--limit", "0"], "0 is not in the range"),
             (["abort"], "name what to abort by one of --id, --key and --handle"),
             (["abort", "--id", "A", "--handle", "B"], "one of --id, --key and --handle"),

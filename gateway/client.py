@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 
 _Answer = TypeVar("_Answer")
 _CHUNK: Final = 256 * 1024
-_IS_IT_ONE: Final = "check that a gateway listens there, and see its log"
+_IS_IT_ONE: Final = (
+    "check that a gateway listens there for clients, and not for HTTP, and see its log"
+)
 
 
 class ClientError(Exception):
@@ -177,6 +179,11 @@ class RemotingClient:
             raise ClientError(
                 f"the certificate of {self._name} is not believed: {error.verify_message}; "
                 "give the file of who vouches for it with --tls-ca FILE"
+            ) from None
+        except TimeoutError:
+            connection.close()
+            raise ClientError(
+                f"{self._name} answered no TLS in {self._timeout:g} s; {_IS_IT_ONE}"
             ) from None
         except (ssl.SSLError, ConnectionError) as error:
             connection.close()

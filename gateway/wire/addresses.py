@@ -28,7 +28,7 @@ def parse_address(text: str) -> tuple[str, int]:
         port = parse_port(port_text)
     except ValueError:
         port = 0
-    if not host or not port:
+    if not host or not port or "/" in host:  # as in http://127.0.0.1:9876
         raise ValueError(f"{text[:100]!r} is not HOST:PORT, such as 127.0.0.1:9876")
     return host.removeprefix("[").removesuffix("]"), port
 

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from gateway.client import ClientError, RefusalError, RemotingClient, abort, look_up
+from gateway.client import (
+    ClientError,
+    RefusalError,
+    RemotingClient,
+    abort,
+    look_up,
+    tls_context,
+)
 from gateway.wire.commands import encode_command, encode_response
 from gateway.wire.signatures import is_signed
 from tests.cli.fake import FakeGateway, success
@@ -121,6 +128,15 @@ class TestFailures:
             pytest.raises(ClientError, match=r":\d+ closed the connection"),
         ):
             RemotingClient(*gateway.address).ask(25)
+
+    @pytest.mark.parametrize("tls", [False, True])
+    def test_the_port_for_http(self, *, tls: bool) -> None:
+        """It waits for the end of a line, also within what begins TLS."""
+        context = tls_context(None) if tls else None
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            client = RemotingClient("127.0.0.1", silent.getsockname()[1], 0.2, context)
+            with pytest.raises(ClientError, match="listens there for clients, and not for HTTP"):
+                client.ask(25)
 
     def test_another_protocol(self) -> None:
         with (

@@ -17,6 +17,7 @@ def test_what_is_shown_is_read(address: tuple[str, int]) -> None:
     [
         *("", ":", "9876", ":9876", "host:", "host:0", "host:65536", "host:-1", "host:9876 "),
         *("host:²", "host:" + "9" * 5_000, "host:" + "0" * 5_000, "host:00000065536"),
+        *("http://127.0.0.1:9876", "http://127.0.0.1:9877/"),
     ],
 )
 def test_what_is_no_address(text: str) -> None:

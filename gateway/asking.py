@@ -138,7 +138,7 @@ def refuse_empty(flags: Mapping[str, object]) -> None:
 
     :raises click.UsageError: when one is.
     """
-    for name in ("id", "handle", "key", "topic", "tag"):
+    for name in ("id", "handle", "key", "topic", "tag", "who", "action"):
         if flags.get(name) == "":
             raise click.UsageError(f"--{name} is empty: name one, or leave it out")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import rich_click as click
 
-from gateway.asking import moment
+from gateway.asking import moment, refuse_empty
 from gateway.data_folder import data_option, tell
 
 
@@ -48,6 +48,7 @@ def audit(
     from gateway.moments import show_moment
     from storage import DATA_FILE
 
+    refuse_empty({"who": who, "topic": topic, "id": message_id, "action": action})
     if not any((data / name).exists() for name in (FILE, DATA_FILE)):
         raise click.ClickException(
             f"{data} is not a data folder: it has neither {FILE} nor {DATA_FILE}"

@@ -13,7 +13,22 @@ import rich_click as click
 FAULTY: Final = 4
 """Exit status when faults were found, or not everything could be done, beside those of `gateway.cli`."""
 
-FOLDER: Final = click.Path(path_type=Path, file_okay=False)
+
+class _Folder(click.Path):
+    """A folder's path. An empty one, as a script's variable leaves that is not set, would be the folder one is in."""
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> str | bytes | os.PathLike[str]:
+        if value == "":
+            self.fail("it is empty: name a folder", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FOLDER: Final = _Folder(path_type=Path, file_okay=False)
 
 
 def _one_folder(ctx: click.Context, param: click.Parameter, data: Path) -> Path:

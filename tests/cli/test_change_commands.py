@@ -285,6 +285,12 @@ class TestPause:
         (["abort", "--topic", "", "--all"], "--topic is empty"),
         (["abort", "--topic", "T", "--key", "", "--from", "now", "--yes"], "--key is empty"),
         (["reschedule", "--topic", "T", "--all", "--tag", "", "--by", "+1h"], "--tag is empty"),
+        (["pause", ""], "it is empty: name a topic"),
+        (["resume", ""], "it is empty: name a topic"),
+        (["audit", "--data", ".", "--who", ""], "--who is empty"),
+        (["audit", "--data", ".", "--action", ""], "--action is empty"),
+        (["fsck", "--data", ""], "it is empty: name a folder"),
+        (["backup", "--data", ".", "--to", ""], "it is empty: name a folder"),
         (["pause", "--timeout", "nan"], "nan is not a number of seconds"),
     ],
 )

@@ -260,7 +260,7 @@ def import_(connection: RemotingClient, source: Path, as_json: bool) -> None:
     """Set what `list --full --json` wrote, at this gateway or at another.
 
     Where it is not there with the same rule it begins anew: counts from 0, and periods without a start from now.
-    What was paused is paused.
+    What was paused is paused. Each line that is refused is named on standard error, and the status is 4 then.
 
     \b
     Example:

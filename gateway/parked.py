@@ -15,6 +15,9 @@ LET_GO_AT_ONCE = 2_000
 """Pulls that are let go in one turn of the reactor, some 10 ms of work: those of thousands of clients that came
 together, as after a restart, end together as well."""
 
+SWEPT_AT_ONCE = 2_000
+"""Queues whose pulls are looked at in one turn, some 3 ms of work, and up to 10 ms where most pulls are theirs."""
+
 
 class Parked(Protocol):
     """A pull that waits.
@@ -91,6 +94,8 @@ class _Waiting:
 
     def all(self) -> dict[Parked, None]:
         """Everything, each once."""
+        if not self._by_tag:
+            return self._for_any
         return self._for_any | {pull: None for waiting in self._by_tag.values() for pull in waiting}
 
 
@@ -104,6 +109,8 @@ class ParkingLot:
 
     def __init__(self) -> None:
         self._queues: dict[Queue, _Waiting] = {}
+        # Those that are still to be looked at in the sweep that goes on.
+        self._unswept: list[Queue] = []
         self._count = 0
         self._limit = 0
 
@@ -157,8 +164,14 @@ class ParkingLot:
         Every parked pull is looked at: most are answered long before their deadline, so a list ordered by deadline
         would be larger and costlier to keep than this is to walk.
         """
+        if not self._unswept:
+            self._unswept = list(self._queues)
         left = LET_GO_AT_ONCE
-        for queue, waiting in list(self._queues.items()):
+        for _ in range(min(SWEPT_AT_ONCE, len(self._unswept))):
+            queue = self._unswept.pop()
+            waiting = self._queues.get(queue)
+            if waiting is None:
+                continue
             ended = (pull for pull in waiting.all() if pull.deadline <= now or not pull.alive)
             over = list(islice(ended, left))
             for pull in over:
@@ -171,11 +184,13 @@ class ParkingLot:
                 pull.give_up()
             left -= len(over)
             if not left:
+                self._unswept.append(queue)
                 return True
-        return False
+        return bool(self._unswept)
 
     def release_all(self) -> None:
         """Let go of everything, as the gateway stops."""
+        self._unswept.clear()
         while self.sweep(float("inf")):
             pass
 

@@ -225,6 +225,23 @@ class TestDeadline:
         assert [number for number in left if number < 5][:3] == [3, 1, 0]
         assert None not in [client.answer(opaque) for opaque in waiting]
 
+    def test_of_many_queues_some_are_looked_at_in_each_turn(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(parked, "SWEPT_AT_ONCE", 1)
+        ending = [client.park(queue=number, wait_ms=1_000) for number in (0, 1)]
+        lasting = client.park(wait_ms=9_000)
+        lot, now = gateway.service.broker.parked, gateway.reactor.seconds() + 1
+        assert lot.sweep(now)
+        assert len(lot) == 2
+        assert not lot.sweep(now)
+        assert len(lot) == 1
+        gateway.advance(1)
+        assert None not in [client.answer(opaque) for opaque in ending]
+        assert client.answer(lasting) is None
+        gateway.advance(9_500)
+        assert client.answer(lasting) is not None
+
     @pytest.mark.parametrize("step_ms", [3_600_000, -3_600_000])
     def test_does_not_go_by_the_wall_clock(
         self, gateway: MemoryGateway, client: MemoryClient, step_ms: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -29,6 +30,10 @@ MOST_UNWRITTEN_BYTES = 1 << 16
 
 SILENCE_LOOK_SECONDS = 10.0
 """How often silent connections, and clients, are looked for."""
+
+CLOSED_AT_ONCE = 100
+"""Silent connections that are closed in one turn of the reactor, some 2 ms of work, and as much when they are gone:
+those of a network that is cut off fall silent together."""
 
 UNKNOWN_HOST = "127.0.0.1"
 """Stands for an IPv6 peer in a message: old clients cannot read longer addresses (C++, Go)."""
@@ -337,12 +342,17 @@ class RemotingFactory(ServerFactory):
                 return
 
     def close_silent(self) -> None:
-        """Close the connections that nothing was heard of for long."""
+        """Close the connections that nothing was heard of for long; of many, some in each turn."""
         silent_since = self.reactor.seconds() - self.idle_seconds
-        for connection in list(self.connections):
-            if connection.last_heard < silent_since:
+        self._close_some([one for one in self.connections if one.last_heard < silent_since])
+
+    def _close_some(self, silent: list[RemotingConnection]) -> None:
+        for connection in silent[:CLOSED_AT_ONCE]:
+            if connection.open:
                 self.log.info("closed {peer}: it was silent", peer=connection.address)
                 connection.close()
+        if len(silent) > CLOSED_AT_ONCE:
+            self.reactor.callLater(0, partial(self._close_some, silent[CLOSED_AT_ONCE:]))
 
     def close_all(self) -> Deferred[None]:
         """Close every connection once what was sent to it has left; fires when the last one is gone."""

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from twisted.logger import capturedLogs, formatEvent
 
+from gateway import connection
 from gateway.audit import AuditLog
 from gateway.clock import Clock
 from gateway.config import Config
@@ -438,6 +439,22 @@ class TestConnections:
             talking.ask(RequestCode.GET_ALL_TOPIC_LIST)
         assert client.closed
         assert not talking.closed
+
+    def test_of_many_silent_ones_some_are_closed_in_each_turn(
+        self, gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(connection, "CLOSED_AT_ONCE", 2)
+        clients = [gateway.connect() for _ in range(5)]
+        factory = gateway.service.factory
+        factory.idle_seconds = -1.0
+        left = []
+        factory.close_silent()
+        for _ in range(3):
+            left.append(sum(not client.transport.disconnecting for client in clients))
+            gateway.reactor.turn()
+        assert left == [3, 1, 0]
+        gateway.settle()
+        assert all(client.closed for client in clients)
 
     def test_silence_by_setting(self, make_gateway: Any) -> None:
         gateway = make_gateway(connection_idle="20s")

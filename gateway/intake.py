@@ -214,11 +214,11 @@ class Intake:
         :raises RequestError: as from `accept`: what could not be stored later is refused now.
         """
         prepared = self._prepare(topic, message, self._added, self.rules_of(topic))
-        self._admit(topic, [prepared])
         message_id = prepared.message_id
         properties = half_properties(prepared.properties, topic.name, message.queue_id, message_id)
         prepared.encoded = properties.encode()
         self._check(prepared, topic.most_properties - ADDED_LATER)
+        self._admit(topic, [prepared])
         stored_ms = self._clock.stored_ms()
         sequence = self._store.new_sequence()
         record = self._record(

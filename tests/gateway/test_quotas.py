@@ -174,6 +174,13 @@ class TestRate:
         ok(client.send_message())
         assert client.send_message().code == ResponseCode.SYSTEM_BUSY
 
+    def test_a_half_that_is_refused_does_not_count(self, client: MemoryClient) -> None:
+        limit(client, "+max.send.rate=1")
+        half = {"TRAN_MSG": "true", "PGROUP": "P"}
+        refused = client.send_message(properties=half | {"x": "x" * 32_700})
+        assert refused.code == ResponseCode.MESSAGE_ILLEGAL
+        ok(client.send_message(properties=half))
+
     def test_a_large_batch_is_paid_for_afterwards(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:

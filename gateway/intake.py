@@ -146,9 +146,10 @@ class Intake:
 
     def rules_of(self, topic: Topic | None) -> DelayRules:
         """How far ahead a topic's messages may be, and what the delay levels mean; None is a topic that was deleted."""
-        own_ms = topic.limits.max_delay_ms if topic is not None else None
-        if own_ms is None:
+        if topic is None or topic.is_of_group or topic.limits.max_delay_ms is None:
+            # A retry waits as long as its level says: no limit of its topic refuses it.
             return self._rules
+        own_ms = topic.limits.max_delay_ms
         return DelayRules(self._rules.level_ms, own_ms, origin(MAX_DELAY, own_ms), for_levels=True)
 
     def accept(self, topic: Topic, message: NewMessage) -> Accepted:

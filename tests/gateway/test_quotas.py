@@ -114,6 +114,8 @@ class TestHeldMessages:
         back = {"offset": offset, "group": "consumers", "delayLevel": "3"}
         for _ in range(3):
             ok(client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back))
+        limit(client, "+max.delay=1s", topic="%RETRY%consumers")
+        ok(client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back))
 
 
 class TestHeldBytes:

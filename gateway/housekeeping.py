@@ -95,7 +95,7 @@ class Housekeeping:
         self._every(SILENCE_LOOK_SECONDS, self._expire)
         self._every(CHECK_SECONDS, self._transactions.check_due)
         self._every(REVIVE_SECONDS, self._in_steps(self._pop_acks.revive_due, REVIVE_PAUSE))
-        self._every(REVIVE_SECONDS, self._ordered_pops.release_due)
+        self._every(REVIVE_SECONDS, self._in_steps(self._ordered_pops.release_due))
         self._every(RETENTION_SECONDS, self._in_steps(self._remove_expired))
         self._every(RETENTION_SECONDS, self._in_steps(self._forget_deleted, FORGET_PAUSE))
         self._every(SAMPLE_SECONDS, self._in_steps(self._broker.stats.sample))

@@ -140,10 +140,15 @@ class PopOrders:
         """A topic is gone."""
         self.forget([place for place in self._pops if place.topic == topic])
 
-    def released(self, now_ms: int) -> list[Place]:
-        """The queues that block nobody any longer since the last call, because a time is over."""
+    def released(self, now_ms: int, most: int) -> list[Place] | None:
+        """The queues that block nobody any longer since the last call, because a time is over, of so many that are
+        looked at; None when none is left to look at."""
+        if not self._releases or self._releases[0][0] > now_ms:
+            return None
         free: list[Place] = []
-        while self._releases and self._releases[0][0] <= now_ms:
+        for _ in range(most):
+            if not self._releases or self._releases[0][0] > now_ms:
+                break
             time_ms, place = heapq.heappop(self._releases)
             if self._watched.get(place) != time_ms:
                 continue

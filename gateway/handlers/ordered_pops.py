@@ -7,6 +7,10 @@ from gateway.pop_orders import ORDERED_QUEUE, Place
 from gateway.router import Call, Peer, RequestError
 from gateway.wire.codes import ResponseCode
 
+MAX_RELEASED = 200
+"""Queues that are looked at in one step, some 1 ms of work, and 10 ms where somebody waits for each. After a time
+without the gateway those of all groups are due together."""
+
 
 class OrderedPops:
     """Moves a group's progress on behind what is acknowledged, and lets the next pop have the queue
@@ -58,10 +62,13 @@ class OrderedPops:
         )
         self._broker.committer.answer(call, frame)
 
-    def release_due(self) -> None:
-        """Let those have a queue who wait for it, once a time is over. Called now and then."""
-        for place in self._orders.released(self._broker.clock.now_ms()):
+    def release_due(self) -> bool:
+        """Let those have a queue who wait for it, once a time is over; `MAX_RELEASED` queues at most. Called now and
+        then; True when there may be more."""
+        places = self._orders.released(self._broker.clock.now_ms(), MAX_RELEASED)
+        for place in places or ():
             self._wake(place)
+        return places is not None
 
     def _progress(self, place: Place) -> int:
         stored = self._store.progress.get(place.group.encode(), place.topic.encode(), place.queue)

@@ -12,6 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.handlers import ordered_pops
+from gateway.handlers.ordered_pops import OrderedPops
+from gateway.pop_orders import Place
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
 from gateway.wire.messages import decode_messages
@@ -162,6 +165,23 @@ class TestAgain:
             answer = client.answer(opaque)
             assert answer is not None
             assert bodies(decode_messages(answer.body)) == ["a"]
+
+    def test_of_many_times_that_are_over_some_are_looked_at_in_each_turn(
+        self, gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(ordered_pops, "MAX_RELEASED", 2)
+        broker = gateway.service.broker
+        for queue in range(5):
+            place = Place("g", "orders", queue)
+            broker.orders.note(place, None, gateway.now_ms, INVISIBLE_MS, [0])
+        woken: list[list[int]] = [[]]
+        monkeypatch.setattr(broker.parked, "wake", lambda queue: woken[-1].append(queue.number))
+        gateway.advance(INVISIBLE_MS - 1)
+        gateway.reactor.rightNow += 0.001
+        release = OrderedPops(broker).release_due
+        while release():
+            woken.append([])
+        assert woken == [[0, 1], [2, 3], [4], []]
 
     def test_what_is_popped_over_and_over_is_watched_once(
         self, gateway: MemoryGateway, client: MemoryClient

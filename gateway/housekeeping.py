@@ -51,6 +51,10 @@ RETENTION_STEP = 200
 """Messages removed in one commit, some 4 ms of work, so that no send waits long for it; 20 ms where what is removed is
 not in memory. While there is more to remove, each turn of the reactor has one such step."""
 
+MOST_RETENTION_STEP = 5_000
+"""Likewise, where half as many were taken in since the step before: turns in which batches come are long, and few. With
+`RETENTION_STEP` in each of them the disk would fill for as long as they come."""
+
 HOLD_SECONDS = 0.4
 """With flush = async: the time after which the redo log is synced, where the disk holds no checkpoint of what is in it.
 Under load there is one sooner, and the log need not be written to the disk at all."""
@@ -86,6 +90,7 @@ class Housekeeping:
         self._told_damaged = 0
         self._progress_batches = 0
         self._remove_from = b""
+        self._step_sequence = 0
         self._syncing = DeferredLock()
 
     def start(self) -> None:
@@ -205,8 +210,14 @@ class Housekeeping:
 
     def _remove_expired(self) -> bool:
         broker = self._broker
+        limit = RETENTION_STEP
+        sequence = broker.store.committed_sequence
+        if self._remove_from:
+            came = sequence - self._step_sequence
+            limit = min(max(limit, 2 * came), MOST_RETENTION_STEP)
+        self._step_sequence = sequence
         try:
-            removed = broker.remove_expired(RETENTION_STEP, self._remove_from)
+            removed = broker.remove_expired(limit, self._remove_from)
         except StorageError:
             self.log.failure("the clean-up of old messages failed")
             return False

@@ -7,7 +7,12 @@ import pytest
 from gateway import housekeeping
 from gateway.topics import Topic, Topics
 from gateway.wire.codes import RequestCode, ResponseCode
-from gateway.wire.messages import decode_messages, parse_offset_msg_id
+from gateway.wire.messages import (
+    BatchItem,
+    decode_messages,
+    encode_batch,
+    parse_offset_msg_id,
+)
 from storage import usage_of
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies
@@ -139,6 +144,24 @@ class TestTraces:
 
 
 class TestSteps:
+    def test_keep_up_with_batches(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(housekeeping, "RETENTION_STEP", 2)
+        ok(create_topic(client, "orders", attributes="+retention=1m"))
+        ok(client.send_batch((str(number), {}) for number in range(100)))
+        gateway.advance(55_000)
+        gateway.reactor.rightNow += 15
+        ext = client.send_fields("orders", batch=True)
+        batch = encode_batch([BatchItem(0, b"x", "")] * 10)
+        queue = gateway.store.queue(b"orders", 0)
+        turns = 0
+        while queue.first < 100 and turns < 15:
+            client.send(RequestCode.SEND_BATCH_MESSAGE, ext, batch)
+            gateway.reactor.turn()
+            turns += 1
+        assert (queue.first, queue.visible) == (100, 100 + 10 * turns)
+
     @pytest.mark.parametrize("turn_s", [0.05, 11])
     def test_leave_room_for_sends(
         self,

@@ -240,6 +240,7 @@ class RemotingConnection(Protocol):
         """Close at once, and let go of what it holds."""
         self._aborted = True
         self._frames = FrameBuffer(self.factory.max_frame_size, HEADER_LIMIT)
+        self._note_unfinished(0)
         self._received.clear()
         self._unwritten.clear()
         self.transport.abortConnection()
@@ -331,14 +332,14 @@ class RemotingFactory(ServerFactory):
     def note_unfinished(self, change: int) -> None:
         """A connection holds more, or less, of a frame that has not arrived whole."""
         self._unfinished += change
-        if self._unfinished <= self._max_unfinished_bytes:
+        if change < 0 or self._unfinished <= self._max_unfinished_bytes:
             return
-        excess = self._unfinished - self._max_unfinished_bytes
+        # Room for more than the next bytes: all connections are looked at.
+        enough = self._max_unfinished_bytes - self._max_unfinished_bytes // 16
         for connection in sorted(self.connections, key=lambda one: -one.unfinished):
             self.log.warn("closed {peer}: unfinished frames fill memory", peer=connection.address)
-            excess -= connection.unfinished
             connection.abort()
-            if excess <= 0:
+            if self._unfinished <= enough:
                 return
 
     def close_silent(self) -> None:

@@ -198,6 +198,21 @@ class TestPartialFrames:
         other = gateway.connect()
         assert other.send_message(body=bytes(1 << 20)).code == ResponseCode.SUCCESS
 
+    def test_each_is_closed_once_in_a_turn(self, make_gateway: Any) -> None:
+        gateway = make_gateway(max_unfinished_bytes=1 << 20)
+        clients = [gateway.connect() for _ in range(40)]
+        with capturedLogs() as events:
+            for _ in range(2):
+                for client in clients:
+                    if not client.transport.disconnecting:
+                        client.protocol.dataReceived(b"\0\x7f\0\0" + b"\0" * 20_000)
+        lines = [formatEvent(event) for event in events]
+        closed = [line for line in lines if "unfinished frames fill memory" in line]
+        assert (
+            len(closed) == len(set(closed)) == sum(one.transport.disconnecting for one in clients)
+        )
+        gateway.settle()
+
 
 class TestUnknownRequests:
     @pytest.mark.parametrize("code", [0, -1, 1, 13, 9_999, 2**31 - 1, -(2**31)])

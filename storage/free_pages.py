@@ -31,14 +31,16 @@ def are_free(file: int, state: bytes, first: int) -> bool:
 
     :param file: LMDB's, open.
     """
-    missing = set(range(first, last_page_of(state) + 1))
+    end = last_page_of(state) + 1
+    found = set[int]()
     try:
         for free in _free_pages(file, state):
-            missing.difference_update(free)
-    except (ValueError, error):
+            found.update(number for number in free if first <= number < end)
+    except (ValueError, OverflowError, error):
         # A page that would tell is itself not there.
         return False
-    return not missing
+    # The pages are not counted up: a damaged state can speak of more than memory has room for.
+    return len(found) == max(end - first, 0)
 
 
 def _free_pages(file: int, state: bytes) -> Iterator[list[int]]:

@@ -119,3 +119,12 @@ def test_lists_that_go_round_in_a_circle_are_none(data: Path, tmp_path: Path) ->
             changed.seek(root * size)
             changed.write(page)
         assert not are_free(file, state, last_page_of(state) + 1)
+
+
+@pytest.mark.parametrize("damaged_at", [40, 96], ids=["root", "last page"])
+def test_a_damaged_state_is_read_in_no_time(data: Path, damaged_at: int) -> None:
+    """One that speaks of pages that no file has, and no memory has room to count."""
+    with newest(data) as (file, state):
+        damaged = bytearray(state)
+        damaged[damaged_at : damaged_at + 8] = (1 << 60).to_bytes(8, sys.byteorder)
+        assert not are_free(file, bytes(damaged), last_page_of(state))

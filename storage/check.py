@@ -15,6 +15,7 @@ from storage.environment import Tables
 from storage.keys import (
     ENDS_VALUE,
     HALF_VALUE,
+    MARK,
     NEVER_MOVED,
     NO_MESSAGE,
     PAUSE_VALUE,
@@ -37,7 +38,7 @@ from storage.places import Place, Places
 from storage.queues import open_queue
 from storage.reader import Reader, rows_with_prefix
 from storage.records import read_record, read_terms, unpack
-from storage.store import Store
+from storage.store import Store, first_free_sequence
 
 Progress = Callable[[str, int], None]
 """Told of each step of a check as it begins: what is looked at, and how many rows that is."""
@@ -79,6 +80,7 @@ def check(view: View, progress: Progress | None = None) -> list[str]:
     try:
         begin("timers", tables.timers, more=len(view.inbox))
         pending = _check_timers(view, faults)
+        _check_mark(view, faults)
         begin("sums of timers", tables.held, tables.hours, tables.totals)
         check_held(view.txn, tables, faults)
         begin("messages of paused topics", tables.waiting)
@@ -139,6 +141,14 @@ def _check_timers(view: View, faults: list[str]) -> Places:
         elif (terms := read_terms(view.terms_of, record)) and message_id != term(terms.message_id):
             faults.append(f"timer of message {sequence}: its id is wrong")
     return pending
+
+
+def _check_mark(view: View, faults: list[str]) -> None:
+    """The mark is at most at the next message: a start would not look for the timers of those in front of it."""
+    mark = int.from_bytes(view.txn.get(MARK, db=view.tables.meta) or b"")
+    behind = first_free_sequence(view.txn, view.tables)
+    if mark > behind:
+        faults.append(f"the mark is at message {mark}, and the next one is {behind}")
 
 
 def _check_paused(view: View, faults: list[str]) -> None:

@@ -97,7 +97,7 @@ class MessageRepairs:
         return terms if is_name(terms.topic) and is_place else None
 
     def _mend_mark(self) -> None:
-        """The mark is never behind the next message."""
+        """The mark is at most at the next message."""
         mark = self._changes.get("meta", MARK)
         if mark is not None and int.from_bytes(mark) > self._behind:
             sentence = "what was accepted lately is told from all messages, not from a mark"

@@ -35,7 +35,7 @@ from storage import (
 )
 from storage.environment import Tables
 from storage.inbox import INBOX_SIZE
-from storage.keys import INBOX_COPY, pack_u64, split_queue_key
+from storage.keys import INBOX_COPY, MARK, pack_u64, split_queue_key
 from storage.pops import Pop
 from tests.storage.folder import Folder, change_table
 from tests.storage.sample import Sample, body_of, fire, hold, send, terms_of
@@ -360,6 +360,19 @@ def test_many_rows_are_lost_at_once(
     }
     everywhere = [*now.queued.values(), *now.pending, *now.aborted]
     assert len(everywhere) == len(set(everywhere))
+
+
+@SIZES
+def test_a_mark_behind_the_next_message_goes(
+    wholes: dict[int, tuple[bytes, Held]], copy: Callable[[bytes], Path], inbox_size: int
+) -> None:
+    """A start would not look for the timers of what is in front of it."""
+    file, holds = wholes[inbox_size]
+    data = copy(file)
+    change_table(data, "meta", lambda txn, db: txn.put(MARK, pack_u64(1 << 40), db=db))
+    found = repair(data)
+    assert any(fault.startswith("the mark is at message 1099511627776") for fault in found.faults)
+    assert now_held(data) == holds
 
 
 @pytest.mark.parametrize("left", [b"", b"\0", b"\0\x05short"])

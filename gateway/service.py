@@ -174,8 +174,11 @@ class Gateway:
                 self._clock = clock_for(
                     store, manual=config.clock == "manual", clock=self._machine_clock
                 )
+                self._clock.continue_from(newest_stored_ms(store))
             except ClockError as failure:
                 raise SettingsError(str(failure)) from failure
+            except DataFolderError as failure:
+                raise StartError(str(failure)) from failure
             users = self._users(store, initial)
             self.factory = RemotingFactory(
                 self._reactor, self._on_command, self._on_disconnect, config, tls
@@ -290,7 +293,6 @@ class Gateway:
 
     def _compose(self, store: Store, users: Users) -> None:
         config, clock, reactor = self.config, self._clock, self._reactor
-        clock.continue_from(newest_stored_ms(store))
         host = pack_host(*self.advertised)
         outgoing = Outgoing(reactor)
         parked = ParkingLot()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import struct
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from heapq import merge
@@ -31,13 +32,14 @@ from storage.environment import (
     too_many_readers,
     used_bytes,
 )
-from storage.errors import DataFolderError, FolderInUseError, StorageError, cannot_use
+from storage.errors import DataFolderError, FolderInUseError, StorageError, cannot_use, is_damaged
 from storage.inbox import recover
 from storage.keys import STAMP, TermsOf, pack_u64, split_timer_key
 from storage.meta_pages import DATA_FILE
 from storage.paused import waiting_timers
 from storage.records import read_record
 from storage.redo_log import has_records
+from storage.shapes import is_timer
 from storage.upgrades import FORMAT_VERSION, format_of
 
 _COMPACTED = ".compact"
@@ -164,7 +166,8 @@ def read_pending(
     """Everything in a data folder that has not fired, in the order of due times, as of one moment.
 
     :param terms_of: see `Store`.
-    :param damaged: gets the sequences, packed, of messages that are left out, as their records cannot be read.
+    :param damaged: gets the sequences, packed, of messages that are left out, as their records cannot be read, and the
+        keys of timers that cannot be.
     :raises DataFolderError: when the folder is not one that this program can read.
     """
     damaged = set() if damaged is None else damaged
@@ -173,7 +176,10 @@ def read_pending(
         with environment.begin() as txn:
             accepted_lately = sorted(recover(txn, tables, terms_of, damaged=damaged))
             waiting = waiting_timers(txn, tables)
-            for key, _ in merge(txn.cursor(db=tables.timers), accepted_lately, waiting):
+            for key, value in merge(txn.cursor(db=tables.timers), accepted_lately, waiting):
+                if not is_timer(key, value):
+                    damaged.add(key)
+                    continue
                 due_ms, _, sequence, _ = split_timer_key(key)
                 number = pack_u64(sequence)
                 record = read_record(txn, tables, number)
@@ -213,6 +219,8 @@ def reading(data: Path, *, older: bool = False) -> Iterator[lmdb.Environment]:
             yield environment
         except lmdb.Error as error:
             raise StorageError(f"{data} could not be copied: {error}") from error
+        except (ValueError, struct.error) as error:
+            raise is_damaged(data, error) from error
 
 
 def _await_checkpoint(data: Path) -> None:

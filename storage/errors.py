@@ -26,6 +26,11 @@ class FolderInUseError(DataFolderError):
     """A process serves from the data folder, or repairs it."""
 
 
+def is_damaged(folder: Path, error: Exception) -> DataFolderError:
+    """What is said of a data folder that has a row which cannot be read."""
+    return DataFolderError(f"{folder} is damaged ({error}): see 'tidegate fsck --data {folder}'")
+
+
 def cannot_use(verb: str, folder: Path, error: Exception) -> DataFolderError:
     """What is said of a data folder that cannot be opened or read, as the verb has it."""
     # LMDB begins some texts with the folder.

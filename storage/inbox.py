@@ -364,7 +364,7 @@ def recover(
     damaged: set[bytes] | None = None,
 ) -> Iterator[tuple[bytes, bytes]]:
     """The timers, keys and values, that are not in `timers` and belong to messages that have not
-    fired. A record that cannot be read is passed over: `find_faults` tells of it.
+    fired. A message is passed over whose record, or row in `ids`, cannot be read: `find_faults` tells of it.
 
     :param damaged: gets the sequences, packed, of those that are passed over and in no queue.
     """
@@ -377,7 +377,11 @@ def recover(
         timers: list[tuple[bytes, bytes]] = []
         for (number, terms, size), noted in zip(some, id_keys, strict=True):
             value = txn.get(noted, db=tables.ids)
-            row = IdRow.unpack(value) if value is not None else None
+            try:
+                row = IdRow.unpack(value) if value is not None else None
+            except ValueError:
+                damaged.add(number)
+                continue
             if row is None or row.aborted_ms or not row.due_ms:
                 continue
             key = timer_key(row.due_ms, terms.topic, int.from_bytes(number), term(terms.message_id))

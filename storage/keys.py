@@ -151,6 +151,9 @@ TermsOf = Callable[[bytes], Terms]
 record is laid out."""
 
 
+_ID_ROW_SIZES = (8, 16, 32)
+
+
 class IdRow(NamedTuple):
     """What `ids` says of a message. A time of 0 stands for none: never timed, not aborted, never rescheduled."""
 
@@ -161,7 +164,12 @@ class IdRow(NamedTuple):
 
     @classmethod
     def unpack(cls, value: bytes) -> IdRow:
-        """Read a row, of one, two or four columns."""
+        """Read a row, of one, two or four columns.
+
+        :raises ValueError: when it has not as many.
+        """
+        if len(value) not in _ID_ROW_SIZES:
+            raise ValueError(f"a row of ids has {len(value)} bytes")
         return cls(*(int.from_bytes(value[at : at + 8]) for at in range(0, len(value), 8)))
 
     def pack(self) -> bytes:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from heapq import merge
 from itertools import islice, takewhile
 from typing import NamedTuple
 
+import lmdb
+
+from storage.errors import is_damaged
 from storage.keys import (
     HELD_SPAN_MS,
     NEVER_MOVED,
@@ -254,7 +258,17 @@ def _pending(store: Store, txn: Reader, timers: list[_Timer]) -> list[Found]:
 
 
 def newest_stored_ms(store: Store) -> int:
-    """The latest time at which a message was accepted or entered its queue; 0 in an empty store."""
+    """The latest time at which a message was accepted or entered its queue; 0 in an empty store.
+
+    :raises DataFolderError: when a row cannot be read.
+    """
+    try:
+        return _newest_stored_ms(store)
+    except (lmdb.Error, struct.error) as error:
+        raise is_damaged(store.environment.path, error) from error
+
+
+def _newest_stored_ms(store: Store) -> int:
     txn = store.settled_reader()
     messages = txn.cursor(db=store.tables.messages)
     # A record that cannot be read is for `find_faults` to tell of.

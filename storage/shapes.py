@@ -61,7 +61,8 @@ def _is_message(key: bytes, value: bytes) -> bool:
     return len(key) == _LONG and 0 < int.from_bytes(key) <= _LAST_SEQUENCE
 
 
-def _is_timer(key: bytes, value: bytes) -> bool:
+def is_timer(key: bytes, value: bytes) -> bool:
+    """Whether it can be a row of `timers`."""
     topic, zero, rest = key[_LONG:].partition(b"\0")
     return is_name(topic) and len(zero + rest) > _LONG and len(value) == TIMER_VALUE.size
 
@@ -151,7 +152,7 @@ def _is_meta(key: bytes, value: bytes) -> bool:
 
 _SHAPES: Final[dict[str, IsShaped]] = {
     "messages": _is_message,
-    "timers": _is_timer,
+    "timers": is_timer,
     "ids": _is_id,
     "keys": _is_key,
     "queues": _is_queued,

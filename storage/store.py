@@ -20,7 +20,7 @@ from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 import lmdb
 
 from storage.environment import Environment, Tables
-from storage.errors import DataFolderError, StorageError, StorageFullError
+from storage.errors import StorageError, StorageFullError, is_damaged
 from storage.held import Held
 from storage.inbox import INBOX_SIZE, Inbox, recover
 from storage.inbox_copy import has_copy, read_copy, write_copy
@@ -132,11 +132,9 @@ class Store:
         except StorageError:
             self.environment.close()
             raise
-        except (ValueError, struct.error) as error:
+        except (lmdb.Error, ValueError, struct.error) as error:
             self.environment.close()
-            raise DataFolderError(
-                f"{path} is damaged ({error}): see 'tidegate fsck --data {path}'"
-            ) from error
+            raise is_damaged(path, error) from error
         self._new_batch()
 
     def _load(self, inbox_size: int) -> None:

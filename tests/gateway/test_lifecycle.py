@@ -15,6 +15,7 @@ from gateway.setting_values import HostPort
 from gateway.wire.codes import RequestCode, ResponseCode
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import MemoryClient, MemoryGateway, TurnReactor, bodies
+from tests.storage.folder import change_table
 
 
 class BusyReactor(TurnReactor):
@@ -87,6 +88,14 @@ class TestStart:
             self.start(scratch / "data", set())
         assert "\n" not in str(caught.value)
         assert (scratch / "data").read_text() == "mine"
+
+    def test_a_queue_with_a_row_that_cannot_be_read(self, scratch: Path) -> None:
+        data = scratch / "data"
+        self.stop(self.start(data, set()))
+        change_table(data, "queues", lambda txn, db: txn.put(b"x" * 20, b"short", db=db))
+        for _ in range(2):
+            with pytest.raises(StartError, match=r"is damaged.*tidegate fsck --data"):
+                self.start(data, set())
 
 
 class TestStop:

@@ -248,6 +248,43 @@ def test_export_goes_on_behind_what_cannot_be_read(
     assert "left out, as they cannot be read: 1;" in done.stderr
 
 
+@pytest.mark.parametrize("table", ["timers", "ids"])
+def test_and_behind_a_row_that_has_not_the_shape_of_its_table(
+    gateway: MemoryGateway, tidegate: Command, table: str
+) -> None:
+    if table == "timers":
+        for number in range(3):
+            due = str(DUE_MS + number)
+            ok(
+                gateway.connect().ask(
+                    RequestCode.RESCHEDULE_TIMERS, {"id": f"ID{number}", "due": due}
+                )
+            )
+    gateway.stop()
+
+    def misshape(txn: lmdb.Transaction, database: lmdb._Database) -> None:
+        cursor = txn.cursor(db=database)
+        assert cursor.first()
+        txn.put(cursor.key(), cursor.value() + b"\0", db=database)
+
+    change_table(gateway.data, table, misshape)
+    done = tidegate("export", "--data", gateway.data)
+    assert done.returncode == 4
+    assert [json.loads(line)["msgId"] for line in done.stdout.splitlines()] == ["ID1", "ID2"]
+    assert "left out, as they cannot be read: 1;" in done.stderr
+
+
+def test_a_row_that_cannot_be_passed_over_is_said_in_a_line(
+    gateway: MemoryGateway, tidegate: Command
+) -> None:
+    gateway.stop()
+    change_table(gateway.data, "waiting", lambda txn, database: txn.put(b"x", b"y", db=database))
+    done = tidegate("export", "--data", gateway.data)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("\n") == 1
+    assert f"see 'tidegate fsck --data {gateway.data}'" in done.stderr
+
+
 @pytest.mark.parametrize("name", ["held.jsonl", "held.parquet"])
 @pytest.mark.parametrize("kind", ["no data", "full disk"])
 def test_an_export_that_fails_leaves_what_was_there(

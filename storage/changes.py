@@ -53,13 +53,18 @@ class Changes:
             self.named.append(sentence)
 
     def keys(self, table: str) -> Iterator[bytes]:
-        """A table's keys as they are now, whatever is changed meanwhile."""
+        """A table's keys as they are now, whatever is changed meanwhile.
+
+        :raises lmdb.Error: when they are not in order: they would go round in a circle.
+        """
         cursor = self.txn.cursor(db=getattr(self.tables, table))
         alive = cursor.first()
         while alive:
             key = cursor.key()
             yield key
             alive = cursor.set_range(key + b"\0")
+            if alive and cursor.key() <= key:
+                raise lmdb.Error(f"the keys of {table} are not in order")
 
 
 def moment(ms: int | bytes) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import mmap
 import random
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -38,7 +40,7 @@ from storage.inbox import INBOX_SIZE
 from storage.keys import INBOX_COPY, MARK, pack_u64, split_queue_key
 from storage.pops import Pop
 from tests.storage.folder import Folder, change_table
-from tests.storage.sample import Sample, body_of, fire, hold, send, terms_of
+from tests.storage.sample import Sample, body_of, fire, hold, hold_all, numbered, send, terms_of
 
 NOW_MS = 50_000
 """When the folders are repaired: what is due before has fired, or waits in a paused topic."""
@@ -413,6 +415,30 @@ def test_rows_are_written_down_as_they_were(
     assert (bytes.fromhex(moved["key"]), bytes.fromhex(moved["value"])) == (number, broken)
     assert now_held(data) == left_without(holds, "messages", number, record)
     assert [one for one in found.repairs if one.endswith("has nothing, its message is lost")]
+
+
+def test_a_table_that_goes_round_in_a_circle_is_left(tmp_path: Path) -> None:
+    """What leads to its second page leads to the first one again."""
+    folder = Folder(tmp_path / "data")
+    store = folder.open(inbox_size=0)
+    hold_all(store, numbered(200), NOW_MS + 1_000)
+    folder.close()
+    file = folder.path / "data.mdb"
+    content = file.read_bytes()
+    first_of: dict[int, bytes] = {}
+    for key, record in rows_of(folder.path, "messages"):
+        first_of.setdefault(content.index(key + record) // mmap.PAGESIZE, key)
+    (page, _), (second_page, key), *_ = first_of.items()
+    # As `free_pages` has them: the number of the page below, and how long the key is.
+    branch = struct.Struct("=HHHH")
+    before, after = (branch.pack(number, 0, 0, len(key)) + key for number in (second_page, page))
+    assert before in content
+    file.write_bytes(content.replace(before, after))
+    inspection = Inspection(folder.path, READER, NOW_MS)
+    found = inspection.find()
+    inspection.close()
+    assert found.made == 0
+    assert found.left[-1] == "it cannot be repaired: the keys of messages are not in order"
 
 
 def test_a_number_of_a_message_that_was_moved_is_not_used_again(

@@ -14,8 +14,9 @@ import lmdb
 
 from storage.check import Progress, View, check
 from storage.copies import copy_open
+from storage.disk import sync
 from storage.environment import ROOM_FACTOR, Environment
-from storage.errors import StorageError
+from storage.errors import RestartNeededError, StorageError
 from storage.evidence import RecordReader
 from storage.inbox import recover
 from storage.inbox_copy import has_copy, is_copy_of
@@ -85,11 +86,19 @@ class Inspection:
         :param journal: a new file for what is taken out or changed, as it was before; the disk has it before the
             repairs.
         :returns: what was done, and what is left; `faults` is empty.
-        :raises StorageError: when they cannot be stored: nothing is changed then.
+        :raises StorageError: when they cannot be stored: nothing is changed then, and the journal goes.
+        :raises RestartNeededError: when they are, and the disk may not have them.
         """
         try:
             with journal.open("x") as file:
-                return self._repair([], progress, file)
+                try:
+                    return self._repair([], progress, file)
+                except RestartNeededError:
+                    # The repairs are committed: the next start tells whether the disk has them.
+                    raise
+                except BaseException:
+                    journal.unlink()
+                    raise
         except OSError as error:
             raise StorageError(f"{journal} could not be written: {error.strerror}") from error
 
@@ -110,6 +119,8 @@ class Inspection:
                 if journal is not None:
                     journal.flush()
                     os.fsync(journal.fileno())
+                    # A file that is on the disk counts for nothing while its name is not.
+                    sync(Path(journal.name).parent)
                     with environment.writing():
                         txn.commit()
                     environment.durable.hold()

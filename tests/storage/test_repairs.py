@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
+import os
 import random
 import struct
 from collections.abc import Callable
@@ -452,6 +454,33 @@ def test_a_number_of_a_message_that_was_moved_is_not_used_again(
     folder = Folder(data)
     assert folder.open().next_sequence == int.from_bytes(number) + 1
     folder.check()
+
+
+def test_a_repair_that_fails_leaves_no_file_of_what_it_did(
+    wholes: dict[int, tuple[bytes, Held]],
+    copy: Callable[[bytes], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Here the disk does not take the file's name, without which it may be gone after a power cut."""
+    data = copy(wholes[0][0])
+    delete(data, "timers", rows_of(data, "timers")[0][0])
+    before = {table: rows_of(data, table) for table in TABLES}
+    synced: list[Path] = []
+
+    def fail(path: Path) -> None:
+        synced.append(path)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    inspection = Inspection(data, READER, NOW_MS)
+    monkeypatch.setattr("storage.inspection.sync", fail)
+    with pytest.raises(StorageError, match="Input/output error"):
+        inspection.repair(data / "repairs.jsonl")
+    assert synced == [data]
+    assert not (data / "repairs.jsonl").exists()
+    inspection.close()
+    assert {table: rows_of(data, table) for table in TABLES} == before
+    monkeypatch.undo()
+    assert repair(data).made > 0
 
 
 def test_a_refused_repair_changes_nothing(

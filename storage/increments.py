@@ -59,8 +59,8 @@ class Increment:
 
 
 def is_chain(folder: Path) -> bool:
-    """Whether a folder has such backups."""
-    return _path(folder, 0, "json").is_file()
+    """Whether a folder has such backups, be they whole or not."""
+    return bool(_numbers(folder))
 
 
 def read_chain(folder: Path) -> list[Increment]:
@@ -68,9 +68,8 @@ def read_chain(folder: Path) -> list[Increment]:
 
     :raises DataFolderError: when they do not build on each other.
     """
-    numbers = sorted(int(file.stem) for file in folder.glob("*.json") if file.stem.isdigit())
     chain: list[Increment] = []
-    for number in numbers:
+    for number in _numbers(folder):
         try:
             found = Increment(**json.loads(_path(folder, number, "json").read_text()))
         except (OSError, ValueError, TypeError) as error:
@@ -84,6 +83,10 @@ def read_chain(folder: Path) -> list[Increment]:
             )
         chain.append(found)
     return chain
+
+
+def _numbers(folder: Path) -> list[int]:
+    return sorted(int(file.stem) for file in folder.glob("*.json") if file.stem.isdecimal())
 
 
 def back_up_changes(data: Path, folder: Path) -> Increment:
@@ -103,6 +106,8 @@ def back_up_changes(data: Path, folder: Path) -> Increment:
             if chain[-1].page_size != page_size:
                 raise DataFolderError(f"{folder} has backups of a machine with other pages")
             before = _read_hashes(folder, chain[-1])
+            for one in chain:
+                _check_pages(folder, one)
         taken_ms = time.time_ns() // 1_000_000
         try:
             pages = _pages(data, environment, page_size)
@@ -169,6 +174,19 @@ def _read_hashes(folder: Path, one: Increment) -> bytes:
     if len(hashes) != one.pages * _HASH_SIZE or sha256(hashes).hexdigest() != one.digest:
         raise DataFolderError(f"{path} is not as it was: begin anew in another folder")
     return hashes
+
+
+def _check_pages(folder: Path, one: Increment) -> None:
+    """See that the pages that a backup keeps are there: those after it could not be put together without."""
+    path = _path(folder, one.number, "pages")
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise DataFolderError(
+            f"{path} cannot be read: {error.strerror}; begin anew in another folder"
+        ) from error
+    if size != one.changed * (_NUMBER_SIZE + one.page_size):
+        raise DataFolderError(f"{path} is not as it was: begin anew in another folder")
 
 
 def _kept(folder: Path, one: Increment) -> Iterator[tuple[int, bytes]]:

@@ -175,6 +175,29 @@ def test_a_backup_that_lacks_one_before_it_is_refused(
         restore_changes(tmp_path / "before", tmp_path / "again")
 
 
+def test_a_backup_that_lacks_the_first_one_is_said_to_be_one(
+    chain: tuple[Path, list[Contents]], tmp_path: Path
+) -> None:
+    backups, _ = chain
+    (backups / "0000.json").unlink()
+    assert is_chain(backups)
+    with pytest.raises(DataFolderError, match="0001 does not build on the one before it"):
+        restore_changes(backups, tmp_path / "again")
+
+
+@pytest.mark.parametrize("harm", [shorten, Path.unlink], ids=["shorten", "remove"])
+def test_no_backup_builds_on_one_that_lacks_its_pages(
+    chain: tuple[Path, list[Contents]], folder: Folder, harm: Callable[[Path], None]
+) -> None:
+    """None that came behind it could be restored."""
+    backups, _ = chain
+    before = sorted(backups.iterdir())
+    harm(backups / "0001.pages")
+    with pytest.raises(DataFolderError, match=r"0001\.pages .*begin anew in another folder"):
+        back_up_changes(folder.path, backups)
+    assert {*backups.iterdir()} | {backups / "0001.pages"} == {*before}
+
+
 @pytest.fixture
 def backups(folder: Folder, tmp_path: Path) -> Path:
     """Where the folder has been backed up once."""

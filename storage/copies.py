@@ -103,11 +103,15 @@ def restore(backup: Path, data: Path) -> int:
 def data_file(data: Path) -> Path:
     """LMDB's file in a data folder: everything, but for what the redo log has behind it.
 
-    :raises DataFolderError: when there is none.
+    :raises DataFolderError: when there is none, or nothing in it.
     """
     file = data / DATA_FILE
     if not file.is_file():
         raise DataFolderError(f"{data} is not a data folder: it has no {DATA_FILE}")
+    if not file.stat().st_size:
+        # It says more where the folder has held messages.
+        check_file(data)
+        raise DataFolderError(f"{file} is empty: copy it again, or restore a backup")
     return file
 
 

@@ -128,6 +128,25 @@ def test_what_is_no_data_folder_stays_as_it_is(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("command", ["fsck", "export", "backup", "restore", "compact"])
+def test_an_empty_file_is_not_a_sound_one(tmp_path: Path, tidegate: Command, command: str) -> None:
+    """As a copy is that a full disk cut short at once."""
+    data, target = tmp_path / "data", tmp_path / "target"
+    data.mkdir()
+    (data / "data.mdb").touch()
+    arguments: dict[str, tuple[object, ...]] = {
+        "backup": ("--data", data, "--to", target),
+        "restore": ("--from", data, "--data", target),
+    }
+    done = tidegate(command, *arguments.get(command, ("--data", data)))
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"tidegate: {data}/data.mdb is empty: copy it again, or restore a backup\n"
+    )
+    assert [file.name for file in data.iterdir()] == ["data.mdb"]
+    assert not target.exists()
+
+
 def test_the_folder_of_several_workers_is_named_as_such(
     gateway: MemoryGateway, tidegate: Command, tmp_path: Path
 ) -> None:

@@ -32,7 +32,7 @@ from storage.environment import (
     too_many_readers,
     used_bytes,
 )
-from storage.errors import DataFolderError, FolderInUseError, StorageError, cannot_use, is_damaged
+from storage.errors import DataFolderError, FolderInUseError, StorageError, cannot_read, cannot_use
 from storage.inbox import recover
 from storage.keys import STAMP, TermsOf, pack_u64, split_timer_key
 from storage.meta_pages import DATA_FILE
@@ -224,7 +224,7 @@ def reading(data: Path, *, older: bool = False) -> Iterator[lmdb.Environment]:
         except lmdb.Error as error:
             raise StorageError(f"{data} could not be copied: {error}") from error
         except (ValueError, struct.error) as error:
-            raise is_damaged(data, error) from error
+            raise cannot_read(data, error) from error
 
 
 def _await_checkpoint(data: Path) -> None:

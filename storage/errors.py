@@ -26,7 +26,7 @@ class FolderInUseError(DataFolderError):
     """A process serves from the data folder, or repairs it."""
 
 
-def is_damaged(folder: Path, error: Exception) -> DataFolderError:
+def cannot_read(folder: Path, error: Exception) -> DataFolderError:
     """What is said of a data folder that has a row which cannot be read."""
     return DataFolderError(f"{folder} is damaged ({error}): see 'tidegate fsck --data {folder}'")
 

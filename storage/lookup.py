@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import lmdb
 
-from storage.errors import is_damaged
+from storage.errors import cannot_read
 from storage.keys import (
     HELD_SPAN_MS,
     NEVER_MOVED,
@@ -265,7 +265,7 @@ def newest_stored_ms(store: Store) -> int:
     try:
         return _newest_stored_ms(store)
     except (lmdb.Error, struct.error) as error:
-        raise is_damaged(store.environment.path, error) from error
+        raise cannot_read(store.environment.path, error) from error
 
 
 def _newest_stored_ms(store: Store) -> int:

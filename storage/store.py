@@ -20,7 +20,7 @@ from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 import lmdb
 
 from storage.environment import Environment, Tables
-from storage.errors import StorageError, StorageFullError, is_damaged
+from storage.errors import StorageError, StorageFullError, cannot_read
 from storage.held import Held
 from storage.inbox import INBOX_SIZE, Inbox, recover
 from storage.inbox_copy import has_copy, read_copy, write_copy
@@ -134,7 +134,7 @@ class Store:
             raise
         except (lmdb.Error, ValueError, struct.error) as error:
             self.environment.close()
-            raise is_damaged(path, error) from error
+            raise cannot_read(path, error) from error
         self._new_batch()
 
     def _load(self, inbox_size: int) -> None:
@@ -429,6 +429,11 @@ class Store:
                 self._failure = error
             elif isinstance(error, (lmdb.MapFullError, lmdb.DiskError)):
                 self._failure = StorageFullError(f"no room for the batch: {error}")
+            elif isinstance(error, struct.error):
+                # Not with the folder's path: whoever waits for the batch is told, over the wire.
+                self._failure = StorageError(
+                    f"the batch was not stored, as a row cannot be read ({error}): see 'tidegate fsck'"
+                )
             else:
                 self._failure = StorageError(f"the batch was not stored: {error!r}")
         return self._failure

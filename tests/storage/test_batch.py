@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from struct import error
 
 import lmdb
@@ -25,7 +26,7 @@ from storage import (
     remove_expired,
 )
 from tests.storage.faults import commits_fail
-from tests.storage.folder import Folder
+from tests.storage.folder import Folder, change_table
 from tests.storage.sample import (
     TOPIC,
     Sample,
@@ -271,6 +272,24 @@ class TestFailure:
             filled.commit()
         assert_unchanged(filled)
         assert fire(filled, 1_000) == 1
+
+    def test_a_row_that_cannot_be_read_has_the_reason_name_what_helps(self, tmp_path: Path) -> None:
+        folder = Folder(tmp_path)
+        store = folder.open(inbox_size=0)
+        hold(store, Sample(b"a"), 1_000)
+        store.commit()
+        folder.close()
+
+        def cut_short(txn: lmdb.Transaction, timers: lmdb._Database) -> None:
+            cursor = txn.cursor(db=timers)
+            assert cursor.first()
+            txn.put(cursor.key(), b"short", db=timers)
+
+        change_table(tmp_path, "timers", cut_short)
+        store = folder.open(inbox_size=0)
+        with pytest.raises(StorageError, match=r"cannot be read .*: see 'tidegate fsck'"):
+            fire_due(store, 1_000, 1_000, 10)
+        folder.close()
 
     def test_an_abort_of_several_messages_is_not_stored_by_halves(
         self, store: Store, monkeypatch: pytest.MonkeyPatch

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,37 +94,27 @@ def test_what_cannot_be_done_is_one_line(
     assert said in line
 
 
-def _jvm_of(pid: int) -> int | None:
-    """The JVM that a process has started, once it is one."""
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        with suppress(FileNotFoundError):  # it has ended
-            if b"pyspark-shell" in Path(f"/proc/{child}/cmdline").read_bytes():
-                return int(child)
-    return None
-
-
 @pytest.mark.live
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="no /proc on this system")
 def test_a_ctrl_c_while_spark_starts_leaves_no_jvm_behind(tmp_path: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-m", "gateway", "profile", str(tmp_path)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        # Where the tests run in the background, a shell has them ignore it.
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
-    ) as process:
-        jvm = None
-        while jvm is None:
-            assert process.poll() is None
-            time.sleep(0.01)
-            jvm = _jvm_of(process.pid)
-        process.send_signal(signal.SIGINT)
-        try:
-            process.communicate(timeout=100)  # the JVM has the same standard output
-        except subprocess.TimeoutExpired:
-            os.kill(jvm, signal.SIGKILL)
-            process.kill()
-            pytest.fail("the JVM goes on")
+    command = [sys.executable, "-m", "gateway", "profile", str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    jvm = None
+    while jvm is None:
+        assert process.poll() is None
+        time.sleep(0.01)
+        for child in children.read_text().split():
+            with suppress(FileNotFoundError):  # it has ended
+                if b"pyspark-shell" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    jvm = int(child)
+    process.send_signal(signal.SIGINT)
+    try:
+        process.communicate(timeout=30)  # the JVM has the same standard output
+    except subprocess.TimeoutExpired:
+        os.kill(jvm, signal.SIGKILL)
+        process.kill()
+        pytest.fail("the JVM goes on")
     assert process.returncode == 130
 
 

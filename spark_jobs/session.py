@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -58,27 +55,9 @@ def open_session(
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.sql.shuffle.partitions", str(2 * (os.cpu_count() or 1)))
         )
-    with _interrupted_later():
-        session = builder.getOrCreate()
+    session = builder.getOrCreate()
     session.dataSource.register(CommitLogSource)
     return session
-
-
-@contextmanager
-def _interrupted_later() -> Iterator[None]:
-    """Has a Ctrl-C wait until the JVM has told where it listens: it heeds none itself, and would stay for good."""
-    came = []
-    before = signal.getsignal(signal.SIGINT)
-    if before is not signal.default_int_handler:  # nothing is interrupted then
-        yield
-        return
-    signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if came:
-        raise KeyboardInterrupt
 
 
 def _java_home() -> Path:

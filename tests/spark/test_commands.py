@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,30 +88,6 @@ def test_what_cannot_be_done_is_one_line(
     assert status_of(*(part.format(empty=tmp_path) for part in arguments)) == status
     [line] = capsys.readouterr().err.splitlines()
     assert said in line
-
-
-@pytest.mark.live
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="no /proc on this system")
-def test_a_ctrl_c_while_spark_starts_leaves_no_jvm_behind(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "gateway", "profile", str(tmp_path)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    jvm = None
-    while jvm is None:
-        assert process.poll() is None
-        time.sleep(0.01)
-        for child in children.read_text().split():
-            with suppress(FileNotFoundError):  # it has ended
-                if b"pyspark-shell" in Path(f"/proc/{child}/cmdline").read_bytes():
-                    jvm = int(child)
-    process.send_signal(signal.SIGINT)
-    try:
-        process.communicate(timeout=30)  # the JVM has the same standard output
-    except subprocess.TimeoutExpired:
-        os.kill(jvm, signal.SIGKILL)
-        process.kill()
-        pytest.fail("the JVM goes on")
-    assert process.returncode == 130
 
 
 def test_findings_are_written_into_a_new_folder(spark: SparkSession, tmp_path: Path) -> None:

@@ -133,6 +133,21 @@ def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> int
         raise click.BadParameter(str(error)) from None
 
 
+def given(advice: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
+    """The callback of a flag or an argument that refuses an empty text, as a script's variable leaves it that is not
+    set: it would count as left out.
+
+    :param advice: what to do instead.
+    """
+
+    def check(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+        if value == "":
+            raise click.BadParameter(f"it is empty: {advice}")
+        return value
+
+    return check
+
+
 def refuse_empty(flags: Mapping[str, object]) -> None:
     """Refuse names that are empty, as a script's variable leaves them that is not set: they would narrow nothing.
 

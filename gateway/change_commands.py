@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import rich_click as click
 
-from gateway.asking import moment, now_ms, refuse_empty, server_options
+from gateway.asking import given, moment, now_ms, refuse_empty, server_options
 from gateway.data_folder import is_confirmed, tell
 
 if TYPE_CHECKING:
@@ -248,15 +248,8 @@ def reschedule(
         sys.exit(_NOT_ALL)
 
 
-def _topic(ctx: click.Context, param: click.Parameter, name: str | None) -> str | None:
-    """An argument's callback: an empty name is what a script's variable leaves that is not set."""
-    if name == "":
-        raise click.BadParameter("it is empty: name a topic")
-    return name
-
-
 @click.command()
-@click.argument("topic", required=False, callback=_topic)
+@click.argument("topic", required=False, callback=given("name a topic"))
 @server_options
 def pause(connection: RemotingClient, topic: str | None, as_json: bool) -> None:
     """Let nothing of a topic fire until it is resumed; without a topic, list those that are paused.
@@ -281,7 +274,7 @@ def pause(connection: RemotingClient, topic: str | None, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("topic", callback=_topic)
+@click.argument("topic", callback=given("name a topic"))
 @server_options
 def resume(connection: RemotingClient, topic: str, as_json: bool) -> None:
     """Let a paused topic fire again.

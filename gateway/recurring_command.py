@@ -9,13 +9,15 @@ from typing import IO, TYPE_CHECKING, Any
 
 import rich_click as click
 
-from gateway.asking import now_ms, server_options
+from gateway.asking import given, now_ms, server_options
 
 if TYPE_CHECKING:
     from gateway.client import RemotingClient
 
 _NOT_ALL = 4
 """The status when something could not be imported, as that of `tidegate import`."""
+
+_given = given("give one, or leave the flag out")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -41,13 +43,6 @@ def _named(command: Callable[..., None]) -> Callable[..., None]:
     ):
         command = option(command)
     return command
-
-
-def _given(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """A flag's callback: refuses what a script's variable leaves that is not set. It would count as left out."""
-    if value == "":
-        raise click.BadParameter("it is empty: give one, or leave the flag out")
-    return value
 
 
 def _rule(command: Callable[..., None]) -> Callable[..., None]:

@@ -258,20 +258,19 @@ class Sender:
     def _place_of(self, topic: str) -> Place:
         place = self._places.get(topic)
         if place is None:
-            place = self._ask_route(topic)
-            if place is None:
-                place = self._ask_route(DEFAULT_TOPIC)
-                # A group's topics are made with one queue, whatever the template has.
-                most = 1 if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else _MADE_QUEUES
-                place = (
-                    place._replace(queues=min(most, place.queues)) if place is not None else None
-                )
-            if place is None:
-                raise RefusalError(
-                    f"no broker that may be sent to has topic {topic}, and none makes topics: create it"
-                )
-            self._places[topic] = place
+            place = self._places[topic] = self._ask_route(topic) or self._place_to_be_made(topic)
         return place
+
+    def _place_to_be_made(self, topic: str) -> Place:
+        """Where a send makes the topic."""
+        template = self._ask_route(DEFAULT_TOPIC)
+        if template is None:
+            raise RefusalError(
+                f"no broker that may be sent to has topic {topic}, and none makes topics: create it"
+            )
+        # A group's topics are made with one queue, whatever the template has.
+        most = 1 if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else _MADE_QUEUES
+        return template._replace(queues=min(most, template.queues))
 
     def _ask_route(self, topic: str) -> Place | None:
         ext = {"topic": topic, "acceptStandardJsonOnly": "true"}

@@ -33,6 +33,9 @@ PATIENCE: Final = 5.0
 ROUTE_PATIENCE: Final = 2.0
 """Likewise, of what the others can answer without it: clients wait three (ClientConfig.mqClientApiTimeout)."""
 
+_LET_IN: Final = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
+"""How a worker answers where something is, to those who may know it."""
+
 
 class WorkerLink(Link):
     """The way to one worker, and what it has told."""
@@ -65,10 +68,6 @@ class WorkerLink(Link):
         Otherwise clients would forget it meanwhile, and had nowhere to turn to when the next one starts again.
         """
         return self._remembered.get(_question(command))
-
-
-_LET_IN: Final = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
-"""How a worker answers where something is, to those who may know it."""
 
 
 def _question(command: Command) -> tuple[int, str | None]:

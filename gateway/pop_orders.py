@@ -143,12 +143,10 @@ class PopOrders:
     def released(self, now_ms: int, most: int) -> list[Place] | None:
         """The queues that block nobody any longer since the last call, because a time is over, of so many that are
         looked at; None when none is left to look at."""
-        if not self._releases or self._releases[0][0] > now_ms:
-            return None
         free: list[Place] = []
-        for _ in range(most):
+        for looked_at in range(most):
             if not self._releases or self._releases[0][0] > now_ms:
-                break
+                return free if looked_at else None
             time_ms, place = heapq.heappop(self._releases)
             if self._watched.get(place) != time_ms:
                 continue

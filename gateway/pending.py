@@ -203,12 +203,22 @@ class PendingMessages:
         found = find_by_id(self._store, message_id.encode())
         if found:
             return found
-        try:
-            _, sequence = parse_offset_msg_id(message_id)
-        except ValueError:
-            return []
-        one = find_by_sequence(self._store, sequence)
+        one = self.find_by_offset_id(message_id)
         return [one] if one is not None else []
+
+    def find_by_offset_id(self, message_id: str) -> Found | None:
+        """The message that this gateway has given an offset id."""
+        try:
+            host, sequence = parse_offset_msg_id(message_id)
+        except ValueError:
+            return None
+        found = find_by_sequence(self._store, sequence)
+        if found is None:
+            return None
+        # Each of several workers has another message of that number. And the address may have been another one when
+        # the message came.
+        hosts = (self._broker.host, decode_message(found.record).store_host)
+        return found if host in hosts else None
 
     def client_id(self, offset_id: str, topic: str) -> str | None:
         """The client's id of a topic's message with an offset id; None when it has none such."""

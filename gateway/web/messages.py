@@ -26,10 +26,10 @@ from gateway.web.fields import (
 )
 from gateway.web.turns import Turns
 from gateway.wire.codes import SysFlag
-from gateway.wire.messages import Message, decode_message, parse_offset_msg_id
+from gateway.wire.messages import Message, decode_message
 from gateway.wire.pending_bodies import AbortAnswer, HeldMessage, HeldPage, RescheduleAnswer
 from gateway.wire.properties import parse
-from storage import Found, State, find_by_sequence
+from storage import Found, State
 
 MAX_PREVIEW = 64 * 1024
 """Most bytes of a body that a message's page has."""
@@ -177,8 +177,7 @@ class Messages:
 
         :raises ApiError: when there is none, or the asker may not read it.
         """
-        _, sequence = parse_offset_msg_id(message_id)
-        found = find_by_sequence(self._broker.store, sequence)
+        found = self._pending.find_by_offset_id(message_id)
         if found is None:
             raise no_message(message_id)
         asker.check_topic(READ, decode_message(found.record).topic)

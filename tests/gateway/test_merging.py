@@ -24,7 +24,10 @@ class Shared:
     """Asks all workers, as the shared address does; one that is out does not answer."""
 
     def __init__(self, make_gateway: MakeGateway) -> None:
-        self.gateways: list[MemoryGateway] = [make_gateway(broker_name=name) for name in WORKERS]
+        self.gateways: list[MemoryGateway] = [
+            make_gateway(broker_name=name, advertise=f"10.0.0.5:{9886 + 10 * number}")
+            for number, name in enumerate(WORKERS)
+        ]
         self.clients: list[MemoryClient] = [gateway.connect() for gateway in self.gateways]
         self.out: set[int] = set()
 
@@ -256,6 +259,15 @@ class TestChanges:
         sent = shared.clients[1].send_message("orders", TIMER_DELAY_MS="1000").ext()
         (done,) = shared.ask(RequestCode.ABORT_TIMERS, handle=sent["recallHandle"])["results"]
         assert done["outcome"] == "aborted"
+
+    def test_an_offset_id_is_one_workers(self, shared: Shared) -> None:
+        """Each has a message of the same number."""
+        sent = [client.send_message("orders", TIMER_DELAY_MS="1000") for client in shared.clients]
+        offset_id = sent[1].ext()["msgId"]
+        assert shared.look_up(id=offset_id) == [sent[1].ext()["transactionId"]]
+        (done,) = shared.ask(RequestCode.ABORT_TIMERS, id=offset_id)["results"]
+        assert done["outcome"] == "aborted"
+        assert len(shared.look_up(topic="orders")) == len(WORKERS) - 1
 
 
 class TestSettings:

@@ -25,9 +25,14 @@ def check_folder_of_one(config: Config) -> None:
     """
     folders = _worker_folders(config.data)
     if folders and not (config.data / DATA_FILE).exists():
+        one = folders[min(folders)]
+        if max(folders) == 0:
+            raise StartError(
+                f"the data folder {config.data} is that of several workers, of which one is left; set data to {one}"
+            )
         raise StartError(
             f"the data folder {config.data} is that of {len(folders)} workers; "
-            f"set workers to {max(folders) + 1}, or data to one of theirs, such as {folders[min(folders)]}"
+            f"set workers to {max(folders) + 1}, or data to one of theirs, such as {one}"
         )
 
 

@@ -46,6 +46,13 @@ def test_one_in_the_folder_of_workers(scratch: Path) -> None:
     assert check_folders_of_workers(config(scratch, 11)) == []
 
 
+def test_one_in_the_folder_of_workers_of_which_one_is_left(scratch: Path) -> None:
+    """It is one worker that was asked for: to set that would help nobody."""
+    hold(worker_folder(scratch, 0))
+    with pytest.raises(StartError, match=f"one is left; set data to {scratch / 'worker-0'}"):
+        check_folder_of_one(config(scratch))
+
+
 def test_fewer_workers_than_there_were(scratch: Path) -> None:
     for number in range(4):
         hold(worker_folder(scratch, number))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
+from io import FileIO
 from pathlib import Path
 from typing import Final
 
 from gateway.config import Config
 from gateway.process import StartError
-from storage import DATA_FILE
+from storage import DATA_FILE, DataFolderError, lock_folder
 
 _PREFIX: Final = "worker-"
 
@@ -37,10 +37,10 @@ def check_folder_of_one(config: Config) -> None:
 
 
 def check_folders_of_workers(config: Config) -> list[Path]:
-    """See that workers can have folders below the data folder, and do not leave what one gateway holds unserved.
+    """See that several workers do not leave what one gateway holds unserved.
 
     :returns: folders of workers that there were once more of; nobody serves from them now.
-    :raises StartError: when they cannot, or would.
+    :raises StartError: when they would.
     """
     data = config.data
     if (data / DATA_FILE).exists():
@@ -48,18 +48,20 @@ def check_folders_of_workers(config: Config) -> list[Path]:
             f"the data folder {data} is that of one gateway, and {config.workers} workers would not serve what is in "
             f"it; move its files to {worker_folder(data, 0)} (docs/workers.md), or set data to another folder"
         )
-    try:
-        data.mkdir(parents=True, exist_ok=True)
-    except OSError as failure:
-        raise StartError(
-            f"cannot make the data folder {data}: {failure.strerror}; set data to another folder"
-        ) from failure
-    if not os.access(data, os.W_OK | os.X_OK):
-        raise StartError(
-            f"cannot write to the data folder {data}: Permission denied; set data to another folder"
-        )
     folders = _worker_folders(data)
     return [folders[number] for number in sorted(folders) if number >= config.workers]
+
+
+def lock_folder_of_workers(data: Path) -> FileIO:
+    """Keep other leaders from the folder below which workers have theirs, until the file is closed. Their workers would
+    take the folder of each that is just being started again.
+
+    :raises StartError: when another one has it, or it cannot be written to.
+    """
+    try:
+        return lock_folder(data)
+    except DataFolderError as failure:
+        raise StartError(str(failure)) from failure
 
 
 def _worker_folders(data: Path) -> dict[int, Path]:

@@ -11,8 +11,9 @@ import re
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from twisted.internet import error
@@ -52,7 +53,11 @@ from gateway.shared_http import SharedHttp
 from gateway.upstream_settings import after
 from gateway.wire.admin_bodies import parse_changes
 from gateway.wire.commands import Command
-from gateway.worker_folders import check_folders_of_workers, worker_folder
+from gateway.worker_folders import (
+    check_folders_of_workers,
+    lock_folder_of_workers,
+    worker_folder,
+)
 from storage import DATA_FILE
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
@@ -438,6 +443,11 @@ def run(config: Config, variables: Mapping[str, str]) -> int:
 
 def _serve(config: Config, variables: Mapping[str, str]) -> None:
     left_over = check_folders_of_workers(config)
+    with lock_folder_of_workers(config.data):
+        _lead(config, variables, left_over)
+
+
+def _lead(config: Config, variables: Mapping[str, str], left_over: Iterable[Path]) -> None:
     reactor, logs = begin(config)
     # What none of the workers could start with is told once, not by each of them again and again.
     tls_layers(config, reactor)

@@ -22,6 +22,7 @@ from storage.debouncing import (
     replace_pending,
     replaceable,
 )
+from storage.environment import lock_folder
 from storage.errors import DataFolderError, RestartNeededError, StorageError, StorageFullError
 from storage.evidence import RecordReader
 from storage.firing import Fired, fire_crowded_out, fire_due
@@ -164,6 +165,7 @@ __all__ = [
     "halves_to_check",
     "has_too_many",
     "is_chain",
+    "lock_folder",
     "newest_stored_ms",
     "next_pop_due",
     "next_recurring_due",

@@ -8,7 +8,12 @@ import pytest
 
 from gateway.config import Config
 from gateway.process import StartError
-from gateway.worker_folders import check_folder_of_one, check_folders_of_workers, worker_folder
+from gateway.worker_folders import (
+    check_folder_of_one,
+    check_folders_of_workers,
+    lock_folder_of_workers,
+    worker_folder,
+)
 from storage import DATA_FILE
 
 
@@ -25,6 +30,7 @@ def config(data: Path, workers: int = 1) -> Config:
 def test_new_folders(scratch: Path) -> None:
     check_folder_of_one(config(scratch / "one"))
     assert check_folders_of_workers(config(scratch / "many" / "data", 2)) == []
+    lock_folder_of_workers(scratch / "many" / "data").close()
     assert (scratch / "many" / "data").is_dir()
 
 
@@ -60,7 +66,14 @@ def test_fewer_workers_than_there_were(scratch: Path) -> None:
     assert [folder.name for folder in left_over] == ["worker-2", "worker-3"]
 
 
+def test_a_second_leader_is_kept_away(scratch: Path) -> None:
+    """Its workers would each wait until one of the first leader's is started again, and take that one's folder."""
+    with lock_folder_of_workers(scratch), pytest.raises(StartError, match="is in use by process"):
+        lock_folder_of_workers(scratch)
+    lock_folder_of_workers(scratch).close()
+
+
 def test_a_folder_that_cannot_be_made(scratch: Path) -> None:
     (scratch / "file").touch()
-    with pytest.raises(StartError, match="cannot make the data folder"):
-        check_folders_of_workers(config(scratch / "file" / "data", 2))
+    with pytest.raises(StartError, match="cannot write to the data folder"):
+        lock_folder_of_workers(scratch / "file" / "data")

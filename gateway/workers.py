@@ -406,7 +406,8 @@ class Leader:
 def _command(config: Config, number: int) -> list[str]:
     settings = _own_settings(config, number).items()
     flags = [text for setting in settings for text in setting]
-    return [sys.executable, "-m", "gateway", "serve", *flags]
+    # As the command, they find nothing in the folder in which that was given, which may have a `gateway` of its own.
+    return [sys.executable, "-P", "-m", "gateway", "serve", *flags]
 
 
 def _broker_name(config: Config, number: int) -> str:

@@ -117,7 +117,7 @@ def test_what_an_empty_flag_leaves_out_workers_leave_out(reactor: Any, tmp_path:
     config = load(given, {}, file).config
     logs: Any = None
     Leader(config, reactor, {}, logs).start()
-    words = reactor.started[1].command[4:]
+    words = reactor.started[1].command[5:]
     names = [flag.removeprefix("--").replace("-", "_") for flag in words[::2]]
     flags = dict(zip(names, words[1::2], strict=True))
     own = load(flags, {}, file).config
@@ -295,8 +295,10 @@ def test_a_leader_that_slept_kills_nobody(reactor: Any, leader: Leader) -> None:
 
 
 def test_workers_begin_as_the_command_does(reactor: Any, leader: Leader) -> None:
-    """A Ctrl-C at a terminal reaches them too, while their source is still read in: see `gateway.__main__`."""
-    assert [process.command[1:4] for process in reactor.started] == [["-m", "gateway", "serve"]] * 2
+    """A Ctrl-C at a terminal reaches them too, while their source is still read in: see `gateway.__main__`. And what is
+    in the folder where the command was given, such as a `gateway.py`, is none of theirs."""
+    begin = ["-P", "-m", "gateway", "serve"]
+    assert [process.command[1:5] for process in reactor.started] == [begin] * 2
 
 
 def test_how_many_a_worker_is_by_itself_is_no_change(reactor: Any, tmp_path: Path) -> None:

@@ -38,7 +38,8 @@ class Handle(NamedTuple):
 
 
 def parse_handle(text: str) -> Handle:
-    """Read a handle; clients of some kinds leave the last part out, whose value is 0 then.
+    """Read a handle; clients of some kinds leave the last part out, whose value is 0 then. RocketMQ's
+    Proxy adds one behind it, the message's place in the commit log (ReceiptHandle), which nobody reads.
 
     :raises FieldError: when it is none.
     """
@@ -46,7 +47,7 @@ def parse_handle(text: str) -> Handle:
     if len(parts) == len(Handle._fields) - 1:
         parts.append("0")
     try:
-        start, popped, invisible, revive, retried, broker, queue, offset = parts
+        start, popped, invisible, revive, retried, broker, queue, offset, *_ = parts
         handle = Handle(
             int(start),
             int(popped),

@@ -820,5 +820,7 @@ def test_every_queue_is_one_members(queues: int, count: int, in_turn: bool) -> N
 def test_handles_are_read_back() -> None:
     handle = Handle(3, 1_700, 60_000, 0, "1", "tidegate", 2, 5)
     assert parse_handle(handle.encode()) == handle
+    of_the_proxy = handle.encode() + " 4711"
+    assert parse_handle(of_the_proxy) == handle
     with pytest.raises(FieldError):
         parse_handle("1 2 3 4 5 6 7 x")

@@ -231,11 +231,9 @@ class Router:
             route.handler(call)
             self._witness.handled(call)
         except FieldError as error:
-            call.fail(ResponseCode.SYSTEM_ERROR, str(error))
+            self._refuse(call, RequestError(ResponseCode.SYSTEM_ERROR, str(error)))
         except RequestError as error:
-            if self.tells:
-                self.log.debug("refused: {code} {remark}", code=error.code, remark=error.remark)
-            call.answer(error.ext, code=error.code, remark=error.remark)
+            self._refuse(call, error)
         except RestartNeededError as error:
             # The gateway is about to end, and has said why.
             call.fail(ResponseCode.SYSTEM_ERROR, f"service not available now: {error}")
@@ -246,3 +244,8 @@ class Router:
             call.fail(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
         finally:
             self._witness.end()
+
+    def _refuse(self, call: Call, error: RequestError) -> None:
+        if self.tells:
+            self.log.debug("refused: {code} {remark}", code=error.code, remark=error.remark)
+        call.answer(error.ext, code=error.code, remark=error.remark)

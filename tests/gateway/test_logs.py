@@ -14,6 +14,7 @@ from twisted.logger import Logger, globalLogPublisher
 from gateway.config import Config
 from gateway.logs import Logs
 from gateway.router import Call
+from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import decode_command, encode_command
 from tests.gateway.access.signed import SignedClient
 from tests.gateway.conftest import MakeGateway
@@ -114,6 +115,20 @@ def test_secrets_are_not_logged(make_gateway: MakeGateway, scratch: Path) -> Non
     assert '"code": 3001' in lines
     assert "secret" not in lines
     assert "ignature" not in lines.replace("check signature failed", "")
+
+
+def test_a_refusal_is_told_with_its_reason(make_gateway: MakeGateway) -> None:
+    stream = io.StringIO()
+    logs = Logs(Config(data=Path("unused"), log_format="json", log_level="debug"), stream)
+    observer: Any = logs.observe
+    globalLogPublisher.addObserver(observer)
+    try:
+        client = make_gateway(log_level="debug").connect()
+        refused = client.ask(RequestCode.GET_MAX_OFFSET, {"topic": "TG", "queueId": "one"})
+    finally:
+        globalLogPublisher.removeObserver(observer)
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    assert f"refused: 1 {refused.remark}" in stream.getvalue()
 
 
 def test_the_level_is_changed_on_the_way() -> None:

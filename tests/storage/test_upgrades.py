@@ -19,7 +19,16 @@ from storage import Columns, DataFolderError, count_due, find_faults, read_pendi
 from storage.keys import FORMAT, MARK
 from storage.upgrades import FORMAT_VERSION, STEPS
 from tests.storage.folder import Folder, change_table
-from tests.storage.sample import Sample, fire, hold, ids_in, pending_ids, pending_page, terms_of
+from tests.storage.sample import (
+    Sample,
+    fire,
+    hold,
+    ids_in,
+    pending_ids,
+    pending_page,
+    send,
+    terms_of,
+)
 
 FORMATS = Path(__file__).with_name("formats")
 HOUR_MS = 3_600_000
@@ -90,6 +99,25 @@ def test_it_goes_on_from_there(folder: Folder, version: int) -> None:
     )
     assert ids_in(store, ORDERS)[:3] == [b"now", b"a0", b"a1"]
     assert store.held_totals() == ({} if version == 1 else {BILLS: 10})
+
+
+@pytest.mark.parametrize("version", OLDER)
+def test_what_comes_after_it_outlasts_a_crash(folder: Folder, version: int) -> None:
+    unpack(folder, version)
+    store = folder.open()
+    send(store, Sample(b"sent", ORDERS), 17 * HOUR_MS)
+    hold(store, Sample(b"held", ORDERS), HOUR_MS, 17 * HOUR_MS)
+    store.commit()
+    store = folder.reopen_after_crash()
+    assert ids_in(store, ORDERS) == [b"now", b"a0", b"sent"]
+    assert pending_ids(store, topic=ORDERS)[0] == b"held"
+
+
+@pytest.mark.parametrize("version", OLDER)
+def test_a_map_of_the_files_size_has_room_for_it(folder: Folder, version: int) -> None:
+    """As of a file that is larger than the map a gateway begins with."""
+    unpack(folder, version)
+    assert find_faults(folder.open(map_size=1)) == []
 
 
 @pytest.mark.parametrize("version", [5, 6])

@@ -109,7 +109,7 @@ def mend_queue(
     if not lost and not any(row.is_right for row in rows):
         return _mend_empty(rows, ends, is_known=is_known)
     if not rows:
-        return _append(Mended([], ends), lost, ends[0] if ends is not None else 0)
+        return _append(Mended([], ends), lost, _begin_anew(ends, lost))
     mended = Mended(rows, ends)
     lost = _fill(mended, _places(rows, ends), lost)
     lost = _fill_front(mended, ends, lost)
@@ -122,6 +122,13 @@ def _mend_empty(rows: Sequence[Row], ends: tuple[int, int] | None, *, is_known: 
     if ends is not None:
         behind = max(behind, ends[1])
     return Mended([], (behind, behind) if ends is not None or (is_known and behind) else None)
+
+
+def _begin_anew(ends: tuple[int, int] | None, lost: Sequence[Lost]) -> int:
+    """The first offset of a queue that has no row left: such that its next message gets none that another had."""
+    first, behind = ends if ends is not None else (0, 0)
+    count = sum(not one.may_wait for one in lost)
+    return max(first, behind - count) if behind - first <= count + MAX_HOLES else first
 
 
 def _append(mended: Mended, lost: Sequence[Lost], offset: int) -> Mended:

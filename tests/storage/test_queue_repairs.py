@@ -1,0 +1,149 @@
+"""A damaged queue put right: what was at an offset is there again, and no offset is given to a second message."""
+
+from __future__ import annotations
+
+import pytest
+
+from storage.keys import NO_MESSAGE
+from storage.queue_repairs import MAX_HOLES, Lost, Mended, Row, mend_queue
+
+
+def lost(sequence: int, since_ms: int = 0, *, may_wait: bool = False) -> Lost:
+    return Lost(sequence, since_ms, tag_hash=0, size=10, may_wait=may_wait)
+
+
+def right(offset: int, sequence: int, stored_ms: int) -> Row:
+    """A row that names its message."""
+    return Row(offset, sequence, 0, 10, stored_ms, lost(sequence))
+
+
+def wrong(offset: int, stored_ms: int, size: int = 10, *, is_gone: bool = False) -> Row:
+    """A row that names a message which is not of this queue, or none at all."""
+    return Row(offset, 77, 0, size, stored_ms, is_gone=is_gone)
+
+
+def mend(
+    rows: list[Row], ends: tuple[int, int] | None, *those: Lost, is_known: bool = True
+) -> Mended:
+    return mend_queue(rows, ends, those, is_known=is_known)
+
+
+def places(mended: Mended) -> list[tuple[int, int, int]]:
+    """Offset, sequence and stored ms of each row."""
+    return [(row.offset, row.sequence, row.stored_ms) for row in mended.rows]
+
+
+@pytest.mark.parametrize(
+    ("rows", "ends", "is_known", "expected"),
+    [
+        ([], None, True, None),
+        ([], (3, 9), False, (9, 9)),
+        ([wrong(4, 1), wrong(5, 1)], (3, 5), False, (6, 6)),
+        ([wrong(4, 1), wrong(5, 1)], None, True, (6, 6)),
+        # Nobody has progress in the queue of a topic that nobody knows.
+        ([wrong(4, 1), wrong(5, 1)], None, False, None),
+    ],
+)
+def test_where_nothing_is_left_the_next_offset_is_a_new_one(
+    rows: list[Row], ends: tuple[int, int] | None, is_known: bool, expected: tuple[int, int] | None
+) -> None:
+    mended = mend(rows, ends, is_known=is_known)
+    assert (mended.rows, mended.ends) == ([], expected)
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected", "begins"),
+    [
+        (None, [0, 1], None),
+        ((0, 2), [0, 1], (0, 2)),
+        ((5, 7), [5, 6], (5, 7)),
+        ((5, 6), [5, 6], (5, 6)),
+        ((5, 9), [7, 8], (7, 9)),
+        ((5, 1 << 60), [5, 6], (5, 7)),
+    ],
+)
+def test_where_no_row_is_left_the_messages_end_where_consumers_are(
+    ends: tuple[int, int] | None, expected: list[int], begins: tuple[int, int] | None
+) -> None:
+    """There were more than are left: those that come next are behind all that anybody has seen."""
+    mended = mend([], ends, lost(2, 20), lost(1, 10))
+    assert places(mended) == [(expected[0], 1, 10), (expected[1], 2, 20)]
+    assert mended.ends == begins
+
+
+def test_what_may_wait_is_put_into_no_queue_that_has_no_place_for_it() -> None:
+    timer = lost(1, 10, may_wait=True)
+    mended = mend([], (5, 9), timer)
+    assert (mended.rows, mended.ends, mended.waiting) == ([], (9, 9), [timer])
+    mended = mend([right(0, 2, 5)], None, timer)
+    assert (places(mended), mended.ends, mended.waiting) == ([(0, 2, 5)], None, [timer])
+    mended = mend([right(0, 2, 5), right(2, 3, 15)], None, timer)
+    assert (places(mended)[1], mended.waiting) == ((1, 1, 10), [])
+
+
+def test_an_offset_that_a_repair_has_left_empty_stays_so() -> None:
+    rows = [right(0, 1, 5), Row(1, NO_MESSAGE, 0, 0, 5), right(2, 2, 15)]
+    mended = mend(rows, None, lost(3, 5))
+    assert places(mended) == [(0, 1, 5), (1, NO_MESSAGE, 5), (2, 2, 15), (3, 3, 15)]
+    mended = mend([Row(4, NO_MESSAGE, 0, 0, 5)], (4, 5))
+    assert (places(mended), mended.ends) == ([(4, NO_MESSAGE, 5)], (4, 5))
+
+
+def test_a_message_goes_where_its_time_and_its_columns_fit() -> None:
+    rows = [right(0, 1, 10), right(2, 2, 20), wrong(3, 30, 99), wrong(4, 40), right(5, 3, 50)]
+    mended = mend(rows, None, lost(5, 15), lost(4, 12))
+    # Either could be at offset 1 as well: what a row still tells of its message is a surer sign.
+    assert places(mended) == [
+        (0, 1, 10),
+        (1, 5, 15),
+        (2, 2, 20),
+        (3, NO_MESSAGE, 30),
+        (4, 4, 40),
+        (5, 3, 50),
+    ]
+
+
+def test_a_row_of_a_message_that_is_gone_tells_of_no_other() -> None:
+    rows = [right(0, 1, 10), wrong(1, 20, is_gone=True), right(2, 2, 30)]
+    assert places(mend(rows, None, lost(3, 15)))[1:] == [
+        (1, NO_MESSAGE, 20),
+        (2, 2, 30),
+        (3, 3, 30),
+    ]
+
+
+def test_the_offsets_behind_the_last_row_are_not_given_again() -> None:
+    mended = mend([right(0, 1, 10)], (0, 4), lost(2, 20))
+    assert places(mended) == [(0, 1, 10), (1, 2, 20), (2, NO_MESSAGE, 20), (3, NO_MESSAGE, 20)]
+    mended = mend([right(0, 1, 10)], (0, MAX_HOLES + 2))
+    assert (places(mended), mended.ends) == ([(0, 1, 10)], (0, 1))
+
+
+def test_a_row_far_from_all_others_was_not_there() -> None:
+    many = [right(offset, offset + 1, offset) for offset in range(4)]
+    far = right(MAX_HOLES + 9, 9, 9)
+    assert places(mend([*many, far], None)) == [
+        (0, 1, 0),
+        (1, 2, 1),
+        (2, 3, 2),
+        (3, 4, 3),
+        (4, 9, 3),
+    ]
+
+
+def test_a_time_that_is_wrong_becomes_one_that_is_possible() -> None:
+    rows = [right(0, 1, 10), right(1, 2, 1 << 40), right(2, 3, 30), right(3, 4, 1), right(4, 5, 50)]
+    assert [place for _, _, place in places(mend(rows, None))] == [10, 10, 30, 30, 50]
+
+
+def test_what_stands_in_front_is_there_again() -> None:
+    rows = [right(2, 3, 30)]
+    front = (lost(2, 20), lost(1, 10))
+    assert places(mend(rows, (0, 3), *front)) == [(0, 1, 10), (1, 2, 20), (2, 3, 30)]
+    # Where there are too few the queue begins later.
+    mended = mend(rows, (0, 3), front[0])
+    assert (places(mended), mended.ends) == ([(1, 2, 20), (2, 3, 30)], (1, 3))
+    # Without a word of where it begins, retention may have removed what was there: it still waits.
+    timer = lost(1, 10, may_wait=True)
+    mended = mend(rows, None, timer)
+    assert (places(mended), mended.ends, mended.waiting) == ([(2, 3, 30)], (2, 3), [timer])

@@ -215,7 +215,9 @@ FAULTS: dict[str, tuple[Plant, str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_check_finds_a_planted_fault(tmp_path: Path, fault: str) -> None:
+def test_the_check_finds_a_planted_fault_and_nothing_fires_by_it(
+    tmp_path: Path, fault: str
+) -> None:
     store = Folder(tmp_path / "data").open()
     put(store, recurring(), recurring(b"paused", paused=True))
     assert find_faults(store) == []
@@ -223,4 +225,6 @@ def test_the_check_finds_a_planted_fault(tmp_path: Path, fault: str) -> None:
     assert plant(store.batch_transaction(), store.tables), "the plant changed nothing"
     store.commit()
     assert sentence in find_faults(store)
+    assert due(store, 3_000) == ([b"nightly"] if fault == "second place in time" else [])
+    store.commit()
     store.close()

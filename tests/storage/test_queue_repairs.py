@@ -103,6 +103,13 @@ def test_a_message_goes_where_its_time_and_its_columns_fit() -> None:
     ]
 
 
+def test_gaps_are_filled_in_the_order_of_times_and_what_is_too_late_comes_last() -> None:
+    rows = [right(0, 1, 10), right(3, 2, 20), right(5, 3, 30)]
+    mended = mend(rows, None, lost(7, 25), lost(6, 14), lost(5, 12), lost(4, 13))
+    assert [sequence for _, sequence, _ in places(mended)] == [1, 5, 4, 2, 6, 3, 7]
+    assert places(mended)[-1] == (6, 7, 30)
+
+
 def test_a_row_of_a_message_that_is_gone_tells_of_no_other() -> None:
     rows = [right(0, 1, 10), wrong(1, 20, is_gone=True), right(2, 2, 30)]
     assert places(mend(rows, None, lost(3, 15)))[1:] == [

@@ -42,7 +42,18 @@ from storage.inbox import INBOX_SIZE
 from storage.keys import INBOX_COPY, MARK, pack_u64, split_queue_key
 from storage.pops import Pop
 from tests.storage.folder import Folder, change_table
-from tests.storage.sample import Sample, body_of, fire, hold, hold_all, numbered, send, terms_of
+from tests.storage.sample import (
+    Sample,
+    body_of,
+    fire,
+    hold,
+    hold_all,
+    ids_in,
+    numbered,
+    pending_ids,
+    send,
+    terms_of,
+)
 
 NOW_MS = 50_000
 """When the folders are repaired: what is due before has fired, or waits in a paused topic."""
@@ -364,6 +375,25 @@ def test_many_rows_are_lost_at_once(
     }
     everywhere = [*now.queued.values(), *now.pending, *now.aborted]
     assert len(everywhere) == len(set(everywhere))
+
+
+def test_what_was_still_to_fire_does_so_in_its_turn(tmp_path: Path) -> None:
+    """It was due while no gateway ran, and its timer is lost: only the count of its span of time tells that it was
+    still there."""
+    folder = Folder(tmp_path / "data")
+    store = folder.open(inbox_size=0)
+    for message_id, due_ms in ((b"first", 1_000), (b"second", 2_000), (b"last", 90_000)):
+        hold(store, later(message_id, due_ms), due_ms)
+        store.commit()
+    folder.close()
+    _, (second, _), _ = rows_of(folder.path, "timers")
+    delete(folder.path, "timers", second)
+    repair(folder.path)
+    store = folder.open()
+    assert pending_ids(store) == [b"first", b"second", b"last"]
+    fire(store, NOW_MS)
+    assert ids_in(store) == [b"first", b"second"]
+    folder.close()
 
 
 @SIZES

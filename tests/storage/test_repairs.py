@@ -41,6 +41,7 @@ from storage.environment import Tables
 from storage.inbox import INBOX_SIZE
 from storage.keys import INBOX_COPY, MARK, pack_u64, split_queue_key
 from storage.pops import Pop
+from storage.records import pack
 from tests.storage.folder import Folder, change_table
 from tests.storage.sample import (
     Sample,
@@ -375,6 +376,27 @@ def test_many_rows_are_lost_at_once(
     }
     everywhere = [*now.queued.values(), *now.pending, *now.aborted]
     assert len(everywhere) == len(set(everywhere))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Sample(b"x", queue=-1).record(1),
+        Sample(b"x", queue=1 << 31).record(1),
+        Sample(b"x").record(-1),
+        Sample(b"x").record(1 << 63),
+        Sample(b"x", b"").record(1),
+    ],
+    ids=["queue below 0", "queue too large", "time below 0", "time too large", "no topic"],
+)
+def test_a_record_that_tells_of_no_place_is_moved_aside(
+    wholes: dict[int, tuple[bytes, Held]], copy: Callable[[bytes], Path], record: bytes
+) -> None:
+    data = copy(wholes[0][0])
+    key, _ = rows_of(data, "messages")[0]
+    change_table(data, "messages", lambda txn, db: txn.put(key, pack(record), db=db))
+    repair(data)
+    assert key not in dict(rows_of(data, "messages"))
 
 
 def test_what_was_still_to_fire_does_so_in_its_turn(tmp_path: Path) -> None:

@@ -39,7 +39,15 @@ from storage import (
 )
 from storage.environment import Tables
 from storage.inbox import INBOX_SIZE
-from storage.keys import INBOX_COPY, MARK, pack_u64, split_queue_key
+from storage.keys import (
+    INBOX_COPY,
+    MARK,
+    IdRow,
+    id_key,
+    pack_u64,
+    split_queue_key,
+    split_timer_key,
+)
 from storage.pops import Pop
 from storage.records import pack
 from tests.storage.folder import Folder, change_table
@@ -376,6 +384,38 @@ def test_many_rows_are_lost_at_once(
     }
     everywhere = [*now.queued.values(), *now.pending, *now.aborted]
     assert len(everywhere) == len(set(everywhere))
+
+
+@SIZES
+@pytest.mark.parametrize("table", ["ids", "aborted"])
+def test_one_of_two_tables_is_enough_for_an_abort(
+    wholes: dict[int, tuple[bytes, Held]],
+    copy: Callable[[bytes], Path],
+    inbox_size: int,
+    table: str,
+) -> None:
+    file, holds = wholes[inbox_size]
+    data = copy(file)
+    numbers = {key[8:] for key, _ in rows_of(data, "aborted")}
+    lost = [key for key, _ in rows_of(data, table) if key[-8:] in numbers]
+    assert len(lost) == len(holds.aborted)
+    delete(data, table, *lost)
+    repair(data)
+    assert now_held(data) == holds
+
+
+def test_what_has_its_timer_was_not_aborted(
+    wholes: dict[int, tuple[bytes, Held]], copy: Callable[[bytes], Path]
+) -> None:
+    """Whatever the ids say, where the other table of what was aborted does not."""
+    file, holds = wholes[0]
+    data = copy(file)
+    timer, _ = rows_of(data, "timers")[0]
+    due_ms, _, sequence, message_id = split_timer_key(timer)
+    key, value = id_key(message_id, pack_u64(sequence)), IdRow(due_ms, aborted_ms=700).pack()
+    change_table(data, "ids", lambda txn, db: txn.put(key, value, db=db))
+    repair(data)
+    assert now_held(data) == holds
 
 
 @pytest.mark.parametrize(

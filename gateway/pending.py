@@ -217,8 +217,8 @@ class PendingMessages:
             return None
         # Each of several workers has another message of that number. And the address may have been another one when
         # the message came.
-        hosts = (self._broker.host, decode_message(found.record).store_host)
-        return found if host in hosts else None
+        is_own = host == self._broker.host or host == decode_message(found.record).store_host
+        return found if is_own else None
 
     def client_id(self, offset_id: str, topic: str) -> str | None:
         """The client's id of a topic's message with an offset id; None when it has none such."""

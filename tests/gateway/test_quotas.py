@@ -105,6 +105,8 @@ class TestHeldMessages:
         }
         ok(client.ask(RequestCode.END_TRANSACTION, end))
         assert len(client.look_up()) == 2
+        refused = client.send_message(TRAN_MSG="true", PGROUP="P", TIMER_DELAY_SEC="60")
+        assert "under flow control" in (refused.remark or "")
 
     def test_retries_are_not_refused(self, make_gateway: MakeGateway) -> None:
         client = make_gateway(max_held_messages=1, max_send_rate=1).connect()
@@ -176,12 +178,13 @@ class TestRate:
         ok(client.send_message())
         assert client.send_message().code == ResponseCode.SYSTEM_BUSY
 
-    def test_a_half_that_is_refused_does_not_count(self, client: MemoryClient) -> None:
+    def test_a_half_counts_unless_it_is_refused(self, client: MemoryClient) -> None:
         limit(client, "+max.send.rate=1")
         half = {"TRAN_MSG": "true", "PGROUP": "P"}
         refused = client.send_message(properties=half | {"x": "x" * 32_700})
         assert refused.code == ResponseCode.MESSAGE_ILLEGAL
         ok(client.send_message(properties=half))
+        assert client.send_message(properties=half).code == ResponseCode.SYSTEM_BUSY
 
     def test_a_large_batch_is_paid_for_afterwards(
         self, gateway: MemoryGateway, client: MemoryClient

@@ -62,6 +62,7 @@ def test_nothing_is_replaced_where_nothing_may_be_taken_back(client: MemoryClien
         assert "recall_enabled" in (refused.remark or "")
     [message] = client.look_up(key="k", state="any")
     assert (message["msgId"], message["state"]) == ("a", "pending")
+    ok(client.send_message(properties=recurring))
 
 
 class TestLimits:
@@ -217,6 +218,15 @@ def test_retries_do_not_replace_one_another(gateway: MemoryGateway, client: Memo
         assert answer.code == ResponseCode.SUCCESS
     gateway.advance(1_000)
     assert sorted(bodies(client.pull("%RETRY%consumers"))) == ["a", "b"]
+
+
+def test_nor_do_those_that_clients_send(gateway: MemoryGateway, client: MemoryClient) -> None:
+    """As Java's do where they cannot send a message back: with its properties, and a delay."""
+    client.heartbeat("c1")
+    for name in ("a", "b"):
+        ok(debounced(client, name, None, topic="%RETRY%consumers", DELAY="1"))
+    gateway.advance(1_000)
+    assert bodies(client.pull("%RETRY%consumers")) == ["a", "b"]
 
 
 def test_survives_a_crash(gateway: MemoryGateway, client: MemoryClient) -> None:

@@ -592,13 +592,15 @@ class TestChecks:
     def test_past_a_time_of_its_own_only_the_answer_to_a_check_counts(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:
-        half = begin(client, CHECK_IMMUNITY_TIME_IN_SECONDS="10")
-        gateway.advance(10 * SECOND + 1)
-        answer = end(client, half, COMMIT)
-        assert answer.code == ResponseCode.ILLEGAL_OPERATION
-        assert client.pull() == []
-        end(client, half, COMMIT, fromTransactionCheck="true")
-        assert len(client.pull()) == 1
+        within = begin(client, "within", CHECK_IMMUNITY_TIME_IN_SECONDS="10")
+        past = begin(client, "past", CHECK_IMMUNITY_TIME_IN_SECONDS="10")
+        gateway.advance(10 * SECOND)
+        assert end(client, within, COMMIT).code == ResponseCode.SUCCESS
+        gateway.advance(1)
+        assert end(client, past, COMMIT).code == ResponseCode.ILLEGAL_OPERATION
+        assert bodies(client.pull()) == ["within"]
+        end(client, past, COMMIT, fromTransactionCheck="true")
+        assert bodies(client.pull()) == ["within", "past"]
 
     def test_a_late_decision_counts_otherwise(
         self, gateway: MemoryGateway, client: MemoryClient

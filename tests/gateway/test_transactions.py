@@ -640,6 +640,7 @@ class TestChecks:
 
         assert message.body == b"pay"
         assert message.physical_offset == half.offset
+        assert message.sys_flag == 0
         found = properties_of(message)
         assert found["REAL_TOPIC"] == "orders"
         assert found["REAL_QID"] == "0"
@@ -677,6 +678,11 @@ class TestChecks:
             gateway.advance(8 * SECOND)
         (told,) = [formatEvent(event) for event in events if event["log_level"] is LogLevel.warn]
         assert told.startswith("nobody to ask about undecided transactions, 3 of them: ")
+        produce(client)
+        with capturedLogs() as events:
+            gateway.advance(30 * SECOND)
+        assert len(checks(client)) == 3
+        assert [event for event in events if event["log_level"] is LogLevel.warn] == []
 
     def test_a_half_older_than_what_is_kept_is_given_up(self, make_gateway: MakeGateway) -> None:
         gateway = make_gateway(retention_hours=0.01, transaction_check_max=1_000)

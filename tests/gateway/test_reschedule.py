@@ -176,6 +176,12 @@ class TestLimits:
         [message] = client.look_up(id="A")
         assert (message["dueMs"], message["rescheduledMs"]) == (START_MS + 500, 0)
 
+    def test_what_fires_no_more_is_held_against_none(self, client: MemoryClient) -> None:
+        schedule(client, "A", 729 * DAY_MS)
+        client.abort(id="A")
+        [result] = reschedule(client, id="A", shift=2 * DAY_MS)
+        assert result["outcome"] == "already aborted"
+
     def test_no_further_in_a_topic_that_was_deleted(self, client: MemoryClient) -> None:
         schedule(client, "A", 60_000)
         client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})

@@ -377,6 +377,17 @@ class TestBack:
         gateway.advance(2 * INVISIBLE_MS)
         assert pop(gateway, client) == []
 
+    def test_it_says_when_it_was_popped_first(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send(client, "a")
+        popped_ms = gateway.now_ms
+        for _ in range(2):
+            pop(gateway, client)
+            gateway.advance(INVISIBLE_MS + 1_000)
+        (message,) = decode_messages(ask_pop(gateway, client).body)
+        assert properties_of(message)["1ST_POP_TIME"] == str(popped_ms)
+
     def test_many_come_back_soon(
         self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:

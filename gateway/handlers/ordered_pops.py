@@ -38,9 +38,9 @@ class OrderedPops:
                 f"commit:{offset}, next:-1, /{peer.address}",
             )
         self._orders.acknowledge(place, offset)
-        topic = place.topic.encode()
-        if not self._broker.resets.waits(*place):
-            self._store.progress.advance(place.group.encode(), topic, place.queue, pop.next_offset)
+        # No reset waits to be picked up: it would have had this pop forgotten.
+        group, topic = place.group.encode(), place.topic.encode()
+        self._store.progress.advance(group, topic, place.queue, pop.next_offset)
         if not pop.blocks(None, self._broker.clock.now_ms()):
             self._wake(place)
 

@@ -287,6 +287,15 @@ class TestAck:
         assert ack(client, handle).code == ResponseCode.SUCCESS
         assert pop_texts(gateway, client) == ["a", "b", "c"]
 
+    def test_another_topic_that_is_deleted_ends_no_block(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send(client, "a")
+        assert pop_texts(gateway, client) == ["a"]
+        client.send_message("bills")
+        client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "bills"})
+        assert pop_texts(gateway, client) == []
+
     def test_a_deleted_group_begins_anew(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:

@@ -77,7 +77,12 @@ def back_up(data: Path, target: Path) -> int:
 def copy_open(environment: lmdb.Environment, target: Path) -> int:
     """Copy a data folder that is open in this process: see `back_up`."""
     with new_folder(target) as unfinished:
-        environment.copy(str(unfinished), compact=True)
+        try:
+            environment.copy(str(unfinished), compact=True)
+        except lmdb.Error as error:
+            # It may be the disk of either that is full or fails.
+            source = environment.path()
+            raise StorageError(f"{source} could not be copied to {target}: {error}") from error
         sync(unfinished / DATA_FILE)
         return (unfinished / DATA_FILE).stat().st_size
 

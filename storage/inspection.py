@@ -75,10 +75,7 @@ class Inspection:
 
     def copy(self, target: Path) -> int:
         """Copy the folder as it is to a new one, without free pages: see `back_up`."""
-        try:
-            return copy_open(self._environment.lmdb, target)
-        except lmdb.Error as error:
-            raise StorageError(f"it could not be copied: {error}") from error
+        return copy_open(self._environment.lmdb, target)
 
     def repair(self, journal: Path, progress: Progress | None = None) -> Findings:
         """Repair the folder.

@@ -212,6 +212,28 @@ def test_backup_does_not_hold_up_the_gateway(
     assert bodies(gateway.connect().pull_all()) == ["body 1"]
 
 
+def test_a_copy_that_cannot_be_written_says_where_to(
+    gateway: MemoryGateway, tmp_path: Path
+) -> None:
+    """It is its disk that has to be looked at, not that of the gateway."""
+    target = tmp_path / "backup"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "gateway.cli", "backup"),
+            *("--data", str(gateway.data), "--to", str(target)),
+        ],
+        capture_output=True,
+        text=True,
+        # Of how large a file may be it is told as of a disk that is full.
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192)),
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"tidegate: {gateway.data} could not be copied to {target}: ")
+    assert done.stderr.endswith("File too large\n")
+    assert not target.exists()
+
+
 def test_restore_overwrites_nothing(
     gateway: MemoryGateway, tidegate: Command, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ Exit status beside those of `gateway.cli`: 4 not every message could be written 
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
 import sys
@@ -75,15 +76,23 @@ def _written(target: Path) -> Iterator[IO[bytes]]:
     target = target.resolve()
     unfinished = target.with_name(f".{target.name}.unfinished")
     try:
-        with unfinished.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(target)
+        with unfinished.open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise click.ClickException(f"another export to {target} is being made") from None
+            try:
+                # What an earlier attempt left that was killed.
+                file.seek(0)
+                file.truncate()
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+                unfinished.replace(target)
+            finally:
+                unfinished.unlink(missing_ok=True)
     except OSError as error:
         raise click.ClickException(f"{target} could not be written: {error.strerror}") from error
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 @click.command()

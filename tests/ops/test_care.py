@@ -12,6 +12,7 @@ from typing import Any
 
 import lmdb
 import pytest
+import rich_click as click
 
 from gateway import transfer_commands
 from gateway.transfer import LineError, export_lines, parse_lines
@@ -351,6 +352,27 @@ def test_an_export_that_fails_leaves_what_was_there(
     assert [(one.name, one.read_bytes()) for one in folder.iterdir()] == [
         (name, b"an older export")
     ]
+
+
+def test_an_export_to_a_file_that_another_is_writing_is_refused(tmp_path: Path) -> None:
+    """As where a timer starts one before the last has ended: a file with some of both is no export."""
+    file = tmp_path / "held.jsonl"
+    with transfer_commands._written(file) as first:
+        first.write(b"one\n")
+        with pytest.raises(click.ClickException, match="another export to"):
+            transfer_commands._written(file).__enter__()
+        first.write(b"two\n")
+    assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [
+        ("held.jsonl", b"one\ntwo\n")
+    ]
+
+
+def test_an_export_goes_on_where_one_was_killed(tmp_path: Path) -> None:
+    (tmp_path / ".held.jsonl.unfinished").write_bytes(b"more than comes now\n")
+    with transfer_commands._written(tmp_path / "held.jsonl") as file:
+        assert file.tell() == 0
+        file.write(b"one\n")
+    assert [one.read_bytes() for one in tmp_path.iterdir()] == [b"one\n"]
 
 
 def test_an_export_to_a_link_stands_where_it_leads(

@@ -17,6 +17,8 @@ LOCK_FILE: Final = Path(__file__).with_name("jars.lock")
 
 CLIENT_VERSIONS: Final = ("5.5.0", "4.9.8")
 SERVER: Final = "server-5.5.0"
+PROXY: Final = "proxy-5.5.0"
+GRPC_CLIENT: Final = "client-grpc-5.2.0"
 COMPILER: Final = "compiler"
 
 # What `jars.lock` is resolved from: the jars of each class path with all that they depend on.
@@ -35,6 +37,17 @@ ROOTS: Final = {
         "org.apache.rocketmq:rocketmq-tools:5.5.0",
         # Others depend on this one by the range [1.53.0], which the resolver cannot read.
         "io.grpc:grpc-core:1.53.0",
+    ),
+    PROXY: (
+        "org.apache.rocketmq:rocketmq-proxy:5.5.0",
+        # As above; and the resolver would take another guava than Maven does.
+        "io.grpc:grpc-api:1.53.0",
+        "io.grpc:grpc-core:1.53.0",
+        "com.google.guava:guava:32.0.1-jre",
+    ),
+    GRPC_CLIENT: (
+        "org.apache.rocketmq:rocketmq-client-java:5.2.0",
+        "com.alibaba:fastjson:1.2.83",  # the driver's
     ),
     # The last release that runs on Java 11.
     COMPILER: ("org.eclipse.jdt:ecj:3.32.0",),

@@ -10,7 +10,7 @@ import pytest
 from compat.toolchain.cpp import without_crash
 from compat.toolchain.folder import ToolchainError, install, make_folder
 from compat.toolchain.go import go_client, has_go_client, installed_go
-from compat.toolchain.jars import Jar, locked_jars
+from compat.toolchain.jars import ROOTS, Jar, locked_jars
 from compat.toolchain.java import installed_java, java_version
 
 
@@ -59,7 +59,7 @@ def test_an_unsuitable_java_is_passed_over(
     assert installed_java() == path
 
 
-@pytest.mark.parametrize("name", ["client-5.5.0", "client-4.9.8", "server-5.5.0", "compiler"])
+@pytest.mark.parametrize("name", ROOTS)
 def test_the_lock_names_each_jar_of_a_class_path_once(name: str) -> None:
     jars = locked_jars(name)
     assert jars
@@ -68,8 +68,7 @@ def test_the_lock_names_each_jar_of_a_class_path_once(name: str) -> None:
 
 
 def test_one_file_name_has_one_checksum_in_the_whole_lock() -> None:
-    names = ("client-5.5.0", "client-4.9.8", "server-5.5.0", "compiler")
-    jars = {jar for name in names for jar in locked_jars(name)}
+    jars = {jar for name in ROOTS for jar in locked_jars(name)}
     assert len({jar.file_name for jar in jars}) == len(jars)
 
 

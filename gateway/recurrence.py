@@ -110,6 +110,10 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
             return None
         return found
 
+    def first(self, now_ms: int) -> int | None:
+        """The first time of a rule that is set now; where it starts now, that is now."""
+        return self.next_after(now_ms - 1 if self.start_ms == now_ms else now_ms, now_ms)
+
     def times_after(self, after_ms: int, set_ms: int) -> Iterator[int]:
         """All times after `after_ms`, without regard to `count`."""
         found = self.next_after(after_ms, set_ms)
@@ -155,7 +159,7 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         :param min_period_ms: the setting `recurring_min_period`.
         :raises RuleError: then.
         """
-        first = self.next_after(now_ms, now_ms)
+        first = self.first(now_ms)
         if first is None:
             raise RuleError(f"{self} never fires from now on")
         if self.every_ms is not None:

@@ -106,7 +106,13 @@ class RecurringMessages:
     # -- what is asked for
 
     def put(
-        self, topic: Topic, order: Order, message: NewMessage, *, any_queue: bool = False
+        self,
+        topic: Topic,
+        order: Order,
+        message: NewMessage,
+        now_ms: int,
+        *,
+        any_queue: bool = False,
     ) -> RecurringChange:
         """Have a message recur, in place of the topic's recurring message of that name, if there is one.
 
@@ -114,6 +120,7 @@ class RecurringMessages:
         paused one stays paused, so that a program may set it whenever it starts.
 
         :param message: the template; its times count for nothing.
+        :param now_ms: the time by which the order was read.
         :param any_queue: whether its sender named no queue: what was there before keeps its own.
         :returns: "set", "replaced", or "updated" where the rule was the same.
         """
@@ -127,14 +134,13 @@ class RecurringMessages:
                 f"there are {self._count} recurring messages already; recurring_max = {self._most}"
             )
         before = definition_of(old)
-        now_ms = self._clock.now_ms()
         if old is not None and before is not None and before.rule == rule:
             outcome, new, set_ms = "updated", old, before.set_ms
         else:
             with refusing():
                 rule.check(now_ms, self._min_period_ms)
             outcome, set_ms = "set" if old is None else "replaced", now_ms
-            next_ms = rule.next_after(now_ms, now_ms) or now_ms
+            next_ms = rule.first(now_ms) or now_ms
             paused = old is not None and old.paused
             new = Recurring(topic.stored_name, name.encode(), next_ms, 0, paused, b"")
         if any_queue and before is not None and before.queue_id < topic.queues:
@@ -279,7 +285,8 @@ class RecurringMessages:
         with refusing():
             rule = make_rule(now_ms, cron=cron, every=every, zone=zone, start=start, end=end)
             rule.check(now_ms, self._min_period_ms)
-            times = islice(rule.times_after(now_ms, now_ms), max(1, min(count, MAX_TIMES)))
+            first_ms = rule.first(now_ms) or now_ms
+            times = islice(rule.times_after(first_ms - 1, now_ms), max(1, min(count, MAX_TIMES)))
             return RecurringTimes(list(times), rule.zone)
 
     def count(self) -> int:

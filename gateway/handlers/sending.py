@@ -157,10 +157,12 @@ class Sending:
         if order is not None:
             change = recurring.change(order, topic.name, name_of(values))
         else:
+            now_ms = self._broker.clock.now_ms()
             change = recurring.put(
                 topic,
-                read_order(values, self._broker.clock.now_ms()),
+                read_order(values, now_ms),
                 message,
+                now_ms,
                 any_queue=call.fields.queue_id < 0,
             )
         ext = {

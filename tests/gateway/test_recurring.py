@@ -175,6 +175,19 @@ def test_it_ends_after_a_count(gateway: MemoryGateway, client: MemoryClient) -> 
     assert listed(client) == []
 
 
+@pytest.mark.parametrize("start", ["now", "+0s", str(START_MS)])
+def test_one_that_starts_now_fires_now(
+    gateway: MemoryGateway, client: MemoryClient, start: str
+) -> None:
+    rule = {"every": "1h", "start": start}
+    preview = client.ask(RequestCode.NEXT_RECURRING, rule | {"times": "2"})
+    assert json.loads(preview.body)["times"] == [START_MS, START_MS + HOUR]
+    assert put(client, **rule)["nextMs"] == str(START_MS)
+    assert put(client, **rule)["recurring"] == "updated"
+    gateway.advance(HOUR)
+    assert planned(client.pull_all()) == [0, HOUR]
+
+
 def test_it_ends_at_its_end(gateway: MemoryGateway, client: MemoryClient) -> None:
     put(client, every="1m", start="+10s", end="+2m")
     gateway.advance(3 * MINUTE)

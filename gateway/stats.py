@@ -182,7 +182,8 @@ class Day(NamedTuple):
 class Statistics:
     """All counters.
 
-    :param now_ms: the wall clock.
+    :param now_ms: the wall clock, for the days.
+    :param steady_ms: one that is never set, for the rates.
     :param cluster: the key of the broker's own counters.
     :param fired: how many messages have fired since the start.
     """
@@ -191,17 +192,19 @@ class Statistics:
         self,
         store: Store,
         now_ms: Callable[[], int],
+        steady_ms: Callable[[], int],
         cluster: str,
         fired: Callable[[], int],
     ) -> None:
         self._store = store
         self._now_ms = now_ms
+        self._steady_ms = steady_ms
         self._cluster = cluster
         self._fired = fired
         self.started_ms = now_ms()
         self._first_sequence = store.committed_sequence
         self._samples = 0
-        self._sampling_ms = self._sampled_ms = self.started_ms
+        self._begun_ms = self._sampling_ms = self._sampled_ms = steady_ms()
         # What is still to be noted of the sample that is being taken.
         self._unsampled: list[tuple[str, str | None]] = []
         self._reads: dict[tuple[str, str], GroupReads] = {}
@@ -213,7 +216,7 @@ class Statistics:
         self.missed = 0
         """Pulls answered without."""
         self._histories: dict[tuple[str, str], History] = {}
-        self._totals = {name: History(self.started_ms) for name in TOTALS}
+        self._totals = {name: History(self._begun_ms) for name in TOTALS}
         self._date = _day_of(self.started_ms)
         self.this_morning = self.yesterday_morning = Day(0, 0)
 
@@ -258,7 +261,7 @@ class Statistics:
         A topic's counters are of what entered its queues, so a message for later counts when it fires; the broker's
         are of what was accepted.
         """
-        now_ms = self._now_ms()
+        now_ms = self._steady_ms()
         if name in ("BROKER_PUT_NUMS", "BROKER_GET_NUMS"):
             total = "put" if name == "BROKER_PUT_NUMS" else "got"
             known = key == self._cluster
@@ -279,7 +282,7 @@ class Statistics:
         reads = self._reads.get((topic, group))
         if reads is None:
             return 0.0
-        now = Sample(self._now_ms(), reads.messages, reads.times)
+        now = Sample(self._steady_ms(), reads.messages, reads.times)
         return self._history("GROUP_GET_NUMS", f"{topic}@{group}").rates(now).minute.per_second
 
     def total_rates(self, total: str) -> tuple[float, float, float]:
@@ -288,8 +291,8 @@ class Statistics:
         :param total: one of `TOTALS`.
         """
         history = self._totals[total]
-        now = self._total(total, self._now_ms())
-        life = max(1.0, (now.ms - self.started_ms) / 1000)
+        now = self._total(total, self._steady_ms())
+        life = max(1.0, (now.ms - self._begun_ms) / 1000)
         return (
             history.rate_over(1, now).per_second,
             history.rate_over(MINUTE_SAMPLES, now).per_second,
@@ -298,7 +301,7 @@ class Statistics:
 
     def counters(self) -> Iterator[tuple[str, str, int]]:
         """What was counted since the start: upstream's name of the counter, its key, the count."""
-        now_ms = self._now_ms()
+        now_ms = self._steady_ms()
         for topic, group in self._places():
             for name, key, sample in self._counters_of(topic, group, now_ms):
                 yield name, key, sample.value
@@ -311,7 +314,7 @@ class Statistics:
     def sample(self) -> bool:
         """Take note of counters, as many as can be in one turn of the reactor, and before the first of them of a new
         day. True while there are more: then it is to be called again, in another turn."""
-        now_ms = self._now_ms()
+        now_ms = self._steady_ms()
         if not self._unsampled:
             self._begin_sample(now_ms)
         some = self._unsampled[-SAMPLED_AT_ONCE:]
@@ -335,7 +338,7 @@ class Statistics:
         self._unsampled = self._places()
         for total, history in self._totals.items():
             history.add(self._total(total, now_ms), self._samples)
-        today = _day_of(now_ms)
+        today = _day_of(self._now_ms())
         if today != self._date:
             self._date = today
             self.yesterday_morning = self.this_morning

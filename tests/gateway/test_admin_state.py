@@ -91,6 +91,21 @@ class TestRates:
         assert found["statsMinute"]["sum"] == 0
         assert found["statsHour"]["sum"] == 11
 
+    @pytest.mark.parametrize("step_ms", [-86_400_000, 86_400_000])
+    def test_a_clock_that_is_set_changes_no_rate(
+        self, gateway: MemoryGateway, client: MemoryClient, step_ms: int
+    ) -> None:
+        for _ in range(10):
+            client.send_message()
+        gateway.advance(15_000)
+        gateway.set_clock(step_ms)
+        gateway.advance(5_000)
+        client = gateway.connect()
+        for name, key in (("TOPIC_PUT_NUMS", "orders"), ("BROKER_PUT_NUMS", "DefaultCluster")):
+            for found in rates(client, name, key).values():
+                assert found["sum"] == 10
+                assert found["tps"] == pytest.approx(0.5)
+
     def test_sizes(self, client: MemoryClient) -> None:
         client.send_message()
         client.send_message(body=b"x" * 1_000)

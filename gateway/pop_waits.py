@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from gateway.clock import Clock
 from gateway.parked import ParkingLot
 from gateway.pop_queues import PopQueue
 from gateway.reactor import Reactor
@@ -15,6 +16,18 @@ MAX_WAITING: Final = 1024
 
 LONGEST_WAIT: Final = 30.0
 """Seconds that a request may wait, whatever it asks for."""
+
+
+def time_left_ms(clock: Clock, born_ms: int, poll_ms: int) -> int:
+    """How long a request still has, less than 0 when it comes too late. By a clock that stands still nobody can tell
+    when it was made: clients note the machine's.
+
+    :param born_ms: when its client made it, epoch ms; 0 where it does not say.
+    :param poll_ms: how long it may take from then on.
+    """
+    if not born_ms or not clock.moves:
+        return poll_ms
+    return born_ms + poll_ms - clock.now_ms()
 
 
 class Waited(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.broker import Broker
 from gateway.filters import Filter
 from gateway.pop_queues import MAX_MESSAGES, PopQueue, PopQueues
-from gateway.pop_waits import PopWaits, Waited
+from gateway.pop_waits import PopWaits, Waited, time_left_ms
 from gateway.router import Call, RequestError
 from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import Notification, PeekMessage, PollingInfo
@@ -58,8 +58,8 @@ class PopViews:
         wanted = self._queues.filter(fields.exp, fields.exp_type)
         if self._notify(call, queues, wanted):
             return
-        now_ms = self._broker.clock.now_ms()
-        left_ms = min((fields.born_time or now_ms) + fields.poll_time - now_ms, fields.poll_time)
+        left_ms = time_left_ms(self._broker.clock, fields.born_time, fields.poll_time)
+        left_ms = min(left_ms, fields.poll_time)
         if left_ms <= 0:
             _tell(call, has_message=False)
         elif not self._waits.wait(

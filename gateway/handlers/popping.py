@@ -11,7 +11,7 @@ from gateway.broker import Broker
 from gateway.filters import Filter
 from gateway.pop_orders import ORDERED_QUEUE, Place
 from gateway.pop_queues import LONGEST_INVISIBLE_MS, MAX_MESSAGES, PopQueue, PopQueues
-from gateway.pop_waits import PopWaits, Waited
+from gateway.pop_waits import PopWaits, Waited, time_left_ms
 from gateway.router import Call, RequestError
 from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode
@@ -65,8 +65,7 @@ class Popping:
     def pop(self, call: Call) -> None:
         """Answer with messages that nobody else has; when there are none, wait for one if the client lets us."""
         fields: PopMessage = call.fields
-        now_ms = self._broker.clock.now_ms()
-        left_ms = (fields.born_time or now_ms) + fields.poll_time - now_ms
+        left_ms = time_left_ms(self._broker.clock, fields.born_time, fields.poll_time)
         try:
             self._check(fields, left_ms)
             queues = self._queues.find(call, fields.consumer_group, fields.topic, fields.queue_id)

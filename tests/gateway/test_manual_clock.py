@@ -184,6 +184,29 @@ def test_popped_messages_come_back_by_it(gateway: MemoryGateway, client: MemoryC
     assert client.ask(RequestCode.POP_MESSAGE, pop).code == ResponseCode.SUCCESS
 
 
+def test_pops_of_clients_that_go_by_the_machines_clock(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    move(client, advance=30 * MINUTE_MS)
+    asked = {
+        "consumerGroup": "G",
+        "topic": "orders",
+        "queueId": "0",
+        "maxMsgNums": "1",
+        "invisibleTime": "60000",
+        "pollTime": "15000",
+        "bornTime": str(START_MS),
+        "initMode": "0",
+    }
+    client.send_message()
+    assert client.ask(RequestCode.POP_MESSAGE, asked).code == ResponseCode.SUCCESS
+    told, popped = (gateway.connect() for _ in range(2))
+    told.send(RequestCode.NOTIFICATION, asked)
+    popped.send(RequestCode.POP_MESSAGE, asked)
+    gateway.advance(14_000)
+    assert told.take() == popped.take() == []
+
+
 class TestFolders:
     def test_real_data_is_left_alone(self, make_gateway: MakeGateway) -> None:
         gateway = make_gateway()

@@ -39,7 +39,14 @@ class Clock:
         return self._last_stored_ms
 
     def continue_from(self, stored_ms: int) -> None:
-        """Take up the times that an earlier process noted: the clock may have been set back since."""
+        """Take up the times that an earlier process noted: the clock may have been set back since. Log if it was."""
+        behind_ms = stored_ms - self.now_ms()
+        if self.moves and behind_ms >= JUMP_MS:
+            self.log.warn(
+                "the wall clock is {step} ms behind what was stored last: where it was right then, "
+                "timed messages wait for it",
+                step=behind_ms,
+            )
         self._last_stored_ms = max(self._last_stored_ms, stored_ms)
 
     def watch(self) -> None:

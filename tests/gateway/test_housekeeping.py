@@ -129,6 +129,21 @@ class TestClockSteps:
             gateway.advance(5_000)
         assert [text for text in lines if "wall clock" in text] == [line]
 
+    @pytest.mark.parametrize(("step_ms", "told"), [(-5_000, True), (-900, False), (5_000, False)])
+    def test_one_back_before_the_start_is_logged_as_well(
+        self, gateway: MemoryGateway, step_ms: int, told: bool
+    ) -> None:
+        gateway.connect().send_message()
+        gateway.stop()
+        gateway.set_clock(step_ms)
+        with log_lines() as lines:
+            gateway.start()
+        line = (
+            "the wall clock is 5000 ms behind what was stored last: where it was right then, "
+            "timed messages wait for it"
+        )
+        assert [text for text in lines if "wall clock" in text] == ([line] if told else [])
+
     def test_small_corrections_are_not(self, gateway: MemoryGateway) -> None:
         with log_lines() as lines:
             for _ in range(10):

@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 
 from gateway.access import PUB, READ
 from gateway.broker import Broker
+from gateway.router import NotFoundError
 from gateway.web.endpoints import ApiError, Asker, Fields, Shown
 from gateway.web.fields import Cursor, Limit, TopicName
 from gateway.web.sending import Encoding, Sender, decode_body
@@ -97,6 +98,14 @@ class RecurringPage(Shown):
     times: list[int]
 
 
+class RecurringSet(Shown):
+    """What was done, "set", "replaced" or "updated", and how it is now; null where it is over already, as one is that
+    comes once and starts now."""
+
+    outcome: str
+    recurring: RecurringMessage | None
+
+
 class RecurringEndpoints:
     """Asks and orders in the name of whoever came by HTTP."""
 
@@ -130,7 +139,7 @@ class RecurringEndpoints:
 
     async def put_recurring(
         self, asker: Asker, query: RecurringPlace, body: RecurringBody
-    ) -> RecurringChange:
+    ) -> RecurringSet:
         """Have a message recur, in place of the topic's recurring message of that name, if there is one."""
         if not body.cron and not body.every:
             # It would be an ordinary message, and be delivered at once.
@@ -166,9 +175,11 @@ class RecurringEndpoints:
             flag=body.flag,
             sys_flag=body.sys_flag,
         )
-        return RecurringChange(
-            answer.ext().get("recurring", ""), self._recurring.get(query.topic, query.name)
-        )
+        try:
+            recurring = self._recurring.get(query.topic, query.name)
+        except NotFoundError:
+            recurring = None
+        return RecurringSet(outcome=answer.ext().get("recurring", ""), recurring=recurring)
 
     async def order_recurring(self, asker: Asker, query: RecurringOrder) -> RecurringChange:
         """Let a recurring message rest, or go on."""

@@ -26,6 +26,7 @@ from gateway.web.recurring import (
     RecurringPage,
     RecurringPlace,
     RecurringQuery,
+    RecurringSet,
     RuleQuery,
 )
 from gateway.web.relay import Relay, below, fields_of, refusal
@@ -160,7 +161,7 @@ class SharedRecurring:
 
     async def put_recurring(
         self, asker: Asker, query: RecurringPlace, body: RecurringBody
-    ) -> RecurringChange:
+    ) -> RecurringSet:
         """Have a message recur, in place of the topic's recurring message of that name, if there is one."""
         path = below("recurring", query.topic, query.name)
         try:
@@ -170,7 +171,7 @@ class SharedRecurring:
             if error.problem.status != HTTPStatus.NOT_FOUND:
                 raise
             owner = self._relay.first
-        return await self._relay.one(asker, owner, "PUT", path, RecurringChange, body=encode(body))
+        return await self._relay.one(asker, owner, "PUT", path, RecurringSet, body=encode(body))
 
     async def order_recurring(self, asker: Asker, query: RecurringOrder) -> RecurringChange:
         """Let a recurring message rest, or go on."""

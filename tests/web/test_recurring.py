@@ -115,6 +115,12 @@ def test_what_cannot_recur(
     assert gateway.service.broker.stats.put == 0  # nor is the template delivered instead
 
 
+def test_one_that_is_over_at_once(gateway: MemoryGateway, http: HttpClient) -> None:
+    assert put(http, start="now", count=1) == {"outcome": "set", "recurring": None}
+    fired = [one for queue in range(8) for one in gateway.connect().pull_all("reports", queue)]
+    assert bodies(fired) == ["report"]
+
+
 def test_setting_one_never_deletes_it(http: HttpClient) -> None:
     put(http)
     body = {"every": "2m", "body": "x", "properties": {"TIDEGATE_RECURRING": "delete"}}

@@ -24,6 +24,7 @@ from storage.keys import (
     pack_u64,
     split_timer_key,
     term,
+    timer_key_of,
 )
 from storage.noted import Noted, newest_first, numbers_with_id, read_noted
 from storage.paused import has_timer, waiting_timers
@@ -258,7 +259,8 @@ def _pending(store: Store, txn: Reader, timers: list[_Timer]) -> list[Found]:
 
 
 def newest_stored_ms(store: Store) -> int:
-    """The latest time at which a message was accepted or entered its queue; 0 in an empty store.
+    """The latest time at which a message was accepted, entered its queue, or was due and waited because its topic is
+    paused; 0 in an empty store.
 
     :raises DataFolderError: when a row cannot be read.
     """
@@ -280,6 +282,12 @@ def _newest_stored_ms(store: Store) -> int:
         newest_ms = max(newest_ms, QUEUE_VALUE.unpack(cursor.value())[3])
         # From a queue's last row to the last row of the queue before it.
         alive = cursor.set_range(cursor.key()[:-8]) and cursor.prev()
+    for topic, _ in store.paused.items():
+        # What waits was due, and will be in its queue at no time before that.
+        cursor = txn.cursor(db=store.tables.waiting)
+        alive = cursor.prev() if cursor.set_range(topic + b"\1") else cursor.last()
+        if alive and cursor.key().startswith(topic + b"\0"):
+            newest_ms = max(newest_ms, int.from_bytes(timer_key_of(cursor.key())[:8]))
     return newest_ms
 
 

@@ -183,3 +183,22 @@ def test_ends_when_the_topic_is_deleted(gateway: MemoryGateway, client: MemoryCl
     schedule(client, "new", 100)
     gateway.advance(100)
     assert bodies(client.pull("orders", 0, 1)) == ["new"]
+
+
+@pytest.mark.parametrize("other", ["a", "z"])
+def test_what_waits_is_found_where_the_clock_was_set_back_while_the_gateway_was_down(
+    gateway: MemoryGateway, client: MemoryClient, other: str
+) -> None:
+    for topic in ("orders", other):
+        schedule(client, f"of {topic}", 5_000, topic)
+        pause(client, topic)
+    gateway.advance(6_000)
+    gateway.stop()
+    gateway.set_clock(-4_000)
+    gateway.start()
+    client = gateway.connect()
+    resume(client)
+    assert bodies(client.pull()) == ["of orders"]
+    (found,) = client.look_up(id="of orders", state="any")
+    assert (found["state"], found["queueOffset"]) == ("fired", 0)
+    gateway.check()

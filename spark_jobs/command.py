@@ -318,6 +318,8 @@ def replay(
     )
     for code, number in sorted(plan.left_out.items()):
         click.echo(f"  left out: {number:,} of code {code}")
+    if plan.from_servers:
+        click.echo(f"  not counted: {plan.from_servers:,} of servers; the target asks its own")
     if plan.brokers > 1:
         click.echo(
             f"  they were sent to {plan.brokers} addresses of brokers, and all go to one: queues of the same number "

@@ -163,7 +163,11 @@ def test_it_is_told_that_several_brokers_become_one(
     monkeypatch.setattr("spark_jobs.ingest.read_table", lambda *_: recorded)
     command = ("replay", str(tables), "--to", "127.0.0.1:1", "--out", str(tmp_path / "out"))
     assert status_of(*command, "--dry-run") == 0
-    assert ("sent to 2 addresses of brokers, and all go to one" in capsys.readouterr().out) is told
+    said = capsys.readouterr().out
+    assert ("sent to 2 addresses of brokers, and all go to one" in said) is told
+    of_servers = recorded.where("not from_client and asked_ns is not null").count()
+    assert of_servers > 0
+    assert f"  not counted: {of_servers} of servers; the target asks its own" in said
 
 
 def test_tasks_without_a_connection_take_nothing_of_the_rate(

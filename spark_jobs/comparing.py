@@ -22,8 +22,8 @@ import pyarrow as pa
 from gateway.wire import properties as names
 from gateway.wire.codes import RequestCode
 from gateway.wire.dialect import DialectError, to_json
-from gateway.wire.messages import MessageError, decode_messages
-from gateway.wire.properties import find
+from gateway.wire.messages import Message, MessageError, decode_messages
+from gateway.wire.properties import find, parse
 from spark_jobs.errors import JobError
 from spark_jobs.features import feature
 from spark_jobs.messages import PULLS
@@ -41,6 +41,8 @@ _RECORDS: Final = tuple(
     )
 )
 """Requests that are answered with messages."""
+_RESERVED: Final = {value for name, value in vars(names).items() if name.isupper()} - {names.KEYS}
+"""Names of properties that mean something to clients and servers; many of their values are others in each run."""
 _CANDIDATE, _NOISE = 1, 2
 """Numbers of runs; the baseline's is 0."""
 _OLD, _NEW, _AGAIN = 1, 2, 4
@@ -154,8 +156,10 @@ def body_facts(code: int, body: bytes) -> dict[str, str]:
             return {"body.unreadable": str(error)}
         return {
             "body.messages": str(len(messages)),
-            "body.contents": ",".join(f"{message.body_crc:08x}" for message in messages),
+            # Not as the records have it: that is the sum of what was stored, whatever is handed out.
+            "body.contents": ",".join(f"{zlib.crc32(message.body):08x}" for message in messages),
             "body.tags": ",".join(find(one.properties, names.TAGS) or "" for one in messages),
+            "body.properties": json.dumps([_own(one) for one in messages], sort_keys=True),
             "body.topics": ",".join(message.topic for message in messages),
             "body.reconsumed": ",".join(str(message.reconsume_times) for message in messages),
         }
@@ -169,6 +173,12 @@ def body_facts(code: int, body: bytes) -> dict[str, str]:
     return {
         f"body.{name}": json.dumps(_unordered(part), sort_keys=True) for name, part in value.items()
     }
+
+
+def _own(message: Message) -> dict[str, str]:
+    """The keys of a message, and the properties that mean something to its users alone."""
+    properties = parse(message.properties)
+    return {name: value for name, value in properties.items() if name not in _RESERVED}
 
 
 def _unordered(value: Any) -> Any:

@@ -154,6 +154,8 @@ def test_bodies_are_compared_by_what_they_mean() -> None:
     assert body_facts(pull, records) == body_facts(pull, moved)
     assert body_facts(pull, records)["body.tags"] == "red,"
     assert "body.unreadable" in body_facts(pull, records[:-1])
+    damaged = body_facts(pull, records.replace(b"two", b"twx"))
+    assert damaged["body.contents"] != body_facts(pull, records)["body.contents"], "by an old sum"
     assert body_facts(int(RequestCode.POP_MESSAGE), records) == body_facts(pull, records)
     assert body_facts(41, b'{"set":[{"q":0},{"q":1}]}') == body_facts(
         41, b'{"set":[{"q":1},{"q":0}]}'
@@ -163,6 +165,17 @@ def test_bodies_are_compared_by_what_they_mean() -> None:
     assert body_facts(26, b"limit=10\n" * 9) != body_facts(26, b"limit=20\n" * 9)
     assert body_facts(106, b"{}") == {"body.value": "{}"}, "and not as if there were none"
     assert body_facts(106, b'{"t":{"c":["a","b"]}}') == body_facts(106, b'{"t":{"c":["b","a"]}}')
+
+
+def test_what_a_message_says_of_itself_is_compared_without_what_each_run_has_anew() -> None:
+    def found(properties: str) -> str:
+        record = log_bytes([("t", b"one", properties)])
+        return body_facts(int(RequestCode.PULL_MESSAGE), record)["body.properties"]
+
+    whole = found("KEYS\x01k1\x02color\x01red\x02UNIQ_KEY\x01A\x02MSG_REGION\x01r\x02")
+    assert whole == '[{"KEYS": "k1", "color": "red"}]'
+    assert found("color\x01red\x02KEYS\x01k1\x02UNIQ_KEY\x01B\x02") == whole
+    assert found("KEYS\x01k1\x02UNIQ_KEY\x01A\x02") != whole
 
 
 USES: list[tuple[RequestCode, dict[str, str] | None, str]] = [

@@ -184,6 +184,12 @@ def verify(folder: Path, grace: float, levels: str, **options: Any) -> None:
     spark = _session(options)
     if (folder / "results").exists():
         events = job.read_events(spark, folder, parse_levels(levels))
+        _, sent_before = job.read_answers(spark, folder)
+        if sent_before:
+            click.echo(
+                f"{sent_before:,} requests were sent before the replay was interrupted: messages among them are "
+                "not known, and are left out"
+            )
     else:
         events = read_table(spark, folder, "messages")
     with _shown("verify", spark, options):

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import lit
 
 from gateway.wire.codes import RequestCode
+from spark_jobs import messages
 from spark_jobs.command import main
 from spark_jobs.comparing import compare
 from spark_jobs.firing import Verdict
@@ -23,6 +24,7 @@ from spark_jobs.ingest import read_table
 from spark_jobs.replay import Gate, choose, find_target, read_results, replay, run_name
 from spark_jobs.replaying import DDL, RESULTS, Target
 from spark_jobs.rewriting import DESTRUCTIVE, Rules
+from spark_jobs.watching import WATCHED
 from tests.live.process import GatewayProcess
 
 SENDS = [310, 320]
@@ -98,7 +100,7 @@ def test_findings_are_written_into_a_new_folder(spark: SparkSession, tmp_path: P
     assert json.loads(found.read_text()) == {"files": 0, "known": 0, "counts": {}}
 
 
-def test_what_an_interrupted_run_had_sent_is_not_compared(
+def test_what_an_interrupted_run_had_sent_is_not_judged(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answered = {"file": "a", "code": 34, "feature": "clients", "answer_code": 0}
@@ -113,6 +115,10 @@ def test_what_an_interrupted_run_had_sent_is_not_compared(
     said = capsys.readouterr().out
     assert "1 requests were sent before a replay was interrupted" in said
     assert "2 answers compared: the same" in said
+    watched = spark.createDataFrame([], messages.DDL)
+    watched.write.parquet(str(tmp_path / "gone-on-with" / WATCHED))
+    assert status_of("verify", gone_on) == 0
+    assert "1 requests were sent before the replay was interrupted" in capsys.readouterr().out
 
 
 @pytest.mark.live

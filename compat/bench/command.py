@@ -34,6 +34,7 @@ _KNOWN_ERRORS: Final = (
     ClientError,
     FillError,
     LoadError,
+    OSError,
     RealBrokerError,
     RecordError,
     RefusalError,
@@ -209,7 +210,7 @@ def _run(
         for step in plan:
             try:
                 found.outcomes.append(campaign.run_step(step, scratch, begin(step)))
-            except (LoadError, StartError) as error:
+            except _KNOWN_ERRORS as error:
                 failed.append(str(error))
             # After each step: a run that is stopped half-way leaves what it has.
             results.save(found, file)

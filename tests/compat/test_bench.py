@@ -25,6 +25,7 @@ from rich.console import Console
 from compat.bench import campaign, report, results, scenarios, systems
 from compat.bench.command import bench, choose
 from compat.bench.figures import CPU, FIGURES, RATE, Goal, goals
+from compat.bench.holding import FillError
 from compat.bench.load import LoadError, Progress
 from compat.bench.machine import Limits, Machine, describe, measure_limits, random_reads
 from compat.bench.plots import draw
@@ -45,6 +46,9 @@ from compat.bench.records import (
 )
 from compat.bench.results import FORMAT, Held, Outcome, Results, ResultsError
 from compat.bench.scenarios import Scenario
+from compat.bench.systems import StartError
+from compat.real_broker import RealBrokerError
+from gateway.client import ClientError
 from gateway.wire.codes import ResponseCode
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
@@ -630,7 +634,7 @@ def test_the_command_names_the_scenarios_it_knows() -> None:
     assert "sends-16-sync" in done.stderr
 
 
-@pytest.mark.parametrize("flag", ["--output", "--plots"])
+@pytest.mark.parametrize("flag", ["--data", "--output", "--plots"])
 def test_what_cannot_be_written_is_noticed_before_anything_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: str
 ) -> None:
@@ -644,14 +648,19 @@ def test_what_cannot_be_written_is_noticed_before_anything_is_measured(
     below = tmp_path / "file" / "below"
     done = CliRunner().invoke(bench, ["--data", str(tmp_path / "data"), flag, str(below)])
     assert done.exit_code == 1
-    assert done.stderr.splitlines()[-1].startswith("tidegate bench: cannot ")
+    assert done.stderr.splitlines()[-1].startswith("tidegate bench: ")
     assert str(below) in done.stderr
 
 
-def test_what_fails_leaves_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "kind", [ClientError, FillError, LoadError, OSError, RealBrokerError, RecordError, StartError]
+)
+def test_what_fails_leaves_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
     def run_step(step: campaign.Step, *_: object) -> Outcome:
         if step.scenario.name == "workers-2":
-            raise LoadError("workers-2 on tidegate: the server has ended")
+            raise kind("workers-2 on tidegate: the server has ended")
         return outcome(step.scenario)
 
     monkeypatch.setattr(campaign, "run_step", run_step)

@@ -10,6 +10,7 @@ from threading import Event
 
 import msgspec
 
+from compat.clients.driver import until
 from gateway.client import ClientError, RefusalError, RemotingClient, reschedule
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.messages import Message, decode_messages
@@ -104,9 +105,12 @@ def move(client: RemotingClient, ledger: Ledger, message_id: str, new_ms: int) -
 
 
 def wait_until_fired(client: RemotingClient) -> None:
-    """Returns when nothing is pending."""
-    while msgspec.json.decode(client.ask(RequestCode.LOOK_UP_TIMERS).body)["messages"]:
-        time.sleep(0.1)
+    """Returns when nothing is pending; raises TimeoutError when that takes too long."""
+
+    def is_nothing_pending() -> bool:
+        return not msgspec.json.decode(client.ask(RequestCode.LOOK_UP_TIMERS).body)["messages"]
+
+    until(is_nothing_pending, "nothing is pending any more", pause=0.1)
 
 
 def read_all(connection: RemotingClient) -> list[Message]:

@@ -155,8 +155,7 @@ def read_slowly(site: Site, chance: random.Random, terms: Terms) -> str:
             time.sleep(0.05)
         site.watch_memory()
     except ConnectionError:
-        # It may close a connection that costs it too much.
-        received += 0
+        pass  # It may close a connection that costs it too much.
     finally:
         selector.close()
         for reader in readers:

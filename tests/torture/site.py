@@ -103,6 +103,8 @@ class Site:
 
     def end(self) -> list[Message]:
         """Take the load off, and wait for all that is pending; everything that fired."""
+        # One that failed has said why. What went on without it was hardly under load.
+        assert all(sender.is_alive() for sender in self._senders), "a sender ended before its time"
         self._over.set()
         for sender in self._senders:
             sender.join()

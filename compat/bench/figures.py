@@ -212,6 +212,7 @@ STORM_FIGURES: Final = (
     Figure("storm.stored", "storm fired after, max, ms", _part(_storm_stored, lambda s: s.max), 0),
     Figure("storm.p50", "storm received P50, ms", _part(_storm_firing, lambda s: s.p50), 0),
     Figure("storm.max", "storm received max, ms", _part(_storm_firing, lambda s: s.max), 0),
+    Figure("storm.refused", "storm refused", _storm_count(lambda e: e.refused), 0, is_count=True),
     Figure("storm.lost", "storm lost", _storm_count(lambda e: e.lost), 0, is_count=True),
     Figure("storm.doubled", "storm doubled", _storm_count(lambda e: e.doubled), 0, is_count=True),
     Figure("storm.early", "storm early", _storm_count(lambda e: e.early), 0, is_count=True),

@@ -44,7 +44,7 @@ from compat.bench.records import (
     send_times,
     spread,
 )
-from compat.bench.results import FORMAT, Held, Outcome, Results, ResultsError
+from compat.bench.results import FORMAT, Held, Outcome, Results, ResultsError, Storm
 from compat.bench.scenarios import Scenario
 from compat.bench.systems import StartError
 from compat.real_broker import RealBrokerError
@@ -510,6 +510,14 @@ def test_a_lost_message_fails_its_goal() -> None:
     assert cells(text, "lost") == ["1", "0", "no"]
     assert cells(text, "doubled") == ["0", "0", "yes"]
     assert cells(text, "firing error P99, ms") == ["3", "≤ 20", "yes"]
+
+
+def test_a_storm_that_was_refused_in_part_is_seen_to_be_smaller() -> None:
+    scenario = next(s for s in scenarios.full() if s.kind == "storm")
+    ledger = Ledger(acknowledged=1, refused=499_999, received=1, lost=0, doubled=0, early=0)
+    storm = Storm(ledger=ledger, firing=None, stored=None)
+    found = msgspec.structs.replace(outcome(scenario), storm=storm)
+    assert cells(shown(run(found, chosen=[scenario])), "storm refused") == ["499,999", "", ""]
 
 
 def test_an_earlier_run_stands_beside() -> None:

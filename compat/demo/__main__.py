@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import IO, Final
 
 from compat import children
+from compat.clients.driver import DriverError
 from compat.demo.jobs import AGAIN, BASELINE, jobs
 from compat.demo.recording import SETTINGS, DemoError, record
 from compat.real_broker import RealBroker, RealBrokerError
+from compat.toolchain.folder import ToolchainError
 
 _LISTENING: Final = re.compile(r"listening on ([\d.]+:\d+)")
 _STOP_LIMIT_S: Final = 120
@@ -25,6 +27,8 @@ _PATIENCE_S: Final = 10.0
 """Pulls that wait at the recording's end are waited for so long."""
 _DIFFERENT: Final = 3
 """Exit status of jobs that found a difference."""
+
+_KNOWN_ERRORS: Final = (DemoError, DriverError, OSError, RealBrokerError, ToolchainError)
 
 
 class Demo:
@@ -120,13 +124,13 @@ def main() -> int:
     )
     parser.add_argument("--master", default="local[2]", help="Spark's master; default: local[2]")
     options = parser.parse_args()
-    if options.out is not None and options.out.exists() and any(options.out.iterdir()):
+    if options.out is not None and options.out.is_dir() and any(options.out.iterdir()):
         parser.error(f"{options.out} is not empty: name a new folder")
     folder = options.out or Path(tempfile.mkdtemp(prefix="tidegate-demo-"))
-    folder.mkdir(parents=True, exist_ok=True)
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         report = Demo(folder.resolve(), options.speed, options.master).run()
-    except (DemoError, RealBrokerError) as error:
+    except _KNOWN_ERRORS as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     print(f"\nEverything is in {folder}. Open the report: {report}")

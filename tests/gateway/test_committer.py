@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
 from gateway.wire.codes import RequestCode
+from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import MemoryClient, MemoryGateway
 
 WAIT_MS = 5
@@ -16,11 +15,9 @@ SENDERS = 8
 
 
 @pytest.fixture
-def gateway(tmp_path: Path) -> Iterator[MemoryGateway]:
+def gateway(make_gateway: MakeGateway) -> MemoryGateway:
     """A gateway whose commits wait."""
-    gateway = MemoryGateway(tmp_path / "data", commit_wait=timedelta(milliseconds=WAIT_MS))
-    yield gateway
-    gateway.close()
+    return make_gateway(commit_wait=timedelta(milliseconds=WAIT_MS))
 
 
 def send(client: MemoryClient) -> int:

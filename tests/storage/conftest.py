@@ -6,14 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from storage import Store
 from tests.storage.folder import Folder
-
-# How long one example takes says something about the machine's other work, and nothing about ours.
-settings.register_profile("storage", deadline=None)
-settings.load_profile("storage")
 
 
 @pytest.fixture

@@ -20,11 +20,11 @@ import pytest
 
 from compat.clients.driver import until
 from gateway.client import RemotingClient, paused_topics, setting
-from gateway.front import ROUTE_PATIENCE
 from gateway.intake import terms_of
 from gateway.recurring_client import set_recurring
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.messages import BatchItem, encode_batch
+from gateway.worker_port import PATIENCE
 from storage import INBOX_SIZE, Store
 from tests.command import Tidegate
 from tests.live.conftest import JavaMaker
@@ -32,7 +32,7 @@ from tests.live.process import LIMIT_S, GatewayProcess
 
 pytestmark = pytest.mark.live
 
-FAR_MS = time.time_ns() // 1_000_000 + 3_600_000
+FAR_MS = time.time_ns() // 1_000_000 + 24 * 3_600_000
 
 
 @pytest.fixture(scope="module")
@@ -322,13 +322,13 @@ def test_a_worker_that_hangs_does_not_serve(tmp_path: Path) -> None:
         os.kill(hanging, signal.SIGSTOP)
         try:
             until(lambda: sorted(serving()) == ["0", "1"], "one does not serve")
-            # Nobody has to wait for it: a request that is put to it takes 2 s here, and 30 s by HTTP.
+            # Nobody has to wait for it: a request that is put to it takes 30 s by HTTP.
             begun = time.monotonic()
             assert workers(gateway) == brokers
             assert "broker-a-0 does not answer" in fetch(
                 metrics.replace("/metrics", "/api/v1/status")
             )
-            assert time.monotonic() - begun < ROUTE_PATIENCE
+            assert time.monotonic() - begun < PATIENCE
         finally:
             os.kill(hanging, signal.SIGCONT)
         until(lambda: serving() == ["1", "1"], "it serves again")

@@ -25,7 +25,7 @@ from gateway.wire.headers import SendMessageV2
 from gateway.wire.properties import join
 from tests.browser import PHONE, Browser
 from tests.gateway.certificates import Authority
-from tests.live.process import GatewayProcess
+from tests.live.process import LIMIT_S, GatewayProcess
 
 pytestmark = pytest.mark.live
 
@@ -90,15 +90,15 @@ class Console:
                     return element
             return None
 
-        found = WebDriverWait(self.browser.page, 10, 0.05, ignored_exceptions=[Exception]).until(
-            seen, f"no {selector} with {text!r}"
-        )
+        found = WebDriverWait(
+            self.browser.page, LIMIT_S, 0.05, ignored_exceptions=[Exception]
+        ).until(seen, f"no {selector} with {text!r}")
         assert found is not None
         return found
 
     def see_rows(self, selector: str, number: int) -> None:
         """Wait until there are so many elements."""
-        WebDriverWait(self.browser.page, 10, 0.05).until(
+        WebDriverWait(self.browser.page, LIMIT_S, 0.05).until(
             lambda page: len(page.find_elements(By.CSS_SELECTOR, selector)) == number,
             f"not {number} {selector}",
         )
@@ -110,7 +110,7 @@ class Console:
             f".filter((one) => one.name.includes('/api/v1{path}')).length"
         )
         before = int(self.browser.page.execute_script(script))
-        WebDriverWait(self.browser.page, 20, 0.05).until(
+        WebDriverWait(self.browser.page, LIMIT_S, 0.05).until(
             lambda page: page.execute_script(script) >= before + 2, f"{path} is not asked for again"
         )
 
@@ -241,7 +241,7 @@ def test_rates_are_told_by_a_clock_that_moves(browser: Browser, tmp_path: Path) 
             )
             return float(tile.removeprefix("accepted /s\n").replace("k", "e3"))
 
-        rate = WebDriverWait(browser.page, 10, 0.05).until(told)
+        rate = WebDriverWait(browser.page, LIMIT_S, 0.05).until(told)
         assert rate <= 1  # one message in about two seconds
 
 
@@ -586,7 +586,7 @@ def test_a_token_is_asked_for(browser: Browser, tmp_path: Path) -> None:
         console.press(Keys.ESCAPE)
         console.see("#pulse", "You are not logged in")
         browser.errors()
-        WebDriverWait(browser.page, 20).until(
+        WebDriverWait(browser.page, LIMIT_S).until(
             lambda _: any("/rates" in error for error in browser.errors()), "it asks no more"
         )
         assert not browser.page.find_elements(By.CSS_SELECTOR, "dialog")

@@ -1,4 +1,4 @@
-"""Every `tidegate ...` that the README, the documents and the deployment show is one that there is, with its flags."""
+"""Every `tidegate ...` that the README and the documents show is one that there is, with its flags."""
 
 from __future__ import annotations
 
@@ -15,13 +15,9 @@ from compat.command import compat
 from gateway.cli import cli
 
 PROJECT: Final = Path(__file__).parent.parent.parent
-PAGES: Final = (
-    PROJECT / "README.md",
-    *sorted(PROJECT.glob("docs/*.md")),
-    *sorted(PROJECT.glob("deploy/*")),
-)
+PAGES: Final = (PROJECT / "README.md", *sorted(PROJECT.glob("docs/*.md")))
 
-_BLOCK: Final = re.compile(r"```\w*\n(.*?)```", re.DOTALL)
+_BLOCK: Final = re.compile(r"```\w*\n(.*?)```|^((?: {4}[^\n]*\n)+)", re.DOTALL | re.MULTILINE)
 _IN_BLOCK: Final = re.compile(r"(?:^|[\s/])tidegate ([a-z].*)$", re.MULTILINE)
 _IN_TEXT: Final = re.compile(r"`(?:\S*/)?tidegate ([a-z][^`]*)`")
 _END: Final = re.compile(r"\s(?:[|>&#]|2>|\.\.\.).*|;.*")
@@ -30,7 +26,7 @@ _END: Final = re.compile(r"\s(?:[|>&#]|2>|\.\.\.).*|;.*")
 def shown(page: Path) -> Iterator[str]:
     """What stands behind `tidegate` in a page, without comments and without what the output goes to."""
     text = page.read_text()
-    for block in _BLOCK.findall(text):
+    for block in map("".join, _BLOCK.findall(text)):
         yield from (_END.sub("", found) for found in _IN_BLOCK.findall(block.replace("\\\n", " ")))
     yield from (_END.sub("", found) for found in _IN_TEXT.findall(_BLOCK.sub("", text)))
 
@@ -63,3 +59,5 @@ def test_what_is_not_there_is_found() -> None:
     assert unknown(["recurring", "ad"]) == ["ad"]
     assert unknown(["abort", "--topics=orders"]) == ["--topics"]
     assert len(set(shown(PROJECT / "README.md"))) > 10
+    # This one has its commands in blocks that are indented.
+    assert "drain --data ./data --to NAMESRV:9876" in shown(PROJECT / "docs/disaster-recovery.md")

@@ -198,7 +198,11 @@ class TestSteps:
         gateway.stop()
         gateway.jump(73 * HOUR_MS)
         gateway.start()
-        gateway.advance(10_020)
+        gateway.elapsed_ms += 10_000
+        gateway.reactor.rightNow = gateway.elapsed_ms / 1000
+        while usage_of(gateway.store).messages == 350:
+            gateway.reactor.turn()
+        assert usage_of(gateway.store).messages > 0
         gateway.crash()
         gateway.advance(20_000)
         answer = gateway.connect().ask_pull()

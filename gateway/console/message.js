@@ -102,16 +102,18 @@ const facts = (pairs) =>
   );
 
 export function message(place, parameters, go, id) {
-  const nowMs = Date.now();
+  let open = true;
 
   async function load() {
     let page;
     try {
       page = await get(`/messages/${encodeURIComponent(id)}`);
     } catch (error) {
-      show(place, h("section", { class: "panel" }, h("p", { class: "bad-text", role: "alert" }, error.message)));
+      if (open) show(place, h("section", { class: "panel" }, h("p", { class: "bad-text", role: "alert" }, error.message)));
       return;
     }
+    if (!open) return;
+    const nowMs = Date.now();
     const one = page.message;
     const topic = h("a", { href: `#/messages?topic=${encodeURIComponent(one.topic)}` }, one.topic);
     show(
@@ -268,4 +270,9 @@ export function message(place, parameters, go, id) {
   }
 
   load();
+  return {
+    leave: () => {
+      open = false;
+    },
+  };
 }

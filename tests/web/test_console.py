@@ -226,6 +226,28 @@ def test_an_address_that_is_cut_is_no_empty_page(console: Console) -> None:
     console.browser.errors()  # Chromium notes the refused request
 
 
+def test_a_message_that_comes_late_is_not_shown_in_another_view(console: Console) -> None:
+    sent = console.send()
+    answer = console.api(f"/messages/{sent['offsetMsgId']}")
+    page = console.browser.page
+    console.open("topics")
+    console.see("td", "close-order")
+    page.execute_script(
+        "const real = fetch; window.fetch = (path, asked) => path.includes('/messages/') ?"
+        " new Promise((go) => { window.answer = go; }) : real(path, asked);"
+        f"location.hash = '#/message/{sent['offsetMsgId']}'"
+    )
+    WebDriverWait(page, 10, 0.05).until(
+        lambda _: page.execute_script("return Boolean(window.answer)")
+    )
+    page.execute_script("location.hash = '#/topics'")
+    console.see("td", "close-order")
+    page.execute_script(
+        "const page = arguments[0]; answer({ok: true, status: 200, json: async () => page})", answer
+    )
+    assert not page.find_elements(By.CSS_SELECTOR, ".headline")
+
+
 def test_rates_are_told_by_a_clock_that_moves(browser: Browser, tmp_path: Path) -> None:
     flags = ("--http", "127.0.0.1:0", "--clock", "manual")
     with GatewayProcess(tmp_path / "data", *flags) as process:

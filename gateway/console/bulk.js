@@ -25,9 +25,15 @@ export function bulk(selection, changed) {
     Object.entries(selection).filter(([, value]) => value !== undefined && value !== ""),
   );
   const body = h("div");
-  const box = dialog("Change many messages", body);
+  const problem = h("p", { class: "bad-text", role: "alert" });
+  const box = dialog("Change many messages", body, problem);
   let preview, action;
   choose();
+
+  /** In the dialog: what is behind it is dimmed, and no screen reader reads it. */
+  function tell(error) {
+    problem.textContent = error.message;
+  }
 
   function choose() {
     const to = h("input", { value: "+10m", required: true, autocomplete: "off", "aria-label": "New time" });
@@ -67,10 +73,11 @@ export function bulk(selection, changed) {
 
   async function look(wanted, to) {
     action = wanted;
+    problem.textContent = "";
     try {
       preview = await post("/bulk/preview", { action, selection: given, to });
     } catch (error) {
-      notice(error.message, "bad");
+      tell(error);
       return;
     }
     confirm(to);
@@ -153,20 +160,21 @@ export function bulk(selection, changed) {
     const text = h("p", { role: "status" });
     const end = h(
       "button",
-      { type: "button", onclick: () => remove(`/bulk/${job.id}`).catch((error) => notice(error.message, "bad")) },
+      { type: "button", onclick: () => remove(`/bulk/${job.id}`).catch(tell) },
       "Stop",
     );
     show(body, bar, text, h("div", { class: "actions" }, end));
     for (;;) {
       bar.value = job.done + job.missed;
-      const missed = job.missed ? `, ${count(job.missed)} not: they had fired, or you may not` : "";
-      text.textContent = `${count(job.done)} ${DONE[action]}${missed}`;
+      const missed = job.missed ? `, ${count(job.missed)} not: they had fired or were aborted, or you may not` : "";
+      const ended = job.state === "cancelled" ? ", and then it was stopped" : "";
+      text.textContent = `${count(job.done)} ${DONE[action]}${missed}${ended}`;
       if (job.state !== "running") break;
       await new Promise((resolve) => setTimeout(resolve, LOOK));
       try {
         job = await get(`/bulk/${job.id}`);
       } catch (error) {
-        notice(error.message, "bad");
+        tell(error);
         break;
       }
     }

@@ -327,8 +327,12 @@ def test_many_are_aborted_after_their_number_was_typed(console: Console) -> None
     console.open("messages?topic=bulk")
     console.see(".messages td", "k2")
     console.see("button.danger", "Change all of these").click()
+    console.see("dialog form input").send_keys("soon", Keys.ENTER)
+    console.see("dialog [role=alert]", "'+10msoon' is not a time")
+    console.browser.errors()  # Chromium notes the refused request
     console.see("dialog button", "Abort them").click()
     confirm = console.see("dialog button.danger", "Abort 3 messages")
+    assert console.browser.page.find_element(By.CSS_SELECTOR, "dialog [role=alert]").text == ""
     assert not confirm.is_enabled()
     console.see("dialog input").send_keys("2")
     assert not confirm.is_enabled()

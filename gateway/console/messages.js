@@ -80,7 +80,11 @@ export class MessageTable {
     else this.#rows.append(...rows);
     this.#more.hidden = cursor === null;
     this.#empty.hidden = this.#rows.childElementCount > 0;
-    this.#empty.textContent = cursor === null ? "No messages." : "None so far; there is more to look through.";
+    const { state: wanted = "pending" } = this.#asked;
+    this.#empty.textContent =
+      cursor === null
+        ? `No ${wanted === "any" ? "" : `${wanted} `}messages.`
+        : "None so far; there is more to look through.";
   }
 
   #row(message) {

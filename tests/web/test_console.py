@@ -341,7 +341,7 @@ def test_many_are_aborted_after_their_number_was_typed(console: Console) -> None
     confirm.click()
     console.see("dialog [role=status]", "3 aborted")
     console.see("dialog button.main", "Close").click()
-    console.see(".empty", "No messages.")
+    console.see(".empty", "No pending messages.")
     assert console.api("/messages?topic=bulk")["messages"] == []
     console.open("jobs")
     console.see("td", "abort: topic bulk")

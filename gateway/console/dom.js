@@ -21,17 +21,23 @@ export const svg = (tag, attributes, ...children) => fill(document.createElement
 /** What is drawn again and again knows by this what had the focus. */
 const nameOf = (element) => element.dataset.key ?? element.getAttribute("href");
 
-/** Shows these in place of what is there. The focus goes on to what has the same `data-key`, or leads to the same. */
-export function show(place, ...children) {
-  const held = document.activeElement;
-  const name = held !== place && place.contains(held) ? nameOf(held) : null;
-  place.replaceChildren(...children.flat(3).filter(Boolean));
+/** Gives the focus to what has the same `data-key`, or leads to the same, in a place. */
+function focusOn(name, place) {
   if (name === null) return;
   const same = [...place.querySelectorAll("a, button, summary")].find((one) => nameOf(one) === name);
   same?.focus({ preventScroll: true });
 }
 
-/** A dialog that is gone once it is closed; Escape closes it, and focus goes back to where it was. */
+/** Shows these in place of what is there. The focus goes on to what is named as what had it. */
+export function show(place, ...children) {
+  const held = document.activeElement;
+  const name = held !== place && place.contains(held) ? nameOf(held) : null;
+  place.replaceChildren(...children.flat(3).filter(Boolean));
+  focusOn(name, place);
+}
+
+/** A dialog that is gone once it is closed; Escape closes it, and focus goes back to where it was, also where that was
+ * drawn again. */
 export function dialog(title, ...children) {
   const before = document.activeElement;
   const box = h(
@@ -47,7 +53,8 @@ export function dialog(title, ...children) {
   );
   box.addEventListener("close", () => {
     box.remove();
-    before?.focus?.();
+    if (before?.isConnected) before.focus?.();
+    else if (before) focusOn(nameOf(before), document);
   });
   document.body.append(box);
   box.showModal();

@@ -408,6 +408,11 @@ def test_a_message_recurs_rests_and_is_forgotten(console: Console) -> None:
     console.see("td .state", "paused")
     console.see("td button.link", "nightly").click()
     console.see("dialog .times li")
+    console.looks_again("/recurring?")  # its row is drawn again behind the dialog
+    console.press(Keys.ESCAPE)
+    assert console.browser.page.switch_to.active_element.text == "nightly"
+    console.press(Keys.ENTER)
+    console.see("dialog .times li")
     console.see("dialog pre", "hello")
     console.see("dialog button.danger", "Delete…").click()
     console.see("dialog button.danger", "for good").click()

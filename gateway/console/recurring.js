@@ -248,7 +248,7 @@ function edit(one, changed) {
     h(
       "div",
       { class: "pair" },
-      field("Time zone", input("zone", { placeholder: Intl.DateTimeFormat().resolvedOptions().timeZone })),
+      field("Time zone", input("zone", { placeholder: "UTC" })),
       field("At most", input("count", { inputmode: "numeric", placeholder: "times" })),
     ),
     times,

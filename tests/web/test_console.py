@@ -503,6 +503,10 @@ def test_a_time_without_a_zone_is_of_the_browser(console: Console) -> None:
         console.see("dialog [role=status]", "1 given another time")
         (one,) = console.api("/messages?topic=zoned")["messages"]
         assert one["dueMs"] == due_ms + 1_800_000
+        console.open("recurring")
+        console.see("button.main", "New").click()
+        zone = console.see("dialog input[name=zone]").get_attribute("placeholder")
+        assert zone == "UTC", "that is what times of a rule without one are in"
     finally:
         page.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": ""})
 

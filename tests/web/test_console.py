@@ -133,7 +133,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         Console(None, address).send(topic="consumed", at="now", queue=0)
         with process.client() as client:
             pull = {
-                "consumerGroup": "workers",
                 "topic": "consumed",
                 "queueId": "0",
                 "queueOffset": "0",
@@ -144,7 +143,9 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                 "subVersion": "0",
                 "subscription": "*",
             }
-            assert client.ask(RequestCode.PULL_MESSAGE, pull).code == 0
+            for group in ("workers", "w" * 120):
+                answer = client.ask(RequestCode.PULL_MESSAGE, {"consumerGroup": group, **pull})
+                assert answer.code == 0
             odd = SendMessageV2(
                 producer_group="odd",
                 topic="born-never",
@@ -205,6 +206,19 @@ def test_long_names_and_dialogs_fit_a_phone(console: Console) -> None:
     console.open("timeline?length=3600000", width=width, height=height)
     console.see(".legend", topic)
     assert console.browser.overflow() == 0
+    console.open("groups?contains=" + "w" * 50, width=width, height=height)
+    console.see("td", "consumed")
+    assert console.browser.overflow() == 0
+    for wide in (width, 700):
+        console.open("jobs", width=wide, height=height)
+        (last,) = console.browser.page.find_elements(By.CSS_SELECTOR, "nav [aria-current]")
+        assert last.rect["x"] + last.rect["width"] <= wide
+    console.open(f"topics?contains={topic}")
+    console.see("td", topic[:20])
+    box = (
+        "const box = document.querySelector('.table-box'); return box.scrollWidth - box.clientWidth"
+    )
+    assert console.browser.page.execute_script(box) == 0, "its button can be seen"
     console.open(f"messages?topic={topic}", width=width, height=height)
     console.see("button.danger", "Change all of these").click()
     console.see("dialog button", "Abort them").click()

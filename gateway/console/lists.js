@@ -186,6 +186,7 @@ export function topics(place, parameters, go) {
 export function groups(place, parameters, go) {
   const list = h("div");
   const opened = new Set();
+  let isFirst = true;
   show(
     place,
     h("h1", { class: "unseen" }, "Groups"),
@@ -199,6 +200,8 @@ export function groups(place, parameters, go) {
     const now = Date.now();
     // Those with work to do first, then those with somebody there.
     found.sort((one, other) => other.lag - one.lag || other.members.length - one.members.length);
+    if (isFirst && found.length === 1) opened.add(found[0].name);
+    isFirst = false;
     show(
       list,
       found.map((group) => {
@@ -207,7 +210,7 @@ export function groups(place, parameters, go) {
           "details",
           {
             class: "panel group",
-            open: opened.has(key) || found.length === 1,
+            open: opened.has(key),
             ontoggle: (event) => (event.target.open ? opened.add(key) : opened.delete(key)),
           },
           h(

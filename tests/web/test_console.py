@@ -209,6 +209,9 @@ def test_long_names_and_dialogs_fit_a_phone(console: Console) -> None:
     console.open("groups?contains=" + "w" * 50, width=width, height=height)
     console.see("td", "consumed")
     assert console.browser.overflow() == 0
+    console.see("summary").click()
+    console.looks_again("/groups")
+    assert not console.browser.page.find_element(By.CSS_SELECTOR, "td").is_displayed()
     for wide in (width, 700):
         console.open("jobs", width=wide, height=height)
         (last,) = console.browser.page.find_elements(By.CSS_SELECTOR, "nav [aria-current]")

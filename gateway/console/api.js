@@ -27,6 +27,8 @@ async function request(method, path, body) {
     throw new Refused({ status: 0, detail: "The gateway does not answer." });
   }
   if (answer.status === 401) {
+    // Others were given while this was on its way.
+    if (credentials !== sessionStorage.getItem(KEY)) return request(method, path, body);
     if (await logIn(answer.headers.get("WWW-Authenticate") ?? "")) return request(method, path, body);
     throw new Refused({ status: 401, detail: "You are not logged in: load the page again to do so." });
   }
@@ -60,7 +62,7 @@ function logIn(challenge) {
             given = true;
           },
         },
-        wrong && h("p", { class: "bad-text", role: "alert" }, "That was not right."),
+        wrong && h("p", { class: "bad-text", role: "alert" }, "That is not right, or no longer."),
         byKey && field("Access key", name),
         field(byKey ? "Secret key" : "Token", secret, byKey ? undefined : "As in the file of http_token_file."),
         h("div", { class: "actions" }, h("button", { class: "main" }, "Log in")),

@@ -647,4 +647,16 @@ def test_a_token_is_asked_for(browser: Browser, tmp_path: Path) -> None:
         console.see("dialog [role=alert]", "not right")
         console.see("dialog input").send_keys(TOKEN, Keys.ENTER)
         console.see(".caption", "0 due")
+        # A question that was on its way with the old one while the new one was typed is asked again.
+        browser.page.execute_script(
+            "const key = 'tidegate-credentials', right = sessionStorage.getItem(key), real = fetch;"
+            "sessionStorage.setItem(key, 'Bearer old');"
+            "window.fetch = async (...asked) => { window.fetch = real; const answer = await real(...asked);"
+            " sessionStorage.setItem(key, right); window.late = answer.status; return answer; }"
+        )
+        WebDriverWait(browser.page, 20, 0.05).until(
+            lambda page: page.execute_script("return window.late") == 401
+        )
+        console.looks_again("/rates")
+        assert not browser.page.find_elements(By.CSS_SELECTOR, "dialog")
         browser.errors()  # Chromium notes each 401

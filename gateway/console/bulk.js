@@ -156,7 +156,7 @@ export function bulk(selection, changed) {
   }
 
   async function follow(job) {
-    const bar = h("progress", { max: Math.max(1, job.expected), value: 0 });
+    const bar = h("progress", { "aria-label": "Progress", max: Math.max(1, job.expected), value: 0 });
     const text = h("p", { role: "status" });
     const end = h(
       "button",

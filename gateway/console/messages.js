@@ -176,7 +176,11 @@ export function search(place, parameters, go) {
         { class: "chosen" },
         h("h2", {}, "Found"),
         changes &&
-          h("button", { type: "button", class: "danger", onclick: () => bulk(selection, run) }, "Change all of these…"),
+          h(
+            "button",
+            { type: "button", class: "danger", "data-key": "change", onclick: () => bulk(selection, run) },
+            "Change all of these…",
+          ),
       ),
       table.element,
     );

@@ -357,8 +357,10 @@ def test_many_are_aborted_after_their_number_was_typed(console: Console) -> None
     assert confirm.is_enabled()
     confirm.click()
     console.see("dialog [role=status]", "3 aborted")
+    assert console.see("dialog progress").accessible_name == "Progress"
     console.see("dialog button.main", "Close").click()
     console.see(".empty", "No pending messages.")
+    assert "Change all" in console.browser.page.switch_to.active_element.text
     assert console.api("/messages?topic=bulk")["messages"] == []
     console.open("jobs")
     console.see("td", "abort: topic bulk")

@@ -168,7 +168,7 @@ export function message(place, parameters, go, id) {
                 { class: event.kind },
                 h("time", { datetime: iso(event.atMs) }, moment(event.atMs)),
                 " ",
-                event.kind === "due" && one.state === "pending"
+                event.kind === "due" && one.state === "pending" && event.atMs > nowMs
                   ? `will be due, ${distance(event.atMs, nowMs)}`
                   : (HAPPENED[event.kind] ?? event.kind),
               ),

@@ -65,6 +65,7 @@ export class MessageTable {
   async #page(afresh = false) {
     const number = ++this.#number;
     let messages = [];
+    const paused = new Set();
     // A page may be empty although there are more behind it.
     let cursor = afresh ? "" : this.#cursor;
     const most = afresh ? this.#wanted : PAGE;
@@ -72,10 +73,11 @@ export class MessageTable {
       const page = await get("/messages", { limit: Math.min(MOST, most - messages.length), ...this.#asked, cursor });
       if (number !== this.#number) return;
       messages = [...messages, ...page.messages];
+      for (const one of page.paused) if (!one.resumed) paused.add(one.topic);
       cursor = page.cursor;
     }
     this.#cursor = cursor;
-    const rows = messages.map((message) => this.#row(message));
+    const rows = messages.map((message) => this.#row(message, paused.has(message.topic)));
     if (afresh) show(this.#rows, rows);
     else this.#rows.append(...rows);
     this.#more.hidden = cursor === null;
@@ -87,7 +89,7 @@ export class MessageTable {
         : "None so far; there is more to look through.";
   }
 
-  #row(message) {
+  #row(message, isPaused) {
     const cell = (label, ...children) => h("td", { "data-label": label }, children);
     return h(
       "tr",
@@ -106,7 +108,11 @@ export class MessageTable {
       cell("tag", message.tags),
       cell("keys", message.keys),
       cell("size", bytes(message.bodySize)),
-      cell("state", state(message.state)),
+      cell(
+        "state",
+        state(message.state),
+        isPaused && message.state === "pending" && [" ", h("span", { class: "state aborted" }, "topic paused")],
+      ),
     );
   }
 

@@ -390,6 +390,13 @@ def test_a_topic_rests_and_goes_on(console: Console) -> None:
     console.open("topics?contains=resting")
     console.see("td button", "pause").click()
     console.see("td .state", "paused")
+    late = console.send(topic="resting")
+    console.api(f"/messages/{late['offsetMsgId']}/reschedule", {"at": "now"})
+    console.open("messages?topic=resting")
+    console.see(".messages td .state", "topic paused")
+    console.open(f"message/{late['offsetMsgId']}")
+    assert "will be due" not in console.see(".history", "due").text
+    console.open("topics?contains=resting")
     console.see("td button", "resume").click()
     console.see("td button", "pause")
     (row,) = console.api("/topics?contains=resting")["topics"]

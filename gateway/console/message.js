@@ -109,7 +109,8 @@ export function message(place, parameters, go, id) {
     try {
       page = await get(`/messages/${encodeURIComponent(id)}`);
     } catch (error) {
-      if (open) show(place, h("section", { class: "panel" }, h("p", { class: "bad-text", role: "alert" }, error.message)));
+      if (open)
+        show(place, h("section", { class: "panel" }, h("p", { class: "bad-text", role: "alert" }, error.message)));
       return;
     }
     if (!open) return;

@@ -429,6 +429,8 @@ def test_which_policy_counts(login: Login, root: SignedClient) -> None:
     assert not may()
     ok(put_acl(root, "alice", "Topic:pay*", ["Get"], "Allow"))
     assert may()
+    ok(put_acl(root, "alice", "Topic:pay", ["Get"], "Deny"))  # is about that name alone
+    assert may()
     ok(put_acl(root, "alice", "Topic:pay-in", ["Get"], "Deny"))
     assert not may()
     ok(put_acl(root, "alice", "Topic:pay-in", ["Sub"], "Deny"))  # replaces it, and is about others

@@ -39,8 +39,6 @@ class Doorkeeper:
         self._token = token.encode() if token is not None else None
         self._is_free = is_free
         self._is_local = ipaddress.ip_address(host).is_loopback
-        self.is_open = self._is_local and users is None and token is None
-        """Whether no credentials are asked for."""
         self.is_closed = not self._is_local and users is None and token is None
         """Whether nobody is let in, because there is nothing to know them by."""
 

@@ -70,6 +70,12 @@ def test_open_to_the_world_without_a_token_there_is_no_api(make_gateway: MakeGat
     assert HttpClient(gateway).ask("GET", "/health").status == 200
 
 
+def test_open_to_the_world_any_name_is_served(make_gateway: MakeGateway, token_file: Path) -> None:
+    gateway = make_gateway(http=ANYWHERE, http_token_file=token_file)
+    http = HttpClient(gateway, Authorization=f"Bearer {TOKEN}", Host="gateway.example:9877")
+    assert http.ask("GET", f"{API}/status").status == 200
+
+
 @pytest.mark.parametrize("text", ["", "short", "ä" * 20])
 def test_a_token_that_is_none(make_gateway: MakeGateway, scratch: Path, text: str) -> None:
     (scratch / "token").write_text(text)

@@ -199,14 +199,17 @@ class TestRefusals:
     def test_switched_off(self, make_gateway: MakeGateway) -> None:
         gateway = make_gateway(recall_enabled=False)
         client = gateway.connect()
-        handle = handle_of(client, UNIQ_KEY="ID1", TIMER_DELAY_MS="500")
+        handle = handle_of(client, UNIQ_KEY="ID1", KEYS="k", TIMER_DELAY_MS="500")
         for topic in ("orders", "none"):
             answer = client.recall(topic, handle)
             assert (answer.code, answer.remark) == (
                 16,
                 "recall failed, operation is forbidden (setting recall_enabled)",
             )
-        assert client.ask(RequestCode.ABORT_TIMERS, {"id": "ID1"}).code == 16
+        for named in ({"id": "ID1"}, {"handle": handle}, {"topic": "orders", "key": "k"}):
+            assert client.ask(RequestCode.ABORT_TIMERS, named).code == 16
+        many = {"topic": "orders", "action": "abort"}
+        assert client.ask(RequestCode.BULK_CHANGE_TIMERS, many).code == 16
         gateway.advance(500)
         assert len(client.pull()) == 1
 

@@ -377,6 +377,13 @@ class TestBack:
         gateway.advance(2 * INVISIBLE_MS)
         assert pop(gateway, client) == []
 
+    def test_it_says_where_it_is_now(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        send(client, "a", "b")
+        pop(gateway, client)
+        gateway.advance(INVISIBLE_MS + 500)
+        messages = pop(gateway, client)
+        assert [(one.queue_id, one.queue_offset) for one in messages] == [(0, 0), (0, 1)]
+
     def test_it_says_when_it_was_popped_first(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:

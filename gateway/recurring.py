@@ -212,13 +212,10 @@ class RecurringMessages:
         self._audit.note("recurring deleted", topic=topic, name=name)
         return RecurringChange("deleted", describe(one, definition))
 
-    def forget_topic(self, topic: str) -> int:
-        """Forget what recurs in a topic; how many that were."""
-        if not _can_be_a_topic(topic):
-            return 0
-        deleted = delete_recurring_of(self._store, topic.encode())
-        self._count -= deleted
-        return deleted
+    def forget_topic(self, topic: str) -> None:
+        """Forget what recurs in a topic."""
+        if _can_be_a_topic(topic):
+            self._count -= delete_recurring_of(self._store, topic.encode())
 
     def change(self, order: str, topic: str, name: str) -> RecurringChange:
         """Carry out an order by its name: pause, resume or delete."""

@@ -436,6 +436,29 @@ def test_next_times(gateway: MemoryGateway, client: MemoryClient) -> None:
 
 
 @pytest.mark.parametrize(
+    ("topic", "name"),
+    [("orders", "n" * 600), ("orders", "a b"), ("o" * 600, "nightly"), ("or\0ders", "nightly")],
+)
+def test_what_nothing_is_called_is_refused(client: MemoryClient, topic: str, name: str) -> None:
+    """The store takes no key that is so long."""
+    put(client, every="1m")
+    of = {"topic": topic, "name": name}
+    says = "is no topic" if name == "nightly" else "is no name"
+    for code, fields in (
+        (RequestCode.CHANGE_RECURRING, of | {"change": "pause"}),
+        (RequestCode.NEXT_RECURRING, of),
+        (RequestCode.LIST_RECURRING, of),
+    ):
+        answer = client.ask(code, fields)
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert says in (answer.remark or "")
+    if name == "nightly":
+        assert listed(client, topic=topic) == []
+        client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+    assert len(listed(client)) == 1
+
+
+@pytest.mark.parametrize(
     ("properties", "says"),
     [
         ({"TIDEGATE_EVERY": "1m"}, "needs a name, the property TIDEGATE_NAME"),

@@ -110,6 +110,12 @@ class TestPop:
             "msgOffsetInfo": "0 0 0,1",
         }
 
+    def test_counts_as_had_by_the_group(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        send(client, "a", "b")
+        pop(gateway, client)
+        had = {"statsName": "GROUP_GET_NUMS", "statsKey": "orders@consumers"}
+        assert json.loads(ok(client.ask(315, had)).body)["statsMinute"]["sum"] == 2
+
     def test_nothing_there(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         send(client, "a")
         pop(gateway, client)

@@ -153,7 +153,9 @@ def test_only_super_users_make_and_change_super_users(login: Login, root: Signed
         answer = client.ask(code, {"username": ROOT}, body)
         assert answer.code == ResponseCode.NO_PERMISSION
         assert answer.remark == "The super user can only be update by super user"
+    assert put_acl(client, ROOT, "*", ["All"]).remark == answer.remark
     ok(create_user(client, "bob"))
+    ok(root.ask(3002, {"username": "bob"}, b'{"userType":"Super"}'))
     ok(create_user(root, "second", userType="Super"))
     ok(SignedClient(client._gateway, "second", "secret").ask(25, None, b""))
 

@@ -41,6 +41,19 @@ def paused(client: MemoryClient) -> list[dict[str, Any]]:
     return topics
 
 
+def test_a_look_up_says_that_what_it_shows_or_asks_about_is_paused(client: MemoryClient) -> None:
+    schedule(client, "a", 100)
+    schedule(client, "b", 100, "bills")
+    pause(client)
+    for fields, topics in (
+        ({"id": "a"}, ["orders"]),
+        ({"topic": "orders", "key": "none"}, ["orders"]),
+        ({"id": "b"}, []),
+    ):
+        page = json.loads(client.ask(RequestCode.LOOK_UP_TIMERS, fields).body)
+        assert [one["topic"] for one in page["paused"]] == topics
+
+
 def test_nothing_fires_until_it_is_resumed(gateway: MemoryGateway, client: MemoryClient) -> None:
     for name, delay_ms in (("c", 300), ("a", 100), ("b", 200), ("later", 5_000)):
         schedule(client, name, delay_ms)

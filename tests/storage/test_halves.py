@@ -25,7 +25,7 @@ from storage import (
     remove_expired,
     take_half,
 )
-from storage.keys import pack_u64
+from storage.keys import MARK, pack_u64
 from tests.storage.folder import Folder
 from tests.storage.sample import TOPIC, Sample, fire, hold, ids_in, pending_ids, send, states
 
@@ -198,6 +198,25 @@ class TestCommitting:
         assert pending_ids(store) == [b"waits"]
         assert fire(store, 100) == 1
         assert ids_in(store) == [b"fired", b"h", b"waits"]
+        folder.check()
+
+    def test_after_a_crash_one_is_held_that_was_committed_for_later_behind_the_mark(
+        self, folder: Folder
+    ) -> None:
+        """A start looks for no timer of a message in front of the mark but in the table."""
+        store = folder.open(inbox_size=2)
+        sequence = half(store)
+        mark = b""
+        while mark <= pack_u64(sequence):
+            send(store, Sample(b"now"))
+            store.commit()
+            mark = store.settled_reader().get(MARK, db=store.tables.meta) or b""
+        commit(store, sequence, Sample(b"h"), due_ms=7_000)
+        store.commit()
+
+        store = folder.reopen_after_crash()
+
+        assert pending_ids(store) == [b"h"]
         folder.check()
 
     def test_a_half_that_outgrows_the_map_is_stored_all_the_same(self, folder: Folder) -> None:

@@ -339,6 +339,19 @@ def test_a_planted_fault_is_found(sound: Store, fault: str) -> None:
     sound.close()
 
 
+@pytest.mark.parametrize(
+    "fault", ["held left over", "hour left over", "id of another message", "key of another message"]
+)
+def test_a_row_too_many_is_the_only_fault(sound: Store, fault: str) -> None:
+    """Once there is one its whole table is looked through; the sound rows of it are not told of."""
+    plant, sentence = FAULTS[fault]
+    plant(sound.batch_transaction(), sound.tables)
+    sound.commit()
+    (found,) = find_faults(sound)
+    assert found.endswith(sentence)
+    sound.close()
+
+
 def test_an_offset_without_a_message_is_none(sound: Store) -> None:
     """A repair leaves such a row where a message is lost."""
     txn = sound.batch_transaction()

@@ -28,6 +28,7 @@ from tests.storage.sample import (
     ids_in,
     pending_ids,
     send,
+    states,
 )
 
 
@@ -230,6 +231,24 @@ def test_a_crash_takes_no_timer_and_brings_none_back(folder: Folder) -> None:
     assert find_faults(store) == []
     assert fire(store, FOREVER_MS) == 39
     folder.check()
+
+
+@pytest.mark.parametrize("topic", [None, TOPIC])
+def test_what_an_open_batch_takes_and_adds_is_read_as_before_it(
+    store: Store, topic: bytes | None
+) -> None:
+    hold(store, Sample(b"a"), 1_000)
+    hold(store, Sample(b"other", b"others"), 1_000)
+    store.commit()
+    fire_due(store, 1_000, 1_000, 10)
+    hold(store, Sample(b"b"), 2_000)
+    before = [b"a", b"other"] if topic is None else [b"a"]
+    assert pending_ids(store, topic=topic) == before
+    assert (states(store, b"a"), states(store, b"b")) == (["pending"], [])
+    assert store.has_changes
+    store.commit()
+    assert pending_ids(store, topic=topic) == [b"b"]
+    assert (states(store, b"a"), states(store, b"b")) == (["fired"], ["pending"])
 
 
 def test_an_abandoned_batch_leaves_the_inbox_as_it_was(folder: Folder) -> None:

@@ -42,6 +42,7 @@ from storage.inbox import INBOX_SIZE
 from storage.keys import (
     INBOX_COPY,
     MARK,
+    TIMER_VALUE,
     IdRow,
     id_key,
     pack_u64,
@@ -310,6 +311,21 @@ def test_a_row_that_is_scrambled_is_put_right(
             assert now == expected, key
             continue
         assert now == holds, key
+
+
+@SIZES
+def test_what_waits_in_a_paused_topic_has_its_place_put_right(
+    wholes: dict[int, tuple[bytes, Held]], copy: Callable[[bytes], Path], inbox_size: int
+) -> None:
+    """It would fire into another queue."""
+    data = copy(wholes[inbox_size][0])
+    rows = rows_of(data, "waiting")
+    assert rows != []
+    wrong = [(key, TIMER_VALUE.pack(3, 1, 1)) for key, _ in rows]
+    change_table(data, "waiting", lambda txn, database: txn.cursor(db=database).putmulti(wrong))
+    assert rows_of(data, "waiting") == wrong
+    repair(data)
+    assert rows_of(data, "waiting") == rows
 
 
 def left_without(held: Held, table: str, key: bytes, value: bytes) -> Held:

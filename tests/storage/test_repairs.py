@@ -328,6 +328,19 @@ def test_what_waits_in_a_paused_topic_has_its_place_put_right(
     assert rows_of(data, "waiting") == rows
 
 
+def test_ids_that_know_a_half_forget_it(
+    wholes: dict[int, tuple[bytes, Held]], copy: Callable[[bytes], Path]
+) -> None:
+    """Whoever looked for its id would find what is not sent yet."""
+    file, holds = wholes[0]
+    data = copy(file)
+    number, _ = rows_of(data, "halves")[0]
+    row = id_key(b"half0", number), IdRow(0).pack()
+    change_table(data, "ids", lambda txn, database: txn.put(*row, db=database))
+    assert [fault for fault in repair(data).faults if fault.endswith("is in the ids")] != []
+    assert now_held(data) == holds
+
+
 def left_without(held: Held, table: str, key: bytes, value: bytes) -> Held:
     """What is left when a row is lost. No message has another offset."""
     if table == "messages":

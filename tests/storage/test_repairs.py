@@ -44,6 +44,7 @@ from storage.keys import (
     MARK,
     TIMER_VALUE,
     IdRow,
+    debounce_key,
     id_key,
     pack_u64,
     split_queue_key,
@@ -339,6 +340,37 @@ def test_ids_that_know_a_half_forget_it(
     change_table(data, "ids", lambda txn, database: txn.put(*row, db=database))
     assert [fault for fault in repair(data).faults if fault.endswith("is in the ids")] != []
     assert now_held(data) == holds
+
+
+def test_a_pop_of_what_is_not_in_its_queue_goes(
+    wholes: dict[int, tuple[bytes, Held]], copy: Callable[[bytes], Path]
+) -> None:
+    data = copy(wholes[0][0])
+    (sound,) = rows_of(data, "pops")
+    row = sound[0][:-8] + pack_u64(99), sound[1]
+    change_table(data, "pops", lambda txn, database: txn.put(*row, db=database))
+    repair(data)
+    assert rows_of(data, "pops") == [sound]
+
+
+def test_a_debounced_key_begins_at_the_first_that_is_pending(tmp_path: Path) -> None:
+    """Where none is, as all have fired, it stays as it is."""
+    folder = Folder(tmp_path / "data")
+    store = folder.open(inbox_size=0)
+    fired, first, second = (
+        hold(store, later(message_id, due_ms), due_ms)
+        for message_id, due_ms in ((b"fired", 1_000), (b"first", 90_000), (b"second", 91_000))
+    )
+    store.commit()
+    fire(store, 1_000)
+    folder.close()
+    shared, own = debounce_key(b"orders", b"all"), debounce_key(b"orders", b"of fired")
+    wrong = [(shared, pack_u64(second)), (own, pack_u64(fired))]
+    change_table(
+        folder.path, "debounced", lambda txn, database: txn.cursor(db=database).putmulti(wrong)
+    )
+    repair(folder.path)
+    assert rows_of(folder.path, "debounced") == [(shared, pack_u64(first)), (own, pack_u64(fired))]
 
 
 def left_without(held: Held, table: str, key: bytes, value: bytes) -> Held:

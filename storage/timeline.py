@@ -117,9 +117,9 @@ def count_due(
 
 def due_range(store: Store) -> tuple[int, int] | None:
     """When the earliest and the latest message are due, epoch ms; None while none is held."""
+    txn = store.settled_reader()
     keys = [key for key, _ in islice(store.inbox.between(b"", _END, None), 1)]
     keys += [store.inbox.last()] if keys else []
-    txn = store.settled_reader()
     # What waits in paused topics is due already; its first will do.
     keys += [key for key, _ in islice(waiting_timers(txn, store.tables), 1)]
     cursor = txn.cursor(db=store.tables.timers)

@@ -16,6 +16,7 @@ from storage import (
     due_range,
     lookup,
     pause_topic,
+    reschedule,
     soon,
     timeline,
 )
@@ -145,8 +146,10 @@ def test_the_first_and_the_last(folder: Folder) -> None:
     assert due_range(store) == (5_000, 9_000)
     assert fire(store, 5_000) == 1
     assert due_range(store) == (7_000, 9_000)
+    assert reschedule(store, b"b", lambda due_ms: min(due_ms, 8_500), 6_000) != []
+    assert due_range(store) == (7_000, 8_500), "with the batch that this look-up has committed"
     pause_topic(store, PAUSED, 0)
     hold(store, Sample(b"c", PAUSED), 6_500)
     store.commit()
     assert fire(store, 6_500) == 0
-    assert due_range(store) == (6_500, 9_000)
+    assert due_range(store) == (6_500, 8_500)

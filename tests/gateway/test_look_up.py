@@ -10,6 +10,7 @@ from gateway import pending
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.recall import RecallHandle
 from storage import lookup
+from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway
 
 
@@ -100,6 +101,20 @@ class TestOne:
         # The id stays when the message fires.
         gateway.advance(500)
         assert ids(client.look_up(id=offset_id, state="fired")) == ["ID1"]
+
+    def test_by_offset_id_after_the_address_was_changed(self, make_gateway: MakeGateway) -> None:
+        gateway = make_gateway(advertise="192.0.2.7:9876")
+        answer = gateway.connect().send_message(UNIQ_KEY="ID1", TIMER_DELAY_MS="500")
+        told = answer.ext()["msgId"]
+        gateway.settings["advertise"] = "192.0.2.8:9876"
+        gateway.restart()
+        client = gateway.connect()
+        [message] = client.look_up(id=told)
+        now = message["offsetMsgId"]
+        assert now != told
+        assert ids(client.look_up(id=now)) == ["ID1"]
+        # That of another gateway, which has its own message of this number.
+        assert client.look_up(id=told.replace("C0000207", "C0000209")) == []
 
     @pytest.mark.parametrize(
         "message_id",

@@ -16,7 +16,7 @@ import msgspec
 from compat import children
 from compat.clients.driver import PATIENCE_S
 from compat.toolchain.jars import SERVER, classpath
-from compat.toolchain.java import compile_java, java
+from compat.toolchain.java import compile_java, light_java
 from gateway.wire.dialect import to_json
 
 _SOURCES: Final = Path(__file__).with_name("clients") / "java"
@@ -51,8 +51,8 @@ class JavaTool:
         with (self.folder / "tool.log").open("wb") as log:
             self._process = children.start(
                 [
-                    *(java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
-                    *(f"-Duser.home={self.folder}", f"-Drocketmq.home.dir={self.folder}"),
+                    *light_java(self.folder),
+                    f"-Drocketmq.home.dir={self.folder}",
                     *("-cp", os.pathsep.join(paths), self._source.stem, *self._arguments),
                 ],
                 folder=self.folder,

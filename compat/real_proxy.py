@@ -15,7 +15,7 @@ from compat import children
 from compat.clients.driver import until
 from compat.ports import free_port
 from compat.toolchain.jars import PROXY, classpath
-from compat.toolchain.java import java
+from compat.toolchain.java import light_java
 from gateway.client import ClientError, RemotingClient
 from gateway.wire.codes import RequestCode
 
@@ -72,8 +72,7 @@ class RealProxy:
         with self._output.open("wb") as output:
             return children.start(
                 [
-                    *(java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
-                    *(f"-Duser.home={self._folder}", "-cp", paths),
+                    *(*light_java(self._folder), "-cp", paths),
                     *("org.apache.rocketmq.proxy.ProxyStartup", "-pc", file),
                 ],
                 folder=self._folder,

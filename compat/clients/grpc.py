@@ -12,12 +12,13 @@ import msgspec
 
 from compat.clients.driver import PATIENCE_S, Driver
 from compat.toolchain.jars import GRPC_CLIENT, classpath
-from compat.toolchain.java import compile_java, java
+from compat.toolchain.java import compile_java, light_java
 
 Decided = Literal["commit", "rollback", "none"]
 """What a producer says of its transaction when it has sent the message."""
 
-_SOURCE: Final = Path(__file__).with_name("java") / "grpc" / "GrpcDriver.java"
+_SOURCES: Final = Path(__file__).with_name("java")
+_PROGRAM: Final = ("Conversation", "grpc/GrpcDriver")
 
 _names = itertools.count(1)
 
@@ -27,12 +28,10 @@ def grpc_driver() -> Driver:
 
     def command(folder: Path) -> Sequence[str | Path]:
         libraries = classpath(GRPC_CLIENT)
-        classes = compile_java([_SOURCE], libraries, "driver-grpc")
+        sources = [_SOURCES / f"{name}.java" for name in _PROGRAM]
+        classes = compile_java(sources, libraries, "driver-grpc")
         paths = os.pathsep.join(str(path) for path in (classes, *libraries))
-        return [
-            *(java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
-            *(f"-Duser.home={folder}", "-cp", paths, _SOURCE.stem),
-        ]
+        return [*light_java(folder), "-cp", paths, "GrpcDriver"]
 
     return Driver("grpc", command)
 

@@ -13,7 +13,7 @@ import msgspec
 from compat.clients.base import Client, Consumer, Consuming, Puller
 from compat.clients.driver import Driver, Received, until
 from compat.toolchain.jars import classpath
-from compat.toolchain.java import compile_java, java
+from compat.toolchain.java import compile_java, light_java
 
 Version = Literal["5.5.0", "4.9.8", "4.5.2", "4.2.0"]
 
@@ -29,7 +29,7 @@ COMPRESSIONS: Final[tuple[Compression, ...]] = ("LZ4", "ZSTD", "ZLIB")
 """How the client 5.x can compress."""
 
 _SOURCES: Final = Path(__file__).with_name("java")
-_DRIVER: Final = ("Driver", "Extras", "Generation")
+_DRIVER: Final = ("Driver", "Conversation", "Extras", "Generation")
 _MODERN: Final = (*_DRIVER, "ModernGeneration", "Modern", "Decisions")
 _PROGRAMS: Final[Mapping[Version, tuple[str, ...]]] = {
     "5.5.0": (*_MODERN, "gen5/ClientGeneration"),
@@ -53,8 +53,8 @@ def java_driver(version: Version = "5.5.0") -> Driver:
         classes = compile_java(sources, libraries, f"driver-{version}")
         paths = os.pathsep.join(str(path) for path in (classes, *libraries))
         return [
-            *(java(), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
-            *(f"-Duser.home={folder}", f"-Drocketmq.client.logRoot={folder}"),
+            *light_java(folder, "512m"),
+            f"-Drocketmq.client.logRoot={folder}",
             # Of those that trace: else they trace sends and consumption only.
             "-Dcom.rocketmq.recall.default.trace.enable=true",
             *_DOORS.get(version, ()),

@@ -68,6 +68,15 @@ def java() -> Path:
     return executable
 
 
+def light_java(home: Path, heap: str = "256m") -> list[str]:
+    """The beginning of the command of a program that is to start soon rather than to be fast for long.
+
+    :param home: the folder that the program takes for its user's: clients and servers log into that.
+    """
+    options = (f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Duser.home={home}")
+    return [str(java()), *options]
+
+
 def compile_java(sources: Sequence[Path], libraries: Sequence[Path], name: str) -> Path:
     """Compile Java sources against jars; the folder of the classes, `.tools/classes-NAME`.
 

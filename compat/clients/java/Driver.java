@@ -1,9 +1,6 @@
-import com.alibaba.fastjson.JSON;
 import com.alibaba.fastjson.JSONArray;
 import com.alibaba.fastjson.JSONObject;
-import java.io.BufferedReader;
-import java.io.InputStreamReader;
-import java.io.PrintStream;
+import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
@@ -16,8 +13,6 @@ import java.util.Map;
 import java.util.Random;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
-import java.util.concurrent.ExecutorService;
-import java.util.concurrent.Executors;
 import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.QueryResult;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
@@ -43,62 +38,37 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * Does with the official client what it is told on standard input, one JSON object a line, and
- * answers on standard output likewise. It ends when its input ends.
+ * Does with the official client what it is told.
  *
- * <p>A request has "id", "do" and what the method of that name below reads. Its answer has the same
- * "id" and either "done" or "error" (class, code, message). Requests run at the same time. A message
+ * <p>A request has what the method of its "do" below reads, and an error a code as well. A message
  * that a push consumer receives is a line with "consumer" and "message".
  */
-public final class Driver {
+public final class Driver extends Conversation {
     /** Of a longer body only the length and the SHA-256 are told. */
     private static final int LONGEST_BODY_TOLD = 16 * 1024;
 
     private static final Generation GENERATION = new ClientGeneration();
 
-    private final PrintStream out;
     private final Map<String, DefaultMQProducer> producers = new ConcurrentHashMap<>();
     private final Map<String, DefaultMQPushConsumer> consumers = new ConcurrentHashMap<>();
     private final Map<String, DefaultMQPullConsumer> pullers = new ConcurrentHashMap<>();
     private final Extras extras;
 
-    private Driver(PrintStream out) {
-        this.out = out;
+    private Driver() throws IOException {
         this.extras = GENERATION.extras(this);
     }
 
     public static void main(String[] arguments) throws Exception {
-        Driver driver = new Driver(new PrintStream(System.out, true, "UTF-8"));
-        System.setOut(System.err); // what a library prints is not an answer
-        BufferedReader in =
-                new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        ExecutorService workers = Executors.newCachedThreadPool();
-        driver.tell(new JSONObject().fluentPut("ready", true));
-        for (String line = in.readLine(); line != null; line = in.readLine()) {
-            JSONObject request = JSON.parseObject(line);
-            workers.execute(() -> driver.answer(request));
-        }
-        Runtime.getRuntime().halt(0); // what still runs in here belongs to nobody any more
+        new Driver().hold();
     }
 
-    void tell(JSONObject line) {
-        String text = line.toJSONString();
-        synchronized (out) {
-            out.println(text);
-        }
+    @Override
+    JSONObject error(Throwable failure) {
+        return describe(failure);
     }
 
-    private void answer(JSONObject request) {
-        JSONObject answer = new JSONObject().fluentPut("id", request.get("id"));
-        try {
-            answer.put("done", execute(request));
-        } catch (Throwable failure) {
-            answer.put("error", describe(failure));
-        }
-        tell(answer);
-    }
-
-    private Object execute(JSONObject request) throws Exception {
+    @Override
+    Object execute(JSONObject request) throws Exception {
         switch (request.getString("do")) {
             case "producer":
                 return startProducer(request);

@@ -1,18 +1,12 @@
-import com.alibaba.fastjson.JSON;
 import com.alibaba.fastjson.JSONArray;
 import com.alibaba.fastjson.JSONObject;
-import java.io.BufferedReader;
-import java.io.InputStreamReader;
-import java.io.PrintStream;
+import java.io.IOException;
 import java.nio.ByteBuffer;
-import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.Base64;
 import java.util.Collections;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.ExecutorService;
-import java.util.concurrent.Executors;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
@@ -28,13 +22,13 @@ import org.apache.rocketmq.client.apis.producer.Transaction;
 import org.apache.rocketmq.client.apis.producer.TransactionResolution;
 
 /**
- * Does with the client of the gRPC protocol what it is told, and answers, in lines as Driver's.
+ * Does with the client of the gRPC protocol what it is told.
  *
  * <p>A message that a simple consumer received has a number, its "held", by which it is acknowledged
  * or hidden for another time. A push consumer keeps what came until it is asked. All live until the
  * program ends: to shut one down takes as long as it waits for messages.
  */
-public final class GrpcDriver {
+public final class GrpcDriver extends Conversation {
     /** On a busy machine nothing that works takes so long. */
     private static final Duration REQUEST_TIMEOUT = Duration.ofSeconds(60);
 
@@ -50,51 +44,20 @@ public final class GrpcDriver {
     private static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
     private static final FilterExpression ALL = new FilterExpression("*");
 
-    private final PrintStream out;
     private final Map<String, Producer> producers = new ConcurrentHashMap<>();
     private final Map<String, SimpleConsumer> simpleConsumers = new ConcurrentHashMap<>();
     private final Map<String, JSONArray> inboxes = new ConcurrentHashMap<>();
     private final Map<Long, MessageView> held = new ConcurrentHashMap<>();
     private final AtomicLong numbers = new AtomicLong();
 
-    private GrpcDriver(PrintStream out) {
-        this.out = out;
-    }
+    private GrpcDriver() throws IOException {}
 
     public static void main(String[] arguments) throws Exception {
-        GrpcDriver driver = new GrpcDriver(new PrintStream(System.out, true, "UTF-8"));
-        System.setOut(System.err); // what a library prints is not an answer
-        BufferedReader in =
-                new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        ExecutorService workers = Executors.newCachedThreadPool();
-        driver.tell(new JSONObject().fluentPut("ready", true));
-        for (String line = in.readLine(); line != null; line = in.readLine()) {
-            JSONObject request = JSON.parseObject(line);
-            workers.execute(() -> driver.answer(request));
-        }
-        Runtime.getRuntime().halt(0); // what still runs in here belongs to nobody any more
+        new GrpcDriver().hold();
     }
 
-    private void tell(JSONObject line) {
-        String text = line.toJSONString();
-        synchronized (out) {
-            out.println(text);
-        }
-    }
-
-    private void answer(JSONObject request) {
-        JSONObject answer = new JSONObject().fluentPut("id", request.get("id"));
-        try {
-            answer.put("done", execute(request));
-        } catch (Throwable failure) {
-            answer.put("error", new JSONObject()
-                    .fluentPut("class", failure.getClass().getSimpleName())
-                    .fluentPut("message", String.valueOf(failure.getMessage())));
-        }
-        tell(answer);
-    }
-
-    private Object execute(JSONObject request) throws Exception {
+    @Override
+    Object execute(JSONObject request) throws Exception {
         String name = request.getString("name");
         switch (request.getString("do")) {
             case "producer":

@@ -221,6 +221,10 @@ def delete(data: Path, table: str, *keys: bytes) -> None:
     change_table(data, table, how)
 
 
+def put(data: Path, table: str, *rows: tuple[bytes, bytes]) -> None:
+    change_table(data, table, lambda txn, database: txn.cursor(db=database).putmulti(rows))
+
+
 def repair(data: Path) -> Findings:
     """Look through the folder, repair it, and open it: it must be sound, and what was named must have been done."""
     inspection = Inspection(data, READER, NOW_MS)
@@ -323,7 +327,7 @@ def test_what_waits_in_a_paused_topic_has_its_place_put_right(
     rows = rows_of(data, "waiting")
     assert rows != []
     wrong = [(key, TIMER_VALUE.pack(3, 1, 1)) for key, _ in rows]
-    change_table(data, "waiting", lambda txn, database: txn.cursor(db=database).putmulti(wrong))
+    put(data, "waiting", *wrong)
     assert rows_of(data, "waiting") == wrong
     repair(data)
     assert rows_of(data, "waiting") == rows
@@ -337,7 +341,7 @@ def test_ids_that_know_a_half_forget_it(
     data = copy(file)
     number, _ = rows_of(data, "halves")[0]
     row = id_key(b"half0", number), IdRow(0).pack()
-    change_table(data, "ids", lambda txn, database: txn.put(*row, db=database))
+    put(data, "ids", row)
     assert [fault for fault in repair(data).faults if fault.endswith("is in the ids")] != []
     assert now_held(data) == holds
 
@@ -348,7 +352,7 @@ def test_a_pop_of_what_is_not_in_its_queue_goes(
     data = copy(wholes[0][0])
     (sound,) = rows_of(data, "pops")
     row = sound[0][:-8] + pack_u64(99), sound[1]
-    change_table(data, "pops", lambda txn, database: txn.put(*row, db=database))
+    put(data, "pops", row)
     repair(data)
     assert rows_of(data, "pops") == [sound]
 
@@ -366,9 +370,7 @@ def test_a_debounced_key_begins_at_the_first_that_is_pending(tmp_path: Path) -> 
     folder.close()
     shared, own = debounce_key(b"orders", b"all"), debounce_key(b"orders", b"of fired")
     wrong = [(shared, pack_u64(second)), (own, pack_u64(fired))]
-    change_table(
-        folder.path, "debounced", lambda txn, database: txn.cursor(db=database).putmulti(wrong)
-    )
+    put(folder.path, "debounced", *wrong)
     repair(folder.path)
     assert rows_of(folder.path, "debounced") == [(shared, pack_u64(first)), (own, pack_u64(fired))]
 
@@ -474,7 +476,7 @@ def test_what_has_its_timer_was_not_aborted(
     timer, _ = rows_of(data, "timers")[0]
     due_ms, _, sequence, message_id = split_timer_key(timer)
     key, value = id_key(message_id, pack_u64(sequence)), IdRow(due_ms, aborted_ms=700).pack()
-    change_table(data, "ids", lambda txn, db: txn.put(key, value, db=db))
+    put(data, "ids", (key, value))
     repair(data)
     assert now_held(data) == holds
 
@@ -495,7 +497,7 @@ def test_a_record_that_tells_of_no_place_is_moved_aside(
 ) -> None:
     data = copy(wholes[0][0])
     key, _ = rows_of(data, "messages")[0]
-    change_table(data, "messages", lambda txn, db: txn.put(key, pack(record), db=db))
+    put(data, "messages", (key, pack(record)))
     repair(data)
     assert key not in dict(rows_of(data, "messages"))
 
@@ -526,7 +528,7 @@ def test_a_mark_behind_the_next_message_goes(
     """A start would not look for the timers of what is in front of it."""
     file, holds = wholes[inbox_size]
     data = copy(file)
-    change_table(data, "meta", lambda txn, db: txn.put(MARK, pack_u64(1 << 40), db=db))
+    put(data, "meta", (MARK, pack_u64(1 << 40)))
     found = repair(data)
     assert any(fault.startswith("the mark is at message 1099511627776") for fault in found.faults)
     assert now_held(data) == holds
@@ -559,10 +561,7 @@ def test_rows_are_written_down_as_they_were(
     )
     broken = b"{" + record[1:]
 
-    def how(txn: lmdb.Transaction, database: lmdb._Database) -> None:
-        txn.put(number, broken, db=database)
-
-    change_table(data, "messages", how)
+    put(data, "messages", (number, broken))
     found = repair(data)
     assert f"message {int.from_bytes(number)}: its record cannot be read" in found.faults
     lines = [json.loads(line) for line in (data / "repairs.jsonl").read_text().splitlines()]
@@ -602,7 +601,7 @@ def test_a_number_of_a_message_that_was_moved_is_not_used_again(
     file, _ = wholes[0]
     data = copy(file)
     number, _ = rows_of(data, "messages")[-1]
-    change_table(data, "messages", lambda txn, database: txn.put(number, b"broken", db=database))
+    put(data, "messages", (number, b"broken"))
     repair(data)
     folder = Folder(data)
     assert folder.open().next_sequence == int.from_bytes(number) + 1

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -55,9 +59,42 @@ def open_session(
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.sql.shuffle.partitions", str(2 * (os.cpu_count() or 1)))
         )
-    session = builder.getOrCreate()
+    logging.getLogger().addFilter(_is_no_interrupt)
+    with interrupted_later():
+        session = builder.getOrCreate()
     session.dataSource.register(CommitLogSource)
     return session
+
+
+@contextmanager
+def interrupted_later() -> Iterator[None]:
+    """Has a Ctrl-C wait for the end of what is done here; a second one does not wait.
+
+    A JVM that is being started heeds none, and stays for good where the process that it is to tell of itself has ended.
+    """
+    came = False
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # it is ignored, or Spark runs and cancels its jobs first
+        return
+
+    def wait(number: int, frame: object) -> None:
+        nonlocal came
+        came = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, wait)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is wait:  # Spark has not set its own
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+    if came:
+        raise KeyboardInterrupt
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    """Py4J logs the traceback of a Ctrl-C, at the root, before it passes it on."""
+    return record.exc_info is None or record.exc_info[0] is not KeyboardInterrupt
 
 
 def _java_home() -> Path:

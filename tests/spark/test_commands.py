@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,7 @@ from spark_jobs.ingest import read_table
 from spark_jobs.replay import Gate, choose, find_target, read_results, replay, run_name
 from spark_jobs.replaying import DDL, RESULTS, Target
 from spark_jobs.rewriting import DESTRUCTIVE, Rules
+from spark_jobs.session import interrupted_later
 from spark_jobs.watching import WATCHED
 from tests.live.process import GatewayProcess
 
@@ -90,6 +92,28 @@ def test_what_cannot_be_done_is_one_line(
     assert status_of(*(part.format(empty=tmp_path) for part in arguments)) == status
     [line] = capsys.readouterr().err.splitlines()
     assert said in line
+
+
+def test_a_ctrl_c_waits_for_the_start_of_spark_and_a_second_one_does_not() -> None:
+    done: list[int] = []
+
+    def start(interrupts: int) -> None:
+        with interrupted_later():
+            for _ in range(interrupts):
+                signal.raise_signal(signal.SIGINT)
+            done.append(interrupts)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        start(0)
+        with pytest.raises(KeyboardInterrupt):
+            start(1)
+        with pytest.raises(KeyboardInterrupt):
+            start(2)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert done == [0, 1]
 
 
 def test_findings_are_written_into_a_new_folder(spark: SparkSession, tmp_path: Path) -> None:

@@ -12,10 +12,12 @@ from contextlib import suppress
 from typing import Any, Final
 
 from twisted.internet.error import CannotListenError, ReactorNotRunning
+from twisted.internet.main import installReactor
 from twisted.logger import globalLogBeginner
 
 from gateway.config import Config
 from gateway.logs import Logs
+from gateway.reactor import TurnReactor
 from gateway.setting_values import HostPort
 
 BACKLOG: Final = 1024
@@ -66,9 +68,8 @@ def begin(config: Config) -> tuple[Any, Logs]:
         ) from failure
     logs = Logs(config, stream)
     logs.begin(globalLogBeginner)
-    from twisted.internet import reactor as twisted_reactor
-
-    reactor: Any = twisted_reactor  # its interfaces cannot be checked without a plugin
+    reactor: Any = TurnReactor()  # its interfaces cannot be checked without a plugin
+    installReactor(reactor)  # type: ignore[no-untyped-call]
     # Twisted's own timers go by the wall clock; set back, it would hold up everything that is scheduled.
     reactor.seconds = time.monotonic
     return reactor, logs

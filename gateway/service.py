@@ -476,6 +476,8 @@ def _serve(config: Config) -> None:
     shared = SharedAddress.of(os.environ)
     gateway = Gateway(config, reactor, logs=logs, inbox_size=INBOX_SIZE // workers, shared=shared)
     gateway.start()
+    # Before anybody is told that it serves; SIGHUP is of a terminal that is closed.
+    stop_on_signals(reactor, signal.SIGHUP)
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD)
@@ -492,8 +494,6 @@ def _serve(config: Config) -> None:
     manager.ready(f"clients are told {gateway.advertised}", reactor)
     reactor.addSystemEventTrigger("before", "shutdown", manager.stopping)
     reactor.addSystemEventTrigger("before", "shutdown", gateway.stop)
-    # Of a terminal that is closed.
-    stop_on_signals(reactor, signal.SIGHUP)
     if LEADER_VARIABLE in os.environ:
         _follow(reactor, int(os.environ[LEADER_VARIABLE]))
     reactor.run(installSignalHandlers=False)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator
 from datetime import date, datetime
+from itertools import chain, islice
 from typing import Final, NamedTuple
 
 from storage import Store
@@ -205,8 +206,8 @@ class Statistics:
         self._first_sequence = store.committed_sequence
         self._samples = 0
         self._begun_ms = self._sampling_ms = self._sampled_ms = steady_ms()
-        # What is still to be noted of the sample that is being taken.
-        self._unsampled: list[tuple[str, str | None]] = []
+        # What is still to be noted of the sample that is being taken; None between two samples.
+        self._unsampled: Iterator[tuple[str, str | None]] | None = None
         self._reads: dict[tuple[str, str], GroupReads] = {}
         self._sent_back: dict[tuple[str, str], int] = {}
         self.got = 0
@@ -315,11 +316,11 @@ class Statistics:
         """Take note of counters, as many as can be in one turn of the reactor, and before the first of them of a new
         day. True while there are more: then it is to be called again, in another turn."""
         now_ms = self._steady_ms()
-        if not self._unsampled:
-            self._begin_sample(now_ms)
-        some = self._unsampled[-SAMPLED_AT_ONCE:]
-        del self._unsampled[-SAMPLED_AT_ONCE:]
-        for topic, group in some:
+        if self._unsampled is None:
+            self._unsampled = self._begin_sample(now_ms)
+        looked_at = 0
+        for topic, group in islice(self._unsampled, SAMPLED_AT_ONCE):
+            looked_at += 1
             idle = [
                 name
                 for name, key, sample in self._counters_of(topic, group, now_ms)
@@ -327,15 +328,16 @@ class Statistics:
             ]
             if IDLE_BY in idle and group is not None:
                 self._forget(topic, group)
-        if self._unsampled:
+        if looked_at == SAMPLED_AT_ONCE:
             return True
+        self._unsampled = None
         self._sampled_ms = self._sampling_ms
         return False
 
-    def _begin_sample(self, now_ms: int) -> None:
+    def _begin_sample(self, now_ms: int) -> Iterator[tuple[str, str | None]]:
+        """Note the totals; what is to be noted beside them."""
         self._samples += 1
         self._sampling_ms = now_ms
-        self._unsampled = self._places()
         for total, history in self._totals.items():
             history.add(self._total(total, now_ms), self._samples)
         today = _day_of(self._now_ms())
@@ -343,6 +345,7 @@ class Statistics:
             self._date = today
             self.yesterday_morning = self.this_morning
             self.this_morning = Day(self.put, self.got)
+        return self._places()
 
     def forget_topic(self, topic: str) -> None:
         """Drop what is known of a topic that is deleted. Another of its name counts from 0."""
@@ -382,10 +385,14 @@ class Statistics:
         }[total]
         return Sample(now_ms, value, value)
 
-    def _places(self) -> list[tuple[str, str | None]]:
-        """Every topic, and every topic with a group, of which something may have been counted."""
-        of_groups = dict.fromkeys((*self._reads, *self._sent_back))
-        return [*((topic.decode(), None) for topic in self._store.open_topics()), *of_groups]
+    def _places(self) -> Iterator[tuple[str, str | None]]:
+        """Every topic, and every topic with a group, of which something may have been counted until now; there can be
+        a hundred thousand, so their names are made as they are asked for."""
+        topics = self._store.open_topics()
+        sent_back_alone = [place for place in self._sent_back if place not in self._reads]
+        return chain(
+            ((topic.decode(), None) for topic in topics), list(self._reads), sent_back_alone
+        )
 
     def _counters_of(
         self, topic: str, group: str | None, now_ms: int

@@ -57,10 +57,11 @@ class Progress:
         return self._offsets.get(group, {})
 
     def rows(self) -> Iterator[tuple[bytes, bytes, int, int]]:
-        """All of it: group, topic, queue, offset."""
-        for group, topics in self._offsets.items():
-            for topic, queues in topics.items():
-                for queue, offset in queues.items():
+        """All of it: group, topic, queue, offset; as it is when its turn comes, where some is noted or dropped between
+        two of them."""
+        for group in list(self._offsets):
+            for topic, queues in list(self.of_group(group).items()):
+                for queue, offset in list(queues.items()):
                     yield group, topic, queue, offset
 
     @property

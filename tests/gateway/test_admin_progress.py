@@ -139,22 +139,38 @@ class TestShown:
             ok(client.ask(code, fields))
         assert looks == []
 
+    @pytest.mark.parametrize(
+        ("code", "told_of", "groups"),
+        [(317, "consumeStatsList", 4), (43, "groupTopicMap", 3)],
+        ids=["317", "43"],
+    )
     def test_others_have_their_turn_while_many_groups_are_looked_at(
-        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+        self,
+        gateway: MemoryGateway,
+        client: MemoryClient,
+        monkeypatch: pytest.MonkeyPatch,
+        code: int,
+        told_of: str,
+        groups: int,
     ) -> None:
         monkeypatch.setattr(progress, "GROUPS_AT_ONCE", 1)
+        monkeypatch.setattr(progress, "OFFSETS_AT_ONCE", 1)
         put_group(client, "H")
+        for group in ("H", "TOOLS_CONSUMER", "SELF_TEST_C_GROUP"):
+            ok(commit_offset(client, "T", 0, 1, group))
+        client.transport.clear()
         other = gateway.connect()
-        question = client.send(317, {"isOrder": "false"})
+        question = client.send(code, {"isOrder": "false"})
         gateway.reactor.turn()
         assert client.transport.value() == b""
-        other.send(34, body=b"{}")
+        # The progress that is dropped meanwhile is not told.
+        other.send(207, {"groupName": "SELF_TEST_C_GROUP", "cleanOffset": "true"})
         gateway.reactor.turn()
         assert (client.transport.value() == b"", other.transport.value() != b"") == (True, True)
         answer = client.answer(question)
         assert answer is not None
-        assert len(read(answer)["consumeStatsList"]) == 4
-        client.send(317, {"isOrder": "false"})
+        assert len(read(answer)[told_of]) == groups
+        client.send(code, {"isOrder": "false"})
         client.disconnect()
         gateway.settle()
 

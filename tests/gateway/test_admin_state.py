@@ -212,6 +212,21 @@ class TestRates:
             assert found is not None
             assert (found.minute.total, found.day.total) == (0, 1)
 
+    def test_a_sample_looks_at_no_more_names_than_it_takes_at_once(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        named: list[bytes] = []
+
+        class Name(bytes):
+            def decode(self, *_: object) -> str:
+                named.append(self)
+                return super().decode()
+
+        topics = [Name(b"topic-%d" % number) for number in range(3 * SAMPLED_AT_ONCE)]
+        monkeypatch.setattr(gateway.store, "open_topics", lambda: topics)
+        assert gateway.service.broker.stats.sample()
+        assert len(named) == SAMPLED_AT_ONCE
+
     def test_counts_of_groups_that_are_long_gone_are_dropped(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:

@@ -26,7 +26,8 @@ from gateway.wire.messages import pack_host
 from gateway.wire.opening import Opening, OpeningError
 
 MOST_UNWRITTEN_BYTES = 1 << 16
-"""Bytes for one client that are gathered before they are written; with more its transport says whether it reads."""
+"""Bytes for one client that are gathered before they are written; where it does not take them its transport says that
+it does not read."""
 
 SILENCE_LOOK_SECONDS = 10.0
 """How often silent connections, and clients, are looked for."""
@@ -178,7 +179,7 @@ class RemotingConnection(Protocol):
         self._unwritten.append(frame)
         self._unwritten_bytes += len(frame)
         if self._unwritten_bytes > MOST_UNWRITTEN_BYTES or self._closing:
-            self._write()
+            self.flush()
         if self.factory.tap is not None:
             self.factory.tap.sent(self, frame)
         if self.congested:

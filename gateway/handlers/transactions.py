@@ -10,6 +10,7 @@ from twisted.logger import Logger
 
 from gateway.access import PUB
 from gateway.broker import Broker
+from gateway.clients import Client
 from gateway.intake import NewMessage
 from gateway.router import Call, RequestError
 from gateway.topics import CHECKED_OUT_TOPIC, HALF_TOPIC, PERM_READ, PERM_WRITE, Topic
@@ -28,6 +29,9 @@ MAX_CHECKS = 500
 MAX_CHECK_BYTES = 4 << 20
 """Bytes of halves that one step sends to their producers, so that a few large ones do not fill the
 output of a connection."""
+
+UNREAD_MS = 1_000
+"""When a producer is to be asked that does not read now what it is sent."""
 
 
 class Transactions:
@@ -107,10 +111,17 @@ class Transactions:
             if half.checks >= config.transaction_check_max or too_old:
                 self._give_up(half, message)
             else:
+                group = find(message.properties, names.PGROUP) or ""
+                producer = self._producer(message, group)
+                if producer is not None and producer.peer.congested:
+                    # It was not asked, so that does not count.
+                    put_off_check(self._store, half.sequence, now_ms + UNREAD_MS, half.checks)
+                    continue
                 next_ms = now_ms + config.transaction_check_interval_ms
                 put_off_check(self._store, half.sequence, next_ms, half.checks + 1)
-                group = find(message.properties, names.PGROUP) or ""
-                if not self._ask(half, message, group):
+                if producer is not None:
+                    self._ask(half, message, producer)
+                else:
                     unasked[group] += 1
         if halves:
             self._broker.committer.change()
@@ -118,28 +129,29 @@ class Transactions:
             # A program that ended can leave thousands: a line for each of them would fill the log.
             self.log.warn(
                 "nobody to ask about undecided transactions, {count} of them: no producer of group "
-                "{group} is online, reads what it is sent, and may send to their topic",
+                "{group} is online, and may send to their topic",
                 count=count,
                 group=group,
             )
 
-    def _ask(self, half: Half, message: Message, group: str) -> bool:
-        """Send a half to one of the group's producers, each in turn, if there is one. Anybody can say that they are
-        in the group: the message is shown to nobody who might not have sent it."""
+    def _producer(self, message: Message, group: str) -> Client | None:
+        """Which of the group's producers is to be asked about a half, each in turn; one that does not read what it is
+        sent only where no other does. Anybody can say that they are in the group: the message is shown to nobody who
+        might not have sent it."""
         topic, _ = place_of(message.properties)
         self._turn += 1
         members = list(self._broker.clients.producers(group))
         first = self._turn % max(1, len(members))
-        producer = next(
-            (
-                one
-                for one in chain(islice(members, first, None), islice(members, first))
-                if not one.peer.congested and (one.caller is None or one.caller.may(PUB, topic))
-            ),
-            None,
-        )
-        if producer is None:
-            return False
+        unread: Client | None = None
+        for one in chain(islice(members, first, None), islice(members, first)):
+            if one.caller is None or one.caller.may(PUB, topic):
+                if not one.peer.congested:
+                    return one
+                unread = one
+        return unread
+
+    def _ask(self, half: Half, message: Message, producer: Client) -> None:
+        """Send a half to a producer."""
         place = str(half.sequence)
         uniq = find(message.properties, names.UNIQ_KEY) or ""
         self._broker.outgoing.oneway(
@@ -156,7 +168,6 @@ class Transactions:
             },
             _as_sent(half, message),
         )
-        return True
 
     def _give_up(self, half: Half, message: Message) -> None:
         """Put a half that nobody decides about where an operator can find it."""

@@ -566,7 +566,7 @@ class TestChecks:
             begin(clients[0])
         looked_at.clear()
         gateway.advance(7 * SECOND)
-        assert len(looked_at) == 2 * 8  # once to be chosen, and once to be sent to
+        assert len(looked_at) == 3 * 8  # to be chosen, to be asked now, and to be sent to
 
     def test_a_half_may_ask_for_its_own_time(
         self, gateway: MemoryGateway, client: MemoryClient
@@ -719,6 +719,28 @@ class TestChecks:
         assert checks(slow)
         gateway.advance(30 * SECOND)
         assert checks(slow), "it reads again, and is asked again"
+
+    def test_a_question_that_was_not_asked_for_that_does_not_count(
+        self, make_gateway: MakeGateway
+    ) -> None:
+        gateway = make_gateway(
+            transaction_timeout="2s", transaction_check_interval="4s", transaction_check_max=2
+        )
+        slow, sender = gateway.connect(), gateway.connect()
+        produce(slow)
+        slow.stop_reading()
+        begin(sender, "x" * 1_000_000)
+        gateway.advance(3 * SECOND)
+        for _ in range(3):
+            begin(sender)
+        gateway.advance(40 * SECOND)
+        assert sender.pull(CHECKED_OUT_TOPIC) == []
+        slow.transport.reads = True
+        assert len(checks(slow)) == 1
+        gateway.advance(2 * SECOND)
+        assert len(checks(slow)) == 4
+        gateway.advance(20 * SECOND)
+        assert len(checks(slow)) == 3  # the large one had both of its questions
 
     def test_nobody_can_send_to_the_topics_of_transactions(self, client: MemoryClient) -> None:
         for topic in (HALF_TOPIC, CHECKED_OUT_TOPIC, "RMQ_SYS_TRANS_OP_HALF_TOPIC"):

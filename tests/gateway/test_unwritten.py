@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from twisted.internet.error import ConnectionLost
 
+from gateway.connection import MOST_UNWRITTEN_BYTES
 from gateway.unwritten import Unwritten
 from gateway.wire.codes import RequestCode
 from tests.gateway.memory import MemoryClient, MemoryGateway, TurnReactor
@@ -72,6 +75,23 @@ def test_what_a_client_does_not_take_at_once_comes_later_in_its_order(
     for tries in (1, 1, 2):
         client.send_message()
         assert len(tried) == tries
+
+
+def test_much_goes_straight_to_the_socket_as_little_does(
+    client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transport that is left so much takes the client for one that does not read."""
+    client.send_message(body="x" * 2 * MOST_UNWRITTEN_BYTES)
+    taken: list[int] = []
+    take: Callable[[bytes], int | Exception] = client.transport.writeSomeData
+
+    def note(data: bytes) -> int | Exception:
+        taken.append(len(data))
+        return take(data)
+
+    monkeypatch.setattr(client.transport, "writeSomeData", note)
+    assert len(client.pull()) == 1
+    assert max(taken) > 2 * MOST_UNWRITTEN_BYTES
 
 
 def test_what_cannot_be_written_is_left_to_the_transport(

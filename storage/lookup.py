@@ -179,8 +179,7 @@ def _numbers_with_key(
 ) -> Iterator[bytes]:
     """The sequences, packed, of these topics' messages with a key, the newest first."""
     prefixes = (key_prefix(topic, term(key)) for topic in topics)
-    rows = (newest_first(txn, store.tables.keys, prefix, *before) for prefix in prefixes)
-    return merge(*rows, reverse=True)
+    return newest_first(txn, store.tables.keys, prefixes, *before)
 
 
 def scan_pending(

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from heapq import heapify, heappop, heapreplace
 from itertools import islice
 from typing import NamedTuple
 
 import lmdb
 
-from storage.keys import IdRow, Terms, id_key, term, timer_key
+from storage.keys import IdRow, Terms, id_key, pack_u64, term, timer_key
 from storage.read_ahead import Rows
 from storage.reader import Reader
 from storage.store import Store
@@ -92,20 +93,40 @@ def _known(store: Store, txn: Reader, messages: list[_Message]) -> list[Noted]:
 
 def numbers_with_id(store: Store, txn: Reader, message_id: bytes) -> Iterator[bytes]:
     """The sequences, packed, of the messages with an id, the newest first."""
-    return newest_first(txn, store.tables.ids, id_key(term(message_id), b""))
+    return newest_first(txn, store.tables.ids, [id_key(term(message_id), b"")])
 
 
 def newest_first(
-    txn: Reader, table: lmdb._Database, prefix: bytes, before: bytes = b"\xff" * 9
+    txn: Reader, table: lmdb._Database, prefixes: Iterable[bytes], before: bytes = b"\xff" * 9
 ) -> Iterator[bytes]:
-    """The sequences, packed, of an index's rows with a prefix, from the last to the first.
+    """The sequences, packed, of an index's rows with any of these prefixes, from the last to the first. One cursor
+    serves all of them: there can be as many as there are topics.
 
     :param before: only those that are less.
     """
     cursor = txn.cursor(db=table)
+    heads = [
+        (-int.from_bytes(number), prefix)
+        for prefix in prefixes
+        if (number := _last(cursor, prefix, before))
+    ]
+    heapify(heads)
+    while heads:
+        newest, prefix = heads[0]
+        number = pack_u64(-newest)
+        yield number
+        if following := _last(cursor, prefix, number):
+            heapreplace(heads, (-int.from_bytes(following), prefix))
+        else:
+            heappop(heads)
+
+
+def _last(cursor: lmdb.Cursor, prefix: bytes, before: bytes) -> bytes:
+    """The greatest sequence, packed, of the rows with a prefix that is less than `before`; empty where none is."""
     alive = cursor.prev() if cursor.set_range(prefix + before) else cursor.last()
     while alive and cursor.key().startswith(prefix):
         # A key that holds a zero byte can stand among the rows of a shorter one.
         if len(cursor.key()) == len(prefix) + 8:
-            yield cursor.key()[-8:]
+            return cursor.key()[-8:]
         alive = cursor.prev()
+    return b""

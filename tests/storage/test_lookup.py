@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +27,8 @@ from storage import (
     scan_fired,
     scan_with_key,
 )
+from storage.keys import key_prefix
+from storage.noted import newest_first
 from tests.storage.folder import Folder
 from tests.storage.sample import (
     TOPIC,
@@ -143,6 +147,25 @@ class TestByKey:
 
         assert find_by_key(store, topics, b"k", 10, wanted) == []
         assert looked_at == [b"of t3", b"of t2", b"of t1"]
+
+    def test_one_cursor_serves_all_topics(self, store: Store) -> None:
+        """LMDB looks through all that are open whenever one is closed."""
+        topics = [b"t%d" % number for number in range(4)]
+        for topic in [*topics, *topics]:
+            send(store, Sample(b"of " + topic, topic, keys=(b"k",)))
+        store.commit()
+        reader = store.settled_reader()
+        opened: list[object] = []
+
+        class Counted:
+            def cursor(self, db: Any) -> Any:
+                opened.append(db)
+                return reader.cursor(db=db)
+
+        txn: Any = Counted()
+        prefixes = [key_prefix(topic, b"k") for topic in topics]
+        numbers = list(newest_first(txn, store.tables.keys, prefixes))
+        assert (numbers, len(numbers), len(opened)) == (sorted(numbers, reverse=True), 8, 1)
 
     @pytest.mark.parametrize("most_bytes", [1, lookup.MAX_FOUND_BYTES])
     def test_page_by_page(

@@ -33,6 +33,7 @@ from storage import (
     AbortResult,
     Found,
     FoundPage,
+    Pause,
     State,
     abort,
     abort_sequences,
@@ -107,21 +108,19 @@ class PendingMessages:
         messages = [self.describe(one) for one in page.found]
         messages = [message for message in messages if may(READ, message.topic)]
         topics = {message.topic for message in messages} | {wanted.topic}
-        paused = [one for one in self.paused() if one.topic in topics and may(READ, one.topic)]
+        pauses = map(self.pause_of, sorted(topics))
+        paused = [one for one in pauses if one is not None and may(READ, one.topic)]
         cursor_of_next = page.cursor.hex() if page.cursor is not None else None
         return HeldPage(messages, cursor_of_next, paused)
 
     def paused(self) -> list[PausedTopic]:
         """The topics of which nothing fires for now."""
-        return [
-            PausedTopic(
-                topic=topic.decode(),
-                since_ms=pause.since_ms,
-                waiting=pause.waiting,
-                resumed=pause.resumed,
-            )
-            for topic, pause in self._store.paused.items()
-        ]
+        return [_shown(topic.decode(), pause) for topic, pause in self._store.paused.items()]
+
+    def pause_of(self, topic: str) -> PausedTopic | None:
+        """A topic's pause, if nothing of it fires for now."""
+        pause = self._store.paused.get(topic.encode())
+        return _shown(topic, pause) if pause is not None else None
 
     def select(self, wanted: Wanted, limit: int, behind: bytes | None) -> FoundPage:
         """A page of the messages that match, whoever may see them, the next due first.
@@ -436,6 +435,12 @@ def _is_wanted(wanted: Wanted, found: Found) -> bool:
         wanted.state in ("any", found.state.value)
         and wanted.begin_ms <= found.due_ms < _end_of(wanted)
         and (not wanted.topic or wanted.topic == terms_of(found.record).topic.decode())
+    )
+
+
+def _shown(topic: str, pause: Pause) -> PausedTopic:
+    return PausedTopic(
+        topic=topic, since_ms=pause.since_ms, waiting=pause.waiting, resumed=pause.resumed
     )
 
 

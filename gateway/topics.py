@@ -277,6 +277,10 @@ class Groups:
     def __iter__(self) -> Iterator[GroupSettings]:
         return iter(self._groups.values())
 
+    def names(self) -> list[str]:
+        """Names of all groups."""
+        return list(self._groups)
+
     def get(self, name: str) -> GroupSettings | None:
         """A group, if it exists."""
         return self._groups.get(name)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from heapq import heapify, heappop
 
 from gateway.access import READ
 from gateway.broker import Broker
@@ -106,17 +106,16 @@ class Listings:
 
     def list_topics(self, asker: Asker, query: ListQuery) -> TopicList:
         """Topics, with how many messages they hold."""
-        names = [name for name in self._broker.topics.names() if asker.may(READ, name)]
-        page, cursor = _page(names, query, query.limit)
-        pauses = {one.topic: one for one in self._pending.paused()}
+        names = self._broker.topics.names()
+        page, cursor = _page(names, query, query.limit, lambda name: asker.may(READ, name))
         rows = []
         for name in page:
             topic = self._broker.topics.get(name)
             if topic is not None:
-                rows.append(self._topic(topic, pauses.get(name)))
+                rows.append(self._topic(topic))
         return TopicList(topics=rows, cursor=cursor)
 
-    def _topic(self, topic: Topic, pause: PausedTopic | None) -> TopicRow:
+    def _topic(self, topic: Topic) -> TopicRow:
         store = self._broker.store
         queues = [store.queue(topic.stored_name, number) for number in range(topic.queues)]
         return TopicRow(
@@ -127,7 +126,7 @@ class Listings:
             stored=sum(queue.visible - queue.first for queue in queues),
             entered=self._broker.stats.entered(topic.name),
             is_system=topic.name in self._broker.topics.system,
-            pause=pause,
+            pause=self._pending.pause_of(topic.name),
         )
 
     async def pause_topic(self, asker: Asker, query: TopicQuery) -> PauseAnswer:
@@ -146,13 +145,16 @@ class Listings:
 
     def list_groups(self, asker: Asker, query: ListQuery) -> GroupList:
         """Consumer groups, with who is online and how far they are."""
-        names = {settings.group_name for settings in self._broker.groups}
-        names |= {group.name for group in self._broker.clients.consumer_groups()}
-        names |= {group.decode() for group in self._broker.store.progress.groups()}
-        if asker.caller is not None:
-            caller = asker.caller
-            names = {name for name in names if caller.objection(group_need(name, GET)) is None}
-        page, cursor = _page(names, query, min(query.limit, MAX_GROUPS_AT_A_TIME))
+        names = {
+            *self._broker.groups.names(),
+            *(group.name for group in self._broker.clients.consumer_groups()),
+            *map(bytes.decode, self._broker.store.progress.groups()),
+        }
+
+        def may(name: str) -> bool:
+            return asker.caller is None or asker.caller.objection(group_need(name, GET)) is None
+
+        page, cursor = _page(names, query, min(query.limit, MAX_GROUPS_AT_A_TIME), may)
         return GroupList(groups=[self._group(name) for name in page], cursor=cursor)
 
     def _group(self, name: str) -> GroupRow:
@@ -194,9 +196,21 @@ class Listings:
         )
 
 
-def _page(names: Iterable[str], query: ListQuery, limit: int) -> tuple[list[str], str | None]:
-    """The names behind the cursor, and the next cursor."""
-    matching = sorted(name for name in names if query.contains.lower() in name.lower())
-    start = bisect_right(matching, query.cursor) if query.cursor else 0
-    page = matching[start : start + limit]
-    return page, page[-1] if start + limit < len(matching) else None
+def _page(
+    names: Iterable[str], query: ListQuery, limit: int, may: Callable[[str], bool]
+) -> tuple[list[str], str | None]:
+    """The names behind the cursor, and the next cursor. There can be a hundred thousand: no more of them are put in
+    order, nor is it asked of more whether they may be seen, than it takes."""
+    contains = query.contains.lower()
+    left = [name for name in names if name > query.cursor] if query.cursor else list(names)
+    if contains:
+        left = [name for name in left if contains in name.lower()]
+    heapify(left)
+    page: list[str] = []
+    while left:
+        name = heappop(left)
+        if may(name):
+            if len(page) == limit:
+                return page, page[-1]
+            page.append(name)
+    return page, None

@@ -44,7 +44,7 @@ class Parked(Protocol):
         """
 
     def give_up(self) -> None:
-        """Answer that there is nothing."""
+        """Answer that there is nothing, if the client is still there."""
 
 
 class _Waiting:
@@ -198,5 +198,7 @@ class ParkingLot:
         # They do not wait while they are answered: an answer can bring the same client back at once.
         self._count -= len(pulls)
         for pull in pulls:
-            if pull.alive and not pull.retry(first):
+            if not pull.alive:
+                pull.give_up()
+            elif not pull.retry(first):
                 self.park(pull)

@@ -355,6 +355,20 @@ class TestWaiting:
         where = {"consumerGroup": "consumers", "topic": "orders", "queueId": "-1"}
         assert client.ask(RequestCode.POLLING_INFO, where).ext() == {"pollingNum": "0"}
 
+    def test_who_leaves_just_before_a_message_comes_counts_no_more(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        """One that pops in order waits at its queue alone, and what comes there is the last that it is told."""
+        send(client, "a")
+        pop(gateway, client)
+        leaving = gateway.connect()
+        self.park(gateway, leaving, queueId=0, order="true")
+        leaving.disconnect()
+        send(client, "b")
+        gateway.advance(60_000)
+        where = {"consumerGroup": "consumers", "topic": "orders", "queueId": "0"}
+        assert client.ask(RequestCode.POLLING_INFO, where).ext() == {"pollingNum": "0"}
+
 
 class TestBack:
     def test_what_is_not_acknowledged_comes_back(

@@ -15,6 +15,7 @@ from itertools import count
 import msgspec
 
 from gateway.clock import Clock
+from gateway.moments import write_moment
 from gateway.web.bulk import (
     MAX_JOBS,
     SAMPLE,
@@ -69,8 +70,8 @@ class SharedBulk:
     def _settled_time(self, to: NewTimeFields | None) -> NewTimeFields | None:
         return msgspec.structs.replace(to, at=self._moment(to.at)) if to is not None else None
 
-    def _moment(self, text: int | str | None) -> int | None:
-        return read_moment(text, self._clock) if text is not None else None
+    def _moment(self, text: int | str | None) -> str | None:
+        return write_moment(max(0, read_moment(text, self._clock))) if text is not None else None
 
     async def start_bulk(self, asker: Asker, body: ConfirmBody) -> Job:
         """Make the change that a preview's token stands for. It goes on by itself: look at the job.

@@ -180,6 +180,13 @@ class TestManyAtOnce:
         assert shared.search() == []
         assert [one["action"] for one in shared.get("/bulk")["jobs"]] == ["abort", "reschedule"]
 
+    @pytest.mark.parametrize("begin", ["1970-01-01T05:00Z", "1969-12-31T19:00Z", "1972-02-29"])
+    def test_since_long_ago(self, shared: Shared, begin: str) -> None:
+        """A day's beginning of before 1973, as somebody writes it who means all."""
+        shared.hold(1, "m1")
+        asked = {"action": "abort", "selection": {"topic": "orders", "begin": begin}}
+        assert self.run(shared, shared.post("/bulk/preview", asked)["token"])["done"] == 1
+
     def test_one_that_is_ended(self, shared: Shared) -> None:
         for number in range(4):
             shared.hold(number % 2, f"m{number}")

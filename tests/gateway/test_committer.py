@@ -70,3 +70,12 @@ def test_what_is_due_does_not_wait(gateway: MemoryGateway, client: MemoryClient)
     gateway.advance(2)
     assert answered(client, [late]) == 1
     assert len(client.pull()) == SENDERS + 2
+
+
+def test_who_waits_is_answered_before_the_end(gateway: MemoryGateway, client: MemoryClient) -> None:
+    assert answered(client, [send(client) for _ in range(SENDERS)]) == SENDERS
+    last = send(client)
+    gateway.service.stop()
+    assert answered(client, [last]) == 1
+    gateway.start()
+    assert len(gateway.connect().pull()) == SENDERS + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from gateway.audit import read_lines
 from gateway.setting_values import parse_host_port
 from gateway.web import bulk
-from gateway.web.endpoints import Asker
+from gateway.web.endpoints import ApiError, Asker
 from gateway.wire.codes import RequestCode
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail
@@ -56,6 +57,11 @@ def pending(http: HttpClient) -> int:
         ({"begin": "+90m", "topic": "bills"}, 12),
         ({"begin": "+2h", "end": "+1h"}, 0),
         ({"begin": "+1ms", "end": "+2ms"}, 0),
+        ({"begin": START_MS + HOUR_MS + 1, "end": START_MS + HOUR_MS + 2}, 0),
+        ({"begin": -1}, 24),
+        ({"begin": "1969-12-31T12:00"}, 24),
+        ({"end": 0}, 0),
+        ({"end": "1969-12-31T12:00"}, 0),
         ({"topic": "nothing"}, 0),
     ],
 )
@@ -79,6 +85,24 @@ def test_what_came_after_the_preview_stays(held: MemoryGateway, http: HttpClient
     http.post("/bulk", {"token": shown["token"]})
     held.settle()
     assert [one["topic"] for one in http.get("/messages", topic="orders")["messages"]] == ["orders"]
+
+
+@pytest.mark.parametrize(("most", "counted"), [(7, 8), (8, 8), (9, 8)])
+def test_of_many_the_least_there_are_is_told_and_all_are_taken(
+    held: MemoryGateway,
+    http: HttpClient,
+    monkeypatch: pytest.MonkeyPatch,
+    most: int,
+    counted: int,
+) -> None:
+    monkeypatch.setattr(bulk, "MAX_COUNTED", most)
+    monkeypatch.setattr(bulk, "PAGE", 4)
+    shown = preview(http, key="k1")
+    assert (shown["count"], shown["isExact"]) == (counted, most == 9)
+    job = http.post("/bulk", {"token": shown["token"]})
+    assert job["isExact"] == shown["isExact"]
+    held.settle()
+    assert http.get(f"/bulk/{job['id']}")["done"] == 8
 
 
 def test_a_selection_names_something(http: HttpClient) -> None:
@@ -109,6 +133,27 @@ def test_a_job_goes_on_in_pieces_and_can_be_cancelled(
     held.settle()
     assert (job.state, pending(http)) == ("cancelled", 24 - job.done)
     assert 5 <= job.done <= 10
+
+
+def test_few_run_at_once(
+    held: MemoryGateway, http: HttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "MAX_RUNNING", 2)
+    monkeypatch.setattr(bulk, "PIECE", 1)
+    handlers = {one.handler.__name__: one.handler for one in api_endpoints(held)}
+    start, asker = handlers["start_bulk"], Asker(None, "127.0.0.1")
+    bodies = [
+        bulk.ConfirmBody(token=preview(http, topic=topic, begin="now")["token"])
+        for topic in ("orders", "bills", "orders")
+    ]
+    jobs = [start(asker, body) for body in bodies[:2]]
+    with pytest.raises(ApiError, match="2 jobs are running") as refused:
+        start(asker, bodies[2])
+    assert refused.value.problem.status == HTTPStatus.CONFLICT
+    held.settle()
+    assert [(job.state, job.done) for job in jobs] == [("done", 12)] * 2
+    # What was refused can be brought again.
+    assert start(asker, bodies[2]).state == "running"
 
 
 def test_a_job_whose_changes_cannot_be_stored_says_so(
@@ -181,6 +226,22 @@ def test_many_are_given_another_time_once(held: MemoryGateway, http: HttpClient)
         assert (job["state"], job["done"], job["missed"]) == ("done", 12, 0)
         after = [one["dueMs"] for one in http.get("/messages", topic="orders")["messages"]]
         assert after == [due_ms + days * 24 * HOUR_MS for due_ms in before]
+
+
+@pytest.mark.parametrize("page", [1, 5, 12])
+def test_what_it_moves_ahead_of_itself_is_moved_once(
+    held: MemoryGateway, http: HttpClient, monkeypatch: pytest.MonkeyPatch, page: int
+) -> None:
+    monkeypatch.setattr(bulk, "PAGE", page)
+    before = [one["dueMs"] for one in http.get("/messages", topic="orders")["messages"]]
+    selection = {"topic": "orders", "begin": "now"}
+    body = {"action": "reschedule", "selection": selection, "to": {"shift": "3h"}}
+    job = http.post("/bulk", {"token": http.post("/bulk/preview", body)["token"]})
+    held.settle()
+    job = http.get(f"/bulk/{job['id']}")
+    assert (job["state"], job["done"], job["missed"]) == ("done", 12, 0)
+    after = [one["dueMs"] for one in http.get("/messages", topic="orders")["messages"]]
+    assert after == [due_ms + 3 * HOUR_MS for due_ms in before]
 
 
 def test_a_token_that_is_brought_twice_counts_once(held: MemoryGateway, http: HttpClient) -> None:

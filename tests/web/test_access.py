@@ -14,6 +14,7 @@ from gateway.web import bulk
 from tests.gateway.access.signed import ROOT, ROOT_KEY, SignedClient, create_user, put_acl
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import MemoryGateway
+from tests.gateway.tools import commit_offset, put_group
 from tests.web.http import API, HTTP_PORT, HttpClient
 
 TOKEN = "abcdefghijklmnopqrstuvwx"
@@ -158,6 +159,9 @@ def test_users_see_and_change_what_they_may(guarded: MemoryGateway) -> None:
         topic: everything.post("/messages", {"topic": topic, "body": "x", "at": "+1h"})
         for topic in ("orders", "bills", "secrets")
     }
+    nightly = {"every": "2h", "body": "x"}
+    for topic in sent:
+        assert everything.ask("PUT", f"{API}/recurring/{topic}/nightly", nightly).status == 200
     assert create_user(root, "alice").code == 0
     assert put_acl(root, "alice", "Topic:orders", ["Pub", "Get"]).code == 0
     assert put_acl(root, "alice", "Topic:bills", ["Get"]).code == 0
@@ -170,11 +174,23 @@ def test_users_see_and_change_what_they_may(guarded: MemoryGateway) -> None:
     }
     assert {one["name"] for one in alice.get("/topics")["topics"]} == {"orders", "bills"}
     assert alice.get("/groups")["groups"] == []
+    recurring = alice.get("/recurring")["recurring"]
+    assert {one["topic"] for one in recurring} == {"orders", "bills"}
+    for path in ("/recurring/bills/nightly", f"/messages/{sent['bills']['offsetMsgId']}"):
+        alice.get(path)
+    assert alice.post("/recurring/orders/nightly/pause")["outcome"] == "paused"
     refused = [
         ("GET", f"/messages/{sent['secrets']['offsetMsgId']}", None),
         ("POST", f"/messages/{sent['secrets']['offsetMsgId']}/abort", {}),
         ("POST", f"/messages/{sent['bills']['offsetMsgId']}/abort", {}),
+        ("POST", f"/messages/{sent['bills']['offsetMsgId']}/reschedule", {"at": "+2h"}),
         ("POST", "/messages", {"topic": "bills", "body": "x"}),
+        ("GET", "/recurring/secrets/nightly", None),
+        ("PUT", "/recurring/bills/nightly", nightly),
+        ("DELETE", "/recurring/bills/nightly", None),
+        ("POST", "/recurring/bills/nightly/pause", {}),
+        ("POST", "/topics/orders/pause", {}),
+        ("POST", "/topics/orders/resume", {}),
         ("POST", "/bulk/preview", {"action": "abort", "selection": {"topic": "bills"}}),
         ("GET", "/rates", None),
         ("GET", "/timeline?topic=secrets", None),
@@ -191,6 +207,25 @@ def test_users_see_and_change_what_they_may(guarded: MemoryGateway) -> None:
     assert (job["state"], job["done"], job["missed"], job["user"]) == ("done", 1, 1, "alice")
     left = everything.get("/messages")["messages"]
     assert {one["topic"] for one in left} == {"bills", "secrets"}
+    states = {one["topic"]: one["state"] for one in everything.get("/recurring")["recurring"]}
+    assert states == {"orders": "paused", "bills": "active", "secrets": "active"}
+
+
+def test_groups_behind_a_message_are_told_to_who_may_know_them(guarded: MemoryGateway) -> None:
+    root = SignedClient(guarded, ROOT, ROOT_KEY)
+    everything = HttpClient(guarded, Authorization=basic(ROOT, ROOT_KEY))
+    sent = everything.post("/messages", {"topic": "orders", "body": "x", "queue": 0})
+    for group in ("shipping", "fraud"):
+        put_group(root, group)
+        assert commit_offset(root, "orders", 0, 1, group).code == 0
+    guarded.settle()
+    assert create_user(root, "alice").code == 0
+    assert put_acl(root, "alice", "Topic:orders", ["Get"]).code == 0
+    assert put_acl(root, "alice", "Group:shipping", ["Get"]).code == 0
+    path = f"/messages/{sent['offsetMsgId']}"
+    alice = HttpClient(guarded, Authorization=basic("alice", "secret"))
+    assert [one["group"] for one in everything.get(path)["receivers"]] == ["fraud", "shipping"]
+    assert [one["group"] for one in alice.get(path)["receivers"]] == ["shipping"]
 
 
 def test_policies_by_ipv4_address_count_where_ipv6_is_listened_for_too(

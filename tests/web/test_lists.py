@@ -8,6 +8,7 @@ import pytest
 
 from gateway.web.topics import ListQuery, _page
 from storage.paused import PausedTopics
+from tests.gateway.faults import commits_fail
 from tests.gateway.memory import START_MS, MemoryGateway
 from tests.web.http import HttpClient
 
@@ -81,6 +82,11 @@ def test_rates_and_status(gateway: MemoryGateway, http: HttpClient) -> None:
     assert rates["fired"]["minute"] == 2
     assert sum(rates["firingError"]["counts"]) == 20
     assert len(rates["firingError"]["counts"]) == len(rates["firingError"]["bounds"]) + 1
+    client.send_message("orders", TIMER_DELAY_MS="500")
+    with commits_fail(gateway):
+        gateway.advance(3_000)
+        assert http.get("/rates")["overdueMs"] == 2_500
+    gateway.advance(1_000)
     status = http.get("/status")
     assert (status["broker"], status["user"], status["reasons"]) == ("broker-a", None, [])
 

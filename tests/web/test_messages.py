@@ -92,8 +92,9 @@ def test_groups_behind_a_message_are_named(gateway: MemoryGateway, http: HttpCli
     sent = send(http, at="now", queue=0)
     assert http.get(f"/messages/{sent['offsetMsgId']}")["receivers"] == []
     client = gateway.connect()
-    client.pull(group="there", offset=0, commit=1)
     client.pull(group="behind", offset=0, commit=0)
+    client.pull(group="there", offset=0, commit=1)
+    client.pull(group="elsewhere", queue=1, offset=0, commit=0)
     gateway.settle()
     receivers = http.get(f"/messages/{sent['offsetMsgId']}")["receivers"]
     assert [(one["group"], one["isPast"]) for one in receivers] == [
@@ -102,12 +103,16 @@ def test_groups_behind_a_message_are_named(gateway: MemoryGateway, http: HttpCli
     ]
 
 
-def test_an_abort_is_answered_when_it_is_on_disk(gateway: MemoryGateway, http: HttpClient) -> None:
+@pytest.mark.parametrize(("order", "body"), [("abort", {}), ("reschedule", {"at": "+2h"})])
+def test_a_change_is_answered_when_it_is_on_disk(
+    gateway: MemoryGateway, http: HttpClient, order: str, body: object
+) -> None:
     sent = send(http)
     with commits_fail(gateway):
-        problem = http.refusal("POST", f"/messages/{sent['offsetMsgId']}/abort", {})
+        problem = http.refusal("POST", f"/messages/{sent['offsetMsgId']}/{order}", body)
         assert problem["status"] in (500, 503)
-    assert http.get(f"/messages/{sent['offsetMsgId']}")["message"]["state"] == "pending"
+    message = http.get(f"/messages/{sent['offsetMsgId']}")["message"]
+    assert (message["state"], message["dueMs"]) == ("pending", START_MS + HOUR_MS)
 
 
 def test_what_a_limit_refuses_is_no_error_of_the_server(make_gateway: MakeGateway) -> None:

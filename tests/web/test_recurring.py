@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.gateway.faults import commits_fail
 from tests.gateway.memory import START_MS, MemoryGateway, bodies
 from tests.web.http import API, HttpClient
 
@@ -31,7 +32,8 @@ def test_one_is_set_listed_and_fires(gateway: MemoryGateway, http: HttpClient) -
     assert (listed["topic"], listed["name"], listed["every"]) == ("reports", "nightly", "2m")
     page = http.get(PATH)
     assert base64.b64decode(page["recurring"]["body"]) == b"report"
-    assert page["recurring"]["properties"]["colour"] == "red"
+    properties = page["recurring"]["properties"]
+    assert [properties[name] for name in ("colour", "TAGS", "KEYS")] == ["red", "late", "k1"]
     assert page["times"][:2] == [START_MS + 2 * MINUTE_MS, START_MS + 4 * MINUTE_MS]
     gateway.advance(5 * MINUTE_MS)
     client = gateway.connect()
@@ -52,6 +54,20 @@ def test_one_is_paused_resumed_and_deleted(http: HttpClient) -> None:
     assert http.ask("DELETE", API + PATH).json["outcome"] == "deleted"
     assert http.get("/recurring")["recurring"] == []
     assert http.refusal("DELETE", PATH)["status"] == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", f"{PATH}/pause"), ("DELETE", PATH), ("PUT", PATH)]
+)
+def test_a_change_is_answered_when_it_is_on_disk(
+    gateway: MemoryGateway, http: HttpClient, method: str, path: str
+) -> None:
+    put(http)
+    with commits_fail(gateway):
+        problem = http.refusal(method, path, {"every": "9m", "body": "other"})
+        assert problem["status"] in (500, 503)
+    recurring = http.get(PATH)["recurring"]
+    assert (recurring["state"], recurring["every"]) == ("active", "2m")
 
 
 def test_one_is_replaced(http: HttpClient) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import storage.timeline
+from gateway.web import timeline
 from gateway.web.timeline import MAX_TOPICS, WIDTHS, Counted, columns_for
 from tests.gateway.memory import START_MS, MemoryGateway
 from tests.web.http import HttpClient
@@ -100,6 +101,23 @@ def test_pieces_add_up(
     later.advance(1)
     monkeypatch.setattr(storage.timeline, "MAX_ROWS", 1)
     assert http.get("/timeline", begin=START_MS, end=end)["total"] == whole["total"]
+
+
+@pytest.mark.parametrize(("most", "is_whole"), [(2, False), (3, False), (9, True)])
+def test_a_count_that_takes_too_long_says_that_it_is_not_whole(
+    later: MemoryGateway,
+    http: HttpClient,
+    monkeypatch: pytest.MonkeyPatch,
+    most: int,
+    is_whole: bool,
+) -> None:
+    monkeypatch.setattr(storage.timeline, "MAX_ROWS", 1)
+    monkeypatch.setattr(timeline, "MAX_COUNTED", most)
+    answer = http.get("/timeline", end="+2s")
+    assert (answer["isWhole"], answer["total"]) == (is_whole, min(most, 3))
+    preview = {"action": "abort", "selection": {"begin": "now", "end": START_MS + 2 * SECOND}}
+    shown = http.post("/bulk/preview", preview)
+    assert (shown["isExact"], shown["count"]) == (is_whole, min(most, 3))
 
 
 def test_a_count_has_the_columns_that_have_messages_alone() -> None:

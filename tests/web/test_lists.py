@@ -6,11 +6,16 @@ from itertools import count
 
 import pytest
 
+from gateway.setting_values import parse_host_port
+from gateway.topics import SYSTEM_GROUPS
+from gateway.wire.codes import RequestCode
 from gateway.web.topics import ListQuery, _page
 from storage.paused import PausedTopics
+from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail
 from tests.gateway.memory import START_MS, MemoryGateway
-from tests.web.http import HttpClient
+from tests.gateway.tools import commit_offset, ok, put_group
+from tests.web.http import HTTP_PORT, HttpClient
 
 
 def test_how_far_groups_are(gateway: MemoryGateway, http: HttpClient) -> None:
@@ -33,6 +38,41 @@ def test_how_far_groups_are(gateway: MemoryGateway, http: HttpClient) -> None:
     client.heartbeat("worker-1", "workers", {"bills": "*"})
     groups = {one["name"]: one for one in http.get("/groups")["groups"]}
     assert groups["workers"]["topics"] == []
+
+
+def test_what_is_gone_or_was_never_there_is_not_still_to_be_consumed(
+    make_gateway: MakeGateway,
+) -> None:
+    gateway = make_gateway(http=parse_host_port(HTTP_PORT), retention_hours=1)
+    client, http = gateway.connect(), HttpClient(gateway)
+    for _ in range(3):
+        client.send_message("orders")
+    client.pull("orders", 0, 1, group="behind", commit=1)
+    client.pull("orders", 0, 1, group="ahead", commit=9)
+    gateway.advance(2 * 3_600_000)
+    gateway.connect().send_message("orders")
+    groups = {one["name"]: one for one in http.get("/groups")["groups"]}
+    for name, offset, lag in (("behind", 1, 1), ("ahead", 9, 0)):
+        assert groups[name]["lag"] == lag
+        queue = groups[name]["topics"][0]["queues"][0]
+        assert queue == {"queue": 0, "first": 3, "end": 4, "offset": offset, "lag": lag}
+    (row,) = http.get("/topics", contains="orders")["topics"]
+    assert row["stored"] == 1
+
+
+def test_groups_are_those_that_are_known_online_or_have_progress(
+    make_gateway: MakeGateway,
+) -> None:
+    gateway = make_gateway(http=parse_host_port(HTTP_PORT), auto_create_group=False)
+    client, http = gateway.connect(), HttpClient(gateway)
+    client.send_message("orders")
+    for group in ("known", "deleted"):
+        ok(put_group(client, group))
+        ok(commit_offset(client, "orders", 0, 1, group))
+    client.heartbeat("worker-1", "online")
+    ok(client.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "deleted"}))
+    names = {one["name"] for one in http.get("/groups")["groups"]}
+    assert names - set(SYSTEM_GROUPS) == {"deleted", "known", "online"}
 
 
 def test_lists_come_in_pages(gateway: MemoryGateway, http: HttpClient) -> None:

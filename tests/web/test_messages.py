@@ -281,8 +281,12 @@ def test_new_times_that_are_none(body: object, http: HttpClient) -> None:
 def test_a_topic_is_paused_and_resumed(gateway: MemoryGateway, http: HttpClient) -> None:
     send(http)
     send(http, topic="others")
+    with commits_fail(gateway):
+        assert http.refusal("POST", "/topics/orders/pause", {})["status"] in (500, 503)
     assert http.post("/topics/orders/pause") == {"changed": True}
     assert http.post("/topics/orders/pause") == {"changed": False}
+    with commits_fail(gateway):
+        assert http.refusal("POST", "/topics/orders/resume", {})["status"] in (500, 503)
     gateway.advance(HOUR_MS)
     rows = {one["name"]: one for one in http.get("/topics", contains="r")["topics"]}
     assert (rows["orders"]["held"], rows["orders"]["pause"]["waiting"]) == (1, 1)

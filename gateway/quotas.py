@@ -95,7 +95,6 @@ class Quotas:
         tokens = min(float(rate), tokens + (now - filled) * rate)
         if tokens < min(messages, rate):
             self.refusals[topic.name, SEND_RATE] += 1
-            self._tokens[topic.name] = (tokens, now)
             raise RequestError(
                 ResponseCode.SYSTEM_BUSY,
                 f"broker busy, start flow control for a while: topic {topic.name} takes {rate} messages "

@@ -138,6 +138,14 @@ class TestHeldBytes:
         size = gateway.store.held.sizes_of(b"orders")
         assert Scrape(gateway).by("tidegate_held_bytes", "topic") == {"orders": size}
 
+    def test_what_just_fits_is_taken(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        ok(hold(client))
+        size = gateway.store.held.sizes_of(b"orders")
+        limit(client, f"+max.held.bytes={2 * size}")
+        ok(hold(client))
+        assert gateway.store.held.sizes_of(b"orders") == 2 * size
+        assert hold(client).code == ResponseCode.SYSTEM_ERROR
+
     def test_the_count_is_what_is_there(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         """Kept over whatever happens to messages, and over restarts."""
         for number in range(20):
@@ -194,6 +202,26 @@ class TestRate:
         gateway.advance(2_400)
         assert client.send_message().code == ResponseCode.SYSTEM_BUSY
         gateway.advance(200)
+        ok(client.send_message())
+
+    def test_who_rests_saves_up_no_more_than_a_second(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        limit(client, "+max.send.rate=2")
+        ok(client.send_message())
+        gateway.advance(60_000)
+        for _ in range(2):
+            ok(client.send_message())
+        assert client.send_message().code == ResponseCode.SYSTEM_BUSY
+
+    def test_one_that_is_made_again_owes_nothing(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        limit(client, "+max.send.rate=2")
+        ok(client.send_batch([(str(n), {}) for n in range(99)]))
+        ok(client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}))
+        gateway.advance(20_000)
+        limit(client, "+max.send.rate=2")
         ok(client.send_message())
 
     def test_it_goes_by_real_time(self, make_gateway: MakeGateway) -> None:
@@ -262,11 +290,16 @@ def test_limits_and_refusals_are_measured(gateway: MemoryGateway, client: Memory
     limit(client, "+max.held.messages=1", "+retention=1h")
     ok(hold(client))
     hold(client)
+    ok(create_topic(client, "bills", attributes="+max.send.rate=1"))
+    ok(client.send_message("bills"))
+    client.send_message("bills")
     scrape = Scrape(gateway)
     assert scrape.by("tidegate_topic_limit", "topic", "limit") == {
         "orders@max.held.messages": 1,
         "orders@retention": 3_600_000,
+        "bills@max.send.rate": 1,
     }
     assert scrape.by("tidegate_quota_refusals_total", "topic", "limit") == {
-        "orders@max.held.messages": 1
+        "orders@max.held.messages": 1,
+        "bills@max.send.rate": 1,
     }

@@ -89,15 +89,15 @@ class SharedBulk:
             for name, reply in replies.items()
             if reply is not None and reply.status == HTTPStatus.OK
         }
+        for number, parts in self._jobs.items():
+            if any(parts[name].id == job.id for name, job in begun.items()):
+                # It was confirmed before, and goes on also where a worker does not answer just now.
+                return await self._shown(asker, "GET", number)
         for name, reply in replies.items():
             if name not in begun:
                 # One that was started again does not know its preview. The others end where they are.
                 await self._ask(asker, "DELETE", begun)
                 raise _silent(name) if reply is None else refusal(reply)
-        ids = {name: job.id for name, job in begun.items()}
-        for number, parts in self._jobs.items():
-            if ids == {name: part.id for name, part in parts.items()}:
-                return _one_job(number, begun)  # it was confirmed before
         number = next(self._numbers)
         self._jobs[number] = begun
         for old, parts in list(self._jobs.items())[:-MAX_JOBS]:
@@ -176,7 +176,10 @@ class SharedBulk:
 
 
 def _silent(name: str) -> ApiError:
-    return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, f"{name} does not answer; ask again")
+    return ApiError(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        f"{name} does not answer, and the change was ended; preview it again",
+    )
 
 
 def _one_job(number: int, parts: Mapping[str, Job]) -> Job:

@@ -234,6 +234,37 @@ class TestManyAtOnce:
         ended = shared.ask("DELETE", f"/api/v1/bulk/{runs}")
         assert ended.json["state"] == "cancelled"
 
+    def test_none_begins_where_a_worker_is_out(self, shared: Shared) -> None:
+        for number in range(2):
+            shared.hold(number, f"m{number}")
+        preview = shared.post("/bulk/preview", {"action": "abort", "selection": {"key": "k"}})
+        shared.out.add(0)
+        refused = shared.refusal("POST", "/bulk", {"token": preview["token"]})
+        assert (refused["status"], "preview it again" in refused["detail"]) == (503, True)
+        shared.out.clear()
+        for worker in shared.workers:
+            worker.settle()
+        assert shared.get("/bulk")["jobs"] == []
+        assert "m0" in shared.search()
+
+    def test_one_that_runs_goes_on_where_its_token_is_brought_again_and_a_worker_is_out(
+        self, shared: Shared, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for number in range(4):
+            shared.hold(number % 2, f"m{number}")
+        asked = {"action": "abort", "selection": {"key": "k"}}
+        token = {"token": shared.post("/bulk/preview", asked)["token"]}
+        with monkeypatch.context() as context:
+            context.setattr(Turns, "next", lambda _: Deferred())
+            runs = shared.post("/bulk", token)
+        shared.out.add(1)
+        assert shared.post("/bulk", token)["id"] == runs["id"]
+        shared.out.clear()
+        assert shared.get(f"/bulk/{runs['id']}")["state"] == "running"
+        shared.workers[1].restart()
+        again = shared.post("/bulk", token)
+        assert (again["id"], again["error"]) == (runs["id"], "broker-a-1 was started again")
+
     def test_a_job_is_not_taken_for_one_of_before_a_restart(self, shared: Shared) -> None:
         for key in ("first", "second"):
             shared.hold(0, key, KEYS=key)

@@ -13,12 +13,13 @@ from twisted.internet.defer import Deferred, succeed
 
 from gateway.http import make_site
 from gateway.setting_values import HostPort, parse_host_port
-from gateway.web import bulk, shared_bulk
+from gateway.web import adding_up, bulk, shared_bulk, timeline
 from gateway.web.relay import OpenDoor, Relay, Reply
 from gateway.web.shared import shared_endpoints
 from gateway.web.site import Api
 from gateway.web.turns import Turns
 from tests.gateway.conftest import MakeGateway
+from tests.gateway.faults import commits_fail
 from tests.gateway.memory import START_MS, MemoryGateway
 from tests.gateway.tools import commit_offset, create_topic, ok
 from tests.web.http import HTTP_PORT, HttpClient, api_endpoints
@@ -116,6 +117,8 @@ class TestMessages:
         assert [int(name[1:]) // 2 for name in found] == [0, 0, 1, 1, 2, 2]
         assert len(shared.search(limit=limit, topic="orders", key="k", state="any")) == 6
         assert sorted(shared.search(limit=limit, begin="+90s", end="+150s")) == ["m2", "m3"]
+        assert sorted(shared.search(limit=limit, end="+150s")) == ["m0", "m1", "m2", "m3"]
+        assert shared.search(limit=limit, id="m3", state="any") == ["m3"]
         for worker in shared.workers:
             worker.advance(120_000)
         fired = shared.search(limit=limit, topic="orders", state="fired")
@@ -151,6 +154,19 @@ class TestMessages:
         assert sum(counts["orders"]) == 3
         assert (told["firstDueMs"], told["lastDueMs"]) == (START_MS + 60_000, START_MS + 3_600_000)
         assert shared.get("/timeline", begin="1970-01-01", end="2100-01-01")["total"] == 4
+
+    def test_topics_beyond_the_first_are_summed_up(
+        self, shared: Shared, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Those that a worker does not tell apart, and those that are too many of what all tell."""
+        for module in (timeline, adding_up):
+            monkeypatch.setattr(module, "MAX_TOPICS", 2)
+        for number, topics in enumerate((["a", "b", "b", "c"], ["b", "d", "d", "d", "d"])):
+            for count, topic in enumerate(topics):
+                shared.hold(number, f"{topic}{count}", topic=topic)
+        told = shared.get("/timeline", begin="now", end="+2h", columns=4)
+        assert [(one["topic"], one["total"]) for one in told["topics"]] == [("d", 4), ("b", 3)]
+        assert (told["total"], sum(told["others"])) == (9, 2)
 
 
 class TestManyAtOnce:
@@ -320,6 +336,15 @@ class TestRecurring:
         assert len(shared.get("/recurring-times", every="1h")["times"]) == 10
         assert shared.refusal("GET", "/recurring-times", cron="at noon")["status"] == 400
 
+    def test_none_is_set_while_a_worker_may_have_one_of_the_name(self, shared: Shared) -> None:
+        shared.out.add(1)
+        refused = shared.ask(
+            "PUT", "/api/v1/recurring/orders/nightly", {"body": "tick", "every": "3m"}
+        )
+        assert refused.status == 503
+        shared.out.clear()
+        assert shared.get("/recurring")["recurring"] == []
+
 
 class TestLists:
     def test_topics(self, shared: Shared) -> None:
@@ -369,6 +394,16 @@ class TestLists:
         status = shared.get("/status")
         assert (status["broker"], status["reasons"]) == ("broker-a-0, broker-a-1", [])
         assert status["address"] == "127.0.0.1:9876"
+
+    def test_one_that_stores_nothing(self, shared: Shared) -> None:
+        for client in shared.clients:
+            ok(create_topic(client, "orders"))
+        with commits_fail(shared.workers[1]):
+            refused = shared.refusal("POST", "/topics/orders/pause", {})
+            assert refused["status"] in (500, 503)
+            reasons = shared.get("/status")["reasons"]
+            assert reasons == ["broker-a-1: the last batch could not be stored"]
+        assert shared.post("/topics/orders/pause") == {"changed": True}
 
     def test_one_does_not_answer(self, shared: Shared) -> None:
         shared.out = {1}

@@ -110,6 +110,20 @@ def tick(reactor: Any, *heard: Process) -> None:
     reactor.advance(HEARING_SECONDS)
 
 
+def serving(leader: Leader) -> list[bool]:
+    """Of each worker whether it is asked for what clients ask at the shared addresses."""
+    assert leader.http is not None
+    links = leader._front._links.values()
+    by_remoting = [link is not None and link.serves for link in links]
+    assert by_remoting == [port.serves for port in leader.http._ports.values()]
+    return by_remoting
+
+
+def flags_of(process: Process) -> dict[str, str]:
+    """The flags that a process was started with."""
+    return dict(zip(process.command[5::2], process.command[6::2], strict=True))
+
+
 def test_what_an_empty_flag_leaves_out_workers_leave_out(reactor: Any, tmp_path: Path) -> None:
     file = tmp_path / "tidegate.toml"
     file.write_text('http = "127.0.0.1:9999"\nlog_file = "log"\nadvertise = "192.0.2.7"\n')
@@ -123,6 +137,34 @@ def test_what_an_empty_flag_leaves_out_workers_leave_out(reactor: Any, tmp_path:
     own = load(flags, {}, file).config
     assert (own.http, own.log_file, own.advertise) == (None, None, None)
     assert (own.broker_name, own.workers) == ("broker-a-1", 1)
+
+
+@pytest.mark.parametrize(
+    ("shared", "own"),
+    [
+        (
+            {"listen": "127.0.0.1:9876", "advertise": "192.0.2.7:30876", "http": "127.0.0.1:9877"},
+            [
+                ("127.0.0.1:9886", "192.0.2.7:30886", "127.0.0.1:9878"),
+                ("127.0.0.1:9896", "192.0.2.7:30896", "127.0.0.1:9879"),
+            ],
+        ),
+        (
+            {"listen": "127.0.0.1:0", "advertise": "192.0.2.7", "http": "127.0.0.1:0"},
+            [("127.0.0.1:0", "192.0.2.7:0", "127.0.0.1:0")] * 2,
+        ),
+    ],
+)
+def test_each_worker_has_addresses_of_its_own(
+    reactor: Any, tmp_path: Path, shared: dict[str, str], own: list[tuple[str, str, str]]
+) -> None:
+    logs: Any = None
+    config = load({"workers": "2", "data": str(tmp_path), **shared}, {}).config
+    Leader(config, reactor, {}, logs).start()
+    for number, process in enumerate(reactor.started):
+        flags = flags_of(process)
+        assert (flags["--listen"], flags["--advertise"], flags["--http"]) == own[number]
+        assert flags["--data"] == str(tmp_path / f"worker-{number}")
 
 
 @pytest.mark.parametrize(
@@ -163,6 +205,20 @@ def test_a_worker_that_does_not_end_is_killed(reactor: Any, leader: Leader) -> N
     hanging.end()
     assert gone
     assert reactor.started == [hanging, other]
+
+
+def test_a_worker_that_was_to_be_started_again_is_not_once_all_end(
+    reactor: Any, leader: Leader
+) -> None:
+    one, other = reactor.started
+    one.listen(9886)
+    one.end(9)
+    gone: list[object] = []
+    leader.stop().addCallback(gone.append)
+    other.end()
+    assert gone
+    reactor.advance(FIRST_PAUSE)
+    assert reactor.started == [one, other]
 
 
 def test_a_worker_that_hangs_does_not_end_a_rolling_restart(reactor: Any, leader: Leader) -> None:
@@ -250,6 +306,45 @@ def test_a_process_that_cannot_be_had_is_tried_for_again(reactor: Any, leader: L
     assert len(reactor.started) == 3
 
 
+def test_a_worker_that_is_started_again_is_where_it_was(reactor: Any, http: Leader) -> None:
+    one, _ = reactor.started
+    assert serving(http) == [True, True]
+    one.end(9)
+    assert serving(http) == [False, True]
+    reactor.advance(FIRST_PAUSE)
+    assert flags_of(reactor.started[2])["--listen"] == "127.0.0.1:9886"
+    assert flags_of(reactor.started[2])["--http"] == "127.0.0.1:9887"
+    # It ends before it has said all. What the next one says is its own, and where that is counts from then on.
+    reactor.started[2].listen(40_001)
+    reactor.started[2].end(9)
+    reactor.advance(2 * FIRST_PAUSE)
+    reactor.started[3].listen(40_002, http=40_003)
+    assert serving(http) == [True, True]
+    reactor.started[3].end(9)
+    reactor.advance(FIRST_PAUSE)
+    assert flags_of(reactor.started[4])["--listen"] == "127.0.0.1:40002"
+    assert flags_of(reactor.started[4])["--http"] == "127.0.0.1:40003"
+
+
+def test_a_worker_that_ends_again_and_again_is_started_less_and_less_often(
+    reactor: Any, leader: Leader
+) -> None:
+    one, other = reactor.started
+    one.listen(9886)
+    other.listen(9896)
+    for pause in (0.5, 1, 2, 4, 8, 16, 30, 30):
+        reactor.started[-1].end(9)
+        begun = len(reactor.started)
+        reactor.advance(pause - 0.1)
+        assert len(reactor.started) == begun
+        reactor.advance(0.1)
+        assert len(reactor.started) == begun + 1
+    reactor.started[-1].listen(9896)
+    reactor.started[-1].end(9)
+    reactor.advance(FIRST_PAUSE)
+    assert len(reactor.started) == begun + 2
+
+
 def test_a_worker_that_hangs_is_killed_and_another_one_follows(reactor: Any, http: Leader) -> None:
     hanging, other = reactor.started
     assert http.http is not None
@@ -260,20 +355,26 @@ def test_a_worker_that_hangs_is_killed_and_another_one_follows(reactor: Any, htt
     assert http.http._not_ready() == ["broker-a-0 does not serve"]
     for _ in range(TIMES_UNTIL_KILLED - TIMES_UNTIL_TOLD):
         assert hanging.signals == []
+        assert serving(http) == [False, True]
         tick(reactor, other)
     assert (hanging.signals, other.signals) == (["KILL"], [])
     hanging.end(9)
     reactor.advance(FIRST_PAUSE)
     assert len(reactor.started) == 3
+    # The time that the one before it was silent is not counted against it.
+    reactor.started[-1].listen(9886, http=9887)
+    for _ in range(TIMES_UNTIL_TOLD - 1):
+        tick(reactor, other)
+    assert serving(http) == [True, True]
 
 
 def test_a_worker_that_goes_on_serves_again(reactor: Any, http: Leader) -> None:
     one, other = reactor.started
     for _ in range(TIMES_UNTIL_KILLED - 1):
         tick(reactor, other)
+    assert serving(http) == [False, True]
     one.protocol.outReceived(b".")
-    assert http.http is not None
-    assert http.http._not_ready() == []
+    assert serving(http) == [True, True]
     for _ in range(TIMES_UNTIL_KILLED - 1):
         tick(reactor, other)
     assert one.signals == []

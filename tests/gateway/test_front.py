@@ -49,7 +49,8 @@ class Shared:
     def __init__(self, config: Config | None = None) -> None:
         self.reactor: Any = MemoryReactorClock()  # type: ignore[no-untyped-call]
         names = ("broker-a-0", "broker-a-1")
-        self.front = Front(self.reactor, config or Config(), names, lambda _: None)
+        self.changes: list[Command] = []
+        self.front = Front(self.reactor, config or Config(), names, self.changes.append)
         self._asked: Any = self.front.clients.on_command
 
     def ask(self, code: int, ext: dict[str, str] | None = None, *, flag: int = 0) -> list[Command]:
@@ -64,9 +65,9 @@ class Shared:
         """One request, whose answer the client gets."""
         self._asked(command(encode_command(code, 7, flag=flag, ext=ext)), client)
 
-    def connected(self) -> RemotingConnection:
-        """The connection to the worker that was asked, as that has taken it."""
-        connection: RemotingConnection = self.reactor.tcpClients[0][2].buildProtocol(None)
+    def connected(self, number: int = 0) -> RemotingConnection:
+        """The connection to the worker that was asked, the first one or another, as that has taken it."""
+        connection: RemotingConnection = self.reactor.tcpClients[number][2].buildProtocol(None)
         transport: Any = StringTransport()  # type: ignore[no-untyped-call]
         transport.setTcpNoDelay = lambda _: None
         transport.writeSomeData = len
@@ -136,6 +137,31 @@ def test_what_a_worker_told_last_counts_while_it_is_starting_again(
     assert (remembered("first"), remembered("second")) == (b"8 queues", None)
     told("third", b"", ResponseCode.TOPIC_NOT_EXIST)
     assert remembered("third") is None
+    # One that stops has nothing to say of where a topic is.
+    assert link.told(route_of("first"), command(encode_response(1, ResponseCode.GO_AWAY))) is None
+    assert remembered("first") == b"8 queues"
+
+
+@pytest.mark.parametrize(
+    ("code", "second", "told"),
+    [
+        (RequestCode.UPDATE_BROKER_CONFIG, ResponseCode.SUCCESS, 1),
+        (RequestCode.UPDATE_BROKER_CONFIG, ResponseCode.SYSTEM_ERROR, 0),
+        (RequestCode.PUT_KV_CONFIG, ResponseCode.SUCCESS, 0),
+    ],
+)
+def test_a_change_of_settings_is_told_of_once_all_have_made_it(
+    code: int, second: int, told: int
+) -> None:
+    shared, client = Shared(), Client()
+    for broker, port in (("broker-a-0", 9886), ("broker-a-1", 9896)):
+        shared.front.joined(broker, HostPort("127.0.0.1", port))
+    shared.ask_for(client, code, {})
+    shared.connected().dataReceived(encode_response(1, ResponseCode.SUCCESS))
+    assert (client.answers, shared.changes) == ([], [])
+    shared.connected(1).dataReceived(encode_response(2, second))
+    assert [answer.code for answer in client.answers] == [second]
+    assert [change.code for change in shared.changes] == [code] * told
 
 
 class TestWhatIsRemembered:

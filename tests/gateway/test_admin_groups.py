@@ -159,6 +159,11 @@ def test_pages_and_version(gateway: MemoryGateway, client: MemoryClient) -> None
     }
     page = client.ask(201, {"groupSeq": "1", "maxGroupNum": "2"})
     assert list(read(page)["subscriptionGroupTable"]) == everything[1:3]
+    ok(client.ask(207, {"groupName": "B"}))
+    assert read(client.ask(201))["dataVersion"]["counter"] == 4
+    gateway.restart()
+    left = set(everything) - {"B"}
+    assert set(groups_of(gateway.connect())) == left, "and it is gone after a restart"
 
 
 def test_groups_of_tools_are_there_unasked(make_gateway: MakeGateway) -> None:

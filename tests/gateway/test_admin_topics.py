@@ -211,6 +211,8 @@ class TestList:
         create_topic(client, "T", 4)
         changed = read(client.ask(21))["dataVersion"]
         assert changed == {"counter": 2, "timestamp": START_MS + 50, "stateVersion": 0}
+        ok(client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}))
+        assert read(client.ask(21))["dataVersion"]["counter"] == 3
 
     def test_pages(self, client: MemoryClient) -> None:
         create_topic(client, "T")

@@ -10,6 +10,7 @@ from twisted.internet.error import ConnectionLost
 from gateway.connection import MOST_UNWRITTEN_BYTES
 from gateway.unwritten import Unwritten
 from gateway.wire.codes import RequestCode
+from storage import Growth
 from tests.gateway.memory import MemoryClient, MemoryGateway, TurnReactor
 
 
@@ -44,6 +45,30 @@ def test_they_have_left_before_a_checkpoint(
     send(client)
     gateway.reactor.turn()
     assert left == [1]
+
+
+def test_and_before_one_between_commits_that_wake_somebody_who_sends(
+    gateway: MemoryGateway,
+    client: MemoryClient,
+    writes: list[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left = []
+
+    def checkpoint() -> bool:
+        left.append(len(writes))
+        return False
+
+    def grown(growth: Growth) -> None:
+        if len(left) < 3:
+            send(client)
+
+    monkeypatch.setattr(gateway.store, "checkpoint_if_due", checkpoint)
+    monkeypatch.setattr(gateway.service.broker.parked, "grown", grown)
+    send(client)
+    gateway.settle()
+    # The second and third commit have one before they wake somebody, and one after that.
+    assert left == [1, 2, 2, 3, 3]
 
 
 def test_what_is_answered_without_a_commit_is_written_with_the_last_frame_that_came(

@@ -84,6 +84,17 @@ def test_what_is_due_fires_once_the_disk_recovers(
     assert not gateway.service.broker.committer.failing
 
 
+def test_the_next_try_is_one_however_many_have_failed(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    client.send_message(TIMER_DELAY_MS="60000")
+    scheduled = len(gateway.reactor.getDelayedCalls())
+    with commits_fail(gateway):
+        for _ in range(5):
+            assert client.send_message().code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert len(gateway.reactor.getDelayedCalls()) == scheduled
+
+
 def test_firing_that_fails_takes_the_batch_with_it(
     gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,6 +46,12 @@ class TestOrder:
 
 
 class TestWakeUp:
+    def test_is_one_for_all(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        scheduled = len(gateway.reactor.getDelayedCalls())
+        for delay_ms in range(900, 400, -100):
+            client.send_message(TIMER_DELAY_MS=str(delay_ms))
+            assert len(gateway.reactor.getDelayedCalls()) == scheduled
+
     @pytest.mark.parametrize("delay_ms", [1, 7, 499, 500, 501, 999, 1_000, 1_001, 1_713, 65_432])
     def test_at_the_millisecond(
         self, gateway: MemoryGateway, client: MemoryClient, delay_ms: int

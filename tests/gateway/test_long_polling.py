@@ -242,6 +242,16 @@ class TestDeadline:
         gateway.advance(9_500)
         assert client.answer(lasting) is not None
 
+    def test_at_the_end_all_are_answered_also_where_some_were_just_looked_at(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(parked, "SWEPT_AT_ONCE", 1)
+        waiting = [client.park(queue=number) for number in range(3)]
+        lot = gateway.service.broker.parked
+        assert lot.sweep(gateway.reactor.seconds())
+        lot.release_all()
+        assert None not in [client.answer(opaque) for opaque in waiting]
+
     @pytest.mark.parametrize("step_ms", [3_600_000, -3_600_000])
     def test_does_not_go_by_the_wall_clock(
         self, gateway: MemoryGateway, client: MemoryClient, step_ms: int

@@ -20,7 +20,7 @@ from gateway.wire.pops import Handle, parse_handle
 from storage import Page, Queue, Store
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies, properties_of
-from tests.gateway.tools import create_topic, ok, put_group
+from tests.gateway.tools import commit_offset, create_topic, ok, put_group
 
 INVISIBLE_MS = 10_000
 
@@ -162,6 +162,11 @@ class TestPop:
         answer = ask_pop(gateway, client)
         assert answer.code == ResponseCode.NO_PERMISSION
         assert answer.remark == "the topic[orders] peeking message is forbidden"
+        ok(create_topic(client, "orders", 4))
+        answer = ask_pop(gateway, client, queueId=4)
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        assert (answer.remark or "").startswith("queueId[4] is illegal, topic:[orders] ")
+        assert ask_pop(gateway, client, queueId=3).code != ResponseCode.INVALID_PARAMETER
 
     def test_property_filters_that_are_switched_off(self, make_gateway: MakeGateway) -> None:
         gateway = make_gateway(property_filter=False)
@@ -224,6 +229,29 @@ class TestPop:
         client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
         send(client, "c", "d")
         assert bodies(pop(gateway, client, initMode=1)) == ["c", "d"]
+
+    def test_the_newest_of_a_queue_that_has_lost_its_first(self, make_gateway: MakeGateway) -> None:
+        gateway = make_gateway(retention_hours=1)
+        send(gateway.connect(), "old")
+        gateway.advance(2 * 3_600_000)
+        client = gateway.connect()
+        send(client, "a", "b")
+        assert bodies(pop(gateway, client, consumerGroup="newest", initMode=1)) == ["b"]
+        assert bodies(pop(gateway, client, consumerGroup="oldest")) == ["a", "b"]
+
+    def test_takes_up_a_reset_and_a_look_does_not(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        """Until then what a consumer reports is of before the reset."""
+        send(client, "a", "b")
+        pop(gateway, client)
+        reset = {"topic": "orders", "group": "consumers", "timestamp": "0", "isForce": "true"}
+        ok(client.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset))
+        ok(client.ask(RequestCode.PEEK_MESSAGE, pop_fields(gateway)))
+        report = commit_offset(client, "orders", 0, 2, "consumers")
+        assert report.remark == "Offset has been previously reset"
+        assert bodies(pop(gateway, client, queueId=0)) == ["a", "b"]
+        assert commit_offset(client, "orders", 0, 2, "consumers").remark is None
 
     def test_a_refused_commit_takes_progress_back(
         self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch

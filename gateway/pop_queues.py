@@ -101,19 +101,24 @@ class PopQueues:
         pop = self._broker.orders.get(Place(group, queue.topic.decode(), queue.number))
         return pop is not None and pop.blocks(attempt, now_ms)
 
-    def progress(self, group: str, one: PopQueue, init_mode: int, *, take_reset: bool) -> int:
+    def progress(self, group: str, one: PopQueue, init_mode: int, *, pops: bool) -> int:
         """Where a group goes on in a queue. One that is new there begins at the oldest message, or,
         if it asks for that and the queue is not young, at the newest, as one that pulls.
 
-        :param take_reset: whether an operator's reset counts as picked up.
+        :param pops: whether this is a pop. Then an operator's reset counts as picked up, and progress past the queue's
+            end is set back to it: what came next would be passed over.
         """
         queue = one.queue
         name = queue.topic.decode()
-        if take_reset:
+        if pops:
             self._broker.resets.take(group, name, queue.number)
         offset = self._store.progress.get(group.encode(), queue.topic, queue.number)
         if offset is None:
             is_young = queue.first == self._broker.topics.begin_of(name, queue.number)
             newest = init_mode == FROM_NEWEST and one.kind == NORMAL and not is_young
             return max(queue.first, queue.visible - 1) if newest else queue.first
-        return max(queue.first, min(offset, queue.visible))
+        if offset > queue.visible:
+            offset = queue.visible
+            if pops:
+                self._store.progress.advance(group.encode(), queue.topic, queue.number, offset)
+        return max(queue.first, offset)

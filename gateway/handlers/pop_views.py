@@ -36,7 +36,7 @@ class PopViews:
         records: list[bytes] = []
         rest = 0
         for one in queues:
-            begin = self._queues.progress(fields.consumer_group, one, 0, take_reset=False)
+            begin = self._queues.progress(fields.consumer_group, one, 0, pops=False)
             rest += max(0, one.queue.visible - begin)
             if left > 0 and left_bytes > 0:
                 page = self._store.read(one.queue, begin, left, left_bytes)
@@ -75,7 +75,7 @@ class PopViews:
     def _notify(self, call: Call, queues: list[PopQueue], wanted: Filter) -> bool:
         fields: Notification = call.fields
         for one in queues:
-            begin = self._queues.progress(fields.consumer_group, one, 0, take_reset=False)
+            begin = self._queues.progress(fields.consumer_group, one, 0, pops=False)
             if fields.order and self._queues.blocks(
                 fields.consumer_group, one.queue, fields.attempt_id, self._broker.clock.now_ms()
             ):

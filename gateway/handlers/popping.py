@@ -142,7 +142,7 @@ class Popping:
         for one in queues:
             queue = one.queue
             begin = offset = self._queues.progress(
-                fields.consumer_group, one, fields.init_mode, take_reset=True
+                fields.consumer_group, one, fields.init_mode, pops=True
             )
             if fields.order and self._queues.blocks(
                 fields.consumer_group, queue, fields.attempt_id, now_ms

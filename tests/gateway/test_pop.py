@@ -20,7 +20,7 @@ from gateway.wire.pops import Handle, parse_handle
 from storage import Page, Queue, Store
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies, properties_of
-from tests.gateway.tools import commit_offset, create_topic, ok, put_group
+from tests.gateway.tools import commit_offset, create_topic, offset_of, ok, put_group
 
 INVISIBLE_MS = 10_000
 
@@ -252,6 +252,28 @@ class TestPop:
         assert report.remark == "Offset has been previously reset"
         assert bodies(pop(gateway, client, queueId=0)) == ["a", "b"]
         assert commit_offset(client, "orders", 0, 2, "consumers").remark is None
+
+    @pytest.mark.parametrize("order", ["false", "true"])
+    @pytest.mark.parametrize("wait_ms", [0, 15_000])
+    def test_progress_past_the_end_passes_over_nothing_that_comes(
+        self, gateway: MemoryGateway, client: MemoryClient, order: str, wait_ms: int
+    ) -> None:
+        """A consumer that pulled reported its place in a queue that was longer, as before a copy was put back."""
+        send(client, "old")
+        ok(put_group(client, "consumers"))
+        ok(commit_offset(client, "orders", 0, 9, "consumers"))
+        waiting = gateway.connect()
+        wanted = pop_fields(gateway, queueId=0, order=order, pollTime=wait_ms)
+        opaque = waiting.send(RequestCode.POP_MESSAGE, wanted)
+        gateway.settle()
+        assert offset_of(client, "orders", 0, "consumers") == 1
+        send(client, "a")
+        if wait_ms:
+            answer = waiting.answer(opaque)
+            assert answer is not None
+            assert bodies(decode_messages(answer.body)) == ["a"]
+        else:
+            assert bodies(pop(gateway, client, queueId=0, order=order)) == ["a"]
 
     def test_a_refused_commit_takes_progress_back(
         self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch

@@ -352,6 +352,19 @@ class TestWaiting:
         pop(gateway, client)
         assert ask_pop(gateway, client, bornTime=gateway.now_ms - 400, pollTime=400).code == 210
 
+    @pytest.mark.parametrize(("clock", "born_ms"), [("real", 0), ("manual", 1)])
+    def test_where_nobody_can_tell_how_old_it_is_it_waits_for_all_of_its_time(
+        self, make_gateway: MakeGateway, clock: str, born_ms: int
+    ) -> None:
+        gateway = make_gateway(clock=clock)
+        client = gateway.connect()
+        ok(create_topic(client, "orders"))
+        opaque = self.park(gateway, client, bornTime=born_ms, queueId=0)
+        send(client, "a")
+        answer = client.answer(opaque)
+        assert answer is not None
+        assert bodies(decode_messages(answer.body)) == ["a"]
+
     def test_how_many_wait(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         send(client, "a")
         pop(gateway, client)

@@ -8,8 +8,8 @@ import pytest
 
 from gateway.setting_values import parse_host_port
 from gateway.topics import SYSTEM_GROUPS
-from gateway.wire.codes import RequestCode
 from gateway.web.topics import ListQuery, _page
+from gateway.wire.codes import RequestCode
 from storage.paused import PausedTopics
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail

@@ -258,6 +258,7 @@ class Intake:
         """What is to be stored; without rules no delay counts.
 
         :raises RequestError: when the delay cannot be accepted.
+        :raises StorageError: when its queue cannot be read.
         """
         properties, values = message.properties, message.values
         if properties and properties[-1] != "\x02":
@@ -287,6 +288,9 @@ class Intake:
         if names.DEBOUNCE in values and not topic.is_of_group and topic.name != CHECKED_OUT_TOPIC:
             # What nobody decided about comes to that topic from a group's as well, where anything is taken.
             debounced = _debounced(values)
+        if due_ms is None:
+            # One that cannot be read must not be met where a half is gone already, or what others were aborted for.
+            self._store.queue(topic.stored_name, message.queue_id)
         encoded = properties.encode()
         return _Prepared(topic, message, message_id, properties, encoded, due_ms, debounced)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from itertools import islice
 from typing import NamedTuple
 
 from storage.environment import Tables
+from storage.errors import StorageError
 from storage.keys import ENDS_VALUE, QUEUE_VALUE, pack_u64, queue_prefix
 from storage.read_ahead import ReadAhead, Rows
 from storage.reader import Reader
@@ -86,12 +88,20 @@ class Page(NamedTuple):
 
 
 def open_queue(txn: Reader, tables: Tables, topic: bytes, number: int) -> Queue:
-    """Find a queue's ends on disk; a queue that was never written to begins and ends at 0."""
+    """Find a queue's ends on disk; a queue that was never written to begins and ends at 0.
+
+    :raises StorageError: when they cannot be read.
+    """
     prefix = queue_prefix(topic, number)
     first, next_offset = 0, 0
     ends = txn.get(prefix, db=tables.ends)
     if ends is not None:
-        first, next_offset = ENDS_VALUE.unpack(ends)
+        try:
+            first, next_offset = ENDS_VALUE.unpack(ends)
+        except struct.error as error:
+            raise StorageError(
+                f"queue {number} of topic {topic.decode()} cannot be read ({error}): see 'tidegate fsck'"
+            ) from error
     last = last_key_below(txn, tables, prefix + b"\xff" * 9)
     if last is not None and last[:-8] == prefix:
         next_offset = max(next_offset, int.from_bytes(last[-8:]) + 1)

@@ -539,7 +539,10 @@ class Store:
     # -- what is read: only what is committed
 
     def queue(self, topic: bytes, number: int) -> Queue:
-        """A queue's ends, from memory after the first time."""
+        """A queue's ends, from memory after the first time.
+
+        :raises StorageError: when they cannot be read.
+        """
         try:
             return self._queues[topic][number]
         except KeyError:

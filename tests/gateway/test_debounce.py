@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
+from storage.keys import queue_prefix
+from tests.gateway.faults import damaged_row
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies
 from tests.gateway.tools import create_topic, ok
 
@@ -41,6 +43,18 @@ def test_the_last_one_wins(gateway: MemoryGateway, client: MemoryClient) -> None
     assert len(client.pull()) == 1
     # What has fired stays as it is.
     assert debounced(client, "next", 1_000).ext()["replaced"] == "0"
+
+
+def test_nothing_is_replaced_by_what_has_no_queue_that_can_be_read(
+    gateway: MemoryGateway, client: MemoryClient, failures: list[str]
+) -> None:
+    ok(debounced(client, "a", 1_000))
+    with damaged_row(gateway, "ends", queue_prefix(b"orders", 0), lambda _: b"short"):
+        refused = debounced(gateway.connect(), "b", None)
+        assert "see 'tidegate fsck'" in (refused.remark or "")
+        failures.clear()
+    gateway.advance(1_000)
+    assert bodies(gateway.connect().pull()) == ["a"]
 
 
 def test_only_ascii_blanks_divide_keys(client: MemoryClient) -> None:

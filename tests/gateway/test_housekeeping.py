@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import lmdb
 import pytest
 from twisted.internet.defer import maybeDeferred
 from twisted.logger import LogEvent, globalLogPublisher
@@ -17,11 +16,11 @@ from storage import GAP, Growth, Store, logged
 from storage.environment import Environment
 from storage.progress import Progress
 from tests.gateway.conftest import MakeGateway
-from tests.gateway.faults import commits_fail
+from tests.gateway.faults import commits_fail, damaged_row
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
 from tests.ops.test_metrics import Scrape
 from tests.storage.faults import DISK_FULL, disk_takes_no_checkpoint
-from tests.storage.folder import change_table, damage_log
+from tests.storage.folder import damage_log
 
 
 @contextmanager
@@ -226,32 +225,16 @@ def test_damaged_messages_are_told_of_once_they_are_met(
 ) -> None:
     for body in (b"first", b"second", b"third"):
         client.send_message(body=body)
-    whole = replace_record(gateway, 2, lambda stored: stored[:-1])
-    with log_lines() as lines:
-        gateway.advance(2_000)
-        assert bodies(gateway.connect().pull()) == ["first", "third"]
-        gateway.connect().pull()
-        gateway.advance(5_000)
-    (line,) = [line for line in lines if "damaged" in line]
-    assert line.startswith("damaged messages met since the start: 1. ")
-    assert f"'tidegate fsck --data {gateway.data}'" in line
-    assert Scrape(gateway)["tidegate_damaged_messages_total"] == 1
-    replace_record(gateway, 2, lambda _: whole)
-
-
-def replace_record(gateway: MemoryGateway, sequence: int, by: Callable[[bytes], bytes]) -> bytes:
-    """Change what is stored of a message while the gateway is down; what that was."""
-    before: list[bytes] = []
-
-    def change(txn: lmdb.Transaction, table: lmdb._Database) -> None:
-        key = sequence.to_bytes(8)
-        before.append(bytes(txn.get(key, db=table) or b""))
-        txn.put(key, by(before[0]), db=table)
-
-    gateway.stop()
-    change_table(gateway.data, "messages", change)
-    gateway.start()
-    return before[0]
+    with damaged_row(gateway, "messages", (2).to_bytes(8), lambda stored: stored[:-1]):
+        with log_lines() as lines:
+            gateway.advance(2_000)
+            assert bodies(gateway.connect().pull()) == ["first", "third"]
+            gateway.connect().pull()
+            gateway.advance(5_000)
+        (line,) = [line for line in lines if "damaged" in line]
+        assert line.startswith("damaged messages met since the start: 1. ")
+        assert f"'tidegate fsck --data {gateway.data}'" in line
+        assert Scrape(gateway)["tidegate_damaged_messages_total"] == 1
 
 
 def test_nothing_is_left_to_do_after_a_stop(gateway: MemoryGateway) -> None:

@@ -13,7 +13,9 @@ from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
 from gateway.wire.messages import Message, decode_message, parse_offset_msg_id
 from storage import find_half
+from storage.keys import queue_prefix
 from tests.gateway.conftest import MakeGateway
+from tests.gateway.faults import damaged_row
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies, properties_of, property_string
 
 GROUP = "payers"
@@ -742,6 +744,20 @@ class TestChecks:
         gateway.advance(20 * SECOND)
         assert len(checks(slow)) == 3  # the large one had both of its questions
 
+    def test_one_that_is_damaged_keeps_nobody_from_being_asked(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        # Too large to be packed, so no checksum tells that its record is not whole.
+        half = begin(client, "x" * 6_000)
+        begin(client)
+        with damaged_row(gateway, "messages", (1).to_bytes(8), lambda stored: stored[:-5]):
+            client = gateway.connect()
+            produce(client)
+            gateway.advance(7 * SECOND)
+            assert [decode_message(check.body).body for check in checks(client)] == [b"pay"]
+            assert end(client, half, COMMIT).code == ResponseCode.SYSTEM_ERROR
+        assert find_half(gateway.store, half.offset) is not None
+
     def test_nobody_can_send_to_the_topics_of_transactions(self, client: MemoryClient) -> None:
         for topic in (HALF_TOPIC, CHECKED_OUT_TOPIC, "RMQ_SYS_TRANS_OP_HALF_TOPIC"):
             assert client.send_message(topic).code == ResponseCode.NO_PERMISSION
@@ -798,6 +814,18 @@ class TestSurviving:
         assert client.pull() == []
         end(client, half, COMMIT)
         assert len(client.pull()) == 1
+
+    def test_a_decision_for_a_queue_that_cannot_be_read_can_be_made_again(
+        self, gateway: MemoryGateway, client: MemoryClient, failures: list[str]
+    ) -> None:
+        half = begin(client)
+        with damaged_row(gateway, "ends", queue_prefix(b"orders", 0), lambda _: b"short"):
+            answer = end(gateway.connect(), half, COMMIT)
+            assert "queue 0 of topic orders cannot be read" in (answer.remark or "")
+            failures.clear()
+        client = gateway.connect()
+        assert end(client, half, COMMIT).code == ResponseCode.SUCCESS
+        assert bodies(client.pull()) == ["pay"]
 
     def test_a_decision_survives(self, gateway: MemoryGateway) -> None:
         client = gateway.connect()

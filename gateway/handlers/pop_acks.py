@@ -4,6 +4,8 @@ Those popped in order have handles of their own, see `ordered_pops`."""
 
 from __future__ import annotations
 
+import struct
+
 from gateway.broker import Broker
 from gateway.delays import REQUESTS
 from gateway.handlers.ordered_pops import OrderedPops
@@ -15,7 +17,7 @@ from gateway.topics import DLQ_PREFIX, RETRY_PREFIX
 from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import AckMessage, ChangeInvisibleTime
-from gateway.wire.messages import decode_message
+from gateway.wire.messages import MessageError, decode_message
 from gateway.wire.pops import (
     NORMAL,
     BatchAck,
@@ -25,10 +27,13 @@ from gateway.wire.pops import (
     retry_topic,
 )
 from gateway.wire.properties import find, remove
-from storage import Pop, PopDue, next_pop_due, put_pops, take_due_pops, take_pop
+from storage import Pop, PopDue, StorageError, next_pop_due, put_pops, take_due_pops, take_pop
 
 MAX_REVIVED = 200
 """Messages that come back in one commit, so that no send waits long for it."""
+
+RETRY_MS = 60_000
+"""Time until one is tried again that cannot come back, as a row of its queue cannot be read."""
 
 MAX_ACKED = 10_000
 """Messages that one request acknowledges, some 50 ms of work. Clients put a few pops into one, of 32 at most each."""
@@ -170,7 +175,11 @@ class PopAcks:
             return False
         due = take_due_pops(self._store, now_ms, MAX_REVIVED)
         for one in due:
-            self._revive(one)
+            try:
+                self._revive(one)
+            except (StorageError, struct.error):
+                # It waits for a repair, and the others not for it.
+                put_pops(self._store, [one.pop._replace(back_ms=now_ms + RETRY_MS)], one.popped_ms)
         self._broker.committer.change()
         return len(due) == MAX_REVIVED
 
@@ -184,7 +193,10 @@ class PopAcks:
             return  # deleted since, or too old: nobody could pop it
         if page.messages[0].offset != pop.offset:
             return
-        message = decode_message(page.messages[0].record)
+        try:
+            message = decode_message(page.messages[0].record)
+        except MessageError:
+            return  # damaged: nobody could read it
         came_back = name.startswith(RETRY_PREFIX)
         back_in = name if came_back else retry_topic(name, group.group_name)
         origin = name.removeprefix(retry_topic("", group.group_name))

@@ -64,8 +64,10 @@ def test_each_one_looks_at_what_came_since_the_last(store: Store) -> None:
         for number in range(20):
             assert can_replace(store, TOPIC, KEY)
             debounce(store, b"%d" % number, 1_000, number)
-        for number in range(3):
+        for number in range(2):
             hold(store, Sample(b"x%d" % number, keys=(KEY,)), 1_000)
+        assert can_replace(store, TOPIC, KEY)
+        hold(store, Sample(b"x2", keys=(KEY,)), 1_000)
         assert not can_replace(store, TOPIC, KEY)
     finally:
         storage.debouncing.MAX_LOOKED_AT = before
@@ -83,6 +85,33 @@ def test_a_half_that_is_committed_late_is_found_all_the_same(store: Store) -> No
     store.schedule(2_000, TOPIC, 0, sequence, message.record(1), 0, b"half", [KEY])
     store.commit()
     assert debounce(store, b"b", 1_100, 2) == 2
+    store.commit()
+    assert pending_ids(store) == [b"b"]
+
+
+def test_a_half_that_came_later_hides_nothing_that_came_before_it(store: Store) -> None:
+    debounce(store, b"a", 1_000, 1)
+    hold(store, Sample(b"without", keys=(KEY,)), 1_000)
+    sequence = store.new_sequence()
+    message = Sample(b"half", keys=(KEY,))
+    put_half(store, sequence, message.record(1), 60_000)
+    store.commit()
+    take_half(store, sequence)
+    note_older(store, TOPIC, [KEY], sequence)
+    store.schedule(2_000, TOPIC, 0, sequence, message.record(1), 0, b"half", [KEY])
+    store.commit()
+    assert debounce(store, b"b", 1_100, 2) == 3
+    store.commit()
+    assert pending_ids(store) == [b"b"]
+
+
+def test_a_key_that_is_too_long_for_an_index(store: Store) -> None:
+    key = b"k" * 400
+    for name in (b"a", b"b"):
+        assert can_replace(store, TOPIC, key)
+        replaced = replace_pending(store, TOPIC, key, store.next_sequence, 1)
+        hold(store, Sample(name, keys=(key,)), 1_000)
+    assert replaced == 1
     store.commit()
     assert pending_ids(store) == [b"b"]
 

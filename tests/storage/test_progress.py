@@ -133,6 +133,18 @@ def test_a_group_is_known_by_its_progress_alone(store: Store) -> None:
     assert list(store.progress.groups()) == []
 
 
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_a_refused_batch_takes_back_only_its_own(store: Store, is_stored: bool) -> None:
+    store.progress.advance(b"g", TOPIC, 0, 5)
+    if is_stored:
+        store.commit()
+    else:
+        store.abandon()
+    store.progress.note(b"g", TOPIC, 0, 7)
+    store.abandon()
+    assert store.progress.get(b"g", TOPIC, 0) == 7
+
+
 def test_what_is_forgotten_does_not_come_back_though_other_progress_is_noted(
     folder: Folder,
 ) -> None:

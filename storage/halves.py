@@ -104,8 +104,7 @@ def halves_to_check(store: Store, now_ms: int, limit: int, max_bytes: int) -> li
 
 def _read(store: Store, txn: Reader, number: bytes) -> Half | None:
     value = txn.get(number, db=store.tables.halves)
-    # Whoever asks takes it apart.
-    read = store.record_with_terms(number)
-    if value is None or read is None:
+    record = store.record(number)
+    if value is None or record is None:
         return None
-    return Half(int.from_bytes(number), read[0], *HALF_VALUE.unpack(value))
+    return Half(int.from_bytes(number), record, *HALF_VALUE.unpack(value))

@@ -17,7 +17,7 @@ from gateway.topics import DLQ_PREFIX, RETRY_PREFIX
 from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import AckMessage, ChangeInvisibleTime
-from gateway.wire.messages import MessageError, decode_message
+from gateway.wire.messages import decode_message
 from gateway.wire.pops import (
     NORMAL,
     BatchAck,
@@ -193,10 +193,7 @@ class PopAcks:
             return  # deleted since, or too old: nobody could pop it
         if page.messages[0].offset != pop.offset:
             return
-        try:
-            message = decode_message(page.messages[0].record)
-        except MessageError:
-            return  # damaged: nobody could read it
+        message = decode_message(page.messages[0].record)
         came_back = name.startswith(RETRY_PREFIX)
         back_in = name if came_back else retry_topic(name, group.group_name)
         origin = name.removeprefix(retry_topic("", group.group_name))

@@ -237,6 +237,18 @@ def test_damaged_messages_are_told_of_once_they_are_met(
         assert Scrape(gateway)["tidegate_damaged_messages_total"] == 1
 
 
+def test_of_one_that_is_damaged_and_not_packed_the_others_are_told(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    # No checksum tells that it is not whole.
+    for body in ("x" * 6_000, "second"):
+        client.send_message(body=body)
+    with damaged_row(gateway, "messages", (1).to_bytes(8), lambda stored: stored[:-5]):
+        gateway.advance(2_000)
+        assert bodies(gateway.connect().pull()) == ["second"]
+        assert Scrape(gateway)["tidegate_damaged_messages_total"] == 1
+
+
 def test_nothing_is_left_to_do_after_a_stop(gateway: MemoryGateway) -> None:
     gateway.advance(25_000)
     gateway.stop()

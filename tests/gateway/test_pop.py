@@ -499,6 +499,15 @@ class TestBack:
             gateway.advance(INVISIBLE_MS + 1_000)
             assert bodies(pop(gateway, gateway.connect())) == ["a"]
 
+    def test_one_that_is_damaged_once_it_came_back_keeps_no_other_from_being_popped(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send(client, "x" * 6_000, "a")
+        assert len(pop(gateway, client)) == 2
+        gateway.advance(INVISIBLE_MS + 1_000)
+        with damaged_row(gateway, "messages", (3).to_bytes(8), lambda stored: stored[:-5]):
+            assert bodies(pop(gateway, gateway.connect())) == ["a"]
+
     @pytest.mark.parametrize("table", ["ends", "queues"])
     def test_out_of_a_queue_that_cannot_be_read_once_it_can_be(
         self, gateway: MemoryGateway, client: MemoryClient, failures: list[str], table: str

@@ -243,6 +243,9 @@ class TestManyQueues:
 
     def test_a_step_that_finds_nothing_opens_no_batch(self, store: Store) -> None:
         send_ten(store)
+        hold(store, Sample(b"a"), 1_000)
+        abort(store, b"a", 5)
+        store.commit()
         assert remove_expired(store, 0, 99, lambda _: False) == (0, None)
         assert not store.has_changes
 

@@ -18,9 +18,9 @@ from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
 from gateway.wire.messages import Message
 from storage import fire_resumed, pause_topic, resume_topic
-from storage.keys import planned_key, recurring_key
+from storage.keys import planned_key, queue_prefix, recurring_key
 from tests.gateway.conftest import MakeGateway
-from tests.gateway.faults import commits_fail
+from tests.gateway.faults import commits_fail, damaged_row
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies, properties_of
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
@@ -902,3 +902,14 @@ def test_whatever_happens_each_time_fires_once(
     times = planned(gateway.connect().pull_all())
     assert times == [n * every_ms for n in range(1, gateway.elapsed_ms // every_ms + 1)]
     gateway.close()
+
+
+def test_while_its_queue_cannot_be_read_everybody_is_told(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    client.send_message("orders", "x", {"TIDEGATE_EVERY": "1h", "TIDEGATE_NAME": "hourly"})
+    with damaged_row(gateway, "ends", queue_prefix(b"orders", 0), lambda _: b"short"):
+        gateway.advance(3_600_000)
+        answer = gateway.connect().send_message("others")
+        assert "queue 0 of topic orders cannot be read" in (answer.remark or "")
+    assert bodies(gateway.connect().pull()) == ["x"]

@@ -62,7 +62,7 @@ _TALLIES: Final = pa.schema(
         ("field", pa.string()),
         ("runs", pa.int32()),
         ("number", pa.int64()),
-        ("one_sided", pa.int64()),
+        ("is_one_sided", pa.bool_()),
         ("first_ns", pa.int64()),
         ("last_ns", pa.int64()),
         ("file", pa.string()),
@@ -72,7 +72,7 @@ _TALLIES: Final = pa.schema(
     ]
 )
 """What a task counted: answers by the runs that have them, where `field` is null; else differences
-to one run, of which so many are a field that one of the two has not; with the first as a sample."""
+to one run, those where one of the two has not the field for themselves; with the first as a sample."""
 
 
 class Difference(msgspec.Struct, kw_only=True):
@@ -86,8 +86,9 @@ class Difference(msgspec.Struct, kw_only=True):
     answers: int
     """Of this code that both runs have."""
     differ: int
+    """Of a field whose values are others in each run anyway: those where it is missing or added."""
     noise: int
-    """How many differ between the two runs of the baseline's server."""
+    """How many differ so between the two runs of the baseline's server."""
     verdict: str
     """`differs`, `noise` or `ignored`."""
     first_ns: int | None
@@ -312,7 +313,7 @@ class _Request(NamedTuple):
 def _tally(batches: Iterable[pa.RecordBatch], has_noise: bool) -> Iterator[pa.RecordBatch]:
     """Compare the answers to each request; what was counted, as one batch of `_TALLIES`."""
     counts: Counter[tuple[int, str, int]] = Counter()
-    found: dict[tuple[int, str, int, str], _Tally] = {}
+    found: dict[tuple[int, str, int, str, bool], _Tally] = {}
     for request, (old, new, again) in _by_request(batches):
         there = zip((_OLD, _NEW, _AGAIN), (old, new, again), strict=True)
         runs = sum(run for run, answer in there if answer is not None)
@@ -333,7 +334,7 @@ def _tally(batches: Iterable[pa.RecordBatch], has_noise: bool) -> Iterator[pa.Re
 
 
 def _count(
-    found: dict[tuple[int, str, int, str], _Tally],
+    found: dict[tuple[int, str, int, str, bool], _Tally],
     run: int,
     request: _Request,
     field: str,
@@ -342,15 +343,16 @@ def _count(
     """Count a difference; the sample is the first in the recording."""
     file, position, code, name, _ = request
     asked_ns = None if request.asked_ns == _NO_NUMBER else request.asked_ns
-    known = found.get((run, name, code, field))
+    is_one_sided = None in values
+    known = found.get((run, name, code, field, is_one_sided))
     if known is None:
-        found[run, name, code, field] = {
+        found[run, name, code, field, is_one_sided] = {
             "code": code,
             "feature": name,
             "field": field,
             "runs": run,
             "number": 1,
-            "one_sided": int(None in values),
+            "is_one_sided": is_one_sided,
             "first_ns": asked_ns,
             "last_ns": asked_ns,
             "file": file,
@@ -360,7 +362,6 @@ def _count(
         }
         return
     known["number"] += 1
-    known["one_sided"] += None in values
     if asked_ns is not None:
         known["first_ns"] = min(asked_ns, known["first_ns"] or asked_ns)
         known["last_ns"] = max(asked_ns, known["last_ns"] or asked_ns)
@@ -432,6 +433,10 @@ def _truth(value: bool) -> str:
     return "true" if value else "false"
 
 
+def _number(tallies: Iterable[_Tally]) -> int:
+    return sum(one["number"] for one in tallies)
+
+
 def _of(tallies: Iterable[_Tally], name: str) -> list[_Tally]:
     return [one for one in tallies if one["feature"] == name]
 
@@ -460,25 +465,27 @@ def _difference(
     compared: _Compared,
     ignored: set[str],
 ) -> Difference:
+    def is_more() -> bool:
+        return exceeds(_number(rows), compared.answers[code], _number(noisy), compared.again[code])
+
+    verdict = "differs"
+    if not is_more():
+        # That a field is there is a fact of its own where its values are others in each run.
+        all_rows, all_noisy = rows, noisy
+        rows, noisy = ([row for row in some if row["is_one_sided"]] for some in (rows, noisy))
+        if not is_more():
+            verdict, rows, noisy = "noise", all_rows, all_noisy
     sample = min(rows, key=lambda row: (row["file"], row["position"]))
     expected, found = sample["expected"], sample["found"]
-    answers, again = compared.answers[code], compared.again[code]
-
-    def is_more(kind: str) -> bool:
-        here, there = (sum(row[kind] for row in some) for some in (rows, noisy))
-        return exceeds(here, answers, there, again)
-
-    # That a field is there is a fact of its own where its values are others in each run.
-    verdict = "differs" if is_more("number") or is_more("one_sided") else "noise"
     if field in ignored or f"{code}:{field}" in ignored:
         verdict = "ignored"
     return Difference(
         code=code,
         field=field,
         kind="missing" if found is None else "added" if expected is None else "changed",
-        answers=answers,
-        differ=sum(row["number"] for row in rows),
-        noise=sum(row["number"] for row in noisy),
+        answers=compared.answers[code],
+        differ=_number(rows),
+        noise=_number(noisy),
         verdict=verdict,
         first_ns=min((at for row in rows if (at := row["first_ns"]) is not None), default=None),
         last_ns=max((at for row in rows if (at := row["last_ns"]) is not None), default=None),

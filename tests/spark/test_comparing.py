@@ -114,6 +114,17 @@ def test_a_field_that_is_missing_is_no_noise_however_its_values_change(spark: Sp
     ]
 
 
+def test_the_sample_of_a_field_that_is_missing_once_is_that_one(spark: SparkSession) -> None:
+    bare = run("c")
+    bare[120]["answer_ext"].pop("msgId")
+    bare[150]["answer_ext"].pop("msgId")
+    found = compare(answers(spark, run("a")), answers(spark, bare), answers(spark, run("b")))
+    [one] = found.differences
+    assert (one.verdict, one.kind, one.differ, one.noise) == ("differs", "missing", 2, 0)
+    assert (one.position, one.expected, one.found) == (120, "a120", None)
+    assert (one.first_ns, one.last_ns) == (1120, 1150)
+
+
 def test_what_differs_in_a_feature_alone_is_not_the_same(spark: SparkSession) -> None:
     def offsets(name: str, steady: str) -> list[dict[str, Any]]:
         rows = run(name)

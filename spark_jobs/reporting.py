@@ -102,6 +102,9 @@ def _firing(found: Verdict) -> Section:
         f"time); {found.changed_in_bulk:,} were changed in bulk, {found.not_due:,} were not due, "
         f"{found.not_watched:,} had nobody to see them, {found.without_id:,} had no id"
     )
+    for one in found.groups:
+        if one.by == "all" and one.p99 is not None and one.max is not None:
+            said += f"; consumers had them {one.p99:,.0f} ms late at P99, {one.max:,.0f} ms at most"
     columns = (
         *("by", "name", "messages", "fired", "lost", "doubled", "early"),
         *("P50", "P90", "P99", "P999", "max", "stored P50", "stored P99", "stored max"),

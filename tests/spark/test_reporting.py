@@ -76,6 +76,17 @@ FIRING = (
         without_id=0,
         groups=[
             Errors(
+                by="all",
+                name="all",
+                messages=3,
+                fired=2,
+                lost=1,
+                doubled=0,
+                early=0,
+                p99=1234.5,
+                max=2003.0,
+            ),
+            Errors(
                 by="delay",
                 name="under 10 s",
                 messages=3,
@@ -84,7 +95,7 @@ FIRING = (
                 doubled=0,
                 early=0,
                 p99=7.5,
-            )
+            ),
         ],
         samples=[
             {"outcome": "lost", "topic": "t", "message_id": "A", "due_ms": 1, "fired_ms": None}
@@ -150,6 +161,13 @@ def test_both_forms_say_what_was_found() -> None:
         for said in ("in recall, since 2023-11-14 22:13:20.123", "1 lost", "12,345", "7.5"):
             assert said in text
     assert "fine \\| " in markdown("r", AT, found)
+
+
+def test_how_late_messages_were_is_in_the_line_that_verify_prints() -> None:
+    [section] = sections([FIRING])
+    assert section.verdict.endswith("; consumers had them 1,234 ms late at P99, 2,003 ms at most")
+    nobody = msgspec.structs.replace(FIRING[1], groups=[])
+    assert "late" not in sections([("verify", nobody)])[0].verdict
 
 
 def test_only_what_there_is_is_reported() -> None:

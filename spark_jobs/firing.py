@@ -141,9 +141,10 @@ def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
     possible_ms = f.greatest(f.col("due_ms"), f.floor(f.col("time_ns") / _NS_PER_MS))
     return (
         table.withColumn("fired_ms", f.floor(f.col("fired_ns") / _NS_PER_MS))
+        .withColumn("possible_ms", possible_ms)
         .withColumn("outcome", _outcome(end_ms, _logged_ms(logs), grace_ms))
-        .withColumn("error_ms", f.col("fired_ms") - possible_ms)
-        .withColumn("stored_error_ms", f.col("store_ms") - possible_ms)
+        .withColumn("error_ms", f.col("fired_ms") - f.col("possible_ms"))
+        .withColumn("stored_error_ms", f.col("store_ms") - f.col("possible_ms"))
         .withColumn("delay", _range_of_delay())
     )
 
@@ -183,15 +184,20 @@ def _asked(messages: DataFrame) -> DataFrame:
 
 
 def _fired(messages: DataFrame) -> DataFrame:
-    """When each message was first seen in a queue, and in how many places."""
+    """When each message was first seen in a queue, and in how many places.
+
+    One that was seen only when it was consumed again has no times and no places.
+    """
     from pyspark.sql import functions as f
 
+    def at_first(name: str) -> Column:
+        return f.when(f.col("reconsume_times") == 0, f.col(name))
+
     seen = messages.where(f.col("event").isin("delivered", "stored"))
-    at_first = seen.where("reconsume_times = 0")
-    return at_first.groupBy("topic", "message_id").agg(
-        f.min("time_ns").alias("fired_ns"),
-        f.min("store_ms").alias("store_ms"),
-        f.countDistinct("queue_id", "queue_offset").alias("places"),
+    return seen.groupBy("topic", "message_id").agg(
+        f.min(at_first("time_ns")).alias("fired_ns"),
+        f.min(at_first("store_ms")).alias("store_ms"),
+        f.countDistinct(at_first("queue_id"), at_first("queue_offset")).alias("places"),
     )
 
 
@@ -204,7 +210,7 @@ def _recalled(messages: DataFrame) -> DataFrame:
 
 
 def _watched(messages: DataFrame) -> DataFrame:
-    """Until when each queue was watched: the newest time that someone who takes all of it has seen of it."""
+    """What was seen of each queue by groups that take all of it: for each server, from when on and until when."""
     from pyspark.sql import functions as f
 
     filtered = (
@@ -216,15 +222,31 @@ def _watched(messages: DataFrame) -> DataFrame:
     reached = f.when(f.col("event") == "drained", f.floor(f.col("time_ns") / _NS_PER_MS)).otherwise(
         f.col("store_ms")
     )
+    # What comes into the queue after somebody asked is behind the place from which they asked.
+    began = f.least(f.floor(f.col("asked_ns") / _NS_PER_MS), "store_ms", reached)
+    since = f.when(f.col("queue_offset") == 0, f.lit(0)).otherwise(began)
     # Brokers have queues of the same numbers; of a message it is not told whose it is in.
     return (
         messages.where(is_watching)
         .join(filtered, ["group", "topic"], "left_anti")
+        .groupBy("topic", "queue_id", "server", "group")
+        .agg(f.min(since).alias("since_ms"), f.max(reached).alias("until_ms"))
         .groupBy("topic", "queue_id", "server")
-        .agg(f.max(reached).alias("watched_ms"))
+        .agg(f.collect_list(f.struct("since_ms", "until_ms")).alias("groups"))
         .groupBy("topic", "queue_id")
-        .agg(f.min("watched_ms").alias("watched_ms"))
+        .agg(f.collect_list("groups").alias("servers"))
     )
+
+
+def _is_watched(grace_ms: int) -> Column:
+    """Whether somebody saw a message's queue from before it was due until `grace_ms` later, on each server."""
+    from pyspark.sql import functions as f
+
+    def saw(group: Column) -> Column:
+        until_ms = f.col("possible_ms") + grace_ms
+        return (group["since_ms"] <= f.col("possible_ms")) & (group["until_ms"] >= until_ms)
+
+    return f.coalesce(f.forall("servers", lambda groups: f.exists(groups, saw)), f.lit(False))
 
 
 def _logged_ms(logs: Mapping[str, int]) -> Column:
@@ -260,8 +282,8 @@ def _outcome(end_ms: int, logged_ms: Column, grace_ms: int) -> Column:
         .when(is_fired & (f.coalesce("store_ms", "fired_ms") < f.col("due_ms")), "early")
         .when(is_fired & (f.col("places") > f.col("sends")), "doubled")
         .when(is_fired, "fired")
-        .when(f.col("due_ms") > f.lit(end_ms - grace_ms), "not due")
-        .when(f.greatest("watched_ms", logged_ms) >= f.col("due_ms") + grace_ms, "lost")
+        .when(f.col("possible_ms") > f.lit(end_ms - grace_ms), "not due")
+        .when(_is_watched(grace_ms) | (logged_ms >= f.col("possible_ms") + grace_ms), "lost")
         .otherwise("not watched")
     )
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from gateway.wire import properties as names
 from gateway.wire.bodies import BodyError, parse_heartbeat
-from gateway.wire.codes import RequestCode, ResponseCode, SysFlag
+from gateway.wire.codes import PullSysFlag, RequestCode, ResponseCode, SysFlag
 from gateway.wire.messages import Message, MessageError, decode_messages, split_batch
 from gateway.wire.pending_bodies import BulkAnswer
 from gateway.wire.properties import find
@@ -26,6 +26,7 @@ MESSAGES: Final = pa.schema(
         ("connection", pa.string()),
         ("server", pa.string()),
         ("time_ns", pa.int64()),
+        ("asked_ns", pa.int64()),
         ("group", pa.string()),
         ("topic", pa.string()),
         ("queue_id", pa.int32()),
@@ -59,7 +60,8 @@ STORED: Final = "stored"
 DRAINED: Final = "drained"
 """A consumer of `group` was told that there is no more in a queue."""
 SUBSCRIBED: Final = "subscribed"
-"""A consumer of `group` said in a heartbeat that it takes `tags` of a topic; `*` is all."""
+"""A consumer of `group` said in a heartbeat, or where it asked for messages, that it takes `tags` of a topic; `*` is
+all."""
 RECALLED: Final = "recalled"
 """A producer took it back, with success."""
 RESCHEDULED: Final = "rescheduled"
@@ -370,22 +372,31 @@ def _delivered(
     place: dict[str, Any],
     levels: tuple[int, ...],
 ) -> Iterator[dict[str, Any]]:
+    if pair["answer_code"] not in (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND):
+        return
+    common = place | {"time_ns": pair["answered_ns"], "group": ext["consumerGroup"]}
+    wanted = _filter_of(pair["code"], ext)
+    if wanted not in ("", "*"):
+        yield common | {"event": SUBSCRIBED, "topic": ext["topic"], "tags": wanted}
+    common["asked_ns"] = pair["asked_ns"]
     if pair["answer_code"] == ResponseCode.PULL_NOT_FOUND:
-        yield place | {
+        yield common | {
             "event": DRAINED,
-            "time_ns": pair["answered_ns"],
-            "group": ext["consumerGroup"],
             "topic": ext["topic"],
             "queue_id": _bounded(ext["queueId"], 32),
+            "queue_offset": _bounded(ext.get("queueOffset", "-1"), 64),
         }
-    if pair["answer_code"] != ResponseCode.SUCCESS:
         return
     for message in decode_messages(pair["answer_body"]):
-        yield (
-            place
-            | _of_record(message, levels)
-            | {"event": DELIVERED, "time_ns": pair["answered_ns"], "group": ext["consumerGroup"]}
-        )
+        yield common | _of_record(message, levels) | {"event": DELIVERED}
+
+
+def _filter_of(code: int, ext: Mapping[str, str]) -> str:
+    """The filter that a pull or a pop has with it; else no letters, and that of the heartbeat counts."""
+    if code == RequestCode.POP_MESSAGE:
+        return ext.get("exp", "").strip()
+    has_filter = _bounded(ext.get("sysFlag", "0"), 32) & PullSysFlag.SUBSCRIPTION
+    return ext.get("subscription", "").strip() if has_filter else ""
 
 
 def _subscribed(pair: Mapping[str, Any], place: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -143,13 +143,14 @@ class Watcher:
                 async with _Line(self._target.broker) as line:
                     while True:
                         ext["queueOffset"] = str(offset)
+                        asked_ns = time.time_ns()
                         answer = await line.ask(RequestCode.PULL_MESSAGE, ext)
                         offset = int(answer.ext().get("nextBeginOffset", offset))
-                        if not self._note(ext, answer):
+                        if not self._note(ext, asked_ns, answer):
                             await asyncio.sleep(_AGAIN_S)
             await asyncio.sleep(_AGAIN_S)
 
-    def _note(self, ext: Mapping[str, str], answer: Command) -> bool:
+    def _note(self, ext: Mapping[str, str], asked_ns: int, answer: Command) -> bool:
         """Keep what an answer tells; False when it tells nothing."""
         pair = {
             "file": WATCHED,
@@ -157,14 +158,17 @@ class Watcher:
             "connection": WATCHED,
             "code": int(RequestCode.PULL_MESSAGE),
             "ext": list(ext.items()),
-            "asked_ns": time.time_ns(),
+            "asked_ns": asked_ns,
             "answered_ns": time.time_ns(),
             "answer_code": answer.code,
             "answer_body": answer.body,
         }
         for event in messages.messages_of_pair(pair, ()):
             if event["event"] == messages.DRAINED:
-                self._drained[event["topic"], event["queue_id"]] = event
+                queue = event["topic"], event["queue_id"]
+                first = self._drained.get(queue, event)
+                began = {name: first[name] for name in ("asked_ns", "queue_offset")}
+                self._drained[queue] = event | began
             else:
                 self._rows.append(event)
         if len(self._rows) >= _ROWS_AT_ONCE:

@@ -22,6 +22,7 @@ from spark_jobs.ingest import read_table
 from spark_jobs.profiling import Profile, profile
 from spark_jobs.rewriting import Rewriter, Rules, new_id
 from tests.gateway.memory import MemoryGateway
+from tests.gateway.test_pop import ask_pop
 from tests.gateway.test_transactions import begin, end
 from tests.spark.recorded import RecordedClient, replay
 
@@ -60,14 +61,16 @@ def got(name: str, at_ms: int, offset: int, **more: Any) -> dict[str, Any]:
     }
 
 
-def drained(at_ms: int, group: str = "billing") -> dict[str, Any]:
+def drained(at_ms: int, group: str = "billing", **more: Any) -> dict[str, Any]:
     time_ns = (START + at_ms) * MS
     return {
         "event": "drained",
         "topic": "orders",
         "group": group,
         "queue_id": 0,
+        "queue_offset": 0,
         "time_ns": time_ns,
+        **more,
     }
 
 
@@ -124,6 +127,7 @@ def committed(at_ms: int, done_ms: int | None = None) -> dict[str, Any]:
 
 
 FIRED_IN_VAIN = "fired though replaced"
+RECALLED_IN_VAIN = "fired though recalled"
 IN_BULK = "changed in bulk"
 
 
@@ -140,8 +144,19 @@ CASES: list[tuple[list[dict[str, Any]], str]] = [
     ([sent("a", 1000), got("a", 1003, 7), got("a", 9000, 8, reconsume_times=1)], "fired"),
     ([sent("a", 1000), got("a", 999, 7)], "early"),
     ([sent("a", -1000), got("a", 3, 7)], "fired"),
+    ([sent("a", 1000), got("a", 9000, 8, reconsume_times=1)], "fired"),
+    ([sent("a", 1000), recalled("a"), got("a", 9000, 8, reconsume_times=1)], RECALLED_IN_VAIN),
     ([sent("a", 1000), drained(6000)], "lost"),
-    ([sent("a", 1000), got("b", 6000, 7)], "lost"),
+    ([sent("a", -1000), drained(4999)], "not watched"),
+    ([sent("a", -1000, time_ns=(START + 9000) * MS), drained(9500)], "not due"),
+    ([sent("a", 1000), got("b", 6000, 7)], "not watched"),
+    ([sent("a", 1000), got("b", 6000, 0)], "lost"),
+    ([sent("a", 1000), got("b", 6000, 7, asked_ns=(START + 1000) * MS)], "lost"),
+    ([sent("a", 1000), got("b", 6000, 7, asked_ns=(START + 1001) * MS)], "not watched"),
+    ([sent("a", 1000), got("b", 900, 7), got("c", 6000, 8)], "lost"),
+    ([sent("a", 1000), got("b", 900, 7), got("c", 6000, 8, group="other")], "not watched"),
+    ([sent("a", 1000), drained(6000, queue_offset=7)], "not watched"),
+    ([sent("a", 1000), drained(6000, queue_offset=7, asked_ns=START * MS)], "lost"),
     ([sent("a", 8000), drained(9000)], "not due"),
     ([sent("a", 1000), drained(5999)], "not watched"),
     ([sent("a", 1000), {**drained(9000), "queue_id": 1}], "not watched"),
@@ -394,6 +409,28 @@ def test_what_a_commit_replaces_is_not_lost(spark: SparkSession, memory: MemoryG
     events = [event for pair in client.pairs for event in messages.messages_of_pair(pair, ())]
     verdict = verify(table(spark, *events), grace_ms=1_000)
     assert (verdict.messages, verdict.replaced, verdict.lost) == (1, 1, 0)
+
+
+def test_who_asks_with_a_filter_does_not_see_the_whole_queue(
+    spark: SparkSession, memory: MemoryGateway
+) -> None:
+    """The heartbeats of pull consumers say `*`, whatever they pull with."""
+    client = RecordedClient(memory)
+    client.heartbeat("c")
+    for tag in ("red", "blue"):
+        client.send_message("orders", tag, UNIQ_KEY=tag, TAGS=tag, TIMER_DELAY_MS="1000")
+    memory.advance(20_000)
+    assert len(client.pull(tags="red")) == 1
+    client.pull(offset=2, tags="red")
+    ask_pop(memory, client, consumerGroup="poppers", exp="red")
+    events = [event for pair in client.pairs for event in messages.messages_of_pair(pair, ())]
+    assert {event["tags"] for event in events if event["event"] == "subscribed"} == {"*", "red"}
+    assert {event["group"] for event in events if event["event"] == "delivered"} == {
+        "consumers",
+        "poppers",
+    }
+    verdict = verify(table(spark, *events), grace_ms=1_000)
+    assert (verdict.fired, verdict.not_watched, verdict.lost) == (1, 1, 0)
 
 
 def test_halves_of_transactions_are_not_waited_for(

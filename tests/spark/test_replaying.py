@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from gateway.wire.codes import RequestCode, ResponseCode
@@ -28,6 +29,7 @@ from spark_jobs.exchanges import ROWS
 from spark_jobs.replay import find_target
 from spark_jobs.replaying import Journal, Pacing, Player, Target
 from spark_jobs.rewriting import Rewriter, Rules, new_id
+from spark_jobs.watching import WATCHED, Watcher
 
 NOW_NS = 1_700_000_000_000_000_000
 SEND = int(RequestCode.SEND_MESSAGE_V2)
@@ -373,6 +375,33 @@ def test_after_a_kill_nothing_is_sent_twice(server: Server, tmp_path: Path) -> N
     assert set(ids.values()) == {1}
     assert len(ids) == before + outcomes["answered"]
     assert count - len(ids) <= 1, "what was noted and not sent is lost to the replay"
+
+
+def test_a_watcher_says_from_when_on_it_saw_a_queue(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pulled_ns: list[int] = []
+    is_enough = threading.Event()
+
+    def answer(command: Command) -> bytes:
+        if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            route = b'{"queueDatas":[{"readQueueNums":1}]}'
+            return encode_response(command.opaque, 0, body=route)
+        if command.code == RequestCode.GET_MAX_OFFSET:
+            return encode_response(command.opaque, 0, ext={"offset": "7"})
+        pulled_ns.append(time.time_ns())
+        if len(pulled_ns) == 3:
+            is_enough.set()
+        return encode_response(command.opaque, ResponseCode.PULL_NOT_FOUND)
+
+    monkeypatch.setattr(server, "answer", answer)
+    with Watcher(Target(server.address, server.address), ["orders"], tmp_path):
+        assert is_enough.wait(LIMIT_S)
+    [row] = [
+        row for file in (tmp_path / WATCHED).iterdir() for row in pq.read_table(file).to_pylist()
+    ]
+    assert (row["event"], row["queue_offset"]) == ("drained", 7)
+    assert row["asked_ns"] <= pulled_ns[0] < pulled_ns[1] <= row["time_ns"]
 
 
 def test_a_target_that_refuses_is_told_and_teaches_nothing(

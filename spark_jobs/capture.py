@@ -112,10 +112,16 @@ def survey(
     return found
 
 
-def _map(file: Path) -> mmap.mmap:
+def check_head(file: Path) -> None:
+    """Raises JobError for a file that does not begin as a capture of this format does."""
     with file.open("rb") as stream:
         if stream.read(len(MAGIC)) != MAGIC:
             raise JobError(f"{file} is not a capture: its first line is not {MAGIC.decode()!r}")
+
+
+def _map(file: Path) -> mmap.mmap:
+    check_head(file)
+    with file.open("rb") as stream:
         return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
 
 

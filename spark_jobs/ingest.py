@@ -31,10 +31,11 @@ import msgspec
 
 from recording.format import OPEN_SUFFIX, run_of
 from spark_jobs import messages
+from spark_jobs.capture import check_head
 from spark_jobs.errors import JobError
 from spark_jobs.exchanges import ASIDE_DDL, DDL
 from spark_jobs.packet_ranges import in_recordings, read_in_ranges, times_of
-from spark_jobs.pcap import MAGICS
+from spark_jobs.pcap import layout_of
 from spark_jobs.seams import stitch
 from spark_jobs.sources import (
     Part,
@@ -97,7 +98,7 @@ class Ingested(NamedTuple):
 def find_sources(paths: Iterable[Path]) -> list[Source]:
     """The files of these paths, folders searched through, each once, in the order of their names.
 
-    :raises JobError: when a path is not there, or a named file is of no known kind.
+    :raises JobError: when a path is not there, a named file is of no known kind, or a capture of another format.
     """
     found = []
     for path in paths:
@@ -123,8 +124,13 @@ def _kind(file: Path) -> str | None:
     with file.open("rb") as stream:
         start = stream.read(len(b"tidegate capture"))
     if start == b"tidegate capture":
+        check_head(file)
         return CAPTURE
-    return PACKETS if start[:4] in MAGICS else None
+    try:
+        layout_of(file)
+    except JobError:
+        return None
+    return PACKETS
 
 
 def _source(file: Path, kind: str) -> Source:

@@ -41,8 +41,6 @@ _PCAP_HEAD: Final = 24
 _PACKET_HEAD: Final = 16
 
 _SECTION: Final = 0x0A0D0D0A
-MAGICS: Final = frozenset({*_PCAP_MAGICS, _SECTION.to_bytes(4)})
-"""The first 4 bytes of a file of either kind."""
 _INTERFACE: Final = 1
 _OLD_PACKET: Final = 2
 _SIMPLE_PACKET: Final = 3

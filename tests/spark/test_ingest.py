@@ -17,7 +17,7 @@ from spark_jobs.messages import DEFAULT_LEVELS
 from spark_jobs.sources import Part, ranges, read_part
 from spark_jobs.tables import Receipt, receipts
 from tests.spark.conftest import RECORDED
-from tests.spark.making import capture_bytes, exchange, log_bytes
+from tests.spark.making import capture_bytes, exchange, log_bytes, pcap_bytes, pcapng_bytes
 
 
 def test_every_frame_is_in_a_table(spark: SparkSession, tables: Path) -> None:
@@ -171,15 +171,20 @@ def test_a_commit_log_becomes_messages_and_damage_is_told(
 
 
 def test_what_cannot_be_read_is_refused_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
+    """Before a task finds it out, which Spark would tell with a traceback."""
     (tmp_path / "notes.txt").write_text("no recording")
-    with pytest.raises(JobError, match=r"notes\.txt is no capture"):
-        find_sources([tmp_path / "notes.txt"])
+    (tmp_path / "cut.pcap").write_bytes(pcap_bytes([])[:20])
+    (tmp_path / "cut.pcapng").write_bytes(pcapng_bytes([])[:11])
+    for name in ("notes.txt", "cut.pcap", "cut.pcapng"):
+        with pytest.raises(JobError, match=f"{name} is no capture"):
+            find_sources([tmp_path / name])
     with pytest.raises(JobError, match="does not exist"):
         find_sources([tmp_path / "nowhere"])
     assert find_sources([tmp_path]) == []
     (tmp_path / "newer.capture").write_bytes(b"tidegate capture 2\n" + bytes(40))
-    with pytest.raises(JobError, match=r"newer\.capture is not a capture"):
-        ingest(spark, [tmp_path / "newer.capture"], tmp_path / "tables", levels=DEFAULT_LEVELS)
+    for path in (tmp_path, tmp_path / "newer.capture"):
+        with pytest.raises(JobError, match=r"newer\.capture is not a capture"):
+            find_sources([path])
     with pytest.raises(JobError, match="run 'tidegate ingest'"):
         read_table(spark, tmp_path, "pair")
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Final
 
 import lmdb
+import msgspec
 
 from storage.copies import alone_in, data_file, new_folder, reading
 from storage.disk import LOST_AND_FOUND, sync
@@ -70,10 +71,15 @@ def read_chain(folder: Path) -> list[Increment]:
     """
     chain: list[Increment] = []
     for number in _numbers(folder):
+        path = _path(folder, number, "json")
         try:
-            found = Increment(**json.loads(_path(folder, number, "json").read_text()))
-        except (OSError, ValueError, TypeError) as error:
-            raise DataFolderError(f"{_path(folder, number, 'json')} cannot be read") from error
+            found = msgspec.json.decode(path.read_bytes(), type=Increment)
+        except OSError as error:
+            raise DataFolderError(f"{path} cannot be read: {error.strerror}") from error
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise DataFolderError(
+                f"{path} is not as it was ({error}): begin anew in another folder"
+            ) from error
         if found.format != FORMAT:
             raise DataFolderError(f"{folder} was written by a later version of Tidegate")
         before = chain[-1].digest if chain else None

@@ -160,6 +160,21 @@ def test_a_damaged_backup_is_refused(
     assert not (tmp_path / "again").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "wrong"), [("page_size", "4096"), ("changed", None), ("pages", 1.5)]
+)
+def test_what_says_what_a_backup_is_may_be_of_the_wrong_kind(
+    backups: Path, folder: Folder, tmp_path: Path, name: str, wrong: object
+) -> None:
+    path = backups / "0000.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: wrong}))
+    refusal = rf"0000\.json is not as it was \(.*`\$\.{name}`\): begin anew"
+    with pytest.raises(DataFolderError, match=refusal):
+        restore_changes(backups, tmp_path / "again")
+    with pytest.raises(DataFolderError, match=refusal):
+        back_up_changes(folder.path, backups)
+
+
 def test_a_backup_that_lacks_one_before_it_is_refused(
     chain: tuple[Path, list[Contents]], tmp_path: Path
 ) -> None:

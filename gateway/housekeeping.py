@@ -25,8 +25,8 @@ SWEEP_SECONDS = 0.5
 """How often waiting pulls are looked at for their deadline."""
 
 TIDY_SECONDS = 1.0
-"""How often consumers' progress is written, damaged messages are told of, and the disk, the clock and whether a
-checkpoint is due are looked at."""
+"""How often consumers' progress is written, damaged messages are told of, and the data folder, the disk, the clock and
+whether a checkpoint is due are looked at."""
 
 PROGRESS_PAUSE = 0.01
 """Until the next batch of progress, where there is more than fits into one."""
@@ -165,6 +165,7 @@ class Housekeeping:
                 self._write_progress()
         self._broker.committer.checkpoint()
         self._broker.clock.watch()
+        self._watch_folder()
         self._watch_disk()
         self._tell_damaged()
 
@@ -180,6 +181,19 @@ class Housekeeping:
         if self._progress_batches:
             self._broker.committer.change()
             self._reactor.callLater(PROGRESS_PAUSE, self._write_progress)
+
+    def _watch_folder(self) -> None:
+        environment = self._broker.store.environment
+        was_away = environment.is_away
+        environment.look()
+        if environment.is_away and not was_away:
+            self.log.critical(
+                "nothing is stored any more: the data folder {data} was moved or deleted. Once it is back the gateway "
+                "goes on; what was deleted is there until it ends (docs/disaster-recovery.md says how to save it)",
+                data=environment.path,
+            )
+        elif was_away and not environment.is_away:
+            self.log.info("the gateway goes on: the data folder is back")
 
     def _watch_disk(self) -> None:
         full = self._broker.store.environment.disk_free() < self._broker.config.disk_reserve

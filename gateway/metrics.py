@@ -257,7 +257,7 @@ class BrokerFigures:
     def _stored(self) -> Iterator[Metric]:
         """What upstream tells of its storage."""
         broker = self._broker
-        disk = shutil.disk_usage(broker.config.data)
+        disk = shutil.disk_usage(broker.store.environment.folder)
         yield self._gauge("rocketmq_storage_size", "What the disk holds, of anybody", disk.used)
         # Whatever leads to a message is in the commit that stores it.
         yield self._gauge("rocketmq_storage_dispatch_behind_bytes", "Bytes without an index", 0)

@@ -287,6 +287,7 @@ class Gateway:
         reasons = {
             "stopping": self._stopping,
             "the last batch could not be stored": self.broker.committer.failing,
+            "the data folder was moved or deleted": self._store.environment.is_away,
             "the disk has less than disk_reserve free: sends are refused": self._sending.disk_full,
         }
         return [reason for reason, is_so in reasons.items() if is_so]

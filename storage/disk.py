@@ -19,7 +19,7 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def free_bytes(path: Path) -> int:
-    """What the disk of a file or folder has free for this user."""
+def free_bytes(path: Path | int) -> int:
+    """What the disk of a file or folder has free for this user; one that is open is named by its descriptor."""
     disk = os.statvfs(path)
     return disk.f_bavail * disk.f_frsize

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from errno import EIO, ENOSPC
 from io import FileIO
+from itertools import starmap
 from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
@@ -22,7 +23,7 @@ from typing import NamedTuple
 import lmdb
 
 from storage.disk import free_bytes
-from storage.durable import Durable, check_file, go_back, transaction_ahead
+from storage.durable import NOTE_FILE, Durable, check_file, go_back, transaction_ahead
 from storage.errors import (
     DataFolderError,
     FolderInUseError,
@@ -34,10 +35,13 @@ from storage.keys import FORMAT, INBOX_COPY, STAMP
 from storage.meta_pages import DATA_FILE, file_size
 from storage.read_ahead import ReadAhead, Rows
 from storage.reader import Reader
-from storage.redo_log import MAX_LOG, RedoLog, has_records, new_stamp
+from storage.redo_log import LOG_FILES, MAX_LOG, RedoLog, has_records, new_stamp
 from storage.upgrades import FORMAT_VERSION, format_of, upgrade
 
 LOCK_FILE = "tidegate.lock"
+
+_STORED = (DATA_FILE, NOTE_FILE, *LOG_FILES)
+"""The files that have what is stored."""
 
 _READERS_FILE = "lock.mdb"
 _READERS_ROOM = 1 << 16
@@ -118,9 +122,15 @@ class Environment:
                 opened.callback(self.ahead.close)
                 self.log = RedoLog(path, sync=sync)
                 opened.callback(self.log.close)
+                self.folder = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                """The open folder, whatever its path names by now."""
+                opened.callback(os.close, self.folder)
+                self._files = [(path / name, (path / name).stat()) for name in _STORED]
             except (lmdb.Error, MemoryError, OSError) as error:
                 raise cannot_use("open", path, error) from error
             self._opened = opened.pop_all()
+        self.is_away = False
+        """Whether nothing is stored any more, since the folder was moved or deleted: as `look` found it."""
         self._page_size = self.lmdb.stat()["psize"]
         self._map_size = self.lmdb.info()["map_size"]
         self._lacking = 0
@@ -152,6 +162,11 @@ class Environment:
             raise StorageFullError(f"LMDB's map cannot grow to {size} bytes: {error}") from error
         self._map_size = size
         self._lacking = 0
+
+    def look(self) -> None:
+        """See whether the folder still has the files that are open here. What is written to them would else be nowhere
+        that anybody knows of, and gone with this process once they are deleted."""
+        self.is_away = not all(starmap(_is_there, self._files))
 
     def unheld_seconds(self) -> float:
         """For how long, at most, the disk has not held something that was committed without `sync`; 0 where it holds
@@ -271,11 +286,21 @@ class Environment:
     def disk_free(self) -> int:
         """Bytes that the file can still grow by: what the disk has free, and free pages inside the
         file are on top."""
-        return free_bytes(self.path)
+        return free_bytes(self.folder)
 
     def close(self) -> None:
         """Close the file and let go of the folder."""
         self._opened.close()
+
+
+def _is_there(file: Path, opened: os.stat_result) -> bool:
+    """Whether a path names the file that was opened by it, as far as can be told."""
+    try:
+        return os.path.samestat(file.stat(), opened)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
 
 
 def too_many_readers(path: Path) -> StorageError:

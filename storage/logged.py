@@ -141,7 +141,11 @@ class LoggedTransaction:
         :raises lmdb.Error: when neither the log nor LMDB can be written: nothing of it is stored, and `roll_back` is
             needed.
         :raises RestartNeededError: when the disk did not take a checkpoint: likewise.
+        :raises StorageError: when the folder is away: likewise.
         """
+        if self._environment.is_away:
+            # Not with its path: whoever waits for the batch is told, over the wire.
+            raise StorageError("the data folder was moved or deleted")
         if self._environment.durable.has_failed:
             # LMDB's file may have a batch that was refused for that.
             self._environment.durable.wait()

@@ -80,7 +80,7 @@ class BrokerAdmin:
     def _figures(self) -> dict[str, str]:
         broker, stats, store = self._broker, self._broker.stats, self._broker.store
         now_ms = broker.clock.now_ms()
-        disk = shutil.disk_usage(broker.config.data)
+        disk = shutil.disk_usage(broker.store.environment.folder)
         oldest = store.oldest_record()
         # What is stored is not divided into a log and an index of it, and no thread pool holds anything up.
         idle = {

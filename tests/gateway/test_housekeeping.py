@@ -107,6 +107,37 @@ class TestDisk:
         assert gateway.connect().send_message().code == ResponseCode.SUCCESS
 
 
+class TestFolder:
+    """A data folder that goes from under a gateway that serves from it."""
+
+    REFUSED = "service not available now: the data folder was moved or deleted"
+
+    def test_moved_away_nothing_is_stored_until_it_is_back(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        client.send_message("orders", "before")
+        client.send_message("orders", "due meanwhile", TIMER_DELAY_MS="2000")
+        away = gateway.data.rename(gateway.data.with_name("away"))
+        with log_lines() as lines:
+            gateway.advance(3_000)
+            assert gateway.service._not_ready()[-1] == "the data folder was moved or deleted"
+            answer = client.send_message("orders", "meanwhile")
+            assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, self.REFUSED)
+            assert bodies(client.pull()) == ["before"]
+            assert Scrape(gateway)["tidegate_disk_free_bytes"] > 0
+            assert client.ask(RequestCode.GET_BROKER_RUNTIME_INFO).code == ResponseCode.SUCCESS
+            away.rename(gateway.data)
+            gateway.advance(2_000)
+        assert client.send_message("orders", "after").code == ResponseCode.SUCCESS
+        gateway.restart()
+        assert bodies(gateway.connect().pull()) == ["before", "due meanwhile", "after"]
+        assert gateway.service._not_ready() == []
+        told, refused, back = (line for line in lines if "data folder" in line)
+        assert told.startswith("nothing is stored any more: the data folder")
+        assert refused == f"a batch could not be stored: {self.REFUSED.partition(': ')[2]}"
+        assert back == "the gateway goes on: the data folder is back"
+
+
 class TestClockSteps:
     @pytest.mark.parametrize(
         ("step_ms", "line"),

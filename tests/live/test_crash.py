@@ -6,13 +6,16 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import shutil
 import signal
+import subprocess
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from compat.clients.driver import until
 from gateway.wire.messages import Message
 from tests.live.ledger import Ledger, read_all, wait_until_fired, work
 from tests.live.process import GatewayProcess
@@ -119,3 +122,28 @@ def test_where_the_disk_takes_no_checkpoint_it_ends_and_the_next_one_has_everyth
         gateway.start()
         assert_faultless(ledger, drain(gateway))
     assert ledger.sent
+
+
+def test_a_folder_that_was_deleted_is_saved_from_the_process_as_documented(tmp_path: Path) -> None:
+    ledger = Ledger()
+    root = Path(__file__).parent.parent.parent
+    recovery = (root / "docs" / "disaster-recovery.md").read_text()
+    _, begin, rest = recovery.partition("      mkdir saved\n")
+    script = begin + rest.partition("\n\n")[0]
+    with GatewayProcess(tmp_path / "data") as gateway:
+        senders = start_senders(gateway, ledger, 0, itertools.count())
+        until(lambda: len(ledger.sent) > 100, "the gateway has messages")
+        shutil.rmtree(gateway.data)
+        until(
+            lambda: "nothing is stored any more" in gateway.log.read_text(),
+            "that the folder is gone is told",
+        )
+        script = script.replace("PID", str(gateway.pid))
+        subprocess.run(script, shell=True, cwd=tmp_path, check=True)
+        gateway.kill()
+        for sender in senders:
+            sender.join()
+        assert not gateway.data.exists()
+        (tmp_path / "saved").rename(gateway.data)
+        gateway.start()
+        assert_faultless(ledger, drain(gateway))

@@ -24,6 +24,7 @@ from storage.disk import LOST_AND_FOUND, free_bytes, sync
 from storage.durable import check_file, transaction_ahead
 from storage.environment import (
     MAX_READERS,
+    READERS_FILE,
     Environment,
     Tables,
     has_room_to_lock,
@@ -292,6 +293,13 @@ def _open_to_read(data: Path) -> lmdb.Environment:
             "run this command in that container, such as by 'podman exec'"
         ) from error
     except (OSError, lmdb.Error) as error:
+        readers = data / READERS_FILE
+        written = readers if readers.exists() else data
+        if not os.access(written, os.W_OK, effective_ids=True):
+            raise DataFolderError(
+                f"cannot write {readers}, in which whoever reads {data} is noted: "
+                "be the user whom the folder belongs to, or copy it while no gateway serves from it, and name the copy"
+            ) from error
         raise cannot_use("read", data, error) from error
 
 

@@ -43,7 +43,8 @@ LOCK_FILE = "tidegate.lock"
 _STORED = (DATA_FILE, NOTE_FILE, *LOG_FILES)
 """The files that have what is stored."""
 
-_READERS_FILE = "lock.mdb"
+READERS_FILE = "lock.mdb"
+"""Where LMDB notes who reads a folder."""
 _READERS_ROOM = 1 << 16
 """Bytes; it needs a page or two of the disk's."""
 
@@ -328,7 +329,7 @@ def used_bytes(txn: Reader, tables: Tables) -> int:
 def has_room_to_lock(path: Path) -> bool:
     """Whether LMDB has its own lock file in a folder, or the disk room for one: LMDB maps it into memory, and on a full
     disk the process dies of writing to it (SIGBUS)."""
-    return (path / _READERS_FILE).exists() or free_bytes(path) >= _READERS_ROOM
+    return (path / READERS_FILE).exists() or free_bytes(path) >= _READERS_ROOM
 
 
 def lock_folder(path: Path) -> FileIO:

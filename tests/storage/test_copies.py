@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import lmdb
@@ -280,6 +281,30 @@ def test_what_is_no_data_folder_is_refused(tmp_path: Path, kind: str) -> None:
     with pytest.raises(DataFolderError):
         back_up(data, tmp_path / "again")
     assert not (tmp_path / "again").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+@pytest.mark.parametrize("was_read", [False, True])
+def test_a_folder_that_may_not_be_written_says_which_file_keeps_it_from_being_read(
+    folder: Folder, tmp_path: Path, was_read: bool
+) -> None:
+    folder.open()
+    folder.close()
+    # Those above pytest's own are root's alone.
+    with tempfile.TemporaryDirectory() as place:
+        Path(place).chmod(0o755)
+        backup = Path(place, "backup")
+        back_up(folder.path, backup)
+        if was_read:
+            restore(backup, tmp_path / "first")
+        os.seteuid(65534)
+        try:
+            with pytest.raises(
+                DataFolderError, match=r"cannot write .*/backup/lock\.mdb, in which"
+            ):
+                restore(backup, tmp_path / "second")
+        finally:
+            os.seteuid(0)
 
 
 def test_a_copy_of_an_older_format_can_be_restored(folder: Folder, tmp_path: Path) -> None:

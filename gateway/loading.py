@@ -107,7 +107,8 @@ def changed(config: Config, values: Mapping[str, object]) -> Config:
 
 def _read_file(file: Path, values: dict[str, object], origins: dict[str, str]) -> None:
     try:
-        text = file.read_text("utf-8")
+        # With the mark that editors of Windows begin such a file with, or without.
+        text = file.read_text("utf-8-sig")
         table = tomllib.loads(text)
     except OSError as error:
         raise ConfigError(

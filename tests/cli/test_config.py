@@ -173,6 +173,13 @@ class TestRefusals:
         assert "max_delay = true" in refusal(write(tmp_path, "max_delay = true\n"))
         assert "broker_name = 5" in refusal(write(tmp_path, "broker_name = 5\n"))
 
+    def test_as_an_editor_of_windows_saves_it(self, tmp_path: Path) -> None:
+        file = tmp_path / "windows.toml"
+        file.write_bytes(b'\xef\xbb\xbfbroker_name = "b"\r\nmax_connections = 5\r\n')
+        loaded = load({}, {}, file)
+        assert (loaded.config.broker_name, loaded.config.max_connections) == ("b", 5)
+        assert loaded.origins["broker_name"] == f"{file}, line 1"
+
     def test_unusable_files(self, tmp_path: Path) -> None:
         assert "No such file" in refusal(tmp_path / "missing.toml")
         assert "Is a directory" in refusal(tmp_path)

@@ -5,8 +5,10 @@ Exit status beside those of `gateway.cli`: 4 faults were found, or are left.
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -105,7 +107,11 @@ def _repair(inspection: Inspection, data: Path, copy_to: Path | None, *, no_copy
     moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     if not no_copy:
         whole = data.resolve()
-        target = copy_to or whole.with_name(f"{whole.name}.before-repair-{moment}")
+        beside = f"{whole.name}.before-repair-"
+        target = copy_to or whole.with_name(f"{beside}{moment}")
+        # What repairs left that were killed while they copied: no other one is at work on this folder.
+        for left in whole.parent.glob(f".{escape(beside)}*.unfinished"):
+            shutil.rmtree(left, ignore_errors=True)
         try:
             inspection.copy(target)
         except StorageError as error:

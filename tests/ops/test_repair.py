@@ -111,6 +111,20 @@ def test_nothing_is_repaired_unless_somebody_says_so(gateway: MemoryGateway) -> 
     assert run("--data", gateway.data).exit_code == 0
 
 
+def test_the_copy_of_a_repair_that_was_killed_goes(
+    gateway: MemoryGateway, tidegate: Command
+) -> None:
+    gateway.stop()
+    empty(gateway.data, "ids")
+    name = f".{gateway.data.name}.before-repair-20300131T093000Z.unfinished"
+    left = gateway.data.with_name(name)
+    left.mkdir()
+    (left / "data.mdb").write_bytes(b"half of it")
+    done = tidegate("fsck", "--data", gateway.data, "--repair", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert not left.exists()
+
+
 def test_nobody_can_be_asked_where_standard_input_is_closed(
     gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from itertools import count
 
@@ -97,7 +97,8 @@ class SharedBulk:
             if name not in begun:
                 # One that was started again does not know its preview. The others end where they are.
                 await self._ask(asker, "DELETE", begun)
-                raise _silent(name) if reply is None else refusal(reply)
+                failure = _silent(name) if reply is None else refusal(reply)
+                raise _ended(failure, begun) if begun else failure
         number = next(self._numbers)
         self._jobs[number] = begun
         for old, parts in list(self._jobs.items())[:-MAX_JOBS]:
@@ -178,7 +179,18 @@ class SharedBulk:
 def _silent(name: str) -> ApiError:
     return ApiError(
         HTTPStatus.SERVICE_UNAVAILABLE,
-        f"{name} does not answer, and the change was ended; preview it again",
+        f"{name} does not answer: it may make its part of the change yet",
+    )
+
+
+def _ended(failure: ApiError, begun: Iterable[str]) -> ApiError:
+    """The same, of a change that other workers had begun."""
+    problem = failure.problem
+    return ApiError(
+        HTTPStatus(problem.status),
+        f"{problem.detail}. Begun, and ended where it was, at {', '.join(begun)}: "
+        "what is changed there stays so; preview the change anew",
+        problem.code,
     )
 
 

@@ -256,7 +256,7 @@ class TestManyAtOnce:
         preview = shared.post("/bulk/preview", {"action": "abort", "selection": {"key": "k"}})
         shared.out.add(0)
         refused = shared.refusal("POST", "/bulk", {"token": preview["token"]})
-        assert (refused["status"], "preview it again" in refused["detail"]) == (503, True)
+        assert (refused["status"], "preview the change anew" in refused["detail"]) == (503, True)
         shared.out.clear()
         for worker in shared.workers:
             worker.settle()
@@ -305,8 +305,22 @@ class TestManyAtOnce:
         shared.workers[1].restart()
         refused = shared.refusal("POST", "/bulk", {"token": preview["token"]})
         assert "not one of this gateway's previews" in refused["detail"]
+        assert "Begun, and ended where it was, at broker-a-0: what is changed" in refused["detail"]
         assert shared.get("/bulk")["jobs"] == []
         assert "m1" in shared.search()
+
+    def test_one_that_is_silent_may_make_its_part_yet(self, shared: Shared) -> None:
+        preview = shared.post("/bulk/preview", {"action": "abort", "selection": {"key": "k"}})
+        shared.out = {1}
+        refused = shared.refusal("POST", "/bulk", {"token": preview["token"]})
+        assert refused["status"] == 503
+        assert refused["detail"] == (
+            "broker-a-1 does not answer: it may make its part of the change yet. Begun, and ended where it was, at "
+            "broker-a-0: what is changed there stays so; preview the change anew"
+        )
+        shared.out = {0, 1}
+        refused = shared.refusal("POST", "/bulk", {"token": preview["token"]})
+        assert refused["detail"].endswith("it may make its part of the change yet")
 
 
 class TestRecurring:

@@ -46,6 +46,17 @@ up."""
 _KEPT_FLAGS: Final = SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK | SysFlag.MULTI_TAGS
 """Bits of sysFlag that tell of the body and the tags, and hold wherever the message is."""
 
+_STORED: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    }
+)
+"""Answers to a send that is stored. With all but the first a broker says that its disk or its slave does not have it
+yet, and delivers it (SendStatus); kept here as well, it would be delivered twice for certain."""
+
 _V5_0_0: Final = 413
 """MQVersion of the first release of RocketMQ whose brokers know times."""
 
@@ -232,7 +243,7 @@ class Sender:
             # Where the server is gone, the next message tells.
             size = len(line.body)
             raise RefusalError(f"its body of {size:,} bytes may be too long: {error}") from None
-        if answer.code != ResponseCode.SUCCESS:
+        if answer.code not in _STORED:
             raise RefusalError(_reason(answer))
         return True
 

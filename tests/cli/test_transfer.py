@@ -36,13 +36,25 @@ def test_a_route_to_no_address_is_a_wrong_answer(address: str) -> None:
         sender.send(LINE)
 
 
-def test_a_broker_that_may_only_be_read_is_passed_over() -> None:
-    """As one is that is to be taken down (`wipeWritePerm`), while the rest of its cluster serves."""
+@pytest.mark.parametrize(
+    "code",
+    [
+        ResponseCode.SUCCESS,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    ],
+)
+def test_a_broker_that_may_only_be_read_is_passed_over_and_what_the_other_stores_is_sent(
+    code: ResponseCode,
+) -> None:
+    """As one is that is to be taken down (`wipeWritePerm`), while the rest of its cluster serves, perhaps without a
+    slave."""
     taken: list[Command] = []
 
     def take(command: Command) -> bytes:
         taken.append(command)
-        return success(command, {})
+        return encode_response(command.opaque, code)
 
     def unsupported(command: Command) -> bytes:
         return encode_response(command.opaque, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)

@@ -165,12 +165,13 @@ class Clients:
         self._forget(self._places.get(peer, {}).items())
 
     def expire(self, now: float) -> None:
-        """Forget the clients that sent no heartbeat for long."""
+        """Forget the clients that sent no heartbeat for long. Those that are not read from, as they are slow to take
+        their answers, stay until their connection is closed."""
         self._forget(
             (place, client)
             for places in self._places.values()
             for place, client in places.items()
-            if client.last_seen < now - CLIENT_EXPIRY
+            if client.last_seen < now - CLIENT_EXPIRY and not client.peer.congested
         )
 
     def consumer_group(self, name: str) -> ConsumerGroup | None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import socket
+import struct
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.error import ConnectionDone, ConnectionLost
@@ -90,7 +92,8 @@ class ReactorClock(Clock):
 class MemoryTransport(StringTransport):
     """The gateway's end of a connection. It pauses its producer and closes as Twisted's TCP transport does.
 
-    `reads` tells whether the client takes what arrives; while it does not, output piles up here.
+    `reads` tells whether the client takes what arrives; while it does not, output piles up here. `taken` counts what
+    its machine takes slowly meanwhile.
     """
 
     BUFFER = 1 << 16
@@ -102,6 +105,7 @@ class MemoryTransport(StringTransport):
         self.reactor = reactor
         self.protocol: Any = None
         self.reads = True
+        self.taken = 0
         self.producer_paused = False
 
     def setTcpNoDelay(self, enabled: bool) -> None:
@@ -129,6 +133,15 @@ class MemoryTransport(StringTransport):
 
     def doWrite(self) -> None:
         """Written at once."""
+
+    def getHandle(self) -> Self:
+        """The socket, which is asked only how much was taken."""
+        return self
+
+    def getsockopt(self, level: int, option: int, size: int) -> bytes:
+        """Linux' `tcp_info`, as long as kernels tell it."""
+        assert (level, option) == (socket.IPPROTO_TCP, socket.TCP_INFO)
+        return struct.pack("=120xQ", self.taken)[:size]
 
     def loseConnection(self) -> None:
         if self.connected and not self.disconnecting:

@@ -522,6 +522,27 @@ class TestSlowReader:
         assert slow.closed
         assert len(gateway.service.factory.connections) == 0
 
+    def test_stays_while_it_takes_its_answers_slowly(
+        self, gateway: MemoryGateway, client: MemoryClient, slow: MemoryClient
+    ) -> None:
+        """What it says meanwhile, such as its heartbeats, is not read, so it would count as silent and gone."""
+        reader = gateway.connect()
+        reader.heartbeat("C")
+        reader.stop_reading()
+        reader.send(RequestCode.PULL_MESSAGE, reader.pull_request())
+        for _ in range(30):
+            gateway.advance(10_000)
+            reader.transport.taken += 1_000
+            client.ask(RequestCode.GET_ALL_TOPIC_LIST)
+        assert slow.closed
+        assert not reader.transport.disconnecting
+        group = gateway.service.broker.clients.consumer_group("consumers")
+        assert group is not None
+        assert list(group.members) == ["C"]
+        gateway.advance(150_000)
+        assert reader.closed
+        assert gateway.service.broker.clients.consumer_group("consumers") is None
+
     def test_gets_its_answers_before_it_is_closed(
         self, gateway: MemoryGateway, slow: MemoryClient
     ) -> None:

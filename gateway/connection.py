@@ -315,6 +315,7 @@ class RemotingFactory(ServerFactory):
         self.tap: Tap | None = None
         """What records the frames of all connections; None when nobody wants to know them."""
         self._unfinished = 0
+        self._refused = 0
         self._all_gone: Deferred[None] | None = None
         self.connections: set[RemotingConnection] = set()
         self.configure(config)
@@ -327,10 +328,12 @@ class RemotingFactory(ServerFactory):
 
     def buildProtocol(self, addr: object) -> Any:
         if len(self.connections) >= self.max_connections:
-            self.log.warn(
-                "refused a connection: max_connections = {limit} are open",
-                limit=self.max_connections,
-            )
+            self._refused += 1
+            if self._refused == 1:
+                self.log.warn(
+                    "refused a connection: max_connections = {limit} are open",
+                    limit=self.max_connections,
+                )
             return None
         connection = RemotingConnection()
         connection.factory = self
@@ -361,8 +364,20 @@ class RemotingFactory(ServerFactory):
             if self._unfinished <= enough:
                 return
 
+    def tell_refused(self) -> None:
+        """Say how many connections were refused beside the one that was told of at once: clients that are refused try
+        again and again, and a line for each time would fill the log."""
+        more, self._refused = self._refused - 1, 0
+        if more > 0:
+            self.log.warn(
+                "refused {more} more connections: max_connections = {limit} are open",
+                more=more,
+                limit=self.max_connections,
+            )
+
     def close_silent(self) -> None:
         """Close the connections that nothing was heard of for long; of many, some in each turn."""
+        self.tell_refused()
         for connection in self.connections:
             connection.note_taking()
         silent_since = self.reactor.seconds() - self.idle_seconds

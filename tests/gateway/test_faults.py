@@ -443,6 +443,20 @@ class TestConnections:
         clients[0].disconnect()
         assert gateway.connect().send_message().code == ResponseCode.SUCCESS
 
+    def test_those_that_are_refused_do_not_fill_the_log(self, make_gateway: Any) -> None:
+        """Clients try again and again."""
+        gateway = make_gateway(max_connections=1)
+        gateway.connect()
+        with capturedLogs() as events:
+            for _ in range(2):
+                assert all(gateway.connect().refused for _ in range(50))
+                gateway.advance(10_000)
+            gateway.advance(10_000)
+        assert [formatEvent(event) for event in events] == 2 * [
+            "refused a connection: max_connections = 1 are open",
+            "refused 49 more connections: max_connections = 1 are open",
+        ]
+
     def test_a_silent_one_is_closed(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         talking = gateway.connect()
         for _ in range(6):

@@ -4,6 +4,7 @@ way it ends."""
 from __future__ import annotations
 
 import errno
+import resource
 import signal
 import sys
 import time
@@ -13,7 +14,7 @@ from typing import Any, Final
 
 from twisted.internet.error import CannotListenError, ReactorNotRunning
 from twisted.internet.main import installReactor
-from twisted.logger import globalLogBeginner
+from twisted.logger import Logger, globalLogBeginner
 
 from gateway.config import Config
 from gateway.logs import Logs
@@ -22,6 +23,9 @@ from gateway.setting_values import HostPort
 
 BACKLOG: Final = 1024
 """Connections that the kernel lets wait to be accepted, for the moment when a whole fleet reconnects."""
+
+OTHER_FILES: Final = 100
+"""Files that a process has open beside its clients' connections, at most."""
 
 WRONG_SETTINGS: Final = 2
 """Exit status of a process that will not start until its settings are others."""
@@ -73,6 +77,20 @@ def begin(config: Config) -> tuple[Any, Logs]:
     # Twisted's own timers go by the wall clock; set back, it would hold up everything that is scheduled.
     reactor.seconds = time.monotonic
     return reactor, logs
+
+
+def allow_open_files(max_connections: int) -> None:
+    """Let this process have as many files open as it may, as a JVM does: shells let those that they start have 1,024,
+    and each connection is one. Where so many connections cannot be, the log says so."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if most < max_connections + OTHER_FILES:
+        Logger().warn(
+            "max_connections = {limit} cannot be open, as this process may have {most} open files: raise that "
+            "(ulimit -Hn, LimitNOFILE of systemd), or lower max_connections",
+            limit=max_connections,
+            most=most,
+        )
 
 
 def tell_http(config: Config, port: int, *, has_console: bool) -> None:

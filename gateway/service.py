@@ -71,6 +71,7 @@ from gateway.process import (
     ServeError,
     SettingsError,
     StartError,
+    allow_open_files,
     begin,
     cannot_listen,
     exit_status,
@@ -477,6 +478,7 @@ def _serve(config: Config) -> None:
     shared = SharedAddress.of(os.environ)
     gateway = Gateway(config, reactor, logs=logs, inbox_size=INBOX_SIZE // workers, shared=shared)
     gateway.start()
+    allow_open_files(config.max_connections)
     # Before anybody is told that it serves; SIGHUP is of a terminal that is closed.
     stop_on_signals(reactor, signal.SIGHUP)
     gc.collect()

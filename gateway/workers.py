@@ -39,6 +39,7 @@ from gateway.process import (
     BACKLOG,
     WRONG_SETTINGS,
     SettingsError,
+    allow_open_files,
     begin,
     cannot_listen,
     exit_status,
@@ -471,6 +472,7 @@ def _lead(config: Config, variables: Mapping[str, str], left_over: Iterable[Path
         LEADER_KEY_VARIABLE: secrets.token_hex(),
     }
     environment = {**inherited, **variables, **own}
+    allow_open_files(config.max_connections)
     leader = Leader(config, reactor, environment, logs)
     started = leader.start()
     started.addCallback(lambda _: _tell(config, leader))

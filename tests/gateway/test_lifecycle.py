@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import Any
 
 import pytest
 from twisted.internet.error import CannotListenError
+from twisted.logger import capturedLogs, formatEvent
 
 from gateway.config import Config
-from gateway.process import StartError
+from gateway.process import StartError, allow_open_files
 from gateway.service import Gateway
 from gateway.setting_values import HostPort
 from gateway.wire.codes import RequestCode, ResponseCode
@@ -156,3 +158,15 @@ class TestStop:
             gateway.connect().send_message("orders", str(number))
             gateway.restart()
         assert bodies(gateway.connect().pull()) == ["0", "1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize(("most", "is_told"), [(1_100, False), (1_099, True)])
+def test_fewer_open_files_than_connections_are_told(
+    monkeypatch: pytest.MonkeyPatch, most: int, is_told: bool
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (512, most))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: None)
+    with capturedLogs() as events:
+        allow_open_files(1_000)
+    assert len(events) == is_told
+    assert all(f"may have {most} open files" in (formatEvent(event) or "") for event in events)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -138,3 +139,15 @@ def resident_bytes(pid: int) -> int:
     status = Path(f"/proc/{pid}/status").read_text()
     line = next(line for line in status.splitlines() if line.startswith("RssAnon"))
     return int(line.split()[1]) * 1024
+
+
+def test_it_may_have_more_files_open_than_shells_let_it(tmp_path: Path) -> None:
+    """Each connection is one."""
+    gateway = GatewayProcess(tmp_path / "data")
+    soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most // 2, most))
+    try:
+        with gateway:
+            assert resource.prlimit(gateway.pid, resource.RLIMIT_NOFILE) == (most, most)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, most))

@@ -46,7 +46,6 @@ class Transactions:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._store = broker.store
-        self._turn = 0
 
     def end(self, call: Call) -> None:
         """The producer's decision: the message goes where it belongs, or away. A producer that does
@@ -112,7 +111,7 @@ class Transactions:
                 self._give_up(half, message)
             else:
                 group = find(message.properties, names.PGROUP) or ""
-                producer = self._producer(message, group)
+                producer = self._producer(half, message, group)
                 if producer is not None and producer.peer.congested:
                     # It was not asked, so that does not count.
                     put_off_check(self._store, half.sequence, now_ms + UNREAD_MS, half.checks)
@@ -134,14 +133,13 @@ class Transactions:
                 group=group,
             )
 
-    def _producer(self, message: Message, group: str) -> Client | None:
-        """Which of the group's producers is to be asked about a half, each in turn; one that does not read what it is
-        sent only where no other does. Anybody can say that they are in the group: the message is shown to nobody who
-        might not have sent it."""
+    def _producer(self, half: Half, message: Message, group: str) -> Client | None:
+        """Which of the group's producers is to be asked about a half, each time the next one, as the way to one may be
+        cut; one that does not read what it is sent only where no other does. Anybody can say that they are in the
+        group: the message is shown to nobody who might not have sent it."""
         topic, _ = place_of(message.properties)
-        self._turn += 1
         members = list(self._broker.clients.producers(group))
-        first = self._turn % max(1, len(members))
+        first = (half.sequence + half.checks) % max(1, len(members))
         unread: Client | None = None
         for one in chain(islice(members, first, None), islice(members, first)):
             if one.caller is None or one.caller.may(PUB, topic):

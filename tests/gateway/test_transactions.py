@@ -549,6 +549,19 @@ class TestChecks:
         gateway.advance(7 * SECOND)
         assert [len(checks(client)) for client in clients] == [2, 2, 2, 2]
 
+    @pytest.mark.parametrize("halves", [1, 2, 3])
+    def test_one_that_does_not_decide_is_not_asked_again_before_the_others(
+        self, gateway: MemoryGateway, halves: int
+    ) -> None:
+        """As when the way to it is cut: its connection is there for up to `connection_idle`."""
+        cut, other = gateway.connect(), gateway.connect()
+        produce(cut, "p1")
+        produce(other, "p2")
+        places = {str(begin(other).place) for _ in range(halves)}
+        gateway.advance(40 * SECOND)
+        asked = [check.ext()["tranStateTableOffset"] for check in checks(other)]
+        assert sorted(asked) == sorted(places)
+
     def test_no_more_producers_are_looked_at_than_are_asked(
         self, gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
     ) -> None:

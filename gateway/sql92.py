@@ -59,9 +59,11 @@ _KEYWORDS: Final = frozenset(
     ("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", *SEARCHES)
 )
 _LITERALS: Final = {"TRUE": True, "FALSE": False, "NULL": None}
-_SKIPPED = re.compile(
-    r"(?:[ \t\n\r\f]+|--[^\n\r]*[\n\r]|/\*[^*]*\*(?:\*|[^*/][^*]*\*)*/)*",
-)
+_BLANK = r"[ \t\n\r\f]+|/\*[^*]*\*(?:\*|[^*/][^*]*\*)*/"
+_SKIPPED = re.compile(rf"(?:{_BLANK}|--[^\n\r]*[\n\r])*")
+_SKIPPED_IN_LAST_LINE = re.compile(rf"(?:{_BLANK})*")
+"""There `--` are two signs. To look for the end of a comment at each of thousands takes seconds."""
+
 _TOKEN = re.compile(
     r"(?P<float>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?"
     r"|[0-9]+[eE][+-]?[0-9]+)"
@@ -103,6 +105,7 @@ class _Parser:
 
     def __init__(self, expression: str) -> None:
         self._text = expression
+        self._last_line = max(expression.rfind("\n"), expression.rfind("\r")) + 1
         self._position = 0
         self._ahead: _Token | None = None
         self._nesting = 0
@@ -240,7 +243,8 @@ class _Parser:
         return token
 
     def _scan(self) -> _Token:
-        skipped = _SKIPPED.match(self._text, self._position)
+        blanks = _SKIPPED if self._position < self._last_line else _SKIPPED_IN_LAST_LINE
+        skipped = blanks.match(self._text, self._position)
         assert skipped is not None
         start = skipped.end()
         found = _TOKEN.match(self._text, start)

@@ -301,11 +301,12 @@ def _compare(left: Any, right: Any) -> int:
 # Up to 19 digits are 64 bits and more; longer ones need not be read to be refused.
 _WHOLE = re.compile(r"([+-]?)0*(\d{1,19})")
 _BITS: Final[dict[type, int]] = {int: 31, Long: 63}
+# What digits belong to is never in doubt: where there is, what is no number takes the square of its length.
 _DECIMAL = re.compile(
-    r"[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?)"
+    r"[+-]?(?:NaN|Infinity|(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?)"
 )
 _HEXADECIMAL = re.compile(
-    r"([+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?"
+    r"([+-]?0[xX](?:[0-9a-fA-F]+(?:\.[0-9a-fA-F]*)?|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?"
 )
 _JAVA_BLANKS: Final = "".join(map(chr, range(33)))
 

@@ -114,6 +114,28 @@ def test_zeros_before_a_number_change_nothing_however_many() -> None:
     assert not compile_sql("amount = 5")(join({"amount": zeros + "3000000005"}))
 
 
+@pytest.mark.parametrize("almost", ["1" * 1_000_000 + "x", "0x" + "a" * 1_000_000])
+def test_what_is_almost_a_number_is_read_once(almost: str) -> None:
+    """Where each digit is tried in two places, this takes hours."""
+    assert not compile_sql("amount > 1.0")(join({"amount": almost}))
+
+
+def test_points_of_numbers() -> None:
+    for number in ("5.", ".5e1", "5.0", "5", "0x5p0", "0x5.p0", "0x5.0p0", "0x.8p3"):
+        selects = compile_sql("amount BETWEEN 3.9 AND 5.1")
+        assert selects(join({"amount": number})), number
+    for none in (".", "5.5.5", "0x.p1", "0x5.0", ""):
+        assert not compile_sql("amount > 0 OR amount <= 0.5")(join({"amount": none})), none
+
+
+def test_two_signs_are_a_comment_only_where_their_line_ends() -> None:
+    assert compile_sql("amount = --5")(MESSAGE)
+    assert compile_sql("amount = -- 6\n5")(MESSAGE)
+    assert compile_sql("amount = -- 6\r-- 7\r --5")(MESSAGE)
+    assert compile_sql("amount =\n--5")(MESSAGE)
+    assert compile_sql("amount = 5 --\n AND amount = --5 /* -- */ AND city = 'Berlin'")(MESSAGE)
+
+
 def test_long_chains_need_no_depth() -> None:
     chain = " OR ".join(f"amount = {number}" for number in range(3_000))
     assert compile_sql(chain)(join({"amount": "2999"}))

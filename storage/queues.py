@@ -125,6 +125,7 @@ def read_page(
     max_bytes: int,
     tag_hashes: AbstractSet[int] | None,
     matches: Callable[[bytes], bool] | None,
+    most_judged: int,
     record_of: Callable[[bytes], bytes | None],
 ) -> Page:
     """Messages of a queue from an offset on, at most `limit` and `max_bytes`, but at least one
@@ -133,6 +134,7 @@ def read_page(
     :param tag_hashes: where given, only messages whose tag has one of these hashes; the others are
         skipped by their row, without reading the message.
     :param matches: where given, only messages whose record it selects.
+    :param most_judged: how many messages are shown to it, at most `MAX_RECORDS_JUDGED`.
     :param record_of: see `Store.record`; a message without one is passed over.
     """
     offset = max(offset, queue.first)
@@ -140,7 +142,7 @@ def read_page(
     if tag_hashes is not None:
         count = min(count, MAX_ROWS_FILTERED)
     if matches is not None:
-        count = min(count, MAX_RECORDS_JUDGED)
+        count = min(count, most_judged, MAX_RECORDS_JUDGED)
     messages: list[StoredMessage] = []
     cursor = txn.cursor(db=tables.queues)
     if count <= 0 or not cursor.set_range(queue.prefix + pack_u64(offset)):

@@ -44,7 +44,7 @@ from storage.keys import (
 from storage.logged import LoggedTransaction
 from storage.paused import PausedTopics
 from storage.progress import Progress
-from storage.queues import Page, Queue, offset_at, open_queue, read_page, row_at
+from storage.queues import MAX_RECORDS_JUDGED, Page, Queue, offset_at, open_queue, read_page, row_at
 from storage.read_ahead import Rows
 from storage.reader import Reader, rows_with_prefix
 from storage.records import pack, read_terms, unpack
@@ -559,6 +559,7 @@ class Store:
         max_bytes: int,
         tag_hashes: AbstractSet[int] | None = None,
         matches: Callable[[bytes], bool] | None = None,
+        most_judged: int = MAX_RECORDS_JUDGED,
     ) -> Page:
         """See `read_page`."""
         if offset >= queue.visible:
@@ -573,6 +574,7 @@ class Store:
             max_bytes,
             tag_hashes,
             matches,
+            most_judged,
             self.record,
         )
 

@@ -81,7 +81,7 @@ class PopViews:
             ):
                 continue
             chosen = wanted if one.kind == NORMAL else Filter()
-            page = self._store.read(one.queue, begin, 1, 1, chosen.tag_hashes, chosen.matches)
+            page = self._store.read(one.queue, begin, 1, 1, *chosen)
             if page.messages or page.next_offset < one.queue.visible:
                 _tell(call, has_message=True)
                 return True

@@ -150,9 +150,7 @@ class Popping:
                 continue  # what is in there wakes nobody, so it is not left over for anyone either
             if left > 0 and left_bytes > 0:
                 chosen = wanted if one.kind == NORMAL else Filter()
-                page = self._store.read(
-                    queue, begin, left, left_bytes, chosen.tag_hashes, chosen.matches
-                )
+                page = self._store.read(queue, begin, left, left_bytes, *chosen)
                 offset = page.next_offset
                 if page.messages:
                     if fields.order:

@@ -130,8 +130,7 @@ class Pulling:
             pull.offset,
             max(1, min(fields.max_msg_nums, self._max_messages)),
             min(fields.max_msg_bytes or self._max_bytes, self._max_bytes),
-            pull.filter.tag_hashes,
-            pull.filter.matches,
+            *pull.filter,
         )
         pull.offset = page.next_offset
         if page.messages:

@@ -110,6 +110,12 @@ def test_one_pull_looks_at_a_bounded_number_of_messages(client: MemoryClient) ->
     assert bodies(decode_messages(answer.body)) == ["last"]
 
 
+def test_one_pull_looks_at_fewer_messages_by_a_long_expression(client: MemoryClient) -> None:
+    client.send_batch([("-", {"colour": "blue"})] * 100)
+    long = " OR ".join(["colour = 'red'"] * 3_600)
+    assert pull_sql(client, long).ext()["nextBeginOffset"] == "7"
+
+
 def test_one_pull_reads_a_bounded_number_of_bytes(client: MemoryClient) -> None:
     for _ in range(6):
         client.send_message(body=b"x" * 1_000_000, properties={"colour": "blue"})

@@ -214,6 +214,15 @@ def test_records_are_judged_one_by_one_a_bounded_number_at_a_time(store: Store) 
     assert page.next_offset == MAX_RECORDS_JUDGED + 2
 
 
+def test_a_filter_may_be_shown_fewer_records(store: Store) -> None:
+    for message_id in numbered(4):
+        send(store, Sample(message_id))
+    store.commit()
+    queue = store.queue(TOPIC, 0)
+    page = store.read(queue, 0, 10, UNLIMITED, matches=lambda _: False, most_judged=3)
+    assert page == Page([], 3)
+
+
 def test_large_records_are_judged_a_bounded_number_of_bytes_at_a_time(store: Store) -> None:
     for _ in range(4):
         send(store, Sample(b"large", body=bytes(MAX_BYTES_JUDGED // 2)))

@@ -63,6 +63,7 @@ class TestShown:
         body = read(client.ask(208, {"consumerGroup": "G"}))
         assert by_queue(body["offsetTable"])["T", 0]["pullOffset"] == 3
         assert body["consumeTps"] == pytest.approx(0.2)
+        assert read(client.ask(208, {"consumerGroup": "G", "topicList": "T;T;"})) == body
 
     def test_only_some_topics(self, client: MemoryClient) -> None:
         create_topic(client, "S", 1)

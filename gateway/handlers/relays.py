@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 import msgspec
@@ -102,10 +103,7 @@ class Relays:
                         error=str(error),
                     )
             if not silent:
-                try:
-                    call.answer(body=_status(tables))
-                except RequestError as error:
-                    call.fail(error.code, error.remark)
+                _pass_back(call, body=_status(tables))
 
         ext = {"topic": fields.topic, "group": fields.group}
         for client in clients:
@@ -157,7 +155,7 @@ class Relays:
         def answered(answer: Command | None) -> None:
             who = f"consumer <{group}> <{client.client_id}>"
             if answer is not None:
-                call.answer(answer.ext(), answer.body, code=answer.code, remark=answer.remark)
+                _pass_back(call, answer.ext(), answer.body, answer.code, answer.remark)
             elif client.peer.open:
                 call.fail(
                     ResponseCode.CONSUME_MSG_TIMEOUT,
@@ -171,6 +169,20 @@ class Relays:
         self._broker.outgoing.request(
             client.peer, call.command.code, ext, body, ANSWER_LIMIT, answered
         )
+
+
+def _pass_back(
+    call: Call,
+    ext: Mapping[str, str] | None = None,
+    body: bytes = b"",
+    code: int = ResponseCode.SUCCESS,
+    remark: str | None = None,
+) -> None:
+    """Answer a request that the router has handled; say so where that is more than whoever asks takes."""
+    try:
+        call.answer(ext, body, code=code, remark=remark)
+    except RequestError as error:
+        call.fail(error.code, error.remark)
 
 
 def _passed_on(call: Call) -> dict[str, str]:

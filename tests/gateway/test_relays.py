@@ -208,6 +208,21 @@ def test_more_than_one_answer_takes_is_refused(
     assert (answer.remark or "").endswith("clients take of one: ask for less at once")
 
 
+def test_a_clients_answer_that_is_too_long_is_refused(
+    gateway: MemoryGateway,
+    client: MemoryClient,
+    consumer: MemoryClient,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gateway.service._router, "_most_bytes", 1_000)
+    opaque = client.send(RequestCode.GET_CONSUMER_RUNNING_INFO, RUNNING_INFO)
+    reply(consumer, asked(consumer, RequestCode.GET_CONSUMER_RUNNING_INFO), b"x" * 1_000)
+    answer = client.answer(opaque)
+    assert answer is not None
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert (answer.remark or "").endswith("clients take of one: ask for less at once")
+
+
 def test_where_an_absent_group_is(client: MemoryClient) -> None:
     answer = client.ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, STATUS)
     assert answer.code == ResponseCode.SYSTEM_ERROR

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from gateway.broker import Broker
 from gateway.clients import Client
-from gateway.handlers.sending import IN_EVERY_ANSWER, Sending, new_message
+from gateway.handlers.sending import IN_EVERY_ANSWER, Sending, new_message, refuse_inner_batch
 from gateway.router import Call, RequestError
 from gateway.topics import Topic
 from gateway.wire import properties as names
@@ -47,6 +47,7 @@ class Replies:
         queue_id = self._sending.queue_of(topic, fields.queue_id, call)
         if not call.command.body:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "a message without a body cannot be sent")
+        refuse_inner_batch(new_message(call, queue_id))
         client_id = find(fields.properties or "", names.REPLY_TO_CLIENT) or ""
         reply = _Reply(call, topic, queue_id, client_id)
         client = self._broker.clients.producer(client_id)

@@ -132,7 +132,7 @@ class Sending:
     def _send_unusual(self, call: Call, topic: Topic, message: NewMessage) -> None:
         """Take in half of a transaction, carry out an order, or refuse what its sender takes for something else."""
         values = message.values
-        _refuse_inner_batch(message)
+        refuse_inner_batch(message)
         if asks_to_recur(values):
             self._recurring(call, topic, message)
             return
@@ -326,7 +326,7 @@ class Sending:
             for item in items
         ]
         for message in messages:
-            _refuse_inner_batch(message)
+            refuse_inner_batch(message)
         if any(is_order(message.values) for message in messages):
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,
@@ -408,10 +408,12 @@ class Sending:
         )
 
 
-def _refuse_inner_batch(message: NewMessage) -> None:
+def refuse_inner_batch(message: NewMessage) -> None:
     """Refuse a batch in one record, which only topics with a batch queue take (HookUtils.checkInnerBatch).
 
     Consumers would take such a message's body apart, whatever it is.
+
+    :raises RequestError: when it is one.
     """
     if message.sys_flag & SysFlag.INNER_BATCH or names.INNER_NUM in message.values:
         raise RequestError(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.codes import RequestCode, ResponseCode, SysFlag
 from gateway.wire.commands import Command, encode_response
 from gateway.wire.fields import to_ext
 from gateway.wire.headers import SendMessage, SendMessageV2
@@ -202,6 +202,11 @@ class TestFailures:
         no_queue = answer(client, send(client, queue_id=5))
         assert no_queue.code == ResponseCode.INVALID_PARAMETER
         assert answer(client, send(client, body=b"")).code == ResponseCode.SYSTEM_ERROR
+        for batch in (
+            send(client, sys_flag=SysFlag.INNER_BATCH),
+            send(client, {**PROPERTIES, "INNER_NUM": "2"}),
+        ):
+            assert answer(client, batch).code == ResponseCode.MESSAGE_ILLEGAL
 
     def test_a_reply_that_cannot_be_kept_is_answered(
         self, client: MemoryClient, asker: MemoryClient

@@ -177,11 +177,7 @@ class GroupProgress:
         targets = self._targets(fields, topic)
         for queue, offset in targets:
             self._broker.resets.assign(fields.group, topic.name, queue.number, offset)
-            self._broker.orders.forget([Place(fields.group, topic.name, queue.number)])
-            self._broker.stats.moved(topic.name, fields.group, queue.number)
-            self._store.progress.advance(
-                fields.group.encode(), topic.stored_name, queue.number, offset
-            )
+            self._go_on_at(fields.group, topic, queue.number, offset)
         self._store.progress.include()
         body = encode_offsets_by_queue(
             (self._broker.message_queue(topic.name, queue.number), offset)
@@ -240,11 +236,15 @@ class GroupProgress:
             for number in range(topic.settings.read_queue_nums):
                 offset = self._store.progress.get(source, topic.stored_name, number)
                 if offset is not None:
-                    self._store.progress.advance(
-                        fields.dest_group.encode(), topic.stored_name, number, offset
-                    )
+                    self._go_on_at(fields.dest_group, topic, number, offset)
         self._store.progress.include()
         self._broker.committer.answer(call, call.encode())
+
+    def _go_on_at(self, group: str, topic: Topic, queue: int, offset: int) -> None:
+        """Set a group's progress; what it was handed before counts no more."""
+        self._broker.orders.forget([Place(group, topic.name, queue)])
+        self._broker.stats.moved(topic.name, group, queue)
+        self._store.progress.advance(group.encode(), topic.stored_name, queue, offset)
 
     def _consumed(self, group: str, names: Iterable[str]) -> list[Topic]:
         """Those of these topics that exist and that the group has not given up."""

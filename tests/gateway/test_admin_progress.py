@@ -262,6 +262,13 @@ class TestReset:
         body = read(client.ask(208, {"consumerGroup": "G"}))
         assert by_queue(body["offsetTable"])["T", 0]["pullOffset"] == 0
 
+    def test_to_an_offset_of_one_queue(self, client: MemoryClient) -> None:
+        assert reset(client, queueId=0, offset=0) == {("T", 0): 0}
+        assert reset(client, queueId=0, offset=4) == {("T", 0): 4}
+        assert reset(client, offset=2, timestamp=START_MS + 1_000) == {("T", 0): 1, ("T", 1): 0}
+        ext = {"topic": "T", "group": "G", "timestamp": "-1", "isForce": "true", "queueId": "2"}
+        assert client.ask(222, ext).code == ResponseCode.INVALID_PARAMETER
+
     def test_a_deleted_groups_reset_is_forgotten(self, client: MemoryClient) -> None:
         reset(client, timestamp=0)
         ok(client.ask(207, {"groupName": "G", "cleanOffset": "true"}))
@@ -327,6 +334,19 @@ class TestClone:
         commit_offset(client, "S", 1, 7, "G")
         self.clone(client)
         assert (offset_of(client, "T", 0, "H"), offset_of(client, "S", 1, "H")) == (1, 7)
+
+    def test_nothing_is_under_way_after_it(self, client: MemoryClient) -> None:
+        put_group(client, "H")
+        client.pull("T", 0, 0, group="H")
+        self.clone(client, topic="T")
+        body = read(client.ask(208, {"consumerGroup": "H"}))
+        assert by_queue(body["offsetTable"])["T", 0]["pullOffset"] == 1
+
+    def test_it_is_on_disk(self, gateway: MemoryGateway, client: MemoryClient) -> None:
+        gateway.advance(10_000)
+        self.clone(client, topic="T")
+        gateway.crash()
+        assert offset_of(gateway.connect(), "T", 0, "H") == 1
 
     def test_what_the_members_no_longer_want_only_if_asked(self, client: MemoryClient) -> None:
         client.heartbeat("c1", "G", {"S": "*"})

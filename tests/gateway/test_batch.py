@@ -109,6 +109,12 @@ def test_topics_that_take_no_batch(client: MemoryClient, topic: str) -> None:
     assert client.send_batch([("a", {})], topic).code == ResponseCode.MESSAGE_ILLEGAL
 
 
+def test_no_batch_within_a_batch(client: MemoryClient) -> None:
+    answer = client.send_batch([("a", {}), ("b", {"INNER_NUM": "2"})])
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert client.pull() == []
+
+
 @pytest.mark.parametrize("flag", [4, 8, 12])
 def test_no_part_of_a_transaction(client: MemoryClient, flag: int) -> None:
     answer = client.send_batch([("a", {"TRAN_MSG": "true", "PGROUP": "payers"})], sys_flag=flag)

@@ -930,6 +930,29 @@ class TestAssignments:
         assert self.ask(client, "one", strategyName="XX") is None
         assert self.ask(client, "one", topic="nope") is None
 
+    def test_all_queues_are_each_ones_who_gets_every_message(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        create_topic(client, "orders", 3)
+        for name in ("one", "two"):
+            gateway.connect().heartbeat(name)
+        every = [("PULL", 0), ("PULL", 1), ("PULL", 2)]
+        assert self.ask(client, "two", messageModel="BROADCASTING") == every
+        create_topic(client, "orders", 3, perm="2")
+        assert self.ask(client, "two", messageModel="BROADCASTING") is None
+
+    def test_more_members_than_queues_to_pop(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        create_topic(client, "orders", 2)
+        for name in ("a", "b", "c", "d"):
+            gateway.connect().heartbeat(name)
+        self.choose(client, share=2)
+        places = [self.ask(client, name) for name in ("a", "b", "c", "d")]
+        assert places == [[("POP", number % 2)] for number in range(4)]
+        self.choose(client, share=3)
+        assert self.ask(client, "a") == [("POP", -1)]
+
     def test_popped_queues(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         send(client, "a")
         for name in ("a", "b", "c", "d"):

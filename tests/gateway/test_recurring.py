@@ -726,6 +726,29 @@ def test_without_its_topic_one_is_deleted(gateway: MemoryGateway, client: Memory
     assert (firing.recurred, firing.misfired) == (0, 0)
 
 
+def test_what_names_no_queue_keeps_its_own(gateway: MemoryGateway, client: MemoryClient) -> None:
+    rule = {"TIDEGATE_EVERY": "1s", "TIDEGATE_NAME": "n"}
+
+    def queue_after(queue: int) -> int:
+        client.send_message("orders", "x", rule, fields={"queue": queue})
+        found: int = listed(client, name="n", topic="orders")[0]["queueId"]
+        return found
+
+    assert queue_after(3) == 3
+    assert [queue_after(-1) for _ in range(9)] == [3] * 9
+    assert queue_after(0) == 0
+    assert [queue_after(-1) for _ in range(9)] == [0] * 9
+
+
+def test_a_half_cannot_recur(client: MemoryClient) -> None:
+    fields = client.send_fields(
+        sys_flag=4, properties="TIDEGATE_EVERY\x011s\x02TIDEGATE_NAME\x01n\x02"
+    )
+    answer = client.ask(RequestCode.SEND_MESSAGE_V2, fields, b"x")
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert listed(client) == []
+
+
 def test_a_topic_that_was_made_smaller(gateway: MemoryGateway, client: MemoryClient) -> None:
     client.send_message(
         "orders", "x", {"TIDEGATE_EVERY": "1s", "TIDEGATE_NAME": "n"}, fields={"queue": 3}

@@ -219,6 +219,17 @@ def row_at(txn: Reader, tables: Tables, queue: Queue, offset: int) -> tuple[int,
     return sequence, stored_ms
 
 
+def rows_from(
+    txn: Reader, tables: Tables, queue: Queue, offset: int, limit: int
+) -> Iterator[tuple[int, int, int]]:
+    """Sequence, tag hash and bytes of the messages from an offset on, at most `limit`, without reading them."""
+    count = max(0, min(limit, queue.visible - offset))
+    cursor = txn.cursor(db=tables.queues)
+    if cursor.set_range(queue.prefix + pack_u64(offset)):
+        for value in islice(cursor.iternext(keys=False, values=True), count):
+            yield QUEUE_VALUE.unpack(value)[:3]
+
+
 def find_sequence(
     txn: Reader, tables: Tables, queue: Queue, sequence: int, not_before_ms: int
 ) -> tuple[int, int] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import wraps
@@ -44,7 +44,16 @@ from storage.keys import (
 from storage.logged import LoggedTransaction
 from storage.paused import PausedTopics
 from storage.progress import Progress
-from storage.queues import MAX_RECORDS_JUDGED, Page, Queue, offset_at, open_queue, read_page, row_at
+from storage.queues import (
+    MAX_RECORDS_JUDGED,
+    Page,
+    Queue,
+    offset_at,
+    open_queue,
+    read_page,
+    row_at,
+    rows_from,
+)
 from storage.read_ahead import Rows
 from storage.reader import Reader, rows_with_prefix
 from storage.records import pack, read_terms, unpack
@@ -613,6 +622,10 @@ class Store:
         """When the message at an offset entered its queue."""
         row = row_at(self._txn, self.tables, queue, offset)
         return row[1] if row is not None else None
+
+    def rows(self, queue: Queue, offset: int, limit: int) -> Iterator[tuple[int, int, int]]:
+        """See `rows_from`."""
+        return rows_from(self._txn, self.tables, queue, offset, limit)
 
     def next_due(self) -> int | None:
         """When the earliest timed message is due, in epoch ms, those of the open batch included."""

@@ -7,7 +7,6 @@ from gateway.broker import Broker
 from gateway.router import Call, RequestError
 from gateway.topics import RETRY_PREFIX, Topic, check_queues, check_topic_name
 from gateway.versions import TableVersion
-from gateway.wire import properties as names
 from gateway.wire.admin_bodies import (
     encode_topics,
     parse_topic_settings_list,
@@ -27,7 +26,6 @@ from gateway.wire.headers import (
     GetTopicStats,
     QueryConsumeQueue,
 )
-from gateway.wire.messages import decode_message, java_hash
 from gateway.wire.pops import retry_topic
 from gateway.wire.progress_bodies import (
     QueueEnds,
@@ -35,7 +33,6 @@ from gateway.wire.progress_bodies import (
     encode_queue_rows,
     encode_topic_stats,
 )
-from gateway.wire.properties import find
 
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 """Names of TopicFilterType. They are kept, and nothing goes by them: a message has one tag."""
@@ -182,13 +179,10 @@ class TopicAdmin:
             )
             return
         most = max(1, min(fields.count, MAX_ROWS))
-        page = store.read(queue, fields.index, most, 1 << 62)
-        rows = []
-        for message in page.messages:
-            tag = find(decode_message(message.record).properties, names.TAGS)
-            rows.append(
-                QueueRow(message.sequence, len(message.record), java_hash(tag) if tag else 0)
-            )
+        rows = [
+            QueueRow(sequence, size, tag_hash)
+            for sequence, tag_hash, size in store.rows(queue, fields.index, most)
+        ]
         subscription, filter_data = None, None
         if fields.consumer_group:
             group = self._broker.clients.consumer_group(fields.consumer_group)

@@ -8,6 +8,7 @@ import pytest
 
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.messages import java_hash
+from storage import Store
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies
 from tests.gateway.tools import by_queue, commit_offset, create_topic, ok, put_group, read
 
@@ -330,6 +331,17 @@ class TestRows:
         body = read(client.ask(321, ask))
         assert body["subscriptionData"]["tagsSet"] == ["red", "blue"]
         assert body["subscriptionData"]["codeSet"] == [java_hash("red"), java_hash("blue")]
+
+    def test_no_message_is_read(
+        self, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """1,000 of them can have gigabytes."""
+        for _ in range(3):
+            client.send_message("T")
+        client.send_message("T", fields={"queue": 1})
+        monkeypatch.delattr(Store, "record")
+        ask = {"topic": "T", "queueId": "0", "index": "1", "count": "1000"}
+        assert len(read(client.ask(321, ask))["queueData"]) == 2
 
     @pytest.mark.parametrize("index", ["-1", "1", "100"])
     def test_beyond_the_ends(self, client: MemoryClient, index: str) -> None:

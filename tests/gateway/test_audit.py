@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from twisted.logger import capturedLogs, formatEvent
 
 from gateway.audit import Named, read_lines
 from gateway.wire.codes import RequestCode, ResponseCode
@@ -215,7 +216,11 @@ def test_a_file_that_cannot_be_written_holds_nothing_up(
 ) -> None:
     hold(client, "A")
     (gateway.data / "audit.jsonl").mkdir()
-    assert client.abort(id="A")[0]["outcome"] == "aborted"
+    with capturedLogs() as events:
+        assert client.abort(id="A")[0]["outcome"] == "aborted"
+    assert [formatEvent(event) for event in events] == [
+        "1 lines could not be written to audit.jsonl: Is a directory"
+    ]
 
 
 def test_it_can_be_left_out(make_gateway: MakeGateway) -> None:

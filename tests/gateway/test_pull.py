@@ -91,6 +91,12 @@ class TestCodes:
         send(client, "a")
         assert client.ask(code, client.pull_request()).code == ResponseCode.SUCCESS
 
+    def test_one_that_does_not_ask_to_wait(self, client: MemoryClient) -> None:
+        send(client, "a")
+        request = client.pull_request(offset=1) | {"suspendTimeoutMillis": "15000"}
+        answer = client.ask(RequestCode.PULL_MESSAGE, request)
+        assert answer.code == ResponseCode.PULL_NOT_FOUND
+
     def test_what_is_not_committed_is_not_seen(self, client: MemoryClient) -> None:
         send(client, "a")
         client.send(RequestCode.SEND_MESSAGE_V2, client.send_fields(), b"in flight")
@@ -175,6 +181,12 @@ class TestLimits:
         answer = client.ask_pull()
         assert len(decode_messages(answer.body)) == 2
         assert len(answer.body) <= 256 * 1024
+
+    def test_bytes_by_configuration(self, make_gateway: MakeGateway) -> None:
+        client = make_gateway(max_pull_bytes=3_000).connect()
+        for _ in range(4):
+            client.send_message(body=bytes(1_000))
+        assert [len(client.pull(most_bytes=most)) for most in (None, 2_000, 10_000)] == [2, 1, 2]
 
     @pytest.mark.parametrize(("most_bytes", "expected"), [(1, 1), (-1, 1), (3_000, 2), (10_000, 4)])
     def test_bytes_by_request(self, client: MemoryClient, most_bytes: int, expected: int) -> None:
@@ -299,6 +311,8 @@ class TestCommitOffset:
         send(client, "a", "b", "c")
         client.pull(offset=2, commit=1)
         assert self.progress(client) == "1"
+        client.pull(offset=2, commit=0)
+        assert self.progress(client) == "0"
 
     def test_not_without_the_bit(self, client: MemoryClient) -> None:
         send(client, "a")

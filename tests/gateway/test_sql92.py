@@ -84,6 +84,8 @@ def test_does_not_select(expression: str) -> None:
         ("amount IN (5)", "a string in single quotes"),
         ("'x' IN ('x')", "only a property"),
         ("amount NOT 5", "after NOT"),
+        ("amount IS 5", "NULL is wanted"),
+        ("city IN ('Paris'", ") is wanted"),
         ("(amount = 5", ") is wanted"),
         ("5", "a condition is wanted"),
         ("NOT 5", "a condition is wanted"),

@@ -109,12 +109,17 @@ def _kept(most: int) -> Callable[[Callable[[str], Filter]], Callable[[str], Filt
 
 @_kept(4096)
 def _by_tags(expression: str) -> Filter:
-    """The tags in `A || B`; all messages for `*` and for nothing (FilterAPI.buildSubscriptionData)."""
-    tags = [tag.strip() for tag in expression.split("||")]
-    tags = [tag for tag in tags if tag]
-    if not tags or expression.strip() == ALL_TAGS:
+    """The tags in `A || B`; all messages for `*` and for nothing, none for blanks (FilterAPI.buildSubscriptionData).
+
+    :raises FilterError: where there are only bars.
+    """
+    if expression in ("", ALL_TAGS):
         return Filter()
-    return Filter(tag_hashes=frozenset(java_hash(tag) for tag in tags))
+    parts = expression.split("||")
+    if not any(parts):
+        raise FilterError(f"there are no tags in {expression[:64]!r}")
+    tags = [part.strip() for part in parts]
+    return Filter(tag_hashes=frozenset(java_hash(tag) for tag in tags if tag))
 
 
 @_kept(1024)

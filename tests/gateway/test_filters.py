@@ -174,7 +174,13 @@ def test_property_filters_can_be_switched_off(make_gateway: MakeGateway) -> None
 
 
 def test_filters_by_tag() -> None:
-    assert filter_of("*", "TAG") == filter_of("", None) == filter_of(" || ", "") == Filter()
+    assert filter_of("*", "TAG") == filter_of("", None) == Filter()
+    nothing = Filter(tag_hashes=frozenset())
+    assert filter_of(" ", "TAG") == filter_of(" || ", "") == nothing
+    assert filter_of(" * ", "TAG") == Filter(tag_hashes=frozenset([java_hash("*")]))
+    for bars in ("||", "||||"):
+        with pytest.raises(FilterError, match="no tags"):
+            filter_of(bars, "TAG")
     both = Filter(tag_hashes=frozenset((java_hash("A"), java_hash("B C"))))
     assert filter_of(" A ||B C|| ", "TAG") == both
 

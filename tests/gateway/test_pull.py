@@ -111,12 +111,13 @@ class TestTags:
         ("tags", "expected"),
         [
             ("*", ["red", "blue", "-", "red"]),
-            (" * ", ["red", "blue", "-", "red"]),
+            (" * ", []),
             ("", ["red", "blue", "-", "red"]),
             ("red", ["red", "red"]),
             ("red||blue", ["red", "blue", "red"]),
             (" blue  ||  red ", ["red", "blue", "red"]),
             ("blue||none||", ["blue"]),
+            (" || ", []),
         ],
     )
     def test_filter(self, client: MemoryClient, tags: str, expected: list[str]) -> None:

@@ -4,6 +4,8 @@ with all others.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from msgspec import field
 
 from gateway.wire.fields import Fields, Int32, Int64
@@ -81,6 +83,8 @@ class ViewMessage(Fields):
 
 class CreateTopic(Fields):
     """17, CreateTopicRequestHeader."""
+
+    unsent: ClassVar = {"defaultTopic": ""}
 
     topic: str
     default_topic: str
@@ -199,6 +203,8 @@ class QuerySubscription(Fields):
 
 class ResetOffset(Fields):
     """222, ResetOffsetRequestHeader."""
+
+    unsent: ClassVar = {"timestamp": "0", "isForce": "false"}
 
     topic: str
     group: str

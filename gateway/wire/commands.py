@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from gateway.wire.codes import CommandFlag, LanguageCode
-from gateway.wire.fields import FieldError, Fields, Int32, explain
+from gateway.wire.fields import FieldError, Fields, Int32, as_java_reads, explain
 from gateway.wire.frames import JSON, Frame, join_frame
 from gateway.wire.headers import FIELDS_OF_REQUESTS
 
@@ -77,6 +77,10 @@ class Command(
         if type(ext) is kind:
             return ext
         texts = self.ext()
+        try:
+            return msgspec.convert(texts, kind, strict=False)
+        except msgspec.ValidationError:
+            texts = as_java_reads(kind, texts)
         try:
             return msgspec.convert(texts, kind, strict=False)
         except msgspec.ValidationError as error:

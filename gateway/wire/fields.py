@@ -5,7 +5,9 @@ the way back.
 from __future__ import annotations
 
 import functools
-from typing import Annotated, Any, Literal, get_args, get_origin
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final, Literal, get_args, get_origin
 
 import msgspec
 
@@ -19,6 +21,10 @@ class Fields(msgspec.Struct, gc=False, rename="camel"):
     """The fields of one request. A field without a default must be sent; others a request does not
     name are ignored.
     """
+
+    unsent: ClassVar[Mapping[str, str]] = {}
+    """What a field without a default is where it was not sent all the same, by the name on the wire: upstream looks
+    for it with an annotation that its own reading of these headers passes by (FastCodesHeader)."""
 
 
 class FieldError(Exception):
@@ -37,6 +43,31 @@ def to_ext(fields: Fields) -> dict[str, str]:
         elif value is not None:
             ext[wire_name] = str(value)
     return ext
+
+
+_JAVA_NUMBER: Final = re.compile(r"[+-]?\d{1,40}")
+
+
+def as_java_reads(kind: type[Fields], ext: dict[str, str]) -> dict[str, str]:
+    """These extFields with those of `kind` that are not sent, and its numbers and booleans as they are usually written.
+
+    Java reads more: `+1`, `01` and the digits of every script as numbers, and any other text than `true` as false; but
+    the C++ client writes `1`.
+    """
+    usual = {**kind.unsent, **ext}
+    for field in msgspec.structs.fields(kind):
+        text = ext.get(field.encode_name)
+        if text is None:
+            continue
+        if _is_of(field.type, bool):
+            usual[field.encode_name] = "true" if text.lower() in ("true", "1") else "false"
+        elif _is_of(field.type, int) and _JAVA_NUMBER.fullmatch(text):
+            usual[field.encode_name] = str(int(text))
+    return usual
+
+
+def _is_of(kind: Any, wanted: type) -> bool:
+    return kind is wanted or any(_is_of(each, wanted) for each in get_args(kind))
 
 
 def explain(kind: type[Fields], ext: dict[str, str]) -> str:
@@ -58,10 +89,7 @@ def explain(kind: type[Fields], ext: dict[str, str]) -> str:
 def _type_name(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return f"one of {', '.join(get_args(kind))}"
-    shown = str(kind)
-    if "bool" in shown:
-        return "true or false"
-    return "a number of 64 bits" if str(1 << 63) in shown else "a number of 32 bits"
+    return "a number of 64 bits" if str(1 << 63) in str(kind) else "a number of 32 bits"
 
 
 @functools.cache

@@ -7,7 +7,7 @@ has its name in camel case unless the structure says otherwise.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from msgspec import field
 
@@ -138,6 +138,8 @@ __all__ = [
 class SendMessage(Fields):
     """10 and 324, SendMessageRequestHeader."""
 
+    unsent: ClassVar = {"producerGroup": "", "defaultTopic": "", "defaultTopicQueueNums": "4"}
+
     producer_group: str
     topic: str
     default_topic: str
@@ -166,6 +168,8 @@ class SendMessageV2(Fields, rename=_LETTERS):
     each name.
     """
 
+    unsent: ClassVar = {"a": "", "c": "", "d": "4"}
+
     producer_group: str
     topic: str
     default_topic: str
@@ -184,6 +188,8 @@ class SendMessageV2(Fields, rename=_LETTERS):
 
 class PullMessage(Fields):
     """11 and 361, PullMessageRequestHeader."""
+
+    unsent: ClassVar = {"commitOffset": "0", "suspendTimeoutMillis": "0", "subVersion": "0"}
 
     consumer_group: str
     topic: str

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from gateway.wire.fields import Fields, Int32, Int64
 
 
 class PopMessage(Fields):
     """200050, PopMessageRequestHeader."""
+
+    unsent: ClassVar = {"pollTime": "0", "bornTime": "0", "initMode": "0"}
 
     consumer_group: str
     topic: str
@@ -57,6 +61,8 @@ class PeekMessage(Fields):
 
 class Notification(Fields):
     """200054, NotificationRequestHeader."""
+
+    unsent: ClassVar = {"pollTime": "0", "bornTime": "0"}
 
     consumer_group: str
     topic: str

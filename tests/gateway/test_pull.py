@@ -349,9 +349,6 @@ class TestCommitOffset:
         "queueOffset",
         "maxMsgNums",
         "sysFlag",
-        "commitOffset",
-        "suspendTimeoutMillis",
-        "subVersion",
     ],
 )
 def test_a_field_is_missing(client: MemoryClient, name: str) -> None:
@@ -359,3 +356,11 @@ def test_a_field_is_missing(client: MemoryClient, name: str) -> None:
     del ext[name]
     answer = client.ask(RequestCode.PULL_MESSAGE, ext)
     assert (answer.code, answer.remark) == (1, f"the field {name} is missing")
+
+
+def test_fields_that_need_not_be_sent(client: MemoryClient) -> None:
+    client.send_message()
+    ext = client.pull_request()
+    for name in ("commitOffset", "suspendTimeoutMillis", "subVersion"):
+        del ext[name]
+    assert client.ask(RequestCode.PULL_MESSAGE, ext).code == ResponseCode.SUCCESS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -432,7 +433,7 @@ class TestRetryTopics:
 
 
 class TestFields:
-    @pytest.mark.parametrize("name", list("abcdefgh"))
+    @pytest.mark.parametrize("name", list("befgh"))
     def test_missing(self, client: MemoryClient, name: str) -> None:
         ext = client.send_fields()
         del ext[name]
@@ -440,6 +441,20 @@ class TestFields:
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert answer.remark is not None
         assert answer.remark.startswith(f"the field {name} ")
+
+    @pytest.mark.parametrize(("name", "queues"), [("a", 2), ("c", None), ("d", 4)])
+    def test_not_needed(self, client: MemoryClient, name: str, queues: int | None) -> None:
+        """Who leaves these out can send to a topic that there is; a new one needs its template."""
+        client.send_message()
+        ext = client.send_fields() | {"d": "2"}
+        del ext[name]
+        assert client.ask(RequestCode.SEND_MESSAGE_V2, ext, b"x").code == ResponseCode.SUCCESS
+        new = client.ask(RequestCode.SEND_MESSAGE_V2, ext | {"b": "new"}, b"x")
+        made = client.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": "new"})
+        if queues is None:
+            assert (new.code, made.code) == (ResponseCode.TOPIC_NOT_EXIST,) * 2
+        else:
+            assert (new.code, json.loads(made.body)["writeQueueNums"]) == (0, queues)
 
     @pytest.mark.parametrize("name", list("defghj"))
     def test_not_a_number(self, client: MemoryClient, name: str) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import types
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+import msgspec
 from hypothesis import strategies as st
 
 from gateway.wire.fields import Fields
@@ -30,8 +31,8 @@ FRAMES: st.SearchStrategy[Frame] = st.tuples(
 
 def fields_of(kind: type[Fields]) -> st.SearchStrategy[Fields]:
     """Any fields of one structure."""
-    hints = get_type_hints(kind, include_extras=True)
-    return st.builds(kind, **{name: _values(hint) for name, hint in hints.items()})
+    fields = msgspec.structs.fields(kind)
+    return st.builds(kind, **{field.name: _values(field.type) for field in fields})
 
 
 def _values(hint: Any) -> st.SearchStrategy[Any]:

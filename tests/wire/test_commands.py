@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,9 +20,16 @@ from gateway.wire.commands import (
     pull_response,
     send_response,
 )
-from gateway.wire.fields import FieldError
+from gateway.wire.fields import FieldError, Fields
 from gateway.wire.frames import JSON, ROCKETMQ, FrameBuffer
-from gateway.wire.headers import GetRouteInfo, LookUpTimers, PullMessage, SendMessage, SendMessageV2
+from gateway.wire.headers import (
+    FIELDS_OF_REQUESTS,
+    GetRouteInfo,
+    LookUpTimers,
+    PullMessage,
+    SendMessage,
+    SendMessageV2,
+)
 from tests.wire.binary import binary_header
 from tests.wire.strategies import INT32, TEXT
 
@@ -195,7 +203,8 @@ def test_missing_field() -> None:
         (b'"d":"4"', b'"d":"x"', "d (default_topic_queue_nums) is a number of 32 bits, not 'x'"),
         (b'"d":"4"', b'"d":"2147483648"', "32 bits, not '2147483648'"),
         (b'"g":"1795251732949"', b'"g":"9223372036854775808"', "64 bits"),
-        (b'"m":"false"', b'"m":"maybe"', "m (batch) is true or false, not 'maybe'"),
+        (b'"g":"1795251732949"', b'"g":"1.5"', "g (born_timestamp) is a number of 64 bits"),
+        (b'"e":"3"', b'"e":"1_0"', "32 bits, not '1_0'"),
         (b'"e":"3"', b'"e":""', "e (queue_id)"),
         (b'"e":"3"', b'"e":null', "e (queue_id) is missing"),
     ],
@@ -204,6 +213,41 @@ def test_field_that_cannot_be_read(old: bytes, new: bytes, said: str) -> None:
     with pytest.raises(FieldError) as error:
         read(JAVA_SEND.replace(old, new)).fields(SendMessageV2)
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize("written", ["+3", "03", "\uff13", "+0003"])
+def test_numbers_as_java_reads_them(written: str) -> None:
+    header = JAVA_SEND.replace(b'"e":"3"', f'"e":"{written}"'.encode())
+    assert read(header).fields(SendMessageV2) == JAVA_FIELDS
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("TRUE", True), ("1", True), ("yes", False), ("", False), ("2", False), ("null", False)],
+)
+def test_booleans_as_java_reads_them(written: str, meant: bool) -> None:
+    header = JAVA_SEND.replace(b'"m":"false"', f'"m":"{written}"'.encode())
+    assert read(header).fields(SendMessageV2).batch is meant
+
+
+def test_fields_that_need_not_be_sent() -> None:
+    header = JAVA_SEND
+    for unsent in (b'"a":"PG",', b'"c":"TBW102",', b'"d":"4",'):
+        header = header.replace(unsent, b"")
+    sent = read(header).fields(SendMessageV2)
+    assert (sent.producer_group, sent.default_topic, sent.default_topic_queue_nums) == ("", "", 4)
+    assert (sent.topic, sent.queue_id) == ("T", 3)
+
+
+@pytest.mark.parametrize(("code", "kind"), sorted(FIELDS_OF_REQUESTS.items()))
+def test_what_need_not_be_sent_can_be_read(code: int, kind: type[Fields]) -> None:
+    needed = {field.encode_name for field in msgspec.structs.fields(kind) if field.required}
+    assert needed >= set(kind.unsent)
+    ext = dict.fromkeys(needed - set(kind.unsent), "1")
+    for field in msgspec.structs.fields(kind):
+        if field.required and get_origin(field.type) is Literal:
+            ext[field.encode_name] = get_args(field.type)[0]
+    read(json.dumps({"code": code, "extFields": ext}).encode()).fields(kind)
 
 
 def test_a_word_that_is_none_of_those_possible() -> None:

@@ -105,8 +105,9 @@ class PopQueues:
         """Where a group goes on in a queue. One that is new there begins at the oldest message, or,
         if it asks for that and the queue is not young, at the newest, as one that pulls.
 
-        :param pops: whether this is a pop. Then an operator's reset counts as picked up, and progress past the queue's
-            end is set back to it: what came next would be passed over.
+        :param pops: whether this is a pop. Then an operator's reset counts as picked up, progress past the queue's end
+            is set back to it, and where a new group begins is noted also when nothing is there yet: what came next
+            would be passed over.
         """
         queue = one.queue
         name = queue.topic.decode()
@@ -116,7 +117,10 @@ class PopQueues:
         if offset is None:
             is_young = queue.first == self._broker.topics.begin_of(name, queue.number)
             newest = init_mode == FROM_NEWEST and one.kind == NORMAL and not is_young
-            return max(queue.first, queue.visible - 1) if newest else queue.first
+            begin = max(queue.first, queue.visible - 1) if newest else queue.first
+            if pops and one.kind == NORMAL:  # all begin at the oldest of what came back
+                self._store.progress.note(group.encode(), queue.topic, queue.number, begin)
+            return begin
         if offset > queue.visible:
             offset = queue.visible
             if pops:

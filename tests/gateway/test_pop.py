@@ -241,6 +241,36 @@ class TestPop:
         assert bodies(pop(gateway, client, consumerGroup="newest", initMode=1)) == ["b"]
         assert bodies(pop(gateway, client, consumerGroup="oldest")) == ["a", "b"]
 
+    @pytest.mark.parametrize("order", ["false", "true"])
+    @pytest.mark.parametrize("wait_ms", [0, 15_000])
+    def test_a_new_group_that_finds_nothing_gets_all_that_comes(
+        self, make_gateway: MakeGateway, order: str, wait_ms: int
+    ) -> None:
+        gateway = make_gateway(retention_hours=1)
+        send(gateway.connect(), "old")
+        gateway.advance(2 * 3_600_000)
+        client, waiting = gateway.connect(), gateway.connect()
+        ask = {"initMode": 1, "queueId": 0, "order": order}
+        wanted = pop_fields(gateway, **ask, pollTime=wait_ms)
+        opaque = waiting.send(RequestCode.POP_MESSAGE, wanted)
+        gateway.advance(wait_ms)
+        answer = waiting.answer(opaque)
+        assert answer is not None
+        assert answer.code == ResponseCode.POLLING_TIMEOUT
+        send(client, "a", "b", "c")
+        assert bodies(pop(gateway, client, **ask)) == ["a", "b", "c"]
+
+    def test_a_queue_that_a_full_pop_left_for_later_begins_there(
+        self, make_gateway: MakeGateway
+    ) -> None:
+        gateway = make_gateway(retention_hours=1)
+        send(gateway.connect(), "old")
+        gateway.advance(2 * 3_600_000)
+        client = gateway.connect()
+        assert ask_pop(gateway, client, initMode=1, maxMsgNums=0).ext()["restNum"] == "0"
+        send(client, "a", "b", "c")
+        assert bodies(pop(gateway, client, initMode=1)) == ["a", "b", "c"]
+
     def test_takes_up_a_reset_and_a_look_does_not(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:

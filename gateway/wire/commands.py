@@ -147,10 +147,15 @@ def _decode_as_text(header: bytes) -> Command:
 
 
 def _decode_patiently(header: bytes) -> Command:
-    """Read a JSON header as fastjson would: values of any type where text or a number is due."""
+    """Read a JSON header as fastjson would: values of any type where text or a number is due, characters of control as
+    they are, as properties have them, and C's end of a text behind it."""
     try:
         found = json.loads(
-            header.decode(errors="replace"), parse_int=str, parse_float=str, parse_constant=str
+            header.decode(errors="replace").rstrip("\0"),
+            parse_int=str,
+            parse_float=str,
+            parse_constant=str,
+            strict=False,
         )
         if not isinstance(found, dict):
             raise CommandError("a header that is no JSON object")
@@ -205,16 +210,16 @@ def _decode_binary(header: bytes) -> Command:
         | code 2 | language 1 | version 2 | opaque 4 | flag 4 |
         | remark length 4 | remark | ext length 4 | ext |
 
-    where ext repeats `| name length 2 | name | value length 4 | value |`.
+    where ext repeats `| name length 2 | name | value length 4 | value |`. Nobody reads what is behind it.
     """
-    end = len(header)
     ext = {}
     try:
         code, language, version, opaque, flag, size = _unpack_binary_head(header)
         remark_end = _BINARY_HEAD_SIZE + size
         (size,) = _unpack_length(header, remark_end)
         at = remark_end + 4
-        if at + size != end:
+        end = at + size
+        if end > len(header):
             raise CommandError("the lengths in a binary header do not fit")
         while at < end:
             name_end = at + 2 + _unpack_short_length(header, at)[0]

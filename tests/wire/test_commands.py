@@ -139,6 +139,13 @@ def test_what_is_absent_has_defaults(header: bytes) -> None:
     assert (command.opaque, command.flag, command.version) == (0, 0, 0)
 
 
+def test_characters_of_control_need_no_escapes() -> None:
+    header = JAVA_SEND.replace(rb"\u0001", b"\x01").replace(rb"\u0002", b"\x02") + b"\0"
+    command = read(header, b"hello")
+    assert command.fields(SendMessageV2) == JAVA_FIELDS
+    assert (command.opaque, command.body) == (5, b"hello")
+
+
 def test_numbers_of_a_header_may_be_text() -> None:
     command = read(b'{"code":"105","opaque":"7","flag":"2","version":null,"language":1}')
     assert (command.code, command.opaque, command.version) == (105, 7, 0)
@@ -281,6 +288,14 @@ def test_every_byte_of_a_binary_header() -> None:
     assert command.ext() == {"topic": "T"}
     assert command.body == b"body"
     assert command.fields(GetRouteInfo) == GetRouteInfo("T")
+
+
+def test_what_is_behind_a_binary_header_is_not_read() -> None:
+    header = binary_header(105, 7, {"topic": "T"})
+    command = decode_command((ROCKETMQ, header + b"\0\0", b"body"))
+    assert (command.opaque, command.ext(), command.body) == (7, {"topic": "T"}, b"body")
+    with pytest.raises(CommandError, match="do not fit"):
+        decode_command((ROCKETMQ, header[:-1], b""))
 
 
 def test_binary_send_of_java() -> None:

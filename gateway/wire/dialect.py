@@ -18,6 +18,7 @@ _TOKEN: Final = re.compile(
     rb'\s*(?:(?P<string>"(?:[^"\\]++|\\.)*+")|(?P<mark>[{}\[\]:,])|(?P<word>[^\s{}\[\]:,"]+))',
     re.DOTALL,
 )
+_CONTROL: Final = re.compile(rb"[\x00-\x1f]")
 MAX_TEXT: Final = 256 << 10
 """Bytes of text that is no plain JSON: reading the worst of so much takes 0.2 s, and thousands of queues fit in."""
 
@@ -31,7 +32,8 @@ class DialectError(ValueError):
 
 
 def to_json(text: bytes) -> bytes:
-    """The same in plain JSON: a bare key becomes a string, and so does an object that is a key.
+    """The same in plain JSON: a bare key becomes a string, and so does an object that is a key. Characters of control
+    in strings are escaped, and C's end of a text is left out.
 
     :raises DialectError: when brackets or quotes do not fit, or there is more than `MAX_TEXT`. The result may have
         other faults.
@@ -57,7 +59,7 @@ def map_by_objects(entries: Iterable[tuple[Any, Any]]) -> msgspec.Raw:
 def _tokens(text: bytes) -> list[bytes]:
     tokens = []
     at = 0
-    end = len(text.rstrip())
+    end = len(text.rstrip(b" \t\r\n\0"))
     while at < end:
         found = _TOKEN.match(text, at)
         if found is None:
@@ -78,7 +80,7 @@ def _value(tokens: list[bytes], at: int, depth: int) -> tuple[bytes, int]:
         return _items(tokens, at + 1, depth, b"]")
     if token in (b"}", b"]", b":", b","):
         raise DialectError(f"{token.decode()} where a value is due")
-    return token, at + 1
+    return _CONTROL.sub(lambda found: b"\\u%04x" % found[0][0], token), at + 1
 
 
 def _items(tokens: list[bytes], at: int, depth: int, closing: bytes) -> tuple[bytes, int]:

@@ -238,6 +238,7 @@ def test_maps_by_objects_come_back(entries: list[tuple[str, int, str]]) -> None:
 def test_bare_keys() -> None:
     assert to_json(b'{0:"a:b",1 :{2:[{3:true}]}}\n') == b'{"0":"a:b","1":{"2":[{"3":true}]}}'
     assert to_json(b'{"a\\"}":-1.5e3}') == b'{"a\\"}":-1.5e3}'
+    assert to_json(b'{"a\x01":"b\n\\n"}\0') == b'{"a\\u0001":"b\\u000a\\n"}'
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ class Queries:
 
     def query(self, call: Call) -> None:
         """Messages of a topic with a key, or with a client's id, also those that have not fired or never will; the
-        properties of a timed one say which."""
+        properties of a timed one say which. Of those with a key the newest are answered, the oldest of them first."""
         fields: QueryMessage = call.fields
         if fields.index_type == BY_TAG:
             raise RequestError(
@@ -60,12 +60,14 @@ class Queries:
                 "can not find message, maybe time range not correct",
                 INDEX_FIGURES,
             )
+        if not _is_by_id(fields):
+            records.reverse()
         call.answer(INDEX_FIGURES, b"".join(records))
 
     def _find(self, call: Call, limit: int) -> list[Found]:
         fields: QueryMessage = call.fields
         key = fields.key.encode()
-        if fields.unique_key_query or fields.index_type == "U":
+        if _is_by_id(fields):
             found = find_by_id(self._store, key)
             matching = [one for one in found if self._matches(fields, one)]
             return [one for one in matching if call.may(READ, _topic_of(one))][:limit]
@@ -104,6 +106,10 @@ class Queries:
             return False
         parked = fields.topic in PARKING_TOPICS and found.state is State.PENDING
         return parked or message.topic == fields.topic
+
+
+def _is_by_id(fields: QueryMessage) -> bool:
+    return fields.unique_key_query or fields.index_type == "U"
 
 
 def _topic_of(found: Found) -> str:

@@ -43,10 +43,10 @@ class Replies:
         """Push a reply to its client; the answer, which says whether that client took it, leaves when it has
         answered itself. The reply is kept in its topic as well, taken or not."""
         fields: SendMessage = call.fields
+        if not call.command.body:  # looked at first, since looking for a topic may make it
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "a message without a body cannot be sent")
         topic = self._sending.topic_of(fields)
         queue_id = self._sending.queue_of(topic, fields.queue_id, call)
-        if not call.command.body:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, "a message without a body cannot be sent")
         refuse_inner_batch(new_message(call, queue_id))
         client_id = find(fields.properties or "", names.REPLY_TO_CLIENT) or ""
         reply = _Reply(call, topic, queue_id, client_id)

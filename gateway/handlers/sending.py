@@ -115,10 +115,10 @@ class Sending:
 
     def _send(self, call: Call) -> None:
         fields: SendMessage = call.fields
+        if not call.command.body:  # looked at first, since looking for a topic may make it
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "a message without a body cannot be sent")
         topic = self.topic_of(fields)
         queue_id = self.queue_of(topic, fields.queue_id, call)
-        if not call.command.body:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, "a message without a body cannot be sent")
         if fields.batch:
             self._send_batch(call, topic, queue_id)
             return

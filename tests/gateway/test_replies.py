@@ -201,7 +201,9 @@ class TestFailures:
         assert forbidden.code == ResponseCode.NO_PERMISSION
         no_queue = answer(client, send(client, queue_id=5))
         assert no_queue.code == ResponseCode.INVALID_PARAMETER
-        assert answer(client, send(client, body=b"")).code == ResponseCode.SYSTEM_ERROR
+        assert answer(client, send(client, body=b"", topic="new")).code == ResponseCode.SYSTEM_ERROR
+        made = client.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": "new"})
+        assert made.code == ResponseCode.TOPIC_NOT_EXIST
         for batch in (
             send(client, sys_flag=SysFlag.INNER_BATCH),
             send(client, {**PROPERTIES, "INNER_NUM": "2"}),

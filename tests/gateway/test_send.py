@@ -305,6 +305,11 @@ class TestSize:
         assert answer.remark is not None
         assert "body" in answer.remark
 
+    def test_without_a_body_no_topic_is_made(self, client: MemoryClient) -> None:
+        assert client.send_message("new", b"").code == ResponseCode.SYSTEM_ERROR
+        made = client.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": "new"})
+        assert made.code == ResponseCode.TOPIC_NOT_EXIST
+
     def test_properties(self, client: MemoryClient) -> None:
         assert client.send_message(p="x" * 32_600).code == ResponseCode.SUCCESS
         assert properties_of(client.pull()[0])["p"] == "x" * 32_600

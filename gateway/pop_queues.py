@@ -19,7 +19,7 @@ from gateway.router import Call, RequestError
 from gateway.topics import MAX_PREFIXED_NAME, PERM_READ
 from gateway.wire.codes import ResponseCode
 from gateway.wire.pops import NORMAL, RETRIED, retry_topic
-from storage import Queue
+from storage import MAX_ROWS_FILTERED, Page, Queue, Store
 
 MAX_MESSAGES: Final = 32
 """Messages that one pop takes at most."""
@@ -38,6 +38,26 @@ class PopQueue(NamedTuple):
 
     kind: str
     queue: Queue
+
+
+class Search:
+    """The reads of one request in several queues. Together they look at about as much as a read of one queue may,
+    however many there are."""
+
+    def __init__(self, store: Store, wanted: Filter) -> None:
+        self._store = store
+        self._wanted = wanted
+        self._left = MAX_ROWS_FILTERED if wanted.matches is None else wanted.most_judged
+        self.is_over = False
+        """Whether no other queue is to be read: one has more than fits into an answer, or enough was looked at."""
+
+    def read(self, one: PopQueue, offset: int, limit: int, max_bytes: int) -> Page:
+        """What is wanted of a queue from an offset on; of those that came back, all is."""
+        chosen = self._wanted if one.kind == NORMAL else Filter()
+        page = self._store.read(one.queue, offset, limit, max_bytes, *chosen)
+        self._left -= page.next_offset - offset
+        self.is_over = page.next_offset < one.queue.visible or self._left <= 0
+        return page
 
 
 class PopQueues:

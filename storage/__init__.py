@@ -65,7 +65,7 @@ from storage.meta_pages import DATA_FILE
 from storage.paused import Pause
 from storage.pausing import fire_resumed, pause_topic, resume_topic
 from storage.pops import Pop, PopDue, next_pop_due, put_pops, take_due_pops, take_pop
-from storage.queues import MAX_RECORDS_JUDGED, Page, Queue, StoredMessage
+from storage.queues import MAX_RECORDS_JUDGED, MAX_ROWS_FILTERED, Page, Queue, StoredMessage
 from storage.recurring import (
     Recurring,
     RecurringPage,
@@ -100,6 +100,7 @@ __all__ = [
     "INBOX_SIZE",
     "MAX_LOOKED_AT",
     "MAX_RECORDS_JUDGED",
+    "MAX_ROWS_FILTERED",
     "MAX_WITH_ID",
     "AbortResult",
     "Aborted",

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from gateway.broker import Broker
 from gateway.filters import Filter
-from gateway.pop_queues import MAX_MESSAGES, PopQueue, PopQueues
+from gateway.pop_queues import MAX_MESSAGES, PopQueue, PopQueues, Search
 from gateway.pop_waits import PopWaits, Waited, time_left_ms
 from gateway.router import Call, RequestError
 from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import Notification, PeekMessage, PollingInfo
 from gateway.wire.messages import stamp
-from gateway.wire.pops import NORMAL
 
 
 class PopViews:
@@ -74,15 +73,15 @@ class PopViews:
 
     def _notify(self, call: Call, queues: list[PopQueue], wanted: Filter) -> bool:
         fields: Notification = call.fields
+        search = Search(self._store, wanted)
         for one in queues:
             begin = self._queues.progress(fields.consumer_group, one, 0, pops=False)
             if fields.order and self._queues.blocks(
                 fields.consumer_group, one.queue, fields.attempt_id, self._broker.clock.now_ms()
             ):
                 continue
-            chosen = wanted if one.kind == NORMAL else Filter()
-            page = self._store.read(one.queue, begin, 1, 1, *chosen)
-            if page.messages or page.next_offset < one.queue.visible:
+            page = search.read(one, begin, 1, 1)
+            if page.messages or search.is_over:
                 _tell(call, has_message=True)
                 return True
         return False

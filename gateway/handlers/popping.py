@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from gateway.broker import Broker
 from gateway.filters import Filter
 from gateway.pop_orders import ORDERED_QUEUE, Place
-from gateway.pop_queues import LONGEST_INVISIBLE_MS, MAX_MESSAGES, PopQueue, PopQueues
+from gateway.pop_queues import LONGEST_INVISIBLE_MS, MAX_MESSAGES, PopQueue, PopQueues, Search
 from gateway.pop_waits import PopWaits, Waited, time_left_ms
 from gateway.router import Call, RequestError
 from gateway.wire import properties as names
@@ -139,6 +139,7 @@ class Popping:
         places: list[Popped] = []
         counts: list[str] = []
         rest = 0
+        search = Search(self._store, wanted)
         for one in queues:
             queue = one.queue
             begin = offset = self._queues.progress(
@@ -148,9 +149,8 @@ class Popping:
                 fields.consumer_group, queue, fields.attempt_id, now_ms
             ):
                 continue  # what is in there wakes nobody, so it is not left over for anyone either
-            if left > 0 and left_bytes > 0:
-                chosen = wanted if one.kind == NORMAL else Filter()
-                page = self._store.read(queue, begin, left, left_bytes, *chosen)
+            if left > 0 and left_bytes > 0 and not search.is_over:
+                page = search.read(one, begin, left, left_bytes)
                 offset = page.next_offset
                 if page.messages:
                     if fields.order:

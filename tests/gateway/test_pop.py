@@ -17,7 +17,7 @@ from gateway.wire.commands import Command
 from gateway.wire.fields import FieldError
 from gateway.wire.messages import MAX_PROPERTIES, Message, decode_messages
 from gateway.wire.pops import Handle, parse_handle
-from storage import Page, Queue, Store
+from storage import MAX_RECORDS_JUDGED, MAX_ROWS_FILTERED, Page, Queue, Store
 from storage.keys import queue_prefix
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import damaged_row
@@ -151,6 +151,26 @@ class TestPop:
         answer = ask_pop(gateway, client, **wanted)
         assert (answer.code, answer.ext()["restNum"]) == (210, "101")
         assert bodies(pop(gateway, client, **wanted)) == ["last"]
+
+    @pytest.mark.parametrize(
+        ("kind", "expression", "bound"),
+        [("TAG", "rare", MAX_ROWS_FILTERED), ("SQL92", "size > 2", MAX_RECORDS_JUDGED)],
+    )
+    def test_one_pop_looks_at_no_more_where_queues_are_many(
+        self, gateway: MemoryGateway, client: MemoryClient, kind: str, expression: str, bound: int
+    ) -> None:
+        queues, each = 6, bound // 3
+        ok(create_topic(client, "wide", queues))
+        for queue in range(queues):
+            client.send_batch([("-", {})] * each, "wide", queue=queue)
+        wanted = {"topic": "wide", "expType": kind, "exp": expression, "pollTime": 15_000}
+        # A notification takes nothing: it says that a pop is worth while.
+        told = client.ask(RequestCode.NOTIFICATION, pop_fields(gateway, **wanted))
+        assert told.ext()["hasMsg"] == "true"
+        answer = ask_pop(gateway, client, **wanted)
+        assert (answer.code, answer.ext()["restNum"]) == (210, str(2 * each))
+        waiting = client.send(RequestCode.POP_MESSAGE, pop_fields(gateway, **wanted))
+        assert client.answer(waiting) is None
 
     def test_what_a_group_or_a_topic_does_not_allow(
         self, gateway: MemoryGateway, client: MemoryClient

@@ -11,17 +11,31 @@ from typing import Any
 import pytest
 from twisted.internet.abstract import FileDescriptor
 
-from gateway.reactor import SOCKETS_AT_ONCE, TurnReactor
+from gateway import reactor as turns
+from gateway.reactor import FEW_SOCKETS, SOCKETS_AT_ONCE, TurnReactor
 
 MANY = SOCKETS_AT_ONCE + SOCKETS_AT_ONCE // 2
+
+
+class _Cpu:
+    """The time module, whose CPU time goes on by what readers take."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.each = 0.0
+        """Seconds that hearing one reader takes."""
+
+    def thread_time(self) -> float:
+        return self.seconds
 
 
 class _Reader(FileDescriptor):
     """A pipe with a byte in it, which is never read: it is ready in each turn."""
 
-    def __init__(self, reactor: Any, heard: Counter[int]) -> None:
+    def __init__(self, reactor: Any, heard: Counter[int], cpu: _Cpu) -> None:
         super().__init__(reactor)
         self._heard = heard
+        self._cpu = cpu
         self._read, self._write = os.pipe()
         os.write(self._write, b"x")
 
@@ -30,6 +44,7 @@ class _Reader(FileDescriptor):
 
     def doRead(self) -> None:
         self._heard[self._read] += 1
+        self._cpu.seconds += self._cpu.each
 
     def close(self) -> None:
         os.close(self._read)
@@ -46,16 +61,59 @@ def reactor() -> Iterator[Any]:
     reactor._poller._epoll.close()
 
 
-def test_many_sockets_have_their_share_in_several_turns(reactor: Any) -> None:
+@pytest.fixture
+def cpu(monkeypatch: pytest.MonkeyPatch) -> _Cpu:
+    cpu = _Cpu()
+    monkeypatch.setattr(turns, "time", cpu)
+    return cpu
+
+
+@pytest.fixture
+def heard(reactor: Any, cpu: _Cpu) -> Iterator[Counter[int]]:
+    """How often each of `MANY` readers was heard."""
     heard: Counter[int] = Counter()
     with ExitStack() as pipes:
         for _ in range(MANY):
-            reader = _Reader(reactor, heard)
+            reader = _Reader(reactor, heard, cpu)
             pipes.callback(reader.close)
             reactor.addReader(reader)
-        reactor.doIteration(0)
-        assert heard.total() == SOCKETS_AT_ONCE
-        # Those that had none are first, though the others are ready again.
-        reactor.doIteration(0)
-        assert len(heard) == MANY
+        yield heard
         reactor.removeAll()
+
+
+def in_a_turn(reactor: Any, heard: Counter[int]) -> int:
+    """How many a turn hears."""
+    before = heard.total()
+    reactor.doIteration(0)
+    return heard.total() - before
+
+
+def test_many_sockets_have_their_share_in_several_turns(reactor: Any, heard: Counter[int]) -> None:
+    assert in_a_turn(reactor, heard) == SOCKETS_AT_ONCE
+    # Those that had none are first, though the others are ready again.
+    reactor.doIteration(0)
+    assert len(heard) == MANY
+
+
+def test_where_sockets_have_much_to_say_a_turn_hears_of_fewer(
+    reactor: Any, heard: Counter[int], cpu: _Cpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "HEARING_SECONDS", 1.0)
+    cpu.each = 1 / 32
+    assert in_a_turn(reactor, heard) == SOCKETS_AT_ONCE
+    # So it goes on, as long as they have.
+    assert [in_a_turn(reactor, heard) for _ in range(5)] == [32, 64, 32, 64, 32]
+    cpu.each = 1.0
+    in_a_turn(reactor, heard)
+    few = FEW_SOCKETS
+    assert [in_a_turn(reactor, heard) for _ in range(5)] == [few, 2 * few, few, 2 * few, few]
+    # While hardly any are ready, nobody knows what they will have to say.
+    _, *silent = (one for one in reactor.getReaders() if isinstance(one, _Reader))
+    for reader in silent:
+        reactor.removeReader(reader)
+    assert [in_a_turn(reactor, heard) for _ in range(3)] == [1, 1, 1]
+    for reader in silent:
+        reactor.addReader(reader)
+    assert in_a_turn(reactor, heard) == 2 * few
+    cpu.each = 0.0
+    assert [in_a_turn(reactor, heard) for _ in range(6)][-1] == SOCKETS_AT_ONCE

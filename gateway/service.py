@@ -297,7 +297,7 @@ class Gateway:
         config, clock, reactor = self.config, self._clock, self._reactor
         host = pack_host(*self.advertised)
         outgoing = Outgoing(reactor)
-        parked = ParkingLot()
+        parked = ParkingLot(reactor)
         topics, groups = Topics(store, config), Groups(store, config)
         kv, modes, orders = KvConfig(store), ConsumeModes(store), PopOrders(store)
         audit = AuditLog(config, clock, lambda: store.has_changes)

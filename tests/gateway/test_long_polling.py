@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway import parked
-from gateway.parked import ParkingLot
+from gateway.parked import WOKEN_AT_ONCE, ParkingLot
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.messages import decode_messages
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
@@ -66,6 +66,30 @@ class TestWake:
         waiting = [(one, one.park(group=f"group{n % 2}")) for n, one in enumerate(clients)]
         gateway.connect().send_message("orders", "hello")
         assert [answered(*one) for one in waiting] == [["hello"]] * 5
+
+    def test_of_many_some_in_each_turn(self, gateway: MemoryGateway) -> None:
+        lot = gateway.service.broker.parked
+        many = 3 * WOKEN_AT_ONCE
+        clients = [gateway.connect() for _ in range(many)]
+        waiting = [(one, one.park()) for one in clients]
+        sender = gateway.connect()
+        sender.send(RequestCode.SEND_MESSAGE_V2, sender.send_fields(), b"hello")
+        left = [len(lot)]
+        while gateway.reactor.turn():
+            left.append(len(lot))
+        assert set(left) == {0, WOKEN_AT_ONCE, 2 * WOKEN_AT_ONCE, many}
+        assert [answered(*one) for one in waiting] == [["hello"]] * many
+
+    def test_of_those_whose_turn_has_not_come_at_the_end(self, gateway: MemoryGateway) -> None:
+        """A pull that is told that there is nothing goes on behind what there is."""
+        clients = [gateway.connect() for _ in range(2 * WOKEN_AT_ONCE)]
+        waiting = [(one, one.park()) for one in clients]
+        sender = gateway.connect()
+        sender.send(RequestCode.SEND_MESSAGE_V2, sender.send_fields(), b"hello")
+        while len(gateway.service.broker.parked) == len(clients):
+            gateway.reactor.turn()
+        gateway.service.broker.parked.release_all()
+        assert [answered(*one) for one in waiting] == [["hello"]] * len(clients)
 
     def test_in_the_turn_of_a_send_that_is_not_committed(self, client: MemoryClient) -> None:
         """The pull finds nothing and parks before the commit, which then must wake it."""

@@ -172,6 +172,15 @@ class TestPop:
         waiting = client.send(RequestCode.POP_MESSAGE, pop_fields(gateway, **wanted))
         assert client.answer(waiting) is None
 
+    def test_a_queue_with_more_than_fits_leaves_no_room_for_others(
+        self, make_gateway: MakeGateway
+    ) -> None:
+        gateway = make_gateway(max_pull_bytes=4096)
+        client = gateway.connect()
+        for queue in (0, 0, 1, 1):
+            send(client, "x" * 2500, queue=queue)
+        assert len(pop(gateway, client)) == 1
+
     def test_what_a_group_or_a_topic_does_not_allow(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:

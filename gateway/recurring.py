@@ -39,6 +39,7 @@ from gateway.wire.recurring_bodies import (
     RecurringTimes,
 )
 from storage import (
+    DamagedError,
     Recurring,
     Store,
     count_recurring,
@@ -362,7 +363,7 @@ class RecurringMessages:
             message = occurrence(topic, one, definition, turn.planned_ms)
             try:
                 self._intake.accept_planned(topic, message, turn.planned_ms)
-            except RequestError as error:
+            except (RequestError, DamagedError) as error:
                 self._rest(one, error)
                 return False, False
         fired = one.fired + (turn.planned_ms is not None)

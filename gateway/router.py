@@ -13,7 +13,7 @@ from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import Command, encode_response
 from gateway.wire.fields import FieldError
 from gateway.wire.frames import FRAME_LIMIT
-from storage import RestartNeededError
+from storage import RestartNeededError, StorageError
 
 
 class RequestError(Exception):
@@ -234,8 +234,15 @@ class Router:
             self._refuse(call, RequestError(ResponseCode.SYSTEM_ERROR, str(error)))
         except RequestError as error:
             self._refuse(call, error)
-        except RestartNeededError as error:
-            # The gateway is about to end, and has said why.
+        except StorageError as error:
+            if not isinstance(error, RestartNeededError):
+                self.log.error(
+                    "request {code} from {peer} failed: {error}",
+                    code=command.code,
+                    peer=peer.address,
+                    error=str(error),
+                )
+            # Else the gateway is about to end, and has said why.
             call.fail(ResponseCode.SYSTEM_ERROR, f"service not available now: {error}")
         except Exception as error:  # noqa: BLE001 - no request may harm another
             self.log.failure(

@@ -23,7 +23,13 @@ from storage.debouncing import (
     replaceable,
 )
 from storage.environment import lock_folder
-from storage.errors import DataFolderError, RestartNeededError, StorageError, StorageFullError
+from storage.errors import (
+    DamagedError,
+    DataFolderError,
+    RestartNeededError,
+    StorageError,
+    StorageFullError,
+)
 from storage.evidence import RecordReader
 from storage.firing import Fired, fire_crowded_out, fire_due
 from storage.halves import (
@@ -106,6 +112,7 @@ __all__ = [
     "Aborted",
     "Columns",
     "Compacted",
+    "DamagedError",
     "DataFolderError",
     "Findings",
     "Fired",

@@ -13,6 +13,10 @@ class StorageFullError(StorageError):
     """There is no room for the batch; nothing of it was stored."""
 
 
+class DamagedError(StorageError):
+    """A row that was needed cannot be read. Whoever can do without goes on; the text names what is damaged."""
+
+
 class RestartNeededError(StorageError):
     """LMDB has given up, or the disk did not take what it wrote: nothing can be stored until the folder is opened anew,
     which finds everything that was stored."""

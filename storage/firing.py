@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from heapq import nsmallest
 from typing import NamedTuple
 
 import lmdb
 
-from storage.keys import HELD_SPAN_MS, TIMER_VALUE, pack_u64
+from storage.errors import DamagedError
+from storage.keys import HELD_SPAN_MS, NEVER_MOVED, TIMER_VALUE, U64, pack_u64
 from storage.logged import LoggedTransaction
 from storage.reader import Reader
 from storage.store import Store, in_batch
@@ -34,21 +36,24 @@ class Fired(NamedTuple):
 @in_batch
 def fire_due(store: Store, now_ms: int, stored_ms: int, limit: int) -> Fired:
     """Move messages that are due at `now_ms` into their queues, the earliest first, at most
-    `limit` of them.
+    `limit` of them. What cannot be fired is put aside: see `Store.put_aside`.
 
     :param stored_ms: the time to note in the queues; never less than the one before it.
     """
     txn = store.batch_transaction()
     bound = pack_u64(now_ms + 1)
     cursor = txn.cursor(db=store.tables.timers)
-    cursor.first()
+    store.first_timer(cursor)
     fired = 0
     for count in range(limit + 1):
         key = earlier(cursor.key(), store.inbox.first())
         if not key or key >= bound:
             return Fired(fired, more=False)
         if count < limit:
-            fired += _fire(store, txn, cursor, key, stored_ms)
+            messages = _fire(store, txn, cursor, key, stored_ms)
+            if messages is None:
+                store.aside = key + b"\0"
+            fired += messages or 0
     return Fired(fired, more=True)
 
 
@@ -72,8 +77,7 @@ def fire_crowded_out(
     """
     txn = store.batch_transaction()
     cursor = txn.cursor(db=store.tables.timers)
-    cursor.first()
-    earliest = earlier(cursor.key(), store.inbox.first())
+    earliest = store.first_timer(cursor)
     bound = pack_u64(now_ms + 1)
     topics, behind = _topics_due(store, txn, now_ms, behind)
     share = min(limit, MOST_AT_ONCE // max(1, len(topics)))
@@ -88,7 +92,7 @@ def fire_crowded_out(
             key = earlier(in_table, store.inbox.first_of(topic))
             if not key or key >= bound:
                 break
-            count += _fire(store, txn, cursor, key, stored_ms)
+            count += _fire(store, txn, cursor, key, stored_ms) or 0
     return CrowdedOut(count, behind)
 
 
@@ -120,27 +124,35 @@ def _topics_due(store: Store, txn: Reader, now_ms: int, behind: bytes) -> tuple[
 
 def _fire(
     store: Store, txn: LoggedTransaction, cursor: lmdb.Cursor, key: bytes, stored_ms: int
-) -> int:
+) -> int | None:
     """Move a message into its queue; or, while its topic is paused, to those that wait.
 
     :param cursor: in `timers`. Where it stands on this key, it goes on to the next; else the
         key is in the inbox.
-    :returns: how many messages fired.
+    :returns: how many messages fired; None where this one cannot be, and was put aside.
     """
-    end = key.index(0, 8)
-    topic = key[8:end]
-    if cursor.key() == key:
-        value = cursor.value()
+    is_in_table = cursor.key() == key
+    value = cursor.value() if is_in_table else store.inbox.take(key)
+    assert value is not None
+    try:
+        end = key.index(0, 8)
+        topic, number = key[8:end], key[end + 1 : end + 9]
+        if not topic or len(number) < U64.size:
+            raise ValueError(f"{key!r} is no timer's key")
+        queue_number, tag_hash, size = TIMER_VALUE.unpack(value)
+        queue = store.queue(topic, queue_number & ~NEVER_MOVED)
+    except (DamagedError, struct.error, ValueError):
+        store.put_aside(txn, key, value)
+        if is_in_table:
+            cursor.next()
+        return None
+    if is_in_table:
         txn.delete_at(cursor, db=store.tables.timers)
-        store.held.count_timer(topic, int.from_bytes(key[:8]), -1, TIMER_VALUE.unpack(value)[2])
-    else:
-        taken = store.inbox.take(key)
-        assert taken is not None
-        value = taken
+        store.held.count_timer(topic, int.from_bytes(key[:8]), -1, size)
     if topic in store.paused:
         store.paused.put_aside(txn, topic, key, value)
-        store.held.count_waiting(topic, 1, TIMER_VALUE.unpack(value)[2])
+        store.held.count_waiting(topic, 1, size)
         store.count_bytes(200)
         return 0
-    store.enqueue(topic, key[end + 1 : end + 9], value, stored_ms)
+    store.enqueue(queue, number, tag_hash, size, stored_ms)
     return 1

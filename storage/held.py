@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 import lmdb
 
@@ -27,6 +28,8 @@ from storage.keys import (
 from storage.logged import LoggedTransaction
 from storage.read_ahead import ReadAhead, Rows
 from storage.reader import Reader
+
+_MOST: Final = (1 << 63) - 1
 
 
 class Held:
@@ -128,8 +131,8 @@ class Held:
         """The batch is stored."""
         for topic in self._changes:
             messages, size = self.messages_of(topic), self.sizes_of(topic)
-            if messages:
-                self._messages[topic], self._sizes[topic] = messages, size
+            if messages > 0:
+                self._messages[topic], self._sizes[topic] = messages, max(0, size)
             else:
                 self._messages.pop(topic, None)
                 self._sizes.pop(topic, None)
@@ -146,8 +149,8 @@ class Held:
             return
         old = txn.get(topic, db=self._tables.totals)
         before, size_before = TOTAL_VALUE.unpack(old) if old is not None else (0, 0)
-        if before + messages:
-            value = TOTAL_VALUE.pack(before + messages, size_before + size)
+        if before + messages > 0:
+            value = TOTAL_VALUE.pack(_possible(before + messages), _possible(size_before + size))
             txn.put(topic, value, db=self._tables.totals)
         else:
             txn.delete(topic, db=self._tables.totals)
@@ -163,10 +166,16 @@ def count_spans(timers: Iterable[bytes]) -> Counter[bytes]:
 
 
 def _add(txn: LoggedTransaction, table: lmdb._Database, key: bytes, change: int) -> None:
-    """Change a number; there is no row where it is 0."""
+    """Change a number; there is no row where it is 0. One that is damaged is for a repair to put right: what it counts
+    fires all the same."""
     old = txn.get(key, db=table)
-    count = change + (U64.unpack(old)[0] if old is not None else 0)
+    count = _possible(change + int.from_bytes(old[-U64.size :] if old is not None else b""))
     if count:
         txn.put(key, pack_u64(count), db=table)
     else:
         txn.delete(key, db=table)
+
+
+def _possible(count: int) -> int:
+    """The nearest number that a row can have: a damaged one can lead to others."""
+    return max(0, min(count, _MOST))

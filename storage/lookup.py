@@ -32,6 +32,7 @@ from storage.queues import find_sequence
 from storage.read_ahead import Rows
 from storage.reader import Reader
 from storage.records import read_terms, unpack
+from storage.shapes import is_timer
 from storage.store import Store
 from storage.timers import seek_topic
 
@@ -315,10 +316,11 @@ def pending_timers(
         else _timers_of(store, txn, topic, start, end_ms)
     )
     in_memory = store.inbox.between(start, pack_u64(end_ms), topic)
-    if not with_waiting:
-        return merge(in_table, in_memory)
-    waiting = waiting_timers(txn, store.tables, topic, start, pack_u64(end_ms))
-    return merge(in_table, in_memory, waiting)
+    ways = [in_table, in_memory]
+    if with_waiting:
+        ways.append(waiting_timers(txn, store.tables, topic, start, pack_u64(end_ms)))
+    # Those that cannot be read are for a repair.
+    return (row for row in merge(*ways) if not row[1] or is_timer(*row))
 
 
 def _all_timers(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from storage.errors import DamagedError
 from storage.firing import Fired
-from storage.keys import TIMER_VALUE
+from storage.keys import NEVER_MOVED, TIMER_VALUE, timer_key_of
 from storage.paused import Pause
+from storage.shapes import is_timer
 from storage.store import Store, in_batch
 
 
@@ -40,7 +42,8 @@ def resume_topic(store: Store, topic: bytes) -> bool:
 @in_batch
 def fire_resumed(store: Store, stored_ms: int, limit: int) -> Fired:
     """Move messages that waited for the resumption of their topic into their queues, the earliest first, at most
-    `limit` of each topic. Call it after `fire_due`, so that what is due by now has joined them.
+    `limit` of each topic; what cannot be fired is put aside. Call it after `fire_due`, so that what is due by now has
+    joined them.
 
     :param stored_ms: the time to note in the queues; never less than the one before it.
     """
@@ -53,13 +56,23 @@ def fire_resumed(store: Store, stored_ms: int, limit: int) -> Fired:
         left = limit
         while left and cursor.key().startswith(name):
             key, value = cursor.key(), cursor.value()
-            number = key[len(name) + 8 : len(name) + 16]
+            left -= 1
+            if not is_timer(timer_key_of(key), value):
+                # It stays for a repair.
+                cursor.next()
+                continue
+            queue_number, tag_hash, size = TIMER_VALUE.unpack(value)
             txn.delete_at(cursor, db=store.tables.waiting)
             store.paused.count(topic, -1)
-            store.held.count_waiting(topic, -1, TIMER_VALUE.unpack(value)[2])
-            store.enqueue(topic, number, value, stored_ms)
-            left -= 1
-        count += limit - left
+            store.held.count_waiting(topic, -1, size)
+            try:
+                queue = store.queue(topic, queue_number & ~NEVER_MOVED)
+            except DamagedError:
+                store.put_aside(txn, timer_key_of(key), value)
+                continue
+            number = key[len(name) + 8 : len(name) + 16]
+            store.enqueue(queue, number, tag_hash, size, stored_ms)
+            count += 1
         if cursor.key().startswith(name):
             more = True
         else:

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from storage.environment import Tables
-from storage.errors import StorageError
+from storage.errors import DamagedError
 from storage.keys import ENDS_VALUE, QUEUE_VALUE, pack_u64, queue_prefix
 from storage.read_ahead import ReadAhead, Rows
 from storage.reader import Reader
@@ -90,7 +90,7 @@ class Page(NamedTuple):
 def open_queue(txn: Reader, tables: Tables, topic: bytes, number: int) -> Queue:
     """Find a queue's ends on disk; a queue that was never written to begins and ends at 0.
 
-    :raises StorageError: when they cannot be read.
+    :raises DamagedError: when they cannot be read.
     """
     prefix = queue_prefix(topic, number)
     first, next_offset = 0, 0
@@ -99,7 +99,7 @@ def open_queue(txn: Reader, tables: Tables, topic: bytes, number: int) -> Queue:
         try:
             first, next_offset = ENDS_VALUE.unpack(ends)
         except struct.error as error:
-            raise StorageError(
+            raise DamagedError(
                 f"queue {number} of topic {topic.decode()} cannot be read ({error}): see 'tidegate fsck'"
             ) from error
     last = last_key_below(txn, tables, prefix + b"\xff" * 9)

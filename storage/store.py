@@ -132,7 +132,10 @@ class Store:
         self.write_seconds = 0.0
         """How long the last commit took to write its rows to the redo log and, with `sync`, have the disk hold them."""
         self.damaged: set[bytes] = set()
-        """Messages whose records were asked for and cannot be read: their sequences, packed."""
+        """Messages whose records were asked for and cannot be read, and those that cannot be fired: their sequences,
+        packed."""
+        self.aside = b""
+        """Before this key there is nothing to fire in `timers`: what is there was due, and cannot be fired."""
         self.settle: Callable[[], object] = self.commit
         """What a look-up calls while a batch is open; it commits."""
         try:
@@ -250,6 +253,7 @@ class Store:
         else:
             # The number of a half can stand before those among which the inbox is recovered.
             self._timers.append((key, timer))
+            self.aside = min(self.aside, key)
             self.held.count_timer(topic, due_ms, 1, len(record))
         self.held.count(topic, 1, len(record))
         self._timed[topic] += 1
@@ -302,20 +306,44 @@ class Store:
         due_ms, topic, _, _ = split_timer_key(key)
         # Not into the inbox: the number can stand before those among which it is recovered.
         txn.put(key, without_mark(value), db=self.tables.timers)
+        self.aside = min(self.aside, key)
         size = TIMER_VALUE.unpack(value)[2]
         self.held.count_timer(topic, due_ms, 1, size)
         self.held.count(topic, 1, size)
 
-    def enqueue(self, topic: bytes, number: bytes, timer: bytes, stored_ms: int) -> None:
+    def first_timer(self, cursor: lmdb.Cursor) -> bytes:
+        """The key of the message that is to fire next, wherever it waits; empty where there is none.
+
+        :param cursor: in `timers`; it then stands on the first that is to fire there, if any.
+        """
+        cursor.set_range(self.aside)
+        return earlier(cursor.key(), self.inbox.first())
+
+    def put_aside(self, txn: LoggedTransaction, key: bytes, value: bytes) -> None:
+        """Leave a message in `timers` that is due, as a row without which it cannot be fired cannot be read: it stays
+        pending, and keeps no other from firing. The next start tries it again.
+
+        :param key: its key there, where it need not have been yet.
+        """
+        if txn.get(key, db=self.tables.timers) is None:
+            due_ms, topic, _, _ = split_timer_key(key)
+            txn.put(key, value, db=self.tables.timers)
+            self.held.count_timer(topic, due_ms, 1, TIMER_VALUE.unpack(value)[2])
+            self.aside = min(self.aside, key)
+            self.count_bytes(400)
+        number = key.find(b"\0", 8) + 1
+        self.damaged.add(key[number : number + 8])
+
+    def enqueue(
+        self, queue: Queue, number: bytes, tag_hash: int, size: int, stored_ms: int
+    ) -> None:
         """Put a message that no longer waits at the end of its queue.
 
         :param number: its sequence, packed.
-        :param timer: the value that it had in `timers` or `waiting`.
+        :param tag_hash: as its timer had it, like the size.
         """
-        queue_number, tag_hash, size = TIMER_VALUE.unpack(timer)
-        self.held.count(topic, -1, size)
-        self._fired[topic] += 1
-        queue = self.queue(topic, queue_number & ~NEVER_MOVED)
+        self.held.count(queue.topic, -1, size)
+        self._fired[queue.topic] += 1
         offset = queue.next
         queue.next = offset + 1
         queue.next_bytes += size
@@ -460,6 +488,8 @@ class Store:
         for queue, first in self._shortened.items():
             queue.first = first
         self._next_sequence = self._committed_sequence
+        # What had fired may be there again.
+        self.aside = b""
         self.inbox.abandon()
         self.held.abandon()
         self.paused.abandon()
@@ -514,6 +544,8 @@ class Store:
             self.held.count_timer(topic, due_ms, 1, TIMER_VALUE.unpack(value)[2])
         if moved:
             txn.put_all(moved, db=self.tables.timers)
+            if self.aside:
+                self.aside = min(self.aside, min(moved)[0])
 
     # -- checkpoints: see `logged`
 
@@ -550,7 +582,7 @@ class Store:
     def queue(self, topic: bytes, number: int) -> Queue:
         """A queue's ends, from memory after the first time.
 
-        :raises StorageError: when they cannot be read.
+        :raises DamagedError: when they cannot be read.
         """
         try:
             return self._queues[topic][number]
@@ -629,9 +661,7 @@ class Store:
 
     def next_due(self) -> int | None:
         """When the earliest timed message is due, in epoch ms, those of the open batch included."""
-        cursor = self._txn.cursor(db=self.tables.timers)
-        cursor.first()
-        earliest = earlier(cursor.key(), self.inbox.first())
+        earliest = self.first_timer(self._txn.cursor(db=self.tables.timers))
         return int.from_bytes(earliest[:8]) if earliest else None
 
     def topics(self) -> list[tuple[bytes, bytes]]:
@@ -737,8 +767,16 @@ class Store:
 
 def first_free_sequence(txn: Reader, tables: Tables) -> int:
     """One behind the last message, or what retention noted when it removed that one too. 0 is never
-    a message."""
+    a message.
+
+    :raises ValueError: when the last row is none of a message.
+    """
     cursor = txn.cursor(db=tables.messages)
-    behind_last = int.from_bytes(cursor.key()) + 1 if cursor.last() else 1
+    behind_last = 1
+    if cursor.last():
+        if len(cursor.key()) != len(pack_u64(0)):
+            # Whatever comes would stand in front of it.
+            raise ValueError(f"the last row of messages has a key of {len(cursor.key())} bytes")
+        behind_last = int.from_bytes(cursor.key()) + 1
     noted = txn.get(NEXT_SEQUENCE, db=tables.meta)
     return max(behind_last, int.from_bytes(noted) if noted is not None else 1)

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from gateway import recurrence
 from gateway.firing import MAX_RECURRED, Recurred
@@ -927,12 +928,20 @@ def test_whatever_happens_each_time_fires_once(
     gateway.close()
 
 
-def test_while_its_queue_cannot_be_read_everybody_is_told(
+def test_while_its_queue_cannot_be_read_it_is_paused_and_others_go_on(
     gateway: MemoryGateway, client: MemoryClient
 ) -> None:
-    client.send_message("orders", "x", {"TIDEGATE_EVERY": "1h", "TIDEGATE_NAME": "hourly"})
+    for topic in ("orders", "others"):
+        client.send_message(topic, "x", {"TIDEGATE_EVERY": "1h", "TIDEGATE_NAME": "hourly"})
     with damaged_row(gateway, "ends", queue_prefix(b"orders", 0), lambda _: b"short"):
-        gateway.advance(3_600_000)
-        answer = gateway.connect().send_message("others")
-        assert "queue 0 of topic orders cannot be read" in (answer.remark or "")
-    assert bodies(gateway.connect().pull()) == ["x"]
+        with capturedLogs() as logs:
+            gateway.advance(HOUR)
+        told = [formatEvent(event) for event in logs if event["log_level"] is LogLevel.error]
+        assert len(told) == 1
+        assert (
+            "hourly of topic orders cannot go on and is paused: queue 0 of topic orders" in told[0]
+        )
+        assert bodies(gateway.connect().pull("others")) == ["x"]
+    assert change(gateway.connect(), "resume", "hourly").code == ResponseCode.SUCCESS
+    gateway.advance(0)
+    assert planned(gateway.connect().pull()) == [HOUR]

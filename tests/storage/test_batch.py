@@ -23,8 +23,11 @@ from storage import (
     find_by_sequence,
     find_faults,
     fire_due,
+    put_half,
     remove_expired,
+    take_half,
 )
+from storage.keys import pack_u64
 from tests.storage.faults import commits_fail
 from tests.storage.folder import Folder, change_table
 from tests.storage.sample import (
@@ -276,19 +279,18 @@ class TestFailure:
     def test_a_row_that_cannot_be_read_has_the_reason_name_what_helps(self, tmp_path: Path) -> None:
         folder = Folder(tmp_path)
         store = folder.open(inbox_size=0)
-        hold(store, Sample(b"a"), 1_000)
+        sequence = store.new_sequence()
+        put_half(store, sequence, Sample(b"a").record(1), 1_000)
         store.commit()
         folder.close()
 
-        def cut_short(txn: lmdb.Transaction, timers: lmdb._Database) -> None:
-            cursor = txn.cursor(db=timers)
-            assert cursor.first()
-            txn.put(cursor.key(), b"short", db=timers)
+        def cut_short(txn: lmdb.Transaction, halves: lmdb._Database) -> None:
+            txn.put(pack_u64(sequence), b"short", db=halves)
 
-        change_table(tmp_path, "timers", cut_short)
+        change_table(tmp_path, "halves", cut_short)
         store = folder.open(inbox_size=0)
         with pytest.raises(StorageError, match=r"cannot be read .*: see 'tidegate fsck'"):
-            fire_due(store, 1_000, 1_000, 10)
+            take_half(store, sequence)
         folder.close()
 
     def test_an_abort_of_several_messages_is_not_stored_by_halves(

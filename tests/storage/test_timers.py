@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import lmdb
 import pytest
 
 from storage import (
@@ -11,16 +12,23 @@ from storage import (
     AbortResult,
     Fired,
     Growth,
+    StorageError,
     Store,
     abort,
     find_by_id,
     fire_crowded_out,
     fire_due,
+    fire_resumed,
     firing,
+    pause_topic,
+    reschedule,
+    resume_topic,
 )
 from storage.firing import MOST_AT_ONCE, TOPICS_AT_ONCE
-from storage.keys import HELD_SPAN_MS
-from tests.storage.folder import Folder
+from storage.inbox import INBOX_SIZE
+from storage.keys import HELD_SPAN_MS, pack_u64, queue_prefix, timer_key
+from tests.storage.faults import commits_fail
+from tests.storage.folder import Folder, change_table
 from tests.storage.sample import (
     TOPIC,
     Sample,
@@ -402,3 +410,116 @@ class TestCrowdedOut:
         store.commit()
         assert fire_crowded_out(store, 1_500, 1_500, 2).messages == 0
         store.commit()
+
+
+class TestWhatCannotFire:
+    def damage(self, folder: Folder, table: str, key: bytes, value: bytes | None) -> Store:
+        folder.close()
+
+        def how(txn: lmdb.Transaction, database: lmdb._Database) -> None:
+            if value is None:
+                txn.delete(key, db=database)
+            else:
+                txn.put(key, value, db=database)
+
+        change_table(folder.path, table, how)
+        return folder.open()
+
+    @pytest.mark.parametrize("inbox_size", [0, INBOX_SIZE], ids=["in table", "in memory"])
+    @pytest.mark.parametrize("is_paused", [False, True])
+    def test_for_its_queue_is_pending_and_keeps_nothing_else(
+        self, folder: Folder, inbox_size: int, is_paused: bool
+    ) -> None:
+        store = folder.open(inbox_size=inbox_size)
+        for message_id, queue in ((b"a", 0), (b"b", 1), (b"c", 0), (b"d", 0)):
+            hold(store, Sample(message_id, queue=queue), 1_000)
+        hold(store, Sample(b"moved", queue=1), 5_000)
+        hold(store, Sample(b"late", b"bills"), 2_000)
+        if is_paused:
+            pause_topic(store, TOPIC, 900)
+        store.commit()
+        if is_paused:
+            assert fire(store, 1_000) == 0
+        store = self.damage(folder, "ends", queue_prefix(TOPIC, 0), b"short")
+        if is_paused:
+            resume_topic(store, TOPIC)
+            fire_resumed(store, 1_000, 10)
+            store.commit()
+        else:
+            assert fire(store, 1_000, limit=2) + fire(store, 1_000) == 1
+        assert ids_in(store, queue=1) == [b"b"]
+        assert fire(store, 1_000) == 0
+        # What is known to be due is what can fire.
+        assert store.next_due() == 2_000
+        assert pending_ids(store) == [b"a", b"c", b"d", b"late", b"moved"]
+        assert len(store.damaged) == 3
+        assert len(abort(store, b"c", 1_001)) == 1
+        assert reschedule(store, b"moved", lambda _: 900, 1_001) is not None
+        store.commit()
+        assert fire(store, 1_500) == 1
+        assert ids_in(store, queue=1) == [b"b", b"moved"]
+        with commits_fail(store):
+            fire_due(store, 2_000, 2_000, 10)
+            with pytest.raises(StorageError):
+                store.commit()
+        assert fire(store, 2_000) == 1
+        store = self.damage(folder, "ends", queue_prefix(TOPIC, 0), None)
+        assert fire(store, 2_000) == 2
+        assert ids_in(store) == [b"a", b"d"]
+
+    @pytest.mark.parametrize("limit", [1, 100])
+    def test_is_none_of_those_that_are_crowded_out(self, folder: Folder, limit: int) -> None:
+        store = folder.open(inbox_size=0)
+        hold_all(store, numbered(10), 1_000)
+        hold(store, Sample(b"a", b"bills"), 1_001)
+        hold(store, Sample(b"b", b"bills", 1), 1_001)
+        store.commit()
+        store = self.damage(folder, "ends", queue_prefix(b"bills", 0), b"short")
+        fire_due(store, 1_001, 1_001, 5)
+        assert fire_crowded_out(store, 1_001, 1_001, limit).messages == limit // 100
+        store.commit()
+        assert fire(store, 1_001) == 6 - limit // 100
+        self.damage(folder, "ends", queue_prefix(b"bills", 0), None)
+
+    @pytest.mark.parametrize(
+        "row",
+        [
+            (pack_u64(1_000) + b"orders", bytes(12)),
+            (pack_u64(1_000) + b"orders\0short", bytes(12)),
+            (pack_u64(1_000) + b"\0" + pack_u64(1) + b"a", bytes(12)),
+            (timer_key(1_000, TOPIC, 9, b"a"), b"short"),
+        ],
+    )
+    def test_as_its_own_row_cannot_be_read_stays(
+        self, folder: Folder, row: tuple[bytes, bytes]
+    ) -> None:
+        store = folder.open()
+        hold(store, Sample(b"b"), 1_000)
+        store.commit()
+        store = self.damage(folder, "timers", *row)
+        assert pending_ids(store) == [b"b"]
+        assert fire(store, 1_000) == 1
+        assert (ids_in(store), store.next_due()) == ([b"b"], None)
+        self.damage(folder, "timers", row[0], None)
+
+    @pytest.mark.parametrize("table", ["held", "hours", "totals"])
+    @pytest.mark.parametrize("value", [None, bytes(8), b"\xff" * 8])
+    def test_does_not_follow_from_damaged_sums(
+        self, folder: Folder, table: str, value: bytes | None
+    ) -> None:
+        store = folder.open(inbox_size=0)
+        hold_all(store, [b"a", b"b"], 1_000)
+        hold_all(store, [b"c"], 2_000)
+        wanted = value and value * 2 if table == "totals" else value
+        rows: list[tuple[bytes, bytes]] = []
+        folder.close()
+        change_table(folder.path, table, lambda txn, db: rows.extend(txn.cursor(db=db)))
+        for key, _ in rows:
+            self.damage(folder, table, key, wanted)
+        store = folder.open(inbox_size=0)
+        assert fire(store, 1_000) == 2
+        hold_all(store, [b"d"], 3_000)
+        assert fire(store, 3_000) == 2
+        assert store.pending_count() >= 0
+        for key, _ in rows:
+            self.damage(folder, table, key, None)

@@ -3,9 +3,10 @@ back."""
 
 from __future__ import annotations
 
+import struct
 from typing import NamedTuple
 
-from storage.keys import HALF_VALUE, NEXT_SEQUENCE, pack_u64
+from storage.keys import HALF_VALUE, NEXT_SEQUENCE, U64, pack_u64
 from storage.logged import LoggedTransaction
 from storage.reader import Reader
 from storage.records import pack
@@ -87,7 +88,7 @@ def find_half(store: Store, sequence: int) -> Half | None:
 
 def halves_to_check(store: Store, now_ms: int, limit: int, max_bytes: int) -> list[Half]:
     """Halves whose check is due at `now_ms`, the longest due first: at most `limit`, and no more
-    once they have `max_bytes` together."""
+    once they have `max_bytes` together. Those that cannot be read are for a repair."""
     halves: list[Half] = []
     bound = pack_u64(now_ms + 1)
     size = 0
@@ -95,7 +96,11 @@ def halves_to_check(store: Store, now_ms: int, limit: int, max_bytes: int) -> li
     for key in txn.cursor(db=store.tables.checks).iternext(values=False):
         if key >= bound or len(halves) == limit or size >= max_bytes:
             break
-        half = _read(store, txn, key[8:])
+        try:
+            half = _read(store, txn, key[8:]) if len(key) == 2 * U64.size else None
+        except struct.error:
+            store.damaged.add(key[8:])
+            continue
         if half is not None:
             halves.append(half)
             size += len(half.record)

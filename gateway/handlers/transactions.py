@@ -21,7 +21,7 @@ from gateway.wire.codes import RequestCode, ResponseCode, SysFlag
 from gateway.wire.headers import EndTransaction
 from gateway.wire.messages import Message, decode_message, encode_again, offset_msg_id
 from gateway.wire.properties import find
-from storage import Half, find_half, halves_to_check, put_off_check, take_half
+from storage import DamagedError, Half, find_half, halves_to_check, put_off_check, take_half
 
 MAX_CHECKS = 500
 """Halves looked at in one step, some 20 ms of work."""
@@ -104,11 +104,17 @@ class Transactions:
         config = self._broker.config
         halves = halves_to_check(self._store, now_ms, MAX_CHECKS, MAX_CHECK_BYTES)
         unasked: Counter[str] = Counter()
+        next_ms = now_ms + config.transaction_check_interval_ms
         for half in halves:
             message = decode_message(half.record)
             too_old = message.store_ms < now_ms - config.retention_ms
             if half.checks >= config.transaction_check_max or too_old:
-                self._give_up(half, message)
+                try:
+                    self._give_up(half, message)
+                except DamagedError as error:
+                    # It waits for a repair, and the others not for it.
+                    self.log.error("an undecided transaction waits on: {error}", error=str(error))
+                    put_off_check(self._store, half.sequence, next_ms, half.checks)
             else:
                 group = find(message.properties, names.PGROUP) or ""
                 producer = self._producer(half, message, group)
@@ -116,7 +122,6 @@ class Transactions:
                     # It was not asked, so that does not count.
                     put_off_check(self._store, half.sequence, now_ms + UNREAD_MS, half.checks)
                     continue
-                next_ms = now_ms + config.transaction_check_interval_ms
                 put_off_check(self._store, half.sequence, next_ms, half.checks + 1)
                 if producer is not None:
                     self._ask(half, message, producer)

@@ -863,3 +863,23 @@ class TestSurviving:
         client = gateway.connect()
         messages: list[Any] = client.pull("orders", 0, 1)
         assert bodies(messages) == ["pay"], "it is as old as its commit"
+
+
+@pytest.mark.parametrize("damage", ["their queue", "a half", "a check"])
+def test_what_is_damaged_keeps_no_other_from_being_asked_about(
+    make_gateway: MakeGateway, damage: str
+) -> None:
+    gateway = make_gateway(transaction_check_max=1)
+    first = begin(gateway.connect(), "first")
+    table, key, value = {
+        "their queue": ("ends", queue_prefix(CHECKED_OUT_TOPIC.encode(), 0), b"short"),
+        "a half": ("halves", first.offset.to_bytes(8), b"short"),
+        "a check": ("checks", bytes(3), b""),
+    }[damage]
+    gateway.advance(10_000)
+    with damaged_row(gateway, table, key, lambda _: value):
+        client = gateway.connect()
+        begin(client, "second")
+        produce(client)
+        gateway.advance(60_000)
+        assert [decode_message(one.body).body for one in checks(client)][-1] == b"second"

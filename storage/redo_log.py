@@ -51,6 +51,8 @@ _FOLLOWS: Final = ""
 
 _HEADER: Final = Struct(">II8s")
 
+_STAMP_BYTES: Final = 8
+
 _FIRST_BYTES: Final = _HEADER.size + 16
 """Of a record that says what it follows: its header, and that stamp. A disk writes them together."""
 
@@ -80,7 +82,8 @@ class RedoLog:
         """Bytes of records since the last checkpoint, which are to be done again."""
         self.has_gap = False
         """Whether a record of the last process could not be read that others follow: a power cut without `sync`, or a
-        damaged file. Those others are not read either; a checkpoint is needed before anything is appended."""
+        damaged file; or `meta` has lost the stamp, so that any may be missing. Those others are not read either; a
+        checkpoint is needed before anything is appended."""
         self.has_two = False
         """Whether both files have records that are to be done again: a checkpoint is needed, and the disk must hold it,
         before anything is appended."""
@@ -97,6 +100,10 @@ class RedoLog:
 
         :raises OSError: when they cannot be read, or are no longer what this process wrote.
         """
+        if len(stamp) != _STAMP_BYTES:
+            # It is damaged, and nobody can tell which records are to be done again.
+            self.has_gap = any(any(file.read(_HEADER.size)) for file in self._files)
+            return
         if stamp == self._stamp:
             yield from self._own_records()
             return
@@ -229,7 +236,7 @@ class _File:
 
 def new_stamp() -> bytes:
     """A stamp that no record has."""
-    return os.urandom(8)
+    return os.urandom(_STAMP_BYTES)
 
 
 def has_records(folder: Path, stamp: bytes) -> bool:

@@ -28,6 +28,7 @@ from storage import (
 )
 from storage.durable import Durable
 from storage.environment import Environment
+from storage.keys import STAMP
 from storage.logged import LoggedTransaction
 from storage.redo_log import LOG_FILES, MAX_LOG
 from tests.storage.faults import (
@@ -36,7 +37,7 @@ from tests.storage.faults import (
     lmdb_cannot_be_written,
     log_cannot_be_written,
 )
-from tests.storage.folder import Folder, damage_log
+from tests.storage.folder import Folder, change_table, damage_log
 from tests.storage.sample import (
     Sample,
     hold,
@@ -611,3 +612,27 @@ def test_queues_go_on_after_a_crash(folder: Folder) -> None:
         store.commit()
         store = folder.reopen_after_crash()
     assert len(ids_in(store)) == 9
+
+
+@pytest.mark.parametrize("stamp", [None, b"short"])
+def test_without_the_stamp_a_start_says_that_batches_may_be_gone(
+    folder: Folder, stamp: bytes | None
+) -> None:
+    store = folder.open()
+    hold_all(store, [b"before"], 1_000)
+    store.checkpoint()
+    hold_all(store, [b"after"], 1_000)
+    store.environment.close()
+    folder.store = None
+
+    def damage(txn: lmdb.Transaction, meta: lmdb._Database) -> None:
+        if stamp is None:
+            txn.delete(STAMP, db=meta)
+        else:
+            txn.put(STAMP, stamp, db=meta)
+
+    change_table(folder.path, "meta", damage)
+    store = folder.open()
+    assert store.has_gap
+    assert pending_ids(store) == [b"before"]
+    assert not folder.open().has_gap

@@ -80,8 +80,8 @@ class Broker:
             self.store,
             now_ms - self.config.retention_ms,
             limit,
-            lambda topic: self.topics.get(topic.decode()) is None,
-            lambda topic: self.topics.kept_since(topic.decode(), now_ms),
+            lambda topic: self.topics.get(topic.decode(errors="replace")) is None,
+            lambda topic: self.topics.kept_since(topic.decode(errors="replace"), now_ms),
             begin,
         )
 

@@ -19,7 +19,7 @@ from gateway.router import Call, RequestError
 from gateway.topics import MAX_PREFIXED_NAME, PERM_READ
 from gateway.wire.codes import ResponseCode
 from gateway.wire.pops import NORMAL, RETRIED, retry_topic
-from storage import MAX_ROWS_FILTERED, Page, Queue, Store
+from storage import MAX_ROWS_FILTERED, DamagedError, Page, Queue, Store
 
 MAX_MESSAGES: Final = 32
 """Messages that one pop takes at most."""
@@ -69,9 +69,10 @@ class PopQueues:
 
     def find(self, call: Call, group: str, topic: str, queue_id: int) -> list[PopQueue]:
         """The queues of a request: where messages come back first, then those of the topic. A
-        queue of -1 asks for all.
+        queue of -1 asks for all. One that cannot be read is left out.
 
         :raises RequestError: when the group may not pop from them.
+        :raises DamagedError: when none of the topic's can be read.
         """
         known = self._broker.topics.need(topic)
         if not known.settings.perm & PERM_READ:
@@ -93,10 +94,20 @@ class PopQueues:
                 f"{back_in}, where messages would come back, is longer than {MAX_PREFIXED_NAME}",
             )
         numbers = [queue_id] if queue_id >= 0 else range(count)
-        return [
-            PopQueue(RETRIED, self._store.queue(back_in.encode(), 0)),
-            *(PopQueue(NORMAL, self._store.queue(known.stored_name, one)) for one in numbers),
-        ]
+        found: list[PopQueue] = []
+        damage: DamagedError | None = None
+        places = (
+            (RETRIED, back_in.encode(), 0),
+            *((NORMAL, known.stored_name, one) for one in numbers),
+        )
+        for kind, name, number in places:
+            try:
+                found.append(PopQueue(kind, self._store.queue(name, number)))
+            except DamagedError as error:
+                damage = error
+        if damage is not None and not any(one.kind == NORMAL for one in found):
+            raise damage
+        return found
 
     def _check_group(self, name: str) -> None:
         if not self._broker.groups.need(name).consume_enable:

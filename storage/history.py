@@ -11,7 +11,7 @@ from typing import NamedTuple
 from storage.keys import QUEUE_VALUE, pack_u64
 from storage.lookup import MAX_FOUND_BYTES, Found, FoundPage, State, make_found
 from storage.noted import READ_AT_ONCE, Noted, read_noted
-from storage.queues import Queue, offset_at
+from storage.queues import Queue, is_row, offset_at
 from storage.reader import Reader
 from storage.store import Store
 
@@ -140,6 +140,8 @@ def _backwards(
         value = txn.get(queue.prefix + pack_u64(offset), db=store.tables.queues)
         if value is None:
             return
+        if not is_row(value):
+            continue
         _, own_hash, _, ms = QUEUE_VALUE.unpack(value)
         if ms < begin_ms:
             return

@@ -32,9 +32,11 @@ from storage.keys import (
 )
 from storage.ordered import OrderedKeys
 from storage.paused import has_timer
+from storage.queues import is_row
 from storage.read_ahead import ReadAhead, Rows
 from storage.reader import Reader
 from storage.records import read_terms, unpack
+from storage.shapes import is_queued
 from storage.timers import earlier
 
 INBOX_SIZE = 64_000
@@ -455,8 +457,17 @@ def _queued_since(txn: Reader, tables: Tables, since_ms: int) -> set[bytes]:
     cursor = txn.cursor(db=tables.queues)
     alive = cursor.last()
     while alive:
+        if not is_queued(cursor.key(), cursor.value()):
+            # It is for a repair, and leads to no other queue; what it may name is not to fire again.
+            found.add(cursor.value()[:8])
+            alive = cursor.prev()
+            continue
         queue = cursor.key()[:-8]
-        while alive and cursor.key()[:-8] == queue and cursor.value()[-8:] >= since:
+        while (
+            alive
+            and cursor.key()[:-8] == queue
+            and (cursor.value()[-8:] >= since or not is_row(cursor.value()))
+        ):
             found.add(cursor.value()[:8])
             alive = cursor.prev()
         if alive and cursor.key()[:-8] == queue:

@@ -32,7 +32,7 @@ from storage.queues import find_sequence
 from storage.read_ahead import Rows
 from storage.reader import Reader
 from storage.records import read_terms, unpack
-from storage.shapes import is_timer
+from storage.shapes import is_queued, is_timer
 from storage.store import Store
 from storage.timers import seek_topic
 
@@ -279,6 +279,10 @@ def _newest_stored_ms(store: Store) -> int:
     cursor = txn.cursor(db=store.tables.queues)
     alive = cursor.last()
     while alive:
+        if not is_queued(cursor.key(), cursor.value()):
+            # It is for a repair, and leads to no other queue.
+            alive = cursor.prev()
+            continue
         newest_ms = max(newest_ms, QUEUE_VALUE.unpack(cursor.value())[3])
         # From a queue's last row to the last row of the queue before it.
         alive = cursor.set_range(cursor.key()[:-8]) and cursor.prev()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
-from itertools import islice
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 from storage.environment import Tables
@@ -13,6 +12,7 @@ from storage.errors import DamagedError
 from storage.keys import ENDS_VALUE, QUEUE_VALUE, pack_u64, queue_prefix
 from storage.read_ahead import ReadAhead, Rows
 from storage.reader import Reader
+from storage.shapes import is_end
 
 MAX_ROWS_FILTERED = 2_000
 """Rows one read looks at when a tag filter skips most of them (upstream's bound is 800: 16,000
@@ -88,24 +88,34 @@ class Page(NamedTuple):
 
 
 def open_queue(txn: Reader, tables: Tables, topic: bytes, number: int) -> Queue:
-    """Find a queue's ends on disk; a queue that was never written to begins and ends at 0.
+    """Find a queue's ends on disk; a queue that was never written to begins and ends at 0. Where it holds messages,
+    their rows tell, whatever became of that of `ends`.
 
-    :raises DamagedError: when they cannot be read.
+    :raises DamagedError: when they cannot be told.
     """
     prefix = queue_prefix(topic, number)
-    first, next_offset = 0, 0
     ends = txn.get(prefix, db=tables.ends)
-    if ends is not None:
-        try:
-            first, next_offset = ENDS_VALUE.unpack(ends)
-        except struct.error as error:
-            raise DamagedError(
-                f"queue {number} of topic {topic.decode()} cannot be read ({error}): see 'tidegate fsck'"
-            ) from error
-    last = last_key_below(txn, tables, prefix + b"\xff" * 9)
-    if last is not None and last[:-8] == prefix:
-        next_offset = max(next_offset, int.from_bytes(last[-8:]) + 1)
-    return Queue(topic, number, first, next_offset)
+    noted = ENDS_VALUE.unpack(ends) if ends is not None and is_end(prefix, ends) else None
+    cursor = txn.cursor(db=tables.queues)
+    if cursor.set_range(prefix) and cursor.key().startswith(prefix):
+        first, last = cursor.key(), last_key_below(txn, tables, prefix + b"\xff" * 9) or b""
+        if len(first) != len(last) or len(last) != len(prefix) + 8:
+            raise cannot_read_queue(topic, number, "a row of it has a wrong key")
+        behind = int.from_bytes(last[-8:]) + 1
+        return Queue(
+            topic, number, int.from_bytes(first[-8:]), max(behind, noted[1] if noted else 0)
+        )
+    if ends is not None and noted is None:
+        raise cannot_read_queue(topic, number, "nothing tells where it ends")
+    return Queue(topic, number, *(noted or (0, 0)))
+
+
+def cannot_read_queue(topic: bytes, number: int, reason: object) -> DamagedError:
+    """What is said of a queue of which a row is damaged."""
+    name = topic.decode(errors="backslashreplace")
+    return DamagedError(
+        f"queue {number} of topic {name} cannot be read ({reason}): see 'tidegate fsck'"
+    )
 
 
 def last_key_below(txn: Reader, tables: Tables, bound: bytes) -> bytes | None:
@@ -136,6 +146,7 @@ def read_page(
     :param matches: where given, only messages whose record it selects.
     :param most_judged: how many messages are shown to it, at most `MAX_RECORDS_JUDGED`.
     :param record_of: see `Store.record`; a message without one is passed over.
+    :raises DamagedError: when the row there cannot be read; what is before such a row is read.
     """
     offset = max(offset, queue.first)
     count = queue.visible - offset
@@ -147,7 +158,9 @@ def read_page(
     cursor = txn.cursor(db=tables.queues)
     if count <= 0 or not cursor.set_range(queue.prefix + pack_u64(offset)):
         return Page(messages, offset)
-    rows = islice(cursor.iternext(keys=False, values=True), count)
+    values = islice(cursor.iternext(keys=False, values=True), count)
+    rows = takewhile(is_row, values)
+    begin = offset
     taken = judged = 0
     while not messages or (len(messages) < limit and taken < max_bytes):
         chosen, next_offset = _choose(rows, offset, limit - len(messages), max_bytes, tag_hashes)
@@ -166,7 +179,14 @@ def read_page(
                 judged += size
                 if judged >= MAX_BYTES_JUDGED:
                     return Page(messages, place + 1)
+    if offset == begin:
+        raise cannot_read_queue(queue.topic, queue.number, f"offset {offset} has a damaged row")
     return Page(messages, offset)
+
+
+def is_row(value: bytes) -> bool:
+    """Whether it can be that of a row of `queues`."""
+    return len(value) == QUEUE_VALUE.size
 
 
 def _choose(
@@ -203,7 +223,7 @@ def offset_at(txn: Reader, tables: Tables, queue: Queue, stored_ms: int) -> int:
     while low < high:
         middle = (low + high) // 2
         value = txn.get(queue.prefix + pack_u64(middle), db=tables.queues)
-        if value is not None and QUEUE_VALUE.unpack(value)[3] >= stored_ms:
+        if value is not None and int.from_bytes(value[-8:]) >= stored_ms:
             high = middle
         else:
             low = middle + 1
@@ -211,9 +231,9 @@ def offset_at(txn: Reader, tables: Tables, queue: Queue, stored_ms: int) -> int:
 
 
 def row_at(txn: Reader, tables: Tables, queue: Queue, offset: int) -> tuple[int, int] | None:
-    """Sequence and stored ms of one offset."""
+    """Sequence and stored ms of one offset; None where nothing tells."""
     value = txn.get(queue.prefix + pack_u64(offset), db=tables.queues)
-    if value is None:
+    if value is None or not is_row(value):
         return None
     sequence, _, _, stored_ms = QUEUE_VALUE.unpack(value)
     return sequence, stored_ms
@@ -245,11 +265,11 @@ def find_sequence(
     if not cursor.set_range(queue.prefix + pack_u64(offset)):
         return None
     end = min(queue.visible, offset + MAX_ROWS_SEARCHED)
+    number = pack_u64(sequence)
     for value in cursor.iternext(keys=False, values=True):
         if offset >= end:
             return None
-        row_sequence, _, _, stored_ms = QUEUE_VALUE.unpack(value)
-        if row_sequence == sequence:
-            return offset, stored_ms
+        if value[:8] == number and is_row(value):
+            return offset, int.from_bytes(value[-8:])
         offset += 1
     return None

@@ -4,14 +4,18 @@ messages always stay."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import takewhile
 from typing import NamedTuple
 
 from storage.environment import Tables
+from storage.errors import DamagedError
 from storage.keys import (
     ENDS_VALUE,
     NEXT_SEQUENCE,
     QUEUE_VALUE,
+    U64,
+    Terms,
     debounce_key,
     id_key,
     key_prefix,
@@ -20,8 +24,10 @@ from storage.keys import (
     term,
 )
 from storage.logged import LoggedTransaction
+from storage.queues import is_row
 from storage.read_ahead import Rows
 from storage.reader import Reader, rows_with_prefix
+from storage.shapes import is_queued
 from storage.store import Store, in_batch
 
 _ALL_QUEUES = b"\xff"
@@ -37,6 +43,20 @@ class Removed(NamedTuple):
 
     messages: int
     behind: bytes | None
+
+
+class _Expired(NamedTuple):
+    """A message that is to go: its sequence, packed, and the row that says so, which may be damaged: the topic, queue,
+    hash of the tag and size that its queue's row has of it, or when it was aborted."""
+
+    number: bytes
+    place: tuple[bytes, int, int, int] | None = None
+    aborted_ms: int = 0
+
+    def is_in_queue_of(self, record: bytes, terms: Terms) -> bool:
+        """Whether its queue's row, if it is that which says so, can be this message's."""
+        own = (terms.topic, terms.queue, terms.tag_hash, len(record))
+        return self.place in (None, own)
 
 
 def _none_of_its_own(topic: bytes) -> int | None:
@@ -81,9 +101,10 @@ def remove_expired(
     if not found and (behind is not None or not _has_aborted(store, before_ms)):
         return Removed(0, behind)
     txn = store.batch_transaction()
-    expired: list[bytes] = []
+    expired: list[_Expired] = []
     for key, cutoff in found:
-        expired += _shorten_queue(store, txn, key, cutoff, limit - len(expired))
+        with suppress(DamagedError):
+            expired += _shorten_queue(store, txn, key, cutoff, limit - len(expired))
         if len(expired) >= limit:
             behind = key
             break
@@ -102,11 +123,12 @@ def remove_topic(store: Store, topic: bytes, limit: int) -> int:
     :returns: how many were removed; fewer than `limit` means that none is left.
     """
     txn = store.batch_transaction()
-    cleared: list[bytes] = []
+    cleared: list[_Expired] = []
     name = topic + b"\0"
     rows = takewhile(lambda row: row[0].startswith(name), _queues(txn, store.tables, name))
     for key, _ in list(rows):
-        cleared += _shorten_queue(store, txn, key, 1 << 62, limit - len(cleared))
+        with suppress(DamagedError):
+            cleared += _shorten_queue(store, txn, key, 1 << 62, limit - len(cleared))
     _remove_messages(store, txn, cleared)
     return len(cleared)
 
@@ -120,41 +142,45 @@ def emptied_queues(store: Store, topic: bytes) -> dict[int, int]:
 
 def _queues(txn: Reader, tables: Tables, begin: bytes) -> Iterator[tuple[bytes, int]]:
     """The key of the oldest row of every queue that holds a message, and when that was stored, leaping from one queue
-    to the next.
+    to the next. A queue that has a damaged row there stays as it is, for a repair.
 
     :param begin: the key to begin with.
     """
     cursor = txn.cursor(db=tables.queues)
     alive = cursor.set_range(begin) if begin else cursor.first()
     while alive:
-        key = cursor.key()
-        yield key, QUEUE_VALUE.unpack(cursor.value())[3]
+        key, value = cursor.key(), cursor.value()
+        if not is_queued(key, value):
+            alive = cursor.next()
+            continue
+        yield key, QUEUE_VALUE.unpack(value)[3]
         alive = cursor.set_range(key[:-8] + b"\xff" * 9)
 
 
 def _shorten_queue(
     store: Store, txn: LoggedTransaction, key: bytes, before_ms: int, limit: int
-) -> list[bytes]:
-    """Let a queue begin later; the sequences, packed, of the messages that stood there.
+) -> list[_Expired]:
+    """Let a queue begin later; the messages that stood there.
 
     :param key: of one of its rows.
+    :raises DamagedError: when the queue cannot be read.
     """
     topic, number, _ = split_queue_key(key)
     queue = store.queue(topic, number)
     cursor = txn.cursor(db=store.tables.queues)
     cursor.set_range(queue.prefix)
-    numbers: list[bytes] = []
-    while len(numbers) < limit and cursor.key()[:-8] == queue.prefix:
-        sequence, _, _, stored_ms = QUEUE_VALUE.unpack(cursor.value())
+    expired: list[_Expired] = []
+    while len(expired) < limit and cursor.key()[:-8] == queue.prefix and is_row(cursor.value()):
+        sequence, tag_hash, size, stored_ms = QUEUE_VALUE.unpack(cursor.value())
         if stored_ms >= before_ms:
             break
         first = int.from_bytes(cursor.key()[-8:]) + 1
         txn.delete_at(cursor, db=store.tables.queues)
-        numbers.append(pack_u64(sequence))
-    if numbers:
+        expired.append(_Expired(pack_u64(sequence), (topic, number, tag_hash, size)))
+    if expired:
         txn.put(queue.prefix, ENDS_VALUE.pack(first, queue.next), db=store.tables.ends)
         store.shorten(queue, first)
-    return numbers
+    return expired
 
 
 def _has_aborted(store: Store, before_ms: int) -> bool:
@@ -165,45 +191,52 @@ def _has_aborted(store: Store, before_ms: int) -> bool:
 
 def _forget_aborted(
     store: Store, txn: LoggedTransaction, before_ms: int, limit: int
-) -> list[bytes]:
+) -> list[_Expired]:
     """Likewise, of the messages that were aborted before a time."""
     bound = pack_u64(max(0, before_ms))
     cursor = txn.cursor(db=store.tables.aborted)
     alive = cursor.first()
-    numbers: list[bytes] = []
-    while alive and len(numbers) < limit and cursor.key() < bound:
-        numbers.append(cursor.key()[8:])
+    expired: list[_Expired] = []
+    while alive and len(expired) < limit and cursor.key() < bound:
+        expired.append(_Expired(cursor.key()[8:], aborted_ms=int.from_bytes(cursor.key()[:8])))
         txn.delete_at(cursor, db=store.tables.aborted)
         alive = cursor.key() != b""
-    return numbers
+    return expired
 
 
-def _remove_messages(store: Store, txn: LoggedTransaction, numbers: list[bytes]) -> None:
+def _remove_messages(store: Store, txn: LoggedTransaction, expired: list[_Expired]) -> None:
     """Remove messages from the tables that know them by their sequence, id and keys."""
-    if not numbers:
+    if not expired:
         return
     tables, ahead = store.tables, store.environment.ahead
     txn.put(NEXT_SEQUENCE, pack_u64(store.next_sequence), db=tables.meta)
     # They were stored long ago: their pages may be on the disk only.
-    ahead.touch(txn, Rows(tables.messages, numbers))
-    id_keys: list[bytes] = []
-    keys: list[bytes] = []
-    debounced: list[tuple[bytes, bytes]] = []
-    for number in numbers:
-        # One that cannot be read stays, for a repair to move it into its file.
-        if (found := store.record_with_terms(number)) is None:
+    ahead.touch(txn, Rows(tables.messages, [one.number for one in expired]))
+    found: list[tuple[_Expired, bytes, Terms]] = []
+    for one in expired:
+        # One that cannot be read stays, for a repair to move it into its file; so does one that is another's.
+        read = store.record_with_terms(one.number) if len(one.number) == U64.size else None
+        if read is not None and one.is_in_queue_of(*read):
+            found.append((one, id_key(term(read[1].message_id), one.number), read[1]))
+    ahead.touch(
+        txn,
+        Rows(tables.ids, [row for _, row, _ in found]),
+        Rows(tables.keys, [name for one, _, terms in found for name in _key_rows(one, terms)]),
+    )
+    for one, row, terms in found:
+        noted = txn.get(row, db=tables.ids)
+        if one.place is None and (noted is None or noted[8:16] != pack_u64(one.aborted_ms)):
             continue
-        _, terms = found
-        txn.delete(number, db=tables.messages)
-        id_keys.append(id_key(term(terms.message_id), number))
-        for key in map(term, terms.keys):
-            keys.append(key_prefix(terms.topic, key) + number)
-            debounced.append((debounce_key(terms.topic, key), number))
-    ahead.touch(txn, Rows(tables.ids, id_keys), Rows(tables.keys, keys))
-    for key in id_keys:
-        txn.delete(key, db=tables.ids)
-    for key in keys:
-        txn.delete(key, db=tables.keys)
-    for key, number in debounced:
-        if txn.get(key, db=tables.debounced) == number:
-            txn.delete(key, db=tables.debounced)
+        txn.delete(one.number, db=tables.messages)
+        txn.delete(row, db=tables.ids)
+        for name in _key_rows(one, terms):
+            txn.delete(name, db=tables.keys)
+        for key in terms.keys:
+            name = debounce_key(terms.topic, term(key))
+            if txn.get(name, db=tables.debounced) == one.number:
+                txn.delete(name, db=tables.debounced)
+
+
+def _key_rows(one: _Expired, terms: Terms) -> list[bytes]:
+    """Keys of the rows of `keys` that lead to a message."""
+    return [key_prefix(terms.topic, term(key)) + one.number for key in terms.keys]

@@ -25,7 +25,7 @@ _LONG: Final = 8
 """Bytes of a sequence, of a time, of an offset."""
 
 _LAST_SEQUENCE: Final = (1 << 63) - 1
-"""Clients read a sequence as a signed number."""
+"""Clients read a sequence, and an offset, as a signed number."""
 
 IsShaped = Callable[[bytes, bytes], bool]
 
@@ -81,15 +81,17 @@ def _is_key(key: bytes, value: bytes) -> bool:
     return is_name(topic) and bool(zero) and rest[-9:-8] == b"\0" and not value
 
 
-def _is_queued(key: bytes, value: bytes) -> bool:
+def is_queued(key: bytes, value: bytes) -> bool:
+    """Whether it can be a row of `queues`."""
     return _is_queue(key[:-_LONG]) and len(value) == QUEUE_VALUE.size
 
 
-def _is_end(key: bytes, value: bytes) -> bool:
+def is_end(key: bytes, value: bytes) -> bool:
+    """Whether it can be a row of `ends`."""
     if not _is_queue(key) or len(value) != ENDS_VALUE.size:
         return False
     first, next_offset = ENDS_VALUE.unpack(value)
-    return bool(first <= next_offset)
+    return bool(first <= next_offset <= _LAST_SEQUENCE)
 
 
 def _is_count(key: bytes, value: bytes) -> bool:
@@ -155,8 +157,8 @@ _SHAPES: Final[dict[str, IsShaped]] = {
     "timers": is_timer,
     "ids": _is_id,
     "keys": _is_key,
-    "queues": _is_queued,
-    "ends": _is_end,
+    "queues": is_queued,
+    "ends": is_end,
     "held": _is_count,
     "hours": _is_hour,
     "totals": _is_total,

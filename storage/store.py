@@ -20,7 +20,7 @@ from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 import lmdb
 
 from storage.environment import Environment, Tables
-from storage.errors import StorageError, StorageFullError, cannot_read
+from storage.errors import DamagedError, StorageError, StorageFullError, cannot_read
 from storage.held import Held
 from storage.inbox import INBOX_SIZE, Inbox, recover
 from storage.inbox_copy import has_copy, read_copy, write_copy
@@ -37,6 +37,7 @@ from storage.keys import (
     TermsOf,
     key_prefix,
     pack_u64,
+    queue_prefix,
     split_timer_key,
     term,
     without_mark,
@@ -133,7 +134,7 @@ class Store:
         """How long the last commit took to write its rows to the redo log and, with `sync`, have the disk hold them."""
         self.damaged: set[bytes] = set()
         """Messages whose records were asked for and cannot be read, and those that cannot be fired: their sequences,
-        packed."""
+        packed; and queues that cannot be read: what their rows begin with."""
         self.aside = b""
         """Before this key there is nothing to fire in `timers`: what is there was due, and cannot be fired."""
         self.settle: Callable[[], object] = self.commit
@@ -587,7 +588,11 @@ class Store:
         try:
             return self._queues[topic][number]
         except KeyError:
-            queue = open_queue(self._txn, self.tables, topic, number)
+            try:
+                queue = open_queue(self._txn, self.tables, topic, number)
+            except DamagedError:
+                self.damaged.add(queue_prefix(topic, number))
+                raise
         self._touched.add(topic)
         self._queues.setdefault(topic, {})[number] = queue
         return queue
@@ -605,19 +610,23 @@ class Store:
         """See `read_page`."""
         if offset >= queue.visible:
             return Page([], offset)
-        return read_page(
-            self._txn,
-            self.tables,
-            self.environment.ahead,
-            queue,
-            offset,
-            limit,
-            max_bytes,
-            tag_hashes,
-            matches,
-            most_judged,
-            self.record,
-        )
+        try:
+            return read_page(
+                self._txn,
+                self.tables,
+                self.environment.ahead,
+                queue,
+                offset,
+                limit,
+                max_bytes,
+                tag_hashes,
+                matches,
+                most_judged,
+                self.record,
+            )
+        except DamagedError:
+            self.damaged.add(queue.prefix)
+            raise
 
     def record(self, number: bytes) -> bytes | None:
         """A message's record; None where there is none, or none that can be read: then it is among `damaged`.

@@ -26,7 +26,7 @@ from gateway.wire.pops import (
     start_offset_info,
 )
 from gateway.wire.properties import remove
-from storage import Page, Pop, put_pops
+from storage import DamagedError, Page, Pop, put_pops
 
 LATE_MS: Final = 500
 """A pop is refused that comes so long after its own end (PopMessageRequestHeader.isTimeoutTooMuch)."""
@@ -150,7 +150,10 @@ class Popping:
             ):
                 continue  # what is in there wakes nobody, so it is not left over for anyone either
             if left > 0 and left_bytes > 0 and not search.is_over:
-                page = search.read(one, begin, left, left_bytes)
+                try:
+                    page = search.read(one, begin, left, left_bytes)
+                except DamagedError:
+                    continue  # it waits for a repair, and the others not for it
                 offset = page.next_offset
                 if page.messages:
                     if fields.order:

@@ -583,6 +583,24 @@ class TestBack:
         gateway.advance(60_000)
         assert sorted(bodies(pop(gateway, gateway.connect()))) == ["a", "b"]
 
+    @pytest.mark.parametrize("table", ["ends", "queues"])
+    def test_a_queue_that_cannot_be_read_has_no_message_of_another_popped_for_nobody(
+        self, gateway: MemoryGateway, client: MemoryClient, table: str
+    ) -> None:
+        create_topic(client, "orders", 3)
+        for queue in (0, 2):
+            send(client, f"in {queue}", queue=queue)
+        key = queue_prefix(b"orders", 1) + (bytes(8) if table == "queues" else b"")
+        with damaged_row(gateway, table, key, lambda _: b"short"):
+            client = gateway.connect()
+            popped = pop(gateway, client)
+            assert sorted(bodies(popped)) == ["in 0", "in 2"]
+            assert pop(gateway, client) == []
+            if table == "ends":
+                answer = ask_pop(gateway, client, queueId=1)
+                assert "queue 1 of topic orders cannot be read" in (answer.remark or "")
+            assert client.send_message("others").code == ResponseCode.SUCCESS
+
     @pytest.mark.parametrize("kind", ["topic", "group"])
     def test_what_was_deleted_meanwhile_does_not(
         self, gateway: MemoryGateway, client: MemoryClient, kind: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import lmdb
 import pytest
 
 from storage import (
@@ -16,7 +17,9 @@ from storage import (
     remove_expired,
     remove_topic,
 )
+from storage.keys import pack_u64, queue_prefix
 from storage.retention import QUEUES_AT_ONCE
+from tests.storage.folder import Folder, change_table
 from tests.storage.sample import (
     FOREVER_MS,
     TOPIC,
@@ -314,3 +317,79 @@ def test_messages_may_be_kept_for_longer_than_there_has_been_time(store: Store) 
     assert expire(store, -5_000) == 0
     assert ids_in(store) == ids
     assert states(store, b"a") == ["aborted"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (queue_prefix(b"a", 0) + bytes(8), b"short"),
+        (b"\1", b""),
+        (b"\0" * 3, b""),
+        (b"a\xff\0" + bytes(12), b"short"),
+    ],
+)
+def test_a_damaged_row_keeps_only_its_own_queue(folder: Folder, key: bytes, value: bytes) -> None:
+    store = folder.open()
+    for topic in (b"a", b"b"):
+        send(store, Sample(b"1", topic), 10)
+        send(store, Sample(b"2", topic), 10)
+    store.commit()
+    folder.close()
+    whole: list[bytes | None] = []
+
+    def damage(txn: lmdb.Transaction, queues: lmdb._Database) -> None:
+        whole.append(txn.get(key, db=queues))
+        txn.put(key, value, db=queues)
+
+    def mend(txn: lmdb.Transaction, queues: lmdb._Database) -> None:
+        if whole[0] is None:
+            txn.delete(key, db=queues)
+        else:
+            txn.put(key, whole[0], db=queues)
+
+    change_table(folder.path, "queues", damage)
+    store = folder.open()
+    assert remove_expired(store, 20, 100, lambda topic: False) == (2 if whole[0] else 4, None)
+    store.commit()
+    assert ids_in(store, b"b") == []
+    folder.close()
+    change_table(folder.path, "queues", mend)
+
+
+@pytest.mark.parametrize("table", ["queues", "aborted"])
+def test_a_row_that_names_another_message_has_it_stay(folder: Folder, table: str) -> None:
+    """One bit of its sequence has changed: what it names then is pending."""
+    store = folder.open()
+    wrong = hold(store, Sample(b"held"), 1_000, 10)
+    if table == "queues":
+        send(store, Sample(b"sent", keys=(b"k",)), 10)
+    else:
+        hold(store, Sample(b"aborted"), 1_000, 10)
+        store.commit()
+        abort(store, b"aborted", 10)
+    store.commit()
+    folder.close()
+    sound: list[tuple[bytes, bytes]] = []
+
+    def damage(txn: lmdb.Transaction, database: lmdb._Database) -> None:
+        ((key, value),) = list(txn.cursor(db=database))
+        sound.append((key, value))
+        txn.delete(key, db=database)
+        if table == "queues":
+            txn.put(key, pack_u64(wrong) + value[8:], db=database)
+        else:
+            txn.put(key[:8] + pack_u64(wrong), value, db=database)
+
+    change_table(folder.path, table, damage)
+    store = folder.open()
+    remove_expired(store, 20, 100, lambda topic: False)
+    store.commit()
+    assert store.record(pack_u64(wrong)) is not None
+    folder.close()
+
+    def mend(txn: lmdb.Transaction, database: lmdb._Database) -> None:
+        txn.put(*sound[0], db=database)
+
+    change_table(folder.path, table, mend)
+    if table == "queues":
+        change_table(folder.path, "ends", lambda txn, ends: txn.drop(ends, delete=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -339,3 +340,25 @@ def test_a_start_that_fails_leaves_no_file_open(tmp_path: Path) -> None:
     left = left_open_by_failures(tmp_path, lambda: RedoLog(tmp_path, sync=True))
     # Two files and the folder are opened, and the latter is synced; the size of either file is asked.
     assert left == [0] * 6
+
+
+def test_a_refused_record_is_taken_back_on_the_disk_too(
+    synced: RedoLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut could bring it back: it was written, and only its sync failed."""
+    assert synced.append(RECORDS[0])
+    end = synced.size
+    headers: list[bytes] = []
+    sync = os.fdatasync
+
+    def fail_once(file: int) -> None:
+        headers.append(os.pread(file, 16, end))
+        if len(headers) == 1:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        sync(file)
+
+    monkeypatch.setattr(os, "fdatasync", fail_once)
+    with pytest.raises(OSError, match="Input/output error"):
+        synced.append(RECORDS[1])
+    assert any(headers[0])
+    assert headers[1:] == [bytes(16)]

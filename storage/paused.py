@@ -140,7 +140,7 @@ def _topics(txn: Reader, tables: Tables) -> Iterator[bytes]:
     alive = cursor.first()
     while alive:
         key = cursor.key()
-        topic = key[: key.index(0)]
+        topic = key.partition(b"\0")[0]
         yield topic
         alive = cursor.set_range(topic + b"\1")
 

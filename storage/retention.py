@@ -27,7 +27,7 @@ from storage.logged import LoggedTransaction
 from storage.queues import is_row
 from storage.read_ahead import Rows
 from storage.reader import Reader, rows_with_prefix
-from storage.shapes import is_queued
+from storage.shapes import is_end, is_queued
 from storage.store import Store, in_batch
 
 _ALL_QUEUES = b"\xff"
@@ -135,9 +135,13 @@ def remove_topic(store: Store, topic: bytes, limit: int) -> int:
 
 def emptied_queues(store: Store, topic: bytes) -> dict[int, int]:
     """The offset that the next message gets in each queue of a topic of which `remove_topic` has left nothing, by the
-    queue's number; queues that never held a message are left out."""
+    queue's number; queues that never held a message, or cannot be read, are left out."""
     rows = rows_with_prefix(store.reader(), store.tables.ends, topic + b"\0")
-    return {int.from_bytes(key[-4:]): ENDS_VALUE.unpack(value)[1] for key, value in rows}
+    return {
+        int.from_bytes(key[-4:]): ENDS_VALUE.unpack(value)[1]
+        for key, value in rows
+        if is_end(key, value)
+    }
 
 
 def _queues(txn: Reader, tables: Tables, begin: bytes) -> Iterator[tuple[bytes, int]]:

@@ -49,7 +49,13 @@ def find_misshapen(txn: lmdb.Transaction, tables: Tables) -> Iterator[Misshapen]
 
 def is_name(name: bytes) -> bool:
     """Whether it can be that of a topic."""
-    return 0 < len(name) <= MAX_TOPIC and b"\0" not in name
+    if not 0 < len(name) <= MAX_TOPIC or b"\0" in name:
+        return False
+    try:
+        name.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _is_queue(key: bytes) -> bool:

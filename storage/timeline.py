@@ -23,6 +23,7 @@ from storage.keys import (
 from storage.lookup import LEAPS_WEIGH, pending_timers
 from storage.paused import waiting_timers
 from storage.reader import Reader
+from storage.shapes import is_timer
 from storage.store import Store
 
 MAX_ROWS = 3_000
@@ -168,7 +169,9 @@ def _summed(
         begin = cursor[1:] + b"\0"
     if not with_waiting:
         return
-    for row in _singly(waiting_timers(txn, store.tables, topic, begin, end), None):
+    waiting = waiting_timers(txn, store.tables, topic, begin, end)
+    # Those that cannot be read are for a repair.
+    for row in _singly((timer for timer in waiting if is_timer(*timer)), None):
         yield row._replace(place=_WAITING + row.place)
 
 

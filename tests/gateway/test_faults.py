@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from twisted.logger import capturedLogs, formatEvent
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from gateway import connection
 from gateway.audit import AuditLog
@@ -20,6 +20,8 @@ from gateway.router import Call, RequestError, Route, Router
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import decode_command, encode_command
 from gateway.wire.frames import join_frame
+from storage.keys import queue_prefix
+from tests.gateway.faults import damaged_row
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
 
 
@@ -592,3 +594,17 @@ class TestAddresses:
         client.send_message()
         [message] = client.pull()
         assert ".".join(str(byte) for byte in message.born_host[:4]) == born
+
+
+def test_what_is_damaged_is_a_line_in_the_log(gateway: MemoryGateway) -> None:
+    with damaged_row(gateway, "ends", queue_prefix(b"orders", 0), lambda _: b"short"):
+        client = gateway.connect()
+        with capturedLogs() as logs:
+            answer = client.send_message()
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "queue 0 of topic orders cannot be read" in (answer.remark or "")
+        (line,) = [
+            formatEvent(event) or "" for event in logs if event["log_level"] is LogLevel.error
+        ]
+        assert "see 'tidegate fsck'" in line
+        assert client.send_message("others").code == ResponseCode.SUCCESS

@@ -5,18 +5,21 @@ from __future__ import annotations
 import pytest
 
 from storage import (
+    HELD_SPAN_MS,
     Aborted,
     AbortResult,
+    Columns,
     Fired,
     Store,
     abort,
+    count_due,
     fire_due,
     fire_resumed,
     pause_topic,
     read_pending,
     resume_topic,
 )
-from tests.storage.folder import Folder
+from tests.storage.folder import Folder, change_table
 from tests.storage.sample import (
     TOPIC,
     Sample,
@@ -184,3 +187,23 @@ def test_a_refused_batch_changes_nothing(paused: Store) -> None:
 def test_a_copy_has_what_waits(paused: Store, folder: Folder) -> None:
     folder.close()
     assert [one.due_ms for one in read_pending(folder.path, terms_of)] == list(range(1_000, 1_005))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [(b"", b""), (b"\0" * 17 + b"x", b"short"), (b"\0short", bytes(12))]
+)
+def test_a_row_that_cannot_be_read_keeps_no_other_from_being_shown_or_let_go(
+    folder: Folder, paused: Store, key: bytes, value: bytes
+) -> None:
+    row = TOPIC + key
+    folder.close()
+    change_table(folder.path, "waiting", lambda txn, rows: txn.put(row, value, db=rows))
+    store = folder.open()
+    assert pending_ids(store) == numbered(5)
+    assert sum(count_due(store, Columns(0, HELD_SPAN_MS, 10)).counts.values()) == 5
+    resume_topic(store, TOPIC)
+    assert fire_resumed(store, 3_000, 100) == Fired(5, more=False)
+    store.commit()
+    assert ids_in(store) == numbered(5)
+    folder.close()
+    change_table(folder.path, "waiting", lambda txn, rows: txn.delete(row, db=rows))

@@ -650,3 +650,15 @@ def test_a_refused_repair_changes_nothing(
     inspection.close()
     assert {table: rows_of(data, table) for table in TABLES} == before
     assert (data / "repairs.jsonl").read_text() == "of before"
+
+
+@pytest.mark.parametrize("table", ["paused", "totals"])
+def test_a_topic_whose_name_is_no_text_goes(
+    wholes: dict[int, tuple[bytes, Held]], copy: Callable[[bytes], Path], table: str
+) -> None:
+    """Whoever shows all topics could show none."""
+    data = copy(wholes[0][0])
+    rows = rows_of(data, table)
+    put(data, table, (b"\xff\xff", rows[0][1]))
+    repair(data)
+    assert b"\xff\xff" not in dict(rows_of(data, table))

@@ -212,7 +212,7 @@ class Housekeeping:
         if damaged > self._told_damaged:
             self._told_damaged = damaged
             self.log.error(
-                "damaged messages met since the start: {count}. Nobody gets them; "
+                "damaged messages and queues met since the start: {count}. Nobody gets what cannot be read; "
                 "'tidegate fsck --data {data}' names them once the gateway has stopped",
                 count=damaged,
                 data=self._broker.config.data,

@@ -37,7 +37,7 @@ from storage.errors import DataFolderError, FolderInUseError, StorageError, cann
 from storage.inbox import recover
 from storage.keys import STAMP, TermsOf, pack_u64, split_timer_key
 from storage.meta_pages import DATA_FILE
-from storage.paused import waiting_timers
+from storage.paused import misplaced, waiting_timers
 from storage.records import read_record
 from storage.redo_log import has_records
 from storage.shapes import is_timer
@@ -186,6 +186,7 @@ def read_pending(
         with environment.begin() as txn:
             accepted_lately = sorted(recover(txn, tables, terms_of, damaged=damaged))
             waiting = waiting_timers(txn, tables)
+            damaged.update(misplaced(txn, tables))
             for key, value in merge(txn.cursor(db=tables.timers), accepted_lately, waiting):
                 if not is_timer(key, value):
                     damaged.add(key)

@@ -134,6 +134,15 @@ def waiting_timers(
     return merge(*(_waiting_of(txn, tables, name, start, end) for name in topics))
 
 
+def misplaced(txn: Reader, tables: Tables) -> Iterator[bytes]:
+    """The damaged keys of `waiting` that `waiting_timers` passes by, as they are nothing but a name."""
+    return (
+        name
+        for name in _topics(txn, tables)
+        if name and txn.get(name, db=tables.waiting) is not None
+    )
+
+
 def _topics(txn: Reader, tables: Tables) -> Iterator[bytes]:
     """The topics of which something waits, leaping from one to the next."""
     cursor = txn.cursor(db=tables.waiting)

@@ -263,7 +263,7 @@ def test_damaged_messages_are_told_of_once_they_are_met(
             gateway.connect().pull()
             gateway.advance(5_000)
         (line,) = [line for line in lines if "damaged" in line]
-        assert line.startswith("damaged messages met since the start: 1. ")
+        assert line.startswith("damaged messages and queues met since the start: 1. ")
         assert f"'tidegate fsck --data {gateway.data}'" in line
         assert Scrape(gateway)["tidegate_damaged_messages_total"] == 1
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 from itertools import islice
 from typing import Protocol
@@ -205,8 +205,12 @@ class ParkingLot:
         while self.sweep(float("inf")):
             pass
 
-    def _wake(self, pulls: Iterable[Parked], first: int) -> None:
+    def _wake(self, pulls: Collection[Parked], first: int) -> None:
         """Look again for these, behind those that were woken before: for some of them now."""
+        if not self._woken and len(pulls) <= WOKEN_AT_ONCE:
+            for pull in pulls:
+                self._retry(pull, first)
+            return
         is_first = not self._woken
         self._woken += [(pull, first) for pull in pulls]
         if is_first:
@@ -214,12 +218,14 @@ class ParkingLot:
 
     def _retry_some(self, most: int = WOKEN_AT_ONCE) -> None:
         for _ in range(min(most, len(self._woken))):
-            # It does not wait while it is answered: an answer can bring the same client back at once.
-            pull, first = self._woken.popleft()
-            self._count -= 1
-            if not pull.alive:
-                pull.give_up()
-            elif not pull.retry(first):
-                self.park(pull)
+            self._retry(*self._woken.popleft())
         if self._woken:
             self._reactor.callLater(0, self._retry_some)
+
+    def _retry(self, pull: Parked, first: int) -> None:
+        # It does not wait while it is answered: an answer can bring the same client back at once.
+        self._count -= 1
+        if not pull.alive:
+            pull.give_up()
+        elif not pull.retry(first):
+            self.park(pull)

@@ -11,8 +11,9 @@ from typing import NamedTuple
 from storage.keys import QUEUE_VALUE, pack_u64
 from storage.lookup import MAX_FOUND_BYTES, Found, FoundPage, State, make_found
 from storage.noted import READ_AT_ONCE, Noted, read_noted
-from storage.queues import Queue, is_row, offset_at
+from storage.queues import Queue, offset_at
 from storage.reader import Reader
+from storage.shapes import is_queued_value
 from storage.store import Store
 
 MAX_LOOKED_THROUGH = 5_000
@@ -140,7 +141,7 @@ def _backwards(
         value = txn.get(queue.prefix + pack_u64(offset), db=store.tables.queues)
         if value is None:
             return
-        if not is_row(value):
+        if not is_queued_value(value):
             continue
         _, own_hash, _, ms = QUEUE_VALUE.unpack(value)
         if ms < begin_ms:

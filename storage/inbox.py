@@ -32,11 +32,10 @@ from storage.keys import (
 )
 from storage.ordered import OrderedKeys
 from storage.paused import has_timer
-from storage.queues import is_row
 from storage.read_ahead import ReadAhead, Rows
 from storage.reader import Reader
 from storage.records import read_terms, unpack
-from storage.shapes import is_queued
+from storage.shapes import is_queued, is_queued_value
 from storage.timers import earlier
 
 INBOX_SIZE = 64_000
@@ -466,7 +465,7 @@ def _queued_since(txn: Reader, tables: Tables, since_ms: int) -> set[bytes]:
         while (
             alive
             and cursor.key()[:-8] == queue
-            and (cursor.value()[-8:] >= since or not is_row(cursor.value()))
+            and (cursor.value()[-8:] >= since or not is_queued_value(cursor.value()))
         ):
             found.add(cursor.value()[:8])
             alive = cursor.prev()

@@ -6,7 +6,7 @@ from storage.errors import DamagedError
 from storage.firing import Fired
 from storage.keys import NEVER_MOVED, TIMER_VALUE, timer_key_of
 from storage.paused import Pause
-from storage.shapes import is_timer
+from storage.shapes import is_waiting
 from storage.store import Store, in_batch
 
 
@@ -57,7 +57,7 @@ def fire_resumed(store: Store, stored_ms: int, limit: int) -> Fired:
         while left and cursor.key().startswith(name):
             key, value = cursor.key(), cursor.value()
             left -= 1
-            if not is_timer(timer_key_of(key), value):
+            if not is_waiting(key, value):
                 # It stays for a repair.
                 cursor.next()
                 continue

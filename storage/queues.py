@@ -12,7 +12,7 @@ from storage.errors import DamagedError
 from storage.keys import ENDS_VALUE, QUEUE_VALUE, pack_u64, queue_prefix
 from storage.read_ahead import ReadAhead, Rows
 from storage.reader import Reader
-from storage.shapes import is_end
+from storage.shapes import is_end, is_queued_value
 
 MAX_ROWS_FILTERED = 2_000
 """Rows one read looks at when a tag filter skips most of them (upstream's bound is 800: 16,000
@@ -159,7 +159,7 @@ def read_page(
     if count <= 0 or not cursor.set_range(queue.prefix + pack_u64(offset)):
         return Page(messages, offset)
     values = islice(cursor.iternext(keys=False, values=True), count)
-    rows = takewhile(is_row, values)
+    rows = takewhile(is_queued_value, values)
     begin = offset
     taken = judged = 0
     while not messages or (len(messages) < limit and taken < max_bytes):
@@ -182,11 +182,6 @@ def read_page(
     if offset == begin:
         raise cannot_read_queue(queue.topic, queue.number, f"offset {offset} has a damaged row")
     return Page(messages, offset)
-
-
-def is_row(value: bytes) -> bool:
-    """Whether it can be that of a row of `queues`."""
-    return len(value) == QUEUE_VALUE.size
 
 
 def _choose(
@@ -233,7 +228,7 @@ def offset_at(txn: Reader, tables: Tables, queue: Queue, stored_ms: int) -> int:
 def row_at(txn: Reader, tables: Tables, queue: Queue, offset: int) -> tuple[int, int] | None:
     """Sequence and stored ms of one offset; None where nothing tells."""
     value = txn.get(queue.prefix + pack_u64(offset), db=tables.queues)
-    if value is None or not is_row(value):
+    if value is None or not is_queued_value(value):
         return None
     sequence, _, _, stored_ms = QUEUE_VALUE.unpack(value)
     return sequence, stored_ms
@@ -269,7 +264,7 @@ def find_sequence(
     for value in cursor.iternext(keys=False, values=True):
         if offset >= end:
             return None
-        if value[:8] == number and is_row(value):
+        if value[:8] == number and is_queued_value(value):
             return offset, int.from_bytes(value[-8:])
         offset += 1
     return None

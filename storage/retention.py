@@ -24,10 +24,9 @@ from storage.keys import (
     term,
 )
 from storage.logged import LoggedTransaction
-from storage.queues import is_row
 from storage.read_ahead import Rows
 from storage.reader import Reader, rows_with_prefix
-from storage.shapes import is_end, is_queued
+from storage.shapes import is_end, is_queued, is_queued_value
 from storage.store import Store, in_batch
 
 _ALL_QUEUES = b"\xff"
@@ -174,7 +173,11 @@ def _shorten_queue(
     cursor = txn.cursor(db=store.tables.queues)
     cursor.set_range(queue.prefix)
     expired: list[_Expired] = []
-    while len(expired) < limit and cursor.key()[:-8] == queue.prefix and is_row(cursor.value()):
+    while (
+        len(expired) < limit
+        and cursor.key()[:-8] == queue.prefix
+        and is_queued_value(cursor.value())
+    ):
         sequence, tag_hash, size, stored_ms = QUEUE_VALUE.unpack(cursor.value())
         if stored_ms >= before_ms:
             break
@@ -216,31 +219,28 @@ def _remove_messages(store: Store, txn: LoggedTransaction, expired: list[_Expire
     txn.put(NEXT_SEQUENCE, pack_u64(store.next_sequence), db=tables.meta)
     # They were stored long ago: their pages may be on the disk only.
     ahead.touch(txn, Rows(tables.messages, [one.number for one in expired]))
-    found: list[tuple[_Expired, bytes, Terms]] = []
+    found: list[tuple[_Expired, Terms, bytes, list[bytes]]] = []
     for one in expired:
         # One that cannot be read stays, for a repair to move it into its file; so does one that is another's.
         read = store.record_with_terms(one.number) if len(one.number) == U64.size else None
         if read is not None and one.is_in_queue_of(*read):
-            found.append((one, id_key(term(read[1].message_id), one.number), read[1]))
+            terms = read[1]
+            keys = [key_prefix(terms.topic, term(key)) + one.number for key in terms.keys]
+            found.append((one, terms, id_key(term(terms.message_id), one.number), keys))
     ahead.touch(
         txn,
-        Rows(tables.ids, [row for _, row, _ in found]),
-        Rows(tables.keys, [name for one, _, terms in found for name in _key_rows(one, terms)]),
+        Rows(tables.ids, [own_id for _, _, own_id, _ in found]),
+        Rows(tables.keys, [key for _, _, _, keys in found for key in keys]),
     )
-    for one, row, terms in found:
-        noted = txn.get(row, db=tables.ids)
+    for one, terms, own_id, keys in found:
+        noted = txn.get(own_id, db=tables.ids)
         if one.place is None and (noted is None or noted[8:16] != pack_u64(one.aborted_ms)):
             continue
         txn.delete(one.number, db=tables.messages)
-        txn.delete(row, db=tables.ids)
-        for name in _key_rows(one, terms):
-            txn.delete(name, db=tables.keys)
+        txn.delete(own_id, db=tables.ids)
+        for row in keys:
+            txn.delete(row, db=tables.keys)
         for key in terms.keys:
             name = debounce_key(terms.topic, term(key))
             if txn.get(name, db=tables.debounced) == one.number:
                 txn.delete(name, db=tables.debounced)
-
-
-def _key_rows(one: _Expired, terms: Terms) -> list[bytes]:
-    """Keys of the rows of `keys` that lead to a message."""
-    return [key_prefix(terms.topic, term(key)) + one.number for key in terms.keys]

@@ -73,7 +73,8 @@ def is_timer(key: bytes, value: bytes) -> bool:
     return is_name(topic) and len(zero + rest) > _LONG and len(value) == TIMER_VALUE.size
 
 
-def _is_waiting(key: bytes, value: bytes) -> bool:
+def is_waiting(key: bytes, value: bytes) -> bool:
+    """Whether it can be a row of `waiting`."""
     topic, zero, rest = key.partition(b"\0")
     return is_name(topic) and len(zero + rest) > 2 * _LONG and len(value) == TIMER_VALUE.size
 
@@ -89,7 +90,12 @@ def _is_key(key: bytes, value: bytes) -> bool:
 
 def is_queued(key: bytes, value: bytes) -> bool:
     """Whether it can be a row of `queues`."""
-    return _is_queue(key[:-_LONG]) and len(value) == QUEUE_VALUE.size
+    return _is_queue(key[:-_LONG]) and is_queued_value(value)
+
+
+def is_queued_value(value: bytes) -> bool:
+    """Whether it can be the value of a row of `queues`."""
+    return len(value) == QUEUE_VALUE.size
 
 
 def is_end(key: bytes, value: bytes) -> bool:
@@ -169,7 +175,7 @@ _SHAPES: Final[dict[str, IsShaped]] = {
     "hours": _is_hour,
     "totals": _is_total,
     "paused": _is_pause,
-    "waiting": _is_waiting,
+    "waiting": is_waiting,
     "debounced": _is_debounced,
     "aborted": _is_moment,
     "halves": _is_half,

@@ -33,6 +33,7 @@ from storage.keys import (
     NOTE,
     QUEUE_COLUMNS,
     TIMER_VALUE,
+    U64,
     Terms,
     TermsOf,
     key_prefix,
@@ -783,7 +784,7 @@ def first_free_sequence(txn: Reader, tables: Tables) -> int:
     cursor = txn.cursor(db=tables.messages)
     behind_last = 1
     if cursor.last():
-        if len(cursor.key()) != len(pack_u64(0)):
+        if len(cursor.key()) != U64.size:
             # Whatever comes would stand in front of it.
             raise ValueError(f"the last row of messages has a key of {len(cursor.key())} bytes")
         behind_last = int.from_bytes(cursor.key()) + 1

@@ -4,8 +4,6 @@ Those popped in order have handles of their own, see `ordered_pops`."""
 
 from __future__ import annotations
 
-import struct
-
 from gateway.broker import Broker
 from gateway.delays import REQUESTS
 from gateway.handlers.ordered_pops import OrderedPops
@@ -177,7 +175,7 @@ class PopAcks:
         for one in due:
             try:
                 self._revive(one)
-            except (StorageError, struct.error):
+            except StorageError:
                 # It waits for a repair, and the others not for it.
                 put_pops(self._store, [one.pop._replace(back_ms=now_ms + RETRY_MS)], one.popped_ms)
         self._broker.committer.change()

@@ -19,6 +19,19 @@ def send(client: MemoryClient) -> int:
     return client.send(RequestCode.SEND_MESSAGE_V2, client.send_fields(), b"body")
 
 
+@pytest.fixture
+def left(gateway: MemoryGateway, writes: list[bytes], monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How much had been written when a checkpoint was looked for, each time."""
+    left: list[int] = []
+
+    def checkpoint() -> bool:
+        left.append(len(writes))
+        return False
+
+    monkeypatch.setattr(gateway.store, "checkpoint_if_due", checkpoint)
+    return left
+
+
 def test_the_answers_of_a_commit_are_written_at_once(
     gateway: MemoryGateway, client: MemoryClient, writes: list[bytes]
 ) -> None:
@@ -30,18 +43,8 @@ def test_the_answers_of_a_commit_are_written_at_once(
 
 
 def test_they_have_left_before_a_checkpoint(
-    gateway: MemoryGateway,
-    client: MemoryClient,
-    writes: list[bytes],
-    monkeypatch: pytest.MonkeyPatch,
+    gateway: MemoryGateway, client: MemoryClient, left: list[int]
 ) -> None:
-    left = []
-
-    def checkpoint() -> bool:
-        left.append(len(writes))
-        return False
-
-    monkeypatch.setattr(gateway.store, "checkpoint_if_due", checkpoint)
     send(client)
     gateway.reactor.turn()
     assert left == [1]
@@ -50,20 +53,13 @@ def test_they_have_left_before_a_checkpoint(
 def test_and_before_one_between_commits_that_wake_somebody_who_sends(
     gateway: MemoryGateway,
     client: MemoryClient,
-    writes: list[bytes],
+    left: list[int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    left = []
-
-    def checkpoint() -> bool:
-        left.append(len(writes))
-        return False
-
     def grown(growth: Growth) -> None:
         if len(left) < 3:
             send(client)
 
-    monkeypatch.setattr(gateway.store, "checkpoint_if_due", checkpoint)
     monkeypatch.setattr(gateway.service.broker.parked, "grown", grown)
     send(client)
     gateway.settle()

@@ -48,6 +48,19 @@ class Folder:
         store.environment.close()
         return self.open(inbox_size=inbox_size)
 
+    def damage(self, table: str, key: bytes, value: bytes | None) -> Store:
+        """Open the folder with another value in a row, or without the row."""
+        self.close()
+
+        def how(txn: lmdb.Transaction, database: lmdb._Database) -> None:
+            if value is None:
+                txn.delete(key, db=database)
+            else:
+                txn.put(key, value, db=database)
+
+        change_table(self.path, table, how)
+        return self.open()
+
     def check(self) -> None:
         """Whatever the test left must be sound, also once it is opened again, and after a crash."""
         try:

@@ -18,6 +18,7 @@ from tests.storage.folder import Folder
 from tests.storage.sample import TOPIC, Sample, fire, hold, pending_ids, states
 
 KEY = b"k"
+HALF = Sample(b"half", keys=(KEY,))
 
 
 def debounce(store: Store, name: bytes, due_ms: int, now_ms: int) -> int:
@@ -25,6 +26,13 @@ def debounce(store: Store, name: bytes, due_ms: int, now_ms: int) -> int:
     replaced = replace_pending(store, TOPIC, KEY, store.next_sequence, now_ms)
     hold(store, Sample(name, keys=(KEY,)), due_ms, now_ms)
     return replaced
+
+
+def commit_half(store: Store, sequence: int) -> None:
+    take_half(store, sequence)
+    note_older(store, TOPIC, [KEY], sequence)
+    store.schedule(2_000, TOPIC, 0, sequence, HALF.record(1), 0, b"half", [KEY])
+    store.commit()
 
 
 def test_the_last_one_wins(store: Store) -> None:
@@ -75,15 +83,11 @@ def test_each_one_looks_at_what_came_since_the_last(store: Store) -> None:
 
 def test_a_half_that_is_committed_late_is_found_all_the_same(store: Store) -> None:
     sequence = store.new_sequence()
-    put_half(store, sequence, Sample(b"half", keys=(KEY,)).record(1), 60_000)
+    put_half(store, sequence, HALF.record(1), 60_000)
     store.commit()
     debounce(store, b"a", 1_000, 1)
     store.commit()
-    message = Sample(b"half", keys=(KEY,))
-    take_half(store, sequence)
-    note_older(store, TOPIC, [KEY], sequence)
-    store.schedule(2_000, TOPIC, 0, sequence, message.record(1), 0, b"half", [KEY])
-    store.commit()
+    commit_half(store, sequence)
     assert debounce(store, b"b", 1_100, 2) == 2
     store.commit()
     assert pending_ids(store) == [b"b"]
@@ -93,13 +97,9 @@ def test_a_half_that_came_later_hides_nothing_that_came_before_it(store: Store) 
     debounce(store, b"a", 1_000, 1)
     hold(store, Sample(b"without", keys=(KEY,)), 1_000)
     sequence = store.new_sequence()
-    message = Sample(b"half", keys=(KEY,))
-    put_half(store, sequence, message.record(1), 60_000)
+    put_half(store, sequence, HALF.record(1), 60_000)
     store.commit()
-    take_half(store, sequence)
-    note_older(store, TOPIC, [KEY], sequence)
-    store.schedule(2_000, TOPIC, 0, sequence, message.record(1), 0, b"half", [KEY])
-    store.commit()
+    commit_half(store, sequence)
     assert debounce(store, b"b", 1_100, 2) == 3
     store.commit()
     assert pending_ids(store) == [b"b"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import lmdb
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from storage import Queue, StorageError, Store, remove_expired
 from storage.keys import pack_u64, queue_prefix
 from storage.queues import MAX_BYTES_JUDGED, MAX_RECORDS_JUDGED, MAX_ROWS_FILTERED, Page
-from tests.storage.folder import Folder, change_table
+from tests.storage.folder import Folder
 from tests.storage.sample import (
     TOPIC,
     Sample,
@@ -256,18 +255,6 @@ def test_offset_at_is_the_first_of_several_in_one_millisecond(
 
 
 class TestDamage:
-    def change(self, folder: Folder, table: str, key: bytes, value: bytes | None) -> Store:
-        folder.close()
-
-        def how(txn: lmdb.Transaction, database: lmdb._Database) -> None:
-            if value is None:
-                txn.delete(key, db=database)
-            else:
-                txn.put(key, value, db=database)
-
-        change_table(folder.path, table, how)
-        return folder.open()
-
     @pytest.mark.parametrize("value", [None, b"short", bytes(16), b"\xff" * 16])
     def test_where_there_are_messages_their_rows_tell_where_a_queue_ends(
         self, folder: Folder, value: bytes | None
@@ -279,12 +266,12 @@ class TestDamage:
         remove_expired(store, 2, 10, lambda _: False)
         store.commit()
         prefix = queue_prefix(TOPIC, 0)
-        store = self.change(folder, "ends", prefix, value)
+        store = folder.damage("ends", prefix, value)
         queue = store.queue(TOPIC, 0)
         assert (queue.first, queue.next) == (2, 4)
         assert send(store, Sample(b"4"), 4) == 4
         store.commit()
-        self.change(folder, "ends", prefix, pack_u64(2) + pack_u64(4))
+        folder.damage("ends", prefix, pack_u64(2) + pack_u64(4))
 
     def test_a_key_that_is_too_long_does_not_have_offsets_given_again(self, folder: Folder) -> None:
         store = folder.open()
@@ -292,10 +279,10 @@ class TestDamage:
             send(store, Sample(message_id))
         store.commit()
         key = queue_prefix(TOPIC, 0) + pack_u64(1) + b"\0"
-        store = self.change(folder, "queues", key, b"")
+        store = folder.damage("queues", key, b"")
         with pytest.raises(StorageError, match="queue 0 of topic orders cannot be read"):
             store.queue(TOPIC, 0)
-        self.change(folder, "queues", key, None)
+        folder.damage("queues", key, None)
 
     def test_it_is_read_up_to_a_row_that_cannot_be(self, folder: Folder) -> None:
         store = folder.open()
@@ -304,7 +291,7 @@ class TestDamage:
         store.commit()
         key = queue_prefix(TOPIC, 0) + pack_u64(2)
         whole = store.reader().get(key, db=store.tables.queues)
-        store = self.change(folder, "queues", key, b"short")
+        store = folder.damage("queues", key, b"short")
         queue = store.queue(TOPIC, 0)
         page = store.read(queue, 0, 10, 1 << 20)
         assert ([id_of(one.record) for one in page.messages], page.next_offset) == ([b"0", b"1"], 2)
@@ -312,4 +299,4 @@ class TestDamage:
             store.read(queue, 2, 10, 1 << 20)
         page = store.read(queue, 3, 10, 1 << 20)
         assert [(id_of(one.record), one.offset) for one in page.messages] == [(b"3", 3)]
-        self.change(folder, "queues", key, whole)
+        folder.damage("queues", key, whole)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import lmdb
 import pytest
 
 from storage import (
@@ -413,18 +412,6 @@ class TestCrowdedOut:
 
 
 class TestWhatCannotFire:
-    def damage(self, folder: Folder, table: str, key: bytes, value: bytes | None) -> Store:
-        folder.close()
-
-        def how(txn: lmdb.Transaction, database: lmdb._Database) -> None:
-            if value is None:
-                txn.delete(key, db=database)
-            else:
-                txn.put(key, value, db=database)
-
-        change_table(folder.path, table, how)
-        return folder.open()
-
     @pytest.mark.parametrize("inbox_size", [0, INBOX_SIZE], ids=["in table", "in memory"])
     @pytest.mark.parametrize("is_paused", [False, True])
     def test_for_its_queue_is_pending_and_keeps_nothing_else(
@@ -440,7 +427,7 @@ class TestWhatCannotFire:
         store.commit()
         if is_paused:
             assert fire(store, 1_000) == 0
-        store = self.damage(folder, "ends", queue_prefix(TOPIC, 0), b"short")
+        store = folder.damage("ends", queue_prefix(TOPIC, 0), b"short")
         if is_paused:
             resume_topic(store, TOPIC)
             fire_resumed(store, 1_000, 10)
@@ -463,7 +450,7 @@ class TestWhatCannotFire:
             with pytest.raises(StorageError):
                 store.commit()
         assert fire(store, 2_000) == 1
-        store = self.damage(folder, "ends", queue_prefix(TOPIC, 0), None)
+        store = folder.damage("ends", queue_prefix(TOPIC, 0), None)
         assert fire(store, 2_000) == 2
         assert ids_in(store) == [b"a", b"d"]
 
@@ -474,12 +461,12 @@ class TestWhatCannotFire:
         hold(store, Sample(b"a", b"bills"), 1_001)
         hold(store, Sample(b"b", b"bills", 1), 1_001)
         store.commit()
-        store = self.damage(folder, "ends", queue_prefix(b"bills", 0), b"short")
+        store = folder.damage("ends", queue_prefix(b"bills", 0), b"short")
         fire_due(store, 1_001, 1_001, 5)
         assert fire_crowded_out(store, 1_001, 1_001, limit).messages == limit // 100
         store.commit()
         assert fire(store, 1_001) == 6 - limit // 100
-        self.damage(folder, "ends", queue_prefix(b"bills", 0), None)
+        folder.damage("ends", queue_prefix(b"bills", 0), None)
 
     @pytest.mark.parametrize(
         "row",
@@ -496,11 +483,11 @@ class TestWhatCannotFire:
         store = folder.open()
         hold(store, Sample(b"b"), 1_000)
         store.commit()
-        store = self.damage(folder, "timers", *row)
+        store = folder.damage("timers", *row)
         assert pending_ids(store) == [b"b"]
         assert fire(store, 1_000) == 1
         assert (ids_in(store), store.next_due()) == ([b"b"], None)
-        self.damage(folder, "timers", row[0], None)
+        folder.damage("timers", row[0], None)
 
     @pytest.mark.parametrize("table", ["held", "hours", "totals"])
     @pytest.mark.parametrize("value", [None, bytes(8), b"\xff" * 8])
@@ -515,11 +502,11 @@ class TestWhatCannotFire:
         folder.close()
         change_table(folder.path, table, lambda txn, db: rows.extend(txn.cursor(db=db)))
         for key, _ in rows:
-            self.damage(folder, table, key, wanted)
+            folder.damage(table, key, wanted)
         store = folder.open(inbox_size=0)
         assert fire(store, 1_000) == 2
         hold_all(store, [b"d"], 3_000)
         assert fire(store, 3_000) == 2
         assert store.pending_count() >= 0
         for key, _ in rows:
-            self.damage(folder, table, key, None)
+            folder.damage(table, key, None)

@@ -84,7 +84,6 @@ def copy_open(environment: lmdb.Environment, target: Path) -> int:
             # It may be the disk of either that is full or fails.
             source = environment.path()
             raise StorageError(f"{source} could not be copied to {target}: {error}") from error
-        sync(unfinished / DATA_FILE)
         return (unfinished / DATA_FILE).stat().st_size
 
 
@@ -102,7 +101,6 @@ def restore(backup: Path, data: Path) -> int:
         new_folder(data) as unfinished,
     ):
         shutil.copyfile(backup / DATA_FILE, unfinished / DATA_FILE)
-        sync(unfinished / DATA_FILE)
         return (unfinished / DATA_FILE).stat().st_size
 
 
@@ -306,7 +304,8 @@ def _open_to_read(data: Path) -> lmdb.Environment:
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """A folder to make a data file in, which gets its place in the target when all is well, and else is gone.
+    """A folder to make a data file in, which gets its place in the target when all is well and the disk holds it, and
+    else is gone.
 
     A target that is there already and empty stays what it is: a link, the place where a disk is mounted, or a folder
     beside which nothing can be written.
@@ -326,6 +325,9 @@ def new_folder(target: Path) -> Iterator[Path]:
             # What an earlier attempt left that was killed.
             (unfinished / DATA_FILE).unlink(missing_ok=True)
             yield unfinished
+            # The folder too: a file that is on the disk counts for nothing while its name is not.
+            for path in (unfinished / DATA_FILE, unfinished):
+                sync(path)
             made, place = unfinished, target
             if is_there:
                 made, place = made / DATA_FILE, place / DATA_FILE

@@ -159,7 +159,6 @@ def restore_changes(folder: Path, data: Path, number: int | None = None) -> int:
                     raise DataFolderError(
                         f"{folder}: page {at // _HASH_SIZE} of backup {last.number:04} is not as it was"
                     )
-        sync(unfinished / DATA_FILE)
         return last.pages * last.page_size
 
 

@@ -32,7 +32,7 @@ from storage.queues import find_sequence
 from storage.read_ahead import Rows
 from storage.reader import Reader
 from storage.records import read_terms, unpack
-from storage.shapes import is_queued, is_timer
+from storage.shapes import is_queued, is_timer, is_waiting
 from storage.store import Store
 from storage.timers import seek_topic
 
@@ -290,8 +290,11 @@ def _newest_stored_ms(store: Store) -> int:
         # What waits was due, and will be in its queue at no time before that.
         cursor = txn.cursor(db=store.tables.waiting)
         alive = cursor.prev() if cursor.set_range(topic + b"\1") else cursor.last()
-        if alive and cursor.key().startswith(topic + b"\0"):
-            newest_ms = max(newest_ms, int.from_bytes(timer_key_of(cursor.key())[:8]))
+        while alive and cursor.key().startswith(topic + b"\0"):
+            if is_waiting(cursor.key(), cursor.value()):
+                newest_ms = max(newest_ms, int.from_bytes(timer_key_of(cursor.key())[:8]))
+                break
+            alive = cursor.prev()
     return newest_ms
 
 

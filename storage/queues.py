@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from itertools import islice, takewhile
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from storage.environment import Tables
 from storage.errors import DamagedError
@@ -26,6 +26,9 @@ MAX_BYTES_JUDGED = 4 << 20
 
 MAX_ROWS_SEARCHED = 20_000
 """Rows behind its due time among which a fired message is looked for, some 5 ms."""
+
+_ROWS_AT_ONCE: Final = 4
+"""Rows that are first read together; each time twice as many."""
 
 
 class Queue:
@@ -155,11 +158,9 @@ def read_page(
     if matches is not None:
         count = min(count, most_judged, MAX_RECORDS_JUDGED)
     messages: list[StoredMessage] = []
-    cursor = txn.cursor(db=tables.queues)
-    if count <= 0 or not cursor.set_range(queue.prefix + pack_u64(offset)):
+    if count <= 0:
         return Page(messages, offset)
-    values = islice(cursor.iternext(keys=False, values=True), count)
-    rows = takewhile(is_queued_value, values)
+    rows = takewhile(is_queued_value, _values_from(txn, tables, queue, offset, count))
     begin = offset
     taken = judged = 0
     while not messages or (len(messages) < limit and taken < max_bytes):
@@ -180,8 +181,33 @@ def read_page(
                 if judged >= MAX_BYTES_JUDGED:
                     return Page(messages, place + 1)
     if offset == begin:
-        raise cannot_read_queue(queue.topic, queue.number, f"offset {offset} has a damaged row")
+        reason = f"the row of offset {offset} is damaged or gone"
+        raise cannot_read_queue(queue.topic, queue.number, reason)
     return Page(messages, offset)
+
+
+def _values_from(
+    txn: Reader, tables: Tables, queue: Queue, offset: int, count: int
+) -> Iterator[bytes]:
+    """The rows of so many offsets, up to the first that is gone: what is behind that has other offsets, or is another
+    queue's."""
+    cursor = txn.cursor(db=tables.queues)
+    cursor.set_range(queue.prefix + pack_u64(offset))
+    values = cursor.iternext(keys=False, values=True)
+    end, step = offset + count, _ROWS_AT_ONCE
+    while offset < end:
+        some = list(islice(values, min(step, end - offset)))
+        # None is gone where the last of them is at its place.
+        if cursor.key() != queue.prefix + pack_u64(offset + len(some) - 1):
+            for place in range(offset, end):
+                value = txn.get(queue.prefix + pack_u64(place), db=tables.queues)
+                if value is None:
+                    break
+                yield value
+            return
+        yield from some
+        offset += len(some)
+        step *= 2
 
 
 def _choose(
@@ -239,10 +265,8 @@ def rows_from(
 ) -> Iterator[tuple[int, int, int]]:
     """Sequence, tag hash and bytes of the messages from an offset on, at most `limit`, without reading them."""
     count = max(0, min(limit, queue.visible - offset))
-    cursor = txn.cursor(db=tables.queues)
-    if cursor.set_range(queue.prefix + pack_u64(offset)):
-        for value in islice(cursor.iternext(keys=False, values=True), count):
-            yield QUEUE_VALUE.unpack(value)[:3]
+    for value in _values_from(txn, tables, queue, offset, count):
+        yield QUEUE_VALUE.unpack(value)[:3]
 
 
 def find_sequence(
@@ -259,12 +283,13 @@ def find_sequence(
     cursor = txn.cursor(db=tables.queues)
     if not cursor.set_range(queue.prefix + pack_u64(offset)):
         return None
-    end = min(queue.visible, offset + MAX_ROWS_SEARCHED)
+    count = max(0, min(queue.visible - offset, MAX_ROWS_SEARCHED))
     number = pack_u64(sequence)
-    for value in cursor.iternext(keys=False, values=True):
-        if offset >= end:
-            return None
+    for value in islice(cursor.iternext(keys=False, values=True), count):
         if value[:8] == number and is_queued_value(value):
-            return offset, int.from_bytes(value[-8:])
-        offset += 1
+            # Rows before it may be gone: its own key tells.
+            key = cursor.key()
+            if not key.startswith(queue.prefix):
+                return None
+            return int.from_bytes(key[-8:]), int.from_bytes(value[-8:])
     return None

@@ -24,6 +24,7 @@ from storage import (
     lookup,
     newest_stored_ms,
     pause_topic,
+    queues,
     scan_aborted,
     scan_fired,
     scan_with_key,
@@ -415,6 +416,24 @@ def test_a_scan_is_what_sorting_and_filtering_gives(
         cursor = page.cursor
     assert seen == expected
     folder.check()
+
+
+def test_a_place_is_found_however_long_the_queue_is(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But of very many that were due at once."""
+    monkeypatch.setattr(queues, "MAX_ROWS_SEARCHED", 3)
+    ids = numbered(20)
+    for number, name in enumerate(ids):
+        send(store, Sample(name), stored_ms=number + 1)
+    hold(store, Sample(b"timed"), 5_000)
+    store.commit()
+    fire(store, 5_000)
+    at_once = numbered(5, b"at once")
+    hold_all(store, at_once, 6_000)
+    fire(store, 6_000)
+    offsets = [find_by_id(store, name)[0].offset for name in (*ids, b"timed", *at_once)]
+    assert offsets == [*range(24), -1, -1]
 
 
 def test_nothing_is_found_that_is_not_committed(store: Store) -> None:

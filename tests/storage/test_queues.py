@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import Queue, StorageError, Store, remove_expired
+from storage import Queue, StorageError, Store, find_by_id, remove_expired
 from storage.keys import pack_u64, queue_prefix
 from storage.queues import MAX_BYTES_JUDGED, MAX_RECORDS_JUDGED, MAX_ROWS_FILTERED, Page
 from tests.storage.folder import Folder
@@ -300,3 +300,42 @@ class TestDamage:
         page = store.read(queue, 3, 10, 1 << 20)
         assert [(id_of(one.record), one.offset) for one in page.messages] == [(b"3", 3)]
         folder.damage("queues", key, whole)
+
+    @pytest.mark.parametrize("gone", [1, 3, 4, 20, 38])
+    def test_it_is_read_up_to_a_row_that_is_gone(self, folder: Folder, gone: int) -> None:
+        """No other queue's message is read instead, and none is said to be at another offset than its own."""
+        ids = numbered(40)
+        store = folder.open()
+        for name in ids:
+            send(store, Sample(name))
+        send(store, Sample(b"other", queue=1))
+        store.commit()
+        key = queue_prefix(TOPIC, 0) + pack_u64(gone)
+        whole = store.reader().get(key, db=store.tables.queues)
+        store = folder.damage("queues", key, None)
+        queue = store.queue(TOPIC, 0)
+        assert ids_of(store.read(queue, 0, 100, UNLIMITED)) == ids[:gone]
+        assert len(list(store.rows(queue, 0, 100))) == gone
+        with pytest.raises(StorageError, match=f"the row of offset {gone} is damaged or gone"):
+            store.read(queue, gone, 100, UNLIMITED)
+        assert ids_of(store.read(queue, gone + 1, 100, UNLIMITED)) == ids[gone + 1 :]
+        places = [found.offset for name in ids for found in find_by_id(store, name)]
+        assert {place - offset for offset, place in enumerate(places) if place >= 0} == {0}
+        folder.damage("queues", key, whole)
+
+    def test_a_row_between_others_whose_key_is_none_moves_none_of_them(
+        self, folder: Folder
+    ) -> None:
+        ids = numbered(10)
+        store = folder.open()
+        for name in ids:
+            send(store, Sample(name))
+        store.commit()
+        key = queue_prefix(TOPIC, 0) + pack_u64(5)
+        row = store.reader().get(key, db=store.tables.queues)
+        store = folder.damage("queues", key + b"\0", row)
+        page = store.read(store.queue(TOPIC, 0), 0, 100, UNLIMITED)
+        assert [(id_of(one.record), one.offset) for one in page.messages] == [
+            (name, offset) for offset, name in enumerate(ids)
+        ]
+        folder.damage("queues", key + b"\0", None)

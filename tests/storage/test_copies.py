@@ -120,6 +120,23 @@ def test_restored_folder_is_the_one_backed_up(folder: Folder, tmp_path: Path) ->
     assert (tmp_path / "backup" / "data.mdb").exists()
 
 
+@pytest.mark.parametrize("is_there", [False, True])
+def test_what_a_killed_backup_left_is_begun_anew(
+    folder: Folder, tmp_path: Path, is_there: bool
+) -> None:
+    hold_all(folder.open(), numbered(20), 2_000)
+    folder.close()
+    target = tmp_path / "backup"
+    left = (target if is_there else tmp_path) / ".backup.unfinished"
+    left.mkdir(parents=True)
+    (left / "data.mdb").write_bytes(b"half of it")
+    back_up(folder.path, target)
+    assert not left.exists()
+    copy = Folder(target)
+    assert pending_ids(copy.open()) == numbered(20)
+    copy.check()
+
+
 def test_the_folder_of_a_gateway_that_serves_can_be_restored_from(
     folder: Folder, tmp_path: Path
 ) -> None:

@@ -267,6 +267,15 @@ class TestChecks:
         (found,) = halves_to_check(store, 31_000, 10, 1 << 20)
         assert (found.check_ms, found.checks) == (31_000, 1)
 
+    def test_one_whose_message_is_gone_keeps_no_other_from_its_check(self, folder: Folder) -> None:
+        store = folder.open()
+        gone, kept = half(store, b"gone"), half(store, b"kept")
+        message = store.reader().get(pack_u64(gone), db=store.tables.messages)
+        store = folder.damage("messages", pack_u64(gone), None)
+        assert find_half(store, gone) is None
+        assert [one.sequence for one in halves_to_check(store, 1_000, 10, 1 << 20)] == [kept]
+        folder.damage("messages", pack_u64(gone), message)
+
     def test_nothing_is_put_off_for_a_half_that_is_gone(self, store: Store) -> None:
         sequence = half(store)
         take_half(store, sequence)

@@ -235,6 +235,7 @@ def test_a_backup_that_is_cut_short_does_not_count(
     assert len(read_chain(backups)) == 1
     # As a kill leaves it.
     (backups / "0001.pages").write_bytes(b"half of it")
+    (backups / ".0001.json").write_text('{"number":')
     assert back_up_changes(folder.path, backups).number == 1
     assert restored(backups, tmp_path / "again") == contents(folder.path)
 

@@ -140,12 +140,33 @@ def test_a_compacted_file_whose_transactions_begin_again(tmp_path: Path) -> None
     environment.close()
     compact(data)
     environment = Environment(data)
-    put(environment, b"on disk")
-    environment.durable.hold()
-    assert transaction_ahead(data) is None
-    put(environment, b"not on disk")
-    assert transaction_ahead(data) == transaction(data) < 20
+    for _ in range(3):
+        # Neither place has anything left of the file before, from the first start on.
+        assert transaction_ahead(data) is None
+        put(environment, b"not on disk")
+        assert transaction_ahead(data) == transaction(data) < 20
+        environment.durable.hold()
     environment.close()
+
+
+def test_the_disk_has_the_name_of_a_new_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that has all but the note: nobody could go back, after a power cut, without one."""
+    data = tmp_path / "data"
+    Environment(data).close()
+    (data / NOTE_FILE).unlink()
+    synced: list[int] = []
+    sync = os.fsync
+
+    def note(file: int) -> None:
+        if (data / NOTE_FILE).exists():
+            synced.append(os.fstat(file).st_ino)
+        sync(file)
+
+    monkeypatch.setattr("os.fsync", note)
+    Durable(data).close()
+    assert synced == [data.stat().st_ino]
 
 
 def test_a_backup_of_it(ahead: Path, tmp_path: Path) -> None:

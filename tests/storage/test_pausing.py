@@ -58,6 +58,16 @@ def test_what_waits_is_pending(paused: Store) -> None:
     assert ids_in(paused) == []
 
 
+def test_what_waits_in_one_topic_is_none_of_another(paused: Store) -> None:
+    hold(paused, Sample(b"b", OTHER), 1_002)
+    pause_topic(paused, OTHER, 900)
+    paused.commit()
+    assert fire(paused, 2_000) == 0
+    assert pending_ids(paused, topic=OTHER) == [b"b"]
+    assert pending_ids(paused, topic=TOPIC) == numbered(5)
+    assert sorted(pending_ids(paused)) == [b"b", *numbered(5)]
+
+
 def test_other_topics_fire(paused: Store) -> None:
     hold(paused, Sample(b"b", OTHER), 2_001)
     paused.commit()

@@ -110,6 +110,9 @@ def test_whatever_the_port_is_called(gateway: MemoryGateway, host: str) -> None:
         ({"Origin": "http://127.0.0.1:1"}, 403),
         ({"Sec-Fetch-Site": "cross-site"}, 403),
         ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Sec-Fetch-Site": ""}, 403),
+        ({"Origin": f"http://{HTTP_PORT}", "Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Origin": "https://proxy.example", "Host": "localhost"}, 403),
         ({"Content-Type": "text/plain"}, 415),
         ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
         ({"Content-Type": "multipart/form-data; boundary=x"}, 415),
@@ -117,6 +120,14 @@ def test_whatever_the_port_is_called(gateway: MemoryGateway, host: str) -> None:
         ({"Content-Type": "application/json\udcff"}, 415),
         ({"Origin": f"http://{HTTP_PORT}", "Sec-Fetch-Site": "same-origin"}, 200),
         ({"Sec-Fetch-Site": "none", "Content-Type": "application/json; charset=utf-8"}, 200),
+        (
+            {
+                "Origin": "https://proxy.example",
+                "Host": "localhost",
+                "Sec-Fetch-Site": "same-origin",
+            },
+            200,
+        ),
     ],
 )
 def test_other_pages_change_nothing(

@@ -72,8 +72,8 @@ def read_moment(moment: int | str, clock: Clock) -> int:
 
     :raises ApiError: when it is none.
     """
-    if isinstance(moment, int) and -LATEST_EPOCH_MS <= moment <= 0:
-        return moment
+    if moment == "0" or (isinstance(moment, int) and -LATEST_EPOCH_MS <= moment <= 0):
+        return int(moment)
     try:
         return parse_moment(str(moment), clock.now_ms())
     except ValueError as error:

@@ -93,6 +93,12 @@ def test_nothing_is_held(http: HttpClient) -> None:
     assert (answer["total"], answer["topics"], answer["firstDueMs"]) == (0, [], None)
 
 
+def test_it_may_begin_at_the_beginning(later: MemoryGateway, http: HttpClient) -> None:
+    whole = http.get("/timeline", end="+700d")["total"]
+    assert http.get("/timeline", begin=0, end="+700d")["total"] == whole
+    assert http.refusal("GET", "/timeline", begin="00")["status"] == 400
+
+
 @pytest.mark.parametrize("end", ["+2s", "+3h", "+700d"])
 def test_pieces_add_up(
     later: MemoryGateway, http: HttpClient, monkeypatch: pytest.MonkeyPatch, end: str

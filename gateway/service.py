@@ -264,7 +264,7 @@ class Gateway:
             connections=connections,
         )
         api = Api(
-            *(endpoints(web), doorkeeper, lambda: self._stopping),
+            *(endpoints(web), doorkeeper, self._clock, lambda: self._stopping),
             *(self.broker.audit.acting, self._settle),
         )
         site: Any = make_site(metrics.pieces, self._not_ready, api, self._reactor)

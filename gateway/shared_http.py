@@ -58,9 +58,11 @@ class SharedHttp:
         config, address = self._config, self._config.http
         assert address is not None
         relay = Relay({name: port.ask for name, port in self._ports.items()})
+        clock = Clock()
         api = Api(
-            shared_endpoints(relay, Clock(), self._owners.get, lambda: self.address),
+            shared_endpoints(relay, clock, self._owners.get, lambda: self.address),
             OpenDoor(by_keys=config.authentication),
+            clock,
             lambda: self._is_stopping,
             lambda _: nullcontext(),
             lambda: None,

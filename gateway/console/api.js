@@ -11,6 +11,11 @@ export class Refused extends Error {
   }
 }
 
+let heardMs = Date.now();
+
+/** The gateway's time, as its last answer told it: a browser's clock may be off, and a gateway's may go by hand. */
+export const now = () => heardMs;
+
 async function request(method, path, body) {
   const headers = { "Tidegate-Console": "1" };
   const credentials = sessionStorage.getItem(KEY);
@@ -26,6 +31,7 @@ async function request(method, path, body) {
   } catch {
     throw new Refused({ status: 0, detail: "The gateway does not answer." });
   }
+  heardMs = Number(answer.headers.get("Tidegate-Now")) || heardMs;
   if (answer.status === 401) {
     // Others were given while this was on its way.
     if (credentials !== sessionStorage.getItem(KEY)) return request(method, path, body);
@@ -68,6 +74,7 @@ function logIn(challenge) {
         h("div", { class: "actions" }, h("button", { class: "main" }, "Log in")),
       ),
     );
+    box.classList.add("log-in");
     box.addEventListener("close", () => {
       if (given) asking = undefined;
       resolve(given);

@@ -1,6 +1,6 @@
 // Topics, consumer groups, and the last changes to many messages.
 
-import { get, post, remove } from "./api.js";
+import { get, now, post, remove } from "./api.js";
 import { selectionText } from "./bulk.js";
 import { h, notice, show } from "./dom.js";
 import { count, duration, moment, short } from "./format.js";
@@ -197,7 +197,6 @@ export function groups(place, parameters, go) {
   const complain = (text) => show(list, h("p", { class: "bad-text", role: "alert" }, text));
   return live(async () => {
     const [found, isMore] = await pages("/groups", "groups", contains);
-    const now = Date.now();
     // Those with work to do first, then those with somebody there.
     found.sort((one, other) => other.lag - one.lag || other.members.length - one.members.length);
     if (isFirst && found.length === 1) opened.add(found[0].name);
@@ -242,7 +241,7 @@ export function groups(place, parameters, go) {
                       {},
                       cell("topic", h("a", { href: `#/timeline?topic=${encodeURIComponent(one.topic)}` }, one.topic)),
                       cell("behind", one.lag),
-                      cell("oldest waits", one.waitingSinceMs ? duration(now - one.waitingSinceMs) : "–"),
+                      cell("oldest waits", one.waitingSinceMs ? duration(now() - one.waitingSinceMs) : "–"),
                       cell("a second", short(one.perSecond)),
                       cell(
                         "queues",

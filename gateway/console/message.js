@@ -1,9 +1,11 @@
 // One message: what it is, what it says, and what has become of it.
 
-import { get, post } from "./api.js";
+import { get, now, post } from "./api.js";
 import { dialog, field, h, notice, show } from "./dom.js";
 import { WHEN, bytes, distance, iso, moment, typedTime } from "./format.js";
 import { state } from "./messages.js";
+
+const REFRESH = 3_000;
 
 const HAPPENED = {
   born: "sent by its client",
@@ -102,20 +104,54 @@ const facts = (pairs) =>
   );
 
 export function message(place, parameters, go, id) {
-  let open = true;
+  let open = true,
+    asked = 0,
+    timer,
+    shown,
+    body,
+    told = [];
 
   async function load() {
-    let page;
+    clearTimeout(timer);
+    const number = ++asked;
     try {
-      page = await get(`/messages/${encodeURIComponent(id)}`);
+      if (!shown || !document.hidden) {
+        const page = await get(`/messages/${encodeURIComponent(id)}`);
+        if (!open || number !== asked) return;
+        draw(page);
+      }
     } catch (error) {
-      if (open)
-        show(place, h("section", { class: "panel" }, h("p", { class: "bad-text", role: "alert" }, error.message)));
-      return;
+      if (!open || number !== asked) return;
+      shown = undefined;
+      show(place, h("section", { class: "panel" }, h("p", { class: "bad-text", role: "alert" }, error.message)));
+      if (error.status >= 400 && error.status < 500) return;
     }
-    if (!open) return;
-    const nowMs = Date.now();
+    timer = setTimeout(load, REFRESH);
+  }
+
+  /** Text that tells how far off something is, and so is another at each look. */
+  function telling(attributes, text) {
+    const element = h("span", attributes);
+    told.push(() => {
+      element.textContent = text();
+    });
+    return element;
+  }
+
+  /** Where nothing has changed the page stays as it is, with whatever is selected in it. */
+  function draw(page) {
+    const text = JSON.stringify(page);
+    if (text !== shown) {
+      shown = text;
+      told = [];
+      drawAnew(page);
+    }
+    for (const tell of told) tell();
+  }
+
+  function drawAnew(page) {
     const one = page.message;
+    body ??= bodyOf(page.body);
     const topic = h("a", { href: `#/messages?topic=${encodeURIComponent(one.topic)}` }, one.topic);
     show(
       place,
@@ -124,10 +160,11 @@ export function message(place, parameters, go, id) {
         { class: "headline" },
         h("h1", { class: "mono" }, one.msgId || one.offsetMsgId),
         state(one.state),
-        one.state === "pending" && h("span", { class: "dim" }, `due ${distance(one.dueMs, nowMs)}`),
+        one.state === "pending" && telling({ class: "dim" }, () => `due ${distance(one.dueMs, now())}`),
         h("span", { class: "spring" }),
-        one.state === "pending" && h("button", { type: "button", onclick: reschedule }, "Reschedule…"),
-        one.state === "pending" && h("button", { type: "button", class: "danger", onclick: abort }, "Abort…"),
+        one.state === "pending" && h("button", { type: "button", "data-key": "reschedule", onclick: reschedule }, "Reschedule…"),
+        one.state === "pending" &&
+          h("button", { type: "button", class: "danger", "data-key": "abort", onclick: abort }, "Abort…"),
       ),
       h(
         "div",
@@ -169,8 +206,10 @@ export function message(place, parameters, go, id) {
                 { class: event.kind },
                 h("time", { datetime: iso(event.atMs) }, moment(event.atMs)),
                 " ",
-                event.kind === "due" && one.state === "pending" && event.atMs > nowMs
-                  ? `will be due, ${distance(event.atMs, nowMs)}`
+                event.kind === "due" && one.state === "pending"
+                  ? telling({}, () =>
+                      event.atMs > now() ? `will be due, ${distance(event.atMs, now())}` : HAPPENED.due,
+                    )
                   : (HAPPENED[event.kind] ?? event.kind),
               ),
             ),
@@ -198,7 +237,7 @@ export function message(place, parameters, go, id) {
           ],
         ),
       ),
-      h("section", { class: "panel" }, bodyOf(page.body)),
+      h("section", { class: "panel" }, body),
       h(
         "section",
         { class: "panel" },
@@ -274,6 +313,7 @@ export function message(place, parameters, go, id) {
   return {
     leave: () => {
       open = false;
+      clearTimeout(timer);
     },
   };
 }

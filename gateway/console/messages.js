@@ -1,6 +1,6 @@
 // Messages in a table, and the search for them.
 
-import { get } from "./api.js";
+import { get, now } from "./api.js";
 import { bulk } from "./bulk.js";
 import { field, h, notice, show } from "./dom.js";
 import { bytes, distance, iso, moment, typedTime } from "./format.js";
@@ -20,7 +20,6 @@ export class MessageTable {
   #empty = h("p", { class: "empty", hidden: true });
   #asked = {};
   #cursor = null;
-  #now;
   #number = 0;
   #wanted = PAGE;
 
@@ -49,10 +48,9 @@ export class MessageTable {
   }
 
   /** @param isAgain whether the same is looked at once more: as many are shown as were. */
-  async load(query, now, isAgain = false) {
+  async load(query, isAgain = false) {
     if (!isAgain) this.#wanted = PAGE;
     this.#asked = query;
-    this.#now = now ?? Date.now();
     this.#cursor = null;
     await this.#page(true);
   }
@@ -119,7 +117,7 @@ export class MessageTable {
   /** How far off it is, or when that was which became of it. */
   #when(message) {
     const time = message.movedMs || message.dueMs;
-    return time ? `${message.movedMs ? `${message.state} ` : ""}${distance(time, this.#now)}` : "";
+    return time ? `${message.movedMs ? `${message.state} ` : ""}${distance(time, now())}` : "";
   }
 }
 

@@ -1,6 +1,6 @@
 // What is due when: the chart, the ways to move in it, and the messages of what is selected.
 
-import { get } from "./api.js";
+import { get, now } from "./api.js";
 import { bulk } from "./bulk.js";
 import { COLOURS, Chart } from "./chart.js";
 import { h, show } from "./dom.js";
@@ -141,8 +141,7 @@ export function timeline(place, parameters, go) {
   );
 
   function fromNow(length) {
-    const now = Date.now() + (data ? data.nowMs - data.heardMs : 0);
-    return new Span(now, now + length);
+    return new Span(now(), now() + length);
   }
 
   function address() {
@@ -191,13 +190,17 @@ export function timeline(place, parameters, go) {
   async function load(isAgain = false) {
     clearTimeout(timer);
     const number = ++asked;
-    const shown = new Span(span.begin, span.end);
+    const fromNowOn = () => follows && !selection;
+    const isFromNow = fromNowOn();
     try {
       const columns = Math.max(30, Math.min(240, Math.floor(chart.element.clientWidth / 7)));
-      const times = { begin: written(shown.begin), end: written(shown.end) };
+      const times = isFromNow
+        ? { begin: "now", end: `+${span.length}ms` }
+        : { begin: written(span.begin), end: written(span.end) };
       const answer = await get("/timeline", { ...times, columns, topic, tag });
       if (number !== asked || !place.contains(chart.element)) return;
-      data = { ...answer, heardMs: Date.now() };
+      data = answer;
+      if (isFromNow && fromNowOn()) span = new Span(data.nowMs, data.nowMs + span.length);
       describe();
       chart.update(span, data, selection);
       await list(isAgain);
@@ -212,7 +215,6 @@ export function timeline(place, parameters, go) {
       timer = setTimeout(again, REFRESH);
       return;
     }
-    if (follows && !selection) span = fromNow(span.length);
     load(true);
   }
 
@@ -287,7 +289,7 @@ export function timeline(place, parameters, go) {
         "Change all of these…",
       ),
     );
-    await table.load(what, data?.nowMs, isAgain);
+    await table.load(what, isAgain);
   }
 
   function key(event) {

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 from twisted.internet.defer import Deferred, ensureDeferred
@@ -16,6 +16,7 @@ from twisted.python.failure import Failure
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request
 
+from gateway.clock import Clock
 from gateway.router import RequestError
 from gateway.web.doorkeeper import Header
 from gateway.web.endpoints import ApiError, Asker, Endpoint
@@ -35,6 +36,9 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 """In every answer."""
+
+NOW: Final = "Tidegate-Now"
+"""A header of every answer: the gateway's time, in epoch ms, by which the console tells how far off something is."""
 
 
 class Door(Protocol):
@@ -63,6 +67,7 @@ class Api(Resource):
         self,
         endpoints: Sequence[Endpoint],
         doorkeeper: Door,
+        clock: Clock,
         is_stopping: Callable[[], bool],
         acting: Callable[[Asker], AbstractContextManager[None]],
         settled: Callable[[], None],
@@ -70,13 +75,14 @@ class Api(Resource):
         super().__init__()  # type: ignore[no-untyped-call]
         self._endpoints = endpoints
         self._doorkeeper = doorkeeper
+        self._clock = clock
         self._is_stopping = is_stopping
         self._acting = acting
         self._settled = settled
 
     def render(self, request: Any) -> int:
         """Answer, now or later; Twisted calls this."""
-        answer = _Answer(request)
+        answer = _Answer(request, self._clock)
         answering: Any = ensureDeferred(self._answer(request, answer))
         answering.addErrback(self._failed, answer)
         return NOT_DONE_YET
@@ -153,8 +159,9 @@ class Api(Resource):
 class _Answer:
     """The way back to a client, who may have left meanwhile."""
 
-    def __init__(self, request: Any) -> None:
+    def __init__(self, request: Any, clock: Clock) -> None:
         self._request = request
+        self._clock = clock
         self._gone = False
         finished: Deferred[None] = request.notifyFinish()
         finished.addErrback(self._left)
@@ -183,6 +190,7 @@ class _Answer:
         request.setHeader("Content-Length", str(len(body)))
         for name, value in HEADERS.items():
             request.setHeader(name, value)
+        request.setHeader(NOW, str(self._clock.now_ms()))
         if request.method != b"HEAD":
             request.write(body)
         request.finish()

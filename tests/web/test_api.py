@@ -14,7 +14,7 @@ from gateway.clock import Clock
 from gateway.web.endpoints import ApiError
 from gateway.web.fields import read_moment
 from gateway.web.site import MAX_BODY
-from tests.gateway.memory import MemoryGateway
+from tests.gateway.memory import START_MS, MemoryGateway
 from tests.web.http import API, HttpClient, api_endpoints
 
 
@@ -171,6 +171,11 @@ def test_nothing_is_cached_or_guessed(http: HttpClient) -> None:
     headers = http.ask("GET", f"{API}/status").headers
     assert headers["cache-control"] == "no-store"
     assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_each_answer_has_the_gateways_time(http: HttpClient) -> None:
+    assert http.ask("GET", f"{API}/status").headers["tidegate-now"] == str(START_MS)
+    assert http.ask("GET", f"{API}/nowhere").headers["tidegate-now"] == str(START_MS)
 
 
 def test_a_stopping_gateway_sends_away(gateway: MemoryGateway, http: HttpClient) -> None:

@@ -260,9 +260,69 @@ def test_a_message_that_comes_late_is_not_shown_in_another_view(console: Console
     page.execute_script("location.hash = '#/topics'")
     console.see("td", "close-order")
     page.execute_script(
-        "const page = arguments[0]; answer({ok: true, status: 200, json: async () => page})", answer
+        "const page = arguments[0];"
+        "answer({ok: true, status: 200, headers: new Headers(), json: async () => page})",
+        answer,
     )
     assert not page.find_elements(By.CSS_SELECTOR, ".headline")
+
+
+def test_a_message_is_looked_at_again(console: Console) -> None:
+    sent = console.send(body="{}")
+    page = console.browser.page
+    console.open(f"message/{sent['offsetMsgId']}")
+    console.see(".presets button", "Hex").click()
+    heading = console.see("h1")
+    console.looks_again("/messages/")
+    assert heading.is_displayed()  # what does not change is not drawn again
+    console.api(f"/messages/{sent['offsetMsgId']}/abort", {})
+    console.see(".headline .state", "aborted")
+    console.see("[aria-pressed=true]", "Hex")
+    assert not page.find_elements(By.CSS_SELECTOR, ".headline button")
+    page.execute_script("window.real = fetch; window.fetch = () => Promise.reject()")
+    console.see("main .bad-text", "does not answer")
+    page.execute_script("window.fetch = window.real")
+    console.see(".headline .state", "aborted")
+
+
+def test_how_far_off_something_is_is_told_by_the_gateways_clock(console: Console) -> None:
+    sent = console.send(at="+30d", topic="far")
+    page = console.browser.page
+    script = "const right = Date.now; Date.now = () => right() + 10 * 86_400_000"
+    added = page.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": script})
+    try:
+        console.open(f"message/{sent['offsetMsgId']}")
+        console.see(".headline", "due in 29d")
+        console.see(".history", "will be due, in 29d")
+        console.open("messages?topic=far")
+        console.see(".messages td", "in 29d")
+        console.open("timeline?length=3600000")
+        console.see(".caption", "follows the clock")
+        asked = page.execute_script(
+            "return performance.getEntriesByType('resource').map((one) => new URL(one.name))"
+            ".filter((one) => one.pathname === '/api/v1/timeline').map((one) => one.search)"
+        )
+        assert all(one.startswith("?begin=now&end=%2B3600000ms&") for one in asked), asked
+    finally:
+        page.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
+
+
+def test_a_dialog_is_of_its_view(console: Console) -> None:
+    sent = console.send()
+    page = console.browser.page
+    console.open("topics")
+    console.see("td", "close-order")
+    page.execute_script(f"location.hash = '#/message/{sent['offsetMsgId']}'")
+    console.see(".headline button", "Abort…").click()
+    console.see("dialog p", "cannot be undone").click()
+    before = console.location
+    page.execute_script("document.activeElement.blur()")
+    console.press("t")
+    assert console.location == before
+    assert len(page.find_elements(By.CSS_SELECTOR, "dialog")) == 1
+    page.back()
+    console.see("td", "close-order")
+    assert not page.find_elements(By.CSS_SELECTOR, "dialog")
 
 
 def test_rates_are_told_by_a_clock_that_moves(browser: Browser, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ class Shared(HttpClient):
         clock = self.workers[0].service.broker.clock
         endpoints = shared_endpoints(relay, clock, owners.get, lambda: "127.0.0.1:9876")
         door = OpenDoor(by_keys=False)
-        api = Api(endpoints, door, lambda: False, lambda _: nullcontext(), lambda: None)
+        api = Api(endpoints, door, clock, lambda: False, lambda _: nullcontext(), lambda: None)
         leader.reactor.listenTCP(9_877, make_site(list, list, api, leader.reactor))
         super().__init__(leader)
 

@@ -1,7 +1,7 @@
 // The console: which view is shown, and the keys that work everywhere.
 
 import { get } from "./api.js";
-import { dialog, h, notice, show } from "./dom.js";
+import { closeDialogs, dialog, h, notice, openDialog, show } from "./dom.js";
 import { groups, jobs, topics } from "./lists.js";
 import { message } from "./message.js";
 import { search } from "./messages.js";
@@ -45,6 +45,7 @@ function route() {
   const [path, text] = location.hash.replace(/^#\/?/, "").split("?");
   const [view, argument] = path.split("/").map(decoded);
   current?.leave?.();
+  closeDialogs();
   const [name, title, open] =
     VIEWS.find(([one]) => one === view) ?? (view === "message" ? ["messages", "Message", message] : VIEWS[0]);
   for (const link of nav.children)
@@ -74,8 +75,8 @@ function help() {
 }
 
 document.addEventListener("keydown", (event) => {
-  const typing = event.target.closest?.("input, textarea, select, dialog");
-  if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+  const typing = event.target.closest?.("input, textarea, select");
+  if (typing || openDialog() || event.ctrlKey || event.metaKey || event.altKey) return;
   const view = VIEWS.find(([, , , key]) => key === event.key);
   if (view) go(view[0]);
   else if (event.key === "s") send();

@@ -1,7 +1,7 @@
 // A change to many messages: what it would be made to, the confirmation, and how far it is.
 
 import { get, post, remove } from "./api.js";
-import { dialog, h, notice, show } from "./dom.js";
+import { dialog, h, show } from "./dom.js";
 import { count, moment, typedTime } from "./format.js";
 
 const LOOK = 400;
@@ -27,7 +27,7 @@ export function bulk(selection, changed) {
   const body = h("div");
   const problem = h("p", { class: "bad-text", role: "alert" });
   const box = dialog("Change many messages", body, problem);
-  let preview, action;
+  let asked = 0;
   choose();
 
   /** In the dialog: what is behind it is dimmed, and no screen reader reads it. */
@@ -71,19 +71,19 @@ export function bulk(selection, changed) {
     );
   }
 
-  async function look(wanted, to) {
-    action = wanted;
+  /** What is asked for last is what is shown, whichever answer comes last. */
+  async function look(action, to) {
+    const number = ++asked;
     problem.textContent = "";
     try {
-      preview = await post("/bulk/preview", { action, selection: given, to });
+      const preview = await post("/bulk/preview", { action, selection: given, to });
+      if (number === asked) confirm(action, to, preview);
     } catch (error) {
-      tell(error);
-      return;
+      if (number === asked) tell(error);
     }
-    confirm(to);
   }
 
-  function confirm(to) {
+  function confirm(action, to, preview) {
     const number = `${preview.isExact ? "" : "at least "}${count(preview.count)} message${preview.count === 1 ? "" : "s"}`;
     const what =
       action === "abort"
@@ -92,7 +92,7 @@ export function bulk(selection, changed) {
     const word = action === "abort" ? "Abort" : "Reschedule";
     const button = h(
       "button",
-      { type: "button", class: "danger", disabled: true, onclick: start },
+      { type: "button", class: "danger", disabled: true, onclick: () => start(action, preview.token, button) },
       `${word} ${number}`,
     );
     const typed = h("input", {
@@ -146,16 +146,18 @@ export function bulk(selection, changed) {
     if (preview.count > 0) typed.focus();
   }
 
-  async function start() {
+  async function start(action, token, button) {
+    problem.textContent = "";
+    button.disabled = true;
     try {
-      follow(await post("/bulk", { token: preview.token }));
+      follow(action, await post("/bulk", { token }));
     } catch (error) {
-      notice(error.message, "bad");
-      box.close();
+      tell(error);
+      button.disabled = false;
     }
   }
 
-  async function follow(job) {
+  async function follow(action, job) {
     const bar = h("progress", { "aria-label": "Progress", max: Math.max(1, job.expected), value: 0 });
     const text = h("p", { role: "status" });
     const end = h(
@@ -173,9 +175,10 @@ export function bulk(selection, changed) {
       await new Promise((resolve) => setTimeout(resolve, LOOK));
       try {
         job = await get(`/bulk/${job.id}`);
+        problem.textContent = "";
       } catch (error) {
         tell(error);
-        break;
+        if (error.status) break; // else the gateway does not answer, and may again
       }
     }
     if (job.state === "failed") text.append(h("span", { class: "bad-text" }, ` ${job.error}`));

@@ -62,6 +62,14 @@ export function dialog(title, ...children) {
   return box;
 }
 
+/** The dialog that is open, if there is one. */
+export const openDialog = () => document.querySelector("dialog[open]");
+
+/** Closes the dialogs of a view that is left; the one that asks for credentials is of none. */
+export function closeDialogs() {
+  for (const box of document.querySelectorAll("dialog[open]:not(.log-in)")) box.close();
+}
+
 /** Says something in a corner for a while. */
 export function notice(text, kind = "") {
   const line = h("div", { class: `notice ${kind}` }, text);

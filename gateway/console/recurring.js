@@ -1,7 +1,7 @@
 // What recurs: a list, the times that come, and a form that says them before anything is set.
 
-import { get, post, put, remove } from "./api.js";
-import { dialog, field, h, notice, show } from "./dom.js";
+import { get, now, post, put, remove } from "./api.js";
+import { dialog, field, h, notice, openDialog, show } from "./dom.js";
 import { bytes, count, distance, moment, written } from "./format.js";
 
 const REFRESH = 3_000;
@@ -83,14 +83,14 @@ export function recurring(box) {
     load();
   }
 
-  function row(one, now) {
+  function row(one) {
     const cell = (label, ...children) => h("td", { "data-label": label }, children);
     const order = one.state === "paused" ? "resume" : "pause";
     return h(
       "tr",
       {},
       cell("next", moment(one.nextMs)),
-      cell("", h("span", { class: "dim" }, one.state === "paused" ? "" : distance(one.nextMs, now))),
+      cell("", h("span", { class: "dim" }, one.state === "paused" ? "" : distance(one.nextMs, now()))),
       cell("topic", one.topic),
       cell(
         "name",
@@ -127,7 +127,7 @@ export function recurring(box) {
         const [found, isMore] = await all();
         show(
           rows,
-          found.map((one) => row(one, Date.now())),
+          found.map(row),
           isMore && line("There are more: tidegate recurring list", "empty"),
           !found.length && !isMore && line("Nothing recurs.", "empty"),
         );
@@ -158,27 +158,7 @@ async function look(one, changed) {
     notice(error.message, "bad");
     return;
   }
-  const erase = h(
-    "button",
-    {
-      type: "button",
-      class: "danger",
-      onclick: async () => {
-        if (erase.textContent === "Delete…") {
-          erase.textContent = "Delete it for good";
-          return;
-        }
-        try {
-          notice((await remove(place(one))).outcome, "good");
-        } catch (error) {
-          notice(error.message, "bad");
-        }
-        box.close();
-        changed();
-      },
-    },
-    "Delete…",
-  );
+  if (openDialog()) return; // of a second click
   const box = dialog(
     `${one.name} in ${one.topic}`,
     h("p", { class: "mono" }, rule(one), ` ${one.zone}`),
@@ -193,7 +173,18 @@ async function look(one, changed) {
     h(
       "div",
       { class: "actions" },
-      erase,
+      h(
+        "button",
+        {
+          type: "button",
+          class: "danger",
+          onclick: () => {
+            box.close();
+            erase(one, changed);
+          },
+        },
+        "Delete…",
+      ),
       h(
         "button",
         {
@@ -209,6 +200,35 @@ async function look(one, changed) {
   );
 }
 
+function erase(one, changed) {
+  const box = dialog(
+    `Delete ${one.name} in ${one.topic}?`,
+    h("p", {}, "It will not recur any more. This cannot be undone."),
+    h(
+      "div",
+      { class: "actions" },
+      h("button", { type: "button", autofocus: true, onclick: () => box.close() }, "Keep it"),
+      h(
+        "button",
+        {
+          type: "button",
+          class: "danger",
+          onclick: async () => {
+            box.close();
+            try {
+              notice((await remove(place(one))).outcome, "good");
+            } catch (error) {
+              notice(error.message, "bad");
+            }
+            changed();
+          },
+        },
+        "Delete it",
+      ),
+    ),
+  );
+}
+
 function edit(one, changed) {
   const input = (name, more) => h("input", { name, autocomplete: "off", value: one?.[name] ?? "", ...more });
   const times = h("p", { class: "dim", role: "status" });
@@ -216,7 +236,8 @@ function edit(one, changed) {
   const text = one ? textOf(one) : "hello";
   const body = h("textarea", { name: "body", rows: "4", required: true, disabled: text === undefined }, text);
   const before = body.value;
-  let typed;
+  let typed,
+    asked = 0;
   const form = h(
     "form",
     {
@@ -280,15 +301,17 @@ function edit(one, changed) {
 
   async function tell() {
     const { cron, every, zone, start, end } = given();
+    const number = ++asked;
     if (!cron && !every) {
       times.textContent = "";
       return;
     }
     try {
       const next = await get("/recurring-times", { cron, every, zone, start, end });
+      if (number !== asked) return;
       times.textContent = `Next: ${next.times.slice(0, 3).map(moment).join(", ")}`;
     } catch (error) {
-      times.textContent = error.message;
+      if (number === asked) times.textContent = error.message;
     }
   }
 

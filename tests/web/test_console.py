@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
@@ -426,6 +427,44 @@ def test_many_are_aborted_after_their_number_was_typed(console: Console) -> None
     console.see("td", "abort: topic bulk")
 
 
+def test_a_late_answer_is_not_taken_for_what_was_asked_for_last(console: Console) -> None:
+    console.send(topic="raced")
+    page = console.browser.page
+    console.open("messages?topic=raced")
+    console.see("button.danger", "Change all of these").click()
+    late = (
+        "const real = fetch; window.fetch = (path, asked) => path.includes(arguments[0]) ?"
+        " new Promise((go) => { window.answer = () => real(path, asked).then(go); window.fetch = real; })"
+        " : real(path, asked)"
+    )
+    page.execute_script(late, "/bulk/preview")
+    console.see("dialog button.danger", "Abort them").click()
+    console.see("dialog button", "Reschedule them").click()
+    console.see("dialog", "will fire at +10m")
+    page.execute_script("window.answer()")
+    console.looks_again("/rates")
+    console.see("dialog input").send_keys("1")
+    console.see("dialog button.danger", "Reschedule 1 message").click()
+    console.see("dialog [role=status]", "1 given another time")
+    console.see("dialog button.main", "Close").click()
+    assert len(console.api("/messages?topic=raced")["messages"]) == 1
+
+    console.open("recurring")
+    console.see("button.main", "New").click()
+    page.execute_script(late, "/recurring-times")
+    every = console.see("dialog input[name=every]")
+    every.send_keys("2m")
+    WebDriverWait(page, LIMIT_S, 0.05).until(
+        lambda _: page.execute_script("return Boolean(window.answer)")
+    )
+    every.send_keys("x")
+    console.see("dialog [role=status]", "2mx")
+    page.execute_script("window.answer()")
+    console.looks_again("/rates")
+    console.see("dialog [role=status]", "2mx")
+    console.browser.errors()  # Chromium notes the refused request
+
+
 def test_one_and_many_are_given_another_time(console: Console) -> None:
     sent = console.send(topic="moved")
     console.open(f"message/{sent['offsetMsgId']}")
@@ -496,12 +535,18 @@ def test_a_message_recurs_rests_and_is_forgotten(console: Console) -> None:
     console.see("dialog .times li")
     console.looks_again("/recurring?")  # its row is drawn again behind the dialog
     console.press(Keys.ESCAPE)
-    assert console.browser.page.switch_to.active_element.text == "nightly"
+    WebDriverWait(console.browser.page, LIMIT_S, 0.05).until(
+        lambda page: page.switch_to.active_element.text == "nightly", "the focus is elsewhere"
+    )
     console.press(Keys.ENTER)
     console.see("dialog .times li")
     console.see("dialog pre", "hello")
-    console.see("dialog button.danger", "Delete…").click()
-    console.see("dialog button.danger", "for good").click()
+    ActionChains(console.browser.page).double_click(
+        console.see("dialog button.danger", "Delete…")
+    ).perform()
+    console.see("dialog", "cannot be undone")
+    assert len(console.api("/recurring")["recurring"]) == 1
+    console.see("dialog button.danger", "Delete it").click()
     console.see(".empty", "Nothing recurs.")
     assert console.api("/recurring")["recurring"] == []
 

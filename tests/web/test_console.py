@@ -194,6 +194,33 @@ def test_views_fit_and_complain_of_nothing(
     console.browser.picture(tmp_path / "console.png")
 
 
+@pytest.mark.parametrize("dark", [False, True])
+def test_states_are_readable(console: Console, dark: bool) -> None:
+    console.open(dark=dark)
+    console.see("main .panel")
+    script = """
+        const main = document.getElementById("main"), pencil = document.createElement("canvas").getContext("2d");
+        const paint = (colour) => { pencil.fillStyle = colour; pencil.fillRect(0, 0, 1, 1); };
+        const light = () => {
+            const [red, green, blue] = [...pencil.getImageData(0, 0, 1, 1).data].map((part) =>
+                part <= 10 ? part / 3294.6 : ((part / 255 + 0.055) / 1.055) ** 2.4);
+            return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+        };
+        return ["pending", "fired", "aborted"].map((name) => {
+            const state = document.createElement("span");
+            state.className = `state ${name}`;
+            main.append(state);
+            paint(getComputedStyle(document.body).backgroundColor);
+            paint(getComputedStyle(state).backgroundColor);
+            const ground = light();
+            paint(getComputedStyle(state).color);
+            const text = light();
+            return (Math.max(ground, text) + 0.05) / (Math.min(ground, text) + 0.05);
+        });
+    """
+    assert min(console.browser.page.execute_script(script)) >= 4.5  # WCAG 2.2, level AA
+
+
 def test_long_names_and_dialogs_fit_a_phone(console: Console) -> None:
     topic, name = "T" * 120, "n" * 120
     console.send(topic=topic)

@@ -56,6 +56,15 @@ export class Span {
         if (date.getTime() >= this.begin) times.push(date.getTime());
       return times;
     }
+    if (step >= HOUR) {
+      for (const date = new Date(first); date.getTime() < this.end; date.setDate(date.getDate() + 1))
+        for (let hour = 0; hour < 24; hour += step / HOUR) {
+          const time = new Date(date.getFullYear(), date.getMonth(), date.getDate(), hour).getTime();
+          // An hour that a day lacks is the next one.
+          if (time >= this.begin && time < this.end && time !== times.at(-1)) times.push(time);
+        }
+      return times;
+    }
     const midnight = first.getTime();
     for (let time = midnight + Math.ceil((this.begin - midnight) / step) * step; time < this.end; time += step)
       times.push(time);

@@ -9,7 +9,7 @@ import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from datetime import datetime, time, timedelta, timezone
+from datetime import UTC, datetime, time, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -665,6 +665,23 @@ def test_a_time_without_a_zone_is_of_the_browser(console: Console) -> None:
         console.see("button.main", "New").click()
         zone = console.see("dialog input[name=zone]").get_attribute("placeholder")
         assert zone == "UTC", "that is what times of a rule without one are in"
+    finally:
+        page.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": ""})
+
+
+def test_hours_are_those_on_the_wall_beyond_a_change_of_clocks(console: Console) -> None:
+    page = console.browser.page
+    page.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "Europe/Berlin"})
+    try:
+        begin_ms, end_ms = (
+            int(datetime(2027, 3, day, tzinfo=UTC).timestamp() * 1_000) for day in (26, 30)
+        )
+        console.open(f"timeline?from={begin_ms}&to={end_ms}")
+        console.see(".caption", "in 4d from 2027-03-26 01:00")
+        labels = page.execute_script(
+            "return [...document.querySelectorAll('.axis .grid + text')].map((one) => one.textContent)"
+        )
+        assert labels[:7] == ["12:00", "27 Mar", "12:00", "28 Mar", "12:00", "29 Mar", "12:00"]
     finally:
         page.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": ""})
 

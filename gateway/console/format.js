@@ -63,6 +63,12 @@ export function typedTime(text) {
   return day(found) === date ? written(found.getTime()) : text;
 }
 
+/** The same as somebody would type it who is here; what cannot be typed, or is no time, stays as it is. */
+export function shownTime(text) {
+  const shown = moment(Number(text));
+  return typedTime(shown) === Number(text) ? shown : text;
+}
+
 /** As much of a time as tells it from its neighbours, so many ms away. */
 export function tick(ms, step) {
   const date = new Date(ms);

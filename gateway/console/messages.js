@@ -3,10 +3,11 @@
 import { get, now } from "./api.js";
 import { bulk } from "./bulk.js";
 import { field, h, notice, show } from "./dom.js";
-import { bytes, distance, iso, moment, typedTime } from "./format.js";
+import { bytes, distance, iso, moment, shownTime, typedTime } from "./format.js";
 
 const PAGE = 50;
 const MOST = 1_000;
+const TIMES = ["begin", "end"];
 
 export const state = (name) => h("span", { class: `state ${name}` }, name);
 
@@ -127,7 +128,7 @@ export function search(place, parameters, go) {
   const input = (name, hint) =>
     h("input", {
       name,
-      value: value(name),
+      value: TIMES.includes(name) ? shownTime(value(name)) : value(name),
       placeholder: hint,
       autocomplete: "off",
       list: name === "topic" ? "topics-known" : undefined,
@@ -148,7 +149,9 @@ export function search(place, parameters, go) {
       role: "search",
       onsubmit: (event) => {
         event.preventDefault();
-        go("messages", Object.fromEntries(new FormData(form)));
+        const { begin, end, ...rest } = Object.fromEntries(new FormData(form));
+        // A link is of the same time for somebody elsewhere.
+        go("messages", { ...rest, begin: typedTime(begin), end: typedTime(end) });
       },
     },
     field("Id", input("id", "client or offset id")),
@@ -165,7 +168,7 @@ export function search(place, parameters, go) {
   const asked = Object.fromEntries(
     [...parameters]
       .filter(([, text]) => text)
-      .map(([name, text]) => [name, name === "begin" || name === "end" ? typedTime(text) : text]),
+      .map(([name, text]) => [name, TIMES.includes(name) ? typedTime(text) : text]),
   );
   if (Object.keys(asked).length) run();
   else form.elements.id.focus({ preventScroll: true });

@@ -661,6 +661,20 @@ def test_a_time_without_a_zone_is_of_the_browser(console: Console) -> None:
         console.see("dialog [role=status]", "1 given another time")
         (one,) = console.api("/messages?topic=zoned")["messages"]
         assert one["dueMs"] == due_ms + 1_800_000
+        console.open("messages")
+        console.see("main input[name=topic]").send_keys("zoned")
+        console.see("main input[name=begin]").send_keys(f"{day} 10:00")
+        console.see("main input[name=end]").send_keys("+9d", Keys.ENTER)
+        console.see(".messages td", "zoned")
+        # The address is of the same time wherever it is opened.
+        page.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "Pacific/Kiritimati"})
+        page.refresh()
+        console.see(".messages td", f"{day} 15:00")
+        begin = console.see("main input[name=begin]")
+        assert begin.get_attribute("value") == f"{day} 15:00:00.000"
+        assert console.see("main input[name=end]").get_attribute("value") == "+9d"
+        begin.send_keys(Keys.ENTER)
+        console.see(".messages td", f"{day} 15:00")
         console.open("recurring")
         console.see("button.main", "New").click()
         zone = console.see("dialog input[name=zone]").get_attribute("placeholder")

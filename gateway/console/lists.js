@@ -183,6 +183,46 @@ export function topics(place, parameters, go) {
   }, complain);
 }
 
+/** What is told of a group that is opened: of a thousand, most are not. */
+const contents = (group) =>
+  h(
+    "div",
+    {},
+    group.members.length > 0 && h("p", { class: "mono dim wrap" }, group.members.join("  ")),
+    group.topics.length > 0 &&
+      h(
+        "div",
+        { class: "table-box" },
+        h(
+          "table",
+          {},
+          head("topic", "#behind", "oldest waits", "a second", "queues: behind"),
+          h(
+            "tbody",
+            {},
+            group.topics.map((one) =>
+              h(
+                "tr",
+                {},
+                cell("topic", h("a", { href: `#/timeline?topic=${encodeURIComponent(one.topic)}` }, one.topic)),
+                cell("behind", one.lag),
+                cell("oldest waits", one.waitingSinceMs ? duration(now() - one.waitingSinceMs) : "–"),
+                cell("a second", short(one.perSecond)),
+                cell(
+                  "queues",
+                  h(
+                    "span",
+                    { class: "mono dim" },
+                    one.queues.map((queue) => `${queue.queue}: ${count(queue.lag)}`).join(" · "),
+                  ),
+                ),
+              ),
+            ),
+          ),
+        ),
+      ),
+  );
+
 export function groups(place, parameters, go) {
   const list = h("div");
   const opened = new Set();
@@ -210,7 +250,11 @@ export function groups(place, parameters, go) {
           {
             class: "panel group",
             open: opened.has(key),
-            ontoggle: (event) => (event.target.open ? opened.add(key) : opened.delete(key)),
+            ontoggle: ({ target }) => {
+              if (target.open) opened.add(key);
+              else opened.delete(key);
+              if (target.open && target.childElementCount === 1) target.append(contents(group));
+            },
           },
           h(
             "summary",
@@ -223,39 +267,7 @@ export function groups(place, parameters, go) {
             ),
             h("span", { class: group.lag ? "lag" : "dim" }, group.lag ? `${count(group.lag)} behind` : "nothing to do"),
           ),
-          group.members.length > 0 && h("p", { class: "mono dim wrap" }, group.members.join("  ")),
-          group.topics.length > 0 &&
-            h(
-              "div",
-              { class: "table-box" },
-              h(
-                "table",
-                {},
-                head("topic", "#behind", "oldest waits", "a second", "queues: behind"),
-                h(
-                  "tbody",
-                  {},
-                  group.topics.map((one) =>
-                    h(
-                      "tr",
-                      {},
-                      cell("topic", h("a", { href: `#/timeline?topic=${encodeURIComponent(one.topic)}` }, one.topic)),
-                      cell("behind", one.lag),
-                      cell("oldest waits", one.waitingSinceMs ? duration(now() - one.waitingSinceMs) : "–"),
-                      cell("a second", short(one.perSecond)),
-                      cell(
-                        "queues",
-                        h(
-                          "span",
-                          { class: "mono dim" },
-                          one.queues.map((queue) => `${queue.queue}: ${count(queue.lag)}`).join(" · "),
-                        ),
-                      ),
-                    ),
-                  ),
-                ),
-              ),
-            ),
+          opened.has(key) && contents(group),
         );
       }),
       isMore && h("p", { class: "empty" }, MORE),

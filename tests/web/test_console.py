@@ -239,7 +239,7 @@ def test_long_names_and_dialogs_fit_a_phone(console: Console) -> None:
     assert console.browser.overflow() == 0
     console.see("summary").click()
     console.looks_again("/groups")
-    assert not console.browser.page.find_element(By.CSS_SELECTOR, "td").is_displayed()
+    assert not console.browser.page.find_elements(By.CSS_SELECTOR, "details[open], td")
     for wide in (width, 700):
         console.open("jobs", width=wide, height=height)
         (last,) = console.browser.page.find_elements(By.CSS_SELECTOR, "nav [aria-current]")
@@ -752,6 +752,19 @@ def test_a_list_keeps_the_focus_and_comes_back_after_an_error(console: Console) 
     console.see("td.bad-text", "does not answer")
     console.browser.page.execute_script("window.fetch = window.real")
     console.see("td button", "pause")
+
+
+def test_of_a_group_no_more_is_drawn_than_is_shown(console: Console) -> None:
+    console.open("groups")
+    console.see("summary", "workers")
+    page = console.browser.page
+    assert not page.find_elements(By.CSS_SELECTOR, "details table")
+    console.see("summary", "workers").send_keys(Keys.ENTER * 3)
+    console.see("details td", "consumed")
+    assert len(page.find_elements(By.CSS_SELECTOR, "details table")) == 1
+    console.looks_again("/groups")
+    console.see("details[open] td", "consumed")
+    assert page.switch_to.active_element.text.startswith("workers")
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,7 @@ class Broker:
 
         for topic in self.store.forget_topics(is_known, self.parked.awaits):
             self.quotas.forget_topic(topic.decode())
+            self.stats.forget_entered(topic.decode())
 
     def message_queue(self, topic: str, number: int) -> MessageQueue:
         """A queue of this gateway's, as tools name it."""

@@ -8,6 +8,8 @@ counter adds up whole pulls. Everything else is worked out from samples that are
 from __future__ import annotations
 
 from array import array
+from bisect import bisect
+from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import date, datetime
 from itertools import chain, islice
@@ -28,32 +30,26 @@ SAMPLES_TO_DAILY = 360
 MINUTE_SAMPLES, HOUR_SAMPLES, DAY_SAMPLES = 7, 7, 25
 """Samples that span each of the three: one more than their steps."""
 
-TOPIC_COUNTERS = ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE")
-"""Counters of a topic, with its name as key."""
+MOST_ROWS = 48
+"""Samples that a history has before it lets go of those that serve no span; at most 41 do."""
 
-GROUP_COUNTERS = ("GROUP_GET_NUMS", "GROUP_GET_SIZE", "SNDBCK_PUT_NUMS")
-"""Counters of a group and a topic, with keys `topic@group`."""
+TOPIC_COUNTERS: Final = {"TOPIC_PUT_NUMS": (0, 0), "TOPIC_PUT_SIZE": (1, 0)}
+"""Counters of a topic, with its name as key: which of its counts each has, and which tells in how many steps."""
 
-IDLE_BY = "GROUP_GET_NUMS"
-"""Groups come and go under random names: those whose counter of this name is idle are forgotten. Topics stay."""
+GROUP_COUNTERS: Final = {
+    "GROUP_GET_NUMS": (0, 2),
+    "GROUP_GET_SIZE": (1, 2),
+    "SNDBCK_PUT_NUMS": (3, 3),
+}
+"""Counters of a group and a topic, with keys `topic@group`: likewise."""
 
 TOTALS = ("put", "got", "found", "missed", "pulls", "fired")
 """What is counted of the broker as a whole: messages accepted and handed out, pulls that found some, that found none,
 and both, messages fired."""
 
-IDLE_SAMPLES = 6 * SAMPLES_TO_DAILY
-"""A counter that has not moved for so many samples, six hours, is dropped."""
-
-
-class Sample(NamedTuple):
-    """A counter at a time: what it had added up, and in how many steps."""
-
-    ms: int
-    value: int
-    times: int
-
-
-_WIDTH: Final = len(Sample._fields)
+IDLE_MS = 6 * 3_600_000
+"""A group of which nothing was counted in a topic for so long is forgotten there: groups come and go under random
+names. Topics stay."""
 
 
 class Rate(NamedTuple):
@@ -75,102 +71,132 @@ class Spans(NamedTuple):
     day: Rate
 
 
-class Window:
-    """The last samples of one counter that serve a span.
+class Taken(NamedTuple):
+    """When a sample was begun, and when the last counter was noted, in ms."""
 
-    They are kept as bare numbers, the oldest first, and of several in front with the same count the last alone: of a
-    counter that does not move there is one. An instance for each sample would take 10 KB for each counter.
+    begun: int
+    ended: int
 
-    :param most: samples that span it, of which the first stands for its begin.
-    :param step_ms: from one to the next.
-    """
 
-    __slots__ = ("_began_ms", "_most", "_numbers", "_step_ms")
+class Samples:
+    """When those samples were taken with which the last minute, hour and day begin, now or later on."""
 
-    def __init__(self, most: int, step_ms: int, start: Sample) -> None:
-        self._most = most
-        self._step_ms = step_ms
-        self._began_ms = start.ms
-        self._numbers = array("q", start)
+    def __init__(self, now_ms: int) -> None:
+        start = Taken(now_ms, now_ms)
+        self._number = 0
+        self.next_serves_day = False
+        """Whether the one that is being taken, or is the next, serves the day."""
+        self.minute = deque([start], MINUTE_SAMPLES)
+        self.hour = deque([start], HOUR_SAMPLES)
+        self.day = deque([start], DAY_SAMPLES)
+
+    def add(self, taken: Taken) -> None:
+        """A sample was taken."""
+        self._number += 1
+        self.minute.append(taken)
+        if self._number % SAMPLES_TO_HOURLY == 0:
+            self.hour.append(taken)
+        if self._number % SAMPLES_TO_DAILY == 0:
+            self.day.append(taken)
+        self.next_serves_day = (self._number + 1) % SAMPLES_TO_DAILY == 0
 
     @property
-    def last(self) -> int:
-        """The count of the last sample."""
-        return self._numbers[-2]
+    def last(self) -> Taken:
+        """The last one."""
+        return self.minute[-1]
 
-    def add(self, sample: Sample) -> None:
-        """Note a sample."""
-        numbers = self._numbers + array("q", sample)
-        begin = max(0, len(numbers) - _WIDTH * self._most)
-        behind = begin + _WIDTH
-        while numbers[begin + 1 : behind] == numbers[behind + 1 : behind + _WIDTH]:
-            begin, behind = behind, behind + _WIDTH
-        # A copy: an array from which a little is deleted keeps its memory.
-        self._numbers = numbers[begin:]
-
-    def rate(self, now: Sample, samples: int | None = None) -> Rate:
-        """The rate over the whole span, or over its last so many samples."""
-        numbers, samples = self._numbers, samples or self._most
-        kept = len(numbers) // _WIDTH
-        first = Sample(*numbers[-_WIDTH * min(samples, kept) :][:_WIDTH])
-        if samples > kept:
-            # The first stands for those before it, which had the same count.
-            begin_ms = max(self._began_ms, numbers[-_WIDTH] - (samples - 1) * self._step_ms)
-            first = first._replace(ms=min(first.ms, begin_ms))
-        return _between(first, now)
+    def all(self) -> set[Taken]:
+        """Each of them once."""
+        return {*self.minute, *self.hour, *self.day}
 
 
 class History:
-    """Samples of one counter that begins at 0."""
+    """What some counters of one thing had added up when samples were taken. They begin at 0.
 
-    __slots__ = ("_day", "_hour", "_idle", "_minute")
+    It is kept as bare numbers, a row for each sample that found one of them moved: when, then the counts. So one that
+    rests has one row. There can be a hundred thousand.
+    """
 
-    def __init__(self, now_ms: int) -> None:
-        start = Sample(now_ms, 0, 0)
-        step_ms = round(SAMPLE_SECONDS * 1000)
-        self._minute = Window(MINUTE_SAMPLES, step_ms, start)
-        self._hour = Window(HOUR_SAMPLES, SAMPLES_TO_HOURLY * step_ms, start)
-        self._day = Window(DAY_SAMPLES, SAMPLES_TO_DAILY * step_ms, start)
-        self._idle = 0
+    __slots__ = ("_numbers",)
 
-    def add(self, sample: Sample, number: int) -> bool:
-        """Note a sample, the `number`-th of all; False once the counter has not moved for long."""
-        self._idle = self._idle + 1 if sample.value == self._minute.last else 0
-        self._minute.add(sample)
-        if number % SAMPLES_TO_HOURLY == 0:
-            self._hour.add(sample)
-        if number % SAMPLES_TO_DAILY == 0:
-            self._day.add(sample)
-        return self._idle < IDLE_SAMPLES
+    def __init__(self, begun_ms: int, counters: int) -> None:
+        self._numbers = array("q", [begun_ms, *[0] * counters])
 
-    def rates(self, now: Sample) -> Spans:
-        """The rates up to now."""
-        return Spans(self._minute.rate(now), self._hour.rate(now), self._day.rate(now))
+    def add(self, now_ms: int, counts: list[int], samples: Samples) -> int:
+        """Note a sample.
 
-    def rate_over(self, samples: int, now: Sample) -> Rate:
-        """The rate over the last so many samples, at most a minute's."""
-        return self._minute.rate(now, samples)
+        :returns: for how long the counters have rested, in ms.
+        """
+        numbers, width = self._numbers, 1 + len(counts)
+        if numbers[1 - width :].tolist() != counts:
+            numbers.append(now_ms)
+            numbers.extend(counts)
+        rested_ms = now_ms - numbers[-width]
+        # One that rests is looked at as well now and then: it has fewer rows with each hour.
+        if len(numbers) > (2 if samples.next_serves_day else MOST_ROWS) * width:
+            self._trim(width, samples)
+        return rested_ms
 
+    def _trim(self, width: int, samples: Samples) -> None:
+        """Let go of the rows with which no span begins, now or later on."""
+        numbers = self._numbers
+        times = numbers[::width]
+        kept = {max(0, bisect(times, taken.ended) - 1) for taken in samples.all()}
+        kept.add(len(times) - 1)
+        self._numbers = array("q")
+        for row in sorted(kept):
+            self._numbers.extend(numbers[row * width : (row + 1) * width])
 
-def _between(first: Sample, now: Sample) -> Rate:
-    total, times = now.value - first.value, now.times - first.times
-    if total <= 0:
-        return NO_RATE
-    # A counter that is younger than a second has not shown yet what it does in one.
-    seconds = max(1.0, (now.ms - first.ms) / 1000)
-    return Rate(total, total / seconds, total / times if times else 0.0)
+    def rate(self, since: Taken, now_ms: int, counts: list[int], counter: int, times: int) -> Rate:
+        """What a counter did since a sample, or in its life where that is shorter.
+
+        :param counts: what the counters have added up now.
+        :param counter: which of them it is.
+        :param times: the one that counts its steps.
+        """
+        numbers, width = self._numbers, 1 + len(counts)
+        row = width * max(0, bisect(numbers[::width], since.ended) - 1)
+        total = counts[counter] - numbers[row + 1 + counter]
+        if total <= 0:
+            return NO_RATE
+        steps = counts[times] - numbers[row + 1 + times]
+        # A counter that is younger than a second has not shown yet what it does in one.
+        seconds = max(1.0, (now_ms - max(numbers[row], since.begun)) / 1000)
+        return Rate(total, total / seconds, total / steps if steps else 0.0)
+
+    def rates(
+        self, samples: Samples, now_ms: int, counts: list[int], counter: int, times: int
+    ) -> Spans:
+        """Likewise, over the three spans."""
+        minute, hour, day = (
+            self.rate(span[0], now_ms, counts, counter, times)
+            for span in (samples.minute, samples.hour, samples.day)
+        )
+        return Spans(minute, hour, day)
 
 
 class GroupReads:
-    """What a group has been handed of a topic. `reached` is, by queue, the offset behind the last message."""
+    """What a group has been handed of a topic in so many `times`, and what it `sent_back`. `reached` is, by queue, the
+    offset behind the last message."""
 
-    __slots__ = ("messages", "reached", "size", "times")
+    __slots__ = ("history", "messages", "reached", "sent_back", "size", "times")
 
-    def __init__(self) -> None:
+    def __init__(self, begun_ms: int) -> None:
         self.messages = 0
         self.size = 0
         self.times = 0
+        self.sent_back = 0
         self.reached: dict[int, int] = {}
+        self.history = History(begun_ms, 4)
+
+    @property
+    def counts(self) -> list[int]:
+        """What `GROUP_COUNTERS` count."""
+        return [self.messages, self.size, self.times, self.sent_back]
+
+    def was_counted(self, name: str) -> bool:
+        """Whether there was anything of one of `GROUP_COUNTERS`."""
+        return (self.sent_back if name == "SNDBCK_PUT_NUMS" else self.times) > 0
 
 
 class Day(NamedTuple):
@@ -204,20 +230,19 @@ class Statistics:
         self._fired = fired
         self.started_ms = now_ms()
         self._first_sequence = store.committed_sequence
-        self._samples = 0
-        self._begun_ms = self._sampling_ms = self._sampled_ms = steady_ms()
+        self._begun_ms = self._sampling_ms = steady_ms()
+        self._samples = Samples(self._begun_ms)
         # What is still to be noted of the sample that is being taken; None between two samples.
-        self._unsampled: Iterator[tuple[str, str | None]] | None = None
+        self._unsampled: Iterator[None] | None = None
         self._reads: dict[tuple[str, str], GroupReads] = {}
-        self._sent_back: dict[tuple[str, str], int] = {}
+        self._entered: dict[bytes, History] = {}
         self.got = 0
         """Messages handed out."""
         self.found = 0
         """Pulls answered with messages."""
         self.missed = 0
         """Pulls answered without."""
-        self._histories: dict[tuple[str, str], History] = {}
-        self._totals = {name: History(self._begun_ms) for name in TOTALS}
+        self._totals = History(self._begun_ms, len(TOTALS))
         self._date = _day_of(self.started_ms)
         self.this_morning = self.yesterday_morning = Day(0, 0)
 
@@ -230,9 +255,7 @@ class Statistics:
         self, topic: str, group: str, queue: int, next_offset: int, count: int, size: int
     ) -> None:
         """A pull was answered with messages of `size` bytes together."""
-        reads = self._reads.get((topic, group))
-        if reads is None:
-            reads = self._reads[topic, group] = GroupReads()
+        reads = self._reads.get((topic, group)) or self._begin_reads(topic, group)
         reads.messages += count
         reads.size += size
         reads.times += 1
@@ -248,8 +271,8 @@ class Statistics:
 
     def sent_back(self, topic: str, group: str) -> None:
         """A consumer sent a message back."""
-        place = (topic, group)
-        self._sent_back[place] = self._sent_back.get(place, 0) + 1
+        reads = self._reads.get((topic, group)) or self._begin_reads(topic, group)
+        reads.sent_back += 1
 
     def reached(self, topic: str, group: str, queue: int) -> int:
         """The offset behind the last message that a group was handed of a queue; 0 when it was handed none."""
@@ -264,14 +287,24 @@ class Statistics:
         """
         now_ms = self._steady_ms()
         if name in ("BROKER_PUT_NUMS", "BROKER_GET_NUMS"):
-            total = "put" if name == "BROKER_PUT_NUMS" else "got"
+            number = TOTALS.index("put" if name == "BROKER_PUT_NUMS" else "got")
             known = key == self._cluster
-            return self._totals[total].rates(self._total(total, now_ms)) if known else None
+            return (
+                self._totals.rates(self._samples, now_ms, self._total_counts(), number, number)
+                if known
+                else None
+            )
         topic, _, group = key.partition("@")
-        for counted, counter_key, sample in self._counters_of(topic, group or None, now_ms):
-            if counted == name and counter_key == key:
-                return self._history(name, key).rates(sample)
-        return None
+        if name in GROUP_COUNTERS:
+            reads = self._reads.get((topic, group))
+            if reads is None or not reads.was_counted(name):
+                return None
+            return reads.history.rates(self._samples, now_ms, reads.counts, *GROUP_COUNTERS[name])
+        counts = self._topic_counts(key.encode())
+        if name not in TOPIC_COUNTERS or not counts[0]:
+            return None
+        history = self._topic_history(key.encode())
+        return history.rates(self._samples, now_ms, counts, *TOPIC_COUNTERS[name])
 
     def topic_put_rate(self, topic: str) -> float:
         """Messages a second that entered a topic's queues in the last minute."""
@@ -280,139 +313,118 @@ class Statistics:
 
     def group_get_rate(self, topic: str, group: str) -> float:
         """Messages a second that a group was handed of a topic in the last minute."""
-        reads = self._reads.get((topic, group))
-        if reads is None:
-            return 0.0
-        now = Sample(self._steady_ms(), reads.messages, reads.times)
-        return self._history("GROUP_GET_NUMS", f"{topic}@{group}").rates(now).minute.per_second
+        rates = self.rates("GROUP_GET_NUMS", f"{topic}@{group}")
+        return rates.minute.per_second if rates is not None else 0.0
 
     def total_rates(self, total: str) -> tuple[float, float, float]:
         """How much of a total there was a second in the last ten seconds and the last minute, and since the start.
 
         :param total: one of `TOTALS`.
         """
-        history = self._totals[total]
-        now = self._total(total, self._steady_ms())
-        life = max(1.0, (now.ms - self._begun_ms) / 1000)
-        return (
-            history.rate_over(1, now).per_second,
-            history.rate_over(MINUTE_SAMPLES, now).per_second,
-            now.value / life,
+        now_ms, counts = self._steady_ms(), self._total_counts()
+        number = TOTALS.index(total)
+        ten_seconds, minute = (
+            self._totals.rate(since, now_ms, counts, number, number).per_second
+            for since in (self._samples.last, self._samples.minute[0])
         )
+        return ten_seconds, minute, counts[number] / max(1.0, (now_ms - self._begun_ms) / 1000)
 
     def counters(self) -> Iterator[tuple[str, str, int]]:
         """What was counted since the start: upstream's name of the counter, its key, the count."""
-        now_ms = self._steady_ms()
-        for topic, group in self._places():
-            for name, key, sample in self._counters_of(topic, group, now_ms):
-                yield name, key, sample.value
+        for stored_name in self._store.open_topics():
+            counts = self._topic_counts(stored_name)
+            if counts[0]:
+                topic = stored_name.decode()
+                for name, (counter, _) in TOPIC_COUNTERS.items():
+                    yield name, topic, counts[counter]
+        for (topic, group), reads in list(self._reads.items()):
+            counts = reads.counts
+            for name, (counter, _) in GROUP_COUNTERS.items():
+                if reads.was_counted(name):
+                    yield name, f"{topic}@{group}", counts[counter]
 
     def entered(self, topic: str) -> int:
         """Messages that entered a topic's queues since the start."""
-        queues = self._store.open_queues(topic.encode())
-        return sum(queue.visible - queue.opened for queue in queues)
+        return self._topic_counts(topic.encode())[0]
 
     def sample(self) -> bool:
         """Take note of counters, as many as can be in one turn of the reactor, and before the first of them of a new
         day. True while there are more: then it is to be called again, in another turn."""
-        now_ms = self._steady_ms()
         if self._unsampled is None:
-            self._unsampled = self._begin_sample(now_ms)
-        looked_at = 0
-        for topic, group in islice(self._unsampled, SAMPLED_AT_ONCE):
-            looked_at += 1
-            idle = [
-                name
-                for name, key, sample in self._counters_of(topic, group, now_ms)
-                if not self._history(name, key).add(sample, self._samples)
-            ]
-            if IDLE_BY in idle and group is not None:
-                self._forget(topic, group)
-        if looked_at == SAMPLED_AT_ONCE:
+            self._unsampled = self._begin_sample()
+        if sum(1 for _ in islice(self._unsampled, SAMPLED_AT_ONCE)) == SAMPLED_AT_ONCE:
             return True
         self._unsampled = None
-        self._sampled_ms = self._sampling_ms
+        self._samples.add(Taken(self._sampling_ms, self._steady_ms()))
         return False
 
-    def _begin_sample(self, now_ms: int) -> Iterator[tuple[str, str | None]]:
-        """Note the totals; what is to be noted beside them."""
-        self._samples += 1
-        self._sampling_ms = now_ms
-        for total, history in self._totals.items():
-            history.add(self._total(total, now_ms), self._samples)
+    def _begin_sample(self) -> Iterator[None]:
+        """Note the totals. Every topic, and every topic with a group, of which something may have been counted until
+        now is noted as the iterator comes to it."""
+        self._sampling_ms = self._steady_ms()
+        self._totals.add(self._sampling_ms, self._total_counts(), self._samples)
         today = _day_of(self._now_ms())
         if today != self._date:
             self._date = today
             self.yesterday_morning = self.this_morning
             self.this_morning = Day(self.put, self.got)
-        return self._places()
+        return chain(
+            map(self._sample_topic, self._store.open_topics()),
+            map(self._sample_group, list(self._reads)),
+        )
+
+    def _sample_topic(self, topic: bytes) -> None:
+        counts = self._topic_counts(topic)
+        if counts[0]:
+            self._topic_history(topic).add(self._steady_ms(), counts, self._samples)
+
+    def _sample_group(self, place: tuple[str, str]) -> None:
+        reads = self._reads.get(place)
+        if reads is not None:
+            rested_ms = reads.history.add(self._steady_ms(), reads.counts, self._samples)
+            if rested_ms >= IDLE_MS:
+                del self._reads[place]
 
     def forget_topic(self, topic: str) -> None:
         """Drop what is known of a topic that is deleted. Another of its name counts from 0."""
         for queue in self._store.open_queues(topic.encode()):
             queue.count_anew()
-        for name in TOPIC_COUNTERS:
-            self._histories.pop((name, topic), None)
-        for place in [place for place in (*self._reads, *self._sent_back) if place[0] == topic]:
-            self._forget(*place)
+        self.forget_entered(topic)
+        for place in [place for place in self._reads if place[0] == topic]:
+            del self._reads[place]
+
+    def forget_entered(self, topic: str) -> None:
+        """Drop what is known of what entered a topic's queues, which the store has let go of."""
+        self._entered.pop(topic.encode(), None)
 
     def forget_group(self, group: str) -> None:
         """Drop what is known of a group that is deleted."""
-        for place in [place for place in (*self._reads, *self._sent_back) if place[1] == group]:
-            self._forget(*place)
+        for place in [place for place in self._reads if place[1] == group]:
+            del self._reads[place]
 
-    def _forget(self, topic: str, group: str) -> None:
-        self._reads.pop((topic, group), None)
-        self._sent_back.pop((topic, group), None)
-        for name in GROUP_COUNTERS:
-            self._histories.pop((name, f"{topic}@{group}"), None)
+    def _begin_reads(self, topic: str, group: str) -> GroupReads:
+        reads = self._reads[topic, group] = GroupReads(self._samples.last.begun)
+        return reads
 
-    def _history(self, name: str, key: str) -> History:
-        history = self._histories.get((name, key))
+    def _topic_history(self, topic: bytes) -> History:
+        history = self._entered.get(topic)
         if history is None:
             # Nothing was counted yet when samples were last taken.
-            history = self._histories[name, key] = History(self._sampled_ms)
+            history = self._entered[topic] = History(self._samples.last.begun, 2)
         return history
 
-    def _total(self, total: str, now_ms: int) -> Sample:
-        value = {
-            "put": self.put,
-            "got": self.got,
-            "found": self.found,
-            "missed": self.missed,
-            "pulls": self.found + self.missed,
-            "fired": self._fired(),
-        }[total]
-        return Sample(now_ms, value, value)
+    def _topic_counts(self, topic: bytes) -> list[int]:
+        """What `TOPIC_COUNTERS` count."""
+        count = size = 0
+        for queue in self._store.open_queues(topic):
+            count += queue.visible - queue.opened
+            size += queue.added_bytes
+        return [count, size]
 
-    def _places(self) -> Iterator[tuple[str, str | None]]:
-        """Every topic, and every topic with a group, of which something may have been counted until now; there can be
-        a hundred thousand, so their names are made as they are asked for."""
-        topics = self._store.open_topics()
-        sent_back_alone = [place for place in self._sent_back if place not in self._reads]
-        return chain(
-            ((topic.decode(), None) for topic in topics), list(self._reads), sent_back_alone
-        )
-
-    def _counters_of(
-        self, topic: str, group: str | None, now_ms: int
-    ) -> Iterator[tuple[str, str, Sample]]:
-        """The counters of a topic, or of a group and a topic, as they are now: name, key and sample of each."""
-        if group is None:
-            count = self.entered(topic)
-            if count:
-                size = sum(one.added_bytes for one in self._store.open_queues(topic.encode()))
-                yield "TOPIC_PUT_NUMS", topic, Sample(now_ms, count, count)
-                yield "TOPIC_PUT_SIZE", topic, Sample(now_ms, size, count)
-            return
-        key = f"{topic}@{group}"
-        reads = self._reads.get((topic, group))
-        if reads is not None:
-            yield "GROUP_GET_NUMS", key, Sample(now_ms, reads.messages, reads.times)
-            yield "GROUP_GET_SIZE", key, Sample(now_ms, reads.size, reads.times)
-        count = self._sent_back.get((topic, group), 0)
-        if count:
-            yield "SNDBCK_PUT_NUMS", key, Sample(now_ms, count, count)
+    def _total_counts(self) -> list[int]:
+        """What `TOTALS` count."""
+        pulls = self.found + self.missed
+        return [self.put, self.got, self.found, self.missed, pulls, self._fired()]
 
 
 def _day_of(now_ms: int) -> date:

@@ -9,7 +9,7 @@ import tracemalloc
 import pytest
 
 from gateway import topics
-from gateway.stats import SAMPLED_AT_ONCE, History, Sample
+from gateway.stats import IDLE_MS, SAMPLED_AT_ONCE, History, Samples, Taken
 from gateway.wire.codes import RequestCode, ResponseCode
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway
 from tests.gateway.tools import ok, read
@@ -204,6 +204,7 @@ class TestRates:
         topics = [f"topic-{number}" for number in range(2 * SAMPLED_AT_ONCE + 1)]
         for topic in topics:
             client.send_message(topic)
+        gateway.advance(1_000)
         stats = gateway.service.broker.stats
         assert [stats.sample() for _ in range(3)] == [True, True, False]
         gateway.advance(70_000)
@@ -215,29 +216,58 @@ class TestRates:
     def test_a_sample_looks_at_no_more_names_than_it_takes_at_once(
         self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        named: list[bytes] = []
+        looked_at: list[bytes] = []
 
-        class Name(bytes):
-            def decode(self, *_: object) -> str:
-                named.append(self)
-                return super().decode()
+        def look_at(topic: bytes) -> tuple[()]:
+            looked_at.append(topic)
+            return ()
 
-        topics = [Name(b"topic-%d" % number) for number in range(3 * SAMPLED_AT_ONCE)]
+        topics = [b"topic-%d" % number for number in range(3 * SAMPLED_AT_ONCE)]
         monkeypatch.setattr(gateway.store, "open_topics", lambda: topics)
+        monkeypatch.setattr(gateway.store, "open_queues", look_at)
         assert gateway.service.broker.stats.sample()
-        assert len(named) == SAMPLED_AT_ONCE
+        assert len(looked_at) == SAMPLED_AT_ONCE
 
+    @pytest.mark.parametrize("sent_back", [False, True])
     def test_counts_of_groups_that_are_long_gone_are_dropped(
-        self, gateway: MemoryGateway, client: MemoryClient
+        self, gateway: MemoryGateway, client: MemoryClient, sent_back: bool
     ) -> None:
         client.send_message()
-        client.pull(group="random-1")
+        [message] = client.pull(group="random-2")
         stats = gateway.service.broker.stats
-        for _ in range(2_200):
-            stats.sample()
-        assert stats.rates("GROUP_GET_NUMS", "orders@random-1") is None
-        found = stats.rates("TOPIC_PUT_NUMS", "orders")
-        assert found is not None
+        name = "GROUP_GET_NUMS"
+        if sent_back:
+            name = "SNDBCK_PUT_NUMS"
+            place = {"offset": str(message.physical_offset), "group": "random-1", "delayLevel": "1"}
+            ok(client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, place))
+        else:
+            client.pull(group="random-1")
+        gateway.advance(10_000)
+        assert stats.rates(name, "orders@random-1") is not None
+        gateway.jump(IDLE_MS)
+        client = gateway.connect()
+        client.pull(group="random-2")
+        gateway.advance(20_000)
+        assert stats.rates(name, "orders@random-1") is None
+        assert stats.rates("GROUP_GET_NUMS", "orders@random-2") is not None
+        assert stats.rates("TOPIC_PUT_NUMS", "orders") is not None
+
+    def test_what_came_into_a_deleted_topic_is_not_counted_for_the_next_of_its_name(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        def count() -> int:
+            found = gateway.service.broker.stats.rates("TOPIC_PUT_NUMS", "A")
+            return found.minute.total if found is not None else 0
+
+        for _ in range(5):
+            client.send_message("A", TIMER_DELAY_SEC="5")
+        ok(client.ask(215, {"topic": "A"}))
+        gateway.advance(10_000)
+        assert count() == 5
+        gateway.advance(80_000)
+        client.send_message("A")
+        gateway.advance(10_000)
+        assert count() == 1
 
 
 class TestHistories:
@@ -246,37 +276,52 @@ class TestHistories:
 
     def test_rates_are_those_of_all_samples_however_long_a_counter_rests(self) -> None:
         chance = random.Random(7)
-        history = History(START_MS)
-        samples = [Sample(START_MS, 0, 0)]
+        samples = Samples(START_MS)
+        history = History(START_MS, 2)
+        taken = [(START_MS, START_MS, 0, 0)]
         rests = 0
         for number in range(1, 3 * self.DAY):
             if not rests and chance.random() < 0.01:
                 rests = chance.choice((3, 30, 400, 2_000))
             step = 0 if rests else chance.randrange(3)
             rests = max(0, rests - 1)
-            last = samples[-1]
-            samples.append(Sample(last.ms + 10_000, last.value + 2 * step, last.times + step))
-            history.add(samples[-1], number)
+            begun, _, value, times = taken[-1]
+            begun += 10_000
+            # Some work before and behind it belongs to the same sample.
+            noted = begun + 3 if step else begun
+            taken.append((begun, noted, value + 2 * step, times + step))
+            history.add(begun + 3, list(taken[-1][2:]), samples)
+            samples.add(Taken(begun, begun + 5))
             if number % 97:
                 continue
-            now = Sample(samples[-1].ms + 5_000, last.value + 20, last.times + 10)
-            for rate, every, most in zip(history.rates(now), (1, 60, 360), (7, 7, 25), strict=True):
-                first = samples[::every][-most:][0]
-                total = now.value - first.value
-                assert (rate.total, rate.per_second) == (total, total * 1000 / (now.ms - first.ms))
+            now_ms, counts = begun + 5_000, [value + 20, times + 10]
+            rates = history.rates(samples, now_ms, counts, 0, 1)
+            for rate, every, most in zip(rates, (1, 60, 360), (7, 7, 25), strict=True):
+                _, noted, value_then, times_then = taken[::every][-most:][0]
+                total = counts[0] - value_then
+                per_second = total * 1000 / (now_ms - noted) if total else 0.0
+                per_time = total / (counts[1] - times_then) if total else 0.0
+                assert rate == pytest.approx((total, per_second, per_time))
 
-    def test_a_counter_that_rests_takes_little_memory_and_another_one_not_much(self) -> None:
+    def test_one_that_rests_takes_little_memory_and_another_one_not_much(self) -> None:
+        samples = Samples(START_MS)
+        histories = [History(START_MS, 2) for _ in range(10)]
+
+        def live_a_day(busy: bool) -> None:
+            for number in range(self.DAY):
+                begun = samples.last.begun + 10_000
+                for history in histories:
+                    history.add(begun, [number, number] if busy else [1, 1], samples)
+                samples.add(Taken(begun, begun))
+
         tracemalloc.start()
         try:
-            histories = [History(START_MS) for _ in range(100)]
-            for number in range(1, 2 * self.DAY, 60):
-                for history in histories:
-                    history.add(Sample(START_MS + number * 10_000, number, number), 360)
+            live_a_day(busy=True)
             busy = tracemalloc.get_traced_memory()[0] / len(histories)
-            for history in histories:
-                for number in range(1, self.DAY, 60):
-                    history.add(Sample(START_MS + number * 10_000, 1, 1), 360)
-            assert (busy < 2_500, tracemalloc.get_traced_memory()[0] / 100 < 1_000) == (True, True)
+            live_a_day(busy=False)
+            resting = tracemalloc.get_traced_memory()[0] / len(histories)
+            # The samples' times, which all share, are some 500 bytes of it.
+            assert (busy < 1_800, resting < 800) == (True, True)
         finally:
             tracemalloc.stop()
 

@@ -129,8 +129,8 @@ class History:
         """
         numbers, width = self._numbers, 1 + len(counts)
         if numbers[1 - width :].tolist() != counts:
-            numbers.append(now_ms)
-            numbers.extend(counts)
+            # A copy: an array that grows has room for more, which most never need.
+            numbers = self._numbers = numbers + array("q", [now_ms, *counts])
         rested_ms = now_ms - numbers[-width]
         # One that rests is looked at as well now and then: it has fewer rows with each hour.
         if len(numbers) > (2 if samples.next_serves_day else MOST_ROWS) * width:
@@ -143,9 +143,8 @@ class History:
         times = numbers[::width]
         kept = {max(0, bisect(times, taken.ended) - 1) for taken in samples.all()}
         kept.add(len(times) - 1)
-        self._numbers = array("q")
-        for row in sorted(kept):
-            self._numbers.extend(numbers[row * width : (row + 1) * width])
+        rows = (numbers[row * width : (row + 1) * width] for row in sorted(kept))
+        self._numbers = array("q", chain.from_iterable(rows))
 
     def rate(self, since: Taken, now_ms: int, counts: list[int], counter: int, times: int) -> Rate:
         """What a counter did since a sample, or in its life where that is shorter.

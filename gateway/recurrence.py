@@ -105,7 +105,7 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         else:
             if self.start_ms is not None:
                 after_ms = max(after_ms, self.start_ms - 1)
-            found = _next_of_cron(self.cron or "", _zone(self.zone), after_ms)
+            found = _next_of_cron(self.cron or "", _zone(self.zone), after_ms // 1000)
         if found is None or (self.end_ms is not None and found > self.end_ms):
             return None
         return found
@@ -128,15 +128,27 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
             return (
                 planned_ms + (min(until_ms, last_ms) - planned_ms) // self.every_ms * self.every_ms
             )
-        # What `next_after` finds only grows with the time that it is asked for, so halving gets there.
-        low, high = planned_ms, until_ms
+
+        def behind(after_ms: int) -> int | None:
+            found = self.next_after(after_ms, set_ms)
+            return found if found is not None and found <= until_ms else None
+
+        second = behind(planned_ms)
+        if second is None:
+            return planned_ms
+        # Most times are as far apart as these two, and then the last one is found at once. What `next_after` finds only
+        # grows with the time that it is asked for, so halving gets to any other.
+        low, high = second, until_ms
+        middle = max(second, until_ms - (second - planned_ms))
         while low < high:
-            middle = (low + high) // 2
-            found = self.next_after(middle, set_ms)
-            if found is not None and found <= until_ms:
-                low = found
-            else:
+            found = behind(middle)
+            if found is None:
                 high = middle
+            elif behind(found) is None:
+                return found
+            else:
+                low = found
+            middle = (low + high) // 2
         return low
 
     def turn(
@@ -293,8 +305,8 @@ def _check_cron(expression: str) -> None:
         raise RuleError(f"cron '{expression}': {error}; {WHAT_CRON_IS}") from None
 
 
-def _next_of_cron(expression: str, zone: tzinfo, after_ms: int) -> int | None:
-    after_s = after_ms // 1000
+@lru_cache(maxsize=4096)  # thousands that are due together mostly have a few expressions
+def _next_of_cron(expression: str, zone: tzinfo, after_s: int) -> int | None:
     find = _next_on_wall if _names_hours(expression) else _next_by_elapsed_time
     try:
         found_s = find(expression, zone, after_s)

@@ -8,9 +8,11 @@ from itertools import islice, takewhile
 from zoneinfo import ZoneInfo
 
 import pytest
+from cronsim import CronSim
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from gateway import recurrence
 from gateway.recurrence import (
     LATEST_MS,
     Misfire,
@@ -224,6 +226,33 @@ def test_the_last_time_until_now(
     following = of.next_after(last_ms, 0)
     assert following is None or following > now_ms
     assert of.next_after(last_ms - 1, 0) == last_ms
+
+
+@pytest.mark.parametrize(
+    ("cron", "missed_ms", "looks"),
+    [
+        ("17 6 * * *", MINUTE, 1),
+        ("17 6 * * *", 21 * 86_400_000 + MINUTE, 3),
+        ("*/7 * * * *", 8 * 3_600_000 + MINUTE, 3),
+    ],
+)
+def test_the_last_of_those_that_were_missed_is_found_in_few_looks_and_once_for_all(
+    monkeypatch: pytest.MonkeyPatch, cron: str, missed_ms: int, looks: int
+) -> None:
+    looked_at = []
+
+    class Looked(CronSim):
+        def __init__(self, expression: str, after: datetime) -> None:
+            looked_at.append(after)
+            super().__init__(expression, after)
+
+    planned_ms = rule(cron=cron, zone=BERLIN).next_after(NOON, 0)
+    assert planned_ms is not None
+    monkeypatch.setattr(recurrence, "CronSim", Looked)
+    for _ in range(2):
+        rule(cron=cron, zone=BERLIN).last_until(planned_ms + missed_ms, planned_ms, 0)
+    # Each rule is checked when it is made.
+    assert len(looked_at) <= looks + 2
 
 
 PERIODS = st.integers(1, 10 * 86_400_000)

@@ -128,8 +128,12 @@ class TopicAdmin:
         self._delete(fields.topic)
         for group in groups:
             comes_back = retry_topic(fields.topic, group.decode())
-            # What another group sends back may have a topic of the same name.
-            if self._broker.groups.get(comes_back.removeprefix(RETRY_PREFIX)) is None:
+            # What another group sends back may have a topic of the same name. Most have none: each deletion looks
+            # through all groups.
+            if (
+                self._topics.get(comes_back) is not None
+                and self._broker.groups.get(comes_back.removeprefix(RETRY_PREFIX)) is None
+            ):
                 self._delete(comes_back)
         self._answer_on_disk(call)
 

@@ -295,6 +295,25 @@ class TestDelete:
         gateway.advance(20_000)
         assert gateway.store.queue(b"T", 0).first == 1
 
+    def test_all_groups_are_looked_through_no_more_often_where_many_consume_it(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        create_topic(client, "T")
+        for group in range(20):
+            client.pull("T", group=f"G{group}", commit=1)
+        progress = gateway.store.progress
+        looked_through = []
+        groups_in = progress.groups_in
+
+        def look_through(topic: bytes) -> list[bytes]:
+            looked_through.append(topic)
+            return groups_in(topic)
+
+        monkeypatch.setattr(progress, "groups_in", look_through)
+        ok(client.ask(215, {"topic": "T"}))
+        assert looked_through == [b"T", b"T"]
+        assert not list(progress.rows())
+
     def test_the_name_servers_half_alone_deletes_nothing(self, client: MemoryClient) -> None:
         create_topic(client, "T")
         ok(client.ask(216, {"topic": "T", "clusterName": "DefaultCluster"}))

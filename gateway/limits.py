@@ -29,6 +29,10 @@ class Limits(NamedTuple):
     """How long what has fired stays readable."""
 
 
+_NONE: Final = Limits()
+"""Most topics have none, and there can be a hundred thousand of them."""
+
+
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or len(text) > 18:
         raise ValueError("a whole number; 0 is no limit")
@@ -80,6 +84,8 @@ _SETTINGS: Final = {
 
 def limits_of(attributes: Mapping[str, str]) -> Limits:
     """The limits among a topic's attributes, which have been checked."""
+    if not attributes:
+        return _NONE
     return Limits(
         *(ATTRIBUTES[name](attributes[name]) if name in attributes else None for name in ATTRIBUTES)
     )

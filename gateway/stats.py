@@ -21,7 +21,8 @@ SAMPLE_SECONDS = 10.0
 """How often `sample` is to be called."""
 
 SAMPLED_AT_ONCE = 250
-"""Topics, and topics with groups, whose counters are noted in one turn, 1 to 3 ms of work."""
+"""Topics, and topics with groups, whose counters are noted in one turn, 0.3 ms of work, or 4 where each of their
+histories lets go of rows."""
 
 SAMPLES_TO_HOURLY = 60
 SAMPLES_TO_DAILY = 360

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from gateway.limits import Limits
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
 from tests.gateway.conftest import MakeGateway
@@ -22,6 +23,15 @@ def limit(client: MemoryClient, *changes: str, topic: str = "orders") -> None:
 def hold(client: MemoryClient, topic: str = "orders", message_id: str = "") -> Command:
     properties = {"UNIQ_KEY": message_id} if message_id else {}
     return client.send_message(topic, properties=properties, TIMER_DELAY_SEC="60")
+
+
+def test_topics_without_limits_share_that_they_have_none(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    ok(client.send_message("A"))
+    ok(client.send_message("B"))
+    topics = gateway.service.broker.topics
+    assert topics.need("A").limits is topics.need("B").limits == Limits()
 
 
 class TestHeldMessages:

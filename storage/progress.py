@@ -109,11 +109,16 @@ class Progress:
             self._forget(group, topic)
         self.include()
 
-    def forget_topic(self, topic: bytes) -> None:
-        """Drop all consumer groups' progress in a topic, as a part of the batch."""
-        for group in self.groups_in(topic):
+    def forget_topic(self, topic: bytes) -> list[bytes]:
+        """Drop all consumer groups' progress in a topic, as a part of the batch.
+
+        :returns: the groups that had any.
+        """
+        groups = self.groups_in(topic)
+        for group in groups:
             self._forget(group, topic)
         self.include()
+        return groups
 
     def include(self) -> int:
         """Make up to `PLACES_AT_ONCE` places that the disk does not hold a part of the batch. Those of a batch that is

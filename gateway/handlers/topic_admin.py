@@ -124,9 +124,7 @@ class TopicAdmin:
         if not fields.topic.strip():
             raise RequestError(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
         self._refuse_system_topic(fields.topic)
-        groups = self._broker.store.progress.groups_in(fields.topic.encode())
-        self._delete(fields.topic)
-        for group in groups:
+        for group in self._delete(fields.topic):
             comes_back = retry_topic(fields.topic, group.decode())
             # What another group sends back may have a topic of the same name. Most have none: each deletion looks
             # through all groups.
@@ -214,13 +212,15 @@ class TopicAdmin:
         if current is None or current.settings != settings:
             self._topics.put(settings)
 
-    def _delete(self, name: str) -> None:
+    def _delete(self, name: str) -> list[bytes]:
+        """Delete a topic. The groups that had progress in it."""
         self._topics.delete(name)
-        self._broker.store.progress.forget_topic(name.encode())
+        groups = self._broker.store.progress.forget_topic(name.encode())
         self._broker.resets.forget_topic(name)
         self._broker.orders.forget_topic(name)
         self._broker.recurring.forget_topic(name)
         self._broker.stats.forget_topic(name)
+        return groups
 
     def _answer_on_disk(self, call: Call) -> None:
         self._broker.committer.answer(call, call.encode())

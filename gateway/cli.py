@@ -45,6 +45,8 @@ _JOBS: Final = {
 _CARE_OF_DATA: Final = (*folder_commands.COMMANDS, *transfer_commands.COMMANDS)
 _FAILED: Final = 1
 _WRONG: Final = 2
+_LAST_STANDARD: Final = 2
+"""The highest of the descriptors that have a meaning: standard error's."""
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What writing to standard output, or to an open file, fails with when its disk is full."""
 
@@ -336,6 +338,7 @@ for _name, _meaning in _JOBS.items():
 
 def main() -> None:
     """Runs the command. Whatever goes wrong for a known reason is one line on standard error."""
+    _fill_standard_descriptors()
     try:
         cli.main(prog_name="tidegate", standalone_mode=False)
     except NoArgsIsHelpError as error:
@@ -379,6 +382,13 @@ def main() -> None:
             raise
         _complain(str(error), "tidegate")
         sys.exit(_FAILED)
+
+
+def _fill_standard_descriptors() -> None:
+    """Where standard input, output or error is closed, have nothing else opened in its place and written to as such."""
+    while (opened := os.open(os.devnull, os.O_RDWR)) <= _LAST_STANDARD:
+        pass
+    os.close(opened)
 
 
 def _leave_unwritten() -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Final, TextIO
+from io import TextIOBase
+from typing import Any, Final, cast
 
 from twisted.logger import (
     FilteringLogObserver,
@@ -44,12 +45,12 @@ class Logs:
     :param actor: whose request is under way; set once there is a gateway.
     """
 
-    def __init__(self, config: Config, stream: TextIO) -> None:
+    def __init__(self, config: Config, stream: TextIOBase) -> None:
         self.actor: Callable[[], Actor] = lambda: GATEWAY
         self._predicate = LogLevelFilterPredicate()
         self.configure(config)
         if config.log_format == "text":
-            write: Any = textFileLogObserver(stream)
+            write: Any = textFileLogObserver(cast(Any, stream))
         else:
             write = self._writer(stream, _json if config.log_format == "json" else _logfmt)
         predicate: Any = self._predicate
@@ -72,7 +73,7 @@ class Logs:
         self._observer(event)
 
     def _writer(
-        self, stream: TextIO, form: Callable[[dict[str, Any]], str]
+        self, stream: TextIOBase, form: Callable[[dict[str, Any]], str]
     ) -> Callable[[dict[str, Any]], None]:
         def write(event: dict[str, Any]) -> None:
             stream.write(form(_line(event, self.actor())) + "\n")

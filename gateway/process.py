@@ -4,6 +4,7 @@ way it ends."""
 from __future__ import annotations
 
 import errno
+import os
 import resource
 import signal
 import sys
@@ -17,6 +18,7 @@ from twisted.internet.main import installReactor
 from twisted.logger import Logger, globalLogBeginner
 
 from gateway.config import Config
+from gateway.log_stream import LogStream
 from gateway.logs import Logs
 from gateway.reactor import TurnReactor
 from gateway.setting_values import HostPort
@@ -26,6 +28,9 @@ BACKLOG: Final = 1024
 
 OTHER_FILES: Final = 100
 """Files that a process has open beside its clients' connections, at most."""
+
+_STANDARD_OUTPUT, _STANDARD_ERROR = 1, 2
+"""Their descriptors."""
 
 WRONG_SETTINGS: Final = 2
 """Exit status of a process that will not start until its settings are others."""
@@ -64,13 +69,17 @@ def begin(config: Config) -> tuple[Any, Logs]:
     :raises StartError: when the log file cannot be written.
     """
     try:
-        stream = config.log_file.open("a") if config.log_file is not None else sys.stderr
+        if config.log_file is not None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            descriptor = os.open(config.log_file, flags, 0o666)
+        else:
+            descriptor = _STANDARD_ERROR
     except OSError as failure:
         raise StartError(
             f"cannot write log_file = {config.log_file}: {failure.strerror}; "
             "set it to a file in a folder that exists and can be written to"
         ) from failure
-    logs = Logs(config, stream)
+    logs = Logs(config, LogStream(descriptor))
     logs.begin(globalLogBeginner)
     reactor: Any = TurnReactor()  # its interfaces cannot be checked without a plugin
     installReactor(reactor)  # type: ignore[no-untyped-call]
@@ -93,6 +102,17 @@ def allow_open_files(max_connections: int) -> None:
         )
 
 
+def announce(line: str) -> None:
+    """Say something on standard output. Where that cannot be, as its reader is gone or its disk is full, the process
+    serves all the same."""
+    try:
+        os.write(_STANDARD_OUTPUT, f"{line}\n".encode(errors="surrogateescape"))
+    except OSError as failure:
+        Logger().warn(
+            "standard output was not told '{line}': {error}", line=line, error=failure.strerror
+        )
+
+
 def tell_http(config: Config, port: int, *, has_console: bool) -> None:
     """Say on standard output where the HTTP port is, and whether the console is there.
 
@@ -100,12 +120,11 @@ def tell_http(config: Config, port: int, *, has_console: bool) -> None:
     """
     assert config.http is not None
     address = f"{'https' if config.http_tls else 'http'}://{HostPort(config.http.host, port)}"
-    print(f"metrics on {address}/metrics", flush=True)
-    print(
+    announce(f"metrics on {address}/metrics")
+    announce(
         f"console on {address}/"
         if has_console
-        else "no console and no API: http is not a loopback address; set http_token_file or authentication",
-        flush=True,
+        else "no console and no API: http is not a loopback address; set http_token_file or authentication"
     )
 
 

@@ -72,6 +72,7 @@ from gateway.process import (
     SettingsError,
     StartError,
     allow_open_files,
+    announce,
     begin,
     cannot_listen,
     exit_status,
@@ -484,13 +485,12 @@ def _serve(config: Config) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD)
-    print(
+    announce(
         f"listening on {HostPort(config.listen.host, gateway.port)}, clients are told {gateway.advertised}, "
-        f"data in {config.data}",
-        flush=True,
+        f"data in {config.data}"
     )
     if config.clock == "manual":
-        print("time stands still until 'tidegate clock advance' or 'set' moves it", flush=True)
+        announce("time stands still until 'tidegate clock advance' or 'set' moves it")
     if config.http is not None:
         tell_http(config, gateway.http_port, has_console=gateway.has_console)
     manager = ServiceManager()

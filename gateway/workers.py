@@ -40,6 +40,7 @@ from gateway.process import (
     WRONG_SETTINGS,
     SettingsError,
     allow_open_files,
+    announce,
     begin,
     cannot_listen,
     exit_status,
@@ -489,9 +490,6 @@ def _lead(config: Config, variables: Mapping[str, str], left_over: Iterable[Path
 
 
 def _tell(config: Config, leader: Leader) -> None:
-    print(
-        f"listening on {leader.address} with {config.workers} workers, data in {config.data}",
-        flush=True,
-    )
+    announce(f"listening on {leader.address} with {config.workers} workers, data in {config.data}")
     if leader.http is not None:
         tell_http(config, leader.http.port, has_console=leader.http.has_console)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -41,3 +43,18 @@ def test_the_level_is_changed_while_it_serves(tmp_path: Path) -> None:
     assert asked["request"].startswith("127.0.0.1:")
     codes = [line["code"] for line in lines if "code" in line]
     assert codes.count(25) == 1  # the one that ended it; the one that began it was not told yet
+
+
+def test_a_log_that_nobody_reads_holds_up_nothing(tmp_path: Path) -> None:
+    """As where the reader of a pipe was stopped, or a terminal holds its output."""
+    gateway = GatewayProcess(tmp_path / "data", "--log-level", "debug")
+    os.mkfifo(gateway.log)
+    unread = os.open(gateway.log, os.O_RDWR | os.O_NONBLOCK)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(unread, bytes(4096))
+    with gateway:
+        with gateway.client() as client:
+            assert client.ask(28).code == 0
+        assert gateway.terminate() == 0
+    os.close(unread)

@@ -151,3 +151,31 @@ def test_it_may_have_more_files_open_than_shells_let_it(tmp_path: Path) -> None:
             assert resource.prlimit(gateway.pid, resource.RLIMIT_NOFILE) == (most, most)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, most))
+
+
+def test_it_serves_where_standard_output_is_on_a_full_disk(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "gateway.cli", "serve", "--listen", "127.0.0.1:0"]
+    with Path("/dev/full").open("wb") as full:
+        process = subprocess.Popen(
+            [*command, "--data", str(tmp_path / "data")], stdout=full, stderr=subprocess.PIPE
+        )
+    with process:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        assert b"standard output was not told 'listening on 127.0.0.1:" in line, line
+        process.terminate()
+        assert process.wait(LIMIT_S) == 0
+
+
+def test_nothing_takes_the_place_of_a_standard_error_that_is_closed(tmp_path: Path) -> None:
+    """What is written to that would be written to a file of the data, or to the reactor's own pipe."""
+    command = [sys.executable, "-m", "gateway.cli", "serve", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(
+        ["sh", "-c", 'exec "$@" 2>&-', "sh", *command, "--data", str(tmp_path / "data")],
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"listening on")
+        assert Path(f"/proc/{process.pid}/fd/2").readlink() == Path(os.devnull)
+        process.terminate()
+        assert process.wait(LIMIT_S) == 0

@@ -1,0 +1,66 @@
+"""Where the log's lines go: standard error, or a file. Nobody waits for long for whoever reads them."""
+
+from __future__ import annotations
+
+import io
+import os
+import select
+from typing import Final
+
+from twisted.logger import Logger
+
+_PIECE: Final = select.PIPE_BUF
+"""Bytes that a pipe has room for that can be written at all (pipe(7))."""
+
+PATIENCE_MS: Final = 100
+"""How long a line waits for its reader, who may only be behind. Those that come while it still waits do not."""
+
+
+class LogStream(io.TextIOBase):
+    """Writes lines to a descriptor, and leaves out those that nobody reads, as where the reader of a pipe was stopped
+    or a terminal holds its output: a gateway that waited for them would answer nobody, and fire nothing.
+
+    Once lines are read again, the log says how many there were, and so it does when a disk that was full has room.
+    """
+
+    log = Logger()
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLOUT)
+        self._waiting = b""
+        self._left_out = 0
+
+    def write(self, text: str) -> int:
+        """Write the lines of one event, whole, or leave them out."""
+        self._go_on(0)
+        if self._waiting:
+            self._left_out += 1
+            return len(text)
+        if self._left_out:
+            count, self._left_out = self._left_out, 0
+            self.log.error(
+                "{count} events are left out of the log here: nobody read it, or it could not be written",
+                count=count,
+            )
+            if self._left_out:  # that, too
+                self._left_out = count + 1
+                return len(text)
+        self._waiting += text.encode(errors="backslashreplace")
+        self._go_on(PATIENCE_MS)
+        return len(text)
+
+    def _go_on(self, patience_ms: int) -> None:
+        """Write what waits, as far as there is room for it."""
+        while self._waiting and self._poll.poll(patience_ms):
+            try:
+                written = os.write(self._descriptor, self._waiting[:_PIECE])
+            except BlockingIOError:
+                # Others write there as well, and have taken the room.
+                return
+            except OSError:
+                self._waiting = b""
+                self._left_out += 1
+                return
+            self._waiting = self._waiting[written:]

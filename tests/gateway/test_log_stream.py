@@ -1,0 +1,116 @@
+"""Lines of the log whose reader does not read, or whose disk is full."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.logger import Logger, globalLogPublisher
+
+from gateway.config import Config
+from gateway.log_stream import LogStream
+from gateway.logs import Logs
+
+log = Logger()
+
+
+class Pipe:
+    """A pipe that is full until it is read."""
+
+    def __init__(self) -> None:
+        self.reader, self.writer = os.pipe()
+        os.set_blocking(self.reader, False)
+        os.set_blocking(self.writer, False)
+        try:
+            while True:
+                os.write(self.writer, bytes(4096))
+        except BlockingIOError:
+            # As with standard error, who writes there waits for room from now on.
+            os.set_blocking(self.writer, True)
+
+    def read(self) -> str:
+        """What is in it, but for what filled it."""
+        found = b""
+        while True:
+            try:
+                found += os.read(self.reader, 1 << 20)
+            except BlockingIOError:
+                return found.lstrip(b"\0").decode()
+
+    def close(self) -> None:
+        os.close(self.reader)
+        os.close(self.writer)
+
+
+@pytest.fixture
+def pipe() -> Iterator[Pipe]:
+    made = Pipe()
+    yield made
+    made.close()
+
+
+class Logging:
+    """All that is logged goes to a descriptor meanwhile."""
+
+    def __init__(self, descriptor: int) -> None:
+        logs = Logs(Config(data=Path("unused"), log_format="logfmt"), LogStream(descriptor))
+        self._observe: Any = logs.observe
+
+    def __enter__(self) -> None:
+        globalLogPublisher.addObserver(self._observe)
+
+    def __exit__(self, *_: object) -> None:
+        globalLogPublisher.removeObserver(self._observe)
+
+
+def messages(text: str) -> list[str]:
+    """What the lines of a log say, each of which is whole."""
+    assert text.endswith("\n")
+    return [
+        line.partition(" message=")[2].partition(" count=")[0].strip('"')
+        for line in text.splitlines()
+    ]
+
+
+def test_a_pipe_that_nobody_reads_is_not_waited_for(pipe: Pipe) -> None:
+    with Logging(pipe.writer):
+        for number in range(50):
+            log.info("event {number}", number=number)
+        assert pipe.read() == ""
+        log.info("behind")
+        said = messages(pipe.read())
+    assert [one.partition(" number=")[0].strip('"') for one in said] == [
+        "event 0",
+        "49 events are left out of the log here: nobody read it, or it could not be written",
+        "behind",
+    ]
+
+
+def test_an_event_that_is_longer_than_the_room_is_not_cut(pipe: Pipe) -> None:
+    long = "x" * 100_000
+    with Logging(pipe.writer):
+        pipe.read()
+        log.info(long)
+        read = pipe.read()
+        assert len(read) == 65_536
+        log.info("behind")
+        read += pipe.read()
+    assert messages(read) == [long, "behind"]
+
+
+def test_a_disk_that_is_full_and_has_room_again(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    full = os.open("/dev/full", os.O_WRONLY)
+    with Logging(full), file.open("wb") as room:
+        for _ in range(3):
+            log.info("lost")
+        os.dup2(room.fileno(), full)
+        log.info("kept")
+    os.close(full)
+    assert messages(file.read_text()) == [
+        "3 events are left out of the log here: nobody read it, or it could not be written",
+        "kept",
+    ]

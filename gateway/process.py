@@ -32,6 +32,9 @@ OTHER_FILES: Final = 100
 _STANDARD_OUTPUT, _STANDARD_ERROR = 1, 2
 """Their descriptors."""
 
+READY, NOT_READY = b".", b"!"
+"""What one of several workers says on standard output each second once it listens: whether traffic should come."""
+
 WRONG_SETTINGS: Final = 2
 """Exit status of a process that will not start until its settings are others."""
 

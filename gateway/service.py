@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
@@ -68,6 +69,8 @@ from gateway.pop_queues import PopQueues
 from gateway.pop_waits import PopWaits
 from gateway.process import (
     BACKLOG,
+    NOT_READY,
+    READY,
     ServeError,
     SettingsError,
     StartError,
@@ -261,14 +264,14 @@ class Gateway:
         web = compose(
             *(self.broker, self._pending, self._rescheduling, self._bulk, self._pauses),
             *(self._reactor, self._sending.send),
-            not_ready=self._not_ready,
+            not_ready=self.not_ready,
             connections=connections,
         )
         api = Api(
             *(endpoints(web), doorkeeper, self._clock, lambda: self._stopping),
             *(self.broker.audit.acting, self._settle),
         )
-        site: Any = make_site(metrics.pieces, self._not_ready, api, self._reactor)
+        site: Any = make_site(metrics.pieces, self.not_ready, api, self._reactor)
         if config.http_tls and self._layers is not None:
             site = self._layers.around(site)
         try:
@@ -284,7 +287,7 @@ class Gateway:
         """What was recorded of the traffic."""
         return self._tapping.counts
 
-    def _not_ready(self) -> list[str]:
+    def not_ready(self) -> list[str]:
         """Why no traffic should come to this gateway."""
         reasons = {
             "stopping": self._stopping,
@@ -498,15 +501,15 @@ def _serve(config: Config) -> None:
     reactor.addSystemEventTrigger("before", "shutdown", manager.stopping)
     reactor.addSystemEventTrigger("before", "shutdown", gateway.stop)
     if LEADER_VARIABLE in os.environ:
-        _follow(reactor, int(os.environ[LEADER_VARIABLE]))
+        _follow(reactor, int(os.environ[LEADER_VARIABLE]), gateway.not_ready)
     reactor.run(installSignalHandlers=False)
     if gateway.trouble is not None:
         raise ServeError(gateway.trouble)
 
 
-def _follow(reactor: Any, leader: int) -> None:
+def _follow(reactor: Any, leader: int, not_ready: Callable[[], list[str]]) -> None:
     """Stop when the process that started this one is gone, however it went; until then have it hear, by standard
-    output, that the reactor goes round."""
+    output, that the reactor goes round, and whether traffic should come."""
     output = sys.stdout.fileno()
     os.set_blocking(output, False)
 
@@ -514,7 +517,7 @@ def _follow(reactor: Any, leader: int) -> None:
         if os.getppid() == leader:
             # One that has not read for long need not hear it more often.
             with suppress(OSError):
-                os.write(output, b".")
+                os.write(output, NOT_READY if not_ready() else READY)
             reactor.callLater(LEADER_LOOK_SECONDS, look)
         else:
             stop(reactor)

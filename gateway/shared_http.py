@@ -37,6 +37,7 @@ class SharedHttp:
         self._reactor = reactor
         self._ports = {name: WorkerPort(reactor, tls=config.http_tls) for name in names}
         self._owners: dict[bytes, str] = {}
+        self._unready: set[str] = set()
         self._is_stopping = False
         self._port: Any = None
         self.address = ""
@@ -95,9 +96,17 @@ class SharedHttp:
         """A worker that has joined serves, perhaps again."""
         self._ports[name].serves = True
 
+    def ready(self, name: str, *, is_ready: bool) -> None:
+        """A worker that serves says whether traffic should come to it."""
+        if is_ready:
+            self._unready.discard(name)
+        else:
+            self._unready.add(name)
+
     def left(self, name: str) -> None:
         """A worker does not serve any more, or hangs: it is not asked."""
         self._ports[name].serves = False
+        self._unready.discard(name)
 
     def stop(self) -> None:
         """Answer no more."""
@@ -106,7 +115,11 @@ class SharedHttp:
             self._port.stopListening()
 
     def _not_ready(self) -> list[str]:
-        return [f"{name} does not serve" for name, port in self._ports.items() if not port.serves]
+        lacking = [
+            f"{name} does not serve" for name, port in self._ports.items() if not port.serves
+        ]
+        unready = [name for name in self._ports if name in self._unready]
+        return lacking + [f"{name} is not ready: its own /ready says why" for name in unready]
 
     def _metrics(self) -> list[bytes]:
         lines = [

@@ -37,6 +37,7 @@ from gateway.logs import Logs
 from gateway.named_files import http_token, initial_user, no_user, tls_layers
 from gateway.process import (
     BACKLOG,
+    NOT_READY,
     WRONG_SETTINGS,
     SettingsError,
     allow_open_files,
@@ -91,6 +92,7 @@ class Worker(ProcessProtocol):
 
     :param http: the shared HTTP port, if there is one.
     :param broker: its name.
+    :param folder: its data folder.
     :param command: the program and its arguments; `--listen` is among them.
     :param environment: its variables, as they are when it is started.
     :param gave_up: told when a process has ended with `WRONG_SETTINGS`; whether all end for that.
@@ -105,6 +107,7 @@ class Worker(ProcessProtocol):
         http: SharedHttp | None,
         number: int,
         broker: str,
+        folder: Path,
         command: Sequence[str],
         environment: Mapping[str, str],
         gave_up: Callable[[], bool],
@@ -114,6 +117,7 @@ class Worker(ProcessProtocol):
         self._http = http
         self._number = number
         self._broker = broker
+        self._folder = folder
         self._command = list(command)
         self._environment = environment
         self._gave_up = gave_up
@@ -122,6 +126,7 @@ class Worker(ProcessProtocol):
         self._pause = FIRST_PAUSE
         self._is_wanted = True
         self._listens = False
+        self._has_listened = False
         self._times_silent = 0
         self._waiting_for_start: list[Deferred[None]] = []
         self._waiting_for_end: list[Deferred[None]] = []
@@ -182,13 +187,15 @@ class Worker(ProcessProtocol):
     def outReceived(self, data: bytes) -> None:
         if self._listens:
             self._heard()
+            if self._http is not None:
+                self._http.ready(self._broker, is_ready=not data.endswith(NOT_READY))
             return
         self._output += data
         found, http = _LISTENING.search(self._output), _HTTP.search(self._output)
         if found is None or (self._http is not None and http is None):
             return
         self._output = b""
-        self._listens = True
+        self._listens = self._has_listened = True
         address, advertised = (parse_host_port(text.decode()) for text in found.groups())
         self.log.info("worker {number} listens on {address}", number=self._number, address=address)
         self._pause = FIRST_PAUSE
@@ -229,6 +236,13 @@ class Worker(ProcessProtocol):
 
     def _run(self) -> None:
         if not self._is_wanted:
+            return
+        if self._has_listened and not (self._folder / DATA_FILE).exists():
+            # The process would begin an empty folder, and nobody would miss what it held.
+            self._run_again(
+                "has no data",
+                f"{self._folder} was moved or deleted; put it back, or restart the gateway to begin with an empty one",
+            )
             return
         try:
             self._process = self._reactor.spawnProcess(
@@ -311,7 +325,8 @@ class Leader:
         self._workers = [
             Worker(
                 *(reactor, self._front, self.http, number, name),
-                *(_command(config, number), self._environment, self._gave_up),
+                *(worker_folder(config.data, number), _command(config, number)),
+                *(self._environment, self._gave_up),
             )
             for number, name in enumerate(names)
         ]

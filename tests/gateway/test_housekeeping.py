@@ -120,7 +120,7 @@ class TestFolder:
         away = gateway.data.rename(gateway.data.with_name("away"))
         with log_lines() as lines:
             gateway.advance(3_000)
-            assert gateway.service._not_ready()[-1] == "the data folder was moved or deleted"
+            assert gateway.service.not_ready()[-1] == "the data folder was moved or deleted"
             answer = client.send_message("orders", "meanwhile")
             assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, self.REFUSED)
             assert bodies(client.pull()) == ["before"]
@@ -131,7 +131,7 @@ class TestFolder:
         assert client.send_message("orders", "after").code == ResponseCode.SUCCESS
         gateway.restart()
         assert bodies(gateway.connect().pull()) == ["before", "due meanwhile", "after"]
-        assert gateway.service._not_ready() == []
+        assert gateway.service.not_ready() == []
         told, refused, back = (line for line in lines if "data folder" in line)
         assert told.startswith("nothing is stored any more: the data folder")
         assert refused == f"a batch could not be stored: {self.REFUSED.partition(': ')[2]}"

@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 
 from gateway.config import Config
 from gateway.loading import load
-from gateway.process import WRONG_SETTINGS
+from gateway.process import NOT_READY, READY, WRONG_SETTINGS
 from gateway.setting_values import HostPort
 from gateway.wire.codes import RequestCode
 from gateway.wire.commands import decode_command, encode_command
@@ -24,11 +24,13 @@ from gateway.workers import (
     FIRST_PAUSE,
     HEARING_SECONDS,
     LONGEST_END,
+    LONGEST_PAUSE,
     LONGEST_START,
     TIMES_UNTIL_KILLED,
     TIMES_UNTIL_TOLD,
     Leader,
 )
+from storage import DATA_FILE
 
 
 class Process:
@@ -38,6 +40,11 @@ class Process:
         self.protocol = protocol
         self.command = command
         self.signals: list[str] = []
+
+    @property
+    def folder(self) -> Path:
+        """Its data folder."""
+        return Path(flags_of(self)["--data"])
 
     def signalProcess(self, name: str) -> None:
         """It is sent a signal."""
@@ -49,7 +56,9 @@ class Process:
         self.protocol.processEnded(Failure(reason))  # type: ignore[no-untyped-call]
 
     def listen(self, port: int, http: int | None = None) -> None:
-        """It says that it listens, perhaps for HTTP too."""
+        """It says that it listens, perhaps for HTTP too, and has made its folder."""
+        self.folder.mkdir(exist_ok=True)
+        (self.folder / DATA_FILE).touch()
         address = b"127.0.0.1:%d" % port
         self.protocol.outReceived(
             b"listening on %b, clients are told %b, data\n" % (address, address)
@@ -378,6 +387,38 @@ def test_a_worker_that_goes_on_serves_again(reactor: Any, http: Leader) -> None:
     for _ in range(TIMES_UNTIL_KILLED - 1):
         tick(reactor, other)
     assert one.signals == []
+
+
+def test_a_worker_whose_data_are_away_is_not_started_on_an_empty_folder(
+    reactor: Any, leader: Leader
+) -> None:
+    first, other = reactor.started
+    first.listen(9886)
+    other.listen(9896)
+    away = other.folder.rename(other.folder.with_name("away"))
+    with capturedLogs() as events:
+        other.end(9)
+        reactor.pump([1.0] * 10)
+    assert len(reactor.started) == 2
+    assert str(other.folder) in events[1]["reason"]
+    away.rename(other.folder)
+    reactor.advance(LONGEST_PAUSE)
+    assert flags_of(reactor.started[-1])["--data"] == str(other.folder)
+
+
+def test_a_worker_that_is_not_ready_is_named(reactor: Any, http: Leader) -> None:
+    assert http.http is not None
+    one, other = reactor.started
+    one.protocol.outReceived(NOT_READY)
+    other.protocol.outReceived(READY)
+    assert http.http._not_ready() == ["broker-a-0 is not ready: its own /ready says why"]
+    one.end(9)
+    assert http.http._not_ready() == ["broker-a-0 does not serve"]
+    reactor.advance(FIRST_PAUSE)
+    reactor.started[-1].listen(9886, http=9887)
+    assert http.http._not_ready() == []
+    other.protocol.outReceived(NOT_READY + READY)
+    assert http.http._not_ready() == []
 
 
 def test_a_start_may_be_long(reactor: Any, leader: Leader) -> None:

@@ -9,6 +9,7 @@ import signal
 import ssl
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -381,3 +382,27 @@ def test_a_rolling_restart_refuses_no_send(
     assert len(sent) > 10
     consumer = java.consume("rolling", "group")
     assert {message.body for message in consumer.wait_for(len(sent))} == set(sent)
+
+
+def test_a_worker_without_its_folder_is_not_ready_nor_begun_anew(tmp_path: Path) -> None:
+    with GatewayProcess(tmp_path / "data", "--workers", "2", "--http", "127.0.0.1:0") as gateway:
+        assert gateway._process is not None
+        assert gateway._process.stdout is not None
+        metrics = gateway._process.stdout.readline().decode().split()[-1]
+
+        def ready() -> str:
+            try:
+                return fetch(metrics.replace("/metrics", "/ready"))
+            except urllib.error.HTTPError as refusal:
+                return refusal.read().decode()
+
+        until(lambda: '"ready":true' in ready(), "all are ready")
+        folder, away = gateway.data / "worker-0", tmp_path / "away"
+        folder.rename(away)
+        until(lambda: "broker-a-0 is not ready" in ready(), "it is known")
+        os.kill(processes(gateway)[0], signal.SIGKILL)
+        until(lambda: "worker 0 has no data" in gateway.log.read_text(), "it is not started")
+        assert "broker-a-0 does not serve" in ready()
+        assert not folder.exists()
+        away.rename(folder)
+        until(lambda: '"ready":true' in ready(), "all are ready again")

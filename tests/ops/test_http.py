@@ -23,12 +23,12 @@ def test_nothing_is_listened_on_unless_asked_for(gateway: MemoryGateway) -> None
 
 
 def test_ready_until_a_batch_cannot_be_stored(gateway: MemoryGateway) -> None:
-    assert gateway.service._not_ready() == []
+    assert gateway.service.not_ready() == []
     with commits_fail(gateway):
         gateway.connect().send_message()
-        assert gateway.service._not_ready() == ["the last batch could not be stored"]
+        assert gateway.service.not_ready() == ["the last batch could not be stored"]
     gateway.connect().send_message()
-    assert gateway.service._not_ready() == []
+    assert gateway.service.not_ready() == []
 
 
 def test_not_ready_while_sends_are_refused(
@@ -36,13 +36,13 @@ def test_not_ready_while_sends_are_refused(
 ) -> None:
     monkeypatch.setattr(gateway.store.environment, "disk_free", lambda: 1)
     gateway.advance(1_000)
-    (reason,) = gateway.service._not_ready()
+    (reason,) = gateway.service.not_ready()
     assert "disk_reserve" in reason
 
 
 def test_not_ready_while_stopping(gateway: MemoryGateway) -> None:
     gateway.stop()
-    assert gateway.service._not_ready() == ["stopping"]
+    assert gateway.service.not_ready() == ["stopping"]
 
 
 class Served:

@@ -522,4 +522,4 @@ def _follow(reactor: Any, leader: int, not_ready: Callable[[], list[str]]) -> No
         else:
             stop(reactor)
 
-    look()
+    reactor.callWhenRunning(look)

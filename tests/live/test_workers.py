@@ -22,6 +22,7 @@ import pytest
 from compat.clients.driver import until
 from gateway.client import RemotingClient, paused_topics, setting
 from gateway.intake import terms_of
+from gateway.loading import LEADER_VARIABLE
 from gateway.recurring_client import set_recurring
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.messages import BatchItem, encode_batch
@@ -406,3 +407,9 @@ def test_a_worker_without_its_folder_is_not_ready_nor_begun_anew(tmp_path: Path)
         assert not folder.exists()
         away.rename(folder)
         until(lambda: '"ready":true' in ready(), "all are ready again")
+
+
+def test_a_worker_whose_leader_dies_before_it_serves_stops(tmp_path: Path) -> None:
+    environment = {LEADER_VARIABLE: "1"}
+    with GatewayProcess(tmp_path / "data", environment=environment) as worker:
+        assert worker.ended() == 0

@@ -17,6 +17,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from gateway.config import ENVIRONMENT_PREFIX, Config, descriptions
+from gateway.setting_values import SecretValueError, in_home
 
 FILE_VARIABLE: Final = "TIDEGATE_CONFIG"
 """Environment variable that names the TOML file; not itself a setting."""
@@ -79,7 +80,12 @@ def load(
     values: dict[str, object] = {}
     origins: dict[str, str] = {}
     if file is None and environ.get(FILE_VARIABLE):
-        file = Path(environ[FILE_VARIABLE]).expanduser()
+        try:
+            file = in_home(Path(environ[FILE_VARIABLE]))
+        except ValueError as error:
+            raise ConfigError(
+                f"{FILE_VARIABLE} = {environ[FILE_VARIABLE]} is wrong: {error}; write the whole path"
+            ) from None
     if file is not None:
         _read_file(file, values, origins)
     _read_environment(environ, values, origins)
@@ -181,8 +187,10 @@ def _explain(
         text = f"the least is {entry.show(entry.about.least)}"
     elif problem["type"] == "less_than_equal":
         text = f"the most is {entry.show(entry.about.most)}"
+    is_secret = isinstance(problem.get("ctx", {}).get("error"), SecretValueError)
+    shown = "..." if is_secret else _one_line(values[name])
     return (
-        f"{name} = {_one_line(values[name])} ({origins[name]}) is wrong: "
+        f"{name} = {shown} ({origins[name]}) is wrong: "
         f"{text + '; ' if text else ''}write {entry.kind.expects}"
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,7 +42,7 @@ def initial_user(config: Config) -> UserInfo | None:
     if file is None:
         return None
     try:
-        user = parse_user(file.read_bytes())
+        user = parse_user(file.read_bytes().removeprefix(BOM_UTF8))
     except OSError as failure:
         raise StartError(
             f"cannot read initial_user_file = {file}: {failure.strerror}; check the path"
@@ -72,15 +73,15 @@ def http_token(config: Config) -> str | None:
     if file is None:
         return None
     try:
-        token = file.read_text().strip()
+        token = file.read_text("utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as failure:
         reason = getattr(failure, "strerror", None) or failure
         raise StartError(
             f"cannot read http_token_file = {file}: {reason}; check the path"
         ) from failure
-    if len(token) < SHORTEST_TOKEN or not token.isascii():
+    if len(token) < SHORTEST_TOKEN or not (token.isascii() and token.isprintable()):
         raise StartError(
-            f"http_token_file = {file} has no token of {SHORTEST_TOKEN} letters or more; "
+            f"http_token_file = {file} has no token of {SHORTEST_TOKEN} letters or more on one line; "
             "make one, for example with: openssl rand -hex 24"
         )
     return token

@@ -207,11 +207,32 @@ def _switch(value: object) -> bool:
     raise ValueError("it is neither true nor false")
 
 
+def in_home(path: Path) -> Path:
+    """A path with `~` written out.
+
+    :raises ValueError: when the user has no home.
+    """
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise ValueError("there is no home folder for its ~") from None
+
+
+class SecretValueError(ValueError):
+    """A value is wrong that may be a secret, so that nobody is to be shown it."""
+
+
+_CONTENT: Final = re.compile(r"[\s\ufeff]*(-----BEGIN |\{\s*\")")
+"""What the file of a key or a user begins with."""
+
+
 def _path(value: object) -> object:
     if isinstance(value, str):
         if not value:
             raise ValueError("it is empty")
-        return Path(value).expanduser()
+        if _CONTENT.match(value):
+            raise SecretValueError("it is what a file holds, not where it is")
+        return in_home(Path(value))
     return value
 
 

@@ -15,8 +15,15 @@ from gateway.settings.fields import SettingsGroup, setting
 _STORAGE: Final = "Storage"
 
 
+_OF_NOBODY: Final = Path("/var/lib/tidegate")
+"""Where data are unless told otherwise of a user who has no home, as in a container that is run by a number."""
+
+
 def _default_data() -> Path:
-    return platformdirs.user_data_path("tidegate")
+    try:
+        return platformdirs.user_data_path("tidegate")
+    except RuntimeError:
+        return _OF_NOBODY
 
 
 class StorageSettings(SettingsGroup):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 import tomllib
 from datetime import timedelta
 from itertools import groupby
@@ -191,6 +192,20 @@ class TestRefusals:
     def test_line_breaks_and_length_of_a_value_stay_out_of_the_line(self) -> None:
         assert len(refusal(flags={"broker_name": "a\n" + "b" * 5000})) < 300
 
+    @pytest.mark.parametrize(
+        ("name", "content"),
+        [
+            ("tls_key", "-----BEGIN PRIVATE KEY-----\nMIIE-secret"),
+            ("tls_certificate", "\ufeff -----BEGIN RSA PRIVATE KEY----- MIIE-secret"),
+            ("initial_user_file", '{ "username": "root", "password": "MIIE-secret"}'),
+        ],
+    )
+    def test_what_a_secret_file_holds_is_not_shown(self, name: str, content: str) -> None:
+        line = refusal(flags={name: content})
+        assert line.startswith(f"{name} = ... (--")
+        assert "it is what a file holds, not where it is; write a path" in line
+        assert "MIIE" not in line
+
     def test_several_wrong_values_give_the_first(self, tmp_path: Path) -> None:
         line = refusal(write(tmp_path, 'log_level = "loud"\nflush = "never"\n'))
         assert line.startswith("flush = never")
@@ -322,6 +337,19 @@ class TestDirectUse:
     def test_a_tilde_is_the_home_folder(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HOME", "/home/someone")
         assert load({"data": "~/tide"}, {}).config.data == Path("/home/someone/tide")
+
+    def test_a_user_without_a_home(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As in a container that is run by a number."""
+
+        def unknown(_: int) -> None:
+            raise KeyError("getpwuid(): uid not found")
+
+        for variable in ("HOME", "XDG_DATA_HOME"):
+            monkeypatch.delenv(variable, raising=False)
+        monkeypatch.setattr(pwd, "getpwuid", unknown)
+        assert Config().data == Path("/var/lib/tidegate")
+        assert "there is no home folder for its ~" in refusal(flags={"data": "~/tide"})
+        assert "write the whole path" in refusal(environ={"TIDEGATE_CONFIG": "~/tide.toml"})
 
 
 class TestValues:

@@ -77,7 +77,15 @@ def test_open_to_the_world_any_name_is_served(make_gateway: MakeGateway, token_f
     assert http.ask("GET", f"{API}/status").status == 200
 
 
-@pytest.mark.parametrize("text", ["", "short", "ä" * 20])
+def test_a_token_as_an_editor_of_windows_saves_it(
+    make_gateway: MakeGateway, token_file: Path
+) -> None:
+    token_file.write_bytes(b"\xef\xbb\xbf" + TOKEN.encode() + b"\r\n")
+    gateway = make_gateway(http=ANYWHERE, http_token_file=token_file)
+    HttpClient(gateway, Authorization=f"Bearer {TOKEN}").get("/status")
+
+
+@pytest.mark.parametrize("text", ["", "short", "ä" * 20, "a token of letters\nand another one"])
 def test_a_token_that_is_none(make_gateway: MakeGateway, scratch: Path, text: str) -> None:
     (scratch / "token").write_text(text)
     with pytest.raises(StartError, match="has no token of 16 letters"):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.process import StartError
-from gateway.wire.codes import ResponseCode
+from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.signatures import is_signed, sign
 from tests.gateway.access.signed import ROOT, ROOT_KEY, SignedClient, create_user
 from tests.gateway.conftest import MakeGateway
@@ -153,6 +153,14 @@ def test_starts_that_would_lock_everybody_out(
         file.write_text(text)
     with pytest.raises(StartError, match=says):
         make_gateway(authentication=True, initial_user_file=file if text is not None else None)
+
+
+def test_a_user_as_an_editor_of_windows_saves_one(make_gateway: MakeGateway, scratch: Path) -> None:
+    file = scratch / "user.json"
+    file.write_text('{"username": "root", "password": "p"}\r\n', "utf-8-sig")
+    gateway = make_gateway(authentication=True, initial_user_file=file)
+    client = SignedClient(gateway, "root", "p")
+    assert client.ask(RequestCode.GET_BROKER_CONFIG).code == ResponseCode.SUCCESS
 
 
 def test_a_missing_file_is_told(make_gateway: MakeGateway, scratch: Path) -> None:

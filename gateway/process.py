@@ -93,9 +93,17 @@ def begin(config: Config) -> tuple[Any, Logs]:
 
 def allow_open_files(max_connections: int) -> None:
     """Let this process have as many files open as it may, as a JVM does: shells let those that they start have 1,024,
-    and each connection is one. Where so many connections cannot be, the log says so."""
+    and each connection is one. Where so many connections cannot be, the log says so.
+
+    :raises StartError: when there could be none.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if most <= OTHER_FILES:
+        raise StartError(
+            f"this process may have {most} open files, which leaves none for connections: raise that "
+            "(ulimit -Hn, LimitNOFILE of systemd)"
+        )
     if most < max_connections + OTHER_FILES:
         Logger().warn(
             "max_connections = {limit} cannot be open, as this process may have {most} open files: raise that "

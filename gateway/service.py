@@ -481,8 +481,8 @@ def _serve(config: Config) -> None:
     workers = int(os.environ.get(WORKERS_VARIABLE, "1"))
     shared = SharedAddress.of(os.environ)
     gateway = Gateway(config, reactor, logs=logs, inbox_size=INBOX_SIZE // workers, shared=shared)
-    gateway.start()
     allow_open_files(config.max_connections)
+    gateway.start()
     # Before anybody is told that it serves; SIGHUP is of a terminal that is closed.
     stop_on_signals(reactor, signal.SIGHUP)
     gc.collect()

@@ -141,6 +141,29 @@ def resident_bytes(pid: int) -> int:
     return int(line.split()[1]) * 1024
 
 
+@pytest.mark.parametrize("kind", ["-S", "-H"])
+def test_few_open_files(tmp_path: Path, kind: str) -> None:
+    """More than it begins with it lets itself have; more than it may have it asks for."""
+    command = [sys.executable, "-m", "gateway.cli", "serve", "--listen", "127.0.0.1:0"]
+    limited = f'ulimit -S -n 16 && ulimit {kind} -n 16 && exec "$@"'
+    with subprocess.Popen(
+        ["sh", "-c", limited, "sh", *command, "--data", str(tmp_path / "data")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        if kind == "-S":
+            assert process.stdout.readline().startswith(b"listening on")
+            process.terminate()
+            assert process.wait(LIMIT_S) == 0
+        else:
+            told = process.stderr.read()
+            assert told.startswith(b"tidegate: this process may have 16 open files")
+            assert told.count(b"\n") == 1
+            assert process.wait(LIMIT_S) == 1
+
+
 def test_it_may_have_more_files_open_than_shells_let_it(tmp_path: Path) -> None:
     """Each connection is one."""
     gateway = GatewayProcess(tmp_path / "data")

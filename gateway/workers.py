@@ -32,6 +32,8 @@ from gateway.loading import (
     LEADER_KEY_VARIABLE,
     LEADER_VARIABLE,
     WORKERS_VARIABLE,
+    ConfigError,
+    load,
 )
 from gateway.logs import Logs
 from gateway.named_files import http_token, initial_user, no_user, tls_layers
@@ -40,6 +42,7 @@ from gateway.process import (
     NOT_READY,
     WRONG_SETTINGS,
     SettingsError,
+    StartError,
     allow_open_files,
     announce,
     begin,
@@ -366,13 +369,25 @@ class Leader:
 
     def roll(self) -> None:
         """Restart the workers one by one, the next when the one before it listens again, and none after one that
-        does not. While that goes on it is not begun again, which the log says."""
+        does not. While that goes on it is not begun again, nor with settings that no worker could start with, which
+        the log says."""
         if self._is_rolling:
             self.log.warn(
                 "SIGHUP is passed over: a rolling restart goes on; send it again once that has ended"
             )
-        else:
-            ensureDeferred(self._roll())
+            return
+        try:
+            config = load({}, self._environment).config
+            tls_layers(config, self._reactor)
+            initial_user(config)
+            http_token(config)
+        except (ConfigError, StartError) as failure:
+            self.log.error(
+                "SIGHUP is passed over, as no worker could start again: {reason}",
+                reason=str(failure),
+            )
+            return
+        ensureDeferred(self._roll())
 
     def _look(self) -> None:
         for worker in self._workers:

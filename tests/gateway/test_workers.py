@@ -421,6 +421,31 @@ def test_a_worker_that_is_not_ready_is_named(reactor: Any, http: Leader) -> None
     assert http.http._not_ready() == []
 
 
+def test_no_worker_is_stopped_for_settings_that_it_could_not_start_with(
+    reactor: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "tidegate.toml"
+    file.write_text("")
+    logs: Any = None
+    environment = {"TIDEGATE_CONFIG": str(file), "TIDEGATE_WORKERS": "2"}
+    leader = Leader(Config(data=tmp_path, workers=2), reactor, environment, logs)
+    leader.start()
+    for port, process in zip((9886, 9896), reactor.started, strict=True):
+        process.listen(port)
+    for text, says in (
+        ('flush = "sometimes"\n', "flush = sometimes"),
+        (f'http_token_file = "{tmp_path}/none"\n', "cannot read http_token_file"),
+    ):
+        file.write_text(text)
+        with capturedLogs() as events:
+            leader.roll()
+        assert [process.signals for process in reactor.started] == [[], []]
+        assert says in events[0]["reason"]
+    file.write_text('flush = "async"\n')
+    leader.roll()
+    assert [process.signals for process in reactor.started] == [["TERM"], []]
+
+
 def test_a_start_may_be_long(reactor: Any, leader: Leader) -> None:
     for _ in range(2 * TIMES_UNTIL_KILLED):
         tick(reactor)

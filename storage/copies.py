@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import lmdb
 
-from storage.disk import LOST_AND_FOUND, free_bytes, sync
+from storage.disk import LOST_AND_FOUND, OF_OWNER, free_bytes, sync
 from storage.durable import check_file, transaction_ahead
 from storage.environment import (
     MAX_READERS,
@@ -98,7 +98,7 @@ def restore(backup: Path, data: Path) -> int:
     with (
         reading(backup, older=True) as environment,
         environment.begin(),
-        new_folder(data) as unfinished,
+        new_folder(data, OF_OWNER) as unfinished,
     ):
         shutil.copyfile(backup / DATA_FILE, unfinished / DATA_FILE)
         return (unfinished / DATA_FILE).stat().st_size
@@ -303,12 +303,14 @@ def _open_to_read(data: Path) -> lmdb.Environment:
 
 
 @contextmanager
-def new_folder(target: Path) -> Iterator[Path]:
+def new_folder(target: Path, mode: int = 0o777) -> Iterator[Path]:
     """A folder to make a data file in, which gets its place in the target when all is well and the disk holds it, and
     else is gone.
 
     A target that is there already and empty stays what it is: a link, the place where a disk is mounted, or a folder
     beside which nothing can be written.
+
+    :param mode: of the folder, but for what the umask takes away.
     """
     try:
         is_there = target.exists()
@@ -317,7 +319,7 @@ def new_folder(target: Path) -> Iterator[Path]:
         known = (LOST_AND_FOUND, unfinished.name)
         if is_there and any(file.name not in known for file in target.iterdir()):
             raise DataFolderError(f"{target} is not empty: choose a folder that does not exist yet")
-        unfinished.mkdir(parents=True, exist_ok=True)
+        unfinished.mkdir(mode, parents=True, exist_ok=True)
     except OSError as error:
         raise DataFolderError(f"cannot write to {target}: {error.strerror}") from error
     with alone_in(unfinished):

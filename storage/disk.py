@@ -9,6 +9,9 @@ from typing import Final
 LOST_AND_FOUND: Final = "lost+found"
 """The folder with which a new file system begins (ext4): a folder that has nothing else is empty."""
 
+OF_OWNER: Final = 0o700
+"""Mode of a data folder that is made: it has messages, and keys of users, that are for its owner alone."""
+
 
 def sync(path: Path) -> None:
     """Have the disk hold a file, or the names in a folder."""

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import lmdb
 
-from storage.disk import free_bytes
+from storage.disk import OF_OWNER, free_bytes
 from storage.durable import NOTE_FILE, Durable, check_file, go_back, transaction_ahead
 from storage.errors import (
     DataFolderError,
@@ -338,7 +338,7 @@ def lock_folder(path: Path) -> FileIO:
     :raises DataFolderError: when one does so already, or the folder cannot be written to.
     """
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(OF_OWNER, parents=True, exist_ok=True)
         lock = (path / LOCK_FILE).open("a+b", buffering=0)
     except OSError as error:
         raise DataFolderError(

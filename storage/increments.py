@@ -28,7 +28,7 @@ import lmdb
 import msgspec
 
 from storage.copies import alone_in, data_file, new_folder, reading
-from storage.disk import LOST_AND_FOUND, sync
+from storage.disk import LOST_AND_FOUND, OF_OWNER, sync
 from storage.errors import DataFolderError, StorageError
 from storage.meta_pages import DATA_FILE, last_page_of, state_of, transaction_of
 
@@ -145,7 +145,7 @@ def restore_changes(folder: Path, data: Path, number: int | None = None) -> int:
     wanted = chain[: number + 1] if number is not None else chain
     last = wanted[-1]
     hashes = _read_hashes(folder, last)
-    with new_folder(data) as unfinished:
+    with new_folder(data, OF_OWNER) as unfinished:
         with (unfinished / DATA_FILE).open("w+b") as file:
             file.truncate(last.pages * last.page_size)
             for one in wanted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 import tempfile
@@ -17,9 +18,11 @@ from storage import (
     Store,
     abort,
     back_up,
+    back_up_changes,
     find_faults,
     read_pending,
     restore,
+    restore_changes,
 )
 from storage.copies import alone_in
 from tests.storage.folder import Folder
@@ -351,3 +354,23 @@ def test_pending_are_read_in_the_order_of_their_times(folder: Folder) -> None:
         (2_000, b"second"),
         (3_000, b"third"),
     ]
+
+
+@pytest.mark.parametrize("mask", [0, 0o022, 0o077])
+def test_data_folders_that_are_made_are_for_their_owner_alone(tmp_path: Path, mask: int) -> None:
+    """There are keys of users in them. Backups are perhaps taken away by somebody else."""
+    data, backup, chain = (tmp_path / name for name in ("data", "one", "chain"))
+    restored = (tmp_path / "first", tmp_path / "second")
+    before = os.umask(mask)
+    try:
+        Store(data, terms_of).close()
+        back_up(data, backup)
+        back_up_changes(data, chain)
+        restore(backup, restored[0])
+        restore_changes(chain, restored[1])
+    finally:
+        os.umask(before)
+    for folder in (data, *restored):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    for folder in (backup, chain):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o777 & ~mask

@@ -307,10 +307,10 @@ def _check_cron(expression: str) -> None:
 
 @lru_cache(maxsize=4096)  # thousands that are due together mostly have a few expressions
 def _next_of_cron(expression: str, zone: tzinfo, after_s: int) -> int | None:
-    find = _next_on_wall if _names_hours(expression) else _next_by_elapsed_time
     try:
+        find = _next_on_wall if _names_hours(expression) else _next_by_elapsed_time
         found_s = find(expression, zone, after_s)
-    except (OverflowError, ValueError):  # past the year 9999
+    except (OverflowError, ValueError):  # past the year 9999, or of a damaged definition
         return None
     return found_s * 1000 if found_s is not None else None
 

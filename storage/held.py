@@ -28,6 +28,7 @@ from storage.keys import (
 from storage.logged import LoggedTransaction
 from storage.read_ahead import ReadAhead, Rows
 from storage.reader import Reader
+from storage.shapes import is_name
 
 _MOST: Final = (1 << 63) - 1
 
@@ -37,13 +38,23 @@ class Held:
     batch.
 
     :param inbox: keys and values of the timers that wait in the inbox.
+    :param damaged: takes the keys of rows that are of no topic.
     """
 
-    def __init__(self, txn: Reader, tables: Tables, inbox: Iterable[tuple[bytes, bytes]]) -> None:
+    def __init__(
+        self,
+        txn: Reader,
+        tables: Tables,
+        inbox: Iterable[tuple[bytes, bytes]],
+        damaged: set[bytes],
+    ) -> None:
         self._tables = tables
         self._messages: dict[bytes, int] = {}
         self._sizes: dict[bytes, int] = {}
         for topic, value in txn.cursor(db=tables.totals):
+            if not is_name(topic):
+                damaged.add(topic)
+                continue
             self._messages[topic], self._sizes[topic] = TOTAL_VALUE.unpack(value)
         for key, value in inbox:
             topic = timer_topic(key)

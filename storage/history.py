@@ -13,7 +13,7 @@ from storage.lookup import MAX_FOUND_BYTES, Found, FoundPage, State, make_found
 from storage.noted import READ_AT_ONCE, Noted, read_noted
 from storage.queues import Queue, offset_at
 from storage.reader import Reader
-from storage.shapes import is_queued_value
+from storage.shapes import is_moment, is_queued_value
 from storage.store import Store
 
 MAX_LOOKED_THROUGH = 5_000
@@ -114,7 +114,8 @@ def _aborts(store: Store, txn: Reader, begin: bytes, before: bytes) -> Iterator[
     alive = rows.prev() if rows.set_range(before) else rows.last()
     while alive and rows.key() >= begin:
         key = rows.key()
-        yield _Place(key, key[8:], int.from_bytes(key[:8]))
+        if is_moment(key, rows.value()):
+            yield _Place(key, key[8:], int.from_bytes(key[:8]))
         alive = rows.prev()
 
 

@@ -32,7 +32,7 @@ from storage.queues import find_sequence
 from storage.read_ahead import Rows
 from storage.reader import Reader
 from storage.records import read_terms, unpack
-from storage.shapes import is_queued, is_timer, is_waiting
+from storage.shapes import is_id, is_queued, is_timer, is_waiting
 from storage.store import Store
 from storage.timers import seek_topic
 
@@ -252,7 +252,7 @@ def _pending(store: Store, txn: Reader, timers: list[_Timer]) -> list[Found]:
         row: IdRow | None = IdRow(timer.due_ms)
         if not timer.never_moved:
             value = txn.get(timer.id_key, db=ids)
-            row = IdRow.unpack(value) if value is not None else None
+            row = IdRow.unpack(value) if value is not None and is_id(timer.id_key, value) else None
         if read is not None and row is not None:
             found.append(make_found(timer.sequence, read[0], State.PENDING, row))
     return found

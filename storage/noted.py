@@ -13,6 +13,7 @@ import lmdb
 from storage.keys import IdRow, Terms, id_key, pack_u64, term, timer_key
 from storage.read_ahead import Rows
 from storage.reader import Reader
+from storage.shapes import is_id
 from storage.store import Store
 
 READ_AT_ONCE = 64
@@ -81,11 +82,16 @@ def _known(store: Store, txn: Reader, messages: list[_Message]) -> list[Noted]:
     tables, ahead = store.tables, store.environment.ahead
     keys = [id_key(term(terms.message_id), number) for number, _, terms in messages]
     ahead.touch(txn, Rows(tables.ids, keys))
-    known = [
-        Noted(*message, IdRow.unpack(value))
-        for message, key in zip(messages, keys, strict=True)
-        if (value := txn.get(key, db=tables.ids)) is not None
-    ]
+    known: list[Noted] = []
+    for message, key in zip(messages, keys, strict=True):
+        value = txn.get(key, db=tables.ids)
+        if value is None:
+            continue
+        if is_id(key, value):
+            known.append(Noted(*message, IdRow.unpack(value)))
+        else:
+            # Nothing tells its state.
+            store.damaged.add(message[0])
     timers = [one.timer_key for one in known if one.row.due_ms and not one.row.aborted_ms]
     ahead.touch(txn, Rows(tables.timers, timers))
     return known

@@ -14,7 +14,8 @@ from typing import NamedTuple
 from storage.environment import Tables
 from storage.keys import PAUSE_VALUE, timer_key_of, waiting_key
 from storage.logged import LoggedTransaction
-from storage.reader import Reader
+from storage.reader import Reader, rows_with_prefix
+from storage.shapes import is_name, is_pause
 
 
 class Pause(NamedTuple):
@@ -27,14 +28,23 @@ class Pause(NamedTuple):
 
 
 class PausedTopics:
-    """The tables `paused`, which is in memory as well, and `waiting`; with the changes of the open batch."""
+    """The tables `paused`, which is in memory as well, and `waiting`; with the changes of the open batch.
 
-    def __init__(self, txn: Reader, tables: Tables) -> None:
+    :param damaged: takes the keys of rows that cannot be read. A topic with such a row stays paused: an operator may
+        resume it, nobody could call back what fired.
+    """
+
+    def __init__(self, txn: Reader, tables: Tables, damaged: set[bytes]) -> None:
         self._tables = tables
-        self._pauses = {
-            topic: Pause(*PAUSE_VALUE.unpack(value))
-            for topic, value in txn.cursor(db=tables.paused)
-        }
+        self._pauses: dict[bytes, Pause] = {}
+        for topic, value in txn.cursor(db=tables.paused):
+            if is_pause(topic, value):
+                self._pauses[topic] = Pause(*PAUSE_VALUE.unpack(value))
+                continue
+            damaged.add(topic)
+            if is_name(topic):
+                waiting = sum(1 for _ in rows_with_prefix(txn, tables.waiting, topic + b"\0"))
+                self._pauses[topic] = Pause(0, waiting, resumed=False)
         self._before: dict[bytes, Pause | None] = {}
 
     def __contains__(self, topic: bytes) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from storage.keys import MAX_POP_NAMES, U64, pack_u64, pop_key, split_pop_key
+from storage.shapes import is_pop
 from storage.store import Store, in_batch
 
 
@@ -54,14 +55,19 @@ def take_pop(store: Store, pop: Pop) -> bool:
 @in_batch
 def take_due_pops(store: Store, now_ms: int, limit: int) -> list[PopDue]:
     """Forget the messages that are due to come back, the earliest first, at most `limit`; the
-    caller puts them where they are found again, in the same batch."""
+    caller puts them where they are found again, in the same batch. Rows that cannot be read stay for a repair."""
     bound = pack_u64(now_ms + 1)
     due: list[PopDue] = []
     txn = store.batch_transaction()
     cursor = txn.cursor(db=store.tables.pops)
     alive = cursor.first()
     while alive and cursor.key() < bound and len(due) < limit:
-        due.append(PopDue(Pop(*split_pop_key(cursor.key())), U64.unpack(cursor.value())[0]))
+        key, value = cursor.key(), cursor.value()
+        if not is_pop(key, value):
+            store.damaged.add(key)
+            alive = cursor.next()
+            continue
+        due.append(PopDue(Pop(*split_pop_key(key)), U64.unpack(value)[0]))
         store.count_bytes(200)
         txn.delete_at(cursor, db=store.tables.pops)
         alive = cursor.key() != b""
@@ -70,5 +76,9 @@ def take_due_pops(store: Store, now_ms: int, limit: int) -> list[PopDue]:
 
 def next_pop_due(store: Store) -> int | None:
     """When the first popped message comes back, in epoch ms, with the changes of the batch."""
-    cursor = store.reader().cursor(db=store.tables.pops)
-    return int.from_bytes(cursor.key()[:8]) if cursor.first() else None
+    for key, value in store.reader().cursor(db=store.tables.pops):
+        if is_pop(key, value):
+            return int.from_bytes(key[:8])
+        # Whoever waits for it is told, and the others come back.
+        store.damaged.add(key)
+    return None

@@ -10,6 +10,7 @@ from storage.environment import Tables
 from storage.keys import MAX_OFFSET_NAMES, U64, offset_key, pack_u64, split_offset_key
 from storage.logged import LoggedTransaction
 from storage.reader import Reader
+from storage.shapes import is_progress
 
 Place = tuple[bytes, bytes, int]
 """Group, topic, queue."""
@@ -23,14 +24,19 @@ class Progress:
 
     What is noted is known at once, and on disk once `include` made it a part of a batch: consumers tell how far they
     are with each pull, and a batch for each would cost more than the pull.
+
+    :param damaged: takes the keys of rows that cannot be read: of those places there is no progress.
     """
 
-    def __init__(self, txn: Reader, tables: Tables) -> None:
+    def __init__(self, txn: Reader, tables: Tables, damaged: set[bytes]) -> None:
         self._tables = tables
         # By group, topic and queue: what is asked of one group looks at no other.
         self._offsets: dict[bytes, dict[bytes, dict[int, int]]] = {}
         for key, value in txn.cursor(db=tables.offsets):
-            self._put(split_offset_key(key), U64.unpack(value)[0])
+            if is_progress(key, value):
+                self._put(split_offset_key(key), U64.unpack(value)[0])
+            else:
+                damaged.add(key)
         # In the order in which they were noted: a batch takes those that have waited longest.
         self._changed: dict[Place, None] = {}
         self._written: set[Place] = set()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
-from itertools import islice, takewhile
-from typing import Final, NamedTuple
+from itertools import chain, islice
+from typing import NamedTuple
 
 from storage.environment import Tables
 from storage.errors import DamagedError
-from storage.keys import ENDS_VALUE, QUEUE_VALUE, pack_u64, queue_prefix
+from storage.keys import ENDS_VALUE, QUEUE_VALUE, pack_u64, queue_prefix, split_queue_key
 from storage.read_ahead import ReadAhead, Rows
 from storage.reader import Reader
 from storage.shapes import is_end, is_queued_value
@@ -26,9 +26,6 @@ MAX_BYTES_JUDGED = 4 << 20
 
 MAX_ROWS_SEARCHED = 20_000
 """Rows behind its due time among which a fired message is looked for, some 5 ms."""
-
-_ROWS_AT_ONCE: Final = 4
-"""Rows that are first read together; each time twice as many."""
 
 
 class Queue:
@@ -102,7 +99,7 @@ def open_queue(txn: Reader, tables: Tables, topic: bytes, number: int) -> Queue:
     cursor = txn.cursor(db=tables.queues)
     if cursor.set_range(prefix) and cursor.key().startswith(prefix):
         first, last = cursor.key(), last_key_below(txn, tables, prefix + b"\xff" * 9) or b""
-        if len(first) != len(last) or len(last) != len(prefix) + 8:
+        if len(first) != len(last) or len(last) != len(prefix) + 8 or last[-8] >= 0x80:
             raise cannot_read_queue(topic, number, "a row of it has a wrong key")
         behind = int.from_bytes(last[-8:]) + 1
         return Queue(
@@ -119,6 +116,17 @@ def cannot_read_queue(topic: bytes, number: int, reason: object) -> DamagedError
     return DamagedError(
         f"queue {number} of topic {name} cannot be read ({reason}): see 'tidegate fsck'"
     )
+
+
+def cannot_read_row(queue: Queue, offset: int) -> DamagedError:
+    """What is said of a queue of which one row is missing or damaged."""
+    return cannot_read_queue(queue.topic, queue.number, f"offset {offset} has no row that is whole")
+
+
+def count_queues(txn: Reader, tables: Tables, topic: bytes) -> int:
+    """One more than the highest number of a topic's queues that hold messages; 0 where none does."""
+    last = last_key_below(txn, tables, topic + b"\1") or b""
+    return split_queue_key(last)[1] + 1 if last[:-13] == topic and len(last) > 13 else 0
 
 
 def last_key_below(txn: Reader, tables: Tables, bound: bytes) -> bytes | None:
@@ -158,9 +166,10 @@ def read_page(
     if matches is not None:
         count = min(count, most_judged, MAX_RECORDS_JUDGED)
     messages: list[StoredMessage] = []
-    if count <= 0:
+    cursor = txn.cursor(db=tables.queues)
+    if count <= 0 or not cursor.set_range(queue.prefix + pack_u64(offset)):
         return Page(messages, offset)
-    rows = takewhile(is_queued_value, _values_from(txn, tables, queue, offset, count))
+    rows = _whole_rows(islice(cursor, count), queue.prefix, offset)
     begin = offset
     taken = judged = 0
     while not messages or (len(messages) < limit and taken < max_bytes):
@@ -181,33 +190,18 @@ def read_page(
                 if judged >= MAX_BYTES_JUDGED:
                     return Page(messages, place + 1)
     if offset == begin:
-        reason = f"the row of offset {offset} is damaged or gone"
-        raise cannot_read_queue(queue.topic, queue.number, reason)
+        raise cannot_read_row(queue, offset)
     return Page(messages, offset)
 
 
-def _values_from(
-    txn: Reader, tables: Tables, queue: Queue, offset: int, count: int
-) -> Iterator[bytes]:
-    """The rows of so many offsets, up to the first that is gone: what is behind that has other offsets, or is another
-    queue's."""
-    cursor = txn.cursor(db=tables.queues)
-    cursor.set_range(queue.prefix + pack_u64(offset))
-    values = cursor.iternext(keys=False, values=True)
-    end, step = offset + count, _ROWS_AT_ONCE
-    while offset < end:
-        some = list(islice(values, min(step, end - offset)))
-        # None is gone where the last of them is at its place.
-        if cursor.key() != queue.prefix + pack_u64(offset + len(some) - 1):
-            for place in range(offset, end):
-                value = txn.get(queue.prefix + pack_u64(place), db=tables.queues)
-                if value is None:
-                    break
-                yield value
+def _whole_rows(rows: Iterator[tuple[bytes, bytes]], prefix: bytes, offset: int) -> Iterator[bytes]:
+    """The values of a queue's rows from an offset on, up to the first that is missing or cannot be read: those behind
+    it have other offsets, or are of another queue."""
+    for key, value in rows:
+        if not is_queued_value(value) or key != prefix + pack_u64(offset):
             return
-        yield from some
-        offset += len(some)
-        step *= 2
+        yield value
+        offset += 1
 
 
 def _choose(
@@ -263,9 +257,19 @@ def row_at(txn: Reader, tables: Tables, queue: Queue, offset: int) -> tuple[int,
 def rows_from(
     txn: Reader, tables: Tables, queue: Queue, offset: int, limit: int
 ) -> Iterator[tuple[int, int, int]]:
-    """Sequence, tag hash and bytes of the messages from an offset on, at most `limit`, without reading them."""
-    count = max(0, min(limit, queue.visible - offset))
-    for value in _values_from(txn, tables, queue, offset, count):
+    """Sequence, tag hash and bytes of the messages from an offset on, at most `limit`, without reading them.
+
+    :raises DamagedError: when the row there cannot be read; those before such a row are told.
+    """
+    count = min(limit, queue.visible - offset)
+    cursor = txn.cursor(db=tables.queues)
+    if count <= 0 or not cursor.set_range(queue.prefix + pack_u64(offset)):
+        return
+    rows = _whole_rows(islice(cursor, count), queue.prefix, offset)
+    first = next(rows, None)
+    if first is None:
+        raise cannot_read_row(queue, offset)
+    for value in chain((first,), rows):
         yield QUEUE_VALUE.unpack(value)[:3]
 
 
@@ -287,9 +291,8 @@ def find_sequence(
     number = pack_u64(sequence)
     for value in islice(cursor.iternext(keys=False, values=True), count):
         if value[:8] == number and is_queued_value(value):
-            # Rows before it may be gone: its own key tells.
+            # Where rows are missing, this is behind the offset that was counted, or in another queue.
             key = cursor.key()
-            if not key.startswith(queue.prefix):
-                return None
-            return int.from_bytes(key[-8:]), int.from_bytes(value[-8:])
+            is_here = key[:-8] == queue.prefix
+            return (int.from_bytes(key[-8:]), int.from_bytes(value[-8:])) if is_here else None
     return None

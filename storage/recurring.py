@@ -19,6 +19,7 @@ from storage.keys import (
 )
 from storage.logged import LoggedTransaction
 from storage.reader import Reader, rows_with_prefix
+from storage.shapes import is_planned, is_recurrence
 from storage.store import Store, in_batch
 
 MAX_PAGE_BYTES = 2 << 20
@@ -109,9 +110,11 @@ def due_recurring(store: Store, now_ms: int, limit: int, max_bytes: int) -> list
     bound = pack_u64(now_ms + 1)
     due: list[Recurring] = []
     size = 0
-    for key in txn.cursor(db=store.tables.planned).iternext(values=False):
+    for key, value in txn.cursor(db=store.tables.planned):
         if key >= bound or len(due) == limit or size >= max_bytes:
             break
+        if not is_planned(key, value):
+            continue
         next_ms, own = split_planned_key(key)
         found = _read(store, txn, own)
         if found is not None and found.next_ms == next_ms and not found.paused:
@@ -140,6 +143,7 @@ def scan_recurring(
     store: Store, topic: bytes | None, cursor: bytes | None, limit: int
 ) -> RecurringPage:
     """Recurring messages as they were committed last, by topic and name; fewer than `limit` where they are large.
+    Those of which a row cannot be read are left out, as by all who read them here: they are for a repair.
 
     :param topic: where given, only those of this topic.
     :param cursor: from the page before.
@@ -174,7 +178,7 @@ def _plan(
 
 def _unplan(store: Store, txn: LoggedTransaction, key: bytes) -> None:
     value = txn.pop(key, db=store.tables.recurrences)
-    if value is not None:
+    if value is not None and is_recurrence(key, value):
         next_ms, _, _ = RECURRENCE_VALUE.unpack(value)
         txn.delete(planned_key(next_ms, key), db=store.tables.planned)
 
@@ -182,7 +186,7 @@ def _unplan(store: Store, txn: LoggedTransaction, key: bytes) -> None:
 def _read(store: Store, txn: Reader, key: bytes) -> Recurring | None:
     definition = txn.get(key, db=store.tables.recurring)
     value = txn.get(key, db=store.tables.recurrences)
-    if definition is None or value is None:
+    if definition is None or value is None or not is_recurrence(key, value):
         return None
     topic, name = split_recurring_key(key)
     next_ms, fired, paused = RECURRENCE_VALUE.unpack(value)

@@ -37,7 +37,7 @@ from storage.keys import (
 from storage.message_repairs import MessageRepairs
 from storage.queues import open_queue
 from storage.reader import rows_with_prefix
-from storage.shapes import find_misshapen
+from storage.shapes import find_misshapen, is_name
 from storage.sums import sum_topics
 
 
@@ -55,7 +55,7 @@ def make_repairs(
     :returns: what was changed.
     """
     changes = Changes(txn, tables, journal)
-    _take_out_misshapen(changes)
+    _take_out_misshapen(changes, now_ms)
     _take_out_wrong_copy(changes, reader)
     messages = MessageRepairs(changes, reader, now_ms)
     pending = messages.make()
@@ -217,7 +217,15 @@ def _take_out_wrong_copy(changes: Changes, reader: RecordReader) -> None:
         changes.make("meta", INBOX_COPY, None, sentence)
 
 
-def _take_out_misshapen(changes: Changes) -> None:
+def _take_out_misshapen(changes: Changes, now_ms: int) -> None:
     for table, key, value in list(find_misshapen(changes.txn, changes.tables)):
+        if table == "paused" and is_name(key):
+            # What waits is counted later.
+            pause = PAUSE_VALUE.pack(now_ms, 0, False)
+            sentence = (
+                f"paused {text(key)}: is paused until it is resumed, as its row cannot be read"
+            )
+            changes.make(table, key, pause, sentence)
+            continue
         sentence = f"{table} {key!r}: a row that cannot be read, of {len(value)} bytes, goes"
         changes.make(table, key, None, sentence)

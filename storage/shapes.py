@@ -49,8 +49,10 @@ def find_misshapen(txn: lmdb.Transaction, tables: Tables) -> Iterator[Misshapen]
 
 def is_name(name: bytes) -> bool:
     """Whether it can be that of a topic."""
-    if not 0 < len(name) <= MAX_TOPIC or b"\0" in name:
-        return False
+    return 0 < len(name) <= MAX_TOPIC and b"\0" not in name and _is_text(name)
+
+
+def _is_text(name: bytes) -> bool:
     try:
         name.decode()
     except UnicodeDecodeError:
@@ -63,7 +65,8 @@ def _is_queue(key: bytes) -> bool:
     return key[-5:-4] == b"\0" and is_name(key[:-5])
 
 
-def _is_message(key: bytes, value: bytes) -> bool:
+def is_message(key: bytes, value: bytes) -> bool:
+    """Whether it can be a row of `messages`."""
     return len(key) == _LONG and 0 < int.from_bytes(key) <= _LAST_SEQUENCE
 
 
@@ -79,7 +82,8 @@ def is_waiting(key: bytes, value: bytes) -> bool:
     return is_name(topic) and len(zero + rest) > 2 * _LONG and len(value) == TIMER_VALUE.size
 
 
-def _is_id(key: bytes, value: bytes) -> bool:
+def is_id(key: bytes, value: bytes) -> bool:
+    """Whether it can be a row of `ids`."""
     return key[-9:-8] == b"\0" and len(value) in (_LONG, 2 * _LONG, 4 * _LONG)
 
 
@@ -90,12 +94,14 @@ def _is_key(key: bytes, value: bytes) -> bool:
 
 def is_queued(key: bytes, value: bytes) -> bool:
     """Whether it can be a row of `queues`."""
-    return _is_queue(key[:-_LONG]) and is_queued_value(value)
+    is_offset = len(key) > _LONG and key[-_LONG] < 0x80
+    return is_offset and _is_queue(key[:-_LONG]) and is_queued_value(value)
 
 
 def is_queued_value(value: bytes) -> bool:
     """Whether it can be the value of a row of `queues`."""
-    return len(value) == QUEUE_VALUE.size
+    # A time is a signed number to clients.
+    return len(value) == QUEUE_VALUE.size and value[16] < 0x80
 
 
 def is_end(key: bytes, value: bytes) -> bool:
@@ -118,7 +124,8 @@ def _is_total(key: bytes, value: bytes) -> bool:
     return is_name(key) and len(value) == TOTAL_VALUE.size
 
 
-def _is_pause(key: bytes, value: bytes) -> bool:
+def is_pause(key: bytes, value: bytes) -> bool:
+    """Whether it can be a row of `paused`."""
     return is_name(key) and len(value) == PAUSE_VALUE.size and value[-1] <= 1
 
 
@@ -127,8 +134,8 @@ def _is_debounced(key: bytes, value: bytes) -> bool:
     return is_name(topic) and bool(zero) and len(value) == _LONG
 
 
-def _is_moment(key: bytes, value: bytes) -> bool:
-    """time 8 | sequence 8"""
+def is_moment(key: bytes, value: bytes) -> bool:
+    """Whether it can be a row of `aborted` or `checks`: time 8 | sequence 8"""
     return len(key) == 2 * _LONG and not value
 
 
@@ -136,25 +143,30 @@ def _is_half(key: bytes, value: bytes) -> bool:
     return len(key) == _LONG and len(value) == HALF_VALUE.size
 
 
-def _is_pop(key: bytes, value: bytes) -> bool:
-    return _is_progress(key[_LONG:-_LONG], value)
+def is_pop(key: bytes, value: bytes) -> bool:
+    """Whether it can be a row of `pops`."""
+    return is_progress(key[_LONG:-_LONG], value)
 
 
-def _is_progress(key: bytes, value: bytes) -> bool:
-    """group | 0 | topic | 0 | queue 4"""
-    return key[-5:-4] == b"\0" and key[:-5].count(b"\0") == 1 and len(value) == _LONG
+def is_progress(key: bytes, value: bytes) -> bool:
+    """Whether it can be a row of `offsets`: group | 0 | topic | 0 | queue 4"""
+    names = key[:-5]
+    is_place = key[-5:-4] == b"\0" and names.count(b"\0") == 1 and _is_text(names)
+    return is_place and len(value) == _LONG and value[0] < 0x80
 
 
 def _is_recurring(key: bytes, value: bytes) -> bool:
     topic, _, name = key.partition(b"\0")
-    return is_name(topic) and bool(name) and b"\0" not in name
+    return is_name(topic) and bool(name) and b"\0" not in name and _is_text(name)
 
 
-def _is_recurrence(key: bytes, value: bytes) -> bool:
+def is_recurrence(key: bytes, value: bytes) -> bool:
+    """Whether it can be a row of `recurrences`."""
     return _is_recurring(key, value) and len(value) == RECURRENCE_VALUE.size and value[-1] <= 1
 
 
-def _is_planned(key: bytes, value: bytes) -> bool:
+def is_planned(key: bytes, value: bytes) -> bool:
+    """Whether it can be a row of `planned`."""
     return _is_recurring(key[_LONG:], value) and not value
 
 
@@ -165,26 +177,26 @@ def _is_meta(key: bytes, value: bytes) -> bool:
 
 
 _SHAPES: Final[dict[str, IsShaped]] = {
-    "messages": _is_message,
+    "messages": is_message,
     "timers": is_timer,
-    "ids": _is_id,
+    "ids": is_id,
     "keys": _is_key,
     "queues": is_queued,
     "ends": is_end,
     "held": _is_count,
     "hours": _is_hour,
     "totals": _is_total,
-    "paused": _is_pause,
+    "paused": is_pause,
     "waiting": is_waiting,
     "debounced": _is_debounced,
-    "aborted": _is_moment,
+    "aborted": is_moment,
     "halves": _is_half,
-    "checks": _is_moment,
-    "pops": _is_pop,
+    "checks": is_moment,
+    "pops": is_pop,
     "recurring": _is_recurring,
-    "recurrences": _is_recurrence,
-    "planned": _is_planned,
-    "offsets": _is_progress,
+    "recurrences": is_recurrence,
+    "planned": is_planned,
+    "offsets": is_progress,
     "meta": _is_meta,
 }
 """By the name of the table."""

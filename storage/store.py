@@ -33,7 +33,6 @@ from storage.keys import (
     NOTE,
     QUEUE_COLUMNS,
     TIMER_VALUE,
-    U64,
     Terms,
     TermsOf,
     key_prefix,
@@ -50,6 +49,7 @@ from storage.queues import (
     MAX_RECORDS_JUDGED,
     Page,
     Queue,
+    count_queues,
     offset_at,
     open_queue,
     read_page,
@@ -59,6 +59,7 @@ from storage.queues import (
 from storage.read_ahead import Rows
 from storage.reader import Reader, rows_with_prefix
 from storage.records import pack, read_terms, unpack
+from storage.shapes import is_message
 from storage.timers import earlier
 
 P = ParamSpec("P")
@@ -135,7 +136,8 @@ class Store:
         """How long the last commit took to write its rows to the redo log and, with `sync`, have the disk hold them."""
         self.damaged: set[bytes] = set()
         """Messages whose records were asked for and cannot be read, and those that cannot be fired: their sequences,
-        packed; and queues that cannot be read: what their rows begin with."""
+        packed; queues that cannot be read: what their rows begin with; and other rows that are passed over: their
+        keys."""
         self.aside = b""
         """Before this key there is nothing to fire in `timers`: what is there was due, and cannot be fired."""
         self.settle: Callable[[], object] = self.commit
@@ -155,8 +157,8 @@ class Store:
         """Take into memory what is not read from the tables each time."""
         txn, tables = self._txn, self.tables
         self._next_sequence = self._committed_sequence = first_free_sequence(txn, tables)
-        self.progress = Progress(txn, tables)
-        self.paused = PausedTopics(txn, tables)
+        self.progress = Progress(txn, tables, self.damaged)
+        self.paused = PausedTopics(txn, tables, self.damaged)
         copied = not self.environment.log.size and self._has_inbox_copy()
         rows = (
             read_copy(txn, tables)
@@ -164,7 +166,7 @@ class Store:
             else recover(txn, tables, self.terms_of, self.environment.ahead, self.damaged)
         )
         self.inbox = Inbox(inbox_size, rows)
-        self.held = Held(txn, tables, self.inbox.rows())
+        self.held = Held(txn, tables, self.inbox.rows(), self.damaged)
 
     def _new_batch(self) -> None:
         self._is_open = False
@@ -598,6 +600,12 @@ class Store:
         self._queues.setdefault(topic, {})[number] = queue
         return queue
 
+    def readable_queues(self, topic: bytes, count: int) -> Iterator[Queue]:
+        """Those of a topic's first queues, so many, whose ends can be read; the others are among `damaged`."""
+        for number in range(count):
+            with suppress(DamagedError):
+                yield self.queue(topic, number)
+
     def read(
         self,
         queue: Queue,
@@ -673,6 +681,10 @@ class Store:
         """When the earliest timed message is due, in epoch ms, those of the open batch included."""
         earliest = self.first_timer(self._txn.cursor(db=self.tables.timers))
         return int.from_bytes(earliest[:8]) if earliest else None
+
+    def count_queues(self, topic: bytes) -> int:
+        """See `count_queues`."""
+        return count_queues(self._txn, self.tables, topic)
 
     def topics(self) -> list[tuple[bytes, bytes]]:
         """All topics with their settings."""
@@ -784,9 +796,9 @@ def first_free_sequence(txn: Reader, tables: Tables) -> int:
     cursor = txn.cursor(db=tables.messages)
     behind_last = 1
     if cursor.last():
-        if len(cursor.key()) != U64.size:
-            # Whatever comes would stand in front of it.
-            raise ValueError(f"the last row of messages has a key of {len(cursor.key())} bytes")
+        if not is_message(cursor.key(), cursor.value()):
+            # Whatever comes would stand in front of it, or have a number that clients cannot read.
+            raise ValueError(f"the last row of messages has the key {cursor.key()!r}")
         behind_last = int.from_bytes(cursor.key()) + 1
     noted = txn.get(NEXT_SEQUENCE, db=tables.meta)
     return max(behind_last, int.from_bytes(noted) if noted is not None else 1)

@@ -29,7 +29,7 @@ from storage import (
     scan_fired,
     scan_with_key,
 )
-from storage.keys import key_prefix, queue_prefix
+from storage.keys import id_key, key_prefix, pack_u64, queue_prefix
 from storage.noted import newest_first
 from tests.storage.folder import Folder
 from tests.storage.sample import (
@@ -571,3 +571,26 @@ class TestLargeMessages:
         monkeypatch.setattr(lookup, "MAX_BYTES_SCANNED", three)
         assert find_by_key(store, [TOPIC], b"k", 9, note) == []
         assert asked == sequences[:1:-1]
+
+
+def test_a_row_of_what_was_aborted_that_cannot_be_read_is_passed_over(folder: Folder) -> None:
+    key = b"\0\1"
+    folder.open()
+    store = folder.damage("aborted", key, b"")
+    page = scan_aborted(store, topic=None, begin_ms=0, end_ms=1 << 62, cursor=None, limit=9)
+    assert page.found == []
+    folder.damage("aborted", key, None)
+
+
+def test_one_whose_row_of_the_ids_cannot_be_read_is_left_out(folder: Folder) -> None:
+    store = folder.open()
+    for message_id in (b"a", b"b"):
+        send(store, Sample(message_id, keys=(b"k",)))
+    store.commit()
+    key = id_key(b"a", pack_u64(1))
+    whole = store.reader().get(key, db=store.tables.ids)
+    store = folder.damage("ids", key, b"short")
+    assert find_by_id(store, b"a") == []
+    assert [id_of(one.record) for one in find_by_key(store, [TOPIC], b"k", 9)] == [b"b"]
+    assert store.damaged == {pack_u64(1)}
+    folder.damage("ids", key, whole)

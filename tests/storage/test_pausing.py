@@ -217,3 +217,24 @@ def test_a_row_that_cannot_be_read_keeps_no_other_from_being_shown_or_let_go(
     assert ids_in(store) == numbered(5)
     folder.close()
     change_table(folder.path, "waiting", lambda txn, rows: txn.delete(row, db=rows))
+
+
+@pytest.mark.parametrize("value", [b"short", b"\xff" * 17])
+def test_a_topic_whose_row_cannot_be_read_stays_paused(
+    folder: Folder, paused: Store, value: bytes
+) -> None:
+    """The folder could not be opened."""
+    whole = paused.reader().get(TOPIC, db=paused.tables.paused)
+    store = folder.damage("paused", TOPIC, value)
+    pause = store.paused.get(TOPIC)
+    assert pause is not None
+    assert (pause.waiting, pause.resumed) == (5, False)
+    assert store.damaged == {TOPIC}
+    folder.damage("paused", TOPIC, whole)
+
+
+def test_a_row_that_is_of_no_topic_is_passed_over(folder: Folder, paused: Store) -> None:
+    whole = paused.paused.items()
+    store = folder.damage("paused", b"\xff", bytes(17))
+    assert store.paused.items() == whole
+    folder.damage("paused", b"\xff", None)

@@ -100,3 +100,30 @@ def test_faults_are_found(store: Store) -> None:
     assert len(find_faults(store)) == 2
     assert take_pop(store, Pop(10, b"G", TOPIC, 0, 3))
     assert find_faults(store) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"\0\0\1", pack_u64(5)),
+        (pop_key(5, b"G", TOPIC, 0, 0), b"short"),
+        (pop_key(5, b"\xff", TOPIC, 0, 0), pack_u64(5)),
+        (pop_key(5, b"G", TOPIC, 0, 0) + b"\xfe", pack_u64(5)),
+    ],
+)
+def test_a_row_that_cannot_be_read_keeps_no_other_from_coming_back(
+    folder: Folder, key: bytes, value: bytes
+) -> None:
+    """Every round of them was refused, with a traceback each second."""
+    store = folder.open()
+    for _ in range(2):
+        send(store, Sample(b"m"))
+    store.commit()
+    pop = popped(store, 1, 10)
+    store = folder.damage("pops", key, value)
+    assert next_pop_due(store) == 10
+    assert [due.pop for due in take_due_pops(store, 20, 9)] == [pop]
+    store.commit()
+    assert next_pop_due(store) is None
+    assert store.damaged == {key}
+    folder.damage("pops", key, None)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from storage import Store
+from storage.keys import pack_u64
 from tests.storage.folder import Folder
 from tests.storage.sample import TOPIC, Sample, send
 
@@ -191,3 +192,26 @@ def test_the_longest_names(store: Store, reopen: Callable[[], Store]) -> None:
     store.progress.include()
     store.commit()
     assert reopen().progress.get(b"g" * 255, b"t" * 250, (1 << 32) - 1) == 5
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"short", pack_u64(1)),
+        (b"\xff\0orders\0\0\0\0\0", pack_u64(1)),
+        (b"G\0orders\0\0\0\0\1", b"short"),
+        (b"G\0orders\0\0\0\0\1", b"\xff" * 8),
+    ],
+)
+def test_a_row_that_cannot_be_read_keeps_no_other_from_being_known(
+    folder: Folder, key: bytes, value: bytes
+) -> None:
+    """The folder could not be opened."""
+    store = folder.open()
+    store.progress.note(b"G", b"orders", 0, 7)
+    store.progress.include()
+    store.commit()
+    store = folder.damage("offsets", key, value)
+    assert list(store.progress.rows()) == [(b"G", b"orders", 0, 7)]
+    assert store.damaged == {key}
+    folder.damage("offsets", key, None)

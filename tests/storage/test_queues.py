@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import Queue, StorageError, Store, find_by_id, remove_expired
+from storage import Queue, StorageError, Store, find_by_id, newest_stored_ms, remove_expired
 from storage.keys import pack_u64, queue_prefix
 from storage.queues import MAX_BYTES_JUDGED, MAX_RECORDS_JUDGED, MAX_ROWS_FILTERED, Page
 from tests.storage.folder import Folder
@@ -316,7 +316,7 @@ class TestDamage:
         queue = store.queue(TOPIC, 0)
         assert ids_of(store.read(queue, 0, 100, UNLIMITED)) == ids[:gone]
         assert len(list(store.rows(queue, 0, 100))) == gone
-        with pytest.raises(StorageError, match=f"the row of offset {gone} is damaged or gone"):
+        with pytest.raises(StorageError, match=f"offset {gone} has no row that is whole"):
             store.read(queue, gone, 100, UNLIMITED)
         assert ids_of(store.read(queue, gone + 1, 100, UNLIMITED)) == ids[gone + 1 :]
         places = [found.offset for name in ids for found in find_by_id(store, name)]
@@ -334,8 +334,32 @@ class TestDamage:
         key = queue_prefix(TOPIC, 0) + pack_u64(5)
         row = store.reader().get(key, db=store.tables.queues)
         store = folder.damage("queues", key + b"\0", row)
-        page = store.read(store.queue(TOPIC, 0), 0, 100, UNLIMITED)
-        assert [(id_of(one.record), one.offset) for one in page.messages] == [
+        queue = store.queue(TOPIC, 0)
+        first = store.read(queue, 0, 100, UNLIMITED)
+        messages = [*first.messages, *store.read(queue, first.next_offset, 100, UNLIMITED).messages]
+        assert [(id_of(one.record), one.offset) for one in messages] == [
             (name, offset) for offset, name in enumerate(ids)
         ]
         folder.damage("queues", key + b"\0", None)
+    @pytest.mark.parametrize("at", [16, -8])
+    def test_a_time_or_an_offset_that_no_client_could_read_is_none(
+        self, folder: Folder, at: int
+    ) -> None:
+        """After a start every message was to have that time or a later one, and each send was refused."""
+        store = folder.open()
+        send(store, Sample(b"0"))
+        store.commit()
+        key = queue_prefix(TOPIC, 0) + pack_u64(0)
+        whole = store.reader().get(key, db=store.tables.queues) or b""
+        row = bytearray(whole if at > 0 else key)
+        row[at] |= 0x80
+        if at > 0:
+            store = folder.damage("queues", key, bytes(row))
+            assert newest_stored_ms(store) == 1
+        else:
+            folder.damage("queues", key, None)
+            store = folder.damage("queues", bytes(row), whole)
+            with pytest.raises(StorageError, match="queue 0 of topic orders cannot be read"):
+                store.queue(TOPIC, 0)
+            folder.damage("queues", bytes(row), None)
+        folder.damage("queues", key, whole)

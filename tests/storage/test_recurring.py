@@ -33,7 +33,7 @@ from tests.storage.folder import Folder
 from tests.storage.sample import TOPIC, Sample, send
 
 KEY = recurring_key(TOPIC, b"nightly")
-NAMES = st.binary(min_size=1, max_size=30).filter(lambda name: b"\0" not in name)
+NAMES = st.text(min_size=1, max_size=10).filter(lambda name: "\0" not in name).map(str.encode)
 
 
 def recurring(
@@ -228,3 +228,33 @@ def test_the_check_finds_a_planted_fault_and_nothing_fires_by_it(
     assert due(store, 3_000) == ([b"nightly"] if fault == "second place in time" else [])
     store.commit()
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "value"),
+    [
+        ("planned", b"\0\0\1", b""),
+        ("planned", planned_key(5, TOPIC + b"\0\xff"), b""),
+        ("recurrences", recurring_key(TOPIC, b"damaged"), b"short"),
+    ],
+)
+def test_a_row_that_cannot_be_read_keeps_no_other_from_firing_or_being_listed(
+    folder: Folder, table: str, key: bytes, value: bytes
+) -> None:
+    """Each batch was refused in which anything recurred, and each list."""
+    store = folder.open()
+    put(store, recurring(next_ms=10), recurring(b"damaged", 5))
+    whole = store.reader().get(key, db=getattr(store.tables, table))
+    store = folder.damage(table, key, value)
+    assert due(store, 20)[-1] == b"nightly"
+    assert find_recurring(store, TOPIC, b"nightly") == recurring(next_ms=10)
+    assert scan_recurring(store, None, None, 9).found[-1] == recurring(next_ms=10)
+    folder.damage(table, key, whole)
+
+
+def test_one_whose_row_cannot_be_read_can_be_set_anew(folder: Folder) -> None:
+    store = folder.open()
+    put(store, recurring(next_ms=10))
+    store = folder.damage("recurrences", KEY, b"short")
+    put(store, recurring(next_ms=10))
+    assert due(store, 10) == [b"nightly"]

@@ -42,6 +42,7 @@ from storage.inbox import INBOX_SIZE
 from storage.keys import (
     INBOX_COPY,
     MARK,
+    PAUSE_VALUE,
     TIMER_VALUE,
     IdRow,
     debounce_key,
@@ -81,7 +82,9 @@ def due_of(record: bytes) -> int:
     return int(body[len(DUE) :]) if body.startswith(DUE) else 0
 
 
-READER = RecordReader(terms_of, due_of, lambda record: body_of(record) == HALF)
+READER = RecordReader(
+    terms_of, due_of, lambda record: body_of(record) == HALF, lambda table, value: True
+)
 
 
 class Held(NamedTuple):
@@ -355,6 +358,17 @@ def test_a_pop_of_what_is_not_in_its_queue_goes(
     put(data, "pops", row)
     repair(data)
     assert rows_of(data, "pops") == [sound]
+
+
+def test_a_topic_whose_pause_cannot_be_read_stays_paused(
+    wholes: dict[int, tuple[bytes, Held]], copy: Callable[[bytes], Path]
+) -> None:
+    """Also where nothing waits of it yet."""
+    data = copy(wholes[0][0])
+    put(data, "paused", (b"idle", b"short"))
+    repair(data)
+    (row,) = (value for key, value in rows_of(data, "paused") if key == b"idle")
+    assert PAUSE_VALUE.unpack(row)[1:] == (0, False)
 
 
 def test_a_debounced_key_begins_at_the_first_that_is_pending(tmp_path: Path) -> None:

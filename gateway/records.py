@@ -1,4 +1,4 @@
-"""What a stored record tells by itself, for the repair of a damaged data folder."""
+"""What a stored row tells by itself, for the repair of a damaged data folder."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 from gateway.config import Config
 from gateway.intake import terms_of
-from gateway.topics import HALF_TOPIC
+from gateway.topics import HALF_TOPIC, are_settings
 from gateway.wire import properties as names
 from gateway.wire.messages import decode_message
 from gateway.wire.properties import find
@@ -35,5 +35,5 @@ def is_half(record: bytes) -> bool:
 
 _LEVELS_MS: Final = Config().delay_level_ms
 
-READER: Final = RecordReader(terms_of, due_of, is_half)
+READER: Final = RecordReader(terms_of, due_of, is_half, are_settings)
 """For `storage.Inspection`."""

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 import msgspec
+from twisted.logger import Logger
 
 from gateway.config import Config
 from gateway.limits import limits_of
@@ -65,6 +66,12 @@ HANDLE_ROOM = 256
 _BEGINS = b"begins\0"
 """Notes that begin so, and end with a topic's name, have its `begin_of` where that is not 0."""
 
+_log = Logger()
+
+_decode_topic = msgspec.json.Decoder(TopicSettings).decode
+_decode_group = msgspec.json.Decoder(GroupSettings).decode
+_decode_begins = msgspec.json.Decoder(dict[int, int]).decode
+
 _ILLEGAL = re.compile(r"[^%|a-zA-Z0-9_-]")
 
 NOT_FOUND_HELP = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
@@ -110,23 +117,36 @@ class Topics:
         self._topics: dict[str, Topic] = {}
         self._begins: dict[str, dict[int, int]] = {}
         self.changes = 0
-        self._decode = msgspec.json.Decoder(TopicSettings).decode
-        self._decode_begins = msgspec.json.Decoder(dict[int, int]).decode
         self.system = frozenset(settings.topic_name for settings in self._system_topics())
         self.reload()
 
     def reload(self) -> None:
         """Take over what is stored. A topic that is only known here would be gone after a restart, and its messages
-        would be taken for those of a deleted one."""
+        would be taken for those of a deleted one. So would those of a topic whose settings cannot be read, were it not
+        given others."""
         self._topics.clear()
         for settings in self._system_topics():
             self._topics[settings.topic_name] = Topic(settings)
-        for _, settings_json in self._store.topics():
-            settings = self._decode(settings_json)
+        for name, settings_json in self._store.topics():
+            try:
+                settings = _decode_topic(settings_json)
+            except msgspec.DecodeError as error:
+                _tell_unreadable("topic", name, error)
+                settings = self._without_settings(name)
             self._topics[settings.topic_name] = Topic(settings)
-        self._begins = {
-            name.decode(): self._decode_begins(value) for name, value in self._store.notes(_BEGINS)
-        }
+        self._begins.clear()
+        for name, value in self._store.notes(_BEGINS):
+            try:
+                self._begins[name.decode()] = _decode_begins(value)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                _tell_unreadable("deleted topic", name, error)
+
+    def _without_settings(self, name: bytes) -> TopicSettings:
+        """What a topic has whose settings cannot be read: at least the queues that hold messages."""
+        held = min(self._store.count_queues(name), MAX_QUEUES)
+        queues = max(self._config.default_topic_queues, held)
+        shown = name.decode(errors="backslashreplace")
+        return TopicSettings(shown, queues, queues, PERM_READ | PERM_WRITE)
 
     def _system_topics(self) -> Iterator[TopicSettings]:
         queues = self._config.default_topic_queues
@@ -257,7 +277,6 @@ class Groups:
     def __init__(self, store: Store, config: Config) -> None:
         self._store = store
         self._config = config
-        self._decode = msgspec.json.Decoder(GroupSettings).decode
         self._groups: dict[str, GroupSettings] = {}
         self.changes = 0
         self.reload()
@@ -265,10 +284,13 @@ class Groups:
     def reload(self) -> None:
         """Take over what is stored."""
         self._groups = {name: GroupSettings(name) for name in SYSTEM_GROUPS}
-        self._groups |= {
-            name.decode(): self._decode(settings_json)
-            for name, settings_json in self._store.groups()
-        }
+        for name, settings_json in self._store.groups():
+            try:
+                settings = _decode_group(settings_json)
+            except msgspec.DecodeError as error:
+                _tell_unreadable("group", name, error)
+                settings = GroupSettings(name.decode(errors="backslashreplace"))
+            self._groups[settings.group_name] = settings
 
     def configure(self, config: Config) -> None:
         """Create groups by these settings."""
@@ -318,6 +340,25 @@ class Groups:
             self._store.delete_group(name.encode())
             del self._groups[name]
             self.changes += 1
+
+
+def _tell_unreadable(kind: str, name: bytes, error: Exception) -> None:
+    _log.error(
+        "the settings of the {kind} {name} cannot be read ({error}): it has the default ones until they are set again; "
+        "see 'tidegate fsck'",
+        kind=kind,
+        name=name.decode(errors="backslashreplace"),
+        error=str(error),
+    )
+
+
+def are_settings(table: str, value: bytes) -> bool:
+    """Whether a row of `topics` or `groups` can be read."""
+    try:
+        (_decode_topic if table == "topics" else _decode_group)(value)
+    except msgspec.DecodeError:
+        return False
+    return True
 
 
 def is_group_name(name: str) -> bool:

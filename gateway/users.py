@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from twisted.logger import Logger
 
 from gateway.access import POLICY_TYPES, Action, Pattern, PolicyError, Rules, parse_actions
 from gateway.router import RequestError
@@ -40,6 +41,8 @@ class User:
 class Users:
     """All users, and their policies."""
 
+    log = Logger()
+
     def __init__(self, store: Store) -> None:
         self._store = store
         self._users: dict[str, User] = {}
@@ -48,15 +51,30 @@ class Users:
         self.reload()
 
     def reload(self) -> None:
-        """Take over what is stored."""
+        """Take over what is stored. Nobody may do anything by a row that cannot be read."""
         self._users.clear()
         self._acls.clear()
         self._rules.clear()
-        for _, value in self._store.notes(_USER):
-            user = User(msgspec.json.decode(value, type=UserInfo))
-            self._users[user.name] = user
+        for name, value in self._store.notes(_USER):
+            try:
+                user = User(msgspec.json.decode(value, type=UserInfo))
+            except msgspec.DecodeError as error:
+                self._tell_unreadable("user", name, error)
+            else:
+                self._users[user.name] = user
         for name, value in self._store.notes(_ACL):
-            self._take(name.decode(), msgspec.json.decode(value, type=AclInfo))
+            try:
+                self._take(name.decode(), msgspec.json.decode(value, type=AclInfo))
+            except (msgspec.DecodeError, UnicodeDecodeError, PolicyError) as error:
+                self._tell_unreadable("policies of the user", name, error)
+
+    def _tell_unreadable(self, kind: str, name: bytes, error: Exception) -> None:
+        self.log.error(
+            "the {kind} {name} cannot be read ({error}) and does not count until it is set again",
+            kind=kind,
+            name=name.decode(errors="backslashreplace"),
+            error=str(error),
+        )
 
     def __bool__(self) -> bool:
         return bool(self._users)

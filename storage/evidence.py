@@ -34,17 +34,19 @@ from storage.queue_repairs import Lost, Row
 
 
 class RecordReader(NamedTuple):
-    """What can be read out of a record alone.
+    """What the caller, whose they are, can read out of a record alone, and out of settings.
 
     :param terms_of: see `Store`.
     :param due_of: when the message asked to fire, epoch ms; 0 where it does not tell. A message that was rescheduled
         fires at another time.
     :param is_half: whether it is the first half of a transaction that waits.
+    :param are_settings: whether a value of a table, `topics` or `groups`, can be read.
     """
 
     terms_of: TermsOf
     due_of: Callable[[bytes], int]
     is_half: Callable[[bytes], bool]
+    are_settings: Callable[[str, bytes], bool]
 
 
 class Fate(Enum):

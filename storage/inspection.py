@@ -134,10 +134,21 @@ class Inspection:
             for table, key, _ in find_misshapen(txn, self._environment.tables)
         ]
 
+    def _unreadable_settings(self, txn: lmdb.Transaction) -> list[str]:
+        """What nobody but an operator can tell anew."""
+        tables = self._environment.tables
+        return [
+            f"{name} {key!r}: the settings cannot be read: set them again, until then there are default ones"
+            for name, table in (("topics", tables.topics), ("groups", tables.groups))
+            for key, value in txn.cursor(db=table)
+            if not self._reader.are_settings(name, value)
+        ]
+
     def _check(self, txn: lmdb.Transaction, progress: Progress | None) -> list[str]:
         tables = self._environment.tables
         inbox = list(recover(txn, tables, self._reader.terms_of))
         faults = check(View(txn, tables, self._reader.terms_of, inbox), progress)
+        faults += self._unreadable_settings(txn)
         if has_copy(txn, tables) and not is_copy_of(txn, tables, inbox):
             faults.append("the timers that the last stop left are not those of the messages")
         return faults

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from gateway.service import Gateway
 from gateway.setting_values import HostPort
 from gateway.wire.codes import RequestCode, ResponseCode
 from tests.gateway.conftest import MakeGateway
+from tests.gateway.faults import damaged_row
 from tests.gateway.memory import MemoryClient, MemoryGateway, TurnReactor, bodies
+from tests.gateway.tools import create_topic, ok, put_group
 from tests.storage.folder import change_table
 
 
@@ -180,3 +183,32 @@ def test_fewer_open_files_than_connections_are_told(
         allow_open_files(1_000)
     assert len(events) == is_told
     assert all(f"may have {most} open files" in (formatEvent(event) or "") for event in events)
+
+
+@pytest.mark.parametrize("damage", [b"", b"{"])
+def test_a_topic_whose_settings_cannot_be_read_keeps_its_messages(
+    gateway: MemoryGateway, damage: bytes
+) -> None:
+    """A start ended with a traceback, and 'tidegate fsck' found no fault."""
+    client = gateway.connect()
+    create_topic(client, "orders", 12)
+    client.send_message("orders", "last", fields={"queue": 11})
+    client.send_message("orders", "later", TIMER_DELAY_SEC="90")
+    with capturedLogs() as logs, damaged_row(gateway, "topics", b"orders", lambda _: damage):
+        assert "the settings of the topic orders cannot be read" in _text(logs)
+        gateway.advance(100_000)
+        client = gateway.connect()
+        assert bodies(client.pull_all("orders", 11)) == ["last"]
+        assert bodies(client.pull_all("orders")) == ["later"]
+        assert ok(client.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": "orders"})).body
+
+
+def test_a_group_whose_settings_cannot_be_read_has_the_default_ones(gateway: MemoryGateway) -> None:
+    ok(put_group(gateway.connect(), "consumers", retryMaxTimes=3))
+    with capturedLogs() as logs, damaged_row(gateway, "groups", b"consumers", lambda _: b"{"):
+        assert "the settings of the group consumers cannot be read" in _text(logs)
+        assert gateway.service.broker.groups.need("consumers").retry_max_times == 16
+
+
+def _text(logs: Sequence[dict[str, Any]]) -> str:
+    return "\n".join(formatEvent(event) or "" for event in logs)

@@ -15,6 +15,7 @@ from gateway.transfer_commands import drain
 from storage import GAP, find_by_id, logged
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import START_MS, MemoryGateway, bodies
+from tests.gateway.tools import create_topic
 from tests.ops.conftest import Command
 from tests.storage.folder import change_table, damage_log
 
@@ -220,3 +221,20 @@ def test_a_log_with_a_gap_is_told(
     assert GAP not in CliRunner().invoke(command, arguments).stderr
     assert run("--data", gateway.data).exit_code == 0
     gateway.crash()
+
+
+def test_settings_that_cannot_be_read_are_named_and_not_guessed(
+    gateway: MemoryGateway, tidegate: Command
+) -> None:
+    gateway.stop()
+    change_table(
+        gateway.data, "topics", lambda txn, database: txn.put(b"orders", b"{", db=database)
+    )
+    done = tidegate("fsck", "--data", gateway.data)
+    assert done.returncode == 4
+    assert "topics b'orders': the settings cannot be read" in done.stdout
+    assert "would be repaired" not in done.stdout
+    gateway.start()
+    create_topic(gateway.connect(), "orders", 4)
+    gateway.stop()
+    assert tidegate("fsck", "--data", gateway.data).returncode == 0

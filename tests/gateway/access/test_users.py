@@ -8,6 +8,7 @@ import pytest
 
 from gateway.wire.codes import ResponseCode
 from tests.gateway.access.signed import ROOT, ROOT_KEY, Login, SignedClient, create_user, put_acl
+from tests.gateway.faults import damaged_row
 from tests.gateway.memory import MemoryClient, MemoryGateway
 from tests.gateway.tools import ok, read
 
@@ -175,3 +176,16 @@ def test_a_key_changes_at_once(login: Login, root: SignedClient) -> None:
     client = login(("Topic:T", "Get"))
     ok(root.ask(3002, {"username": "alice"}, b'{"password":"other"}'))
     assert client.ask(351, {"topic": "T"}).remark == "check signature failed."
+
+
+@pytest.mark.parametrize("note", [b"user\0alice", b"acl\0alice"])
+def test_by_a_row_that_cannot_be_read_nobody_may_do_anything(
+    guarded: MemoryGateway, root: SignedClient, login: Login, note: bytes
+) -> None:
+    """A start ended with a traceback."""
+    login(("Topic:*", "Pub"))
+    with damaged_row(guarded, "meta", b"note " + note, lambda _: b"{"):
+        alice = SignedClient(guarded, "alice", "secret")
+        assert alice.send_message().code == ResponseCode.NO_PERMISSION
+        assert SignedClient(guarded, ROOT, ROOT_KEY).send_message().code == ResponseCode.SUCCESS
+    assert SignedClient(guarded, "alice", "secret").send_message().code == ResponseCode.SUCCESS

@@ -30,7 +30,7 @@ from gateway.wire.progress_bodies import (
     encode_stats_of_group,
     encode_time_spans,
 )
-from storage import Queue
+from storage import DamagedError, Queue
 
 GROUPS_AT_ONCE = 10
 """Groups that are looked at in one turn of the reactor, some 0.3 ms of work with four queues each."""
@@ -84,6 +84,11 @@ class GroupProgress:
                     break
             except RequestError as error:
                 call.fail(error.code, error.remark)
+            except DamagedError as error:
+                self.log.error(
+                    "request {code} failed: {error}", code=call.command.code, error=str(error)
+                )
+                call.fail(ResponseCode.SYSTEM_ERROR, str(error))
             except Exception as error:  # noqa: BLE001 - the router has handled the request
                 self.log.failure("request {code} failed", code=call.command.code)
                 call.fail(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")

@@ -35,8 +35,9 @@ class TopicQuery(Fields):
 
 
 class TopicRow(Shown):
-    """A topic. `held` messages have not fired, `stored` ones are in its queues; `entered` have come there since the
-    start. `isSystem` topics are the gateway's own. `pause` is there while nothing of the topic fires.
+    """A topic. `held` messages have not fired, `stored` ones are in its queues, where these can be read; `entered` have
+    come there since the start. `isSystem` topics are the gateway's own. `pause` is there while nothing of the topic
+    fires.
     """
 
     name: str
@@ -67,8 +68,8 @@ class QueueLag(Shown):
 
 
 class TopicLag(Shown):
-    """How far a group is in a topic: `lag` messages are still to be consumed, and the oldest of them has waited since
-    `waitingSinceMs`."""
+    """How far a group is in those queues of a topic that can be read: `lag` messages are still to be consumed, and the
+    oldest of them has waited since `waitingSinceMs`."""
 
     topic: str
     lag: int
@@ -117,7 +118,7 @@ class Listings:
 
     def _topic(self, topic: Topic) -> TopicRow:
         store = self._broker.store
-        queues = [store.queue(topic.stored_name, number) for number in range(topic.queues)]
+        queues = list(store.readable_queues(topic.stored_name, topic.queues))
         return TopicRow(
             name=topic.name,
             queues=topic.queues,
@@ -176,8 +177,8 @@ class Listings:
         store = self._broker.store
         queues = []
         waiting: list[int] = []
-        for number in range(topic.settings.read_queue_nums):
-            queue = store.queue(topic.stored_name, number)
+        for queue in store.readable_queues(topic.stored_name, topic.settings.read_queue_nums):
+            number = queue.number
             offset = offsets.get(number, 0)
             next_offset = max(offset, queue.first)
             lag = max(0, queue.visible - next_offset)

@@ -17,6 +17,9 @@ from gateway.wire.dialect import map_by_objects
 
 _encode = msgspec.json.Encoder().encode
 
+_LAST_MS = 253_370_764_800_000
+"""The year 9999: a damaged row may have any time, and dates have no more digits."""
+
 
 class QueueEnds(NamedTuple):
     """A queue's ends, and when its last message entered it, in ms; 0 when it holds none (TopicOffset)."""
@@ -183,6 +186,6 @@ def encode_queue_rows(
 
 
 def _moment(ms: int) -> str:
-    """A time as UtilAll.timeMillisToHumanString2 writes it, in the machine's own time zone."""
-    moment = datetime.fromtimestamp(ms // 1000).astimezone()
+    """A time as UtilAll.timeMillisToHumanString2 writes it, in the machine's own time zone; `_LAST_MS` at most."""
+    moment = datetime.fromtimestamp(min(ms, _LAST_MS) // 1000).astimezone()
     return f"{moment:%Y-%m-%d#%H:%M:%S}:{ms % 1000:03}"

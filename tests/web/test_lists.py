@@ -10,9 +10,10 @@ from gateway.setting_values import parse_host_port
 from gateway.topics import SYSTEM_GROUPS
 from gateway.web.topics import ListQuery, _page
 from gateway.wire.codes import RequestCode
+from storage.keys import queue_prefix
 from storage.paused import PausedTopics
 from tests.gateway.conftest import MakeGateway
-from tests.gateway.faults import commits_fail
+from tests.gateway.faults import commits_fail, damaged_row
 from tests.gateway.memory import START_MS, MemoryGateway
 from tests.gateway.tools import commit_offset, ok, put_group
 from tests.web.http import HTTP_PORT, HttpClient
@@ -143,3 +144,18 @@ def test_it_is_asked_of_no_more_names_than_a_page_takes_whether_they_may_be_seen
     assert (page, cursor) == (["t10", "t12", "t13"], "t13")
     assert asked == ["t10", "t11", "t12", "t13", "t14"]
     assert _page(names, ListQuery(cursor="t97"), 3, may) == (["t98", "t99"], None)
+
+
+def test_what_cannot_be_read_keeps_no_other_from_being_listed(
+    gateway: MemoryGateway, http: HttpClient
+) -> None:
+    client = gateway.connect()
+    for queue in (0, 1, 1):
+        client.send_message("orders", fields={"queue": queue})
+    ok(put_group(client, "consumers"))
+    ok(commit_offset(client, "orders", 1, 1, "consumers"))
+    key = queue_prefix(b"orders", 0) + bytes(8) + b"x"
+    with damaged_row(gateway, "queues", key, lambda _: b"short"):
+        assert http.get("/topics", contains="orders")["topics"][0]["stored"] == 2
+        (group,) = http.get("/groups", contains="consumers")["groups"]
+        assert [one["queue"] for one in group["topics"][0]["queues"]] == [1, 2, 3]

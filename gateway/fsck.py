@@ -57,7 +57,7 @@ def fsck(data: Path, *, repair: bool, yes: bool, copy_to: Path | None, no_copy: 
       tidegate fsck --data ./data --repair --yes --copy-to /backups/before-repair
     """
     from gateway.records import READER
-    from storage import GAP, Inspection, data_file
+    from storage import Inspection, data_file
 
     if not repair and (yes or no_copy or copy_to is not None):
         raise click.UsageError("--yes, --copy-to and --no-copy go with --repair")
@@ -66,8 +66,8 @@ def fsck(data: Path, *, repair: bool, yes: bool, copy_to: Path | None, no_copy: 
     data_file(data)
     inspection = Inspection(data, READER, now_ms())
     try:
-        if inspection.has_gap:
-            tell(GAP)
+        if inspection.log_trouble is not None:
+            tell(inspection.log_trouble)
         found = inspection.find(_progress)
         if not found.faults:
             tell("no faults")

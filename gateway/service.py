@@ -106,7 +106,7 @@ from gateway.wire.commands import Command, encode_response
 from gateway.wire.messages import pack_host
 from gateway.worker_folders import check_folder_of_one
 from recording.writer import Counts
-from storage import GAP, INBOX_SIZE, DataFolderError, StorageError, Store, newest_stored_ms
+from storage import INBOX_SIZE, DataFolderError, StorageError, Store, newest_stored_ms
 
 MOST_PORTS_TRIED = 10
 """Free ports that are tried, where any will do, until one has a VIP channel that is free too."""
@@ -171,8 +171,8 @@ class Gateway:
         except DataFolderError as failure:
             raise StartError(str(failure)) from failure
         self._store = store
-        if store.has_gap:
-            self.log.error("{gap}", gap=GAP)
+        if store.log_trouble is not None:
+            self.log.error("{trouble}", trouble=store.log_trouble)
         with ExitStack() as opened:
             opened.callback(store.close)
             try:

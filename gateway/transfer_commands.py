@@ -229,12 +229,12 @@ def drain(connect: Connect, data: Path, server: tuple[str, int]) -> None:
     from gateway.draining import drain as hand_over
     from gateway.intake import terms_of
     from gateway.transfer import Sender
-    from storage import GAP, Store, count_recurring, data_file, usage_of
+    from storage import Store, count_recurring, data_file, usage_of
 
     data_file(data)
     store = Store(data, terms_of)
-    if store.has_gap:
-        tell(GAP)
+    if store.log_trouble is not None:
+        tell(store.log_trouble)
     recurring = count_recurring(store)
     undecided = usage_of(store).halves
     paused = [topic.decode() for topic, pause in store.paused.items() if not pause.resumed]

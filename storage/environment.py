@@ -405,6 +405,10 @@ def _check_version(environment: lmdb.Environment, path: Path) -> None:
     else:
         with environment.begin() as txn:
             found = format_of(txn, meta)
+    if not found and (path / NOTE_FILE).exists():
+        raise DataFolderError(
+            f"{path / DATA_FILE} is damaged where it says its format: restore a backup"
+        )
     if not found:
         raise DataFolderError(
             f"{path / DATA_FILE} was not written by Tidegate: choose another folder"

@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import lmdb
+
+_DAMAGE = (
+    lmdb.InvalidError,
+    lmdb.CorruptedError,
+    lmdb.PageNotFoundError,
+    lmdb.BadTxnError,
+    lmdb.IncompatibleError,
+)
+"""What LMDB says of a file that it cannot read."""
+
 
 class StorageError(Exception):
     """A batch, or opening the database, failed; the text is one line a person can act on."""
@@ -39,4 +50,5 @@ def cannot_use(verb: str, folder: Path, error: Exception) -> DataFolderError:
     """What is said of a data folder that cannot be opened or read, as the verb has it."""
     # LMDB begins some texts with the folder.
     reason = str(error).removeprefix(f"{folder}: ")
-    return DataFolderError(f"cannot {verb} the data folder {folder}: {reason}")
+    way_out = "; data.mdb is damaged: restore a backup" if isinstance(error, _DAMAGE) else ""
+    return DataFolderError(f"cannot {verb} the data folder {folder}: {reason}{way_out}")

@@ -55,9 +55,9 @@ class Inspection:
             raise
 
     @property
-    def has_gap(self) -> bool:
-        """See `RedoLog`: `GAP` says it. Only the first to open the folder finds it."""
-        return self._environment.log.has_gap
+    def log_trouble(self) -> str | None:
+        """See `RedoLog.trouble`. Only the first to open the folder finds it."""
+        return self._environment.log.trouble
 
     def find(self, progress: Progress | None = None) -> Findings:
         """Look through all tables; where there are faults, see what repairs would do. Nothing is changed."""

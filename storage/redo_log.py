@@ -41,6 +41,12 @@ GAP: Final = (
 )
 """What an operator is told of `RedoLog.has_gap`."""
 
+TORN: Final = (
+    "the last record of the redo log is not whole and was passed over: it was being written when a process died, "
+    "and nobody was answered, unless the disk has damaged it since; docs/disaster-recovery.md"
+)
+"""What an operator is told of `RedoLog.is_torn`."""
+
 _FIRST_GROWTH: Final = 1 << 18
 _MOST_GROWTH: Final = 1 << 21
 """Bytes that a file grows by: it doubles up to the latter, and goes on in steps of it. Growing costs the file system's
@@ -84,6 +90,8 @@ class RedoLog:
         """Whether a record of the last process could not be read that others follow: a power cut without `sync`, or a
         damaged file; or `meta` has lost the stamp, so that any may be missing. Those others are not read either; a
         checkpoint is needed before anything is appended."""
+        self.is_torn = False
+        """Whether the record that was read last has this log's stamp and is not whole, and no other follows it."""
         self.has_two = False
         """Whether both files have records that are to be done again: a checkpoint is needed, and the disk must hold it,
         before anything is appended."""
@@ -135,6 +143,13 @@ class RedoLog:
         self._current = current
         self.size = end
         self.has_gap, self.has_two = has_gap, has_two
+        last = link.stamp if has_two and link is not None else stamp
+        self.is_torn = logs[current].startswith(last, end + _HEADER.size - _STAMP_BYTES)
+
+    @property
+    def trouble(self) -> str | None:
+        """What an operator is to be told of what was read, in a line."""
+        return GAP if self.has_gap else TORN if self.is_torn else None
 
     def restart(self, stamp: bytes) -> None:
         """Begin anew in the other file: LMDB has all records, and this stamp. What that file has must not be needed any

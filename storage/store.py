@@ -752,9 +752,9 @@ class Store:
         return self._txn
 
     @property
-    def has_gap(self) -> bool:
-        """Whether batches that were stored are gone: see `RedoLog`; `GAP` says it."""
-        return self.environment.log.has_gap
+    def log_trouble(self) -> str | None:
+        """What an operator is to be told of the redo log, as batches that were stored may be gone: see `RedoLog`."""
+        return self.environment.log.trouble
 
     def sync(self) -> None:
         """Have the disk hold what was committed without `sync`, where no checkpoint does: see

@@ -30,7 +30,7 @@ from storage.durable import Durable
 from storage.environment import Environment
 from storage.keys import STAMP
 from storage.logged import LoggedTransaction
-from storage.redo_log import LOG_FILES, MAX_LOG
+from storage.redo_log import LOG_FILES, MAX_LOG, TORN
 from tests.storage.faults import (
     commits_fail,
     disk_takes_no_checkpoint,
@@ -329,6 +329,19 @@ def test_a_damaged_log_is_read_up_to_the_damage(died: Path) -> None:
     store = folder.open()
     assert store.environment.log.has_gap
     assert pending_ids(store) == numbered(20)[:10]
+    folder.check()
+
+
+def test_a_last_record_that_is_not_whole_is_told(died: Path) -> None:
+    """It may be one that was acknowledged, and nothing said that it is gone."""
+    damage_log(died, numbered(20)[19])
+    folder = Folder(died)
+    store = folder.open()
+    assert store.log_trouble == TORN
+    assert pending_ids(store) == numbered(20)[:19]
+    hold(store, Sample(b"after"), 1_000)
+    store.commit()
+    assert folder.reopen_after_crash().log_trouble is None
     folder.check()
 
 
@@ -633,6 +646,6 @@ def test_without_the_stamp_a_start_says_that_batches_may_be_gone(
 
     change_table(folder.path, "meta", damage)
     store = folder.open()
-    assert store.has_gap
+    assert store.environment.log.has_gap
     assert pending_ids(store) == [b"before"]
-    assert not folder.open().has_gap
+    assert not folder.open().environment.log.has_gap

@@ -242,8 +242,11 @@ class PowerCuts(RuleBasedStateMachine):
             # Should it have been cut again meanwhile: all that was found had been on the disk.
             self.bounds = (self.sure, self.sure)
             # Without `sync` there can be a gap in the log, and then no copy is made.
-            assert not (self.sync and self.store.has_gap)
-            assert copied in ((), None if self.store.has_gap else self.states[-1].pending)
+            assert not (self.sync and self.store.environment.log.has_gap)
+            assert copied in (
+                (),
+                None if self.store.environment.log.has_gap else self.states[-1].pending,
+            )
 
     def _start(self, first: int, sync: bool, last: int | None = None) -> None:
         """Open the folder, which is in one of these states, and sure to stay in it."""

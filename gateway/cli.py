@@ -19,6 +19,7 @@ from click.exceptions import NoArgsIsHelpError
 from rich_click import RichCommand, RichOption
 
 from gateway import change_commands, folder_commands, transfer_commands
+from gateway.apart import COMMANDS, run_apart
 from gateway.asking import moment, now_ms, refuse_empty, server_options
 from gateway.audit_command import audit
 from gateway.capturing import capture
@@ -339,6 +340,14 @@ for _name, _meaning in _JOBS.items():
 def main() -> None:
     """Runs the command. Whatever goes wrong for a known reason is one line on standard error."""
     _fill_standard_descriptors()
+    name = sys.argv[1] if len(sys.argv) > 1 else ""
+    if name in COMMANDS:
+        run_apart(_run, lambda text: _complain(text, f"tidegate {name}"))
+    else:
+        _run()
+
+
+def _run() -> None:
     try:
         cli.main(prog_name="tidegate", standalone_mode=False)
     except NoArgsIsHelpError as error:

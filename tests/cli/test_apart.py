@@ -1,0 +1,39 @@
+"""What a command says that a damaged file kills, and that it ends as its work does in all else."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from gateway.apart import DIED
+
+_APART = (
+    "import os, signal, sys; from gateway.apart import run_apart; run_apart(lambda: {work}, print)"
+)
+
+
+def apart(work: str) -> tuple[int, str]:
+    """The status of some work that is done apart, and what was said."""
+    script = _APART.format(work=work)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout.strip()
+
+
+@pytest.mark.parametrize("name", ["SIGSEGV", "SIGBUS", "SIGABRT"])
+def test_whoever_is_killed_by_a_damaged_file_has_a_line_of_it(name: str) -> None:
+    assert apart(f"os.kill(os.getpid(), signal.{name})") == (1, DIED)
+
+
+def test_else_it_ends_as_its_work_does() -> None:
+    assert apart("None") == (0, "")
+    assert apart("sys.exit(4)") == (4, "")
+    assert apart("os.kill(os.getpid(), signal.SIGTERM)") == (-signal.SIGTERM, "")
+
+
+def test_who_is_told_to_end_has_the_work_end() -> None:
+    assert apart("(os.kill(os.getppid(), signal.SIGTERM), signal.pause())") == (-signal.SIGTERM, "")

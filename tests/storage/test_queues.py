@@ -341,6 +341,7 @@ class TestDamage:
             (name, offset) for offset, name in enumerate(ids)
         ]
         folder.damage("queues", key + b"\0", None)
+
     @pytest.mark.parametrize("at", [16, -8])
     def test_a_time_or_an_offset_that_no_client_could_read_is_none(
         self, folder: Folder, at: int

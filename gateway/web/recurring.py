@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 
 from gateway.access import PUB, READ
 from gateway.broker import Broker
+from gateway.moments import write_moment
 from gateway.router import NotFoundError
 from gateway.web.endpoints import ApiError, Asker, Fields, Shown
 from gateway.web.fields import Cursor, Limit, TopicName
@@ -197,5 +198,7 @@ class RecurringEndpoints:
 
 
 def _text(moment: int | str | None) -> str | None:
-    """A time as the property that has it."""
+    """A time as the property that has it; there 0, the beginning, has to be written as a date."""
+    if moment in (0, "0"):
+        return write_moment(0)
     return str(moment) if isinstance(moment, int) else moment

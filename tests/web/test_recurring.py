@@ -84,6 +84,16 @@ def test_times_are_epoch_ms_as_well(http: HttpClient) -> None:
     assert http.get("/recurring-times", every="2m", start=begin_ms)["times"][0] == begin_ms
 
 
+def test_zero_is_the_beginning_so_that_a_period_falls_on_whole_units(http: HttpClient) -> None:
+    week_ms = 7 * 24 * 60 * MINUTE_MS
+    fields = {"every": "7d", "body": "report", "start": 0}
+    answer = http.ask("PUT", API + PATH, fields)
+    assert answer.status == 200, answer
+    one = answer.json["recurring"]
+    assert (one["startMs"], one["nextMs"] % week_ms) == (0, 0)
+    assert http.get("/recurring-times", every="7d", start=0)["times"][0] == one["nextMs"]
+
+
 def test_one_that_is_set_again_keeps_its_queue(http: HttpClient) -> None:
     put(http, queue=3)
     for fields in ({"body": "other"}, {"every": "5m"}) * 4:

@@ -26,6 +26,7 @@ from gateway.wire.pending_bodies import (
     RescheduleAnswer,
 )
 from gateway.wire.recurring_bodies import (
+    MAX_TIMES,
     RecurringChange,
     RecurringList,
     RecurringTimes,
@@ -242,7 +243,7 @@ def _recurring_times(parts: Sequence[Part], command: Command) -> Whole:
     if not ext.get("name"):
         return Whole(msgspec.json.encode(answers[0]))
     times = sorted({time for answer in answers for time in answer.times})
-    most = max(1, int(ext.get("times", DEFAULT_TIMES)))
+    most = max(1, min(int(ext.get("times", DEFAULT_TIMES)), MAX_TIMES))
     return Whole(msgspec.json.encode(RecurringTimes(times[:most], answers[0].zone)))
 
 

@@ -33,6 +33,7 @@ from gateway.wire.codes import ResponseCode, SysFlag
 from gateway.wire.messages import MAX_PROPERTIES
 from gateway.wire.properties import remove
 from gateway.wire.recurring_bodies import (
+    MAX_TIMES,
     RecurringChange,
     RecurringList,
     RecurringMessage,
@@ -56,9 +57,6 @@ from storage import (
 
 MAX_PAGE = 1_000
 """Most recurring messages in one answer to a list."""
-
-MAX_TIMES = 1_000
-"""Most times in one preview."""
 
 MAX_NAME = 127
 """Longest name of a recurring message, in bytes."""

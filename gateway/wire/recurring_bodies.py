@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+MAX_TIMES = 1_000
+"""Most times in one answer."""
+
 
 class RecurringMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """A recurring message as lists tell of it. Times are epoch ms; `body_size` is bytes.

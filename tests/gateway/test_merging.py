@@ -245,6 +245,14 @@ class TestChanges:
         states = [one["state"] for one in shared.ask(RequestCode.LIST_RECURRING)["recurring"]]
         assert states == ["paused", "paused"]
 
+    def test_of_a_name_at_two_workers_no_time_is_left_out(self, shared: Shared) -> None:
+        """Each tells 1,000 times at most: what the rarer one has behind the last of the other is not next."""
+        for client, every in zip(shared.clients[:2], ("1m", "7m"), strict=True):
+            ok(client.send_message("orders", TIDEGATE_NAME="pulse", TIDEGATE_EVERY=every))
+        place = {"topic": "orders", "name": "pulse"}
+        times = shared.ask(RequestCode.NEXT_RECURRING, **place, times=2_000)["times"]
+        assert times == [START_MS + 60_000 * number for number in range(1, 1_001)]
+
     def test_an_abort_that_one_worker_refuses_is_refused(self, shared: Shared) -> None:
         """What is true of a part is not true."""
         ok(shared.clients[0].send_message("orders", UNIQ_KEY="M", TIMER_DELAY_MS="1000"))
@@ -254,6 +262,25 @@ class TestChanges:
             )
         )
         assert shared.try_ask(RequestCode.ABORT_TIMERS, id="M").code == ResponseCode.NO_PERMISSION
+
+    def test_what_no_worker_knows_is_told_once(self, shared: Shared) -> None:
+        for code, fields in (
+            (RequestCode.ABORT_TIMERS, {}),
+            (RequestCode.RESCHEDULE_TIMERS, {"delay": 1}),
+        ):
+            (done,) = shared.ask(code, id="M", **fields)["results"]
+            assert done["outcome"] == "unknown"
+
+    def test_the_refusal_of_the_one_that_has_it_counts(self, shared: Shared) -> None:
+        """The others only say that the handle is not theirs."""
+        sent = shared.clients[1].send_message("orders", TIMER_DELAY_MS="1000").ext()
+        asked = {"handle": sent["recallHandle"]}
+        ok(
+            shared.clients[1].ask(
+                RequestCode.UPDATE_BROKER_CONFIG, {}, b"recallMessageEnable=false"
+            )
+        )
+        assert shared.try_ask(RequestCode.ABORT_TIMERS, **asked).code == ResponseCode.NO_PERMISSION
 
     def test_a_handle_is_one_workers(self, shared: Shared) -> None:
         sent = shared.clients[1].send_message("orders", TIMER_DELAY_MS="1000").ext()

@@ -88,8 +88,17 @@ def test_a_clients_id_is_told_from_an_offset_id(http: HttpClient) -> None:
     assert found["offsetMsgId"] == sent["offsetMsgId"]
 
 
+def test_of_a_message_without_a_time_there_is_none(
+    gateway: MemoryGateway, http: HttpClient
+) -> None:
+    answer = gateway.connect().send_message("orders", "x").ext()
+    page = http.get(f"/messages/{answer['msgId']}")
+    assert [event["kind"] for event in page["history"]] == ["born", "stored"]
+
+
 def test_groups_behind_a_message_are_named(gateway: MemoryGateway, http: HttpClient) -> None:
     sent = send(http, at="now", queue=0)
+    pending = send(http, queue=0)
     assert http.get(f"/messages/{sent['offsetMsgId']}")["receivers"] == []
     client = gateway.connect()
     client.pull(group="behind", offset=0, commit=0)
@@ -101,6 +110,8 @@ def test_groups_behind_a_message_are_named(gateway: MemoryGateway, http: HttpCli
         ("there", True),
         ("behind", False),
     ]
+    # What has not fired is at no place that a group could be past.
+    assert http.get(f"/messages/{pending['offsetMsgId']}")["receivers"] == []
 
 
 @pytest.mark.parametrize(("order", "body"), [("abort", {}), ("reschedule", {"at": "+2h"})])
@@ -166,6 +177,8 @@ def test_what_cannot_be_sent(body: object, status: int, text: str, http: HttpCli
         ("ein Gruß".encode(), "utf-8", "ein Gruß"),
         (b"\xff\x00\x10", "hex", "ff0010"),
         (gzip.compress(b"x", mtime=0)[:4], "hex", "1f8b0800"),
+        # Nothing says that it is compressed.
+        (zlib.compress(b"x"), "hex", zlib.compress(b"x").hex()),
     ],
 )
 def test_bodies_are_text_or_hex(data: bytes, encoding: str, text: str, http: HttpClient) -> None:
@@ -173,6 +186,7 @@ def test_bodies_are_text_or_hex(data: bytes, encoding: str, text: str, http: Htt
     body = http.get(f"/messages/{sent['offsetMsgId']}")["body"]
     assert (body["encoding"], body["text"], body["isWhole"]) == (encoding, text, True)
     assert body["shown"] == body["size"] == len(data)
+    assert not body["isCompressed"]
 
 
 def test_a_long_body_is_cut_between_characters(http: HttpClient) -> None:

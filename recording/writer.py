@@ -252,8 +252,8 @@ class CaptureWriter:
 
     def _next_file(self, first: bytes | None = None) -> _File:
         """A file that begins with the connections, at the time of the record that comes first."""
-        self._number += 1
-        file = _File(self.folder / f"{self._run}-{self._number:05}{OPEN_SUFFIX}")
+        number = self._number + 1
+        file = _File(self.folder / f"{self._run}-{number:05}{OPEN_SUFFIX}")
         now = RECORD_HEAD.unpack_from(first)[0] if first else _now_ns()
         heads = [
             _pack_head(now, number, Kind.OPENED, len(name)) + name
@@ -264,8 +264,8 @@ class CaptureWriter:
             self._remove_oldest()
         except OSError:
             file.remove()
-            self._number -= 1
             raise
+        self._number = number
         return file
 
     def _remove_oldest(self) -> None:

@@ -136,6 +136,24 @@ def test_a_full_disk_loses_records_and_says_so(
     assert int.from_bytes(last[1].data, "big") == 4
 
 
+def test_a_folder_that_is_away_counts_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a disk that is mounted anew."""
+    monkeypatch.setattr(module, "_TRY_AGAIN_S", 0.0)
+    folder, away = tmp_path / "captures", tmp_path / "away"
+    with CaptureWriter(folder, Rotation(file_bytes=1)) as writer:
+        write(writer, FRAME)
+        folder.rename(away)
+        for lost in range(1, 4):
+            writer.record(1, Kind.FROM_CLIENT, FRAME)
+            wait_until(lambda lost=lost: writer.counts.lost == lost)  # type: ignore[misc]
+        away.rename(folder)
+        write(writer, FRAME, b"back")
+        assert writer.counts.files == 2
+    assert files(folder)[-1].stem.endswith("-00002")
+
+
 def test_room_that_is_to_stay_free_stays_free(tmp_path: Path) -> None:
     with CaptureWriter(tmp_path, least_free=1 << 60) as writer:
         writer.record(1, Kind.FROM_CLIENT, FRAME)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from gateway import change_commands
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command, encode_response
 from tests.cli.fake import FakeGateway, Reply, success
@@ -95,6 +96,16 @@ class TestReschedule:
         assert run.status == status
         for outcome in outcomes:
             assert outcome in run.out
+
+    def test_the_table_tells_when_each_is_due(
+        self, tidegate: Tidegate, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(change_commands, "now_ms", lambda: DUE_MS - 180_000)
+        with FakeGateway(moved("rescheduled")) as gateway:
+            run = tidegate("reschedule", "--server", gateway.server, "--id", "A", "--at", "+3m")
+        row = " ".join(run.out.splitlines()[-1].split())
+        assert row.startswith("rescheduled ")
+        assert row.endswith(" in 3 min orders ID0")
 
     def test_a_refusal_is_one_line(self, tidegate: Tidegate) -> None:
         def refuse(command: Command) -> bytes:

@@ -775,6 +775,7 @@ def test_settings_change_while_it_serves(gateway: MemoryGateway, client: MemoryC
         )
     )
     assert "max_message_size = 10" in (try_to_put(client, "x" * 11, every="1m").remark or "")
+    assert put(client, "x" * 10, every="1m", misfire="DO_NOTHING")["recurring"] == "updated"
     gateway.jump(MINUTE + SECOND + 1)
     assert client.pull_all() == []
     assert broker.firing.misfired == 1

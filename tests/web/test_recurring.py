@@ -10,6 +10,7 @@ import pytest
 
 from tests.gateway.faults import commits_fail
 from tests.gateway.memory import START_MS, MemoryGateway, bodies
+from tests.gateway.tools import create_topic, ok
 from tests.web.http import API, HttpClient
 
 MINUTE_MS = 60_000
@@ -99,6 +100,15 @@ def test_one_that_is_set_again_keeps_its_queue(http: HttpClient) -> None:
     for fields in ({"body": "other"}, {"every": "5m"}) * 4:
         assert put(http, **fields)["recurring"]["queueId"] == 3
     assert put(http, queue=5)["recurring"]["queueId"] == 5
+
+
+def test_its_queue_is_kept_as_long_as_the_topic_has_it(
+    gateway: MemoryGateway, http: HttpClient
+) -> None:
+    ok(create_topic(gateway.connect(), "reports", 4))
+    put(http, queue=3)
+    ok(create_topic(gateway.connect(), "reports", 3))
+    assert put(http, body="other")["recurring"]["queueId"] in range(3)
 
 
 def test_what_a_page_has_of_one_sets_it_again(gateway: MemoryGateway, http: HttpClient) -> None:

@@ -99,6 +99,13 @@ def test_changes_of_the_clock(seconds: str, cron: str, after: str, expected: lis
     assert times(seconds + cron, BERLIN, after, len(expected)) == expected
 
 
+@pytest.mark.parametrize("change", ["2027-03-28T01:00", "2027-10-31T01:00"])
+@pytest.mark.parametrize("seconds", [1, 2, 3])
+def test_just_before_a_change(change: str, seconds: int) -> None:
+    of = rule(cron="0 * * * *", zone=BERLIN)
+    assert of.next_after(ms(change) - seconds * 1_000, 0) == ms(change)
+
+
 # In Cairo clocks go from 0:00 to 1:00 on 2027-04-30, a Friday; on Lord Howe from 2:00 to 2:30 on 2027-10-03.
 @pytest.mark.parametrize(
     ("cron", "zone", "after", "expected"),
@@ -350,6 +357,9 @@ def test_any_text_is_a_rule_or_refused(text: str) -> None:
     [
         ({"every": "1h", "end": "2027-01-01T00:00"}, "never fires"),
         ({"cron": "0 0 29 2 *", "end": "2027-12-31T00:00"}, "never fires"),
+        # The fifth Monday of February is its 29th, which is not a third day.
+        ({"cron": "0 0 */3 2 MON#5"}, "never fires"),
+        ({"cron": "* 0 */3 2 MON#5"}, "never fires"),
         ({"every": "500ms"}, "recurring_min_period = 1s"),
         ({"every": "1h", "start": "2020-01-01T00:00"}, None),
         ({"cron": "* * * * * *"}, None),
@@ -383,6 +393,7 @@ def test_beyond_the_last_year_there_is_nothing() -> None:
         (Misfire.SMART, 0, 0, 1, False),
         (Misfire.SMART, MINUTE, 0, 1, False),
         (Misfire.SMART, MINUTE + 1, 6, 7, True),
+        (Misfire.SMART, 2 * MINUTE, 12, 13, True),
         (Misfire.FIRE_ONCE_NOW, MINUTE + 1, 6, 7, True),
         (Misfire.DO_NOTHING, MINUTE, 0, 1, False),
         (Misfire.DO_NOTHING, MINUTE + 1, None, 7, True),

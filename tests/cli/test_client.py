@@ -42,7 +42,7 @@ def test_questions_of_a_user_are_signed() -> None:
     ):
         client.ask(105, {"topic": "t"}, b"body")
     [asked] = gateway.asked
-    assert asked.ext()["AccessKey"] == "alice"
+    assert (asked.ext()["topic"], asked.ext()["AccessKey"]) == ("t", "alice")
     assert is_signed(asked.ext(), asked.body, asked.version, b"secret")
 
 

@@ -5,17 +5,27 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gateway import transfer_commands
 from gateway.client import ClientError, RefusalError, RemotingClient
 from gateway.transfer import HeldLine, Sender
-from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.codes import RequestCode, ResponseCode, SysFlag
 from gateway.wire.commands import Command, encode_response
+from gateway.wire.headers import SendMessageV2
 from tests.cli.fake import FakeGateway, success
 from tests.command import Tidegate
 
 LINE = HeldLine(topic="t", queue_id=0, due_ms=1, msg_id="A", properties={}, body=b"a")
+
+
+def route_to(broker: FakeGateway) -> dict[str, object]:
+    """The route of a topic with four queues at one broker."""
+    return {
+        "queueDatas": [{"brokerName": "b", "writeQueueNums": 4, "perm": 6}],
+        "brokerDatas": [{"brokerName": "b", "brokerAddrs": {"0": broker.server}}],
+    }
 
 
 @pytest.mark.parametrize("address", ["broker", "broker:", "broker:x", "broker:" + "9" * 5_000])
@@ -119,6 +129,83 @@ def test_what_may_be_there_already_is_not_sent(code: int) -> None:
         for _ in range(2):
             with pytest.raises(RefusalError, match=rf"is not told: .*code {code}.*: not now"):
                 sender.send(LINE)
+
+
+@pytest.mark.parametrize(("queue", "sent_to"), [(3, 3), (4, 0)])
+def test_what_holds_wherever_a_message_is_goes_along(queue: int, sent_to: int) -> None:
+    """How its body is compressed, when it was born, how often it was retried; that it was committed does not."""
+    kept = SysFlag.COMPRESSED | SysFlag.COMPRESSION_ZLIB
+    line = msgspec.structs.replace(
+        LINE,
+        queue_id=queue,
+        flag=7,
+        sys_flag=kept | SysFlag.TRANSACTION_COMMIT,
+        born_ms=5,
+        reconsume_times=3,
+    )
+
+    def answer(command: Command) -> bytes:
+        if command.code == RequestCode.SEND_MESSAGE_V2:
+            return encode_response(command.opaque, ResponseCode.SUCCESS)
+        if command.code == RequestCode.LOOK_UP_TIMERS:
+            return success(command, {"messages": [], "cursor": None})
+        return success(command, route_to(broker))
+
+    with (
+        FakeGateway(answer) as broker,
+        FakeGateway(answer, answer) as name_server,
+        Sender(name_server.address, RemotingClient) as sender,
+    ):
+        assert sender.send(line)
+    (sent,) = broker.asked
+    fields = msgspec.convert(sent.ext(), SendMessageV2, strict=False)
+    assert (fields.queue_id, fields.flag, fields.sys_flag) == (sent_to, 7, kept)
+    assert (fields.born_timestamp, fields.reconsume_times) == (5, 3)
+    assert fields.max_reconsume_times == 3
+
+
+ACCEPTED_MS = 1_000
+
+
+@pytest.mark.parametrize(
+    ("there", "is_known"),
+    [
+        ({}, True),
+        # It was sent from this very folder, and taken back since: it stays so.
+        ({"state": "aborted"}, True),
+        # It was ended there when it came to where the line is from.
+        ({"state": "aborted", "storeMs": ACCEPTED_MS - 1}, False),
+        ({"state": "fired", "storeMs": ACCEPTED_MS - 1}, True),
+        ({"dueMs": 9_001}, False),
+        ({"dueMs": 9_001, "rescheduledMs": 2_000}, True),
+        # It was overdue when it was sent there, and became due at once.
+        ({"dueMs": 9_001, "storeMs": 9_000}, True),
+        ({"dueMs": 9_001, "storeMs": 8_999}, False),
+        ({"msgId": "B"}, False),
+        ({"bornMs": 1}, False),
+        ({"bodySize": 2}, False),
+    ],
+)
+def test_what_is_there_already_is_told_by_all_that_is_known_of_it(
+    there: dict[str, object], is_known: bool
+) -> None:
+    line = msgspec.structs.replace(LINE, due_ms=9_000, store_ms=ACCEPTED_MS)
+    same = {"msgId": "A", "offsetMsgId": "", "topic": "t", "queueId": 0, "state": "pending"}
+    same |= {"dueMs": 9_000, "storeMs": ACCEPTED_MS, "bornMs": 0, "bodySize": 1}
+
+    def answer(command: Command) -> bytes:
+        if command.code == RequestCode.SEND_MESSAGE_V2:
+            return encode_response(command.opaque, ResponseCode.SUCCESS)
+        if command.code == RequestCode.LOOK_UP_TIMERS:
+            return success(command, {"messages": [same | there], "cursor": None})
+        return success(command, route_to(broker))
+
+    with (
+        FakeGateway(answer) as broker,
+        FakeGateway(answer, answer) as name_server,
+        Sender(name_server.address, RemotingClient) as sender,
+    ):
+        assert sender.send(line) is not is_known
 
 
 def test_an_import_that_is_repeated_tells_how_far_it_is(

@@ -154,6 +154,7 @@ class TestMessages:
         assert sum(counts["orders"]) == 3
         assert (told["firstDueMs"], told["lastDueMs"]) == (START_MS + 60_000, START_MS + 3_600_000)
         assert shared.get("/timeline", begin="1970-01-01", end="2100-01-01")["total"] == 4
+        assert shared.get("/timeline")["total"] == 1
 
     def test_topics_beyond_the_first_are_summed_up(
         self, shared: Shared, monkeypatch: pytest.MonkeyPatch

@@ -338,16 +338,17 @@ for _name, _meaning in _JOBS.items():
 
 
 def main() -> None:
-    """Runs the command. Whatever goes wrong for a known reason is one line on standard error."""
+    """The process of the command: see `run`."""
     _fill_standard_descriptors()
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name in COMMANDS:
-        run_apart(_run, lambda text: _complain(text, f"tidegate {name}"))
+        run_apart(run, lambda text: _complain(text, f"tidegate {name}"))
     else:
-        _run()
+        run()
 
 
-def _run() -> None:
+def run() -> None:
+    """Runs the command. Whatever goes wrong for a known reason is one line on standard error."""
     try:
         cli.main(prog_name="tidegate", standalone_mode=False)
     except NoArgsIsHelpError as error:

@@ -41,7 +41,7 @@ class Tidegate:
                 patch.setenv("TIDEGATE_SERVER", server)
             status: object = 0
             try:
-                cli.main()
+                cli.run()
             except SystemExit as end:
                 status = end.code
         printed = self._capsys.readouterr()

@@ -83,6 +83,7 @@ from gateway.process import (
     stop_on_signals,
     tell_http,
 )
+from gateway.queue_locks import QueueLocks
 from gateway.quotas import Quotas
 from gateway.recurring import RecurringMessages
 from gateway.rescheduling import Rescheduling
@@ -304,6 +305,7 @@ class Gateway:
         parked = ParkingLot(reactor)
         topics, groups = Topics(store, config), Groups(store, config)
         kv, modes, orders = KvConfig(store), ConsumeModes(store), PopOrders(store)
+        locks = QueueLocks(store, reactor.seconds)
         audit = AuditLog(config, clock, lambda: store.has_changes)
         firing = Firing(clock, store)
         committer = Committer(
@@ -313,7 +315,7 @@ class Gateway:
             firing,
             parked,
             self.factory.unwritten,
-            (topics, groups, kv, users, modes, orders),
+            (topics, groups, kv, users, modes, orders, locks),
             audit,
             self._give_up,
             config.commit_wait_ms / 1000,
@@ -368,8 +370,8 @@ class Gateway:
         self._bulk = bulk = BulkChanges(pending, rescheduling)
         self._pauses = pauses = Pauses(broker)
         timer_orders = TimerOrders(broker, pending, rescheduling)
-        clients = ClientRequests(broker, reactor)
-        self._sending = sending = Sending(broker, timer_orders, clients.has_locks)
+        clients = ClientRequests(broker, reactor, locks)
+        self._sending = sending = Sending(broker, timer_orders, locks.has_locks)
         transactions = Transactions(broker)
         pop_queues, pop_waits = PopQueues(broker), PopWaits(parked, reactor)
         ordered_pops = OrderedPops(broker)

@@ -3,16 +3,14 @@ whether a subscription can be one (46)."""
 
 from __future__ import annotations
 
-from itertools import takewhile
-
 from gateway.broker import Broker
 from gateway.filters import FilterError, filter_of, is_tag_type, unsupported
+from gateway.queue_locks import QueueLocks
 from gateway.reactor import Reactor
 from gateway.router import Call, RequestError
 from gateway.topics import RETRY_PREFIX
 from gateway.wire.bodies import (
     LockRequest,
-    MessageQueue,
     encode_consumer_list,
     encode_locked,
     parse_check_request,
@@ -22,18 +20,14 @@ from gateway.wire.bodies import (
 from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import GetConsumerList, UnregisterClient
 
-LOCK_EXPIRY = 60.0
-"""Seconds that a queue stays locked after it was last asked for (RebalanceLockManager); clients ask every 20 s."""
-
 
 class ClientRequests:
     """Answers what clients say of themselves."""
 
-    def __init__(self, broker: Broker, reactor: Reactor) -> None:
+    def __init__(self, broker: Broker, reactor: Reactor, locks: QueueLocks) -> None:
         self._broker = broker
         self._reactor = reactor
-        # Owner and expiry of each locked queue, the one that expires next in front.
-        self._locks: dict[tuple[str, MessageQueue], tuple[str, float]] = {}
+        self._locks = locks
 
     def heartbeat(self, call: Call) -> None:
         """Note who is there; a consumer group and its retry topic come to be with their first heartbeat."""
@@ -58,11 +52,9 @@ class ClientRequests:
             quiet,
             call.caller,
         )
-        frame = call.encode({"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"})
-        if self._broker.store.has_changes:
-            self._broker.committer.answer(call, frame)
-        else:
-            call.send(frame)
+        self._answer(
+            call, call.encode({"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"})
+        )
 
     def unregister(self, call: Call) -> None:
         """A client leaves its groups."""
@@ -90,39 +82,14 @@ class ClientRequests:
     def lock(self, call: Call) -> None:
         """Give queues to one member exclusively; the answer names those that it has."""
         request = parse_lock_request(call.command.body)
-        now = self._reactor.seconds()
-        self._expire_locks(now)
-        locked = []
-        for queue in request.mq_set:
-            place = (request.consumer_group, queue)
-            if self._owner(place) in (None, request.client_id):
-                self._locks.pop(place, None)
-                self._locks[place] = (request.client_id, now + LOCK_EXPIRY)
-                locked.append(queue)
-        call.answer(body=encode_locked(locked))
+        locked = self._locks.lock(request.consumer_group, request.client_id, request.mq_set)
+        self._answer(call, call.encode(body=encode_locked(locked)))
 
     def unlock(self, call: Call) -> None:
         """A member gives queues back."""
         request: LockRequest = parse_lock_request(call.command.body)
-        for queue in request.mq_set:
-            place = (request.consumer_group, queue)
-            if self._owner(place) == request.client_id:
-                del self._locks[place]
-        call.answer()
-
-    def has_locks(self, group: str) -> bool:
-        """Whether any queue is locked for a member of the group: its consumers take messages in order."""
-        self._expire_locks(self._reactor.seconds())
-        return any(locked == group for locked, _ in self._locks)
-
-    def _owner(self, place: tuple[str, MessageQueue]) -> str | None:
-        lock = self._locks.get(place)
-        return lock[0] if lock is not None else None
-
-    def _expire_locks(self, now: float) -> None:
-        expired = list(takewhile(lambda lock: lock[1][1] <= now, self._locks.items()))
-        for place, _ in expired:
-            del self._locks[place]
+        self._locks.unlock(request.consumer_group, request.client_id, request.mq_set)
+        self._answer(call, call.encode())
 
     def check(self, call: Call) -> None:
         """Tell a client whether the filter that it subscribes by is one."""
@@ -135,3 +102,10 @@ class ClientRequests:
             except FilterError as error:
                 raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
         call.answer()
+
+    def _answer(self, call: Call, frame: bytes) -> None:
+        """Answer, once what the request changed is on disk."""
+        if self._broker.store.has_changes:
+            self._broker.committer.answer(call, frame)
+        else:
+            call.send(frame)

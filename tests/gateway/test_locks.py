@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
 from gateway.wire.codes import RequestCode, ResponseCode
+from tests.gateway.faults import commits_fail
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
 
 
@@ -80,6 +80,52 @@ def test_last_while_they_are_asked_for(gateway: MemoryGateway, client: MemoryCli
     assert lock(client, "c2", 0) == []
 
 
+@pytest.mark.parametrize("is_crash", [True, False], ids=["crash", "restart"])
+def test_outlast_a_restart(gateway: MemoryGateway, client: MemoryClient, is_crash: bool) -> None:
+    """Who is back first finds nobody else in the group, and asks for all of its queues."""
+    lock(client, "c1", 0, 1)
+    lock(client, "c2", 2)
+    unlock(client, "c1", 1)
+    if is_crash:
+        gateway.crash()
+    else:
+        gateway.restart()
+    client = gateway.connect()
+    assert lock(client, "c2", 0, 1, 2) == [1, 2]
+    gateway.advance(30_000)
+    assert lock(client, "c1", 0) == [0]
+    gateway.advance(59_999)
+    assert lock(client, "c2", 0) == []
+
+
+def test_end_a_minute_after_a_restart(gateway: MemoryGateway, client: MemoryClient) -> None:
+    lock(client, "c1", 0)
+    gateway.restart()
+    client = gateway.connect()
+    gateway.advance(59_999)
+    assert lock(client, "c2", 0) == []
+    gateway.advance(1)
+    assert lock(client, "c2", 0) == [0]
+    gateway.restart()
+    assert lock(gateway.connect(), "c1", 0) == []
+
+
+def test_what_cannot_be_stored_is_not_locked(gateway: MemoryGateway, client: MemoryClient) -> None:
+    with commits_fail(gateway):
+        refused = client.ask(RequestCode.LOCK_BATCH_MQ, None, request("c1", (0,)))
+    assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert lock(client, "c2", 0) == [0]
+    with commits_fail(gateway):
+        refused = client.ask(RequestCode.UNLOCK_BATCH_MQ, None, request("c2", (0,)))
+    assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert lock(client, "c1", 0) == []
+
+
+def test_names_may_be_as_long_as_they_are(client: MemoryClient) -> None:
+    assert lock(client, "c1", 0, group="g" * 5000) == [0]
+    assert lock(client, "c2", 0, group="g" * 5000) == []
+
+
 @pytest.mark.parametrize("step_ms", [3_600_000, -3_600_000])
 def test_do_not_go_by_the_wall_clock(
     gateway: MemoryGateway, client: MemoryClient, step_ms: int
@@ -139,5 +185,4 @@ def test_nobody_fills_the_memory_with_them(gateway: MemoryGateway, client: Memor
     for number in range(100):
         lock(client, "c1", 0, 1, 2, group=f"group{number}")
         gateway.advance(10_000)
-    handler: Any = gateway.service._router._table[RequestCode.LOCK_BATCH_MQ].handler
-    assert len(handler.__self__._locks) <= 3 * 7
+    assert len(gateway.store.notes(b"lock\0")) <= 3 * 7

@@ -1,0 +1,101 @@
+"""Queues that members of a group have for themselves, as consumers in order do (RebalanceLockManager).
+
+Whose a queue is is stored, and stays so over a restart: members go on with the queues that they have while the gateway
+is away, and the first that is back, who finds nobody else in the group, asks for all of them. Upstream forgets them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from hashlib import sha1
+from itertools import takewhile
+from typing import Final, NamedTuple
+
+import msgspec
+
+from gateway.wire.bodies import MessageQueue
+from storage import Store
+
+LOCK_EXPIRY: Final = 60.0
+"""Seconds that a queue stays locked after it was last asked for, or after a start; clients ask every 20 s."""
+
+_NOTE: Final = b"lock\0"
+
+
+class _Place(NamedTuple):
+    """A queue, as one group sees it."""
+
+    group: str
+    queue: MessageQueue
+
+    @property
+    def note(self) -> bytes:
+        """The name of its note, however long those of group and topic are."""
+        return _NOTE + sha1(msgspec.json.encode(self), usedforsecurity=False).digest()
+
+
+class QueueLocks:
+    """The owner of each locked queue of each group.
+
+    :param seconds: a clock that nobody sets.
+    """
+
+    def __init__(self, store: Store, seconds: Callable[[], float]) -> None:
+        self._store = store
+        self._seconds = seconds
+        # Owner and expiry of each locked queue, the one that expires next in front.
+        self._locks: dict[_Place, tuple[str, float]] = {}
+        self._decode = msgspec.json.Decoder(tuple[_Place, str]).decode
+        self.reload()
+
+    def reload(self) -> None:
+        """Take over what is stored, as if each queue had been asked for just now."""
+        self._locks.clear()
+        expiry = self._seconds() + LOCK_EXPIRY
+        for _, value in self._store.notes(_NOTE):
+            place, owner = self._decode(value)
+            self._locks[place] = (owner, expiry)
+
+    def lock(
+        self, group: str, client_id: str, queues: Iterable[MessageQueue]
+    ) -> list[MessageQueue]:
+        """Give queues to a member; those that it has. Other owners than before join the store's batch."""
+        now = self._seconds()
+        self._expire(now)
+        locked = []
+        for queue in queues:
+            place = _Place(group, queue)
+            owner = self._owner(place)
+            if owner is None:
+                self._store.put_note(place.note, msgspec.json.encode((place, client_id)))
+            elif owner != client_id:
+                continue
+            self._locks.pop(place, None)
+            self._locks[place] = (client_id, now + LOCK_EXPIRY)
+            locked.append(queue)
+        return locked
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
+        """A member gives back those of the queues that it has. The change joins the store's batch."""
+        for queue in queues:
+            place = _Place(group, queue)
+            if self._owner(place) == client_id:
+                self._forget(place)
+
+    def has_locks(self, group: str) -> bool:
+        """Whether any queue is locked for a member of the group: its consumers take messages in order."""
+        now = self._seconds()
+        return any(place.group == group and now < end for place, (_, end) in self._locks.items())
+
+    def _owner(self, place: _Place) -> str | None:
+        lock = self._locks.get(place)
+        return lock[0] if lock is not None else None
+
+    def _expire(self, now: float) -> None:
+        expired = list(takewhile(lambda lock: lock[1][1] <= now, self._locks.items()))
+        for place, _ in expired:
+            self._forget(place)
+
+    def _forget(self, place: _Place) -> None:
+        del self._locks[place]
+        self._store.delete_note(place.note)

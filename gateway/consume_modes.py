@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from gateway.notes import read_notes
 from gateway.router import RequestError
 from gateway.wire.admin_bodies import ConsumeMode
 from gateway.wire.codes import ResponseCode
@@ -33,9 +34,11 @@ class ConsumeModes:
     def reload(self) -> None:
         """Take over what is stored."""
         self._modes.clear()
-        for _, value in self._store.notes(_NOTE):
-            mode = self._decode(value)
-            self._modes[mode.topic, mode.consumer_group] = mode
+        read_notes(self._store, _NOTE, "consume mode", self._take)
+
+    def _take(self, _: bytes, value: bytes) -> None:
+        mode = self._decode(value)
+        self._modes[mode.topic, mode.consumer_group] = mode
 
     def get(self, topic: str, group: str) -> ConsumeMode:
         """What was chosen."""

@@ -5,6 +5,7 @@ They are kept and given back. Routes do not carry them: upstream's orderMessageE
 
 from __future__ import annotations
 
+from gateway.notes import read_notes
 from gateway.router import RequestError
 from gateway.wire.codes import ResponseCode
 from storage import Store
@@ -26,9 +27,11 @@ class KvConfig:
     def reload(self) -> None:
         """Take over what is stored."""
         self._namespaces.clear()
-        for name, value in self._store.notes(_NOTE):
-            namespace, key = name.decode().split("\0")
-            self._namespaces.setdefault(namespace, {})[key] = value.decode()
+        read_notes(self._store, _NOTE, "value of the namespace and key", self._take)
+
+    def _take(self, name: bytes, value: bytes) -> None:
+        namespace, key = name.decode().split("\0")
+        self._namespaces.setdefault(namespace, {})[key] = value.decode()
 
     def get(self, namespace: str, key: str) -> str | None:
         """A value, if there is one."""

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from gateway.notes import read_notes
 from storage import Store
 
 ORDERED_QUEUE = 999
@@ -80,11 +81,13 @@ class PopOrders:
         self._pops.clear()
         self._releases.clear()
         self._watched.clear()
-        for name, value in self._store.notes(_NOTE):
-            group, topic, queue = name.decode().split("\0")
-            place = Place(group, topic, int(queue))
-            self._pops[place] = msgspec.json.decode(value, type=OrderedPop)
-            self._watch(place)
+        read_notes(self._store, _NOTE, "popped messages in order of", self._take)
+
+    def _take(self, name: bytes, value: bytes) -> None:
+        group, topic, queue = name.decode().split("\0")
+        place = Place(group, topic, int(queue))
+        self._pops[place] = msgspec.json.decode(value, type=OrderedPop)
+        self._watch(place)
 
     def get(self, place: Place) -> OrderedPop | None:
         """What was popped last."""

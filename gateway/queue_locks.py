@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from gateway.notes import read_notes
 from gateway.wire.bodies import MessageQueue
 from storage import Store
 
@@ -52,9 +53,12 @@ class QueueLocks:
         """Take over what is stored, as if each queue had been asked for just now."""
         self._locks.clear()
         expiry = self._seconds() + LOCK_EXPIRY
-        for _, value in self._store.notes(_NOTE):
+
+        def take(_: bytes, value: bytes) -> None:
             place, owner = self._decode(value)
             self._locks[place] = (owner, expiry)
+
+        read_notes(self._store, _NOTE, "lock of a queue", take)
 
     def lock(
         self, group: str, client_id: str, queues: Iterable[MessageQueue]

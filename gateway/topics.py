@@ -10,6 +10,7 @@ from twisted.logger import Logger
 
 from gateway.config import Config
 from gateway.limits import limits_of
+from gateway.notes import read_notes
 from gateway.router import RequestError
 from gateway.wire.bodies import GroupSettings, TopicSettings
 from gateway.wire.codes import ResponseCode
@@ -135,11 +136,10 @@ class Topics:
                 settings = self._without_settings(name)
             self._topics[settings.topic_name] = Topic(settings)
         self._begins.clear()
-        for name, value in self._store.notes(_BEGINS):
-            try:
-                self._begins[name.decode()] = _decode_begins(value)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                _tell_unreadable("deleted topic", name, error)
+        read_notes(self._store, _BEGINS, "end of the deleted topic", self._take_begins)
+
+    def _take_begins(self, name: bytes, value: bytes) -> None:
+        self._begins[name.decode()] = _decode_begins(value)
 
     def _without_settings(self, name: bytes) -> TopicSettings:
         """What a topic has whose settings cannot be read: at least the queues that hold messages."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import msgspec
-from twisted.logger import Logger
 
 from gateway.access import POLICY_TYPES, Action, Pattern, PolicyError, Rules, parse_actions
+from gateway.notes import read_notes
 from gateway.router import RequestError
 from gateway.wire.access_bodies import AclEntry, AclInfo, AclPolicy, UserInfo
 from gateway.wire.codes import ResponseCode
@@ -41,8 +41,6 @@ class User:
 class Users:
     """All users, and their policies."""
 
-    log = Logger()
-
     def __init__(self, store: Store) -> None:
         self._store = store
         self._users: dict[str, User] = {}
@@ -55,26 +53,15 @@ class Users:
         self._users.clear()
         self._acls.clear()
         self._rules.clear()
-        for name, value in self._store.notes(_USER):
-            try:
-                user = User(msgspec.json.decode(value, type=UserInfo))
-            except msgspec.DecodeError as error:
-                self._tell_unreadable("user", name, error)
-            else:
-                self._users[user.name] = user
-        for name, value in self._store.notes(_ACL):
-            try:
-                self._take(name.decode(), msgspec.json.decode(value, type=AclInfo))
-            except (msgspec.DecodeError, UnicodeDecodeError, PolicyError) as error:
-                self._tell_unreadable("policies of the user", name, error)
+        read_notes(self._store, _USER, "user", self._take_user)
+        read_notes(self._store, _ACL, "policies of the user", self._take_acl)
 
-    def _tell_unreadable(self, kind: str, name: bytes, error: Exception) -> None:
-        self.log.error(
-            "the {kind} {name} cannot be read ({error}) and does not count until it is set again",
-            kind=kind,
-            name=name.decode(errors="backslashreplace"),
-            error=str(error),
-        )
+    def _take_user(self, _: bytes, value: bytes) -> None:
+        user = User(msgspec.json.decode(value, type=UserInfo))
+        self._users[user.name] = user
+
+    def _take_acl(self, name: bytes, value: bytes) -> None:
+        self._take(name.decode(), msgspec.json.decode(value, type=AclInfo))
 
     def __bool__(self) -> bool:
         return bool(self._users)

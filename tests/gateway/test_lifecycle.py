@@ -210,5 +210,26 @@ def test_a_group_whose_settings_cannot_be_read_has_the_default_ones(gateway: Mem
         assert gateway.service.broker.groups.need("consumers").retry_max_times == 16
 
 
+@pytest.mark.parametrize(
+    ("note", "kind"),
+    [
+        (b"begins\0orders", "end of the deleted topic"),
+        (b"mode\0orders\0group", "consume mode"),
+        (b"kv\0no key", "value of the namespace and key"),
+        (b"pop order\0group\0orders\0x", "popped messages in order of"),
+        (b"lock\0" + bytes(20), "lock of a queue"),
+    ],
+)
+def test_a_note_that_cannot_be_read_is_told_and_keeps_no_gateway_from_its_start(
+    gateway: MemoryGateway, note: bytes, kind: str
+) -> None:
+    with (
+        capturedLogs() as logs,
+        damaged_row(gateway, "meta", b"note " + note, lambda _: b"{"),
+    ):
+        assert f"the {kind} " in _text(logs)
+        assert gateway.connect().send_message().code == ResponseCode.SUCCESS
+
+
 def _text(logs: Sequence[dict[str, Any]]) -> str:
     return "\n".join(formatEvent(event) or "" for event in logs)

@@ -1,0 +1,34 @@
+"""What is kept as notes in the store, taken into memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from twisted.logger import Logger
+
+from gateway.access import PolicyError
+from storage import Store
+
+_log = Logger()
+
+
+def read_notes(
+    store: Store, prefix: bytes, kind: str, take: Callable[[bytes, bytes], object]
+) -> None:
+    """Have the notes taken whose names begin so. One that cannot be read does not count, which the log says: the
+    gateway is there without it.
+
+    :param kind: what the log calls one.
+    :param take: is given the rest of each name, and the value; it raises an error where these cannot be read.
+    """
+    for name, value in store.notes(prefix):
+        try:
+            take(name, value)
+        except (msgspec.DecodeError, ValueError, PolicyError) as error:
+            _log.error(
+                "the {kind} {name} cannot be read ({error}) and does not count until it is set again",
+                kind=kind,
+                name=name.decode(errors="backslashreplace"),
+                error=str(error),
+            )

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -41,7 +42,11 @@ _RECORDS: Final = tuple(
     )
 )
 """Requests that are answered with messages."""
-_RESERVED: Final = {value for name, value in vars(names).items() if name.isupper()} - {names.KEYS}
+_RESERVED: Final = {value for name, value in vars(names).items() if name.isupper()} - {
+    names.KEYS,
+    names.SHARDING_KEY,
+    names.SHARDING_KEY_GO,
+}
 """Names of properties that mean something to clients and servers; many of their values are others in each run."""
 _CANDIDATE, _NOISE = 1, 2
 """Numbers of runs; the baseline's is 0."""
@@ -62,7 +67,7 @@ _TALLIES: Final = pa.schema(
         ("field", pa.string()),
         ("runs", pa.int32()),
         ("number", pa.int64()),
-        ("is_one_sided", pa.bool_()),
+        ("kind", pa.string()),
         ("first_ns", pa.int64()),
         ("last_ns", pa.int64()),
         ("file", pa.string()),
@@ -72,7 +77,7 @@ _TALLIES: Final = pa.schema(
     ]
 )
 """What a task counted: answers by the runs that have them, where `field` is null; else differences
-to one run, those where one of the two has not the field for themselves; with the first as a sample."""
+to one run, those of each `_kind` for themselves; with the first as a sample."""
 
 
 class Difference(msgspec.Struct, kw_only=True):
@@ -86,7 +91,8 @@ class Difference(msgspec.Struct, kw_only=True):
     answers: int
     """Of this code that both runs have."""
     differ: int
-    """Of a field whose values are others in each run anyway: those where it is missing or added."""
+    """Of a field that differs anyway: those where it is missing or added, or where one code became another, if
+    these alone are more than the noise."""
     noise: int
     """How many differ so between the two runs of the baseline's server."""
     verdict: str
@@ -109,6 +115,10 @@ class CodeVerdict(msgspec.Struct, kw_only=True):
     answers: int
     verdict: str
     """`same`, `noise` (nothing differs but what differs anyway) or `differs`."""
+    baseline_ms: tuple[float, float] | None = None
+    """How long the baseline's answers took, P50 and P99; None where none was seen with its time. Not judged."""
+    candidate_ms: tuple[float, float] | None = None
+    """Likewise the candidate's."""
 
 
 class FeatureVerdict(msgspec.Struct, kw_only=True):
@@ -145,25 +155,87 @@ class Comparison(msgspec.Struct, kw_only=True):
         return all(code.verdict != "differs" for code in self.codes)
 
 
-def body_facts(code: int, body: bytes) -> dict[str, str]:
-    """What is compared of an answer's body: of messages their contents, of JSON each key.
+def body_facts(code: int, old: bytes, new: bytes) -> tuple[dict[str, str], dict[str, str]]:
+    """What is compared of the bodies of two answers: of messages their contents, of JSON each key.
 
-    Lists in JSON are sets of queues, clients or addresses; their order is a hash table's.
+    Each message is held against the same one: that an answer begins or ends with another, as it does
+    when it is asked for a moment later, is told by `body.messages` alone. Where none is the same, those at one
+    place of a queue are held against each other. Lists in JSON are sets of
+    queues, clients or addresses; their order is a hash table's.
     """
-    if code in _RECORDS:
+    if code not in _RECORDS:
+        return _facts(old), _facts(new)
+    found: list[dict[str, str]] = []
+    told: list[list[_Told]] = []
+    places: list[list[tuple[int, int]]] = []
+    for body in (old, new):
+        facts: dict[str, str] = {}
+        messages: list[Message] = []
         try:
             messages = decode_messages(body)
+            if messages:
+                facts["body.messages"] = str(len(messages))
         except MessageError as error:
-            return {"body.unreadable": str(error)}
-        return {
-            "body.messages": str(len(messages)),
-            # Not as the records have it: that is the sum of what was stored, whatever is handed out.
-            "body.contents": ",".join(f"{zlib.crc32(message.body):08x}" for message in messages),
-            "body.tags": ",".join(find(one.properties, names.TAGS) or "" for one in messages),
-            "body.properties": json.dumps([_own(one) for one in messages], sort_keys=True),
-            "body.topics": ",".join(message.topic for message in messages),
-            "body.reconsumed": ",".join(str(message.reconsume_times) for message in messages),
-        }
+            facts["body.unreadable"] = str(error)
+        found.append(facts)
+        told.append([_told(message) for message in messages])
+        places.append([(message.queue_id, message.queue_offset) for message in messages])
+    if not told[0] or not told[1]:
+        return found[0], found[1]
+    shift = _shift(*told)
+    if shift is None:
+        shift = _shift(*places)
+    if shift is None:
+        found[1]["body.messages"] += ", others"
+        return found[0], found[1]
+    if shift:
+        found[1]["body.messages"] += f", {abs(shift)} {'later' if shift > 0 else 'earlier'}"
+    start, end = max(0, -shift), min(len(told[0]), len(told[1]) - shift)
+    same = told[0][start:end], told[1][start + shift : end + shift]
+    for facts, some in zip(found, same, strict=True):
+        for name, values in zip(_Told._fields, zip(*some, strict=True), strict=True):
+            facts[f"body.{name}"] = ",".join(values)
+    return found[0], found[1]
+
+
+class _Told(NamedTuple):
+    """What is compared of a message."""
+
+    contents: str
+    """Not as the record has it: that is the sum of what was stored, whatever is handed out."""
+    tags: str
+    properties: str
+    topics: str
+    reconsumed: str
+
+
+def _told(message: Message) -> _Told:
+    return _Told(
+        f"{zlib.crc32(message.body):08x}",
+        find(message.properties, names.TAGS) or "",
+        json.dumps(_own(message), sort_keys=True),
+        message.topic,
+        str(message.reconsume_times),
+    )
+
+
+def _shift(old: Sequence[Hashable], new: Sequence[Hashable]) -> int | None:
+    """How many places further on what they have in common stands in `new`, for the most of it; None: nothing."""
+    if all(map(operator.eq, old, new)):
+        return 0
+    places: dict[Hashable, list[int]] = {}
+    for place, one in enumerate(new):
+        places.setdefault(one, []).append(place)
+    shifts = Counter(
+        place - before for before, one in enumerate(old) for place in places.get(one, ())
+    )
+    return max(shifts, key=lambda shift: (shifts[shift], -abs(shift)), default=None)
+
+
+def _facts(body: bytes) -> dict[str, str]:
+    """What is compared of a body that has no messages."""
+    if not body:
+        return {}
     try:
         value = json.loads(to_json(body))
     except (DialectError, ValueError, RecursionError):
@@ -226,6 +298,7 @@ def compare(
         sum((one.answers for one in compared.values()), Counter()),
         sum((one.again for one in compared.values()), Counter()),
     )
+    took = _took(baseline), _took(candidate)
     skip = set(ignored)
     by_feature = {
         name: _judged(_of(differ, name), _of(noisy, name), number, skip)
@@ -247,7 +320,7 @@ def compare(
         only_in_candidate=by_runs[_NEW],
         has_noise=noise is not None,
         codes=[
-            _code_verdict(code, number, differences)
+            _code_verdict(code, number, differences, (took[0].get(code), took[1].get(code)))
             for code, number in sorted(whole.answers.items())
         ],
         features=[
@@ -258,6 +331,21 @@ def compare(
             differences, key=lambda one: (one.verdict != "differs", one.code, one.field)
         ),
     )
+
+
+def _took(answers: DataFrame) -> dict[int, tuple[float, float]]:
+    """How long the answers of a run took, P50 and P99 in ms by request code."""
+    from pyspark.sql import functions as f
+
+    left = "sent_ns" if "sent_ns" in answers.columns else "asked_ns"
+    took = (f.col("answered_ns") - f.col(left)) / 1_000_000
+    rows = (
+        answers.where(took.isNotNull())
+        .groupBy("code")
+        .agg(f.percentile_approx(took, [0.5, 0.99]).alias("took"))
+        .collect()
+    )
+    return {row["code"]: (row["took"][0], row["took"][1]) for row in rows}
 
 
 def _side_by_side(runs: Sequence[DataFrame]) -> DataFrame:
@@ -313,7 +401,7 @@ class _Request(NamedTuple):
 def _tally(batches: Iterable[pa.RecordBatch], has_noise: bool) -> Iterator[pa.RecordBatch]:
     """Compare the answers to each request; what was counted, as one batch of `_TALLIES`."""
     counts: Counter[tuple[int, str, int]] = Counter()
-    found: dict[tuple[int, str, int, str, bool], _Tally] = {}
+    found: dict[tuple[int, str, int, str, str], _Tally] = {}
     for request, (old, new, again) in _by_request(batches):
         there = zip((_OLD, _NEW, _AGAIN), (old, new, again), strict=True)
         runs = sum(run for run, answer in there if answer is not None)
@@ -334,7 +422,7 @@ def _tally(batches: Iterable[pa.RecordBatch], has_noise: bool) -> Iterator[pa.Re
 
 
 def _count(
-    found: dict[tuple[int, str, int, str, bool], _Tally],
+    found: dict[tuple[int, str, int, str, str], _Tally],
     run: int,
     request: _Request,
     field: str,
@@ -343,16 +431,16 @@ def _count(
     """Count a difference; the sample is the first in the recording."""
     file, position, code, name, _ = request
     asked_ns = None if request.asked_ns == _NO_NUMBER else request.asked_ns
-    is_one_sided = None in values
-    known = found.get((run, name, code, field, is_one_sided))
+    kind = _kind(field, values)
+    known = found.get((run, name, code, field, kind))
     if known is None:
-        found[run, name, code, field, is_one_sided] = {
+        found[run, name, code, field, kind] = {
             "code": code,
             "feature": name,
             "field": field,
             "runs": run,
             "number": 1,
-            "is_one_sided": is_one_sided,
+            "kind": kind,
             "first_ns": asked_ns,
             "last_ns": asked_ns,
             "file": file,
@@ -367,6 +455,17 @@ def _count(
         known["last_ns"] = max(asked_ns, known["last_ns"] or asked_ns)
     if (file, position) < (known["file"], known["position"]):
         known |= {"file": file, "position": position, "expected": values[0], "found": values[1]}
+
+
+def _kind(field: str, values: Sequence[str | None]) -> str:
+    """What a difference is, where that is a fact of its own whatever else the field differs in; else no letters.
+
+    That one of the two has not the field; and of a code which two became one another, in whatever order: runs
+    that differ by the moment alone do so both ways.
+    """
+    if None in values:
+        return "one-sided"
+    return "/".join(sorted(map(str, values))) if field == "code" else ""
 
 
 def _by_request(
@@ -423,7 +522,7 @@ def _differences(
             if had.get(name) != has.get(name):
                 yield f"ext.{name}", had.get(name), has.get(name)
     if (old[4] or b"") != (new[4] or b""):
-        had, has = (body_facts(code, one[4]) if one[4] else {} for one in (old, new))
+        had, has = body_facts(code, old[4] or b"", new[4] or b"")
         for name in had.keys() | has.keys():
             if had.get(name) != has.get(name):
                 yield name, had.get(name), has.get(name)
@@ -435,6 +534,10 @@ def _truth(value: bool) -> str:
 
 def _number(tallies: Iterable[_Tally]) -> int:
     return sum(one["number"] for one in tallies)
+
+
+def _of_kind(tallies: Iterable[_Tally], kind: str) -> list[_Tally]:
+    return [one for one in tallies if one["kind"] == kind]
 
 
 def _of(tallies: Iterable[_Tally], name: str) -> list[_Tally]:
@@ -465,16 +568,19 @@ def _difference(
     compared: _Compared,
     ignored: set[str],
 ) -> Difference:
-    def is_more() -> bool:
+    def is_more(rows: list[_Tally], noisy: list[_Tally]) -> bool:
         return exceeds(_number(rows), compared.answers[code], _number(noisy), compared.again[code])
 
     verdict = "differs"
-    if not is_more():
-        # That a field is there is a fact of its own where its values are others in each run.
-        all_rows, all_noisy = rows, noisy
-        rows, noisy = ([row for row in some if row["is_one_sided"]] for some in (rows, noisy))
-        if not is_more():
-            verdict, rows, noisy = "noise", all_rows, all_noisy
+    if not is_more(rows, noisy):
+        of_kinds = [
+            (_of_kind(rows, kind), _of_kind(noisy, kind))
+            for kind in sorted({row["kind"] for row in rows} - {""})
+        ]
+        more = [both for both in of_kinds if is_more(*both)]
+        verdict = "differs" if more else "noise"
+        if more:
+            rows, noisy = ([row for some in one for row in some] for one in zip(*more, strict=True))
     sample = min(rows, key=lambda row: (row["file"], row["position"]))
     expected, found = sample["expected"], sample["found"]
     if field in ignored or f"{code}:{field}" in ignored:
@@ -508,11 +614,21 @@ def exceeds(differ: int, of: int, noise: int, noise_of: int) -> bool:
     return differ / of - noise / noise_of > _SIGNIFICANT * deviation
 
 
-def _code_verdict(code: int, answers: int, differences: list[Difference]) -> CodeVerdict:
+def _code_verdict(
+    code: int,
+    answers: int,
+    differences: list[Difference],
+    took: tuple[tuple[float, float] | None, tuple[float, float] | None],
+) -> CodeVerdict:
     found = {one.verdict for one in differences if one.code == code}
     verdict = "differs" if "differs" in found else "noise" if found else "same"
     return CodeVerdict(
-        code=code, name=_NAMES.get(code, "unknown"), answers=answers, verdict=verdict
+        code=code,
+        name=_NAMES.get(code, "unknown"),
+        answers=answers,
+        verdict=verdict,
+        baseline_ms=took[0],
+        candidate_ms=took[1],
     )
 
 

@@ -94,20 +94,24 @@ def feature() -> Column:
         return properties.rlike(f"(^|\\x02)({'|'.join(wanted)})\\x01")
 
     is_send = f.col("code").isin(*map(int, SENDS))
+    is_pull = f.col("code").isin(*map(int, PULLS))
     is_batch = (f.col("code") == int(RequestCode.SEND_BATCH_MESSAGE)) | (
         field("m", "batch").isin("true", "1")
     )
     is_filtered = ~field("subscription").isin("", "*")
     found = (
-        f.when(is_send & field("b", "topic").startswith("%RETRY%"), "retries")
+        f.when(
+            (is_send | is_pull) & field("b", "topic").startswith("%RETRY%"),
+            "retries",
+        )
         .when(is_send & has([names.TRAN_MSG]), "transactions")
         .when(is_send & has([names.DELAY]), "delay levels")
         .when(is_send & has(_TIMES), "arbitrary times")
         .when(is_send & is_batch, "batches")
         .when(is_send & has(_ORDERED), "ordered sends")
         .when(is_send, "sends")
-        .when(f.col("code").isin(*map(int, PULLS)) & is_filtered, _FILTERED)
-        .when(f.col("code").isin(*map(int, PULLS)), "pulls")
+        .when(is_pull & is_filtered, _FILTERED)
+        .when(is_pull, "pulls")
     )
     for name, codes in _BY_CODE:
         found = found.when(f.col("code").isin(*map(int, codes)), name)

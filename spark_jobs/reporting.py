@@ -66,7 +66,14 @@ def _comparison(found: Comparison) -> Section:
         )
         for one in found.differences
     ]
-    codes = [(code.name, code.code, code.verdict, code.answers) for code in found.codes]
+    codes = [
+        (
+            *(code.name, code.code, code.verdict, code.answers),
+            *(code.baseline_ms or (None, None)),
+            *(code.candidate_ms or (None, None)),
+        )
+        for code in found.codes
+    ]
     features = [
         (
             one.name,
@@ -85,7 +92,14 @@ def _comparison(found: Comparison) -> Section:
             ("feature", "verdict", "answers", "differ", "since", "fields that differ"),
             features,
         ),
-        Table("By request code", ("request", "code", "verdict", "answers"), codes),
+        Table(
+            "By request code, and the ms until the answer, which are not judged",
+            (
+                *("request", "code", "verdict", "answers"),
+                *("baseline P50", "baseline P99", "candidate P50", "candidate P99"),
+            ),
+            codes,
+        ),
         Table("Differences", columns, rows[:counted]),
     ]
     if rows[counted:]:

@@ -7,16 +7,19 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from gateway.wire.codes import RequestCode
-from spark_jobs import replaying
+from spark_jobs import replaying, reporting
 from spark_jobs.comparing import body_facts, compare, exceeds
 from spark_jobs.errors import JobError
 from spark_jobs.features import feature
 from spark_jobs.ingest import read_table
+from spark_jobs.pages import Table
 from tests.spark.making import log_bytes
 
 SEND = int(RequestCode.SEND_MESSAGE_V2)
+PULL = int(RequestCode.PULL_MESSAGE)
 
 
 def answers(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
@@ -158,35 +161,76 @@ def test_runs_without_a_common_request_are_not_the_same(spark: SparkSession) -> 
         compare(answers(spark, run("a")), other)
 
 
+def facts(code: int, body: bytes) -> dict[str, str]:
+    """What is compared of a body, where the other one is the same."""
+    return body_facts(code, body, body)[0]
+
+
+def differ(code: int, old: bytes, new: bytes) -> dict[str, tuple[str | None, str | None]]:
+    """The names of what differs in two bodies, with both values."""
+    had, has = body_facts(code, old, new)
+    names = sorted(had.keys() | has.keys())
+    return {
+        name: (had.get(name), has.get(name)) for name in names if had.get(name) != has.get(name)
+    }
+
+
 def test_bodies_are_compared_by_what_they_mean() -> None:
     records = log_bytes([("t", b"one", "TAGS\x01red\x02"), ("t", b"two", "")])
     moved = log_bytes([("t", b"one", "TAGS\x01red\x02"), ("t", b"two", "")], base=1 << 20)
-    pull = int(RequestCode.PULL_MESSAGE)
-    assert body_facts(pull, records) == body_facts(pull, moved)
-    assert body_facts(pull, records)["body.tags"] == "red,"
-    assert "body.unreadable" in body_facts(pull, records[:-1])
-    damaged = body_facts(pull, records.replace(b"two", b"twx"))
-    assert damaged["body.contents"] != body_facts(pull, records)["body.contents"], "by an old sum"
-    assert body_facts(int(RequestCode.POP_MESSAGE), records) == body_facts(pull, records)
-    assert body_facts(41, b'{"set":[{"q":0},{"q":1}]}') == body_facts(
-        41, b'{"set":[{"q":1},{"q":0}]}'
-    )
-    assert body_facts(105, b'{"b":{0:"x"},"a":1}') == {"body.b": '{"0": "x"}', "body.a": "1"}
-    assert body_facts(26, b"\xff\x00") == {"body.bytes": "ff00"}
-    assert body_facts(26, b"limit=10\n" * 9) != body_facts(26, b"limit=20\n" * 9)
-    assert body_facts(106, b"{}") == {"body.value": "{}"}, "and not as if there were none"
-    assert body_facts(106, b'{"t":{"c":["a","b"]}}') == body_facts(106, b'{"t":{"c":["b","a"]}}')
+    assert differ(PULL, records, moved) == {}
+    assert facts(PULL, records)["body.tags"] == "red,"
+    assert "body.unreadable" in facts(PULL, records[:-1])
+    damaged = records.replace(b"two", b"twx")
+    assert list(differ(PULL, records, damaged)) == ["body.contents"], "by an old sum"
+    assert facts(int(RequestCode.POP_MESSAGE), records) == facts(PULL, records)
+    assert facts(41, b'{"set":[{"q":0},{"q":1}]}') == facts(41, b'{"set":[{"q":1},{"q":0}]}')
+    assert facts(105, b'{"b":{0:"x"},"a":1}') == {"body.b": '{"0": "x"}', "body.a": "1"}
+    assert facts(26, b"\xff\x00") == {"body.bytes": "ff00"}
+    assert facts(26, b"limit=10\n" * 9) != facts(26, b"limit=20\n" * 9)
+    assert facts(106, b"{}") == {"body.value": "{}"}, "and not as if there were none"
+    assert facts(106, b'{"t":{"c":["a","b"]}}') == facts(106, b'{"t":{"c":["b","a"]}}')
+
+
+def test_an_answer_that_begins_or_ends_elsewhere_has_the_same_messages() -> None:
+    def of(names: str, changed: str = "") -> bytes:
+        return log_bytes([("t", one.encode(), "C\x011\x02" * (one in changed)) for one in names])
+
+    assert differ(PULL, of("abc"), of("ab")) == {"body.messages": ("3", "2")}
+    assert differ(PULL, of("abcd"), of("cdef")) == {"body.messages": ("4", "4, 2 earlier")}
+    assert differ(PULL, of("cdef"), of("abcd")) == {"body.messages": ("4", "4, 2 later")}
+    assert differ(PULL, of("abc"), b"") == {"body.messages": ("3", None)}
+    assert list(differ(PULL, of("abc"), of("bc", "c"))) == ["body.messages", "body.properties"]
+    elsewhere = of("uvxyz")[len(of("uv")) :]
+    assert differ(PULL, of("ab"), elsewhere) == {"body.messages": ("2", "3, others")}
+    for wrong in ("acb", "abxc", "ac", "abbc", "axc", "xyz"):
+        assert "body.contents" in differ(PULL, of("abc"), of(wrong)), wrong
+    assert list(differ(PULL, of("aaaa"), of("aaaa", "a"))) == ["body.properties"]
 
 
 def test_what_a_message_says_of_itself_is_compared_without_what_each_run_has_anew() -> None:
     def found(properties: str) -> str:
-        record = log_bytes([("t", b"one", properties)])
-        return body_facts(int(RequestCode.PULL_MESSAGE), record)["body.properties"]
+        return facts(PULL, log_bytes([("t", b"one", properties)]))["body.properties"]
 
     whole = found("KEYS\x01k1\x02color\x01red\x02UNIQ_KEY\x01A\x02MSG_REGION\x01r\x02")
-    assert whole == '[{"KEYS": "k1", "color": "red"}]'
+    assert whole == '{"KEYS": "k1", "color": "red"}'
     assert found("color\x01red\x02KEYS\x01k1\x02UNIQ_KEY\x01B\x02") == whole
     assert found("KEYS\x01k1\x02UNIQ_KEY\x01A\x02") != whole
+    assert found("__SHARDINGKEY\x01order-7\x02") != found("")
+
+
+def test_a_code_that_noise_never_has_is_no_noise(spark: SparkSession) -> None:
+    def pulls(name: str, *found: int) -> DataFrame:
+        rows = run(name)
+        for row, code in zip(rows, found, strict=False):
+            row |= {"code": PULL, "answer_code": code, "answer_ext": {}}
+        return answers(spark, rows)
+
+    baseline, again = pulls("a", *[0, 19] * 20), pulls("b", *[19, 0] * 20)
+    assert compare(baseline, pulls("c", *[0] * 40), again, ignored=["ext.msgId"]).is_same
+    found = compare(baseline, pulls("c", *[0] * 9, 1, *[0] * 30), again)
+    [one] = [one for one in found.differences if one.verdict == "differs"]
+    assert (one.field, one.expected, one.found, one.differ, one.noise) == ("code", "19", "1", 1, 0)
 
 
 USES: list[tuple[RequestCode, dict[str, str] | None, str]] = [
@@ -207,6 +251,7 @@ USES: list[tuple[RequestCode, dict[str, str] | None, str]] = [
     (RequestCode.SEND_MESSAGE_V2, {"b": "t", "m": "true"}, "batches"),
     (RequestCode.PULL_MESSAGE, {"subscription": "*"}, "pulls"),
     (RequestCode.PULL_MESSAGE, {"subscription": "red || blue"}, "filters"),
+    (RequestCode.PULL_MESSAGE, {"topic": "%RETRY%g", "subscription": "red"}, "retries"),
     (RequestCode.POP_MESSAGE, None, "pops"),
     (RequestCode.RECALL_MESSAGE, {}, "recall"),
     (RequestCode.LOCK_BATCH_MQ, None, "ordered consumption"),
@@ -219,3 +264,21 @@ def test_what_a_request_makes_use_of(spark: SparkSession) -> None:
     rows = spark.createDataFrame(given, "code int, ext map<string,string>")
     found = [row[0] for row in rows.select(feature()).collect()]
     assert found == [name for _, _, name in USES]
+
+
+def test_how_long_answers_took_is_told_of_both_runs(spark: SparkSession) -> None:
+    def taking(name: str, ms: int) -> DataFrame:
+        rows = run(name)
+        for row in rows:
+            row |= {"sent_ns": 5_000_000, "answered_ns": 5_000_000 + ms * 1_000_000}
+        return answers(spark, rows)
+
+    recorded = taking("a", 3).withColumn("asked_ns", f.col("sent_ns")).drop("sent_ns")
+    [code] = compare(recorded, taking("b", 40), ignored=["ext.msgId"]).codes
+    assert (code.verdict, code.baseline_ms, code.candidate_ms) == ("noise", (3, 3), (40, 40))
+    section = reporting.sections(
+        [("", compare(answers(spark, run("a")), taking("b", 40), ignored=["ext.msgId"]))]
+    )[0]
+    table = next(part for part in section.parts if part.title.startswith("By request code"))
+    assert isinstance(table, Table)
+    assert table.rows == [("SEND_MESSAGE_V2", SEND, "noise", 200, None, None, 40.0, 40.0)]

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
+import pyarrow as pa
 
 from recording.format import OPEN_SUFFIX, run_of
 from spark_jobs import messages
@@ -35,7 +36,7 @@ from spark_jobs.capture import check_head
 from spark_jobs.errors import JobError
 from spark_jobs.exchanges import ASIDE_DDL, DDL
 from spark_jobs.packet_ranges import in_recordings, read_in_ranges, times_of
-from spark_jobs.pcap import layout_of
+from spark_jobs.pcap import layout_of, layout_told
 from spark_jobs.seams import stitch
 from spark_jobs.sources import (
     Part,
@@ -72,6 +73,11 @@ _NO_LOGS: Final = frozenset(
     {"consumequeue", "consumequeue_ext", "batchconsumequeue", "timerlog", "compaction"}
 )
 """Folders of a broker's store whose files have the names of commit logs, and are none."""
+_CAPTURE_START: Final = b"tidegate capture"
+_COMPRESSED: Final = frozenset({".gz", ".bz2", ".zst", ".lz4"})
+"""How the names of files end that recorders or those who keep their files compress."""
+_HEAD: Final = 24
+"""Bytes by which a recording is known."""
 _FILES_AT_ONCE: Final = 64
 _LOCK: Final = ".lock"
 """In the folder of tables; the run that reads into it holds a lock on it."""
@@ -98,7 +104,8 @@ class Ingested(NamedTuple):
 def find_sources(paths: Iterable[Path]) -> list[Source]:
     """The files of these paths, folders searched through, each once, in the order of their names.
 
-    :raises JobError: when a path is not there, a named file is of no known kind, or a capture of another format.
+    :raises JobError: when a path is not there, a named file is of no known kind, or one is a capture of another
+        format, or compressed.
     """
     found = []
     for path in paths:
@@ -119,11 +126,13 @@ def find_sources(paths: Iterable[Path]) -> list[Source]:
 
 
 def _kind(file: Path) -> str | None:
-    if file.name.isdecimal() and len(file.name) == 20:
+    if _is_log_name(file.name):
         return None if _NO_LOGS.intersection(file.parts) else COMMIT_LOG
+    if file.suffix in _COMPRESSED and _has_recording(file):
+        raise JobError(f"{file} is a compressed recording: unpack it first, or keep it elsewhere")
     with file.open("rb") as stream:
-        start = stream.read(len(b"tidegate capture"))
-    if start == b"tidegate capture":
+        start = stream.read(len(_CAPTURE_START))
+    if start == _CAPTURE_START:
         check_head(file)
         return CAPTURE
     try:
@@ -131,6 +140,22 @@ def _kind(file: Path) -> str | None:
     except JobError:
         return None
     return PACKETS
+
+
+def _is_log_name(name: str) -> bool:
+    return name.isdecimal() and len(name) == 20
+
+
+def _has_recording(compressed: Path) -> bool:
+    """Whether a compressed file has a recording in it; what cannot be unpacked has none."""
+    if _is_log_name(compressed.stem):
+        return not _NO_LOGS.intersection(compressed.parts)
+    try:
+        with pa.input_stream(str(compressed), compression="detect") as stream:
+            head = stream.read(_HEAD)
+    except OSError:
+        return False
+    return head.startswith(_CAPTURE_START) or layout_told(head) is not None
 
 
 def _source(file: Path, kind: str) -> Source:

@@ -123,7 +123,17 @@ def layout_of(file: Path) -> Layout:
     :raises JobError: when it is no packet capture.
     """
     with file.open("rb") as stream:
-        head = stream.read(_PCAP_HEAD)
+        layout = layout_told(stream.read(_PCAP_HEAD))
+    if layout is None:
+        raise JobError(f"{file} is no packet capture: it does not begin as pcap or pcapng does")
+    return layout
+
+
+def layout_told(head: bytes) -> Layout | None:
+    """How a file that begins so is to be read; None when it is no packet capture.
+
+    :param head: its first 24 bytes.
+    """
     known = _PCAP_MAGICS.get(head[:4])
     if known is not None and len(head) == _PCAP_HEAD:
         order, unit = known
@@ -134,7 +144,7 @@ def layout_of(file: Path) -> Layout:
         for order in ("<", ">"):
             if struct.unpack_from(f"{order}I", head, 8)[0] == _BYTE_ORDER:
                 return Layout(True, order, ())
-    raise JobError(f"{file} is no packet capture: it does not begin as pcap or pcapng does")
+    return None
 
 
 def read_packets(

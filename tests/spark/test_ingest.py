@@ -7,6 +7,7 @@ import shutil
 import signal
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -65,6 +66,30 @@ def test_files_are_read_once_and_what_a_kill_left_is_not_read(
         file.write(b"more")
     with pytest.raises(JobError, match="has changed"):
         ingest(spark, [recordings], folder, levels=DEFAULT_LEVELS)
+
+
+@pytest.mark.parametrize("ending", ["gz", "zst"])
+def test_a_compressed_recording_is_not_passed_over(tmp_path: Path, ending: str) -> None:
+    def write(name: str, data: bytes) -> Path:
+        with pa.output_stream(str(tmp_path / name), compression="detect") as stream:
+            stream.write(data)
+        return tmp_path / name
+
+    shutil.copy(RECORDED / "cpp.capture", tmp_path)
+    write(f"broker.log.{ending}", b"what a broker has to say")
+    (tmp_path / f"cut.{ending}").write_bytes(b"no such thing")
+    assert len(find_sources([tmp_path])) == 1
+    for name, data in (
+        ("x-00001.capture", (RECORDED / "cpp.capture").read_bytes()),
+        ("trace.pcap", pcap_bytes([])),
+        ("trace.pcapng", pcapng_bytes([])),
+        (f"{0:020}", log_bytes([("t", b"one", "")])),
+    ):
+        file = write(f"{name}.{ending}", data)
+        for path in (tmp_path, file):
+            with pytest.raises(JobError, match="compressed recording: unpack it first"):
+                find_sources([path])
+        file.unlink()
 
 
 def test_two_runs_do_not_read_into_one_folder_at_a_time(

@@ -25,9 +25,22 @@ from spark_jobs.errors import JobError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
+class _LocalPath(click.Path):
+    """A path on this machine. The address of an object store would be taken for one of a folder `s3a:` here."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Refuse an address."""
+        if "://" in str(value):
+            said = f"{value} is an address: use a path on this machine, such as of a mounted folder"
+            self.fail(said, param, ctx)
+        return super().convert(value, param, ctx)
+
+
 _FOUND_WRONG: Final = 3
-_FOLDER: Final = click.Path(path_type=Path, file_okay=False)
-_FILE: Final = click.Path(path_type=Path, dir_okay=False)
+_SOURCE: Final = _LocalPath(path_type=Path)
+_FOLDER: Final = _LocalPath(path_type=Path, file_okay=False)
+_FILE: Final = _LocalPath(path_type=Path, dir_okay=False)
 _Kind = TypeVar("_Kind")
 
 
@@ -106,7 +119,7 @@ def _levels(ctx: click.Context, param: click.Parameter, value: str | None) -> st
 
 
 @cli.command()
-@click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("sources", nargs=-1, required=True, type=_SOURCE)
 @click.option("--out", required=True, type=_FOLDER, help="The folder of tables.")
 @click.option("--port", "ports", multiple=True, type=int, help="Servers' ports in pcap files.")
 @click.option(

@@ -74,6 +74,12 @@ def test_findings_become_a_report(
         (("report", "--verify", "{empty}/v", "--out", "{empty}/no.text/r"), 1, "cannot use"),
         (("profile", "{empty}", "--json", "{empty}/v/new"), 1, "cannot write"),
         (("ingest", "{empty}", "--out", "{empty}/no.text/t"), 1, "cannot"),
+        (
+            ("ingest", "s3a://bucket/captures", "--out", "{empty}/t"),
+            2,
+            "use a path on this machine",
+        ),
+        (("ingest", "{empty}", "--out", "s3a://bucket/tables"), 2, "use a path on this machine"),
         (("jobs", "{empty}/open.quote"), 1, "open.quote, line 2: No closing quotation"),
         (("replay", "{empty}"), 2, "tidegate replay: Missing option '--to'"),
     ],

@@ -145,6 +145,8 @@ class Comparison(msgspec.Struct, kw_only=True):
     only_in_candidate: int
     has_noise: bool
     """Whether there was a second run to tell noise by."""
+    late_ms: dict[str, float] = {}
+    """How late the requests of each replay left, P99: of `baseline`, `candidate` and `noise`."""
     codes: list[CodeVerdict]
     features: list[FeatureVerdict]
     differences: list[Difference]
@@ -299,6 +301,7 @@ def compare(
         sum((one.again for one in compared.values()), Counter()),
     )
     took = _took(baseline), _took(candidate)
+    late = zip(("baseline", "candidate", "noise"), map(_late_ms, runs), strict=False)
     skip = set(ignored)
     by_feature = {
         name: _judged(_of(differ, name), _of(noisy, name), number, skip)
@@ -319,6 +322,7 @@ def compare(
         only_in_baseline=by_runs[_OLD],
         only_in_candidate=by_runs[_NEW],
         has_noise=noise is not None,
+        late_ms={name: late_ms for name, late_ms in late if late_ms is not None},
         codes=[
             _code_verdict(code, number, differences, (took[0].get(code), took[1].get(code)))
             for code, number in sorted(whole.answers.items())
@@ -346,6 +350,17 @@ def _took(answers: DataFrame) -> dict[int, tuple[float, float]]:
         .collect()
     )
     return {row["code"]: (row["took"][0], row["took"][1]) for row in rows}
+
+
+def _late_ms(answers: DataFrame) -> float | None:
+    """How late the requests of a replay left, P99; None of a recording."""
+    from pyspark.sql import functions as f
+
+    if "due_ns" not in answers.columns:
+        return None
+    late = f.percentile_approx((f.col("sent_ns") - f.col("due_ns")) / 1_000_000, 0.99)
+    found: float | None = answers.agg(late).collect()[0][0]
+    return found
 
 
 def _side_by_side(runs: Sequence[DataFrame]) -> DataFrame:

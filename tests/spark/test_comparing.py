@@ -273,7 +273,7 @@ def test_how_long_answers_took_is_told_of_both_runs(spark: SparkSession) -> None
             row |= {"sent_ns": 5_000_000, "answered_ns": 5_000_000 + ms * 1_000_000}
         return answers(spark, rows)
 
-    recorded = taking("a", 3).withColumn("asked_ns", f.col("sent_ns")).drop("sent_ns")
+    recorded = taking("a", 3).withColumn("asked_ns", f.col("sent_ns")).drop("sent_ns", "due_ns")
     [code] = compare(recorded, taking("b", 40), ignored=["ext.msgId"]).codes
     assert (code.verdict, code.baseline_ms, code.candidate_ms) == ("noise", (3, 3), (40, 40))
     section = reporting.sections(
@@ -282,3 +282,16 @@ def test_how_long_answers_took_is_told_of_both_runs(spark: SparkSession) -> None
     table = next(part for part in section.parts if part.title.startswith("By request code"))
     assert isinstance(table, Table)
     assert table.rows == [("SEND_MESSAGE_V2", SEND, "noise", 200, None, None, 40.0, 40.0)]
+
+
+def test_it_is_told_how_late_each_run_was(spark: SparkSession) -> None:
+    def late(name: str, ms: int) -> DataFrame:
+        times = {"due_ns": 5_000_000, "sent_ns": 5_000_000 + ms * 1_000_000}
+        return answers(spark, [row | times for row in run(name)])
+
+    found = compare(late("a", 1), late("b", 300), late("c", 2))
+    assert found.late_ms == {"baseline": 1.0, "candidate": 300.0, "noise": 2.0}
+    said = reporting.sections([("", found)])[0].verdict
+    assert "left late at P99 by 1.0 ms (baseline), 300.0 ms (candidate), 2.0 ms (noise)" in said
+    recorded = answers(spark, run("a")).drop("due_ns", "sent_ns")
+    assert compare(recorded, late("b", 300)).late_ms == {"candidate": 300.0}

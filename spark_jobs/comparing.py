@@ -162,8 +162,8 @@ def body_facts(code: int, old: bytes, new: bytes) -> tuple[dict[str, str], dict[
 
     Each message is held against the same one: that an answer begins or ends with another, as it does
     when it is asked for a moment later, is told by `body.messages` alone. Where none is the same, those at one
-    place of a queue are held against each other. Lists in JSON are sets of
-    queues, clients or addresses; their order is a hash table's.
+    place of a queue are held against each other. Lists in JSON are sets of queues, clients or addresses; their
+    order is a hash table's.
     """
     if code not in _RECORDS:
         return _facts(old), _facts(new)

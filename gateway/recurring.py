@@ -128,9 +128,9 @@ class RecurringMessages:
         properties = remove(message.properties, (*OWN, names.UNIQ_KEY))
         self._check_template(topic, message, properties)
         old = current_recurring(self._store, topic.stored_name, name.encode())
-        if old is None and self._count >= self._most:
+        if old is None and (count := self.count()) >= self._most:
             raise illegal(
-                f"there are {self._count} recurring messages already; recurring_max = {self._most}"
+                f"there are {count} recurring messages already; recurring_max = {self._most}"
             )
         before = definition_of(old)
         if old is not None and before is not None and before.rule == rule:
@@ -157,7 +157,6 @@ class RecurringMessages:
         )
         new = new._replace(definition=encode_definition(definition))
         put_recurring(self._store, new)
-        self._count += old is None
         self._wake_for(new)
         self._audit.note(
             f"recurring {outcome}", topic=topic.name, name=name, cron=rule.cron, every=rule.every
@@ -207,14 +206,14 @@ class RecurringMessages:
     def delete(self, topic: str, name: str) -> RecurringChange:
         """Forget it; what has fired stays where it is. :returns: "deleted"."""
         one, definition = self._current(topic, name)
-        self._delete(one)
+        delete_recurring(self._store, one.topic, one.name)
         self._audit.note("recurring deleted", topic=topic, name=name)
         return RecurringChange("deleted", describe(one, definition))
 
     def forget_topic(self, topic: str) -> None:
         """Forget what recurs in a topic."""
         if _can_be_a_topic(topic):
-            self._count -= delete_recurring_of(self._store, topic.encode())
+            delete_recurring_of(self._store, topic.encode())
 
     def change(self, order: str, topic: str, name: str) -> RecurringChange:
         """Carry out an order by its name: pause, resume or delete."""
@@ -287,7 +286,7 @@ class RecurringMessages:
 
     def count(self) -> int:
         """How many there are, paused ones too."""
-        return self._count
+        return count_recurring(self._store)
 
     def _found(self, topic: str, name: str) -> tuple[Recurring, Definition]:
         """One as it was committed last."""
@@ -299,9 +298,6 @@ class RecurringMessages:
         _check_place(topic, name)
         return _readable(current_recurring(self._store, topic.encode(), name.encode()), topic, name)
 
-    def _delete(self, one: Recurring) -> None:
-        self._count -= delete_recurring(self._store, one.topic, one.name)
-
     # -- what `Firing` asks for
 
     @property
@@ -312,7 +308,6 @@ class RecurringMessages:
     def reload(self) -> None:
         """Take over what is stored."""
         self._next_due_ms = next_recurring_due(self._store)
-        self._count = count_recurring(self._store)
 
     def fire_due(self, now_ms: int, limit: int) -> Recurred:
         """Put what is due at `now_ms` into its queues, and plan the next times; at most `limit` of it."""
@@ -354,7 +349,7 @@ class RecurringMessages:
             self._rest(one, error)
             return False, False
         if topic is None:
-            self._delete(one)
+            delete_recurring(self._store, one.topic, one.name)
             self.log.warn("{recurring} is deleted: its topic is gone", recurring=_called(one))
             return False, False
         if turn.planned_ms is not None:
@@ -366,7 +361,7 @@ class RecurringMessages:
                 return False, False
         fired = one.fired + (turn.planned_ms is not None)
         if turn.next_ms is None or fired == definition.rule.count:
-            self._delete(one)
+            delete_recurring(self._store, one.topic, one.name)
             self.log.info(
                 "{recurring} has come to its end after {fired} messages",
                 recurring=_called(one),

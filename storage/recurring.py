@@ -104,7 +104,7 @@ def due_recurring(store: Store, now_ms: int, limit: int, max_bytes: int) -> list
     """What is due at `now_ms`, the earliest first: at most `limit`, and no more once their
     definitions have `max_bytes` together. They stay as they are until `plan_recurring`.
 
-    What is planned of which nothing else tells is left out: that is for a repair.
+    What is planned of which nothing else tells, or nothing that can be read, is left out: that is for a repair.
     """
     txn = store.batch_transaction()
     bound = pack_u64(now_ms + 1)
@@ -114,6 +114,7 @@ def due_recurring(store: Store, now_ms: int, limit: int, max_bytes: int) -> list
         if key >= bound or len(due) == limit or size >= max_bytes:
             break
         if not is_planned(key, value):
+            store.damaged.add(key)
             continue
         next_ms, own = split_planned_key(key)
         found = _read(store, txn, own)
@@ -186,7 +187,10 @@ def _unplan(store: Store, txn: LoggedTransaction, key: bytes) -> None:
 def _read(store: Store, txn: Reader, key: bytes) -> Recurring | None:
     definition = txn.get(key, db=store.tables.recurring)
     value = txn.get(key, db=store.tables.recurrences)
-    if definition is None or value is None or not is_recurrence(key, value):
+    if definition is None or value is None:
+        return None
+    if not is_recurrence(key, value):
+        store.damaged.add(key)
         return None
     topic, name = split_recurring_key(key)
     next_ms, fired, paused = RECURRENCE_VALUE.unpack(value)

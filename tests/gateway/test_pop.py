@@ -18,7 +18,7 @@ from gateway.wire.fields import FieldError
 from gateway.wire.messages import MAX_PROPERTIES, Message, decode_messages
 from gateway.wire.pops import Handle, parse_handle
 from storage import MAX_RECORDS_JUDGED, MAX_ROWS_FILTERED, Page, Queue, Store
-from storage.keys import queue_prefix
+from storage.keys import pop_key, queue_prefix
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import damaged_row
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies, properties_of
@@ -557,6 +557,25 @@ class TestBack:
         with damaged_row(gateway, "messages", (1).to_bytes(8), lambda stored: stored[:-5]):
             gateway.advance(INVISIBLE_MS + 1_000)
             assert bodies(pop(gateway, gateway.connect())) == ["a"]
+
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [
+            (bytes(3), bytes(8)),
+            (pop_key(1, b"consumers", b"orders", 0, 9), b"short"),
+            (pop_key(1, b"\xff", b"orders", 0, 9), bytes(8)),
+        ],
+        ids=["key", "value", "name"],
+    )
+    def test_whatever_row_cannot_be_read_the_others_come_back(
+        self, gateway: MemoryGateway, client: MemoryClient, key: bytes, value: bytes
+    ) -> None:
+        send(client, "a", "b")
+        with damaged_row(gateway, "pops", key, lambda _: value):
+            assert len(pop(gateway, gateway.connect())) == 2
+            gateway.advance(INVISIBLE_MS + 1_000)
+            assert bodies(pop(gateway, gateway.connect())) == ["a", "b"]
+            assert gateway.store.damaged == {key}
 
     def test_one_that_is_damaged_once_it_came_back_keeps_no_other_from_being_popped(
         self, gateway: MemoryGateway, client: MemoryClient

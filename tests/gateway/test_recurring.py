@@ -23,6 +23,7 @@ from storage.keys import planned_key, queue_prefix, recurring_key
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail, damaged_row
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies, properties_of
+from tests.storage.folder import change_table
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 
@@ -834,6 +835,46 @@ def test_a_damaged_row_fires_nothing_and_keeps_nobody_busy(
     gateway.advance(5 * MINUTE)
     assert bodies(client.pull_all()) == ["other"] * 3 + ["tick"] * fired + ["other"] * 2
     gateway.stop()
+
+
+@pytest.mark.parametrize("damaged", ["recurrences", "planned"])
+def test_a_row_that_cannot_be_read_keeps_nothing_else_from_being_stored(
+    gateway: MemoryGateway, client: MemoryClient, damaged: str
+) -> None:
+    """Each batch was refused once it was due, whatever else was in it, and nothing fired."""
+    put(client, every="1m")
+    put(client, "other", name="other", every="1m")
+    key = {"recurrences": recurring_key(b"orders", b"nightly"), "planned": bytes(8)}[damaged]
+    with damaged_row(gateway, damaged, key, lambda _: b""):
+        gateway.advance(2 * MINUTE)
+        client = gateway.connect()
+        assert client.send_message("orders", "sent").code == ResponseCode.SUCCESS
+        both = ["tick", "other"] if damaged == "planned" else ["other"]
+        assert bodies(client.pull_all()) == [*both, *both, "sent"]
+        assert [one["name"] for one in listed(client)] == sorted(
+            {"tick": "nightly", "other": "other"}[body] for body in both
+        )
+        assert len(gateway.store.damaged) == 1
+
+
+def test_one_whose_row_cannot_be_read_can_be_set_anew(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    put(client, every="1m")
+    gateway.stop()
+    change_table(
+        gateway.data,
+        "recurrences",
+        lambda txn, db: txn.put(recurring_key(b"orders", b"nightly"), b"short", db=db),
+    )
+    gateway.start()
+    client = gateway.connect()
+    assert put(client, every="1m")["recurring"] == "set"
+    assert gateway.service.broker.recurring.count() == 1
+    gateway.advance(2 * MINUTE)
+    assert bodies(client.pull_all()) == ["tick"] * 2
+    assert change(client, "delete").code == ResponseCode.SUCCESS
+    assert gateway.service.broker.recurring.count() == 0
 
 
 def test_a_message_that_cannot_be_taken_in_is_paused(

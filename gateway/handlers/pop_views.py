@@ -10,6 +10,7 @@ from gateway.router import Call, RequestError
 from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import Notification, PeekMessage, PollingInfo
 from gateway.wire.messages import stamp
+from storage import DamagedError
 
 
 class PopViews:
@@ -36,13 +37,16 @@ class PopViews:
         rest = 0
         for one in queues:
             begin = self._queues.progress(fields.consumer_group, one, 0, pops=False)
-            rest += max(0, one.queue.visible - begin)
             if left > 0 and left_bytes > 0:
-                page = self._store.read(one.queue, begin, left, left_bytes)
+                try:
+                    page = self._store.read(one.queue, begin, left, left_bytes)
+                except DamagedError:
+                    continue  # as with a pop
                 found = [stamp(each.record, each.offset, each.stored_ms) for each in page.messages]
                 records += found
                 left -= len(found)
                 left_bytes -= sum(map(len, found))
+            rest += max(0, one.queue.visible - begin)
         # Upstream counts those that it answers with as left, too: they are.
         ext = {"popTime": "0", "invisibleTime": "0", "reviveQid": "0", "restNum": str(rest)}
         if records:
@@ -80,7 +84,10 @@ class PopViews:
                 fields.consumer_group, one.queue, fields.attempt_id, self._broker.clock.now_ms()
             ):
                 continue
-            page = search.read(one, begin, 1, 1)
+            try:
+                page = search.read(one, begin, 1, 1)
+            except DamagedError:
+                continue  # as with a pop
             if page.messages or search.is_over:
                 _tell(call, has_message=True)
                 return True

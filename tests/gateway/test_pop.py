@@ -959,6 +959,28 @@ def test_who_asks_for_no_message_gets_none(
     assert bodies(pop(gateway, client)) == ["a"]
 
 
+def test_looks_pass_over_a_queue_that_cannot_be_read(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    """As pops do: who waits by a notification was told of an error, and never of what came."""
+    for queue in (0, 1):
+        send(client, "a", queue=queue)
+    row = queue_prefix(b"orders", 0) + bytes(8)
+    with damaged_row(gateway, "queues", row, lambda _: b"short"):
+        client = gateway.connect()
+        peeked = ok(client.ask(RequestCode.PEEK_MESSAGE, pop_fields(gateway)))
+        assert (len(decode_messages(peeked.body)), peeked.ext()["restNum"]) == (1, "1")
+        told = client.ask(RequestCode.NOTIFICATION, pop_fields(gateway))
+        assert ok(told).ext()["hasMsg"] == "true"
+        assert len(pop(gateway, client)) == 1
+        waiting = client.send(RequestCode.NOTIFICATION, pop_fields(gateway, pollTime=5_000))
+        assert client.answer(waiting) is None
+        send(client, "b", queue=1)
+        told_later = client.answer(waiting)
+        assert told_later is not None
+        assert told_later.ext()["hasMsg"] == "true"
+
+
 def test_notifications(gateway: MemoryGateway, client: MemoryClient) -> None:
     send(client, "a")
     pop(gateway, client)

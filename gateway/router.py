@@ -152,6 +152,23 @@ class Call:
         self.answer(code=code, remark=remark)
 
 
+def answer_failure(call: Call, error: Exception, log: Logger) -> None:
+    """Answer a request that was not carried out, while the error is handled that kept it from that; log what its sender
+    has nothing to do with."""
+    code, peer = call.command.code, call.peer.address
+    if isinstance(error, RequestError):
+        call.answer(error.ext, code=error.code, remark=error.remark)
+    elif isinstance(error, StorageError):
+        # Where a restart is needed, the gateway is about to end, and has said why.
+        if not isinstance(error, RestartNeededError):
+            text = "request {code} from {peer} failed: {error}"
+            log.error(text, code=code, peer=peer, error=str(error))
+        call.fail(ResponseCode.SYSTEM_ERROR, f"service not available now: {error}")
+    else:
+        log.failure("request {code} from {peer} failed", code=code, peer=peer)
+        call.fail(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+
+
 class Route(NamedTuple):
     """What answers one request code: the structure of its fields, if it has any, and the handler."""
 
@@ -231,28 +248,13 @@ class Router:
             route.handler(call)
             self._witness.handled(call)
         except FieldError as error:
-            self._refuse(call, RequestError(ResponseCode.SYSTEM_ERROR, str(error)))
-        except RequestError as error:
-            self._refuse(call, error)
-        except StorageError as error:
-            if not isinstance(error, RestartNeededError):
-                self.log.error(
-                    "request {code} from {peer} failed: {error}",
-                    code=command.code,
-                    peer=peer.address,
-                    error=str(error),
-                )
-            # Else the gateway is about to end, and has said why.
-            call.fail(ResponseCode.SYSTEM_ERROR, f"service not available now: {error}")
+            self._failed(call, RequestError(ResponseCode.SYSTEM_ERROR, str(error)))
         except Exception as error:  # noqa: BLE001 - no request may harm another
-            self.log.failure(
-                "request {code} from {peer} failed", code=command.code, peer=peer.address
-            )
-            call.fail(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+            self._failed(call, error)
         finally:
             self._witness.end()
 
-    def _refuse(self, call: Call, error: RequestError) -> None:
-        if self.tells:
+    def _failed(self, call: Call, error: Exception) -> None:
+        if self.tells and isinstance(error, RequestError):
             self.log.debug("refused: {code} {remark}", code=error.code, remark=error.remark)
-        call.answer(error.ext, code=error.code, remark=error.remark)
+        answer_failure(call, error, self.log)

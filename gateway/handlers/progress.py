@@ -9,7 +9,7 @@ from twisted.logger import Logger
 from gateway.broker import Broker
 from gateway.pop_orders import Place
 from gateway.reactor import Reactor
-from gateway.router import Call, RequestError
+from gateway.router import Call, RequestError, answer_failure
 from gateway.topics import Topic, is_group_name
 from gateway.wire.admin_bodies import DataVersion
 from gateway.wire.codes import ResponseCode
@@ -30,7 +30,7 @@ from gateway.wire.progress_bodies import (
     encode_stats_of_group,
     encode_time_spans,
 )
-from storage import DamagedError, Queue
+from storage import Queue
 
 GROUPS_AT_ONCE = 10
 """Groups that are looked at in one turn of the reactor, some 0.3 ms of work with four queues each."""
@@ -82,16 +82,8 @@ class GroupProgress:
                 for _ in steps:
                     self._reactor.callLater(0, go_on)
                     break
-            except RequestError as error:
-                call.fail(error.code, error.remark)
-            except DamagedError as error:
-                self.log.error(
-                    "request {code} failed: {error}", code=call.command.code, error=str(error)
-                )
-                call.fail(ResponseCode.SYSTEM_ERROR, str(error))
             except Exception as error:  # noqa: BLE001 - the router has handled the request
-                self.log.failure("request {code} failed", code=call.command.code)
-                call.fail(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+                answer_failure(call, error, self.log)
 
         go_on()
 

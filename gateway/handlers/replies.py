@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from twisted.logger import Logger
+
 from gateway.broker import Broker
 from gateway.clients import Client
 from gateway.handlers.sending import IN_EVERY_ANSWER, Sending, new_message, refuse_inner_batch
-from gateway.router import Call, RequestError
+from gateway.router import Call, RequestError, answer_failure
 from gateway.topics import Topic
 from gateway.wire import properties as names
 from gateway.wire.codes import RequestCode, ResponseCode
@@ -15,6 +17,7 @@ from gateway.wire.commands import Command, send_response
 from gateway.wire.headers import SendMessage
 from gateway.wire.messages import offset_msg_id
 from gateway.wire.properties import PAIR_END, find, remove
+from storage import StorageError
 
 PUSH_LIMIT = 10.0
 """Seconds that a client may take to accept a reply (Broker2Client.callClient)."""
@@ -34,6 +37,8 @@ class _Reply(NamedTuple):
 
 class Replies:
     """Hands replies to the clients that wait for them."""
+
+    log = Logger()
 
     def __init__(self, broker: Broker, sending: Sending) -> None:
         self._broker = broker
@@ -105,8 +110,8 @@ class Replies:
         if self._broker.config.store_replies:
             try:
                 msg_id, offset = self._store(reply)
-            except RequestError as error:
-                call.fail(error.code, error.remark)
+            except (RequestError, StorageError) as error:
+                answer_failure(call, error, self.log)
                 return
         if failure is None:
             frame = send_response(call.command.opaque, msg_id, reply.queue_id, offset, None, None)

@@ -23,6 +23,7 @@ from gateway.wire.frames import join_frame
 from storage.keys import queue_prefix
 from tests.gateway.faults import damaged_row
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
+from tests.gateway.tools import commit_offset, ok
 
 
 def frame(header: bytes, body: bytes = b"", kind: int = 0) -> bytes:
@@ -608,3 +609,17 @@ def test_what_is_damaged_is_a_line_in_the_log(gateway: MemoryGateway) -> None:
         ]
         assert "see 'tidegate fsck'" in line
         assert client.send_message("others").code == ResponseCode.SUCCESS
+
+
+def test_nor_is_it_a_traceback_where_an_answer_takes_several_turns(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    client.send_message()
+    client.pull(group="consumers")
+    ok(commit_offset(client, "orders", 0, 1, "consumers"))
+    with damaged_row(gateway, "ends", queue_prefix(b"orders", 1), lambda _: b"short"):
+        answer = gateway.connect().ask(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert (answer.remark or "").startswith(
+            "service not available now: queue 1 of topic orders"
+        )

@@ -12,7 +12,9 @@ from gateway.wire.fields import to_ext
 from gateway.wire.headers import SendMessage, SendMessageV2
 from gateway.wire.messages import parse_offset_msg_id
 from gateway.wire.properties import parse
+from storage.keys import queue_prefix
 from tests.gateway.conftest import MakeGateway
+from tests.gateway.faults import damaged_row
 from tests.gateway.memory import (
     START_MS,
     MemoryClient,
@@ -216,6 +218,18 @@ class TestFailures:
         opaque = send(client, {**PROPERTIES, "x": "x" * 32_700})
         take(asker)
         assert answer(client, opaque).code == ResponseCode.MESSAGE_ILLEGAL
+
+    def test_nor_one_whose_queue_cannot_be_read_is_left_without_an_answer(
+        self, gateway: MemoryGateway
+    ) -> None:
+        with damaged_row(gateway, "ends", queue_prefix(TOPIC.encode(), 0), lambda _: b"short"):
+            client, asker = gateway.connect(), gateway.connect()
+            asker.heartbeat(ASKER, "", producers=["askers"])
+            opaque = send(client)
+            take(asker)
+            refused = answer(client, opaque)
+            assert refused.code == ResponseCode.SYSTEM_ERROR
+            assert "cannot be read" in (refused.remark or "")
 
 
 class TestKeeping:

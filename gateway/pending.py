@@ -38,6 +38,7 @@ from storage import (
     abort,
     abort_sequences,
     all_with_key,
+    check_readable,
     find_by_id,
     find_by_sequence,
     find_by_sequences,
@@ -198,10 +199,14 @@ class PendingMessages:
         )
 
     def find(self, message_id: str) -> list[Found]:
-        """By the client's id, or else by the offset id: both look the same, so both are tried."""
+        """By the client's id, or else by the offset id: both look the same, so both are tried.
+
+        :raises StorageError: where nothing is found as it cannot be read.
+        """
         found = find_by_id(self._store, message_id.encode())
         if found:
             return found
+        check_readable(self._store, message_id.encode())
         one = self.find_by_offset_id(message_id)
         return [one] if one is not None else []
 
@@ -376,6 +381,9 @@ class PendingMessages:
         self.check_number(message_id)
         now_ms = self._broker.clock.now_ms()
         results = abort(self._store, message_id.encode(), now_ms, topic.encode())
+        if results[0].outcome is Aborted.UNKNOWN:
+            # Perhaps it will fire all the same.
+            check_readable(self._store, message_id.encode())
         for result in results:
             if result.outcome is Aborted.ABORTED:
                 self._note_abort(Place(message_id, topic), result.due_ms)

@@ -23,6 +23,7 @@ from storage import (
     RescheduleResult,
     State,
     all_with_id,
+    check_readable,
     reschedule,
     reschedule_sequences,
 )
@@ -128,6 +129,8 @@ class Rescheduling:
             self._stored_ms(),
             place.topic.encode(),
         )
+        if results[0].outcome is Rescheduled.UNKNOWN:
+            check_readable(self._store, place.message_id.encode())
         for result in results:
             self._moved(place, result)
         return results

@@ -3,7 +3,6 @@ back."""
 
 from __future__ import annotations
 
-import struct
 from typing import NamedTuple
 
 from storage.keys import HALF_VALUE, NEXT_SEQUENCE, U64, pack_u64
@@ -82,7 +81,7 @@ def _forget(store: Store, txn: LoggedTransaction, number: bytes) -> bool:
 
 
 def find_half(store: Store, sequence: int) -> Half | None:
-    """The half with a sequence, with the changes of the batch."""
+    """The half with a sequence, with the changes of the batch; none where it cannot be read."""
     return _read(store, store.reader(), pack_u64(sequence))
 
 
@@ -96,11 +95,7 @@ def halves_to_check(store: Store, now_ms: int, limit: int, max_bytes: int) -> li
     for key in txn.cursor(db=store.tables.checks).iternext(values=False):
         if key >= bound or len(halves) == limit or size >= max_bytes:
             break
-        try:
-            half = _read(store, txn, key[8:]) if len(key) == 2 * U64.size else None
-        except struct.error:
-            store.damaged.add(key[8:])
-            continue
+        half = _read(store, txn, key[8:]) if len(key) == 2 * U64.size else None
         if half is not None:
             halves.append(half)
             size += len(half.record)
@@ -111,5 +106,8 @@ def _read(store: Store, txn: Reader, number: bytes) -> Half | None:
     value = txn.get(number, db=store.tables.halves)
     record = store.record(number)
     if value is None or record is None:
+        return None
+    if len(value) != HALF_VALUE.size:
+        store.damaged.add(number)
         return None
     return Half(int.from_bytes(number), record, *HALF_VALUE.unpack(value))

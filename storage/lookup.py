@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import lmdb
 
-from storage.errors import cannot_read
+from storage.errors import DamagedError, cannot_read
 from storage.keys import (
     HELD_SPAN_MS,
     NEVER_MOVED,
@@ -111,6 +111,20 @@ def all_with_id(store: Store, message_id: bytes) -> Iterator[Found]:
     are; nothing may be changed meanwhile."""
     txn = store.settled_reader()
     return _find(store, txn, numbers_with_id(store, txn, message_id))
+
+
+def check_readable(store: Store, message_id: bytes) -> None:
+    """See that nothing is kept from a search for an id, among the `MAX_WITH_ID` newest messages that have it.
+
+    :raises DamagedError: when a row that leads to one of them cannot be read.
+    """
+    txn = store.reader()
+    for number in islice(numbers_with_id(store, txn, message_id), MAX_WITH_ID):
+        key = id_key(term(message_id), number)
+        if not is_id(key, txn.get(key, db=store.tables.ids) or b""):
+            raise DamagedError(
+                f"message {int.from_bytes(number)} cannot be read: see 'tidegate fsck'"
+            )
 
 
 def has_too_many(store: Store, message_id: bytes) -> bool:

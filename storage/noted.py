@@ -50,8 +50,9 @@ class Noted(NamedTuple):
 
 
 def read_noted(store: Store, txn: Reader, numbers: Iterable[bytes]) -> Iterator[Noted]:
-    """Those messages with these sequences, packed, that `ids` knows: not the half of a transaction. Where they and
-    their timers are not in memory, they are read side by side."""
+    """Those messages with these sequences, packed, that `ids` knows: not the half of a transaction, and none whose row
+    there cannot be read, which is for a repair. Where they and their timers are not in memory, they are read side by
+    side."""
     numbers = iter(numbers)
     while some := list(islice(numbers, READ_AT_ONCE)):
         store.environment.ahead.touch(txn, Rows(store.tables.messages, some))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
-from storage.keys import queue_prefix
+from storage.keys import id_key, queue_prefix
 from tests.gateway.faults import damaged_row
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies
 from tests.gateway.tools import create_topic, ok
@@ -55,6 +55,18 @@ def test_nothing_is_replaced_by_what_has_no_queue_that_can_be_read(
         failures.clear()
     gateway.advance(1_000)
     assert bodies(gateway.connect().pull()) == ["a"]
+
+
+def test_one_whose_row_cannot_be_read_has_no_batch_refused(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    client.send_message("orders", "a", {"UNIQ_KEY": "a", "KEYS": "k", "TIMER_DELAY_MS": "1000"})
+    with damaged_row(gateway, "ids", id_key(b"a", (1).to_bytes(8)), lambda _: b"short"):
+        client = gateway.connect()
+        ok(debounced(client, "b", 1_000))
+        assert ok(debounced(client, "c", 1_000)).ext()["replaced"] == "1"
+    # Nobody repairs here what a debounce has passed over.
+    gateway.connect().abort(id="a")
 
 
 def test_only_ascii_blanks_divide_keys(client: MemoryClient) -> None:

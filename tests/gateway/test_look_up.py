@@ -10,7 +10,9 @@ from gateway import pending
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.recall import RecallHandle
 from storage import lookup
+from storage.keys import id_key
 from tests.gateway.conftest import MakeGateway
+from tests.gateway.faults import damaged_row
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway
 
 
@@ -436,3 +438,28 @@ def test_counts_by_topic(gateway: MemoryGateway, client: MemoryClient) -> None:
     assert counts() == {"orders": 1, "bills": 1}
     gateway.advance(100)
     assert counts() == {}
+
+
+def test_one_whose_row_cannot_be_read_keeps_no_other_from_being_found(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    """And nobody is told that there is none: it may fire yet."""
+    for name in ("ID1", "ID2"):
+        schedule(client, name, 1_000, KEYS="k")
+    handle = RecallHandle("orders", "broker-a", START_MS + 1_000, "ID1").encode()
+    row = id_key(b"ID1", (1).to_bytes(8))
+    with damaged_row(gateway, "ids", row, lambda _: b"short"):
+        client = gateway.connect()
+        assert ids(client.look_up(topic="orders", key="k", state="any")) == ["ID2"]
+        for answer in (
+            client.ask(RequestCode.LOOK_UP_TIMERS, {"id": "ID1"}),
+            client.ask(RequestCode.ABORT_TIMERS, {"id": "ID1"}),
+            client.ask(RequestCode.ABORT_TIMERS, {"handle": handle}),
+            client.ask(RequestCode.RESCHEDULE_TIMERS, {"id": "ID1", "delay": "0"}),
+            client.ask(RequestCode.RESCHEDULE_TIMERS, {"handle": handle, "delay": "0"}),
+            client.recall("orders", handle),
+        ):
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert "message 1 cannot be read: see 'tidegate fsck'" in (answer.remark or "")
+        assert client.abort(topic="orders", key="k")[0]["outcome"] == "aborted"
+        assert len(gateway.store.damaged) == 1

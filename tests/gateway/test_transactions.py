@@ -883,3 +883,12 @@ def test_what_is_damaged_keeps_no_other_from_being_asked_about(
         produce(client)
         gateway.advance(60_000)
         assert [decode_message(one.body).body for one in checks(client)][-1] == b"second"
+
+
+def test_a_decision_about_a_half_that_cannot_be_read_is_refused(gateway: MemoryGateway) -> None:
+    half = begin(gateway.connect())
+    with damaged_row(gateway, "halves", half.offset.to_bytes(8), lambda _: b"short"):
+        for outcome in (COMMIT, ROLLBACK):
+            answer = end(gateway.connect(), half, outcome)
+            assert answer.remark == "Find prepared transaction message failed"
+    assert end(gateway.connect(), half, COMMIT).code == ResponseCode.SUCCESS

@@ -52,6 +52,9 @@ class Parked(Protocol):
     def give_up(self) -> None:
         """Answer that there is nothing, if the client is still there."""
 
+    def fail(self, error: Exception) -> None:
+        """Answer that `retry` has failed, while its error is handled."""
+
 
 class _Waiting:
     """What waits for one queue: for any of its messages, or by the tags that are waited for."""
@@ -227,5 +230,12 @@ class ParkingLot:
         self._count -= 1
         if not pull.alive:
             pull.give_up()
-        elif not pull.retry(first):
+            return
+        try:
+            is_answered = pull.retry(first)
+        except Exception as error:  # noqa: BLE001 - the others are to be looked at all the same
+            # It does not wait on: at its deadline it would be told that there is nothing new.
+            pull.fail(error)
+            return
+        if not is_answered:
             self.park(pull)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from twisted.logger import Logger
+
 from gateway.clock import Clock
 from gateway.parked import ParkingLot
 from gateway.pop_queues import PopQueue
 from gateway.reactor import Reactor
-from gateway.router import Peer
+from gateway.router import Call, answer_failure
 
 MAX_WAITING: Final = 1024
 """Requests of one kind that may wait for the same group, topic and queue (popPollingSize)."""
@@ -45,12 +47,12 @@ class _Wait:
 
     def __init__(
         self,
-        peer: Peer,
+        call: Call,
         retry: Callable[[PopQueue], bool],
         over: Callable[[], None],
         end: Callable[[], None],
     ) -> None:
-        self.peer = peer
+        self.call = call
         self._retry = retry
         self._over = over
         self._end = end
@@ -64,8 +66,12 @@ class _Wait:
     def give_up(self) -> None:
         if not self.done:
             self._finish()
-            if self.peer.open:
+            if self.call.peer.open:
                 self._over()
+
+    def fail(self, error: Exception) -> None:
+        self._finish()
+        answer_failure(self.call, error, PopWaits.log)
 
     def _finish(self) -> None:
         self.done = True
@@ -89,7 +95,7 @@ class _WaitAt:
 
     @property
     def alive(self) -> bool:
-        return not self._wait.done and self._wait.peer.open
+        return not self._wait.done and self._wait.call.peer.open
 
     def retry(self, first: int) -> bool:
         return self._wait.retry(self._one)
@@ -97,9 +103,14 @@ class _WaitAt:
     def give_up(self) -> None:
         self._wait.give_up()
 
+    def fail(self, error: Exception) -> None:
+        self._wait.fail(error)
+
 
 class PopWaits:
     """Lets requests wait, and counts them."""
+
+    log = Logger()
 
     def __init__(self, parked: ParkingLot, reactor: Reactor) -> None:
         self._parked = parked
@@ -112,7 +123,7 @@ class PopWaits:
 
     def wait(
         self,
-        peer: Peer,
+        call: Call,
         waited: Waited,
         queues: Sequence[PopQueue],
         seconds: float,
@@ -129,7 +140,7 @@ class PopWaits:
         if self.count(waited) >= MAX_WAITING or not self._parked.has_room(len(queues)):
             return False
         self._counts[waited] = self.count(waited) + 1
-        wait = _Wait(peer, retry, over, lambda: self._forget(waited))
+        wait = _Wait(call, retry, over, lambda: self._forget(waited))
         deadline = self._reactor.seconds() + min(seconds, LONGEST_WAIT)
         for one in queues:
             self._parked.park(_WaitAt(wait, one, deadline))

@@ -66,7 +66,7 @@ class PopViews:
         if left_ms <= 0:
             _tell(call, has_message=False)
         elif not self._waits.wait(
-            call.peer,
+            call,
             Waited(fields.consumer_group, fields.topic, fields.queue_id, notifies=True),
             queues,
             left_ms / 1000,

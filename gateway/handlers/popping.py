@@ -80,7 +80,7 @@ class Popping:
         if left_ms <= 0:
             self._answer_nothing(call)
         elif not self._waits.wait(
-            call.peer,
+            call,
             Waited(fields.consumer_group, fields.topic, fields.queue_id),
             queues,
             left_ms / 1000,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 
+from twisted.logger import Logger
+
 from gateway.broker import Broker
 from gateway.config import Config
 from gateway.filters import ALL_TAGS, TAG, Filter, FilterError, filter_of, is_tag_type, unsupported
 from gateway.reactor import Reactor
-from gateway.router import Call, RequestError
+from gateway.router import Call, RequestError, answer_failure
 from gateway.topics import NOT_FOUND_HELP, PERM_READ
 from gateway.wire.codes import PullSysFlag, ResponseCode
 from gateway.wire.commands import pull_response
@@ -74,9 +76,15 @@ class Pull:
         self.offset = max(self.offset, self.queue.visible)
         self._pulling.answer_nothing(self)
 
+    def fail(self, error: Exception) -> None:
+        """See `Parked`."""
+        answer_failure(self.call, error, Pulling.log)
+
 
 class Pulling:
     """Hands messages out."""
+
+    log = Logger()
 
     def __init__(self, broker: Broker, reactor: Reactor) -> None:
         self._broker = broker

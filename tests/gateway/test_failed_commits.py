@@ -7,6 +7,7 @@ from typing import ClassVar
 import lmdb
 import pytest
 
+from gateway.parked import WOKEN_AT_ONCE
 from gateway.wire.codes import RequestCode, ResponseCode
 from storage import StorageError, logged
 from storage.logged import LoggedTransaction
@@ -337,6 +338,51 @@ def test_while_nothing_can_be_read_all_is_refused_and_then_all_goes_on(
     assert bodies(client.pull()) == ["before", "due"]
     client.send_message("orders", "after")
     assert bodies(client.pull()) == ["before", "due", "after"]
+
+
+@pytest.mark.parametrize("kind", ["pulls", "pops"])
+def test_nobody_is_left_waiting_who_was_to_be_looked_at_meanwhile(
+    gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """All that were woken from then on waited for good."""
+    client.send_message("orders", "in another queue", fields={"queue": 3})
+
+    def wait(one: MemoryClient, offset: int) -> int:
+        if kind == "pulls":
+            return one.park("orders", 0, offset)
+        fields = {"consumerGroup": "G", "topic": "orders", "queueId": "0", "maxMsgNums": "1"}
+        fields |= {"invisibleTime": "90000", "pollTime": "15000", "initMode": "0"}
+        return one.send(RequestCode.POP_MESSAGE, fields | {"bornTime": str(gateway.now_ms)})
+
+    def fail(*_: object) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    lot = gateway.service.broker.parked
+    clients = [gateway.connect() for _ in range(2 * WOKEN_AT_ONCE)]
+    waiting = [(one, wait(one, 0)) for one in clients]
+    parked = len(lot)
+    client.send(RequestCode.SEND_MESSAGE_V2, client.send_fields(), b"hello")
+    while len(lot) == parked:
+        gateway.reactor.turn()
+    with monkeypatch.context() as broken:
+        broken.setattr("os.pread", fail)
+        gateway.store.spoil(DISK_BROKEN)
+        gateway.store.abandon()
+        gateway.reactor.turn()
+    gateway.advance(2_000)
+    answers = [one.answer(opaque) for one, opaque in waiting]
+    refused = [one for one in answers if one and one.code == ResponseCode.SYSTEM_ERROR]
+    assert len(refused) == WOKEN_AT_ONCE
+    assert "cannot be read again" in (refused[0].remark or "")
+    left = answers.count(None)
+    for number in range(left):
+        client.send_message("orders", str(number))
+    late = gateway.connect()
+    waits = wait(late, 1 + left)
+    client.send_message("orders", "last")
+    assert late.answer(waits) is not None
+    gateway.advance(1_000)
+    assert len(lot) == 0
 
 
 class TestTheDiskTakesNoCheckpoint:

@@ -16,29 +16,32 @@ public class OrderTimeout {
         DefaultMQProducer producer = new DefaultMQProducer("orders");
         producer.setNamesrvAddr(gateway);
         producer.start();
-        SendResult unpaid = producer.send(closeOrder("order-1"));
-        SendResult paid = producer.send(closeOrder("order-2"));
-        producer.recallMessage("close-order", paid.getRecallHandle());
-        System.out.println("order-2 is paid: its close is taken back");
+        try {
+            SendResult unpaid = producer.send(closeOrder("order-1"));
+            SendResult paid = producer.send(closeOrder("order-2"));
+            producer.recallMessage("close-order", paid.getRecallHandle());
+            System.out.println("order-2 is paid: its close is taken back");
 
-        CountDownLatch closed = new CountDownLatch(1);
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("order-closer");
-        consumer.setNamesrvAddr(gateway);
-        consumer.setAwaitTerminationMillisWhenShutdown(1_000);    // so that what was consumed is noted
-        consumer.subscribe("close-order", "*");
-        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-            for (MessageExt message : messages) {
-                System.out.println("closing " + message.getKeys());
-                if (message.getMsgId().equals(unpaid.getMsgId())) {    // not what an earlier run left
-                    closed.countDown();
+            CountDownLatch closed = new CountDownLatch(1);
+            DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("order-closer");
+            consumer.setNamesrvAddr(gateway);
+            consumer.setAwaitTerminationMillisWhenShutdown(1_000);    // so that what was consumed is noted
+            consumer.subscribe("close-order", "*");
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                for (MessageExt message : messages) {
+                    System.out.println("closing " + message.getKeys());
+                    if (message.getMsgId().equals(unpaid.getMsgId())) {    // not what an earlier run left
+                        closed.countDown();
+                    }
                 }
-            }
-            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
-        });
-        consumer.start();
-        closed.await(1, TimeUnit.MINUTES);
-        consumer.shutdown();
-        producer.shutdown();
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+            consumer.start();
+            closed.await(1, TimeUnit.MINUTES);
+            consumer.shutdown();
+        } finally {
+            producer.shutdown();    // its threads keep Java running, also where a send fails
+        }
     }
 
     private static Message closeOrder(String order) {

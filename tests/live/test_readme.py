@@ -10,6 +10,7 @@ import time
 import pytest
 
 from compat.clients.driver import until
+from compat.ports import free_port
 from compat.toolchain.cpp import has_cpp_client
 from compat.toolchain.folder import PROJECT
 from tests.live.ledger import send
@@ -40,6 +41,10 @@ def test_the_java_example(own_gateway: GatewayProcess) -> None:
     assert "order-2 is paid: its close is taken back" in said
     assert "closing order-1" in said
     assert "closing order-2" not in said
+
+
+def test_the_java_example_ends_where_no_gateway_serves() -> None:
+    output_of(*RUN, "run-java", "examples/OrderTimeout.java", f"127.0.0.1:{free_port()}", status=1)
 
 
 @pytest.mark.skipif(not has_cpp_client(), reason="no C++ client library for this kind of machine")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import rich_click as click
 
 from gateway.asking import given, moment, now_ms, refuse_empty, server_options
-from gateway.data_folder import is_confirmed, tell
+from gateway.data_folder import counted, is_confirmed, tell
 
 if TYPE_CHECKING:
     from gateway.client import RemotingClient
@@ -110,15 +110,14 @@ class _Selection:
             for step in steps:
                 count += step.messages
         except BaseException:  # Ctrl-C as well: what is moved by a distance may not be moved again
-            told = f"{count:,} message{'' if count == 1 else 's'} {done}"
+            told = f"{counted(count, 'message')} {done}"
             tell(f"{told}, and perhaps those of the step that was under way")
             raise
         display.changed(count, done, as_json=as_json)
 
     def _confirm(self, count: int) -> None:
         question = (
-            f"{self._verb.capitalize()} {count:,} message{'' if count == 1 else 's'} "
-            f"of topic {self.flags['topic']}?"
+            f"{self._verb.capitalize()} {counted(count, 'message')} of topic {self.flags['topic']}?"
         )
         if not is_confirmed(question):
             tell("nothing was changed")

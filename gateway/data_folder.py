@@ -75,6 +75,11 @@ def tell(text: str) -> None:
     click.echo(text, err=True)
 
 
+def counted(number: int, thing: str) -> str:
+    """So many things, such as `1 message` and `2,000 messages`."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
 def is_confirmed(question: str) -> bool:
     """Ask whether to go on.
 

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.config import descriptions
+from gateway.data_folder import counted
 from gateway.loading import Loaded
 from gateway.moments import show_distance, show_moment
 from gateway.setting_values import show_size
@@ -180,7 +181,7 @@ def changed(count: int, done: str, *, as_json: bool) -> None:
     elif not count:
         print("no message matches", file=sys.stderr)
     else:
-        print(f"{count:,} message{'' if count == 1 else 's'} {done}")
+        print(f"{counted(count, 'message')} {done}")
 
 
 def paused_topics(topics: Sequence[PausedTopic], now_ms: int, *, as_json: bool) -> None:
@@ -225,7 +226,7 @@ def clock(state: ClockState, *, as_json: bool) -> None:
     how = "stands still" if state.clock == "manual" else "the machine's"
     print(f"{show_moment(state.now_ms)} ({how})")
     if state.fired:
-        print(f"{state.fired:,} message{'' if state.fired == 1 else 's'} fired")
+        print(f"{counted(state.fired, 'message')} fired")
     if state.next_due_ms is not None:
         print(f"next due {show_moment(state.next_due_ms)}")
 
@@ -256,7 +257,7 @@ def recurring_table(found: Sequence[RecurringMessage], now_ms: int) -> None:
         )
     if found:
         _console().print(table)
-    print(f"{len(found):,} recurring message{'' if len(found) == 1 else 's'}", file=sys.stderr)
+    print(counted(len(found), "recurring message"), file=sys.stderr)
 
 
 def recurring_change(done: Done, now_ms: int, *, as_json: bool) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import rich_click as click
 
 from gateway.asking import now_ms
-from gateway.data_folder import FAULTY, FOLDER, data_option, is_confirmed, tell
+from gateway.data_folder import FAULTY, FOLDER, counted, data_option, is_confirmed, tell
 
 if TYPE_CHECKING:
     from storage import Findings, Inspection
@@ -73,14 +73,14 @@ def fsck(data: Path, *, repair: bool, yes: bool, copy_to: Path | None, no_copy: 
             tell("no faults")
             return
         _show(found.faults, len(found.faults))
-        tell(f"{len(found.faults):,} faults")
+        tell(counted(len(found.faults), "fault"))
         _foretell(found)
         if not repair:
             tell("restore a backup, or repair: see docs/disaster-recovery.md")
             sys.exit(FAULTY)
         if not found.made:
             sys.exit(FAULTY)
-        if not yes and not is_confirmed(f"Make these {found.made:,} changes in {data}?"):
+        if not yes and not is_confirmed(f"Make {counted(found.made, 'change')} in {data}?"):
             tell("nothing was changed")
             sys.exit(FAULTY)
         _repair(inspection, data, copy_to, no_copy=no_copy)
@@ -93,7 +93,7 @@ def fsck(data: Path, *, repair: bool, yes: bool, copy_to: Path | None, no_copy: 
 def _foretell(found: Findings) -> None:
     if found.made:
         click.echo()
-        click.echo(f"would be repaired, by {found.made:,} changes:")
+        click.echo(f"would be repaired, by {counted(found.made, 'change')}:")
         _show(found.repairs, found.made)
     if found.left:
         click.echo()
@@ -121,8 +121,8 @@ def _repair(inspection: Inspection, data: Path, copy_to: Path | None, *, no_copy
         tell(f"{target}: the folder as it was")
     journal = data / f"repairs-{moment}.jsonl"
     done = inspection.repair(journal, _progress)
-    tell(f"{done.made:,} changes made; {journal} has what was there before")
-    tell(f"{len(done.left):,} faults are left" if done.left else "no faults are left")
+    tell(f"{counted(done.made, 'change')} made; {journal} has what was there before")
+    tell(f"{counted(len(done.left), 'fault')} left" if done.left else "no faults are left")
 
 
 def _progress(name: str, rows: int) -> None:

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 import rich_click as click
 
 from gateway.asking import address, connection_options, now_ms
-from gateway.data_folder import FAULTY, data_option, tell
+from gateway.data_folder import FAULTY, counted, data_option, tell
 
 if TYPE_CHECKING:
     from gateway.asking import Connect
@@ -134,7 +134,7 @@ def export(data: Path, target: Path, form: str | None) -> None:
                 file.write(line)
                 count += 1
         file.flush()
-    tell(f"{count:,} messages")
+    tell(counted(count, "message"))
     if damaged:
         tell(f"left out, as they cannot be read: {len(damaged):,}; 'tidegate fsck' names them")
         sys.exit(FAULTY)
@@ -265,12 +265,12 @@ def drain(connect: Connect, data: Path, server: tuple[str, int]) -> None:
             )
         if recurring:
             tell(
-                f"{recurring:,} recurring messages stay: RocketMQ has none; "
+                f"{counted(recurring, 'recurring message')} left here: RocketMQ has none; "
                 "'tidegate recurring list' and 'import' take them to another gateway"
             )
         if undecided:
             tell(
-                f"{undecided:,} undecided transactions stay: serve the folder until they are decided"
+                f"{counted(undecided, 'undecided transaction')} left here: serve the folder until all are decided"
             )
     if stay or store.damaged:
         sys.exit(FAULTY)

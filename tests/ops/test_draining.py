@@ -170,7 +170,7 @@ def test_recurring_messages_are_said_to_stay(make_gateway: MakeGateway, tidegate
     gateway.stop()
     done = tidegate("drain", "--data", gateway.data, "--to", "127.0.0.1:1")
     assert done.returncode == 0
-    assert done.stderr.splitlines()[1].startswith("1 recurring messages stay: ")
+    assert done.stderr.splitlines()[1].startswith("1 recurring message left here: ")
 
 
 def test_what_else_does_not_go_is_said(make_gateway: MakeGateway, tidegate: Command) -> None:
@@ -185,7 +185,7 @@ def test_what_else_does_not_go_is_said(make_gateway: MakeGateway, tidegate: Comm
     paused, told, undecided = done.stderr.splitlines()
     assert paused == "paused here alone, so that what waits is delivered at once: orders"
     assert told == "0 handed over, 0 refused"
-    assert undecided.startswith("1 undecided transactions stay: ")
+    assert undecided.startswith("1 undecided transaction left here: ")
 
 
 @pytest.mark.live

@@ -81,7 +81,7 @@ def test_the_commands(gateway: MemoryGateway, tidegate: Command, tmp_path: Path)
     gateway.checkpoint()
     file = tmp_path / "held.parquet"
     done = tidegate("export", "--data", gateway.data, "--to", file)
-    assert (done.returncode, done.stderr) == (0, "1 messages\n")
+    assert (done.returncode, done.stderr) == (0, "1 message\n")
     assert pq.read_table(file)["msgId"].to_pylist() == ["A"]
     # Nobody listens there: the file was read, and its message was on its way.
     done = tidegate("import", file, "--to", "127.0.0.1:1", "--timeout", "1")

@@ -66,7 +66,8 @@ class Doorkeeper:
         if self._users is not None:
             return Asker(self._caller(self._users, credentials, peer), peer)
         if self._token is not None and not _is_token(credentials, self._token):
-            raise ApiError(HTTPStatus.UNAUTHORIZED, "the token of http_token_file is missing")
+            wrong = "wrong" if credentials else "missing"
+            raise ApiError(HTTPStatus.UNAUTHORIZED, f"the token of http_token_file is {wrong}")
         return Asker(None, peer)
 
     @staticmethod

@@ -58,6 +58,7 @@ def test_a_token_lets_in(make_gateway: MakeGateway, token_file: Path, host: obje
     ):
         answer = HttpClient(gateway, Authorization=credentials).ask("GET", f"{API}/status")
         assert answer.status == 401, credentials
+        assert answer.json["detail"].endswith("is wrong" if credentials else "is missing")
         assert answer.headers["www-authenticate"].startswith("Bearer")
     assert HttpClient(gateway, Authorization=f"Bearer {TOKEN}").get("/status")["user"] is None
 

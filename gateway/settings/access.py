@@ -16,26 +16,26 @@ class AccessSettings(SettingsGroup):
     authentication: Switch = setting(
         False,
         _ACCESS,
-        "Whether every request must be signed by a user. Users are kept in the data folder and "
-        "managed with mqadmin (createUser and its like).",
+        "Whether every request must be signed by a user. Users are stored in the data folder and managed with "
+        "mqadmin (createUser and similar commands).",
         upstream="authenticationEnabled",
     )
     http_token_file: OptionalFile = setting(
         None,
         _ACCESS,
-        "File with a token of 16 letters or more that every request of the HTTP API must bring. "
-        "Where requests must be signed by users, their keys count instead.",
+        "File with a token of at least 16 characters that every request to the HTTP API must carry. It cannot "
+        "be combined with authentication, under which the API checks users' keys.",
     )
     authorization: Switch = setting(
         False,
         _ACCESS,
-        "Whether users may do only what their policies permit (mqadmin createAcl and its like). "
-        "Super users may do everything. It needs authentication.",
+        "Whether users may do only what their policies allow (mqadmin createAcl and similar commands). Super "
+        "users may do everything. Requires authentication.",
         upstream="authorizationEnabled",
     )
     initial_user_file: OptionalFile = setting(
         None,
         _ACCESS,
-        'JSON file with the super user to begin with, {"username": "...", "password": "..."}. It is '
-        "made at start unless there is a user of that name.",
+        'JSON file with the first super user, {"username": "...", "password": "..."}. The user is created at '
+        "start, unless one of that name exists.",
     )

@@ -17,10 +17,13 @@ class BrokerSettings(SettingsGroup):
     """What the gateway is as a broker; transactions and replies."""
 
     broker_name: Name = setting(
-        "broker-a", _BROKER, "The broker's name in routes.", upstream="brokerName"
+        "broker-a", _BROKER, "Name of the broker in topic routes.", upstream="brokerName"
     )
     cluster_name: Name = setting(
-        "DefaultCluster", _BROKER, "The cluster's name in routes.", upstream="brokerClusterName"
+        "DefaultCluster",
+        _BROKER,
+        "Name of the cluster in topic routes.",
+        upstream="brokerClusterName",
     )
     auto_create_topic: Switch = setting(
         True,
@@ -32,8 +35,8 @@ class BrokerSettings(SettingsGroup):
     default_topic_queues: Count = setting(
         8,
         _BROKER,
-        "Most queues of a topic created by its first send; the client's own number counts when it "
-        "is lower.",
+        "Maximum number of queues of a topic that is created by its first send. If the client asks for fewer, "
+        "it gets fewer.",
         unit="queues",
         upstream="defaultTopicQueueNums",
         least=1,
@@ -49,15 +52,15 @@ class BrokerSettings(SettingsGroup):
     property_filter: Switch = setting(
         True,
         _BROKER,
-        "Whether consumers may select messages on their properties by SQL92 expressions.",
+        "Whether consumers may filter messages by their properties with SQL92 expressions.",
         upstream="enablePropertyFilter",
         live=True,
     )
     transaction_timeout: Duration = setting(
         timedelta(seconds=6),
         _TRANSACTIONS,
-        "How long a transaction may be undecided until its producer is asked about it. A message "
-        "may ask for a time of its own (CHECK_IMMUNITY_TIME_IN_SECONDS).",
+        "How long a transaction may be undecided before its producer is first checked, that is, asked for the "
+        "outcome. A message can set a longer time (CHECK_IMMUNITY_TIME_IN_SECONDS).",
         unit="seconds",
         upstream="transactionTimeOut",
         live=True,
@@ -67,7 +70,7 @@ class BrokerSettings(SettingsGroup):
     transaction_check_interval: Duration = setting(
         timedelta(seconds=30),
         _TRANSACTIONS,
-        "Time from one such question to the next.",
+        "Time between two checks of an undecided transaction.",
         unit="seconds",
         upstream="transactionCheckInterval",
         live=True,
@@ -77,9 +80,9 @@ class BrokerSettings(SettingsGroup):
     transaction_check_max: Count = setting(
         15,
         _TRANSACTIONS,
-        "Questions after which an undecided transaction is given up: its message goes to the topic "
+        "Number of checks after which an undecided transaction is given up: its message goes to the topic "
         "TRANS_CHECK_MAX_TIME_TOPIC.",
-        unit="questions",
+        unit="checks",
         upstream="transactionCheckMax",
         live=True,
         least=0,
@@ -95,8 +98,8 @@ class BrokerSettings(SettingsGroup):
     store_replies: Switch = setting(
         True,
         _TRANSACTIONS,
-        "Whether replies to requests are kept in the topic that they were sent to, beside being "
-        "handed to whoever asked.",
+        "Whether replies to requests are also stored in the topic that they were sent to, besides being "
+        "delivered to the requester.",
         upstream="storeReplyMessageEnable",
         live=True,
     )

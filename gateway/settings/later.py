@@ -29,14 +29,14 @@ class LaterSettings(SettingsGroup):
     delay_levels: Levels = setting(
         DEFAULT_DELAY_LEVELS,
         _LATER,
-        "The delay of each level, level 1 first: whole numbers with the unit s, m, h or d.",
+        "The delay of each level, starting with level 1: whole numbers with the unit s, m, h or d.",
         upstream="messageDelayLevel",
         live=True,
     )
     max_delay: Duration = setting(
         timedelta(days=730),
         _LATER,
-        "The furthest ahead that a message may be sent for; further ones are refused.",
+        "How far in the future a message may be due; a later time is refused.",
         unit="seconds",
         upstream="timerMaxDelaySec",
         live=True,
@@ -47,22 +47,21 @@ class LaterSettings(SettingsGroup):
         setting(
             "real",
             _LATER,
-            "manual is for tests of your own programs: time stands still until 'tidegate clock' moves it. "
-            "It needs a data folder of its own.",
+            "manual is for tests of your own programs: time stands still until 'tidegate clock' moves it. It "
+            "needs a data folder of its own.",
         )
     )
     recall_enabled: Switch = setting(
         True,
         _LATER,
-        "Whether messages that have not fired may be aborted (recalled), given another time, or replaced "
-        "(TIDEGATE_DEBOUNCE).",
+        "Whether pending messages may be aborted (recalled), rescheduled, or replaced (TIDEGATE_DEBOUNCE).",
         upstream="recallMessageEnable",
         live=True,
     )
     recurring_max: Count = setting(
         10_000,
         _LATER,
-        "Most recurring messages, paused ones too; further ones are refused.",
+        "Maximum number of recurring messages, paused ones included; more are refused.",
         least=0,
         most=10_000_000,
         live=True,
@@ -70,7 +69,7 @@ class LaterSettings(SettingsGroup):
     recurring_min_period: Duration = setting(
         timedelta(seconds=1),
         _LATER,
-        "Shortest time from one occurrence of a recurring message to the next; what recurs more often is refused.",
+        "Shortest time from one occurrence of a recurring message to the next; a shorter one is refused.",
         least=timedelta(milliseconds=1),
         most=LONGEST,
         live=True,
@@ -78,8 +77,9 @@ class LaterSettings(SettingsGroup):
     recurring_misfire_threshold: Duration = setting(
         timedelta(seconds=60),
         _LATER,
-        "How late an occurrence of a recurring message may be and still count as in time; for what is later, its "
-        "misfire policy decides (docs/recurring.md). Some milliseconds are usual, so no less than a second.",
+        "How late an occurrence of a recurring message may fire before it counts as missed. The misfire "
+        "policy decides what happens to missed ones (docs/recurring.md). Being some milliseconds late is "
+        "normal, so the minimum is one second.",
         least=timedelta(seconds=1),
         most=LONGEST,
         live=True,

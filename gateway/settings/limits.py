@@ -19,8 +19,8 @@ class LimitSettings(SettingsGroup):
     max_held_messages: Count = setting(
         0,
         _LIMITS,
-        "Most messages of one topic that wait for their time; further ones are refused. 0 is no limit. "
-        "A topic's attribute max.held.messages counts instead.",
+        "Maximum number of pending messages in one topic; more are refused. 0 means no limit. The topic "
+        "attribute max.held.messages overrides it.",
         unit="messages",
         live=True,
         least=0,
@@ -29,8 +29,8 @@ class LimitSettings(SettingsGroup):
     max_held_bytes: Size = setting(
         0,
         _LIMITS,
-        "Most bytes of one topic's messages that wait for their time; further ones are refused. 0 is no "
-        "limit. A topic's attribute max.held.bytes counts instead.",
+        "Maximum size of all pending messages in one topic; more are refused. 0 means no limit. The topic "
+        "attribute max.held.bytes overrides it.",
         unit="bytes",
         live=True,
         least=0,
@@ -39,8 +39,8 @@ class LimitSettings(SettingsGroup):
     max_send_rate: Count = setting(
         0,
         _LIMITS,
-        "Most messages that one topic takes in a second; further ones are refused. 0 is no limit. "
-        "A topic's attribute max.send.rate counts instead.",
+        "Maximum number of messages per second that one topic accepts; more are refused. 0 means no limit. "
+        "The topic attribute max.send.rate overrides it.",
         unit="messages a second",
         live=True,
         least=0,
@@ -49,7 +49,7 @@ class LimitSettings(SettingsGroup):
     max_message_size: Size = setting(
         4 * 1024**2,
         _LIMITS,
-        "Largest body of a message; larger ones are refused.",
+        "Maximum size of a message's body; larger ones are refused.",
         unit="bytes",
         upstream="maxMessageSize",
         live=True,
@@ -59,8 +59,8 @@ class LimitSettings(SettingsGroup):
     max_frame_size: Size = setting(
         16 * 1024**2,
         _LIMITS,
-        "Largest request as a whole; a connection that announces a larger one is closed. Of it the header "
-        "may have 1 MiB, whatever is set here.",
+        "Maximum size of a whole request; a connection that announces a larger one is closed. The header may "
+        "take at most 1 MiB of it, whatever is set here.",
         unit="bytes",
         least=1024 + FRAME_ALLOWANCE,
         most=2 * 1024**3 - 1,
@@ -68,7 +68,7 @@ class LimitSettings(SettingsGroup):
     max_unfinished_bytes: Size = setting(
         256 * 1024**2,
         _LIMITS,
-        "Bytes of requests that have not arrived whole, over all connections; past it the "
+        "Maximum size of all requests that have only partly arrived, over all connections. Above it, the "
         "connections with the largest ones are closed.",
         unit="bytes",
         least=1024**2,
@@ -77,8 +77,8 @@ class LimitSettings(SettingsGroup):
     max_unsent_bytes: Size = setting(
         64 * 1024**2,
         _LIMITS,
-        "Bytes that wait for one client to read them; past it the connection is closed. While any wait, "
-        "nothing more is read from it.",
+        "Maximum number of bytes that wait for one client to read them; above it, the connection is closed. "
+        "While any wait, nothing more is read from that client.",
         unit="bytes",
         live=True,
         least=1024**2,
@@ -87,8 +87,8 @@ class LimitSettings(SettingsGroup):
     max_waiting_requests: Count = setting(
         100_000,
         _LIMITS,
-        "Pulls and pops that wait for a message at a time, a pop once for each queue; further ones are "
-        "refused and come back later.",
+        "Maximum number of long polls, that is, pulls and pops that wait for a message. A pop counts once for "
+        "each queue. More are refused, and clients retry later.",
         unit="requests",
         upstream="maxPopPollingSize",
         live=True,
@@ -98,8 +98,8 @@ class LimitSettings(SettingsGroup):
     max_asked_clients: Count = setting(
         65_535,
         _LIMITS,
-        "Requests that clients have been asked for others and have not answered, such as for a reply or "
-        "for what a tool wants to know; further ones are refused.",
+        "Maximum number of unanswered requests that were forwarded to clients, such as for a reply or for "
+        "what a tool wants to know; more are refused.",
         unit="requests",
         upstream="clientAsyncSemaphoreValue",
         live=True,
@@ -109,7 +109,7 @@ class LimitSettings(SettingsGroup):
     max_pull_messages: Count = setting(
         32,
         _LIMITS,
-        "Most messages in the answer to one pull.",
+        "Maximum number of messages in the answer to one pull.",
         unit="messages",
         upstream="maxTransferCountOnMessageInMemory",
         live=True,
@@ -119,7 +119,7 @@ class LimitSettings(SettingsGroup):
     max_pull_bytes: Size = setting(
         256 * 1024,
         _LIMITS,
-        "Most bytes in the answer to one pull; one message is sent whatever its size.",
+        "Maximum size of the answer to one pull. A single message is sent whatever its size.",
         unit="bytes",
         upstream="maxTransferBytesOnMessageInMemory",
         live=True,

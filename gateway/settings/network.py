@@ -34,36 +34,35 @@ class NetworkSettings(SettingsGroup):
     listen: Address = setting(
         HostPort("127.0.0.1", DEFAULT_PORT),
         _NETWORK,
-        "Address to answer on, as name server and broker in one. Port 0 picks a free one.",
+        "Address to listen on. The gateway is name server and broker in one. Port 0 picks a free port.",
         upstream="listenPort",
     )
     advertise: AdvertisedAddress = setting(
         None,
         _NETWORK,
-        "Address that clients are told to connect to; IPv4. Without a port, or with port 0: the "
-        "port listened on. When left out: the listening address, so it must be given when that is "
-        "0.0.0.0 or IPv6.",
+        "IPv4 address that clients are told to connect to. Without a port, or with port 0, the listening port "
+        "is added. If not set, it is the listening address; it must be set if that is 0.0.0.0 or IPv6.",
         upstream="brokerIP1",
     )
     vip_channel: Switch = setting(
         True,
         _NETWORK,
-        "Also answer on the listening port minus 2, where old clients with their VIP channel on "
-        "send. When that port is taken, serving goes on without it and says so, unless this was "
-        "set to true by hand.",
+        "Also listen on the listening port minus 2, where old clients send if their VIP channel is on. If "
+        "that port is taken, the gateway starts without it and says so, unless this was explicitly set to "
+        "true.",
     )
     http: OptionalAddress = setting(
         None,
         _NETWORK,
-        "Address of the console (/), the HTTP API (/api/v1), metrics for Prometheus (/metrics) and health checks "
-        "(/health, /ready). When left out: none. On other addresses than loopback, console and API "
-        "need authentication or http_token_file; metrics and checks are open everywhere. Port 0 "
-        "picks a free one, printed at start.",
+        "Address of the web console (/), the HTTP API (/api/v1), Prometheus metrics (/metrics) and health "
+        "checks (/health, /ready). If not set, there is none. On other addresses than loopback, console and "
+        "API require authentication or http_token_file; metrics and health checks are always open. Port 0 "
+        "picks a free port, which is printed at start.",
     )
     max_connections: Count = setting(
         10_000,
         _NETWORK,
-        "Connections at a time; further ones are closed.",
+        "Maximum number of connections at a time; more are closed.",
         least=1,
         most=1_000_000,
         live=True,
@@ -81,9 +80,9 @@ class NetworkSettings(SettingsGroup):
     workers: Count = setting(
         1,
         _NETWORK,
-        "Processes that share the listening address. Each is a broker of its own, with a port (the "
-        "listening port plus 10, 20, ...), a name and a folder; clients find all of them. One uses "
-        "one core.",
+        "Number of processes that share the listening address. Each process uses one core, and is a broker of "
+        "its own with its own port (the listening port plus 10, 20, ...), name and folder. Clients find all "
+        "of them.",
         unit="processes",
         least=1,
         most=64,
@@ -94,34 +93,35 @@ class NetworkSettings(SettingsGroup):
     ] = setting(
         "permissive",
         _TLS,
-        "Whether clients may, or must, use TLS. It is on the same port: what a connection begins with tells.",
+        "Whether clients may, or must, use TLS. TLS and plain connections share the port: the first bytes "
+        "tell which it is.",
         upstream="tls.server.mode",
     )
     tls_certificate: OptionalFile = setting(
         None,
         _TLS,
-        "PEM file with the certificate, followed by those that vouch for it. It is read again when it "
-        "changes. When left out, one is made at start that nobody vouches for.",
+        "PEM file with the certificate, followed by its chain of CA certificates. It is read again when it "
+        "changes. If not set, a self-signed certificate is made at start.",
         upstream="tls.server.certPath",
     )
     tls_key: OptionalFile = setting(
         None,
         _TLS,
-        "PEM file with the certificate's key, without a password. When left out: it is in the "
+        "PEM file with the certificate's private key, without a password. If not set, the key is in the "
         "certificate's file.",
         upstream="tls.server.keyPath",
     )
     tls_client_ca: OptionalFile = setting(
         None,
         _TLS,
-        "PEM file with the authorities for clients' certificates. When given, every client that uses "
-        "TLS needs a certificate from one of them.",
+        "PEM file with the CA certificates for client certificates. If set, every client that uses TLS needs "
+        "a certificate from one of these CAs.",
         upstream="tls.server.trustCertPath",
     )
     http_tls: Switch = setting(
         False,
         _TLS,
-        "Whether the HTTP port speaks TLS, and nothing else, with the same certificate.",
+        "Whether the HTTP port uses TLS only, with the same certificate.",
     )
 
     @cached_property

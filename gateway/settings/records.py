@@ -17,20 +17,20 @@ class RecordSettings(SettingsGroup):
     capture: OptionalFile = setting(
         None,
         _CAPTURE,
-        "Folder that everything clients and the gateway say to each other is recorded in, for "
-        "tidegate ingest. When left out: nothing is. Passwords in requests of mqadmin are recorded too. "
-        "While the disk has less than twice disk_reserve free, or is too slow, frames are left out.",
+        "Folder in which all traffic between clients and the gateway is recorded, for tidegate ingest. If not "
+        "set, nothing is recorded. Passwords in requests of mqadmin are recorded too. Frames are left out "
+        "while the disk is too slow, or has less than twice disk_reserve free.",
     )
     capture_active: Switch = setting(
         True,
         _CAPTURE,
-        "Whether traffic is recorded now, where capture names a folder.",
+        "Whether traffic is being recorded, if capture names a folder.",
         live=True,
     )
     capture_file_size: Size = setting(
         256 * 1024**2,
         _CAPTURE,
-        "Size past which the next capture file begins; it also does after an hour.",
+        "Size at which the next capture file begins. A new one also begins every hour.",
         unit="bytes",
         live=True,
         least=1024,
@@ -39,7 +39,7 @@ class RecordSettings(SettingsGroup):
     capture_keep: Count = setting(
         0,
         _CAPTURE,
-        "Capture files that are kept; the oldest are removed. 0 keeps all.",
+        "Number of capture files to keep; the oldest are removed. 0 keeps all.",
         unit="files",
         live=True,
         least=0,
@@ -51,8 +51,8 @@ class RecordSettings(SettingsGroup):
     ] = setting(
         "info",
         _LOGS,
-        "The least important events that are logged. With debug each request is a line. "
-        "'tidegate log-level' changes it.",
+        "Lowest level of events that are logged. With debug, each request is a line. 'tidegate log-level' "
+        "changes it in a running gateway.",
         live=True,
     )
     log_format: Annotated[
@@ -61,22 +61,22 @@ class RecordSettings(SettingsGroup):
     ] = setting(
         "text",
         _LOGS,
-        "How events are written: text for people, logfmt or json for programs, where each is one line with "
-        "the request that it came of.",
+        "Format of the log: text for people, logfmt or json for programs. In these two each event is one "
+        "line, with the request that caused it.",
     )
     log_file: OptionalFile = setting(
-        None, _LOGS, "File that the log is appended to. When left out: standard error."
+        None, _LOGS, "File that the log is appended to. If not set, it goes to standard error."
     )
     audit: Switch = setting(
         True,
         _LOGS,
-        "Whether aborts, reschedules and changes by administrators are noted in audit.jsonl in the "
-        "data folder; 'tidegate audit' shows them.",
+        "Whether aborts, reschedules and administrative changes are recorded in audit.jsonl in the data "
+        "folder; 'tidegate audit' shows them.",
     )
     audit_file_size: Size = setting(
         64 * 1024**2,
         _LOGS,
-        "When that file is this large it is put aside as audit.jsonl.1, and a new one begun.",
+        "Size at which audit.jsonl is renamed to audit.jsonl.1 and a new one begins.",
         unit="bytes",
         least=1024,
         most=64 * 1024**3,
@@ -84,7 +84,7 @@ class RecordSettings(SettingsGroup):
     audit_files: Count = setting(
         8,
         _LOGS,
-        "Such files that are kept; the oldest one goes.",
+        "Number of audit files to keep, including the current one; the oldest is removed.",
         unit="files",
         least=2,
         most=10_000,

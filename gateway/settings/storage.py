@@ -32,26 +32,24 @@ class StorageSettings(SettingsGroup):
     data: FilePath = setting(
         _default_data,
         _STORAGE,
-        "Folder that holds everything that was accepted, in several files that belong together: copy it "
-        "with 'tidegate backup'. Made when it is missing; used by one gateway at a time.",
+        "Folder with everything that was accepted, in several files that belong together: copy it with "
+        "'tidegate backup'. It is created if it is missing. Only one gateway can use it at a time.",
         upstream="storePathRootDir",
     )
     flush: Annotated[Literal["sync", "async"], Kind("sync or async", metavar="sync|async")] = (
         setting(
             "sync",
             _STORAGE,
-            "sync: a send is answered when it is on disk. async: it is answered sooner and reaches "
-            "the disk within half a second; a power cut can take back that much of what was "
-            "accepted last, a killed process cannot.",
+            "sync: a send is answered once it is on disk. async: it is answered sooner, and is on disk within "
+            "half a second; a power cut can lose that last half second, a killed process loses nothing.",
             upstream="flushDiskType",
         )
     )
     commit_wait: Duration = setting(
         timedelta(milliseconds=2),
         _STORAGE,
-        "How long a commit may wait for the senders that the one before it answered: they are "
-        "likely to send again, and one commit for all of them is cheaper. A single sender never "
-        "waits.",
+        "How long a commit may wait for more sends from the clients that the previous commit answered. They "
+        "are likely to send again, and one commit for all of them costs less. A single sender never waits.",
         unit="duration",
         least=timedelta(0),
         most=timedelta(seconds=1),
@@ -59,8 +57,8 @@ class StorageSettings(SettingsGroup):
     retention_hours: Hours = setting(
         72.0,
         _STORAGE,
-        "How long fired and aborted messages stay readable and findable. Unfired ones are kept "
-        "whatever their age.",
+        "How long fired and aborted messages can still be read and found. Pending ones are kept, whatever "
+        "their age.",
         unit="hours",
         upstream="fileReservedTime",
         least=0,
@@ -70,8 +68,8 @@ class StorageSettings(SettingsGroup):
     map_size_initial: Size = setting(
         1024**3,
         _STORAGE,
-        "Address space first reserved for the data file (LMDB's map). The file itself grows only "
-        "as it is used.",
+        "Address space that is first reserved for the data file (LMDB's map). The file itself grows only as "
+        "it is used.",
         unit="bytes",
         least=1024**2,
         most=64 * 1024**4,
@@ -79,7 +77,7 @@ class StorageSettings(SettingsGroup):
     disk_reserve: Size = setting(
         512 * 1024**2,
         _STORAGE,
-        "When the disk has less than this free, sends are refused and deliveries go on.",
+        "If the disk has less than this free, sends are refused; deliveries go on.",
         unit="bytes",
         least=0,
         most=64 * 1024**4,

@@ -32,7 +32,7 @@ _KNOWN_ERRORS = (ClientError, DriverError, OSError, PeerError, RealBrokerError, 
     nargs=2,
     metavar="ADDRESS ADDRESS",
     help="Compare these two name servers (HOST:PORT) instead of a real RocketMQ and the gateway. "
-    "Only what clients see is compared then: the recorder cannot be in between.",
+    "Then only what clients see is compared, as their traffic cannot be recorded.",
 )
 @click.option("--list", "listed", is_flag=True, help="Show the scenarios and run nothing.")
 @click.option(
@@ -40,9 +40,9 @@ _KNOWN_ERRORS = (ClientError, DriverError, OSError, PeerError, RealBrokerError, 
     "folder",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Write report.md, report.html and the two captures there.",
+    help="Write report.md, report.html and the two captures to this folder.",
 )
-@click.option("--write-docs", is_flag=True, help="Write the tables of docs/compatibility.md anew.")
+@click.option("--write-docs", is_flag=True, help="Update the tables of docs/compatibility.md.")
 def compat(
     names: tuple[str, ...],
     against: tuple[str, str] | None,
@@ -52,8 +52,8 @@ def compat(
 ) -> None:
     """Compare the gateway with a real RocketMQ 5.5.0: the same scenarios with the same real clients.
 
-    NAMES are scenarios (`sending.one-message`) or groups of them (`sending`); without any, all are
-    run. The status is 0 when nothing differs but what is different on purpose, and 1 otherwise.
+    NAMES are scenarios (`sending.one-message`) or groups of them (`sending`); without NAMES, all are
+    run. The exit status is 0 if there are no differences except deliberate ones, and 1 otherwise.
 
     \b
     Examples:

@@ -28,7 +28,9 @@ def server_options(command: Callable[..., None]) -> Callable[..., None]:
     def asking(*, server: tuple[str, int], connect: Connect, **others: Any) -> None:
         command(connection=connect(*server), **others)
 
-    asking = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")(asking)
+    asking = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")(
+        asking
+    )
     return click.option(
         "--server",
         envvar="TIDEGATE_SERVER",
@@ -89,27 +91,27 @@ _CONNECTION_FLAGS: Final = (
         default=5.0,
         metavar="SECONDS",
         callback=_seconds,
-        help="How long to wait for each answer. Default: 5.",
+        help="Time to wait for each answer. Default: 5.",
     ),
     click.option(
         "--secret-key",
         envvar="TIDEGATE_SECRET_KEY",
         metavar="KEY",
-        help="That user's secret key. Better given as the variable TIDEGATE_SECRET_KEY: others see flags.",
+        help="That user's secret key. Use the variable TIDEGATE_SECRET_KEY instead: other users can see flags.",
     ),
     click.option(
         "--access-key",
         envvar="TIDEGATE_ACCESS_KEY",
         metavar="NAME",
-        help="Ask as this user. Variable: TIDEGATE_ACCESS_KEY.",
+        help="Sign requests as this user. Variable: TIDEGATE_ACCESS_KEY.",
     ),
     click.option(
         "--tls-ca",
         metavar="FILE",
         type=click.Path(path_type=Path),
-        help="Use TLS, and believe only what this PEM file vouches for.",
+        help="Use TLS, and trust only the certificates in this PEM file.",
     ),
-    click.option("--tls", is_flag=True, help="Use TLS, and believe any certificate."),
+    click.option("--tls", is_flag=True, help="Use TLS, and accept any certificate."),
 )
 
 

@@ -13,13 +13,17 @@ from gateway.data_folder import data_option, tell
 
 @click.command()
 @data_option
-@click.option("--who", metavar="NAME", help="Of this user, or from this address.")
-@click.option("--topic", metavar="TOPIC", help="About this topic.")
-@click.option("--id", "message_id", metavar="ID", help="About the message with this id.")
-@click.option("--action", metavar="ACTION", help="Such as abort, or update_broker_config.")
+@click.option("--who", metavar="NAME", help="Changes by this user, or from this address.")
+@click.option("--topic", metavar="TOPIC", help="Changes to this topic or its messages.")
+@click.option("--id", "message_id", metavar="ID", help="Changes to the message with this id.")
+@click.option(
+    "--action",
+    metavar="ACTION",
+    help="Changes of this kind, such as abort or update_broker_config.",
+)
 @click.option("--from", "begin", metavar="TIME", callback=moment, help="At this time or later.")
 @click.option("--to", "end", metavar="TIME", callback=moment, help="Before this time.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, as in the log.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line, as in the log.")
 def audit(
     data: Path,
     who: str | None,
@@ -30,10 +34,10 @@ def audit(
     end: int | None,
     as_json: bool,
 ) -> None:
-    """Show who aborted, moved or administered what, the oldest first. A gateway may serve meanwhile.
+    """Show who aborted, rescheduled or administered what, the oldest first. A gateway may be serving.
 
-    Reads audit.jsonl and its older parts in the data folder. A TIME is as for 'tidegate pending'. Lines
-    begin with the local time; with --json it is UTC, as in the log. Times such as dueMs are epoch ms.
+    Reads audit.jsonl and its older files in the data folder. A TIME is written as for 'tidegate pending'.
+    Lines begin with the local time; with --json it is UTC, as in the log. Times such as dueMs are epoch ms.
 
     \b
     Examples:

@@ -53,7 +53,7 @@ def _duration(ctx: click.Context, param: click.Parameter, value: str) -> timedel
     required=True,
     callback=_listen,
     metavar="HOST:PORT",
-    help="Where clients come to: what they are configured with as their name server. Port 0 picks one.",
+    help="Address to listen on; clients use it as their name server. Port 0 picks a free port.",
 )
 @click.option(
     "--to",
@@ -61,26 +61,26 @@ def _duration(ctx: click.Context, param: click.Parameter, value: str) -> timedel
     required=True,
     callback=address,
     metavar="HOST:PORT",
-    help="The name server, or the gateway, that they came to before.",
+    help="The name server, or the gateway, that clients used before.",
 )
 @click.option(
     "--out",
     required=True,
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="The folder of capture files.",
+    help="Folder for the capture files.",
 )
 @click.option(
     "--advertise",
     metavar="HOST",
-    help="The host of this machine that clients are told for brokers. Default: the one that each client came to.",
+    help="Host that clients are given as the brokers' address. Default: the address that each client connected to.",
 )
 @click.option(
     "--file-size",
     default="256MiB",
     callback=_size,
     metavar="SIZE",
-    help="The next file begins past it. Default: 256MiB.",
+    help="Size at which the next file begins. Default: 256MiB.",
     panel=_PANEL,
 )
 @click.option(
@@ -88,7 +88,7 @@ def _duration(ctx: click.Context, param: click.Parameter, value: str) -> timedel
     default="1h",
     callback=_duration,
     metavar="DURATION",
-    help="And after it. Default: 1h.",
+    help="Time after which the next file begins. Default: 1h.",
     panel=_PANEL,
 )
 @click.option(
@@ -96,7 +96,7 @@ def _duration(ctx: click.Context, param: click.Parameter, value: str) -> timedel
     default=0,
     type=click.IntRange(0),
     metavar="NUMBER",
-    help="Keep so many files; the oldest are removed. Default: 0, all of them.",
+    help="Number of files to keep; the oldest are removed. Default: 0, which keeps all.",
     panel=_PANEL,
 )
 @click.option(
@@ -104,7 +104,7 @@ def _duration(ctx: click.Context, param: click.Parameter, value: str) -> timedel
     default="1GiB",
     callback=_size,
     metavar="SIZE",
-    help="Stop writing while the disk has less room than this. Default: 1GiB.",
+    help="Record nothing while the disk has less than this free. Default: 1GiB.",
     panel=_PANEL,
 )
 def capture(
@@ -117,19 +117,19 @@ def capture(
     keep: int,
     least_free: int,
 ) -> None:
-    """Record what clients and their RocketMQ say to each other, for `tidegate ingest`.
+    """Record the traffic between clients and their RocketMQ as a proxy, for `tidegate ingest`.
 
-    Clients are configured with --listen as their name server. What they ask is passed on to --to
-    and answered unchanged, but for the addresses of brokers: clients are told to come here for
-    those too, and for each broker a port is opened when it is first named: the broker's own where
-    that is free, else any. A broker sees this machine as the client's address.
+    Clients use --listen as their name server. Their requests are forwarded to --to, and the answers are
+    returned unchanged, except for brokers' addresses: clients are told to reach the brokers through the
+    proxy too. It opens a port for each broker when that is first named: the broker's own port if it is
+    free, else any. A broker sees this machine as the client's address.
 
-    Nothing waits for the disk: when it is too slow or full, traffic goes on, and what could not be
-    recorded is counted, here and in the files. Connections with TLS are passed on but cannot be
-    read, and one who asks for brokers over TLS is told their real addresses. Stop with Ctrl-C or
-    SIGTERM; connections that are open then are closed, and clients connect anew.
+    Traffic never waits for the disk. If the disk is too slow or full, traffic goes on, and frames that were
+    not recorded are counted, here and in the files. TLS connections are forwarded but cannot be read, and
+    clients that look up brokers over TLS get the real addresses. Stop the proxy with Ctrl-C or
+    SIGTERM; it closes the open connections, and clients reconnect.
 
-    The status is 0 when everything was recorded and 1 when something could not be.
+    The exit status is 0 if everything was recorded, and 1 if not.
 
     \b
     Examples:

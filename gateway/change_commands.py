@@ -25,28 +25,36 @@ def _selection(verb: str) -> Callable[[Callable[..., None]], Callable[..., None]
 
     def add(command: Callable[..., None]) -> Callable[..., None]:
         for option in (
-            click.option("--yes", is_flag=True, help="Do not ask whether so many are meant."),
+            click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
             click.option(
                 "--dry-run",
                 is_flag=True,
-                help="Only say how many messages of the topic that would be.",
+                help="Change nothing; only count the messages of the topic that match.",
             ),
             click.option(
-                "--all", "everything", is_flag=True, help="All unfired messages of the topic."
+                "--all", "everything", is_flag=True, help="All pending messages of the topic."
             ),
             click.option(
-                "--to", "end", metavar="TIME", callback=moment, help="Those due before this time."
+                "--to",
+                "end",
+                metavar="TIME",
+                callback=moment,
+                help="Messages due before this time.",
             ),
             click.option(
-                "--from", "begin", metavar="TIME", callback=moment, help="Those due from then on."
+                "--from",
+                "begin",
+                metavar="TIME",
+                callback=moment,
+                help="Messages due at this time or later.",
             ),
-            click.option("--tag", metavar="TAG", help="Those with this tag."),
+            click.option("--tag", metavar="TAG", help="Messages with this tag."),
             click.option(
-                "--key", metavar="KEY", help=f"{verb} all unfired messages with this key."
+                "--key", metavar="KEY", help=f"{verb} all pending messages with this key."
             ),
             click.option("--topic", metavar="TOPIC", help="The topic of the messages."),
             click.option(
-                "--handle", metavar="HANDLE", help="The recall handle of the send's answer."
+                "--handle", metavar="HANDLE", help="The recall handle that the send returned."
             ),
             click.option("--id", metavar="ID", help="The message with this id."),
         ):
@@ -128,14 +136,14 @@ class _Selection:
 @server_options
 @_selection("Abort")
 def abort(connection: RemotingClient, as_json: bool, **flags: Any) -> None:
-    """Abort messages that have not fired: they are never delivered.
+    """Abort pending messages, so that they are never delivered.
 
-    By --id, --handle, or --topic and --key, it says of each message what became of it: aborted, already
-    fired, already aborted or unknown. The status is 0 when all were aborted now, 3 when any was not,
-    1 when the gateway could not be asked.
+    With --id, --handle, or --topic and --key, it prints an outcome for each message: aborted, already
+    fired, already aborted or unknown. The exit status is 0 if all were aborted now, 3 if any was not, and
+    1 if the gateway could not be asked.
 
-    With --tag, --from, --to or --all it aborts many messages of a topic, those that match all that is
-    given: it says how many these are, and asks before it does so.
+    With --tag, --from, --to or --all it aborts all messages of a topic that match every given flag. It
+    shows how many match, and asks before it aborts them.
 
     \b
     Examples:
@@ -198,7 +206,7 @@ def _signed_ms(text: str) -> int:
     "shift",
     metavar="+DURATION|-DURATION",
     callback=_shift,
-    help="So much later, or earlier.",
+    help="Move each message by this much, later or earlier.",
 )
 @click.option("--at", "new_time", metavar="TIME", callback=_new_time, help="The new time.")
 def reschedule(
@@ -208,18 +216,18 @@ def reschedule(
     shift: dict[str, int],
     **flags: Any,
 ) -> None:
-    """Have messages that have not fired fire at another time.
+    """Give pending messages another time.
 
-    The new time is --at a TIME, which is ISO 8601 (local unless it has a zone), relative to now (+30m),
-    `now` or epoch ms; or --by so much later (+30m) or earlier (-30m) than each message's own time.
-    A time that has passed delivers at once.
+    --at sets a TIME: ISO 8601 (local time unless it has a zone), relative to now (+30m), `now` or epoch
+    ms. --by moves each message from its own time to later (+30m) or earlier (-30m). A time in the past
+    delivers at once.
 
-    By --id, --handle, or --topic and --key, it says of each message what became of it: rescheduled,
-    already fired, already aborted or unknown. The status is 0 when all were rescheduled, 3 when any
-    was not, 1 when the gateway could not be asked. The recall handles of moved messages go on to work.
+    With --id, --handle, or --topic and --key, it prints an outcome for each message: rescheduled, already
+    fired, already aborted or unknown. The exit status is 0 if all were rescheduled, 3 if any was not, and
+    1 if the gateway could not be asked. Recall handles of moved messages stay valid.
 
-    With --tag, --from, --to or --all it moves many messages of a topic, those that match all that is
-    given: it says how many these are, and asks before it does so.
+    With --tag, --from, --to or --all it moves all messages of a topic that match every given flag. It
+    shows how many match, and asks before it moves them.
 
     \b
     Examples:
@@ -251,11 +259,11 @@ def reschedule(
 @click.argument("topic", required=False, callback=given("name a topic"))
 @server_options
 def pause(connection: RemotingClient, topic: str | None, as_json: bool) -> None:
-    """Let nothing of a topic fire until it is resumed; without a topic, list those that are paused.
+    """Pause a topic: nothing in it fires until it is resumed. Without a topic, list the paused ones.
 
-    What becomes due meanwhile waits. It is still pending: it can be found, rescheduled and aborted.
-    Messages without a delay are delivered as ever, and other topics fire at their times. A pause
-    lasts across restarts of the gateway.
+    Messages that become due during a pause wait. They stay pending, so they can be found, rescheduled and
+    aborted. Messages without a delay are delivered as usual, and other topics are not affected. A pause
+    survives restarts of the gateway.
 
     \b
     Examples:
@@ -276,9 +284,10 @@ def pause(connection: RemotingClient, topic: str | None, as_json: bool) -> None:
 @click.argument("topic", callback=given("name a topic"))
 @server_options
 def resume(connection: RemotingClient, topic: str, as_json: bool) -> None:
-    """Let a paused topic fire again.
+    """Resume a paused topic.
 
-    What waits fires now, in the order of due times and in steps that leave room for everything else.
+    Messages that are overdue fire now, in the order of their due times, in batches that leave room for
+    other traffic.
 
     \b
     Examples:

@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 STATES: Final = ("pending", "fired", "aborted", "any")
 _JOBS: Final = {
     "ingest": "Read recordings, packet captures and commit logs into tables.",
-    "profile": "Say what recorded traffic is.",
+    "profile": "Describe recorded traffic: rates, sizes, delays.",
     "replay": "Send recorded requests again, to a gateway or a broker.",
-    "compare": "Say what was answered differently.",
-    "verify": "Say whether delayed messages fired once and when.",
-    "report": "Make one page of what these found.",
-    "jobs": "Run several of these in one Spark session.",
+    "compare": "Show which answers differ between two runs.",
+    "verify": "Check that each delayed message fired once, and when.",
+    "report": "Make one page of the results of the other jobs.",
+    "jobs": "Run several of these commands in one Spark session.",
 }
 _CARE_OF_DATA: Final = (*folder_commands.COMMANDS, *transfer_commands.COMMANDS)
 _FAILED: Final = 1
@@ -66,7 +66,7 @@ class SettingsCommand(RichCommand):
             ["--config", "file"],
             metavar="FILE",
             type=click.Path(path_type=Path),
-            help="TOML file with settings; 'tidegate config --toml' prints a sample. "
+            help="TOML file with settings. 'tidegate config --toml' prints a sample. "
             f"Variable: {FILE_VARIABLE}.",
             panel="Settings file",
         )
@@ -108,10 +108,10 @@ def _settle(file: Path | None, flags: dict[str, object]) -> Loaded:
     }
 )
 @click.command_panel(
-    "A gateway of your own", commands=["serve", "config", "version", "completion", "man"]
+    "Running a gateway", commands=["serve", "config", "version", "completion", "man"]
 )
 @click.command_panel(
-    "What a running gateway holds",
+    "Messages and state of a running gateway",
     commands=[
         "pending",
         "abort",
@@ -124,19 +124,19 @@ def _settle(file: Path | None, flags: dict[str, object]) -> Loaded:
     ],
 )
 @click.command_panel(
-    "Care of data", commands=[*(command.name or "" for command in _CARE_OF_DATA), "audit"]
+    "Data folders", commands=[*(command.name or "" for command in _CARE_OF_DATA), "audit"]
 )
-@click.command_panel("Beside a real broker", commands=["bench", "compat"])
+@click.command_panel("Comparing with a real broker", commands=["bench", "compat"])
 @click.command_panel("Recorded traffic", commands=["capture", *_JOBS])
 @click.version_option(package_name="tidegate", message="%(prog)s %(version)s")
 def cli() -> None:
-    """A gateway for RocketMQ clients that keeps messages for later.
+    """A gateway for RocketMQ clients, with delayed and scheduled messages.
 
-    They are delivered at their millisecond, years ahead if need be, and can be found and aborted
-    until then.
+    A message is delivered at its millisecond, up to years ahead. Until then it can be found, moved and
+    aborted.
 
     \b
-    Start one and look into it:
+    Start a gateway and look into it:
       tidegate serve --data ./data
       tidegate pending --topic orders
       tidegate abort --topic orders --key order-1001
@@ -147,9 +147,9 @@ def cli() -> None:
 def serve(file: Path | None, **flags: object) -> None:
     """Start the gateway and serve until it is stopped (Ctrl-C or SIGTERM).
 
-    RocketMQ clients use its address as their name server address. Every setting can be a flag, an
-    environment variable (TIDEGATE_LISTEN for --listen) or a line of the settings file; the first of
-    these that has it counts.
+    RocketMQ clients use its address as their name server address. Every setting can be given as a flag,
+    as an environment variable (TIDEGATE_LISTEN for --listen) or in the settings file. Flags override
+    variables, and variables override the file.
 
     \b
     Examples:
@@ -186,15 +186,15 @@ def _as_variables(file: Path | None, flags: dict[str, object]) -> dict[str, str]
     "form",
     flag_value="toml",
     panel="Output",
-    help="Print a settings file that explains each.",
+    help="Print a settings file that explains each setting.",
 )
 @click.option(
-    "--json", "form", flag_value="json", panel="Output", help="Print JSON: an object by setting."
+    "--json", "form", flag_value="json", panel="Output", help="Print JSON: one object per setting."
 )
 def config(file: Path | None, form: str | None, **flags: object) -> None:
-    """Show every setting: its value, where that comes from, its default and meaning.
+    """Show every setting: its value, where the value comes from, its default and its meaning.
 
-    Takes the flags of `tidegate serve` and starts nothing, so it also checks settings.
+    Takes the flags of `tidegate serve` but starts nothing, so it can also check settings.
 
     \b
     Examples:
@@ -217,7 +217,7 @@ def config(file: Path | None, form: str | None, **flags: object) -> None:
 
 @cli.command()
 def version() -> None:
-    """Show the version, and those of what it stands on."""
+    """Show the versions of tidegate, of Python and of the main libraries."""
     import platform
     from importlib.metadata import version as version_of
 
@@ -227,7 +227,7 @@ def version() -> None:
 
 @cli.command()
 @server_options
-@click.option("--id", metavar="ID", help="Message id: the client's or the offset id.")
+@click.option("--id", metavar="ID", help="Message id: the client's id or the offset id.")
 @click.option("--key", metavar="KEY", help="Messages with this key.")
 @click.option("--topic", metavar="TOPIC", help="Messages of this topic.")
 @click.option("--tag", metavar="TAG", help="Messages with this tag.")
@@ -237,18 +237,21 @@ def version() -> None:
     "--state",
     type=click.Choice(STATES),
     default="pending",
-    help="In this state. Default: pending (not fired).",
+    help="Messages in this state. Default: pending (not fired).",
 )
 @click.option(
     "--limit",
     type=click.IntRange(1, 1000),
     default=50,
     metavar="NUMBER",
-    help="Most messages of one page, up to 1000. Default: 50.",
+    help="Messages per page, at most 1000. Default: 50.",
 )
-@click.option("--cursor", metavar="CURSOR", help="Go on where an earlier page ended.")
+@click.option("--cursor", metavar="CURSOR", help="Continue where an earlier page ended.")
 @click.option(
-    "--all", "everything", is_flag=True, help="All pages; with --json each is printed as it comes."
+    "--all",
+    "everything",
+    is_flag=True,
+    help="All pages; with --json each is printed as it arrives.",
 )
 def pending(
     connection: RemotingClient,
@@ -257,12 +260,12 @@ def pending(
     everything: bool,
     **asked: Any,
 ) -> None:
-    """Show messages that have not fired, the next one due first.
+    """Show pending messages, the next one due first.
 
-    A TIME is ISO 8601 (local unless it has a zone), relative (+30m, -2h), `now` or epoch ms.
+    A TIME is ISO 8601 (local time unless it has a zone), relative (+30m, -2h), `now` or epoch ms.
 
-    With --json each line is one message, times in epoch ms; when more follow and --all is not
-    given, the last line is {"cursor": "..."} for --cursor.
+    With --json each line is one message, with times in epoch ms. If there are more messages and --all is
+    not given, the last line is {"cursor": "..."}, for --cursor.
 
     \b
     Examples:
@@ -294,7 +297,7 @@ def pending(
 @cli.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def bench(arguments: tuple[str, ...]) -> None:
-    """Measure the gateway beside a real RocketMQ broker; `tidegate bench --help` says more."""
+    """Measure the gateway and a real RocketMQ broker. `tidegate bench --help` says more."""
     # Not for those who only serve: it brings real clients and a broker.
     from compat.bench.command import bench as measure
 
@@ -304,7 +307,7 @@ def bench(arguments: tuple[str, ...]) -> None:
 @cli.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def compat(arguments: tuple[str, ...]) -> None:
-    """Compare the gateway with a real RocketMQ broker; `tidegate compat --help` says more."""
+    """Compare how the gateway and a real RocketMQ broker behave. `tidegate compat --help` says more."""
     from compat.command import compat as compare
 
     compare.main(args=arguments, prog_name="tidegate compat", standalone_mode=False)

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 @click.argument("value", required=False, metavar="[DURATION|TIME]")
 @server_options
 def clock(connection: RemotingClient, action: str | None, value: str | None, as_json: bool) -> None:
-    """Show a gateway's clock, or move that of a gateway for tests.
+    """Show a gateway's clock, or move the manual clock of a gateway for tests.
 
-    A gateway that was started with --clock manual has a clock that stands still until it is moved.
-    What comes due on the way fires at exactly its time, one message after the other, and the command
-    ends when all of it has been stored. --timeout is how long it waits for that; the gateway goes on
-    afterwards, and 'advance 0s' waits for what is under way.
+    The clock of a gateway that was started with --clock manual stands still until it is moved. Messages
+    that come due on the way fire at exactly their times, one after the other, and the command ends when
+    all of them are stored. It waits for at most --timeout; the gateway goes on after that, and
+    'advance 0s' waits for the rest.
 
-    A DURATION is such as 30m, 1h30m or 500ms; a TIME is ISO 8601 (local unless it has a zone), `now`,
-    which is the time of this machine, or epoch ms. A clock that is set back fires nothing until it is
-    there again.
+    A DURATION is written as 30m, 1h30m or 500ms. A TIME is ISO 8601 (local time unless it has a zone), `now`
+    (the time of this machine) or epoch ms. After the clock is set back, nothing fires until it has reached
+    the old time again.
 
     \b
     Examples:

@@ -19,24 +19,24 @@ from gateway.fsck import fsck
     required=True,
     type=FOLDER,
     metavar="DIR",
-    help="A folder to be made; with --incremental one for all backups.",
+    help="New folder for the backup; with --incremental, the folder that holds all backups.",
 )
 @click.option(
     "--incremental",
     is_flag=True,
-    help="Write only the pages that changed since the last backup in that folder.",
+    help="Write only the pages that have changed since the last backup in that folder.",
 )
 def backup(data: Path, target: Path, *, incremental: bool) -> None:
-    """Copy a data folder while a gateway serves from it, as it is at one moment.
+    """Make a consistent copy of a data folder, while a gateway serves from it or not.
 
-    Every message that was acknowledged before the command began is in the copy: it waits for the gateway's
-    next checkpoint, a second or so. Free pages are left out. The copy is itself a data folder: it can be
-    checked, exported from and served from. Copying the files by hand is right only while no gateway serves,
-    and only all of them together.
+    The copy has every message that was acknowledged before the command began: it waits for the gateway's
+    next checkpoint, a second or so. Free pages are left out. The copy is itself a data folder that you can
+    check, export from and serve from. To copy the files by hand, stop the gateway first, and copy all of
+    them together.
 
-    With --incremental the folder takes one backup after the other: the first has the whole data file, free
-    pages included, and each later one the pages that are not as they were. The whole file is read each
-    time. `tidegate restore` puts any of them together, and checks every page.
+    With --incremental the folder holds a series of backups. The first one has the whole data file with its
+    free pages; each later one has only the pages that have changed. The whole file is read each
+    time. `tidegate restore` restores any of them, and checks every page.
 
     \b
     Examples:
@@ -57,19 +57,19 @@ def backup(data: Path, target: Path, *, incremental: bool) -> None:
 
 @click.command()
 @click.option(
-    "--from", "source", required=True, type=FOLDER, metavar="DIR", help="What `backup` made."
+    "--from", "source", required=True, type=FOLDER, metavar="DIR", help="The backup's folder."
 )
 @click.option(
     "--number",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Which of the backups of `backup --incremental`. Default: the last one.",
+    help="Which incremental backup to restore. Default: the last one.",
 )
 @data_option
 def restore(source: Path, data: Path, number: int | None) -> None:
-    """Make a new data folder of a backup. One that holds anything is not touched.
+    """Make a new data folder from a backup. A folder that is not empty is not touched.
 
-    Messages that fired after the backup was taken fire again when a gateway serves from the folder.
+    Messages that fired after the backup was made fire again when a gateway serves from the folder.
 
     \b
     Examples:
@@ -92,11 +92,11 @@ def restore(source: Path, data: Path, number: int | None) -> None:
 @click.command()
 @data_option
 def compact(data: Path) -> None:
-    """Make a data file smaller: rewrite it without its free pages. No gateway may be serving from it.
+    """Shrink a data file: rewrite it without its free pages. No gateway may be serving from it.
 
-    A file never shrinks by itself: what fired or was removed leaves pages that are used again. It needs
-    room on the disk for the new file beside the old one; the old one stays until the new one is whole.
-    The redo log of a gateway that was killed is done again first.
+    The file never shrinks by itself: fired and removed messages leave free pages, which are reused. The
+    disk needs room for the new file next to the old one, which stays until the new one is complete.
+    If the gateway was killed, its redo log is replayed first.
 
     \b
     Example:

@@ -32,21 +32,23 @@ MOST_SHOWN: Final = 100
     "--copy-to",
     type=FOLDER,
     metavar="DIR",
-    help="A folder to be made, for a copy as it was before the repair. Default: beside the data folder.",
+    help="New folder for a copy from before the repair. Default: one next to the data folder.",
 )
-@click.option("--no-copy", is_flag=True, help="Repair without a copy, where the disk has no room.")
+@click.option(
+    "--no-copy", is_flag=True, help="Repair without a copy, if the disk has no room for one."
+)
 def fsck(data: Path, *, repair: bool, yes: bool, copy_to: Path | None, no_copy: bool) -> None:
-    """Check a data folder: every table against every other. No gateway may be serving from it.
+    """Check that all tables of a data folder agree. No gateway may be serving from it.
 
-    Each fault is a line on standard output, and behind them stands what --repair would do about them.
-    Nothing is changed without it, except that the redo log of a gateway that was killed is done again
-    first. The status is 0 when the folder is sound and 4 when it is not. To check a gateway that serves,
-    take a backup and check that.
+    Each fault is a line on standard output; after the faults come the repairs that --repair would make.
+    Without --repair nothing is changed, except that the redo log of a killed gateway is replayed
+    first. The exit status is 0 if the folder is sound, and 4 if it is not. To check a gateway that is
+    serving, make a backup and check that.
 
-    With --repair the folder is copied first, without its free pages; then all that was named is done in
-    one transaction. No message is deleted: a record that cannot be read is moved into the file
-    repairs-TIME.jsonl in the folder, where every row stands that was taken out or changed, as it was.
-    The status is 4 when a fault is left.
+    With --repair the folder is first copied without its free pages; then all repairs are made in one
+    transaction. No message is deleted: a record that cannot be read is moved to the file
+    repairs-TIME.jsonl in the folder, which holds every row that was removed or changed, as it was before.
+    The exit status is 4 if a fault is left.
 
     \b
     Examples:

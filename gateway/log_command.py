@@ -19,9 +19,9 @@ LEVELS = ("debug", "info", "warn", "error")
 @click.argument("level", type=click.Choice(LEVELS), required=False)
 @server_options
 def log_level(connection: RemotingClient, level: str | None, as_json: bool) -> None:
-    """Show the least important events that a running gateway logs, or change that until its next start.
+    """Show the log level of a running gateway, or change it until its next start.
 
-    With debug each request is a line. To keep a level, set log_level in the gateway's settings.
+    With debug, each request is a line. To keep a level, set log_level in the gateway's settings.
 
     \b
     Examples:

@@ -16,9 +16,9 @@ SHELLS = ("bash", "zsh", "fish")
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
-    """Print what a shell needs to complete commands and flags with the tab key.
+    """Print a completion script for a shell: the tab key then completes commands and flags.
 
-    Write it where your shell looks for such files, and begin a new shell.
+    Write it to where your shell looks for such scripts, and start a new shell.
 
     \b
     Examples:
@@ -38,12 +38,12 @@ def completion(shell: str) -> None:
     required=True,
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="A folder, made when it is missing.",
+    help="Folder for the pages; created if it is missing.",
 )
 def man(target: Path) -> None:
     """Write a manual page for each command.
 
-    They say what --help says: tidegate-serve.1 has all settings.
+    The pages have the same text as --help; tidegate-serve.1 has all settings.
 
     \b
     Examples:

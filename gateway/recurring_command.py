@@ -22,10 +22,10 @@ _given = given("give one, or leave the flag out")
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def recurring() -> None:
-    """Recurring messages: by cron expression or period, set, shown, paused and deleted.
+    """Set, show, pause and delete recurring messages.
 
-    A recurring message is left with the gateway once, and fires at each of its times. Any client can
-    set one, by properties of a message: docs/recurring.md.
+    A recurring message is set once, with a cron expression or a period, and fires at each of its times. Any
+    client can set one, by properties of a message: docs/recurring.md.
 
     \b
     Examples:
@@ -38,7 +38,7 @@ def recurring() -> None:
 
 def _named(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
-        click.option("--name", required=True, metavar="NAME", help="What it is called there."),
+        click.option("--name", required=True, metavar="NAME", help="Its name in that topic."),
         click.option("--topic", required=True, metavar="TOPIC", help="The topic that it fires in."),
     ):
         command = option(command)
@@ -47,25 +47,29 @@ def _named(command: Callable[..., None]) -> Callable[..., None]:
 
 def _rule(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
-        click.option("--end", metavar="TIME", callback=_given, help="Nothing after this time."),
-        click.option("--start", metavar="TIME", callback=_given, help="Nothing before this time."),
+        click.option(
+            "--end", metavar="TIME", callback=_given, help="Fire nothing after this time."
+        ),
+        click.option(
+            "--start", metavar="TIME", callback=_given, help="Fire nothing before this time."
+        ),
         click.option(
             "--zone",
             metavar="ZONE",
             callback=_given,
-            help="Time zone of the expression and of times, such as Europe/Berlin. Default: UTC.",
+            help="Time zone of the cron expression and of times, such as Europe/Berlin. Default: UTC.",
         ),
         click.option(
             "--every",
             metavar="PERIOD",
             callback=_given,
-            help="By a period: 30s, 2m, 1h30m, 7d.",
+            help="Repeat at this period: 30s, 2m, 1h30m, 7d.",
         ),
         click.option(
             "--cron",
             metavar="EXPRESSION",
             callback=_given,
-            help="By a cron expression: minute hour day-of-month month day-of-week, or six fields, second first.",
+            help="Repeat by cron: minute hour day-of-month month day-of-week, or six fields with the second first.",
         ),
     ):
         command = option(command)
@@ -74,13 +78,15 @@ def _rule(command: Callable[..., None]) -> Callable[..., None]:
 
 @recurring.command("list")
 @server_options
-@click.option("--topic", metavar="TOPIC", callback=_given, help="Only those of this topic.")
-@click.option("--full", is_flag=True, help="With --json: bodies (base64) and properties as well.")
+@click.option("--topic", metavar="TOPIC", callback=_given, help="Only those in this topic.")
+@click.option(
+    "--full", is_flag=True, help="With --json, also print bodies (base64) and properties."
+)
 def list_(connection: RemotingClient, topic: str | None, full: bool, as_json: bool) -> None:
-    """Show what recurs, by topic and name.
+    """List recurring messages by topic and name.
 
-    With --json each line is one of them, times in epoch ms; with --full they have their
-    bodies, in base64, and can be imported.
+    With --json each line is one recurring message, with times in epoch ms. With --full the lines also have
+    the bodies, in base64, and can be imported.
 
     \b
     Examples:
@@ -102,12 +108,12 @@ def list_(connection: RemotingClient, topic: str | None, full: bool, as_json: bo
 @server_options
 @_named
 @_rule
-@click.option("--count", metavar="NUMBER", callback=_given, help="End after so many messages.")
+@click.option("--count", metavar="NUMBER", callback=_given, help="End after this many messages.")
 @click.option(
     "--misfire",
     metavar="POLICY",
     callback=_given,
-    help="For those that were missed: SMART, FIRE_ONCE_NOW, DO_NOTHING or IGNORE_MISFIRE_POLICY (all).",
+    help="What to do with missed ones: SMART, FIRE_ONCE_NOW, DO_NOTHING or IGNORE_MISFIRE_POLICY (fire all).",
 )
 @click.option("--body", metavar="TEXT", help="The message's body.")
 @click.option(
@@ -120,14 +126,14 @@ def list_(connection: RemotingClient, topic: str | None, full: bool, as_json: bo
     "properties",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A property of the message; more than once for several.",
+    help="A property of the message. Can be given several times.",
 )
 @click.option(
     "--queue",
     type=click.IntRange(0),
     default=None,
     metavar="NUMBER",
-    help="The queue that it fires in. Default: any one, and then always that.",
+    help="The queue that it fires in. Default: the gateway chooses one and keeps to it.",
 )
 def add(
     connection: RemotingClient,
@@ -148,10 +154,10 @@ def add(
     count: str | None,
     misfire: str | None,
 ) -> None:
-    """Set a recurring message, in place of the one with its topic and name.
+    """Set a recurring message, or replace the one with the same topic and name.
 
-    With the same rule as before only the message and the policy are new: times and count go on. A
-    TIME is ISO 8601 (of the zone unless it has its own), relative (+30m) or epoch ms.
+    If the rule is the same as before, times and count go on, and only the message and the misfire policy
+    change. A TIME is ISO 8601 (in --zone unless it has its own), relative (+30m) or epoch ms.
 
     \b
     Examples:
@@ -194,7 +200,7 @@ def _pair(text: str) -> tuple[str, str]:
 def _change(order: str, meaning: str) -> None:
     @recurring.command(
         order,
-        help=f"{meaning}\n\nSays what was done, also when there was nothing to do.\n\n"
+        help=f"{meaning}\n\nPrints what was done, even if nothing had to change.\n\n"
         f"\b\nExample:\n  tidegate recurring {order} --topic reports --name nightly",
     )
     @server_options
@@ -208,15 +214,15 @@ def _change(order: str, meaning: str) -> None:
         display.recurring_change(done, now_ms(), as_json=as_json)
 
 
-_change("pause", "Let one rest: it does not fire until it is resumed.")
-_change("resume", "Let one fire again; what it missed is up to its misfire policy.")
-_change("delete", "Forget one. What has fired stays where it is.")
+_change("pause", "Pause a recurring message: it does not fire until it is resumed.")
+_change("resume", "Resume a recurring message. Its misfire policy decides about what it missed.")
+_change("delete", "Delete a recurring message. Messages that have fired stay in their queue.")
 
 
 @recurring.command("next")
 @server_options
 @click.option("--topic", metavar="TOPIC", help="The topic of a recurring message.")
-@click.option("--name", metavar="NAME", help="What it is called there.")
+@click.option("--name", metavar="NAME", help="Its name in that topic.")
 @_rule
 @click.option(
     "--times",
@@ -226,9 +232,9 @@ _change("delete", "Forget one. What has fired stays where it is.")
     help="How many times to show. Default: 10.",
 )
 def next_(connection: RemotingClient, as_json: bool, times: int, **asked: Any) -> None:
-    """Show when one fires next, or when a rule would that is set now.
+    """Show when a recurring message fires next, or when a rule would fire if it were set now.
 
-    Nothing is set: it says what an expression means, on the days when clocks are changed as well.
+    Nothing is set, so use it to see what an expression means, also when daylight saving time begins or ends.
 
     \b
     Examples:
@@ -252,10 +258,11 @@ def next_(connection: RemotingClient, as_json: bool, times: int, **asked: Any) -
 @server_options
 @click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def import_(connection: RemotingClient, source: Path, as_json: bool) -> None:
-    """Set what `list --full --json` wrote, at this gateway or at another.
+    """Set the recurring messages of a file that `list --full --json` wrote, at this gateway or another one.
 
-    Where it is not there with the same rule it begins anew: counts from 0, and periods without a start from now.
-    What was paused is paused. Each line that is refused is named on standard error, and the status is 4 then.
+    One that the gateway does not have with the same rule begins anew: its count at 0, and a period without a
+    start now. Paused ones are paused. Each refused line is named on standard error, and the exit status is
+    then 4.
 
     \b
     Example:

@@ -46,7 +46,7 @@ _format = click.option(
     "--format",
     "form",
     type=click.Choice(("jsonl", "parquet")),
-    help="JSON lines or Parquet. Default: as the file's name ends, else JSON lines.",
+    help="JSON lines or Parquet. Default: Parquet if the file's name ends in .parquet, else JSON lines.",
 )
 
 
@@ -103,15 +103,15 @@ def _written(target: Path) -> Iterator[IO[bytes]]:
     type=click.Path(path_type=Path, allow_dash=True, dir_okay=False),
     default="-",
     metavar="FILE",
-    help="The file to write. Default: -, which is standard output.",
+    help="File to write. Default: -, which is standard output.",
 )
 @_format
 def export(data: Path, target: Path, form: str | None) -> None:
-    """Write every message that has not fired, the next due first: as a line of JSON, or as Parquet.
+    """Write all pending messages as JSON lines or as Parquet, the next due first.
 
-    A gateway may serve from the folder meanwhile: its next checkpoint is waited for, a second or so. In
-    JSON bodies are in base64; times are epoch ms. Messages that cannot be read are left out, and the
-    status is 4 then. The file gets its name when it is whole.
+    A gateway may be serving from the folder; the export then waits for its next checkpoint, a second or so.
+    In JSON, bodies are base64; times are epoch ms. Messages that cannot be read are left out, and the exit
+    status is then 4. The file gets its name once it is complete.
 
     \b
     Examples:
@@ -156,14 +156,14 @@ _to_server = click.option(
 @_to_server
 @connection_options("--to")
 def import_(connect: Connect, source: IO[bytes], form: str | None, server: tuple[str, int]) -> None:
-    """Send exported messages to a gateway, or to a RocketMQ cluster, with their times.
+    """Send exported messages, with their times, to a gateway or to a RocketMQ cluster.
 
-    Ids, keys, tags, bodies and retry counts stay; what is overdue is delivered at once. A gateway is
-    asked first whether it has a message, so an import that was cut short can be repeated; a
-    RocketMQ broker cannot be asked, and holds what it is sent twice.
+    Ids, keys, tags, bodies and retry counts are kept. Overdue messages are delivered at once. An import that
+    was interrupted can be repeated: a gateway is asked first whether it already has a message. A RocketMQ
+    broker cannot be asked, so repeated messages are there twice.
 
-    Each message that is refused, such as one that is due later than a broker's 3 days, is a line on
-    standard output, and the status is 4 then.
+    Each refused message, such as one due later than a broker's limit of 3 days, is a line on standard output,
+    and the exit status is then 4.
 
     \b
     Examples:
@@ -212,13 +212,13 @@ def import_(connect: Connect, source: IO[bytes], form: str | None, server: tuple
 @_to_server
 @connection_options("--to")
 def drain(connect: Connect, data: Path, server: tuple[str, int]) -> None:
-    """Hand everything that has not fired to another gateway, or to a RocketMQ cluster, and end it here.
+    """Move all pending messages from a data folder to another gateway or to a RocketMQ cluster.
 
-    No gateway may be serving from the folder. What the other side has acknowledged is aborted in the
-    folder, so that it is delivered by one of the two; what it refuses stays, and is a line on
-    standard output, and the status is 4 then, as where a message cannot be read. Recurring messages
-    and undecided transactions stay as well. What is overdue is delivered at once, even if its topic is
-    paused. A drain that was cut short can be repeated; a RocketMQ broker then gets the last few
+    No gateway may be serving from the folder. A message that the other side has acknowledged is aborted in
+    the folder, so only one of the two delivers it. A message that it refuses stays, and is a line on
+    standard output. The exit status is 4 if a message was refused or could not be read. Recurring messages
+    and undecided transactions stay too. Overdue messages are delivered at once, even if their topic is
+    paused. A drain that was interrupted can be repeated; a RocketMQ broker then gets the last few
     messages twice.
 
     \b

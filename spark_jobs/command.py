@@ -46,15 +46,21 @@ _Kind = TypeVar("_Kind")
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def cli() -> None:
-    """Recorded traffic: what it was, and whether another server answers it in the same way."""
+    """Describe recorded traffic, and check whether another server answers it in the same way."""
 
 
 def _spark_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--master", default="local[*]", help="Spark master. Default: local[*]."),
-        click.option("--memory", default="2g", help="Of Spark's driver, a JVM size. Default: 2g."),
-        click.option("--progress", is_flag=True, help="Spark's own progress, stage by stage."),
-        click.option("--json", "json_file", type=_FILE, help="Also write what was found here."),
+        click.option(
+            "--memory",
+            default="2g",
+            help="Memory of Spark's driver, as for java -Xmx. Default: 2g.",
+        ),
+        click.option("--progress", is_flag=True, help="Show Spark's own progress, by stage."),
+        click.option(
+            "--json", "json_file", type=_FILE, help="Also write the results to this file, as JSON."
+        ),
     ):
         command = option(command)
     return command
@@ -120,8 +126,8 @@ def _levels(ctx: click.Context, param: click.Parameter, value: str | None) -> st
 
 @cli.command()
 @click.argument("sources", nargs=-1, required=True, type=_SOURCE)
-@click.option("--out", required=True, type=_FOLDER, help="The folder of tables.")
-@click.option("--port", "ports", multiple=True, type=int, help="Servers' ports in pcap files.")
+@click.option("--out", required=True, type=_FOLDER, help="Folder for the tables.")
+@click.option("--port", "ports", multiple=True, type=int, help="A server's port in pcap files.")
 @click.option(
     "--levels", callback=_levels, help="The broker's messageDelayLevel. Default: RocketMQ's own."
 )
@@ -131,7 +137,7 @@ def ingest(
 ) -> None:
     """Read recordings, packet captures (pcap, pcapng) and commit logs into a folder of tables.
 
-    SOURCES are files, or folders to be searched. What was read before is not read again.
+    SOURCES are files, or folders to be searched. Files that were read before are not read again.
 
     \b
     Examples:
@@ -154,7 +160,7 @@ def ingest(
 @click.argument("tables", type=_FOLDER)
 @_spark_options
 def profile(tables: Path, **options: Any) -> None:
-    """Say what recorded traffic is: rates, sizes, delays, hot seconds, by code and topic."""
+    """Describe recorded traffic: rates, sizes, delays and busiest seconds, by request code and topic."""
     from spark_jobs.ingest import read_table
     from spark_jobs.profiling import profile as run
 
@@ -171,18 +177,18 @@ def profile(tables: Path, **options: Any) -> None:
     default=5.0,
     type=click.FloatRange(0),
     metavar="SECONDS",
-    help="What was due so shortly before its queue was last seen is not lost. Default: 5.",
+    help="A message that was due this shortly before its queue was last seen does not count as lost. Default: 5.",
 )
 @click.option(
     "--levels",
     callback=_levels,
-    help="Of a replay: the target's messageDelayLevel. Default: RocketMQ's own.",
+    help="For a replay, the target's messageDelayLevel. Default: RocketMQ's own.",
 )
 @_spark_options
 def verify(folder: Path, grace: float, levels: str, **options: Any) -> None:
-    """Say whether each delayed message fired once and when, against what was asked for.
+    """Check that each delayed message fired once, and how far from the requested time.
 
-    FOLDER has tables, or a replay with --watch: then it is about what the replay sent.
+    FOLDER has tables, or the output of `replay --watch`; then the messages that the replay sent are checked.
 
     \b
     Examples:
@@ -217,28 +223,44 @@ def verify(folder: Path, grace: float, levels: str, **options: Any) -> None:
 @cli.command()
 @click.argument("tables", type=_FOLDER)
 @click.option(
-    "--to", "target", required=True, callback=_address, metavar="HOST:PORT", help="Name server."
+    "--to",
+    "target",
+    required=True,
+    callback=_address,
+    metavar="HOST:PORT",
+    help="Name server to send to.",
 )
-@click.option("--out", required=True, type=_FOLDER, help="The folder of what is answered.")
+@click.option("--out", required=True, type=_FOLDER, help="Folder for the answers.")
 @click.option(
     "--speed",
     default=1.0,
     type=click.FloatRange(0),
-    help="How much faster; 0: as fast as possible. Default: 1.",
+    help="How many times faster than recorded; 0 is as fast as possible. Default: 1.",
 )
 @click.option(
     "--rate",
     default=0.0,
     type=click.FloatRange(0),
-    help="Most requests per second. Default: 0, as many as come.",
+    help="Maximum number of requests per second. Default: 0, which means no limit.",
 )
-@click.option("--code", "codes", multiple=True, type=int, help="Only these request codes.")
-@click.option("--without", multiple=True, type=int, help="Not these request codes.")
+@click.option(
+    "--code",
+    "codes",
+    multiple=True,
+    type=int,
+    help="Send only this request code. Can be given several times.",
+)
+@click.option(
+    "--without",
+    multiple=True,
+    type=int,
+    help="Do not send this request code. Can be given several times.",
+)
 @click.option(
     "--delays",
     type=click.Choice(["keep", "scale"]),
     default="keep",
-    help="scale divides delays by the speed, but not levels, which are the server's. Default: keep.",
+    help="scale divides delays by the speed, except delay levels, which the server defines. Default: keep.",
 )
 @click.option(
     "--topic",
@@ -246,7 +268,7 @@ def verify(folder: Path, grace: float, levels: str, **options: Any) -> None:
     multiple=True,
     callback=_renames,
     metavar="OLD=NEW",
-    help="Send to another topic than was recorded.",
+    help="Replace the recorded topic OLD by NEW.",
 )
 @click.option(
     "--group",
@@ -254,36 +276,36 @@ def verify(folder: Path, grace: float, levels: str, **options: Any) -> None:
     multiple=True,
     callback=_renames,
     metavar="OLD=NEW",
-    help="And for another group.",
+    help="Replace the recorded group OLD by NEW.",
 )
 @click.option(
     "--lead",
     default=10.0,
     type=click.FloatRange(0),
     metavar="SECONDS",
-    help="Longest that tasks wait for one another. Default: 10.",
+    help="Maximum time that tasks wait for one another. Default: 10.",
 )
 @click.option(
     "--patience",
     default=30.0,
     type=click.FloatRange(0),
     metavar="SECONDS",
-    help="How long to wait for an answer. Default: 30.",
+    help="Time to wait for an answer. Default: 30.",
 )
 @click.option(
     "--watch",
     default=0.0,
     type=click.FloatRange(0),
     metavar="SECONDS",
-    help="Also consume what is sent, until so long after the last request; then `verify` judges it. "
+    help="Also consume what is sent, until this long after the last request, so that `verify` can check it. "
     "Default: 0, nothing is consumed.",
 )
 @click.option(
     "--from-log",
     is_flag=True,
-    help="Send the messages of commit logs, not recorded requests.",
+    help="Send the messages of commit logs instead of recorded requests.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be sent, and send nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be sent, and send nothing.")
 @_spark_options
 def replay(
     tables: Path,
@@ -303,13 +325,13 @@ def replay(
     dry_run: bool,
     **options: Any,
 ) -> None:
-    """Send recorded requests again, to a gateway or a broker, at their times.
+    """Send recorded requests again, to a gateway or a broker, with their recorded timing.
 
-    Destructive requests, such as the deletion of a topic, are sent only when --code names them. The
-    same --out goes on with a run that was interrupted, and sends nothing twice.
+    Destructive requests, such as the deletion of a topic, are sent only if --code names them. To continue
+    an interrupted run, give the same --out; nothing is sent twice.
 
-    With --from-log each message that clients sent to a broker, as its commit log tells, is sent when it
-    was stored: a timed one with its time, to its true topic.
+    With --from-log the messages in a broker's commit log that clients sent are sent again, each when it was
+    stored; a delayed one is sent with its due time, to its real topic.
 
     \b
     Examples:
@@ -375,10 +397,10 @@ def replay(
 
 @cli.command()
 @click.argument("candidate", type=_FOLDER)
-@click.option("--recorded", type=_FOLDER, help="Tables: the recorded answers are the baseline.")
-@click.option("--baseline", type=_FOLDER, help="Or a replay of them is, such as to a real broker.")
+@click.option("--recorded", type=_FOLDER, help="Tables whose recorded answers are the baseline.")
+@click.option("--baseline", type=_FOLDER, help="Or a replay, such as to a real broker.")
 @click.option("--noise", type=_FOLDER, help="A second replay to the baseline's server.")
-@click.option("--ignore", multiple=True, metavar="[CODE:]FIELD", help="This does not count.")
+@click.option("--ignore", multiple=True, metavar="[CODE:]FIELD", help="Ignore this field.")
 @_spark_options
 def compare(
     candidate: Path,
@@ -388,9 +410,9 @@ def compare(
     ignore: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """Say what a replay was answered differently from the recording or from another replay.
+    """Show where the answers to a replay differ from the recording or from another replay.
 
-    With --noise, what also differs between two runs of the baseline's server is no difference.
+    With --noise, what also differs between the two runs of the baseline's server does not count as a difference.
 
     \b
     Examples:
@@ -441,16 +463,16 @@ def compare(
 
 
 @cli.command()
-@click.option("--compare", multiple=True, type=_FILE, help="What compare wrote with --json.")
-@click.option("--verify", multiple=True, type=_FILE, help="What verify wrote.")
-@click.option("--replay", multiple=True, type=_FILE, help="What replay wrote.")
-@click.option("--profile", multiple=True, type=_FILE, help="What profile wrote.")
+@click.option("--compare", multiple=True, type=_FILE, help="A file from compare --json.")
+@click.option("--verify", multiple=True, type=_FILE, help="A file from verify --json.")
+@click.option("--replay", multiple=True, type=_FILE, help="A file from replay --json.")
+@click.option("--profile", multiple=True, type=_FILE, help="A file from profile --json.")
 @click.option(
     "--title",
     default="Replay of recorded traffic",
     help="The page's title. Default: Replay of recorded traffic.",
 )
-@click.option("--out", required=True, type=_FOLDER, help="Gets report.html and report.md.")
+@click.option("--out", required=True, type=_FOLDER, help="Folder for report.html and report.md.")
 def report(
     compare: tuple[Path, ...],
     verify: tuple[Path, ...],
@@ -459,9 +481,9 @@ def report(
     title: str,
     out: Path,
 ) -> None:
-    """Make one page, and Markdown, of what the other commands wrote with --json.
+    """Make one report, as HTML and as Markdown, from the --json files of the other commands.
 
-    Of several files of a kind, each has a part with the file's name.
+    Each flag can be given several times; each file then has a section with its name.
 
     \b
     Example:
@@ -494,12 +516,14 @@ def report(
 @cli.command()
 @click.argument("file", type=click.File())
 @click.option("--master", default="local[*]", help="Spark master. Default: local[*].")
-@click.option("--memory", default="2g", help="Of Spark's driver, a JVM size. Default: 2g.")
+@click.option(
+    "--memory", default="2g", help="Memory of Spark's driver, as for java -Xmx. Default: 2g."
+)
 def jobs(file: TextIO, master: str, memory: str) -> None:
-    """Run the commands that a file has, one a line, in one Spark session; - is standard input.
+    """Run the commands of a file, one per line, in one Spark session; - is standard input.
 
-    A session takes some seconds to begin, and the first jobs of one are slow. A command that fails
-    ends the run; one that finds differences does not, and the status is then 3 at the end.
+    A session takes some seconds to start, and its first jobs are slow. A command that fails ends the run. One
+    that finds differences does not; the exit status at the end is then 3.
 
     \b
     Example, a file:

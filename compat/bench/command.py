@@ -47,25 +47,30 @@ Tell = Callable[[load.Progress], None]
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--quick", "extent", flag_value="quick", help="What matters most, about 3 minutes.")
-@click.option("--full", "extent", flag_value="full", help="Everything, about 40 minutes.")
 @click.option(
-    "--only", type=click.Choice(list(TITLES)), help="Run one system instead of all in turn."
+    "--quick",
+    "extent",
+    flag_value="quick",
+    help="The main scenarios, about 3 minutes. This is the default.",
+)
+@click.option("--full", "extent", flag_value="full", help="All scenarios, about 40 minutes.")
+@click.option(
+    "--only", type=click.Choice(list(TITLES)), help="Measure only this system, not all in turn."
 )
 @click.option(
     "--scenario",
     "names",
     multiple=True,
     metavar="NAME",
-    help="Run only this one, of quick or full, or held-N with any number N of messages; may be given several times. "
-    "One that is held against another brings that along.",
+    help="Run only this scenario, of --quick or --full, or held-N with any number N of messages. Can be given several "
+    "times. A scenario that is compared with another one runs that one too.",
 )
 @click.option(
     "--repeat",
     type=click.IntRange(1, 100),
     default=1,
     metavar="TIMES",
-    help="Run each so often and show the medians. Default: 1.",
+    help="Run each scenario this many times and show the medians. Default: 1.",
 )
 @click.option(
     "--data",
@@ -73,20 +78,20 @@ Tell = Callable[[load.Progress], None]
     type=click.Path(path_type=Path, file_okay=False),
     default=_FOLDER,
     metavar="DIR",
-    help="Folder for the servers' data while they run: on the disk that is to be measured. "
+    help="Folder for the servers' data while they run, on the disk to be measured. "
     "Default: .tools/bench.",
 )
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="File for the results, as JSON. Default: one named by the time, in .tools/bench.",
+    help="File for the results, as JSON. Default: a file named by the time, in .tools/bench.",
 )
 @click.option(
     "--compare",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Show the figures of an earlier run's results file beside the new ones.",
+    help="Show the figures of an earlier results file next to the new ones.",
 )
 @click.option(
     "--show",
@@ -98,7 +103,7 @@ Tell = Callable[[load.Progress], None]
     "--plots",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Also draw the figures, as SVG files in this folder.",
+    help="Also draw plots of the figures, as SVG files in this folder.",
 )
 def bench(
     extent: str | None,
@@ -111,10 +116,10 @@ def bench(
     show: Path | None,
     plots: Path | None,
 ) -> None:
-    """Measure the gateway beside a real RocketMQ broker, with the official Java client as load.
+    """Measure the gateway and a real RocketMQ broker, under load from the official Java client.
 
-    Both get the same load, one after the other, each fresh and on loopback. Needs what `make
-    setup-clients` installs; a Java runtime and jars are got when they are missing.
+    Both get the same load, one after the other, each freshly started and on loopback. Run `make
+    setup-clients` first; a Java runtime and jars are downloaded if they are missing.
 
     \b
     Examples:

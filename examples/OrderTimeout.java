@@ -1,4 +1,4 @@
-// Close an unpaid order after 3 seconds; a payment takes the close back. Run it with `make example-java`.
+// Close an order that is not paid within 3 seconds; a payment takes the close message back. Run it with `make example-java`.
 import java.nio.charset.StandardCharsets;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
@@ -25,12 +25,12 @@ public class OrderTimeout {
             CountDownLatch closed = new CountDownLatch(1);
             DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("order-closer");
             consumer.setNamesrvAddr(gateway);
-            consumer.setAwaitTerminationMillisWhenShutdown(1_000);    // so that what was consumed is noted
+            consumer.setAwaitTerminationMillisWhenShutdown(1_000);    // time to commit offsets
             consumer.subscribe("close-order", "*");
             consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
                 for (MessageExt message : messages) {
                     System.out.println("closing " + message.getKeys());
-                    if (message.getMsgId().equals(unpaid.getMsgId())) {    // not what an earlier run left
+                    if (message.getMsgId().equals(unpaid.getMsgId())) {    // and not a message of an earlier run
                         closed.countDown();
                     }
                 }
@@ -40,7 +40,7 @@ public class OrderTimeout {
             closed.await(1, TimeUnit.MINUTES);
             consumer.shutdown();
         } finally {
-            producer.shutdown();    // its threads keep Java running, also where a send fails
+            producer.shutdown();    // its threads keep Java running, even after a failed send
         }
     }
 

@@ -1,4 +1,7 @@
-"""Close an unpaid order after 3 seconds; a payment takes the close back. Run it with `make example-python`."""
+"""Close an order that is not paid within 3 seconds; a payment takes the close message back.
+
+Run it with `make example-python`.
+"""
 
 import sys
 from threading import Event
@@ -23,7 +26,7 @@ def close_order(order: str) -> Message:
 
 def on_message(message) -> ConsumeStatus:
     print("closing", message.keys.decode(), flush=True)
-    if message.id == unpaid.msg_id:  # not what an earlier run left
+    if message.id == unpaid.msg_id:  # and not a message of an earlier run
         closed.set()
     return ConsumeStatus.CONSUME_SUCCESS
 
@@ -34,7 +37,7 @@ producer.start()
 unpaid = producer.send_sync(close_order("order-1"))
 producer.send_sync(close_order("order-2"))
 
-# This client cannot recall, so the abort names the topic and the key; `tidegate abort` does the same.
+# This client cannot recall, so abort by topic and key, as `tidegate abort` does.
 host, port = gateway.split(":")
 with RemotingClient(host, int(port)) as tidegate:
     tidegate.ask(RequestCode.ABORT_TIMERS, {"topic": "close-order", "key": "order-2"})

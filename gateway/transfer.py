@@ -289,7 +289,7 @@ class Sender:
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
         if answer.code != ResponseCode.SUCCESS:
-            raise RefusalError(f"the name server refused (code {answer.code}): {answer.remark}")
+            raise RefusalError(f"the name server {_reason(answer)}")
         route = _read(answer.body, _Route)
         queues = {
             one.broker_name: one.write_queues for one in route.queues if one.perm & PERM_WRITE

@@ -131,6 +131,21 @@ def test_what_may_be_there_already_is_not_sent(code: int) -> None:
                 sender.send(LINE)
 
 
+@pytest.mark.parametrize(
+    ("remark", "told"), [("not\nready", "not ready"), (None, "no reason given")]
+)
+def test_a_name_server_refuses_in_one_line(remark: str | None, told: str) -> None:
+    def refuse(command: Command) -> bytes:
+        return encode_response(command.opaque, ResponseCode.SYSTEM_ERROR, remark=remark)
+
+    with (
+        FakeGateway(refuse) as gateway,
+        Sender(gateway.address, RemotingClient) as sender,
+        pytest.raises(RefusalError, match=rf"^the name server refused \(code 1\): {told}$"),
+    ):
+        sender.send(LINE)
+
+
 @pytest.mark.parametrize(("queue", "sent_to"), [(3, 3), (4, 0)])
 def test_what_holds_wherever_a_message_is_goes_along(queue: int, sent_to: int) -> None:
     """How its body is compressed, when it was born, how often it was retried; that it was committed does not."""

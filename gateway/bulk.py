@@ -30,7 +30,7 @@ class BulkChanges:
         self._rescheduling = rescheduling
 
     def begin(self) -> int:
-        """Begin a change; `select` is told of it from its second step on."""
+        """Begin to give messages another time; each `select` is told of it."""
         return self._rescheduling.begin()
 
     def select(
@@ -69,14 +69,10 @@ class BulkChanges:
         """Give messages another time. One that was moved since the first step began is not moved again, wherever in the
         range its new time is."""
         wanted = _checked(wanted, may)
-        parsed = parse_cursor(cursor)
-        if parsed is None:
-            begun = self.begin().to_bytes(8)
-            page = self.select(wanted, STEP, None)
-        else:
-            # It begins with when the first step began.
-            begun = parsed[:8]
-            page = self.select(wanted, STEP, parsed[8:], int.from_bytes(begun))
+        # A cursor begins with when the first step began.
+        parsed = parse_cursor(cursor) or self.begin().to_bytes(8)
+        begun = parsed[:8]
+        page = self.select(wanted, STEP, parsed[8:] or None, int.from_bytes(begun))
         moved = self.change(page.found, to)
         return BulkAnswer(moved, _text(begun + page.cursor if page.cursor is not None else None))
 

@@ -308,11 +308,10 @@ class Bulk:
         return total, False
 
     async def _work(self, asker: Asker, order: _Order, job: Job) -> None:
-        begun_ms = self._changes.begin()
+        begun_ms = self._changes.begin() if order.to is not None else None
         behind: bytes | None = None
         while self._goes_on(job):
-            since_ms = begun_ms if order.to is not None and behind is not None else None
-            page = self._changes.select(order.wanted, PAGE, behind, since_ms)
+            page = self._changes.select(order.wanted, PAGE, behind, begun_ms)
             meant = [one for one in page.found if one.sequence < order.bound]
             for start in range(0, len(meant), PIECE):
                 if self._goes_on(job):

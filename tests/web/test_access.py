@@ -225,6 +225,7 @@ def test_users_see_and_change_what_they_may(guarded: MemoryGateway) -> None:
     guarded.settle()
     job = alice.get(f"/bulk/{number}")
     assert (job["state"], job["done"], job["missed"], job["user"]) == ("done", 1, 1, "alice")
+    assert everything.get(f"/bulk/{number}") == job
     left = everything.get("/messages")["messages"]
     assert {one["topic"] for one in left} == {"bills", "secrets"}
     states = {one["topic"]: one["state"] for one in everything.get("/recurring")["recurring"]}

@@ -9,9 +9,10 @@ import pytest
 
 from gateway.audit import read_lines
 from gateway.setting_values import parse_host_port
-from gateway.web import bulk
+from gateway.web import bulk, timeline
 from gateway.web.endpoints import ApiError, Asker
 from gateway.wire.codes import RequestCode
+from storage import timeline as stored_timeline
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail
 from tests.gateway.memory import START_MS, MemoryGateway
@@ -76,6 +77,7 @@ def test_a_preview_counts_and_the_job_takes_as_many(
     held.settle()
     job = http.get(f"/bulk/{job['id']}")
     assert (job["state"], job["done"], job["missed"]) == ("done", expected, 0)
+    assert job["endedMs"] == job["startedMs"]
     assert pending(http) == 24 - expected
 
 
@@ -105,16 +107,34 @@ def test_of_many_the_least_there_are_is_told_and_all_are_taken(
     assert http.get(f"/bulk/{job['id']}")["done"] == 8
 
 
+def test_a_count_that_gives_up_at_the_edge_of_a_span_is_not_exact(
+    held: MemoryGateway, http: HttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stands before and behind the ten seconds that are summed up is counted one by one."""
+    client = held.connect()
+    for _ in range(30):
+        client.send_message("orders", TIMER_DELIVER_MS=str(START_MS + 5_000))
+    monkeypatch.setattr(stored_timeline, "MAX_ROWS", 1)
+    monkeypatch.setattr(timeline, "MAX_COUNTED", 20)
+    span = {"begin": START_MS + 5_000, "end": START_MS + 20_000}
+    shown = preview(http, **span)
+    assert (shown["count"], shown["isExact"]) == (20, False)
+
+
 def test_a_selection_names_something(http: HttpClient) -> None:
     problem = http.refusal("POST", "/bulk/preview", {"action": "abort", "selection": {}})
     assert "name a topic" in problem["detail"]
 
 
 def test_only_tokens_of_previews_count(held: MemoryGateway, http: HttpClient) -> None:
-    token = preview(http, topic="orders")["token"]
+    shown = preview(http, topic="orders")
+    token = shown["token"]
     for wrong in ("", "x", token[:-4] + "AAAA", "A" * 60, "?"):
         assert http.refusal("POST", "/bulk", {"token": wrong})["status"] == 400
-    held.advance((bulk.TOKEN_MINUTES + 1) * 60_000)
+    held.advance(bulk.TOKEN_MINUTES * 60_000)
+    assert shown["expiresMs"] == held.now_ms
+    http.post("/bulk", {"token": token})
+    held.advance(1)
     assert http.refusal("POST", "/bulk", {"token": token})["status"] == 409
 
 
@@ -132,6 +152,7 @@ def test_a_job_goes_on_in_pieces_and_can_be_cancelled(
     cancel(asker, bulk.JobQuery(id=job.id))
     held.settle()
     assert (job.state, pending(http)) == ("cancelled", 24 - job.done)
+    assert job.ended_ms is not None
     assert 5 <= job.done <= 10
 
 
@@ -166,15 +187,16 @@ def test_a_job_whose_changes_cannot_be_stored_says_so(
     job = http.get(f"/bulk/{number}")
     assert (job["state"], job["done"]) == ("failed", 0)
     assert job["error"]
+    assert job["endedMs"] is not None
     assert pending(http) == 24
 
 
 def test_the_last_jobs_are_remembered(
     held: MemoryGateway, http: HttpClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "MAX_JOBS", 3)
+    monkeypatch.setattr(bulk, "MAX_JOBS", 5)
     numbers = []
-    for _ in range(5):
+    for _ in range(7):
         job = http.post("/bulk", {"token": preview(http, topic="nothing")["token"]})
         numbers.append(job["id"])
         held.settle()
@@ -202,12 +224,13 @@ def test_a_preview_is_of_no_use_once_recall_is_off(held: MemoryGateway, http: Ht
 
 
 def test_who_did_it_is_noted(held: MemoryGateway, http: HttpClient) -> None:
-    http.post("/bulk", {"token": preview(http, key="k1", topic="orders")["token"]})
+    job = http.post("/bulk", {"token": preview(http, key="k1", topic="orders")["token"]})
     held.settle()
     (left, *_) = http.get("/messages", topic="orders")["messages"]
     http.post(f"/messages/{left['offsetMsgId']}/abort")
     lines = list(read_lines(held.data))
     assert [line["action"] for line in lines] == ["bulk abort", *["abort"] * 5]
+    assert (lines[0]["job"], job["user"]) == (job["id"], None)
     assert {line["from"] for line in lines} == {"127.0.0.1"}
     assert lines[-1]["msgId"] == left["msgId"]
 

@@ -13,6 +13,7 @@ import pytest
 
 from gateway.parquet import SCHEMA, read_held, write_held
 from gateway.transfer import HeldLine, LineError, export_held
+from gateway.wire.codes import SysFlag
 from tests.gateway.memory import START_MS, MemoryGateway
 from tests.ops.conftest import Command
 
@@ -23,9 +24,14 @@ def test_all_of_a_message_is_there(gateway: MemoryGateway, tmp_path: Path) -> No
         client.send_message(
             body=bytes([number, 255]),
             properties={"TIMER_DELIVER_MS": str(START_MS + 60_000 + number), "colour": "grün"},
+            fields={"queue": 1, "sys_flag": SysFlag.MULTI_TAGS, "reconsume": 3},
         )
     gateway.stop()
     held = list(export_held(gateway.data, set()))
+    first = held[0]
+    assert (first.topic, first.queue_id, first.flag, first.sys_flag) == ("orders", 1, 9, 2)
+    assert (first.reconsume_times, first.born_host) == (3, client.protocol.address)
+    assert (first.born_ms, first.store_ms) == (START_MS - 7, START_MS)
     with (tmp_path / "held.parquet").open("wb") as file:
         assert write_held(held, file) == 3
     with (tmp_path / "held.parquet").open("rb") as file:

@@ -106,6 +106,11 @@ class Samples:
         """The last one."""
         return self.minute[-1]
 
+    @property
+    def before_last(self) -> Taken:
+        """The one before it, with which the last ten seconds begin that are over; the only one at first."""
+        return self.minute[max(0, len(self.minute) - 2)]
+
     def all(self) -> set[Taken]:
         """Each of them once."""
         return {*self.minute, *self.hour, *self.day}
@@ -317,7 +322,8 @@ class Statistics:
         return rates.minute.per_second if rates is not None else 0.0
 
     def total_rates(self, total: str) -> tuple[float, float, float]:
-        """How much of a total there was a second in the last ten seconds and the last minute, and since the start.
+        """How much of a total there was a second in the last ten seconds and the last minute, and since the start. The
+        first two begin with a sample, up to ten seconds before.
 
         :param total: one of `TOTALS`.
         """
@@ -325,7 +331,7 @@ class Statistics:
         number = TOTALS.index(total)
         ten_seconds, minute = (
             self._totals.rate(since, now_ms, counts, number, number).per_second
-            for since in (self._samples.last, self._samples.minute[0])
+            for since in (self._samples.before_last, self._samples.minute[0])
         )
         return ten_seconds, minute, counts[number] / max(1.0, (now_ms - self._begun_ms) / 1000)
 

@@ -55,6 +55,15 @@ class TestFigures:
         assert table["timerCongestNum"] == "0"
         assert table["putTps"].split() == ["0.00", "0.00", "0.03"]
 
+    def test_the_last_ten_seconds_are_more_than_those_since_the_last_sample(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        for sent in range(60):
+            gateway.advance(500)
+            client.send_message()
+            if sent > 10:
+                assert float(figures(client)["putTps"].split()[0]) == pytest.approx(2, abs=0.2)
+
     def test_totals_of_days(self, gateway: MemoryGateway, client: MemoryClient) -> None:
         client.send_message()
         gateway.jump(86_400_000)

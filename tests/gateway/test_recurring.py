@@ -80,8 +80,10 @@ def entered(messages: list[Message]) -> list[int]:
 
 
 def test_it_fires_at_its_times(gateway: MemoryGateway, client: MemoryClient) -> None:
-    answer = put(client, every="2m")
+    set_so = {"UNIQ_KEY": "ID", "TIDEGATE_NAME": "nightly", "TIDEGATE_EVERY": "2m"}
+    answer = client.send_message(body="tick", properties=set_so).ext()
     assert (answer["recurring"], answer["nextMs"]) == ("set", str(START_MS + 2 * MINUTE))
+    assert answer["transactionId"] == "ID", "as a send is answered"
     gateway.advance(2 * MINUTE - 1)
     assert client.pull_all() == []
     gateway.advance(1)

@@ -301,7 +301,7 @@ class TestSize:
 
     def test_no_body(self, client: MemoryClient) -> None:
         answer = client.send_message(body=b"")
-        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert (answer.code, answer.ext()) == (ResponseCode.SYSTEM_ERROR, {})
         assert answer.remark is not None
         assert "body" in answer.remark
 
@@ -367,6 +367,15 @@ class TestRetryTopics:
     def test_the_group_comes_to_be(self, client: MemoryClient) -> None:
         assert client.send_message(self.TOPIC).code == ResponseCode.SUCCESS
         assert bodies(client.pull(self.TOPIC)) == ["hello"]
+
+    @pytest.mark.parametrize("topic", [TOPIC, "%DLQ%workers"])
+    def test_it_comes_to_be_with_one_queue_whatever_topics_do(
+        self, make_gateway: MakeGateway, topic: str
+    ) -> None:
+        client = make_gateway(auto_create_topic=False).connect()
+        assert client.send_message(topic).code == ResponseCode.SUCCESS
+        answer = client.send_message(topic, fields={"queue": 1})
+        assert answer.code == ResponseCode.INVALID_PARAMETER
 
     @pytest.mark.parametrize(
         ("reconsume", "most", "version", "dead"),

@@ -9,7 +9,7 @@ from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from gateway.connection import RemotingConnection
 from gateway.topics import CHECKED_OUT_TOPIC, HALF_TOPIC
-from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.codes import RequestCode, ResponseCode, SysFlag
 from gateway.wire.commands import Command
 from gateway.wire.messages import Message, decode_message, parse_offset_msg_id
 from storage import find_half
@@ -162,10 +162,14 @@ class TestHalves:
         answer = client.send_message(NOTE="TRAN_MSG", fields={"sys_flag": 4})
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL
 
-    def test_a_message_that_is_retried_is_no_half(self, client: MemoryClient) -> None:
+    @pytest.mark.parametrize("sys_flag", [0, SysFlag.TRANSACTION_PREPARED])
+    def test_a_message_that_is_retried_is_no_half(
+        self, client: MemoryClient, sys_flag: int
+    ) -> None:
         client.heartbeat("c1", "consumers")
+        fields = {"reconsume": 1, "sys_flag": sys_flag}
         client.send_message(
-            "%RETRY%consumers", TRAN_MSG="true", PGROUP=GROUP, DELAY="1", fields={"reconsume": 1}
+            "%RETRY%consumers", TRAN_MSG="true", PGROUP=GROUP, DELAY="1", fields=fields
         )
         (found,) = client.look_up(topic="%RETRY%consumers")
         assert found["state"] == "pending"

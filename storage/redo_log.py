@@ -125,7 +125,7 @@ class RedoLog:
         has_gap, has_two = logs[current].find(stamp, end + _HEADER.size) >= 0, False
         link = links[1 - current]
         if link is not None and link.before == stamp:
-            has_two = link.size_before == end and not has_gap
+            has_two = link.size_before == end
             has_gap = not has_two
             if has_two:
                 current = 1 - current

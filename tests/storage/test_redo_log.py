@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.redo_log import LOG_FILES, MAX_LOG, RedoLog, Row, has_records, new_stamp
+from storage.redo_log import LOG_FILES, MAX_LOG, TORN, RedoLog, Row, has_records, new_stamp
 from tests.storage.faults import left_open_by_failures
 
 STAMP = b"stampone"
@@ -83,13 +83,29 @@ def test_what_was_appended_is_read_again(log: RedoLog, tmp_path: Path) -> None:
     assert has_records(tmp_path, STAMP)
 
 
-def test_what_follows_is_appended_behind_it(log: RedoLog, tmp_path: Path) -> None:
+@pytest.mark.parametrize("file", [0, 1])
+def test_what_follows_is_appended_behind_it(log: RedoLog, tmp_path: Path, file: int) -> None:
+    stamp = STAMP
+    if file == 1:
+        stamp = new_stamp()
+        log.restart(stamp)
     fill(log)
     other = RedoLog(tmp_path, sync=True)
-    list(other.records(STAMP))
+    list(other.records(stamp))
     assert other.append({"ids": [(b"later", b"")]})
     other.close()
-    assert again(tmp_path)[0] == [*RECORDS, {"ids": [(b"later", b"")]}]
+    assert again(tmp_path, stamp) == ([*RECORDS, {"ids": [(b"later", b"")]}], False)
+
+
+def test_what_was_read_is_on_the_disk(
+    log: RedoLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that wrote it may have died before it did that."""
+    fill(log)
+    synced: list[int] = []
+    monkeypatch.setattr("os.fdatasync", lambda file: synced.append(os.fstat(file).st_ino))
+    assert again(tmp_path) == (RECORDS, False)
+    assert (tmp_path / LOG_FILES[0]).stat().st_ino in synced
 
 
 def test_a_checkpoint_leaves_nothing_to_do(log: RedoLog, tmp_path: Path) -> None:
@@ -201,6 +217,19 @@ def test_two_files_end_at_the_first_record_that_is_not_whole(
     # Where it says no more what it follows, the first record behind the checkpoint could as well be an older one.
     if number == 0 or 3 < len(read) < 5 or (len(read) == 3 and at >= 32):
         assert has_gap
+    elif len(read) == 5:
+        assert not has_gap, "the last one was being written"
+
+
+def test_the_last_record_of_two_files_is_torn(tmp_path: Path) -> None:
+    fill_two(tmp_path)
+    file = tmp_path / LOG_FILES[1]
+    content = file.read_bytes().rstrip(b"\0")
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    log = RedoLog(tmp_path, sync=True)
+    assert list(log.records(STAMP)) == [*RECORDS, *RECORDS[:-1]]
+    assert log.trouble == TORN
+    log.close()
 
 
 @pytest.mark.parametrize("written", range(1, 15))

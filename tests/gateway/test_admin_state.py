@@ -126,6 +126,25 @@ class TestRates:
         found = rates(client, "GROUP_GET_SIZE", "orders@consumers")["statsMinute"]
         assert (found["sum"], found["avgpt"]) == (size, size)
 
+    def test_sizes_of_what_came_before_the_minute_are_left_out(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        sizes: list[float] = []
+        for offset, body in enumerate(("x" * 1_000, "y")):
+            client.send_message(body=body)
+            so_far = rates(client, "TOPIC_PUT_SIZE", "orders")["statsHour"]["sum"]
+            sizes.append(so_far - sum(sizes))
+            client.pull("orders", 0, offset)
+            if offset == 0:
+                gateway.advance(100_000)
+                client = gateway.connect()
+        for name, key in (("TOPIC_PUT_SIZE", "orders"), ("GROUP_GET_SIZE", "orders@consumers")):
+            found = rates(client, name, key)
+            assert (found["statsMinute"]["sum"], found["statsMinute"]["avgpt"]) == (sizes[1],) * 2
+            assert found["statsHour"]["sum"] == sum(sizes)
+            assert found["statsHour"]["avgpt"] == sum(sizes) / 2
+        assert figures(client)["getTransferredTps"].split()[1] == "0.02"
+
     def test_a_group_counts_what_it_is_handed(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:
@@ -165,11 +184,13 @@ class TestRates:
             ("TOPIC_PUT_NUMS", "NOPE"),
             ("NOSUCH", "orders"),
             ("GROUP_GET_NUMS", "orders@nobody"),
+            ("SNDBCK_PUT_NUMS", "orders@consumers"),
             ("BROKER_PUT_NUMS", "OtherCluster"),
         ],
     )
     def test_what_was_never_counted(self, client: MemoryClient, name: str, key: str) -> None:
         client.send_message()
+        client.pull()
         answer = client.ask(315, {"statsName": name, "statsKey": key})
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert answer.remark == f"The stats <{name}> <{key}> not exist"

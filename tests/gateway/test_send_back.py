@@ -258,6 +258,20 @@ class TestGroups:
         queues = range(data["readQueueNums"])
         assert sum(len(client.pull(RETRY, queue)) for queue in queues) == 10
 
+    @pytest.mark.parametrize("readable", [0, 8])
+    def test_a_retry_topic_that_an_operator_made(self, client: MemoryClient, readable: int) -> None:
+        """Of more queues than its group has retry queues, or of none that is read, the first is taken."""
+        fields = {"topic": RETRY, "defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG"}
+        fields |= {"writeQueueNums": "8", "perm": "6", "order": "false"}
+        made = client.ask(
+            RequestCode.UPDATE_AND_CREATE_TOPIC, fields | {"readQueueNums": str(readable)}
+        )
+        assert made.code == ResponseCode.SUCCESS
+        message = pulled(client)
+        for _ in range(9):
+            assert send_back(client, message, level=1).code == ResponseCode.SUCCESS
+        assert [found["queueId"] for found in client.look_up(topic=RETRY)] == [0] * 9
+
 
 @pytest.mark.parametrize("offset", [0, 999, -1, -(2**63), 2**63 - 1])
 def test_no_such_message(client: MemoryClient, offset: int) -> None:

@@ -63,7 +63,7 @@ def _abort(store: Store, txn: LoggedTransaction, noted: Noted, now_ms: int) -> A
     row = noted.row
     if row.aborted_ms:
         return Aborted.ALREADY_ABORTED
-    if store.take_timer(txn, noted.timer_key) is None:
+    if not store.take_timer(txn, noted.timer_key, len(noted.record)):
         return Aborted.ALREADY_FIRED
     txn.put(noted.id_key, row._replace(aborted_ms=now_ms).pack(), db=store.tables.ids)
     txn.put(pack_u64(now_ms) + noted.number, b"", db=store.tables.aborted)

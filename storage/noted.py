@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import lmdb
 
-from storage.keys import IdRow, Terms, id_key, pack_u64, term, timer_key
+from storage.keys import IdRow, Terms, id_key, pack_u64, term, timer_key, timer_value
 from storage.read_ahead import Rows
 from storage.reader import Reader
 from storage.shapes import is_id
@@ -47,6 +47,11 @@ class Noted(NamedTuple):
         return timer_key(
             self.row.due_ms, self.terms.topic, self.sequence, term(self.terms.message_id)
         )
+
+    @property
+    def timer_value(self) -> bytes:
+        """What stands there."""
+        return timer_value(self.terms, self.row, len(self.record))
 
 
 def read_noted(store: Store, txn: Reader, numbers: Iterable[bytes]) -> Iterator[Noted]:

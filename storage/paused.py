@@ -80,14 +80,14 @@ class PausedTopics:
         txn.put(waiting_key(timer), value, db=self._tables.waiting)
         self.count(topic, 1)
 
-    def take(self, txn: LoggedTransaction, topic: bytes, timer: bytes) -> bytes | None:
-        """Remove a message from those that wait: its value, or None where it is not among them."""
-        if topic not in self._pauses:
-            return None
-        value = txn.pop(waiting_key(timer), db=self._tables.waiting)
-        if value is not None:
+    def take(self, txn: LoggedTransaction, topic: bytes, timer: bytes) -> bool:
+        """Remove a message from those that wait; False where it is not among them."""
+        if not txn.delete(waiting_key(timer), db=self._tables.waiting):
+            return False
+        # One that could not be read when its topic was let go is still here.
+        if topic in self._pauses:
             self.count(topic, -1)
-        return value
+        return True
 
     def count(self, topic: bytes, change: int) -> None:
         """Note that so many more of a topic's messages wait."""

@@ -77,11 +77,10 @@ def _move(
     due_before_ms = noted.row.due_ms
     if noted.row.aborted_ms:
         return RescheduleResult(Rescheduled.ALREADY_ABORTED, due_before_ms, due_before_ms)
-    timer = store.take_timer(txn, noted.timer_key)
-    if timer is None:
+    if not store.take_timer(txn, noted.timer_key, len(noted.record)):
         return RescheduleResult(Rescheduled.ALREADY_FIRED, due_before_ms, due_before_ms)
     due_ms = new_due(due_before_ms)
     moved = noted._replace(row=IdRow(due_ms, rescheduled_ms=now_ms, due_before_ms=due_before_ms))
-    store.put_timer(txn, moved.timer_key, timer)
+    store.put_timer(txn, moved.timer_key, moved.timer_value)
     txn.put(moved.id_key, moved.row.pack(), db=store.tables.ids)
     return RescheduleResult(Rescheduled.RESCHEDULED, due_ms, due_before_ms)

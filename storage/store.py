@@ -40,7 +40,6 @@ from storage.keys import (
     queue_prefix,
     split_timer_key,
     term,
-    without_mark,
 )
 from storage.logged import LoggedTransaction
 from storage.paused import PausedTopics
@@ -289,27 +288,27 @@ class Store:
         self._changes += 1
         return message_id
 
-    def take_timer(self, txn: LoggedTransaction, key: bytes) -> bytes | None:
-        """Remove a timer, wherever it is: its value, or None where the message does not wait."""
+    def take_timer(self, txn: LoggedTransaction, key: bytes, size: int) -> bool:
+        """Remove a timer, wherever it is; False where the message does not wait.
+
+        :param size: of the message's record. What the timer has of it is not asked: it may be damaged.
+        """
         due_ms, topic, _, _ = split_timer_key(key)
-        if (value := self.inbox.take(key)) is not None:
-            size = TIMER_VALUE.unpack(value)[2]
-        elif (value := self.paused.take(txn, topic, key)) is not None:
-            size = TIMER_VALUE.unpack(value)[2]
-            self.held.count_waiting(topic, -1, size)
-        elif (value := txn.pop(key, db=self.tables.timers)) is not None:
-            size = TIMER_VALUE.unpack(value)[2]
-            self.held.count_timer(topic, due_ms, -1, size)
-        else:
-            return None
+        if self.inbox.take(key) is None:
+            if txn.delete(key, db=self.tables.timers):
+                self.held.count_timer(topic, due_ms, -1, size)
+            elif self.paused.take(txn, topic, key):
+                self.held.count_waiting(topic, -1, size)
+            else:
+                return False
         self.held.count(topic, -1, size)
-        return value
+        return True
 
     def put_timer(self, txn: LoggedTransaction, key: bytes, value: bytes) -> None:
-        """Have a message wait until another time, which `take_timer` has taken."""
+        """Have a message wait until another time, of which `take_timer` has taken the timer."""
         due_ms, topic, _, _ = split_timer_key(key)
         # Not into the inbox: the number can stand before those among which it is recovered.
-        txn.put(key, without_mark(value), db=self.tables.timers)
+        txn.put(key, value, db=self.tables.timers)
         self.aside = min(self.aside, key)
         size = TIMER_VALUE.unpack(value)[2]
         self.held.count_timer(topic, due_ms, 1, size)

@@ -25,7 +25,7 @@ from storage import (
 )
 from storage.firing import MOST_AT_ONCE, TOPICS_AT_ONCE
 from storage.inbox import INBOX_SIZE
-from storage.keys import HELD_SPAN_MS, pack_u64, queue_prefix, timer_key
+from storage.keys import HELD_SPAN_MS, pack_u64, queue_prefix, timer_key, waiting_key
 from tests.storage.faults import commits_fail
 from tests.storage.folder import Folder, change_table
 from tests.storage.sample import (
@@ -488,6 +488,41 @@ class TestWhatCannotFire:
         assert fire(store, 1_000) == 1
         assert (ids_in(store), store.next_due()) == ([b"b"], None)
         folder.damage("timers", row[0], None)
+
+    @pytest.mark.parametrize("table", ["timers", "waiting"])
+    @pytest.mark.parametrize("is_resumed", [False, True])
+    def test_can_be_taken_back_and_moved(
+        self, folder: Folder, table: str, is_resumed: bool
+    ) -> None:
+        """Whatever its own row says, its record says enough; and nobody else's batch is refused for it."""
+        store = folder.open(inbox_size=0)
+        sequences = hold_all(store, [b"a", b"b"], 1_000)
+        pause_topic(store, TOPIC, 900)
+        store.commit()
+        if table == "waiting":
+            assert fire(store, 1_000) == 0
+        for sequence, message_id in zip(sequences, (b"a", b"b"), strict=True):
+            timer = timer_key(1_000, TOPIC, sequence, message_id)
+            folder.damage(table, waiting_key(timer) if table == "waiting" else timer, b"short")
+        assert folder.store is not None
+        store = folder.store
+        if is_resumed:
+            resume_topic(store, TOPIC)
+            store.commit()
+            fire_resumed(store, 1_000, 10)
+            store.commit()
+        send(store, Sample(b"c", b"bills"))
+        assert abort(store, b"a", 1_001) == [AbortResult(Aborted.ABORTED, 1_000)]
+        reschedule(store, b"b", lambda _: 2_000, 1_001)
+        store.commit()
+        assert ids_in(store, b"bills") == [b"c"]
+        assert pending_ids(store) == [b"b"]
+        if not is_resumed:
+            resume_topic(store, TOPIC)
+            fire_resumed(store, 1_001, 10)
+            store.commit()
+        assert fire(store, 2_000) == 1
+        assert ids_in(store) == [b"b"]
 
     @pytest.mark.parametrize("table", ["held", "hours", "totals"])
     @pytest.mark.parametrize("value", [None, bytes(8), b"\xff" * 8])

@@ -39,6 +39,7 @@ from storage import (
     abort_sequences,
     all_with_key,
     check_readable,
+    check_readable_with_key,
     find_by_id,
     find_by_sequence,
     find_by_sequences,
@@ -358,12 +359,17 @@ class PendingMessages:
         return _permitted(may, {one for one in places if not one.topic.startswith(retried)})
 
     def places_with_key(self, topic: str, key: str, may: May) -> set[Place]:
-        """Likewise of a topic's messages with a key, at most `MAX_CHANGED_BY_KEY`."""
+        """Likewise of a topic's messages with a key, at most `MAX_CHANGED_BY_KEY`.
+
+        :raises StorageError: where there are none but what cannot be read.
+        """
         check_may_send(may, topic)
         pending: list[Place] = []
         others: list[Place] = []
         for one in self._with_key([topic.encode()], key):
             (pending if one.state is State.PENDING else others).append(Place.of(one))
+        if not pending + others:
+            check_readable_with_key(self._store, topic.encode(), key.encode())
         # What is pending first, so that a second request gets at what the first one left.
         return set((pending + others)[:MAX_CHANGED_BY_KEY])
 

@@ -116,15 +116,28 @@ def all_with_id(store: Store, message_id: bytes) -> Iterator[Found]:
 def check_readable(store: Store, message_id: bytes) -> None:
     """See that nothing is kept from a search for an id, among the `MAX_WITH_ID` newest messages that have it.
 
-    :raises DamagedError: when a row that leads to one of them cannot be read.
+    :raises DamagedError: when one of them, or the row in `ids` that leads to it, cannot be read.
     """
+    _check_readable(store, numbers_with_id(store, store.reader(), message_id))
+
+
+def check_readable_with_key(store: Store, topic: bytes, key: bytes) -> None:
+    """Likewise, from a search for a topic's messages with a key.
+
+    :raises DamagedError: likewise.
+    """
+    _check_readable(store, _numbers_with_key(store, store.reader(), [topic], key))
+
+
+def _check_readable(store: Store, numbers: Iterator[bytes]) -> None:
     txn = store.reader()
-    for number in islice(numbers_with_id(store, txn, message_id), MAX_WITH_ID):
-        key = id_key(term(message_id), number)
-        if not is_id(key, txn.get(key, db=store.tables.ids) or b""):
-            raise DamagedError(
-                f"message {int.from_bytes(number)} cannot be read: see 'tidegate fsck'"
-            )
+    for number in islice(numbers, MAX_WITH_ID):
+        read = store.record_with_terms(number)
+        if read is not None:
+            key = id_key(term(read[1].message_id), number)
+            if is_id(key, txn.get(key, db=store.tables.ids) or b""):
+                continue
+        raise DamagedError(f"message {int.from_bytes(number)} cannot be read: see 'tidegate fsck'")
 
 
 def has_too_many(store: Store, message_id: bytes) -> bool:

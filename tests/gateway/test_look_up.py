@@ -10,7 +10,7 @@ from gateway import pending
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.recall import RecallHandle
 from storage import lookup
-from storage.keys import id_key
+from storage.keys import id_key, pack_u64
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import damaged_row
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway
@@ -463,3 +463,23 @@ def test_one_whose_row_cannot_be_read_keeps_no_other_from_being_found(
             assert "message 1 cannot be read: see 'tidegate fsck'" in (answer.remark or "")
         assert client.abort(topic="orders", key="k")[0]["outcome"] == "aborted"
         assert len(gateway.store.damaged) == 1
+
+
+@pytest.mark.parametrize(
+    ("table", "key"), [("ids", id_key(b"ID1", pack_u64(1))), ("messages", pack_u64(1))]
+)
+def test_nobody_who_names_one_that_cannot_be_read_is_told_that_there_is_none(
+    gateway: MemoryGateway, client: MemoryClient, table: str, key: bytes
+) -> None:
+    """Be it the record, or the row that leads to it: it may fire yet, or have fired."""
+    schedule(client, "ID1", 1_000, KEYS="k")
+    with damaged_row(gateway, table, key, lambda _: b"short"):
+        client = gateway.connect()
+        for names in ({"id": "ID1"}, {"topic": "orders", "key": "k"}):
+            for answer in (
+                client.ask(RequestCode.ABORT_TIMERS, names),
+                client.ask(RequestCode.RESCHEDULE_TIMERS, {**names, "delay": "0"}),
+            ):
+                assert answer.code == ResponseCode.SYSTEM_ERROR
+                assert "message 1 cannot be read: see 'tidegate fsck'" in (answer.remark or "")
+        assert client.abort(topic="orders", key="none")[0]["outcome"] == "unknown"

@@ -137,15 +137,16 @@ def _backwards(
         else:
             bound = offset_at(txn, store.tables, queue, ms + (queue.number < number))
         offset = min(offset, bound)
-    while offset > queue.first:
-        offset -= 1
-        value = txn.get(queue.prefix + pack_u64(offset), db=store.tables.queues)
-        if value is None:
-            return
-        if not is_queued_value(value):
-            continue
-        _, own_hash, _, ms = QUEUE_VALUE.unpack(value)
-        if ms < begin_ms:
-            return
-        cursor = _PLACE.pack(ms, queue.number, offset)
-        yield _Place(cursor, value[:8], ms, offset, tag_hash in (None, own_hash))
+    rows = txn.cursor(db=store.tables.queues)
+    alive = rows.prev() if rows.set_range(queue.prefix + pack_u64(offset)) else rows.last()
+    while alive and rows.key().startswith(queue.prefix):
+        key, value = rows.key(), rows.value()
+        # Of those that are missing or cannot be read, others are before.
+        if len(key) == len(queue.prefix) + 8 and is_queued_value(value):
+            _, own_hash, _, ms = QUEUE_VALUE.unpack(value)
+            if ms < begin_ms:
+                return
+            offset = int.from_bytes(key[-8:])
+            cursor = _PLACE.pack(ms, queue.number, offset)
+            yield _Place(cursor, value[:8], ms, offset, tag_hash in (None, own_hash))
+        alive = rows.prev()

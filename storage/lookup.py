@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from enum import Enum
 from heapq import merge
 from itertools import islice, takewhile
@@ -458,8 +459,11 @@ def _describe(store: Store, txn: Reader, noted: Noted) -> Found:
         key = noted.timer_key
         if store.inbox.holds(key) or has_timer(txn, store.tables, key):
             return make_found(sequence, record, State.PENDING, row)
-    queue = store.queue(terms.topic, terms.queue)
-    place = find_sequence(txn, store.tables, queue, sequence, row.due_ms or terms.stored_ms)
+    place = None
+    # Of a queue that cannot be read its place is not told.
+    with suppress(DamagedError):
+        queue = store.queue(terms.topic, terms.queue)
+        place = find_sequence(txn, store.tables, queue, sequence, row.due_ms or terms.stored_ms)
     offset, moved_ms = place or (-1, 0)
     state = State.FIRED if row.due_ms else State.UNTIMED
     return make_found(sequence, record, state, row, moved_ms, offset)

@@ -7,6 +7,8 @@ from collections.abc import Set as AbstractSet
 from itertools import chain, islice
 from typing import NamedTuple
 
+import lmdb
+
 from storage.environment import Tables
 from storage.errors import DamagedError
 from storage.keys import ENDS_VALUE, QUEUE_VALUE, pack_u64, queue_prefix, split_queue_key
@@ -232,17 +234,30 @@ def offset_at(txn: Reader, tables: Tables, queue: Queue, stored_ms: int) -> int:
     """The first offset whose message was stored at `stored_ms` or later; the queue's end when there
     is none.
 
-    Rows are in the order of their times, so this is a binary search.
+    Rows are in the order of their times, so this is a binary search. In place of a row that is missing or cannot be
+    read, the next one behind it tells.
     """
+    cursor = txn.cursor(db=tables.queues)
     low, high = queue.first, queue.visible
     while low < high:
         middle = (low + high) // 2
-        value = txn.get(queue.prefix + pack_u64(middle), db=tables.queues)
-        if value is not None and int.from_bytes(value[-8:]) >= stored_ms:
-            high = middle
+        told = _first_told(cursor, queue.prefix, middle)
+        if told is not None and told[0] < high and told[1] < stored_ms:
+            low = told[0] + 1
         else:
-            low = middle + 1
+            high = middle
     return low
+
+
+def _first_told(cursor: lmdb.Cursor, prefix: bytes, offset: int) -> tuple[int, int] | None:
+    """The offset of the first row of a queue, from an offset on, that can be read, and when its message was stored."""
+    alive = cursor.set_range(prefix + pack_u64(offset))
+    while alive and cursor.key().startswith(prefix):
+        key, value = cursor.key(), cursor.value()
+        if len(key) == len(prefix) + 8 and is_queued_value(value):
+            return int.from_bytes(key[-8:]), int.from_bytes(value[-8:])
+        alive = cursor.next()
+    return None
 
 
 def row_at(txn: Reader, tables: Tables, queue: Queue, offset: int) -> tuple[int, int] | None:

@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import Queue, StorageError, Store, find_by_id, newest_stored_ms, remove_expired
+from storage import (
+    Queue,
+    State,
+    StorageError,
+    Store,
+    find_by_id,
+    find_by_key,
+    fire_due,
+    newest_stored_ms,
+    remove_expired,
+    scan_fired,
+)
 from storage.keys import pack_u64, queue_prefix
 from storage.queues import MAX_BYTES_JUDGED, MAX_RECORDS_JUDGED, MAX_ROWS_FILTERED, Page
 from tests.storage.folder import Folder
@@ -18,6 +29,7 @@ from tests.storage.sample import (
     body_of,
     fire,
     hold,
+    hold_all,
     id_of,
     ids_in,
     numbered,
@@ -363,4 +375,56 @@ class TestDamage:
             with pytest.raises(StorageError, match="queue 0 of topic orders cannot be read"):
                 store.queue(TOPIC, 0)
             folder.damage("queues", bytes(row), None)
+        folder.damage("queues", key, whole)
+
+    @pytest.mark.parametrize("value", [None, b"short"])
+    def test_a_row_that_tells_no_time_hides_nothing_before_it(
+        self, folder: Folder, value: bytes | None
+    ) -> None:
+        """Who seeks a time is not sent behind it, and what fired is found and listed."""
+        store = folder.open()
+        hold_all(store, numbered(5), 10)
+        for stored_ms in range(10, 15):
+            assert fire_due(store, 10, stored_ms, 1).messages == 1
+        store.commit()
+        key = queue_prefix(TOPIC, 0) + pack_u64(2)
+        whole = store.reader().get(key, db=store.tables.queues)
+        store = folder.damage("queues", key, value)
+        place = store.queue(TOPIC, 0)
+        wanted = {9: 0, 10: 0, 11: 1, 13: 2, 14: 4, 15: 5}
+        assert {ms: store.offset_at(place, ms) for ms in wanted} == wanted
+        (found,) = find_by_id(store, b"m00000")
+        assert (found.state, found.offset, found.moved_ms) == (State.FIRED, 0, 10)
+        page = scan_fired(
+            store, [place], begin_ms=0, end_ms=14, tag_hash=None, cursor=None, limit=10
+        )
+        assert [one.offset for one in page.found] == [3, 1, 0]
+        page = scan_fired(
+            store, [place], begin_ms=0, end_ms=99, tag_hash=None, cursor=page.cursor, limit=2
+        )
+        assert [one.offset for one in page.found] == [4, 3]
+        page = scan_fired(
+            store, [place], begin_ms=0, end_ms=99, tag_hash=None, cursor=page.cursor, limit=9
+        )
+        assert [one.offset for one in page.found] == [1, 0]
+        folder.damage("queues", key, whole)
+
+    def test_a_queue_that_cannot_be_read_keeps_no_message_from_being_found(
+        self, folder: Folder
+    ) -> None:
+        store = folder.open()
+        for queue in (0, 1):
+            hold(store, Sample(b"%d" % queue, queue=queue, keys=(b"k",)), 10)
+        store.commit()
+        assert fire(store, 10) == 2
+        key = queue_prefix(TOPIC, 0) + pack_u64(0)
+        whole = store.reader().get(key, db=store.tables.queues)
+        store = folder.damage("queues", key + b"\0", b"")
+        found = find_by_key(store, [TOPIC], b"k", 10)
+        assert [(one.state, one.offset, one.moved_ms) for one in found] == [
+            (State.FIRED, 0, 10),
+            (State.FIRED, -1, 0),
+        ]
+        assert store.damaged == {queue_prefix(TOPIC, 0)}
+        folder.damage("queues", key + b"\0", None)
         folder.damage("queues", key, whole)

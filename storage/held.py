@@ -29,6 +29,7 @@ from storage.logged import LoggedTransaction
 from storage.read_ahead import ReadAhead, Rows
 from storage.reader import Reader
 from storage.shapes import is_name
+from storage.sums import sum_topics
 
 _MOST: Final = (1 << 63) - 1
 
@@ -38,7 +39,8 @@ class Held:
     batch.
 
     :param inbox: keys and values of the timers that wait in the inbox.
-    :param damaged: takes the keys of rows that are of no topic.
+    :param damaged: takes the keys of rows of `totals` that are of no topic, or cannot be read. What these should say
+        is counted anew, which takes a second for each million messages.
     """
 
     def __init__(
@@ -51,11 +53,19 @@ class Held:
         self._tables = tables
         self._messages: dict[bytes, int] = {}
         self._sizes: dict[bytes, int] = {}
+        unread: list[bytes] = []
         for topic, value in txn.cursor(db=tables.totals):
-            if not is_name(topic):
-                damaged.add(topic)
+            if is_name(topic) and len(value) == TOTAL_VALUE.size:
+                self._messages[topic], self._sizes[topic] = TOTAL_VALUE.unpack(value)
                 continue
-            self._messages[topic], self._sizes[topic] = TOTAL_VALUE.unpack(value)
+            damaged.add(topic)
+            if is_name(topic):
+                unread.append(topic)
+        sums = sum_topics(txn, timers=tables.timers, waiting=tables.waiting) if unread else {}
+        # The first change of such a row puts it right, so until then this is what it should say.
+        self._recounted = {topic: sums.get(topic, (0, 0)) for topic in unread}
+        for topic, total in self._recounted.items():
+            self._messages[topic], self._sizes[topic] = total
         for key, value in inbox:
             topic = timer_topic(key)
             self._messages[topic] = self._messages.get(topic, 0) + 1
@@ -159,7 +169,10 @@ class Held:
         if not messages and not size:
             return
         old = txn.get(topic, db=self._tables.totals)
-        before, size_before = TOTAL_VALUE.unpack(old) if old is not None else (0, 0)
+        if old is not None and len(old) != TOTAL_VALUE.size:
+            before, size_before = self._recounted[topic]
+        else:
+            before, size_before = TOTAL_VALUE.unpack(old) if old is not None else (0, 0)
         if before + messages > 0:
             value = TOTAL_VALUE.pack(_possible(before + messages), _possible(size_before + size))
             txn.put(topic, value, db=self._tables.totals)

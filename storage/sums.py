@@ -3,6 +3,7 @@ them against these."""
 
 from __future__ import annotations
 
+import struct
 from itertools import groupby
 
 import lmdb
@@ -36,12 +37,16 @@ def sum_up(
 def sum_topics(
     txn: Reader, *, timers: lmdb._Database, waiting: lmdb._Database
 ) -> dict[bytes, tuple[int, int]]:
-    """What `totals` is to say: by topic, how many messages there are and how many bytes their records have."""
+    """What `totals` is to say: by topic, how many messages there are and how many bytes their records have. Rows that
+    cannot be read are passed over."""
     sums: dict[bytes, tuple[int, int]] = {}
     # Keys have the topic behind the due time in `timers`, before it in `waiting`.
     for table, begin in ((timers, 8), (waiting, 0)):
         for key, value in txn.cursor(db=table):
-            topic = key[begin : key.index(0, begin)]
+            try:
+                topic, own_size = key[begin : key.index(0, begin)], TIMER_VALUE.unpack(value)[2]
+            except (ValueError, struct.error):
+                continue
             messages, size = sums.get(topic, (0, 0))
-            sums[topic] = (messages + 1, size + TIMER_VALUE.unpack(value)[2])
+            sums[topic] = (messages + 1, size + own_size)
     return sums

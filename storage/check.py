@@ -38,7 +38,8 @@ from storage.places import Place, Places
 from storage.queues import open_queue
 from storage.reader import Reader, rows_with_prefix
 from storage.records import read_record, read_terms, unpack
-from storage.store import Store, first_free_sequence
+from storage.sequences import first_free_sequence
+from storage.store import Store
 
 Progress = Callable[[str, int], None]
 """Told of each step of a check as it begins: what is looked at, and how many rows that is."""

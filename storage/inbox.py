@@ -19,7 +19,6 @@ from itertools import chain, islice
 
 from storage.environment import Tables
 from storage.keys import (
-    MARK,
     IdRow,
     Terms,
     TermsOf,
@@ -35,6 +34,7 @@ from storage.paused import has_timer
 from storage.read_ahead import ReadAhead, Rows
 from storage.reader import Reader
 from storage.records import read_terms, unpack
+from storage.sequences import first_in_memory
 from storage.shapes import is_queued, is_queued_value
 from storage.timers import earlier
 
@@ -367,7 +367,8 @@ def recover(
     """The timers, keys and values, that are not in `timers` and belong to messages that have not
     fired. A message is passed over whose record, or row in `ids`, cannot be read: `find_faults` tells of it.
 
-    :param damaged: gets the sequences, packed, of those that are passed over and in no queue.
+    :param damaged: gets the sequences, packed, of those that are passed over and in no queue, and the mark's name where
+        that cannot be right.
     """
     touch: Touch = ahead.touch if ahead is not None else _leave
     damaged = set() if damaged is None else damaged
@@ -429,8 +430,8 @@ def _since_mark(
 ) -> Iterator[_Message]:
     """The messages from the mark on, without those that are known to be in a queue when their turn comes."""
     cursor = txn.cursor(db=tables.messages)
-    mark = txn.get(MARK, db=tables.meta)
-    if not (cursor.set_range(mark) if mark is not None else cursor.first()):
+    mark = first_in_memory(txn, tables, damaged)
+    if not (cursor.set_range(mark) if mark else cursor.first()):
         return
     untouched = b""
     for number, stored in cursor:

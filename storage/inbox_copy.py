@@ -16,6 +16,7 @@ import lmdb
 from storage.environment import Environment, Tables
 from storage.keys import INBOX_COPY, TIMER_VALUE, pack_u64
 from storage.reader import Reader
+from storage.shapes import is_timer
 
 _SIZE = struct.Struct(">H")
 
@@ -44,16 +45,23 @@ def is_copy_of(txn: Reader, tables: Tables, rows: Iterable[tuple[bytes, bytes]])
     """Whether the copy, which is there, can be read and has these timers."""
     try:
         return sorted(read_copy(txn, tables)) == sorted(rows)
-    except struct.error:
+    except (ValueError, struct.error):
         return False
 
 
 def read_copy(txn: Reader, tables: Tables) -> Iterator[tuple[bytes, bytes]]:
-    """The timers of the copy, which is there."""
+    """The timers of the copy, which is there.
+
+    :raises ValueError: when it cannot be read.
+    :raises struct.error: likewise.
+    """
     packed = txn.get(INBOX_COPY, db=tables.meta) or b""
     at = 8
     while at < len(packed):
         begin = at + _SIZE.size
         end = begin + _SIZE.unpack_from(packed, at)[0]
         at = end + TIMER_VALUE.size
-        yield packed[begin:end], packed[end:at]
+        key, value = packed[begin:end], packed[end:at]
+        if not is_timer(key, value):
+            raise ValueError(f"{key!r} is no timer's key, or {value!r} no timer")
+        yield key, value

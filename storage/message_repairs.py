@@ -31,8 +31,8 @@ from storage.keys import (
 )
 from storage.queue_repairs import Lost, Row, mend_queue
 from storage.records import read_record, read_terms, unpack
+from storage.sequences import first_free_sequence
 from storage.shapes import is_name
-from storage.store import first_free_sequence
 
 
 class MessageRepairs:

@@ -170,7 +170,8 @@ def is_planned(key: bytes, value: bytes) -> bool:
     return _is_recurring(key[_LONG:], value) and not value
 
 
-def _is_meta(key: bytes, value: bytes) -> bool:
+def is_meta(key: bytes, value: bytes) -> bool:
+    """Whether it can be a row of `meta`."""
     return key not in (MARK, NEXT_SEQUENCE) or (
         len(value) == _LONG and int.from_bytes(value) <= _LAST_SEQUENCE
     )
@@ -197,6 +198,6 @@ _SHAPES: Final[dict[str, IsShaped]] = {
     "recurrences": is_recurrence,
     "planned": is_planned,
     "offsets": is_progress,
-    "meta": _is_meta,
+    "meta": is_meta,
 }
 """By the name of the table."""

@@ -19,7 +19,7 @@ from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import lmdb
 
-from storage.environment import Environment, Tables
+from storage.environment import Environment
 from storage.errors import DamagedError, StorageError, StorageFullError, cannot_read
 from storage.held import Held
 from storage.inbox import INBOX_SIZE, Inbox, recover
@@ -28,7 +28,6 @@ from storage.keys import (
     MARK,
     MAX_KEY,
     NEVER_MOVED,
-    NEXT_SEQUENCE,
     NOT_TIMED,
     NOTE,
     QUEUE_COLUMNS,
@@ -56,9 +55,9 @@ from storage.queues import (
     rows_from,
 )
 from storage.read_ahead import Rows
-from storage.reader import Reader, rows_with_prefix
+from storage.reader import rows_with_prefix
 from storage.records import pack, read_terms, unpack
-from storage.shapes import is_message
+from storage.sequences import first_free_sequence
 from storage.timers import earlier
 
 P = ParamSpec("P")
@@ -155,17 +154,20 @@ class Store:
     def _load(self, inbox_size: int) -> None:
         """Take into memory what is not read from the tables each time."""
         txn, tables = self._txn, self.tables
-        self._next_sequence = self._committed_sequence = first_free_sequence(txn, tables)
+        self._next_sequence = self._committed_sequence = first_free_sequence(
+            txn, tables, self.damaged
+        )
         self.progress = Progress(txn, tables, self.damaged)
         self.paused = PausedTopics(txn, tables, self.damaged)
-        copied = not self.environment.log.size and self._has_inbox_copy()
-        rows = (
-            read_copy(txn, tables)
-            if copied
-            else recover(txn, tables, self.terms_of, self.environment.ahead, self.damaged)
-        )
-        self.inbox = Inbox(inbox_size, rows)
+        self.inbox = Inbox(inbox_size, self._inbox_rows())
         self.held = Held(txn, tables, self.inbox.rows(), self.damaged)
+
+    def _inbox_rows(self) -> Iterable[tuple[bytes, bytes]]:
+        """The timers that are in no table; as the last stop left them, if that can be read and nothing came since."""
+        if not self.environment.log.size and self._has_inbox_copy():
+            with suppress(ValueError, struct.error):
+                return list(read_copy(self._txn, self.tables))
+        return recover(self._txn, self.tables, self.terms_of, self.environment.ahead, self.damaged)
 
     def _new_batch(self) -> None:
         self._is_open = False
@@ -449,6 +451,7 @@ class Store:
         self.inbox.commit(self._changes)
         self.paused.commit()
         self.progress.commit()
+        self.damaged.discard(MARK)
         self._committed_sequence = self._next_sequence
         for queue, _, _ in grown:
             queue.visible = queue.next
@@ -540,6 +543,9 @@ class Store:
         if self.inbox.is_ripe:
             mark = self.inbox.ripen() or pack_u64(self._next_sequence)
             txn.put(MARK, mark, db=self.tables.meta)
+        elif MARK in self.damaged:
+            # What comes now may reach it, and it would be believed.
+            txn.delete(MARK, db=self.tables.meta)
         moved = self.inbox.take_latest()
         self.environment.ahead.touch(txn, Rows(self.tables.timers, [key for key, _ in moved]))
         for key, value in moved:
@@ -784,20 +790,3 @@ class Store:
     def _has_inbox_copy(self) -> bool:
         with self.environment.view() as txn:
             return has_copy(txn, self.tables)
-
-
-def first_free_sequence(txn: Reader, tables: Tables) -> int:
-    """One behind the last message, or what retention noted when it removed that one too. 0 is never
-    a message.
-
-    :raises ValueError: when the last row is none of a message.
-    """
-    cursor = txn.cursor(db=tables.messages)
-    behind_last = 1
-    if cursor.last():
-        if not is_message(cursor.key(), cursor.value()):
-            # Whatever comes would stand in front of it, or have a number that clients cannot read.
-            raise ValueError(f"the last row of messages has the key {cursor.key()!r}")
-        behind_last = int.from_bytes(cursor.key()) + 1
-    noted = txn.get(NEXT_SEQUENCE, db=tables.meta)
-    return max(behind_last, int.from_bytes(noted) if noted is not None else 1)

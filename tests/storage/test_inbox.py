@@ -17,14 +17,15 @@ from storage import (
     inbox,
 )
 from storage.inbox import MOVED_AT_ONCE
-from storage.keys import INBOX_COPY, MARK
-from tests.storage.folder import Folder
+from storage.keys import INBOX_COPY, MARK, NEXT_SEQUENCE, pack_u64
+from tests.storage.folder import Folder, change_table
 from tests.storage.sample import (
     FOREVER_MS,
     TOPIC,
     Sample,
     fire,
     hold,
+    hold_all,
     ids_in,
     pending_ids,
     send,
@@ -349,3 +350,43 @@ def test_what_a_stop_left_is_old_in_a_compacted_file_that_counts_to_its_transact
     store = folder.open()
     assert pending_ids(store) == []
     folder.check()
+
+
+@pytest.mark.parametrize("mark", [b"\xff" * 8, pack_u64(4), b"short"])
+def test_a_mark_that_cannot_be_right_keeps_nothing_from_firing(folder: Folder, mark: bytes) -> None:
+    """Neither what was accepted before it was damaged nor what comes then, and the operator is told."""
+    store = folder.open()
+    hold_all(store, [b"a", b"b"], 1_000)
+    store.checkpoint()
+    store = folder.damage("meta", MARK, mark)
+    assert pending_ids(store) == [b"a", b"b"]
+    assert store.damaged == {MARK}
+    hold_all(store, [b"c"], 1_000)
+    store.checkpoint()
+    store = folder.reopen_after_crash()
+    assert fire(store, 1_000) == 3
+
+
+@pytest.mark.parametrize("noted", [b"\xff" * 8, b"\xff" * 9, b"no"])
+def test_a_next_number_that_can_be_none_is_not_used(folder: Folder, noted: bytes) -> None:
+    store = folder.open()
+    hold_all(store, [b"a"], 1_000)
+    store = folder.damage("meta", NEXT_SEQUENCE, noted)
+    assert store.damaged == {NEXT_SEQUENCE}
+    assert hold_all(store, [b"b"], 1_000) == [2]
+    folder.damage("meta", NEXT_SEQUENCE, None)
+
+
+@pytest.mark.parametrize("left", [b"\0", b"\0\x05short", b"\0\x09orders\0xx" + bytes(12)])
+def test_timers_that_the_last_stop_left_and_cannot_be_read_are_found_again(
+    folder: Folder, left: bytes
+) -> None:
+    store = folder.open()
+    hold_all(store, [b"a", b"b"], 1_000)
+    folder.close()
+    change_table(
+        folder.path,
+        "meta",
+        lambda txn, db: txn.put(INBOX_COPY, pack_u64(txn.id()) + left, db=db),
+    )
+    assert pending_ids(folder.open()) == [b"a", b"b"]

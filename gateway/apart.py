@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-COMMANDS: Final = frozenset({"fsck", "backup", "compact", "export"})
+COMMANDS: Final = frozenset({"fsck", "backup", "compact", "export", "drain"})
 """The commands that read whole data folders."""
 
 DIED: Final = (

@@ -389,11 +389,12 @@ def run() -> None:
         sys.exit(_FAILED)
     except Exception as error:
         from gateway.client import ClientError, RefusalError
-        from storage import StorageError
+        from storage import StorageError, as_told
 
-        if not isinstance(error, ClientError | RefusalError | StorageError):
+        told = as_told(error)
+        if not isinstance(told, ClientError | RefusalError | StorageError):
             raise
-        _complain(str(error), "tidegate")
+        _complain(str(told), "tidegate")
         sys.exit(_FAILED)
 
 

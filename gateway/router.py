@@ -13,7 +13,7 @@ from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import Command, encode_response
 from gateway.wire.fields import FieldError
 from gateway.wire.frames import FRAME_LIMIT
-from storage import RestartNeededError, StorageError
+from storage import RestartNeededError, StorageError, as_told
 
 
 class RequestError(Exception):
@@ -156,6 +156,7 @@ def answer_failure(call: Call, error: Exception, log: Logger) -> None:
     """Answer a request that was not carried out, while the error is handled that kept it from that; log what its sender
     has nothing to do with."""
     code, peer = call.command.code, call.peer.address
+    error = as_told(error)
     if isinstance(error, RequestError):
         call.answer(error.ext, code=error.code, remark=error.remark)
     elif isinstance(error, StorageError):

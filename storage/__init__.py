@@ -29,6 +29,7 @@ from storage.errors import (
     RestartNeededError,
     StorageError,
     StorageFullError,
+    as_told,
 )
 from storage.evidence import RecordReader
 from storage.firing import Fired, fire_crowded_out, fire_due
@@ -148,6 +149,7 @@ __all__ = [
     "abort_sequences",
     "all_with_id",
     "all_with_key",
+    "as_told",
     "back_up",
     "back_up_changes",
     "can_replace",

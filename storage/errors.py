@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeVar
 
 import lmdb
+
+Error = TypeVar("Error")
 
 _DAMAGE = (
     lmdb.InvalidError,
@@ -50,5 +53,16 @@ def cannot_use(verb: str, folder: Path, error: Exception) -> DataFolderError:
     """What is said of a data folder that cannot be opened or read, as the verb has it."""
     # LMDB begins some texts with the folder.
     reason = str(error).removeprefix(f"{folder}: ")
-    way_out = "; data.mdb is damaged: restore a backup" if isinstance(error, _DAMAGE) else ""
-    return DataFolderError(f"cannot {verb} the data folder {folder}: {reason}{way_out}")
+    return DataFolderError(f"cannot {verb} the data folder {folder}: {reason}{_way_out(error)}")
+
+
+def as_told(error: Error) -> Error | StorageError:
+    """What is to be said of an error that came of reading what is stored: of LMDB's own a `StorageError`, any other
+    as it is."""
+    if isinstance(error, lmdb.Error):
+        return StorageError(f"LMDB cannot read what is stored: {error}{_way_out(error)}")
+    return error
+
+
+def _way_out(error: Exception) -> str:
+    return "; data.mdb is damaged: restore a backup" if isinstance(error, _DAMAGE) else ""

@@ -22,7 +22,7 @@ from gateway.web.doorkeeper import Header
 from gateway.web.endpoints import ApiError, Asker, Endpoint
 from gateway.wire.addresses import unmapped
 from gateway.wire.codes import ResponseCode
-from storage import StorageError, StorageFullError
+from storage import StorageError, StorageFullError, as_told
 
 BASE = "/api/v1"
 
@@ -139,7 +139,7 @@ class Api(Resource):
         raise ApiError(HTTPStatus.METHOD_NOT_ALLOWED, f"this path takes {methods}")
 
     def _failed(self, failure: Failure, answer: _Answer) -> None:
-        error = failure.value
+        error = as_told(failure.value)
         if isinstance(error, RequestError):
             error = ApiError.of(error)
         elif isinstance(error, StorageError):

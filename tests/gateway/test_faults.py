@@ -7,6 +7,7 @@ import random
 import struct
 from typing import Any
 
+import lmdb
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -331,6 +332,18 @@ class TestHandlers:
         [answer] = self.dispatch(fail)
         assert (answer.opaque, answer.code) == (7, ResponseCode.SYSTEM_ERROR)
         assert answer.remark == "ZeroDivisionError: by nothing"
+
+    def test_a_page_that_lmdb_cannot_read(self) -> None:
+        """No traceback for each request that meets it, but a line with the way out."""
+
+        def fail(call: Call) -> None:
+            raise lmdb.CorruptedError("mdb_get: MDB_CORRUPTED")
+
+        with capturedLogs() as events:
+            [answer] = self.dispatch(fail)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "MDB_CORRUPTED; data.mdb is damaged: restore a backup" in (answer.remark or "")
+        assert [event.get("log_failure") for event in events] == [None]
 
     def test_an_expected_error(self) -> None:
         def refuse(call: Call) -> None:

@@ -24,6 +24,8 @@ from tests.gateway.tools import ok
 from tests.ops.conftest import Command
 from tests.storage.folder import change_table
 
+PAGE = resource.getpagesize()
+
 DUE_MS = START_MS + 3_600_000
 
 
@@ -405,3 +407,28 @@ def test_a_long_export_says_how_far_it_is(
     monkeypatch.setattr(transfer_commands, "_TELL_EVERY_S", -1.0)
     assert list(transfer_commands._told(range(2_500))) == list(range(2_500))
     assert capsys.readouterr().err == "1,000 messages so far\n2,000 messages so far\n"
+
+
+def test_a_page_that_lmdb_cannot_read_is_told_in_a_line(
+    gateway: MemoryGateway, tidegate: Command
+) -> None:
+    """Also where nobody looks at it before the folder is open."""
+    gateway.connect().send_message()
+    gateway.stop()
+    rows: list[tuple[bytes, bytes]] = []
+    change_table(gateway.data, "topics", lambda txn, db: rows.extend(txn.cursor(db=db)))
+    file = gateway.data / "data.mdb"
+    content = file.read_bytes()
+    pages = [content[at : at + PAGE] for at in range(0, len(content), PAGE)]
+    # Its flags say that it is neither a leaf nor above one.
+    damaged = [
+        page[:10] + b"\4\0" + page[12:] if b"".join(rows[0]) in page else page for page in pages
+    ]
+    assert damaged != pages
+    file.write_bytes(b"".join(damaged))
+    done = tidegate("serve", "--data", gateway.data, "--listen", "127.0.0.1:0")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("tidegate: LMDB cannot read what is stored: ")
+    assert last.endswith("; data.mdb is damaged: restore a backup")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from io import FileIO
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -52,9 +52,9 @@ def check_folders_of_workers(config: Config) -> list[Path]:
     return [folders[number] for number in sorted(folders) if number >= config.workers]
 
 
-def lock_folder_of_workers(data: Path) -> FileIO:
-    """Keep other leaders from the folder below which workers have theirs, until the file is closed. Their workers would
-    take the folder of each that is just being started again.
+def lock_folder_of_workers(data: Path) -> ExitStack:
+    """Keep other leaders from the folder below which workers have theirs, until what is returned is closed.
+    Their workers would take the folder of each that is just being started again.
 
     :raises StartError: when another one has it, or it cannot be written to.
     """

@@ -1,8 +1,8 @@
 """Opens, creates or refuses a data folder, and keeps LMDB's map ahead of what is written.
 
 A folder holds `data.mdb` (LMDB), `durable` (which state of it the disk holds), `redo.log` and `redo-2.log` (what the
-last batches changed), `lock.mdb` (LMDB's readers) and `tidegate.lock`, on which the serving process holds an exclusive
-`flock`: the kernel drops it when the process dies, however it dies.
+last batches changed), `lock.mdb` (LMDB's readers) and `tidegate.lock`, on which, and on the folder, the serving process
+holds an exclusive `flock`: the kernel drops it when the process dies, however it dies.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import struct
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from errno import EIO, ENOSPC
-from io import FileIO
 from itertools import starmap
 from pathlib import Path
 from time import monotonic
@@ -332,35 +331,56 @@ def has_room_to_lock(path: Path) -> bool:
     return (path / READERS_FILE).exists() or free_bytes(path) >= _READERS_ROOM
 
 
-def lock_folder(path: Path) -> FileIO:
-    """Keep other processes from serving from a folder, until the file is closed; made when it is missing.
+def lock_folder(path: Path) -> ExitStack:
+    """Keep other processes from serving from a folder, until what is returned is closed; made when it is missing.
 
     :raises DataFolderError: when one does so already, or the folder cannot be written to.
     """
+    with ExitStack() as locked:
+        try:
+            path.mkdir(OF_OWNER, parents=True, exist_ok=True)
+            folder = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            locked.callback(os.close, folder)
+            # The folder too: the file can be removed, by who takes it for a left-over, while a process serves.
+            if _is_locked(folder):
+                raise _in_use(path)
+            lock = locked.enter_context((path / LOCK_FILE).open("a+b", buffering=0))
+        except OSError as error:
+            raise DataFolderError(
+                f"cannot write to the data folder {path}: {error.strerror}; "
+                "choose a folder that this user may make and write to"
+            ) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise _in_use(path) from error
+        # The number only serves what `_in_use` says: a full disk, which can still be read from, must not
+        # keep us from starting.
+        with suppress(OSError):
+            lock.truncate(0)
+            lock.write(b"%d\n" % os.getpid())
+        return locked.pop_all()
+
+
+def _is_locked(folder: int) -> bool:
+    """Lock an open folder, where its file system can do that; whether another process has."""
     try:
-        path.mkdir(OF_OWNER, parents=True, exist_ok=True)
-        lock = (path / LOCK_FILE).open("a+b", buffering=0)
-    except OSError as error:
-        raise DataFolderError(
-            f"cannot write to the data folder {path}: {error.strerror}; "
-            "choose a folder that this user may make and write to"
-        ) from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        lock.seek(0)
-        owner = lock.readall().decode().strip() or "?"
-        lock.close()
-        raise FolderInUseError(
-            f"the data folder {path} is in use by process {owner}: "
-            "stop it, or choose another folder"
-        ) from error
-    # The number only serves the message above: a full disk, which can still be read from, must not
-    # keep us from starting.
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def _in_use(path: Path) -> FolderInUseError:
+    owner = ""
     with suppress(OSError):
-        lock.truncate(0)
-        lock.write(b"%d\n" % os.getpid())
-    return lock
+        owner = (path / LOCK_FILE).read_text().strip()
+    return FolderInUseError(
+        f"the data folder {path} is in use by process {owner or '?'}: "
+        "stop it, or choose another folder"
+    )
 
 
 def _open(path: Path, map_size: int, *, sync: bool = True) -> lmdb.Environment:

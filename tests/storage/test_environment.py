@@ -64,6 +64,17 @@ class TestOpening:
         store.commit()
         assert ids_in(store) == [b"a"]
 
+    def test_in_use_though_somebody_removed_the_lock_file(
+        self, store: Store, folder: Folder
+    ) -> None:
+        """A second process would wait for LMDB for ever, without a word, or put back what the first one has written."""
+        (folder.path / LOCK_FILE).unlink()
+        refused(folder.path, r"in use by process \?:")
+        send(store, Sample(b"a"))
+        store.commit()
+        folder.close()
+        assert ids_in(folder.open()) == [b"a"]
+
     def test_in_use_by_another_process_which_is_named(self, folder: Folder) -> None:
         script = (
             "import sys; from pathlib import Path; from tests.storage.folder import Folder;"
@@ -386,7 +397,7 @@ def test_a_folder_that_makes_no_sense_is_refused_with_what_looks_through_it(
     folder: Folder, tmp_path: Path
 ) -> None:
     store = folder.open()
-    store.batch_transaction().put(b"x", b"y", db=store.tables.totals)
+    store.batch_transaction().put(b"\xff" * 9, b"y", db=store.tables.messages)
     store.commit()
     folder.close()
     path = folder.path.rename(tmp_path / "damaged")

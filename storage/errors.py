@@ -14,6 +14,7 @@ _DAMAGE = (
     lmdb.CorruptedError,
     lmdb.PageNotFoundError,
     lmdb.BadTxnError,
+    lmdb.BadDbiError,
     lmdb.IncompatibleError,
 )
 """What LMDB says of a file that it cannot read."""
@@ -53,16 +54,17 @@ def cannot_use(verb: str, folder: Path, error: Exception) -> DataFolderError:
     """What is said of a data folder that cannot be opened or read, as the verb has it."""
     # LMDB begins some texts with the folder.
     reason = str(error).removeprefix(f"{folder}: ")
-    return DataFolderError(f"cannot {verb} the data folder {folder}: {reason}{_way_out(error)}")
+    return DataFolderError(f"cannot {verb} the data folder {folder}: {reason}{way_out(error)}")
 
 
 def as_told(error: Error) -> Error | StorageError:
     """What is to be said of an error that came of reading what is stored: of LMDB's own a `StorageError`, any other
     as it is."""
     if isinstance(error, lmdb.Error):
-        return StorageError(f"LMDB cannot read what is stored: {error}{_way_out(error)}")
+        return StorageError(f"LMDB cannot read what is stored: {error}{way_out(error)}")
     return error
 
 
-def _way_out(error: Exception) -> str:
+def way_out(error: Exception) -> str:
+    """What is said behind an error of LMDB's, where it means that the file is damaged."""
     return "; data.mdb is damaged: restore a backup" if isinstance(error, _DAMAGE) else ""

@@ -17,7 +17,7 @@ from typing import Any, Final
 import lmdb
 
 from storage.environment import Environment
-from storage.errors import RestartNeededError, StorageError, StorageFullError
+from storage.errors import RestartNeededError, StorageError, StorageFullError, way_out
 from storage.redo_log import MAX_LOG, Row, new_stamp
 
 CHECKPOINT_BYTES: Final = 12 << 20
@@ -174,12 +174,20 @@ class LoggedTransaction:
         self._begin()
 
     def reopen(self) -> None:
-        """Begin a transaction where that failed before.
+        """Begin a transaction where that failed before, or where LMDB takes nothing more of the one that is open, as
+        somebody has met a page that it cannot read: nobody else is to be refused for that.
 
-        :raises StorageError: when it fails again.
+        :raises StorageError: when it fails.
         """
-        if self._is_lost:
+        if self._is_lost or (not self._changed and self._is_over()):
             self.roll_back()
+
+    def _is_over(self) -> bool:
+        try:
+            self._txn.stat()
+        except lmdb.BadTxnError:
+            return True
+        return False
 
     # -- checkpoints
 
@@ -257,7 +265,9 @@ class LoggedTransaction:
             # The page that says which state of the file is the last could not be written.
             raise RestartNeededError(f"LMDB has given up: {error}") from error
         except (lmdb.Error, OSError, MemoryError) as error:
-            raise StorageError(f"what was stored cannot be read again: {error}") from error
+            raise StorageError(
+                f"what was stored cannot be read again: {error}{way_out(error)}"
+            ) from error
         self._txn = txn
         self.get, self.cursor, self.stat = txn.get, txn.cursor, txn.stat
         self._room = environment.room()

@@ -20,7 +20,7 @@ from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 import lmdb
 
 from storage.environment import Environment
-from storage.errors import DamagedError, StorageError, StorageFullError, cannot_read
+from storage.errors import DamagedError, StorageError, StorageFullError, cannot_read, way_out
 from storage.held import Held
 from storage.inbox import INBOX_SIZE, Inbox, recover
 from storage.inbox_copy import has_copy, read_copy, write_copy
@@ -478,7 +478,7 @@ class Store:
                     f"the batch was not stored, as a row cannot be read ({error}): see 'tidegate fsck'"
                 )
             else:
-                self._failure = StorageError(f"the batch was not stored: {error!r}")
+                self._failure = StorageError(f"the batch was not stored: {error!r}{way_out(error)}")
         return self._failure
 
     def abandon(self) -> None:
@@ -597,7 +597,7 @@ class Store:
             return self._queues[topic][number]
         except KeyError:
             try:
-                queue = open_queue(self._txn, self.tables, topic, number)
+                queue = open_queue(self.reader(), self.tables, topic, number)
             except DamagedError:
                 self.damaged.add(queue_prefix(topic, number))
                 raise
@@ -626,7 +626,7 @@ class Store:
             return Page([], offset)
         try:
             return read_page(
-                self._txn,
+                self.reader(),
                 self.tables,
                 self.environment.ahead,
                 queue,
@@ -671,38 +671,38 @@ class Store:
 
     def offset_at(self, queue: Queue, stored_ms: int) -> int:
         """The first offset stored at `stored_ms` or later; the queue's end when there is none."""
-        return offset_at(self._txn, self.tables, queue, stored_ms)
+        return offset_at(self.reader(), self.tables, queue, stored_ms)
 
     def stored_ms(self, queue: Queue, offset: int) -> int | None:
         """When the message at an offset entered its queue."""
-        row = row_at(self._txn, self.tables, queue, offset)
+        row = row_at(self.reader(), self.tables, queue, offset)
         return row[1] if row is not None else None
 
     def rows(self, queue: Queue, offset: int, limit: int) -> Iterator[tuple[int, int, int]]:
         """See `rows_from`."""
-        return rows_from(self._txn, self.tables, queue, offset, limit)
+        return rows_from(self.reader(), self.tables, queue, offset, limit)
 
     def next_due(self) -> int | None:
         """When the earliest timed message is due, in epoch ms, those of the open batch included."""
-        earliest = self.first_timer(self._txn.cursor(db=self.tables.timers))
+        earliest = self.first_timer(self.reader().cursor(db=self.tables.timers))
         return int.from_bytes(earliest[:8]) if earliest else None
 
     def count_queues(self, topic: bytes) -> int:
         """See `count_queues`."""
-        return count_queues(self._txn, self.tables, topic)
+        return count_queues(self.reader(), self.tables, topic)
 
     def topics(self) -> list[tuple[bytes, bytes]]:
         """All topics with their settings."""
-        return list(self._txn.cursor(db=self.tables.topics))
+        return list(self.reader().cursor(db=self.tables.topics))
 
     def groups(self) -> list[tuple[bytes, bytes]]:
         """All consumer groups with their settings."""
-        return list(self._txn.cursor(db=self.tables.groups))
+        return list(self.reader().cursor(db=self.tables.groups))
 
     def notes(self, prefix: bytes = b"") -> list[tuple[bytes, bytes]]:
         """All notes whose names begin so, by the rest of their names, in the order of these."""
         begin = NOTE + prefix
-        rows = rows_with_prefix(self._txn, self.tables.meta, begin)
+        rows = rows_with_prefix(self.reader(), self.tables.meta, begin)
         return [(name[len(begin) :], value) for name, value in rows]
 
     def held_totals(self) -> Mapping[bytes, int]:
@@ -738,7 +738,7 @@ class Store:
 
     def oldest_record(self) -> bytes | None:
         """The message that was accepted first among those still held; None where it cannot be read."""
-        cursor = self._txn.cursor(db=self.tables.messages)
+        cursor = self.reader().cursor(db=self.tables.messages)
         return self.record(cursor.key()) if cursor.first() else None
 
     def pending_count(self) -> int:
@@ -748,13 +748,14 @@ class Store:
     def reader(self) -> LoggedTransaction:
         """What all rows are read through, for the other files of this room: the rows of an open batch are among
         them."""
+        self._txn.reopen()
         return self._txn
 
     def settled_reader(self) -> LoggedTransaction:
         """The same; a batch that is open is committed first, so that what is read is on disk."""
         if self._txn.has_changes:
             self.settle()
-        return self._txn
+        return self.reader()
 
     @property
     def log_trouble(self) -> str | None:

@@ -22,6 +22,7 @@ from storage import (
     back_up,
     compact,
     copies,
+    find_by_id,
     find_faults,
     logged,
     read_pending,
@@ -40,6 +41,7 @@ from tests.storage.faults import (
 from tests.storage.folder import Folder, change_table, damage_log
 from tests.storage.sample import (
     Sample,
+    fire,
     hold,
     hold_all,
     ids_in,
@@ -649,3 +651,36 @@ def test_without_the_stamp_a_start_says_that_batches_may_be_gone(
     assert store.environment.log.has_gap
     assert pending_ids(store) == [b"before"]
     assert not folder.open().environment.log.has_gap
+
+
+def test_who_meets_a_page_that_cannot_be_read_has_nobody_else_refused(folder: Folder) -> None:
+    """LMDB takes nothing more of a transaction in which it met one, and all read and write in the same."""
+    store = folder.open()
+    hold_all(store, [b"a"], 1_000)
+    store.put_group(b"g", b"settings" * 9)
+    store.commit()
+    store.checkpoint()
+    file = folder.path / "data.mdb"
+    content = file.read_bytes()
+    size = store.reader().stat()["psize"]
+    places = [at for at in range(0, len(content), size) if b"settings" in content[at : at + size]]
+
+    def have_flags(flags: list[bytes]) -> None:
+        with file.open("r+b") as data:
+            for place, own in zip(places, flags, strict=True):
+                data.seek(place + 10)
+                data.write(own)
+
+    # Neither those of a leaf nor of a page above one.
+    have_flags([b"\4\0"] * len(places))
+    for work in (
+        lambda: hold_all(store, [b"b"], 1_000),
+        lambda: find_by_id(store, b"a"),
+        lambda: fire(store, 500),
+    ):
+        with pytest.raises(lmdb.CorruptedError):
+            store.groups()
+        work()
+    assert pending_ids(store) == [b"a", b"b"]
+    have_flags([content[place + 10 : place + 12] for place in places])
+    assert dict(store.groups()) == {b"g": b"settings" * 9}

@@ -16,7 +16,9 @@ DIED: Final = (
     "LMDB died of what data.mdb says: the file is damaged beyond its rows; restore a backup"
 )
 
-_DEATHS: Final = (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT)
+DEATHS: Final = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT)
+"""The signals that it dies of."""
+
 _PR_SET_PDEATHSIG: Final = 1
 
 
@@ -36,7 +38,7 @@ def run_apart(work: Callable[[], None], complain: Callable[[str], None]) -> None
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _: os.kill(child, received))
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if status in _DEATHS:
+    if -status in DEATHS:
         complain(DIED)
         sys.exit(1)
     if status < 0:

@@ -24,6 +24,7 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from gateway.apart import DEATHS, DIED
 from gateway.config import Config, descriptions
 from gateway.connection import SILENCE_LOOK_SECONDS
 from gateway.front import Front
@@ -222,7 +223,8 @@ class Worker(ProcessProtocol):
         self._left()
         is_wrong = reason.value.exitCode == WRONG_SETTINGS  # type: ignore[union-attr]
         if self._is_wanted and not (is_wrong and self._gave_up()):
-            self._run_again("ended", reason.getErrorMessage())
+            died = reason.value.signal in DEATHS  # type: ignore[union-attr]
+            self._run_again("ended", DIED if died else reason.getErrorMessage())
         _fire(self._waiting_for_end)
 
     def _run_again(self, what: str, reason: str) -> None:

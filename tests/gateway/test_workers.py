@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from signal import SIGBUS
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.logger import LogLevel, capturedLogs
 from twisted.python.failure import Failure
 
+from gateway.apart import DIED
 from gateway.config import Config
 from gateway.loading import load
 from gateway.process import NOT_READY, READY, WRONG_SETTINGS
@@ -50,9 +52,10 @@ class Process:
         """It is sent a signal."""
         self.signals.append(name)
 
-    def end(self, status: int = 0) -> None:
+    def end(self, status: int = 0, signal: int | None = None) -> None:
         """It has ended."""
-        reason = ProcessTerminated(status) if status else ProcessDone(0)  # type: ignore[no-untyped-call]
+        failed = status or signal
+        reason = ProcessTerminated(status, signal) if failed else ProcessDone(0)  # type: ignore[no-untyped-call]
         self.protocol.processEnded(Failure(reason))  # type: ignore[no-untyped-call]
 
     def listen(self, port: int, http: int | None = None) -> None:
@@ -476,3 +479,11 @@ def test_how_many_a_worker_is_by_itself_is_no_change(reactor: Any, tmp_path: Pat
     (frame,) = FrameBuffer().feed(encode_command(RequestCode.UPDATE_BROKER_CONFIG, 1, body=body))
     leader._changed(decode_command(frame))
     assert leader._environment["TIDEGATE_MAX_MESSAGE_SIZE"] == "2KiB"
+
+
+def test_one_that_a_damaged_file_killed_is_told_of(leader: Leader, reactor: Any) -> None:
+    """It could not say so itself."""
+    with capturedLogs() as events:
+        reactor.started[0].end(signal=SIGBUS)
+    [told] = [event for event in events if event["log_level"] is LogLevel.error]
+    assert told["reason"] == DIED

@@ -61,7 +61,11 @@ class Held:
             damaged.add(topic)
             if is_name(topic):
                 unread.append(topic)
-        sums = sum_topics(txn, timers=tables.timers, waiting=tables.waiting) if unread else {}
+        sums = (
+            sum_topics(txn, timers=tables.timers, waiting=tables.waiting, lenient=True)
+            if unread
+            else {}
+        )
         # The first change of such a row puts it right, so until then this is what it should say.
         self._recounted = {topic: sums.get(topic, (0, 0)) for topic in unread}
         for topic, total in self._recounted.items():

@@ -35,10 +35,14 @@ def sum_up(
 
 
 def sum_topics(
-    txn: Reader, *, timers: lmdb._Database, waiting: lmdb._Database
+    txn: Reader, *, timers: lmdb._Database, waiting: lmdb._Database, lenient: bool = False
 ) -> dict[bytes, tuple[int, int]]:
-    """What `totals` is to say: by topic, how many messages there are and how many bytes their records have. Rows that
-    cannot be read are passed over."""
+    """What `totals` is to say: by topic, how many messages there are and how many bytes their records have.
+
+    :param lenient: whether rows that cannot be read are passed over.
+    :raises ValueError: else, when there is one.
+    :raises struct.error: likewise.
+    """
     sums: dict[bytes, tuple[int, int]] = {}
     # Keys have the topic behind the due time in `timers`, before it in `waiting`.
     for table, begin in ((timers, 8), (waiting, 0)):
@@ -46,7 +50,9 @@ def sum_topics(
             try:
                 topic, own_size = key[begin : key.index(0, begin)], TIMER_VALUE.unpack(value)[2]
             except (ValueError, struct.error):
-                continue
+                if lenient:
+                    continue
+                raise
             messages, size = sums.get(topic, (0, 0))
             sums[topic] = (messages + 1, size + own_size)
     return sums

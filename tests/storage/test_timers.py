@@ -558,6 +558,7 @@ def test_how_much_is_held_is_counted_anew_where_its_row_cannot_be_read(folder: F
     hold_all(store, [b"d", b"e"], 2_000)
     held = dict(store.held.messages), dict(store.held.sizes)
     assert held[0] == {TOPIC: 4}
+    folder.damage("timers", b"no timer", b"")
     store = folder.damage("totals", TOPIC, b"short")
     assert store.damaged == {TOPIC}
     assert (store.held.messages, store.held.sizes) == held
@@ -568,3 +569,4 @@ def test_how_much_is_held_is_counted_anew_where_its_row_cannot_be_read(folder: F
     abort(store, b"d", 1_001)
     store.commit()
     assert store.held.messages == {TOPIC: 3}
+    folder.damage("timers", b"no timer", None)

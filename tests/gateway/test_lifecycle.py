@@ -94,20 +94,18 @@ class TestStart:
         assert "\n" not in str(caught.value)
         assert (scratch / "data").read_text() == "mine"
 
-    def test_a_queue_with_a_row_that_cannot_be_read_keeps_nothing_else(self, scratch: Path) -> None:
+    def test_rows_that_cannot_be_read_keep_nothing_else(self, scratch: Path) -> None:
         data = scratch / "data"
         self.stop(self.start(data, set()))
+        change_table(data, "totals", lambda txn, db: txn.put(b"orders", b"short", db=db))
         change_table(data, "queues", lambda txn, db: txn.put(b"x" * 20, b"short", db=db))
         change_table(data, "queues", lambda txn, db: txn.put(b"x", b"short", db=db))
         self.stop(self.start(data, set()))
 
-    @pytest.mark.parametrize(("table", "key"), [("messages", b"x"), ("totals", b"orders")])
-    def test_a_row_that_cannot_be_read_and_is_needed(
-        self, scratch: Path, table: str, key: bytes
-    ) -> None:
+    def test_a_row_that_cannot_be_read_and_is_needed(self, scratch: Path) -> None:
         data = scratch / "data"
         self.stop(self.start(data, set()))
-        change_table(data, table, lambda txn, db: txn.put(key, b"short", db=db))
+        change_table(data, "messages", lambda txn, db: txn.put(b"x", b"short", db=db))
         for _ in range(2):
             with pytest.raises(StartError, match=r"is damaged.*tidegate fsck --data"):
                 self.start(data, set())

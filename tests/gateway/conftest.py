@@ -20,11 +20,15 @@ MEMORY_DISK = "/dev/shm"
 """A file system in memory, where there is one: every commit is synced, and a busy disk takes its time over that."""
 
 
+def scratch_place() -> str | None:
+    """Where folders of tests are, in memory where possible; None for where the system has them."""
+    return MEMORY_DISK if os.access(MEMORY_DISK, os.W_OK) else None
+
+
 @pytest.fixture
 def scratch() -> Iterator[Path]:
-    """A folder of the test's own, in memory where possible."""
-    place = MEMORY_DISK if os.access(MEMORY_DISK, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="tidegate-test-", dir=place) as folder:
+    """A folder of the test's own."""
+    with tempfile.TemporaryDirectory(prefix="tidegate-test-", dir=scratch_place()) as folder:
         yield Path(folder)
 
 

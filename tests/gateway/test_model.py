@@ -609,8 +609,9 @@ class GatewayAndModel(RuleBasedStateMachine):
         queue=st.sampled_from([-1, 0, 1]),
         most=st.integers(1, 4),
         invisible_ms=st.sampled_from([0, 1, 1_000, 3_000, 30_000]),
+        wait_ms=st.sampled_from([0, 3_000 + REVIVAL_MS]),
     )
-    def pop(self, topic: str, queue: int, most: int, invisible_ms: int) -> None:
+    def pop(self, topic: str, queue: int, most: int, invisible_ms: int, wait_ms: int) -> None:
         world, group = self.world, "poppers"
         answer = self._ask_pop(group, topic, queue, most, invisible_ms)
         if answer is None:
@@ -642,6 +643,7 @@ class GatewayAndModel(RuleBasedStateMachine):
         count = sum(map(len, taken.values()))
         assert count == most or rest == 0
         assert int(answer.ext()["restNum"]) == rest
+        self.gateway.advance(wait_ms)
 
     def _next_of(self, key: tuple[str, str, int], *, notes: bool) -> int:
         """Where a group goes on that pops."""

@@ -29,7 +29,7 @@ READ_BY_TOOLS = (
 
 @scenario(*RAW)
 def topics(stage: Stage) -> None:
-    """Topics are made, looked at, changed and deleted."""
+    """Topics are created, shown, changed and deleted."""
     topic = stage.topic()
     raw, names = stage.raw(), stage.raw_namesrv()
     create = {
@@ -62,7 +62,7 @@ def topics(stage: Stage) -> None:
 
 @scenario(*RAW)
 def a_topic_made_again(stage: Stage) -> None:
-    """A topic that was deleted and is made again shows nothing of the old one."""
+    """A topic that was deleted and created again shows nothing of the old one."""
     topic = stage.topic()
     raw, names = stage.raw(), stage.raw_namesrv()
     for body in (b"old", b"older"):
@@ -84,7 +84,7 @@ def a_topic_made_again(stage: Stage) -> None:
 
 @scenario(*RAW)
 def groups(stage: Stage) -> None:
-    """Groups are made, looked at and deleted."""
+    """Groups are created, shown and deleted."""
     group = stage.topic("g")
     raw = stage.raw()
     of_it = {"group": group}
@@ -99,7 +99,7 @@ def groups(stage: Stage) -> None:
 
 @scenario(*RAW)
 def progress(stage: Stage) -> None:
-    """How far a group is can be asked, and set back and forth."""
+    """A group's offsets can be queried, and reset in both directions."""
     topic, group = stage.topic(), stage.topic("g")
     raw = stage.raw()
     for number in range(3):
@@ -125,7 +125,7 @@ def progress(stage: Stage) -> None:
 
 @scenario(*RAW)
 def of_the_name_server(stage: Stage) -> None:
-    """The cluster, its topics, and values kept for others."""
+    """The cluster, its topics, and the name server's KV config."""
     names = stage.raw_namesrv()
     space = stage.topic()
     stage.ask("cluster", names, RequestCode.GET_BROKER_CLUSTER_INFO)
@@ -147,7 +147,7 @@ def of_the_name_server(stage: Stage) -> None:
 
 @scenario(*RAW, alone=True)
 def of_the_broker(stage: Stage) -> None:
-    """The broker's state and settings, by their names."""
+    """The broker's state and settings have the same names."""
     raw = stage.raw()
     stage.send("topic", raw, stage.topic())
     table = json.loads(raw.ask(RequestCode.GET_BROKER_RUNTIME_INFO).body)["table"]
@@ -192,7 +192,7 @@ _CHANGES = {
 
 @scenario(*RAW, alone=True)
 def settings_that_are_changed(stage: Stage) -> None:
-    """What operators change while the broker serves is shown from then on, and counts."""
+    """Settings changed while the broker serves are shown, and take effect."""
     raw, topic = stage.raw(), stage.topic()
     for _ in range(3):
         raw.send(topic)
@@ -221,7 +221,7 @@ def settings_that_are_changed(stage: Stage) -> None:
 
 @scenario(*MQADMIN, alone=True)
 def commands(stage: Stage) -> None:
-    """RocketMQ's own tool does its work, and prints the same."""
+    """RocketMQ's own mqadmin works, and prints the same."""
     topic, group = stage.topic(), stage.topic("g")
     java = stage.java(group=f"{group}p")
     java.create_topic(topic, 2)

@@ -18,7 +18,7 @@ def named(raw: RawClient, stage: Stage, step: str, code: int, **ext: str) -> Non
 
 @scenario(*RAW)
 def members_of_a_group(stage: Stage) -> None:
-    """A heartbeat makes a member; all members are told, and asking gives the list."""
+    """A heartbeat adds a member to the group; all members are notified, and the list can be queried."""
     topic, group = stage.topic(), stage.topic("g")
     one, two = stage.raw(), stage.raw()
     one.send(topic)
@@ -35,7 +35,7 @@ def members_of_a_group(stage: Stage) -> None:
 
 @scenario(*RAW)
 def a_quiet_group(stage: Stage) -> None:
-    """Members of a group that is not to be told of changes are told only when one is lost."""
+    """If a group has notifications of changes off, members are notified only when one is lost."""
     topic, group = stage.topic(), stage.topic("g")
     one, two, three = stage.raw(), stage.raw(), stage.raw()
     one.send(topic)
@@ -53,7 +53,7 @@ def a_quiet_group(stage: Stage) -> None:
 
 @scenario(*RAW)
 def what_a_member_asked_for(stage: Stage) -> None:
-    """A broker tells tools who is in a group, and what for."""
+    """Tools can query the members of a group and their subscriptions."""
     topic, group = stage.topic(), stage.topic("g")
     raw = stage.raw()
     raw.send(topic)
@@ -97,7 +97,7 @@ def checks_of_subscriptions(stage: Stage) -> None:
 
 @scenario(*RAW)
 def codes_that_nobody_knows(stage: Stage) -> None:
-    """An unknown request code is answered as not supported, and the connection goes on."""
+    """An unknown request code is answered as not supported, and the connection stays open."""
     raw = stage.raw()
     stage.ask("unknown", raw, 29_999)
     stage.ask("a code of name servers only", stage.raw_namesrv(), 29_998)
@@ -106,7 +106,7 @@ def codes_that_nobody_knows(stage: Stage) -> None:
 
 @scenario(*RAW)
 def oneway(stage: Stage) -> None:
-    """A oneway request is never answered, not even a wrong one."""
+    """A oneway request is never answered, not even an invalid one."""
     topic = stage.topic()
     raw = stage.raw()
     raw.tell(29_999, oneway=True)
@@ -118,7 +118,7 @@ def oneway(stage: Stage) -> None:
 
 @scenario(*RAW)
 def frames_that_are_none(stage: Stage) -> None:
-    """What is no frame closes the connection without a word."""
+    """Data that is not a frame closes the connection without an answer."""
     good = encode_command(RequestCode.GET_MAX_OFFSET, 1, ext={"topic": stage.topic()})
     for step, data in (
         ("length 0", struct.pack(">I", 0)),
@@ -144,7 +144,7 @@ def frames_that_are_none(stage: Stage) -> None:
 
 @scenario(*RAW)
 def headers_of_all_kinds(stage: Stage) -> None:
-    """Headers may lack fields, have strange ones, and numbers where others write text."""
+    """Headers may lack fields, have unknown ones, and have numbers instead of text."""
     topic = stage.topic()
     raw = stage.raw()
     raw.send(topic)

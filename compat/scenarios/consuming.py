@@ -24,7 +24,7 @@ from gateway.wire.codes import PullSysFlag, RequestCode
 
 @scenario(*OFFICIAL_AND_OLD)
 def push(stage: Stage) -> None:
-    """A push consumer gets what is there and what comes."""
+    """A push consumer gets existing and new messages."""
     topic = stage.topic()
     stage.java().create_topic(topic, 1)
     client = stage.official()
@@ -37,7 +37,7 @@ def push(stage: Stage) -> None:
 
 @scenario(*OFFICIAL_AND_OLD)
 def tags(stage: Stage) -> None:
-    """A consumer gets the tags that it asked for."""
+    """A consumer gets the tags that it subscribed to."""
     topic = stage.topic()
     stage.java().create_topic(topic, 1)
     client = stage.official()
@@ -50,7 +50,7 @@ def tags(stage: Stage) -> None:
 
 @scenario(*ABLE)
 def from_the_end(stage: Stage) -> None:
-    """A new group that is to begin at the end begins at the start while the queue has all it ever had."""
+    """A new group that asks for the end of a queue begins at its start if no message was removed yet."""
     topic = stage.topic()
     stage.java().create_topic(topic, 1)
     client = stage.able()
@@ -62,7 +62,7 @@ def from_the_end(stage: Stage) -> None:
 
 @scenario(*JAVA)
 def from_a_time(stage: Stage) -> None:
-    """A new group that is to begin at a time begins at the start while the queue has all it ever had."""
+    """A new group that asks for a time begins at the start of a queue if no message was removed yet."""
     topic = stage.topic()
     client = stage.java()
     client.create_topic(topic, 1)
@@ -74,7 +74,7 @@ def from_a_time(stage: Stage) -> None:
 
 @scenario(*ABLE, *OLD_JAVA)
 def pull_results(stage: Stage) -> None:
-    """A pull is answered with messages, with none yet, or with where to go on."""
+    """A pull is answered with messages, with none yet, or with the offset to continue at."""
     topic = stage.topic()
     stage.java().create_topic(topic, 1)
     client = stage.able()
@@ -96,7 +96,7 @@ def pull_results(stage: Stage) -> None:
 
 @scenario(*JAVA)
 def figures_of_a_queue(stage: Stage) -> None:
-    """Offsets can be asked for: first, last, by time, and the group's own."""
+    """Offsets can be queried: first, last, by time, and the group's own."""
     topic = stage.topic()
     client = stage.java()
     client.create_topic(topic, 1)
@@ -132,7 +132,7 @@ def a_poller(stage: Stage) -> None:
 
 @scenario(*ABLE, *OLD_JAVA)
 def refused_once(stage: Stage) -> None:
-    """A message that a consumer refuses comes again after the retry's delay."""
+    """A message that a consumer refuses is redelivered after the retry delay."""
     topic = stage.topic()
     stage.java().create_topic(topic, 1)
     stage.make_group(stage.topic("g"))
@@ -144,7 +144,7 @@ def refused_once(stage: Stage) -> None:
 
 @scenario(*ABLE)
 def refused_for_good(stage: Stage) -> None:
-    """A message that is refused too often ends in the group's dead letter topic."""
+    """A message that is refused too often goes to the group's dead-letter topic."""
     topic = stage.topic()
     group = stage.topic("g")
     stage.java().create_topic(topic, 1)
@@ -178,7 +178,7 @@ def broadcasting(stage: Stage) -> None:
 
 @scenario(*ABLE)
 def in_a_namespace(stage: Stage) -> None:
-    """A client with a namespace has its topics and groups under it, and does not see it."""
+    """A client with a namespace has its topics and groups under that prefix, and does not see the prefix."""
     topic, group, space = stage.topic(), stage.topic("g"), stage.topic("space")
     stage.java().create_topic(f"{space}%{topic}", 1)
     stage.make_group(f"{space}%{group}")
@@ -194,7 +194,7 @@ def in_a_namespace(stage: Stage) -> None:
 
 @scenario(*JAVA5)
 def in_a_later_namespace(stage: Stage) -> None:
-    """The newer kind of namespace is told beside each request, and changes no name."""
+    """The newer kind of namespace is sent with each request, and changes no name."""
     topic = stage.topic()
     stage.java().create_topic(topic, 1)
     client = stage.java(namespace_v2=stage.topic("space"))
@@ -206,7 +206,7 @@ def in_a_later_namespace(stage: Stage) -> None:
 
 @scenario(*JAVA5)
 def two_share_the_queues(stage: Stage) -> None:
-    """Of two consumers of a group each gets half of the queues, and the one all when the other goes."""
+    """Two consumers of a group get half of the queues each; when one leaves, the other gets all."""
     topic, group = stage.topic(), stage.topic("g")
     client = stage.java()
     client.create_topic(topic, 4)
@@ -219,7 +219,7 @@ def two_share_the_queues(stage: Stage) -> None:
 
 @scenario(*RAW)
 def pulls(stage: Stage) -> None:
-    """A pull finds, finds nothing yet, skips, or is told to go on elsewhere: codes 0, 19, 20, 21."""
+    """A pull finds messages, finds none yet, skips some, or gets another offset: codes 0, 19, 20, 21."""
     topic = stage.topic()
     raw = stage.raw()
     for number in range(3):
@@ -249,7 +249,7 @@ def pulls(stage: Stage) -> None:
 
 @scenario(*RAW)
 def a_pull_that_waits(stage: Stage) -> None:
-    """A pull at the end waits for the next message, or for as long as it said."""
+    """A pull at the end waits for the next message, or until its timeout."""
     topic = stage.topic()
     raw, sender = stage.raw(), stage.raw()
     sender.send(topic, b"first")
@@ -301,7 +301,7 @@ def offsets(stage: Stage) -> None:
 
 @scenario(*RAW)
 def sent_back(stage: Stage) -> None:
-    """What a consumer may send back, and what not."""
+    """What a consumer may and may not send back."""
     topic, group = stage.topic(), stage.topic("g")
     raw = stage.raw()
     raw.send(topic)

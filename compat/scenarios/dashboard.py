@@ -71,7 +71,7 @@ def of_the_cluster(stage: Stage) -> None:
 
 @scenario(*DASHBOARD)
 def of_topics(stage: Stage) -> None:
-    """Topic pages: what there is, where it is, who consumes it; made, changed and deleted."""
+    """Topic pages: lists, routes, consumers; topics are created, changed and deleted."""
     page, broker = _Page(stage), stage.peer.broker_text
     topic, made = stage.topic(), stage.topic("made")
     _at_work(stage)
@@ -94,7 +94,7 @@ def of_topics(stage: Stage) -> None:
 
 @scenario(*DASHBOARD)
 def of_consumers(stage: Stage) -> None:
-    """Consumer and producer pages: groups, their members and progress; made, reset and deleted."""
+    """Consumer and producer pages: groups, members, offsets; groups are created, reset and deleted."""
     page, broker = _Page(stage), stage.peer.broker_text
     topic, group, made = stage.topic(), stage.topic("g"), stage.topic("made")
     _, consumer = _at_work(stage)
@@ -129,7 +129,7 @@ def of_consumers(stage: Stage) -> None:
 
 @scenario(*DASHBOARD)
 def of_users(stage: Stage) -> None:
-    """Access pages: users and what they may do; made, changed and deleted."""
+    """Access pages: users and their policies are created, changed and deleted."""
     page, broker = _Page(stage), stage.peer.broker_text
     name, subject = stage.topic("user"), f"User:{stage.topic('user')}"
     page.show("createUser", broker, name, "secret", "Normal")
@@ -152,7 +152,7 @@ def of_users(stage: Stage) -> None:
 
 @scenario(*DASHBOARD)
 def of_messages(stage: Stage) -> None:
-    """Message pages: by id, by key, page by page; who has consumed one, and once more for one consumer."""
+    """Message pages: by id, by key, page by page; who has consumed a message; consuming it once more."""
     page = _Page(stage)
     topic, group = stage.topic(), stage.topic("g")
     client, consumer = _at_work(stage)

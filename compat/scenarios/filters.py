@@ -45,7 +45,7 @@ EXPRESSIONS = (
 
 @scenario(*ABLE)
 def of_a_push_consumer(stage: Stage) -> None:
-    """A consumer gets the messages whose properties are as it said."""
+    """A consumer gets the messages whose properties match its expression."""
     topic = stage.topic()
     stage.java().create_topic(topic, 1)
     client = stage.able()
@@ -60,7 +60,7 @@ def of_a_push_consumer(stage: Stage) -> None:
 
 @scenario(*RAW)
 def what_each_expression_finds(stage: Stage) -> None:
-    """Operators, types and missing properties mean what they mean to RocketMQ."""
+    """Operators, types and missing properties mean the same as in RocketMQ."""
     topic = stage.topic()
     raw = stage.raw()
     for number, properties in enumerate(PROPERTIES):

@@ -32,7 +32,7 @@ def arrived(messages: list[Received]) -> list[dict[str, object]]:
 
 @scenario(*OFFICIAL_AND_OLD)
 def levels(stage: Stage) -> None:
-    """A message with a delay level comes after its delay, with the level still on it."""
+    """A message with a delay level arrives after its delay, and keeps the level property."""
     topic = stage.topic()
     stage.java().create_topic(topic, 1)
     client = stage.official()
@@ -47,7 +47,7 @@ def levels(stage: Stage) -> None:
 
 @scenario(*OFFICIAL_AND_OLD)
 def times(stage: Stage) -> None:
-    """A message for a time comes at it, whichever way the time was asked for."""
+    """A message for a time arrives at that time, whichever property asked for it."""
     topic = stage.topic()
     stage.java().create_topic(topic, 1)
     client = stage.official()
@@ -65,7 +65,7 @@ def times(stage: Stage) -> None:
 
 @scenario(*ABLE)
 def the_past(stage: Stage) -> None:
-    """What was due before it was sent comes at once, and cannot be taken back."""
+    """A message whose time has passed at the send arrives at once, and cannot be recalled."""
     topic = stage.topic()
     stage.java().create_topic(topic, 1)
     client = stage.able()
@@ -77,7 +77,7 @@ def the_past(stage: Stage) -> None:
 
 @scenario(*OFFICIAL)
 def too_far(stage: Stage) -> None:
-    """What is due after the longest delay is refused."""
+    """A message beyond the longest delay is refused."""
     topic = stage.topic()
     stage.java().create_topic(topic, 1)
     client = stage.official()
@@ -87,7 +87,7 @@ def too_far(stage: Stage) -> None:
 
 @scenario(*RAW)
 def answers_to_delayed_sends(stage: Stage) -> None:
-    """The answer names the real queue; only times have a handle."""
+    """The answer names the real queue; only messages with a time have a recall handle."""
     topic = stage.topic()
     raw = stage.raw()
     for step, properties in (
@@ -106,7 +106,7 @@ def answers_to_delayed_sends(stage: Stage) -> None:
 
 @scenario(*RAW)
 def times_that_are_none(stage: Stage) -> None:
-    """Levels and times that are no numbers are refused, each with its code."""
+    """Levels and times that are not numbers are refused, each with its code."""
     topic = stage.topic()
     raw = stage.raw()
     for name in ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"):
@@ -115,7 +115,7 @@ def times_that_are_none(stage: Stage) -> None:
 
 @scenario(*JAVA5)
 def an_order_of_times(stage: Stage) -> None:
-    """Messages for different times come in the order of their times."""
+    """Messages for different times arrive in the order of their times."""
     topic = stage.topic()
     client = stage.java()
     client.create_topic(topic, 1)

@@ -23,7 +23,7 @@ def one_after_the_other(stage: Stage) -> None:
 
 @scenario(*ABLE)
 def a_refused_one_holds_the_rest(stage: Stage) -> None:
-    """What an orderly consumer refuses comes again before what follows it."""
+    """A message that an orderly consumer refuses is redelivered before the next ones."""
     topic = stage.topic()
     stage.java().create_topic(topic, 1)
     client = stage.able()
@@ -36,7 +36,7 @@ def a_refused_one_holds_the_rest(stage: Stage) -> None:
 
 @scenario(*JAVA)
 def the_next_takes_over(stage: Stage) -> None:
-    """When an orderly consumer ends, its locks go to the next one."""
+    """When an orderly consumer stops, its locks go to the next one."""
     topic, group = stage.topic(), stage.topic("g")
     client = stage.java()
     client.create_topic(topic, 1)

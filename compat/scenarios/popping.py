@@ -54,7 +54,7 @@ def fill(stage: Stage, raw: RawClient, count: int) -> None:
 
 @scenario(*RAW)
 def one_at_a_time(stage: Stage) -> None:
-    """A popped message is nobody else's until its time is up or it is acknowledged."""
+    """A popped message is invisible to others until its time is up or it is acknowledged."""
     raw = stage.raw()
     fill(stage, raw, 3)
     first = stage.ask("first", raw, RequestCode.POP_MESSAGE, pop_fields(stage))
@@ -69,7 +69,7 @@ def one_at_a_time(stage: Stage) -> None:
 
 @scenario(*RAW)
 def in_order(stage: Stage) -> None:
-    """A queue popped in order is nobody else's until all that was popped is acknowledged, or visible again."""
+    """A queue popped in order is blocked until all popped messages are acknowledged, or visible again."""
     raw = stage.raw()
     fill(stage, raw, 5)
     ordered = pop_fields(stage, order="true")
@@ -127,7 +127,7 @@ def in_order(stage: Stage) -> None:
 
 @scenario(*RAW)
 def assignments(stage: Stage) -> None:
-    """A broker tells which queues a client gets, when it knows the client."""
+    """A broker assigns queues to a client that it knows."""
     topic, group = stage.topic(), stage.topic("g")
     raw = stage.raw()
     raw.send(topic)

@@ -36,7 +36,7 @@ def by_key_and_id(stage: Stage) -> None:
 
 @scenario(*RAW)
 def requests(stage: Stage) -> None:
-    """The queries' own answers, found and not."""
+    """The answers to queries that find something, and that find nothing."""
     topic = stage.topic()
     raw = stage.raw()
     sent = raw.send(topic, properties=f"KEYS\x01{topic}k\x02UNIQ_KEY\x01{topic}u\x02TAGS\x01t\x02")

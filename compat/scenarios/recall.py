@@ -11,7 +11,7 @@ from gateway.wire.codes import RequestCode
 
 @scenario(*JAVA5)
 def by_its_handle(stage: Stage) -> None:
-    """A message that was taken back never arrives; the others do."""
+    """A recalled message never arrives; the others do."""
     topic = stage.topic()
     client = stage.java()
     client.create_topic(topic, 1)

@@ -67,7 +67,7 @@ _SYSTEM_PROPERTIES = {
 
 @scenario(*OFFICIAL_AND_OLD)
 def one_message(stage: Stage) -> None:
-    """A message is stored in the queue asked for, and its answer tells where."""
+    """A message is stored in the requested queue, and the answer says where."""
     topic = stage.topic()
     stage.java().create_topic(topic, 1)
     sent = stage.official().send(topic, b"hello", tags="red", keys="k1 k2", properties={"a": "b"})
@@ -77,7 +77,7 @@ def one_message(stage: Stage) -> None:
 
 @scenario(*ABLE, *OLD_JAVA)
 def all_at_once(stage: Stage) -> None:
-    """Asynchronous sends are each answered."""
+    """Each asynchronous send is answered."""
     topic = stage.topic()
     stage.java().create_topic(topic, 1)
     client = stage.able()
@@ -88,7 +88,7 @@ def all_at_once(stage: Stage) -> None:
 
 @scenario(*OFFICIAL_AND_OLD)
 def without_an_answer(stage: Stage) -> None:
-    """A oneway send is stored, and nothing is answered."""
+    """A oneway send is stored, and not answered."""
     topic = stage.topic()
     client = stage.official()
     stage.java().create_topic(topic, 1)
@@ -110,7 +110,7 @@ def several_as_one(stage: Stage) -> None:
 
 @scenario(*ABLE)
 def a_large_body(stage: Stage) -> None:
-    """What is compressed by the client arrives whole."""
+    """A body that the client compresses arrives unchanged."""
     topic = stage.topic()
     stage.java().create_topic(topic, 1)
     client = stage.able()
@@ -121,7 +121,7 @@ def a_large_body(stage: Stage) -> None:
 
 @scenario(*JAVA5)
 def compressed(stage: Stage) -> None:
-    """A body arrives as it was, whichever way its client compressed it, and is stored as it came."""
+    """A body arrives unchanged, however the client compressed it, and is stored compressed as it came."""
     topic = stage.topic()
     stage.java().create_topic(topic, 1)
     body = b"compressed " * 1_000
@@ -135,7 +135,7 @@ def compressed(stage: Stage) -> None:
 
 @scenario(*JAVA)
 def by_the_vip_channel(stage: Stage) -> None:
-    """A client may send to the port that is two below the broker's."""
+    """A client may send to the broker's port minus 2."""
     topic = stage.topic()
     stage.java().create_topic(topic, 1)
     stage.see("sent", stage.java(vip_channel=True).send(topic, b"very important"))
@@ -144,7 +144,7 @@ def by_the_vip_channel(stage: Stage) -> None:
 
 @scenario(*OFFICIAL)
 def a_new_topic(stage: Stage) -> None:
-    """The first message to a topic makes it, and clients find it afterwards."""
+    """The first message to a topic creates it, and clients find it afterwards."""
     topic = stage.topic()
     stage.official().send(topic, b"first")
     stage.ask("route", stage.raw_namesrv(), RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
@@ -174,7 +174,7 @@ def refusals(stage: Stage) -> None:
 
 @scenario(*RAW)
 def sizes(stage: Stage) -> None:
-    """The largest body and the longest properties are taken, larger ones refused."""
+    """The largest body and the longest properties are accepted, larger ones refused."""
     topic = stage.topic()
     raw = stage.raw()
     stage.send("empty body", raw, topic, b"")
@@ -209,7 +209,7 @@ def a_batch_by_its_flag(stage: Stage) -> None:
 
 @scenario(*RAW)
 def wrong_batches(stage: Stage) -> None:
-    """A batch that is none, or for a retry topic, is refused."""
+    """An invalid batch, or one for a retry topic, is refused."""
     topic = stage.topic()
     raw = stage.raw()
     raw.send(topic)
@@ -220,7 +220,7 @@ def wrong_batches(stage: Stage) -> None:
 
 @scenario(*RAW)
 def missing_and_wrong_fields(stage: Stage) -> None:
-    """A send that lacks a field, or has a wrong one, is answered with an error."""
+    """A send with a missing or invalid field is answered with an error."""
     topic = stage.topic()
     raw = stage.raw()
     raw.send(topic)
@@ -232,7 +232,7 @@ def missing_and_wrong_fields(stage: Stage) -> None:
 
 @scenario(*RAW)
 def names_of_the_server(stage: Stage) -> None:
-    """Properties with names that servers use themselves are kept, dropped or refused alike."""
+    """Properties with reserved names are kept, dropped or refused alike."""
     topic = stage.topic()
     raw = stage.raw()
     for name, value in _SYSTEM_PROPERTIES.items():
@@ -250,7 +250,7 @@ def names_of_the_server(stage: Stage) -> None:
 
 @scenario(*RAW)
 def what_the_server_adds(stage: Stage) -> None:
-    """Records have the server's properties, and no longer those that are for a moment only."""
+    """Stored records have the server's properties, and no temporary ones."""
     topic = stage.topic()
     raw = stage.raw()
     properties = "TAGS\x01red\x02POP_CK\x01x\x02empty\x01\x02WAIT\x01false\x02UNIQ_KEY\x01me\x02"

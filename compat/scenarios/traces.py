@@ -29,7 +29,7 @@ _COMPARED = {
 
 @scenario(*ABLE)
 def of_one_message(stage: Stage) -> None:
-    """A message's trace tells of its sending, and of its consumption before and after."""
+    """A message's trace shows its send, and the beginning and end of its consumption."""
     topic = stage.topic()
     stage.java().create_topic(topic, 1)
     make_trace_topic(stage)
@@ -45,7 +45,7 @@ def of_one_message(stage: Stage) -> None:
 
 @scenario(*JAVA5)
 def of_messages_for_later(stage: Stage) -> None:
-    """A message for later is traced when it is sent, when it is taken back, and when it comes."""
+    """A delayed message is traced when it is sent, when it is recalled, and when it arrives."""
     topic = stage.topic()
     stage.java().create_topic(topic, 1)
     make_trace_topic(stage)

@@ -10,7 +10,7 @@ from gateway.wire.codes import RequestCode
 
 @scenario(*OFFICIAL)
 def decided_at_once(stage: Stage) -> None:
-    """What is committed arrives, what is rolled back does not."""
+    """Committed messages arrive, rolled back ones do not."""
     topic = stage.topic()
     stage.java().create_topic(topic, 1)
     client = stage.official()
@@ -23,7 +23,7 @@ def decided_at_once(stage: Stage) -> None:
 
 @scenario(*ABLE)
 def decided_when_asked(stage: Stage) -> None:
-    """Of what was not decided the server asks, and goes by the answer."""
+    """The server checks undecided transactions, and acts on the answer."""
     topic = stage.topic()
     stage.java().create_topic(topic, 1)
     client = stage.able()
@@ -38,7 +38,7 @@ def decided_when_asked(stage: Stage) -> None:
 
 @scenario(*JAVA5)
 def with_a_delay(stage: Stage) -> None:
-    """The newer client refuses to send a transaction for later."""
+    """The newer client refuses to send a delayed transactional message."""
     topic = stage.topic()
     client = stage.java()
     client.create_topic(topic, 1)
@@ -66,7 +66,7 @@ def request_and_reply(stage: Stage) -> None:
 
 @scenario(*RAW)
 def replies_to_nobody(stage: Stage) -> None:
-    """A reply that cannot be brought to its asker says so to its sender."""
+    """If a reply cannot be delivered to the requester, the sender of the reply gets an error."""
     raw = stage.raw()
     raw.send(stage.topic())
     name = "DefaultCluster_REPLY_TOPIC"

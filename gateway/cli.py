@@ -52,6 +52,12 @@ _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What writing to standard output, or to an open file, fails with when its disk is full."""
 
 
+# Of all commands: those of other packages are groups of their own, which take over nothing from this one.
+click.rich_click.TEXT_PARAGRAPH_LINEBREAKS = "\n\n"
+click.rich_click.PADDING_HELPTEXT = (0, 1, 1, 1)
+click.rich_click.PADDING_HELPTEXT_FIRST_LINE = (0, 0, 1, 0)
+
+
 class SettingsCommand(RichCommand):
     """A command that also takes every setting as a flag.
 
@@ -100,13 +106,6 @@ def _settle(file: Path | None, flags: dict[str, object]) -> Loaded:
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.rich_config(
-    {
-        "text_paragraph_linebreaks": "\n\n",
-        "padding_helptext": (0, 1, 1, 1),
-        "padding_helptext_first_line": (0, 0, 1, 0),
-    }
-)
 @click.command_panel(
     "Running a gateway", commands=["serve", "config", "version", "completion", "man"]
 )

@@ -104,6 +104,11 @@ class TestHelp:
         assert "Examples:" in run.out
         assert f"  tidegate {command} " in run.out
 
+    @pytest.mark.parametrize("command", ["pending", "replay", "compat", "bench"])
+    def test_paragraphs_stand_apart(self, tidegate: Tidegate, command: str) -> None:
+        lines = [line.strip() for line in tidegate(command, "--help").out.splitlines()]
+        assert lines[lines.index("Examples:") - 1] == ""
+
     def test_examples_can_be_copied_from_a_narrow_terminal(self) -> None:
         """Help would break longer lines in two."""
         examples = [

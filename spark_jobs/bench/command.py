@@ -33,20 +33,25 @@ _FOLDER: Final = _PROJECT / ".tools" / "bench-spark"
     type=click.IntRange(1000),
     default=(1_000_000,),
     show_default=True,
-    help="Frames of a capture that is ingested; may be given several times.",
+    help="Frames of the capture to ingest. Can be given several times.",
 )
-@click.option("--master", default="local[1]", show_default=True, help="Of ingest and compare.")
 @click.option(
-    "--spread", multiple=True, metavar="MASTER", help="Ingest the largest capture here too."
+    "--master", default="local[1]", show_default=True, help="Spark master for ingest and compare."
+)
+@click.option(
+    "--spread",
+    multiple=True,
+    metavar="MASTER",
+    help="Ingest the largest capture on this Spark master too.",
 )
 @click.option(
     "--requests",
     type=click.IntRange(100),
     default=20_000,
     show_default=True,
-    help="Sends that are replayed as fast as possible, and 1,000 a second.",
+    help="Number of sends to replay, as fast as possible and at 1,000 per second.",
 )
-@click.option("--without-replay", is_flag=True, help="Ingest and compare alone.")
+@click.option("--without-replay", is_flag=True, help="Only ingest and compare.")
 @click.option("--recorded", type=click.Path(path_type=Path), default=_RECORDED, hidden=True)
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE")
 @click.option("--plots", "plot_folder", type=click.Path(path_type=Path, file_okay=False))
@@ -62,7 +67,7 @@ def bench(
 ) -> None:
     """Measure the jobs on recorded traffic: ingest, compare, replay.
 
-    What is ingested are the captures of real clients in tests/wire/recorded, multiplied.
+    The input is the captures of real clients in tests/wire/recorded, multiplied.
 
     \b
     Examples:

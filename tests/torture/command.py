@@ -99,19 +99,28 @@ def torture(
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--minutes", type=click.FloatRange(0.1), default=5.0, help="Default: 5.")
 @click.option(
-    "--workers", type=click.IntRange(1, 16), default=1, help="Of the gateway. Default: 1."
+    "--minutes", type=click.FloatRange(0.1), default=5.0, help="Length of the test. Default: 5."
 )
 @click.option(
-    "--flush", type=click.Choice(["sync", "async"]), default="sync", help="Default: sync."
+    "--workers", type=click.IntRange(1, 16), default=1, help="The gateway's workers. Default: 1."
 )
-@click.option("--senders", type=click.IntRange(1, 256), default=8, help="Threads. Default: 8.")
+@click.option(
+    "--flush",
+    type=click.Choice(["sync", "async"]),
+    default="sync",
+    help="The gateway's setting flush. Default: sync.",
+)
+@click.option(
+    "--senders", type=click.IntRange(1, 256), default=8, help="Threads that send. Default: 8."
+)
 @click.option("--pause", type=float, default=30.0, help="Seconds of a SIGSTOP. Default: 30.")
-@click.option("--connections", default=20_000, help="Idle ones of a crowd. Default: 20000.")
-@click.option("--disk", "disk_mib", default=2_048, help="MiB of the disk to fill. Default: 2048.")
+@click.option("--connections", default=20_000, help="Idle connections at a time. Default: 20000.")
 @click.option(
-    "--seed", type=int, default=None, help="Of the harms' order. Default: another one each time."
+    "--disk", "disk_mib", default=2_048, help="Size of the disk to fill, MiB. Default: 2048."
+)
+@click.option(
+    "--seed", type=int, default=None, help="Seed for the order of harms. Default: random."
 )
 def main(
     minutes: float,
@@ -123,10 +132,10 @@ def main(
     disk_mib: int,
     seed: int | None,
 ) -> None:
-    """Kill, stop, starve and crowd a gateway under load, and count what became of each message.
+    """Kill, suspend, starve and crowd a gateway under load, and check what became of each message.
 
-    The ledger must show nothing lost, nothing early, nothing doubled; the exit status says so.
-    A full disk needs root (a file system in memory is mounted), a stepped clock Debian's libfaketime.
+    No message may be lost, early or doubled; the exit status is 0 only then. A full disk needs root (a file
+    system in memory is mounted), and a stepped clock needs Debian's libfaketime.
     """
     # Asked to end, it also stops what it started and unmounts its disk.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

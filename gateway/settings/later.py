@@ -17,7 +17,7 @@ from gateway.setting_values import (
 )
 from gateway.settings.fields import SettingsGroup, setting
 
-_LATER: Final = "Messages for later"
+_LATER: Final = "Delayed and recurring messages"
 
 DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 """Upstream's MessageStoreConfig.messageDelayLevel."""

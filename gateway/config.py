@@ -184,8 +184,8 @@ def descriptions() -> dict[str, Description]:
 def toml_sample(config: Config, *, chosen: frozenset[str] = frozenset()) -> str:
     """A TOML file that explains every setting; those in `chosen` are set, others commented out."""
     lines = [
-        "# Settings of tidegate. Environment variables (TIDEGATE_LISTEN=...) and flags (--listen",
-        "# ...) are stronger. A setting behind a # is left at its default, the value shown.",
+        "# Settings of tidegate. Environment variables (TIDEGATE_LISTEN=...) and flags (--listen ...)",
+        "# override this file. A setting that is commented out has its default, the value shown.",
     ]
     group = ""
     for entry in descriptions().values():

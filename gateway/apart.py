@@ -42,6 +42,8 @@ def run_apart(work: Callable[[], None], complain: Callable[[str], None]) -> None
         complain(DIED)
         sys.exit(1)
     if status < 0:
-        signal.signal(-status, signal.SIG_DFL)
+        # That one, by which a system without memory ends it, cannot be handled.
+        if status != -signal.SIGKILL:
+            signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     sys.exit(status)

@@ -33,6 +33,7 @@ def test_else_it_ends_as_its_work_does() -> None:
     assert apart("None") == (0, "")
     assert apart("sys.exit(4)") == (4, "")
     assert apart("os.kill(os.getpid(), signal.SIGTERM)") == (-signal.SIGTERM, "")
+    assert apart("os.kill(os.getpid(), signal.SIGKILL)") == (-signal.SIGKILL, "")
 
 
 def test_who_is_told_to_end_has_the_work_end() -> None:

@@ -350,14 +350,16 @@ def new_folder(target: Path, mode: int = 0o777) -> Iterator[Path]:
 def alone_in(folder: Path) -> Iterator[None]:
     """Keep other copies from a folder in which one is made.
 
-    :raises DataFolderError: when one is being made already.
+    :raises DataFolderError: when one is being made already, or the folder cannot be locked.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             raise DataFolderError(f"another copy is being made in {folder}") from error
+        except OSError as error:
+            raise DataFolderError(f"cannot lock {folder}: {error.strerror}") from error
         yield
     finally:
         os.close(descriptor)

@@ -13,7 +13,7 @@ import os
 import struct
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from errno import EIO, ENOSPC
+from errno import EDQUOT, EIO, ENOSPC
 from itertools import starmap
 from pathlib import Path
 from time import monotonic
@@ -247,12 +247,14 @@ class Environment:
     def writing(self) -> Iterator[None]:
         """LMDB writes meanwhile.
 
-        :raises lmdb.DiskError: when the disk has no room. Where it had some for a part of a write, LMDB speaks of an
-            input/output error.
+        :raises lmdb.DiskError: when the disk has no room, or no more for this user. Where it had some for a part of a
+            write, LMDB speaks of an input/output error.
         """
         try:
             yield
         except lmdb.Error as error:
+            if str(error).endswith(os.strerror(EDQUOT)):
+                raise lmdb.DiskError(os.strerror(EDQUOT)) from error
             if str(error).endswith(os.strerror(EIO)) and self.disk_free() < self._page_size:
                 raise lmdb.DiskError(os.strerror(ENOSPC)) from error
             raise
@@ -352,8 +354,13 @@ def lock_folder(path: Path) -> ExitStack:
             ) from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             raise _in_use(path) from error
+        except OSError as error:
+            # Such as a file system of a network that has no locks.
+            raise DataFolderError(
+                f"cannot lock the data folder {path}: {error.strerror}; choose a folder on another file system"
+            ) from error
         # The number only serves what `_in_use` says: a full disk, which can still be read from, must not
         # keep us from starting.
         with suppress(OSError):

@@ -17,6 +17,7 @@ from tests.gateway.tools import by_queue, commit_offset, offset_of, ok, put_grou
 from tests.storage.faults import (
     DISK_BROKEN,
     DISK_FULL,
+    QUOTA_USED_UP,
     disk_takes_no_checkpoint,
     log_cannot_be_written,
 )
@@ -26,6 +27,7 @@ from tests.storage.faults import (
     ("trouble", "code"),
     [
         (DISK_FULL, ResponseCode.SERVICE_NOT_AVAILABLE),
+        (QUOTA_USED_UP, ResponseCode.SERVICE_NOT_AVAILABLE),
         (DISK_BROKEN, ResponseCode.SYSTEM_ERROR),
     ],
 )

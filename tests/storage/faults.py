@@ -19,6 +19,7 @@ from storage import Store
 from storage.logged import LoggedTransaction
 
 DISK_FULL = lmdb.DiskError("mdb_txn_commit: No space left on device")
+QUOTA_USED_UP = lmdb.Error("mdb_txn_commit: Disk quota exceeded")
 DISK_BROKEN = lmdb.Error("mdb_txn_commit: Input/output error")
 
 

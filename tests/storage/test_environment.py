@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import resource
 import subprocess
 import sys
@@ -95,6 +98,22 @@ class TestOpening:
             owner.kill()
             owner.wait()
         assert pending_ids(folder.open()) == []
+
+    def test_a_file_system_without_locks_is_no_other_process(
+        self, folder: Folder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder.open()
+        folder.close()
+
+        def fail(*_: object) -> None:
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+        monkeypatch.setattr(fcntl, "flock", fail)
+        refused(folder.path, f"cannot lock the data folder {folder.path}: No locks available")
+        target = folder.path.with_name("copy")
+        with pytest.raises(DataFolderError, match=r"cannot lock .*: No locks available"):
+            back_up(folder.path, target)
+        assert not target.exists()
 
     def test_another_format(self, folder: Folder) -> None:
         write_format(folder, b"%d" % (FORMAT_VERSION + 1))

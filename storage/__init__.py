@@ -22,7 +22,8 @@ from storage.debouncing import (
     replace_pending,
     replaceable,
 )
-from storage.environment import lock_folder
+from storage.disk import sync
+from storage.environment import FOLDER_FILES, lock_folder
 from storage.errors import (
     DamagedError,
     DataFolderError,
@@ -104,6 +105,7 @@ from storage.usage import Usage, usage_of
 
 __all__ = [
     "DATA_FILE",
+    "FOLDER_FILES",
     "GAP",
     "HELD_SPAN_MS",
     "INBOX_SIZE",
@@ -207,6 +209,7 @@ __all__ = [
     "scan_pending",
     "scan_recurring",
     "scan_with_key",
+    "sync",
     "take_due_pops",
     "take_half",
     "take_pop",

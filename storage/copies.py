@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import lmdb
 
-from storage.disk import LOST_AND_FOUND, OF_OWNER, free_bytes, sync
+from storage.disk import LOST_AND_FOUND, OF_OWNER, free_bytes, make_folder, sync
 from storage.durable import check_file, transaction_ahead
 from storage.environment import (
     MAX_READERS,
@@ -319,7 +319,7 @@ def new_folder(target: Path, mode: int = 0o777) -> Iterator[Path]:
         known = (LOST_AND_FOUND, unfinished.name)
         if is_there and any(file.name not in known for file in target.iterdir()):
             raise DataFolderError(f"{target} is not empty: choose a folder that does not exist yet")
-        unfinished.mkdir(mode, parents=True, exist_ok=True)
+        make_folder(unfinished, mode)
     except OSError as error:
         raise DataFolderError(f"cannot write to {target}: {error.strerror}") from error
     with alone_in(unfinished):

@@ -1,4 +1,4 @@
-"""The disk: having it hold what was written, and what it has free."""
+"""The disk: having it hold what was written or made, and what it has free."""
 
 from __future__ import annotations
 
@@ -11,6 +11,17 @@ LOST_AND_FOUND: Final = "lost+found"
 
 OF_OWNER: Final = 0o700
 """Mode of a data folder that is made: it has messages, and keys of users, that are for its owner alone."""
+
+
+def make_folder(path: Path, mode: int = 0o777) -> None:
+    """Make a folder where it is missing, and those above it, and have the disk hold their names.
+
+    :param mode: of the folder itself, but for what the umask takes away.
+    """
+    if not path.exists():
+        make_folder(path.parent)
+        path.mkdir(mode, exist_ok=True)
+        sync(path.parent)
 
 
 def sync(path: Path) -> None:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import lmdb
 
-from storage.disk import OF_OWNER, free_bytes
+from storage.disk import OF_OWNER, free_bytes, make_folder
 from storage.durable import NOTE_FILE, Durable, check_file, go_back, transaction_ahead
 from storage.errors import (
     DataFolderError,
@@ -44,6 +44,10 @@ _STORED = (DATA_FILE, NOTE_FILE, *LOG_FILES)
 
 READERS_FILE = "lock.mdb"
 """Where LMDB notes who reads a folder."""
+
+FOLDER_FILES = (*_STORED, LOCK_FILE, READERS_FILE)
+"""All that a store has in its folder."""
+
 _READERS_ROOM = 1 << 16
 """Bytes; it needs a page or two of the disk's."""
 
@@ -340,7 +344,7 @@ def lock_folder(path: Path) -> ExitStack:
     """
     with ExitStack() as locked:
         try:
-            path.mkdir(OF_OWNER, parents=True, exist_ok=True)
+            make_folder(path, OF_OWNER)
             folder = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             locked.callback(os.close, folder)
             # The folder too: the file can be removed, by who takes it for a left-over, while a process serves.

@@ -18,7 +18,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from hashlib import blake2b, sha256
 from pathlib import Path
@@ -28,7 +28,7 @@ import lmdb
 import msgspec
 
 from storage.copies import alone_in, data_file, new_folder, reading
-from storage.disk import LOST_AND_FOUND, OF_OWNER, sync
+from storage.disk import LOST_AND_FOUND, OF_OWNER, make_folder, sync
 from storage.errors import DataFolderError, StorageError
 from storage.meta_pages import DATA_FILE, last_page_of, state_of, transaction_of
 
@@ -124,7 +124,9 @@ def back_up_changes(data: Path, folder: Path) -> Increment:
         except (OSError, lmdb.Error) as error:
             # Without what it says to be there it must not count.
             for kind in ("json", "pages", "hashes"):
-                _path(folder, number, kind).unlink(missing_ok=True)
+                # A file system that was in trouble can often only be read from now.
+                with suppress(OSError):
+                    _path(folder, number, kind).unlink(missing_ok=True)
             raise StorageError(f"{folder} could not be written: {error}") from error
         return made
 
@@ -274,7 +276,7 @@ def _write_last(folder: Path, made: Increment) -> None:
 def _locked(folder: Path) -> Iterator[None]:
     """Keep other backups from the folder."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         if not is_chain(folder) and not all(map(_may_be_there, folder.iterdir())):
             raise DataFolderError(
                 f"{folder} has other things in it: choose a folder for backups alone"

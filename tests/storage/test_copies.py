@@ -356,6 +356,24 @@ def test_pending_are_read_in_the_order_of_their_times(folder: Folder) -> None:
     ]
 
 
+def test_the_disk_holds_the_names_of_all_folders_that_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = set()
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.add(Path(f"/proc/self/fd/{descriptor}").resolve())
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    data = tmp_path / "a" / "data"
+    Folder(data).open().close()
+    back_up(data, tmp_path / "b" / "c" / "copy")
+    back_up_changes(data, tmp_path / "d" / "chain")
+    assert {tmp_path, *(tmp_path / name for name in ("a", "b", "b/c", "d"))} <= synced
+
+
 @pytest.mark.parametrize("mask", [0, 0o022, 0o077])
 def test_data_folders_that_are_made_are_for_their_owner_alone(tmp_path: Path, mask: int) -> None:
     """There are keys of users in them. Backups are perhaps taken away by somebody else."""

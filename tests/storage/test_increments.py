@@ -256,6 +256,24 @@ def test_one_whose_name_the_disk_did_not_take_does_not_count(
     assert restored(backups, tmp_path / "again") == contents(folder.path)
 
 
+def test_a_disk_that_can_only_be_read_from_then_on_is_told_by_what_came_first(
+    folder: Folder, backups: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    def refuse(path: Path, *, missing_ok: bool) -> None:
+        raise OSError(30, "Read-only file system")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("storage.increments.sync", fail)
+        patched.setattr(Path, "unlink", refuse)
+        with pytest.raises(StorageError, match=r"could not be written.*Input/output error"):
+            back_up_changes(folder.path, backups)
+    assert len(read_chain(backups)) == 1
+    assert back_up_changes(folder.path, backups).number == 1
+
+
 def test_a_new_file_system_is_a_place_for_them(folder: Folder, tmp_path: Path) -> None:
     folder.open()
     folder.close()

@@ -65,6 +65,8 @@ def _is_parquet(form: str | None, name: str) -> bool:
 def _written(target: Path) -> Iterator[IO[bytes]]:
     """A file to write. It gets its name once the disk has all of it, and else is gone, so that one that had the name
     before stays what it was. Standard output, a pipe and a device are written as they are."""
+    from storage import sync
+
     if str(target) == "-":
         yield sys.stdout.buffer
         return
@@ -79,8 +81,12 @@ def _written(target: Path) -> Iterator[IO[bytes]]:
         with unfinished.open("ab") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise click.ClickException(f"another export to {target} is being made") from None
+                # One that ends just now has given this file its name, or removed it.
+                is_free = os.path.samestat(os.fstat(file.fileno()), unfinished.stat())
+            except (BlockingIOError, FileNotFoundError):
+                is_free = False
+            if not is_free:
+                raise click.ClickException(f"another export to {target} is being made")
             try:
                 # What an earlier attempt left that was killed.
                 file.seek(0)
@@ -89,8 +95,10 @@ def _written(target: Path) -> Iterator[IO[bytes]]:
                 file.flush()
                 os.fsync(file.fileno())
                 unfinished.replace(target)
-            finally:
+            except BaseException:
                 unfinished.unlink(missing_ok=True)
+                raise
+            sync(target.parent)
     except OSError as error:
         raise click.ClickException(f"{target} could not be written: {error.strerror}") from error
 
@@ -119,8 +127,12 @@ def export(data: Path, target: Path, form: str | None) -> None:
       tidegate export --data ./data --to held.parquet
       tidegate export --data ./data | jq -r '[.dueMs, .topic, .msgId] | @tsv'
     """
+    from gateway.audit import FILE
     from gateway.transfer import export_held, export_lines
+    from storage import FOLDER_FILES
 
+    if target.resolve() in {(data / name).resolve() for name in (*FOLDER_FILES, FILE)}:
+        raise click.UsageError(f"--to {target} is a file of the data folder itself: name another")
     count = 0
     damaged: set[bytes] = set()
     is_parquet = _is_parquet(form, str(target))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+import errno
+import fcntl
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -367,6 +370,55 @@ def test_an_export_to_a_file_that_another_is_writing_is_refused(tmp_path: Path) 
     assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [
         ("held.jsonl", b"one\ntwo\n")
     ]
+
+
+def test_one_that_ends_while_another_begins_keeps_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other has the file open that just got its name."""
+    file = tmp_path / "held.jsonl"
+    first = transfer_commands._written(file)
+    first.__enter__().write(b"one\n")
+    flock = fcntl.flock
+
+    def end_before(*arguments: Any) -> None:
+        first.__exit__(None, None, None)
+        flock(*arguments)
+
+    monkeypatch.setattr(fcntl, "flock", end_before)
+    with pytest.raises(click.ClickException, match="another export to"):
+        transfer_commands._written(file).__enter__()
+    assert file.read_bytes() == b"one\n"
+
+
+def test_an_export_says_where_the_disk_does_not_take_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(folder: Path) -> None:
+        assert (folder / "held.jsonl").exists()
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("storage.sync", fail)
+    with (
+        pytest.raises(click.ClickException, match="could not be written: Input/output error"),
+        transfer_commands._written(tmp_path / "held.jsonl") as file,
+    ):
+        file.write(b"one\n")
+
+
+@pytest.mark.parametrize("name", ["data.mdb", "redo.log", "audit.jsonl"])
+def test_an_export_takes_the_place_of_nothing_that_a_gateway_has(
+    gateway: MemoryGateway, tidegate: Command, tmp_path: Path, name: str
+) -> None:
+    gateway.checkpoint()
+    (tmp_path / "link").symlink_to(gateway.data)
+    file = gateway.data / name
+    file.touch()
+    before = file.stat().st_ino
+    done = tidegate("export", "--data", gateway.data, "--to", tmp_path / "link" / name)
+    assert done.returncode == 2
+    assert "is a file of the data folder itself" in done.stderr
+    assert file.stat().st_ino == before
 
 
 def test_an_export_goes_on_where_one_was_killed(tmp_path: Path) -> None:

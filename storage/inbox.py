@@ -365,7 +365,8 @@ def recover(
     damaged: set[bytes] | None = None,
 ) -> Iterator[tuple[bytes, bytes]]:
     """The timers, keys and values, that are not in `timers` and belong to messages that have not
-    fired. A message is passed over whose record, or row in `ids`, cannot be read: `find_faults` tells of it.
+    fired. A message is passed over whose record, or row in `ids`, is missing or cannot be read: `find_faults` tells of
+    it.
 
     :param damaged: gets the sequences, packed, of those that are passed over and in no queue, and the mark's name where
         that cannot be right.
@@ -384,7 +385,11 @@ def recover(
             except ValueError:
                 damaged.add(number)
                 continue
-            if row is None or row.aborted_ms or not row.due_ms:
+            if row is None:
+                if txn.get(number, db=tables.halves) is None:
+                    damaged.add(number)
+                continue
+            if row.aborted_ms or not row.due_ms:
                 continue
             key = timer_key(row.due_ms, terms.topic, int.from_bytes(number), term(terms.message_id))
             timers.append((key, timer_value(terms, row, size)))

@@ -321,6 +321,20 @@ def test_and_behind_a_row_that_has_not_the_shape_of_its_table(
     assert "left out, as they cannot be read: 1;" in done.stderr
 
 
+def test_a_message_that_the_ids_lack_is_counted_by_an_export(
+    gateway: MemoryGateway, tidegate: Command
+) -> None:
+    """One that was accepted lately is pending as far as its row there says so. An undecided half has none."""
+    half = {"TRAN_MSG": "true", "PGROUP": "p", "UNIQ_KEY": "HALF"}
+    assert gateway.connect().send_message(properties=half).code == 0
+    gateway.stop()
+    damage(gateway.data, "ids")
+    done = tidegate("export", "--data", gateway.data)
+    assert done.returncode == 4
+    assert len(done.stdout.splitlines()) == 2
+    assert "left out, as they cannot be read: 1;" in done.stderr
+
+
 def test_a_row_that_tells_nothing_of_a_message_is_counted_by_an_export(
     gateway: MemoryGateway, tidegate: Command
 ) -> None:

@@ -80,6 +80,15 @@ def counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
+def rough_size(size: int) -> str:
+    """A number of bytes as people read it, such as `1.305GiB`."""
+    amount, unit = size / 1024, "KiB"
+    for larger in ("MiB", "GiB", "TiB"):
+        if amount >= 1024:
+            amount, unit = amount / 1024, larger
+    return f"{amount:.4g}{unit}"
+
+
 def is_confirmed(question: str) -> bool:
     """Ask whether to go on.
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import rich_click as click
 
-from gateway.data_folder import FOLDER, data_option, tell
+from gateway.data_folder import FOLDER, data_option, rough_size, tell
 from gateway.fsck import fsck
 
 
@@ -43,7 +43,6 @@ def backup(data: Path, target: Path, *, incremental: bool) -> None:
       tidegate backup --data ./data --to /backups/$(date +%F)
       tidegate backup --data ./data --to /backups/hourly --incremental
     """
-    from gateway.setting_values import show_size
     from storage import back_up, back_up_changes
 
     if incremental:
@@ -52,7 +51,7 @@ def backup(data: Path, target: Path, *, incremental: bool) -> None:
         tell(f"{target}: backup {made.number:04}, {changed}, {made.size:,} bytes")
         return
     size = back_up(data, target)
-    tell(f"{target}: {show_size(size)}")
+    tell(f"{target}: {rough_size(size)}")
 
 
 @click.command()
@@ -76,7 +75,6 @@ def restore(source: Path, data: Path, number: int | None) -> None:
       tidegate restore --from /backups/2030-01-31 --data ./data
       tidegate restore --from /backups/hourly --number 12 --data ./data
     """
-    from gateway.setting_values import show_size
     from storage import is_chain, restore_changes
     from storage import restore as put_back
 
@@ -86,7 +84,7 @@ def restore(source: Path, data: Path, number: int | None) -> None:
         raise click.UsageError(f"--number: {source} has no backups of `backup --incremental`")
     else:
         size = put_back(source, data)
-    tell(f"{data}: {show_size(size)}; now 'tidegate fsck --data {data}' and start the gateway")
+    tell(f"{data}: {rough_size(size)}; now 'tidegate fsck --data {data}' and start the gateway")
 
 
 @click.command()
@@ -102,11 +100,10 @@ def compact(data: Path) -> None:
     Example:
       tidegate compact --data ./data
     """
-    from gateway.setting_values import show_size
     from storage import compact as rewrite
 
     sizes = rewrite(data)
-    tell(f"{data}: {show_size(sizes.before)} before, {show_size(sizes.after)} now")
+    tell(f"{data}: {rough_size(sizes.before)} before, {rough_size(sizes.after)} now")
 
 
 COMMANDS: Final[tuple[Any, ...]] = (fsck, backup, restore, compact)

@@ -23,6 +23,7 @@ from gateway.wire.headers import SendMessageV2
 from gateway.wire.messages import decode_message, unpack_host
 from gateway.wire.pending_bodies import HeldMessage, HeldPage
 from gateway.wire.properties import join, parse
+from gateway.wire.recurring_bodies import RecurringMessage
 from storage import MAX_WITH_ID, State, read_pending
 
 _MADE_QUEUES: Final = 4
@@ -138,7 +139,20 @@ def parse_lines(lines: Iterable[bytes]) -> Iterator[HeldLine]:
             try:
                 yield decoder.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                if _is_recurring(line):
+                    raise LineError(
+                        f"line {number} is a recurring message: 'tidegate recurring import' takes those"
+                    ) from None
                 raise LineError(f"line {number} is not of an export: {error}") from None
+
+
+def _is_recurring(line: bytes) -> bool:
+    """Whether `tidegate recurring list` wrote a line."""
+    try:
+        msgspec.json.decode(line, type=RecurringMessage)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return True
 
 
 class Place(NamedTuple):

@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import lmdb
+import msgspec
 import pytest
 import rich_click as click
 
 from gateway import transfer_commands
+from gateway.data_folder import rough_size
 from gateway.transfer import LineError, export_lines, parse_lines
 from gateway.wire.codes import RequestCode
+from gateway.wire.recurring_bodies import RecurringMessage
 from storage.keys import TIMER_VALUE, timer_key
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import START_MS, MemoryGateway, bodies
@@ -465,6 +468,34 @@ def test_lines_are_read_back(gateway: MemoryGateway) -> None:
 def test_a_line_that_is_none_is_named(line: bytes) -> None:
     with pytest.raises(LineError, match="line 2"):
         list(parse_lines([b"\n", line + b"\n"]))
+
+
+def test_a_recurring_message_is_said_to_be_one() -> None:
+    one = RecurringMessage(
+        topic="orders",
+        name="daily",
+        state="active",
+        next_ms=DUE_MS,
+        fired=0,
+        every="1d",
+        zone="UTC",
+        misfire="fire",
+        set_ms=START_MS,
+        queue_id=0,
+        tags="",
+        keys="",
+        body_size=1,
+    )
+    with pytest.raises(LineError, match="line 1 is a recurring message: 'tidegate recurring imp"):
+        list(parse_lines([msgspec.json.encode(one)]))
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(172_032, "168KiB"), (1_400_983_552, "1.305GiB"), (5 * 1024**2, "5MiB"), (1024**4, "1TiB")],
+)
+def test_sizes_are_told_roughly(size: int, text: str) -> None:
+    assert rough_size(size) == text
 
 
 def test_a_long_export_says_how_far_it_is(

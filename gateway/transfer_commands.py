@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
@@ -255,7 +255,7 @@ def drain(connect: Connect, data: Path, server: tuple[str, int]) -> None:
     sent = stay = 0
     told = time.monotonic()
     try:
-        with Sender(server, connect) as sender:
+        with closing(store), Sender(server, connect) as sender:
             for handed in hand_over(store, sender.send, now_ms):
                 if time.monotonic() - told > _TELL_EVERY_S:
                     told = time.monotonic()
@@ -269,7 +269,6 @@ def drain(connect: Connect, data: Path, server: tuple[str, int]) -> None:
                     printable(f"{line.topic} {line.msg_id} due {line.due_ms}: {handed.refusal}")
                 )
     finally:
-        store.close()
         tell(f"{sent:,} handed over, {stay:,} refused")
         if store.damaged:
             tell(

@@ -13,7 +13,8 @@ from gateway.draining import PAGE, Handed, drain
 from gateway.transfer import HeldLine, Sender
 from gateway.wire import commands
 from gateway.wire.codes import RequestCode
-from storage import MAX_WITH_ID
+from storage import MAX_WITH_ID, StorageError, Store
+from tests.command import Tidegate
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.memory import START_MS, MemoryGateway
 from tests.live.process import GatewayProcess
@@ -142,6 +143,29 @@ def test_a_serving_gateway_is_not_drained(make_gateway: MakeGateway, tidegate: C
     assert done.returncode == 1
     assert "in use by process" in done.stderr
     assert pending(gateway) == ["A"]
+
+
+def test_how_many_went_is_said_where_the_disk_fails_at_the_end(
+    make_gateway: MakeGateway,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    gateway = make_gateway()
+    gateway.stop()
+    close = Store.close
+
+    def fail(store: Store) -> None:
+        close(store)
+        raise StorageError("a checkpoint could not be written")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "close", fail)
+        done = Tidegate(capsys)("drain", "--data", str(gateway.data), "--to", "127.0.0.1:1")
+    assert done.status == 1
+    assert done.err.splitlines() == [
+        "0 handed over, 0 refused",
+        "tidegate: a checkpoint could not be written",
+    ]
 
 
 @pytest.mark.parametrize("is_in_table", [False, True])

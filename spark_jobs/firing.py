@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from spark_jobs.messages import STORED_CODES
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
@@ -29,9 +31,6 @@ RANGES: Final = (
     (3 * 86_400_000, "1 to 3 days"),
 )
 """Upper bounds of delays in ms, and how the ranges are called; above is `over 3 days`."""
-
-STORED_CODES: Final = (0, 10, 11, 12)
-"""Answers to a send that say that the message was stored (SendStatus)."""
 
 _BAD: Final = ("lost", "doubled", "early", "fired though recalled", "fired though replaced")
 _NS_PER_MS: Final = 1_000_000
@@ -77,6 +76,9 @@ class Verdict(msgspec.Struct, kw_only=True):
     """Due after the recording's end, or too shortly before it."""
     not_watched: int
     """Due, but nobody who takes all of its queue was seen to come so far; so nothing is known."""
+    unanswered: int = 0
+    """Due and not there, but no answer says that it was accepted, or a request to take it back or to give it
+    another time was not answered; so it may not have to be there."""
     without_id: int
     """Sent without an id; nothing can be told of them."""
     rescheduled: int = 0
@@ -135,6 +137,7 @@ def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
     table = (
         asked.join(_fired(messages), ["topic", "message_id"], "left")
         .join(_recalled(messages), ["message_id"], "left")
+        .join(_unanswered(messages), ["message_id"], "left")
         .join(_watched(messages), ["topic", "queue_id"], "left")
     )
     # What was due already when it was sent can only be fired then.
@@ -180,6 +183,7 @@ def _asked(messages: DataFrame) -> DataFrame:
         f.max("tags").alias("tags"),
         f.max(f.struct("file", "position")).alias("place"),
         f.max(_log()).alias("log"),
+        f.max(f.col("answer_code").isNotNull() | (f.col("event") == "parked")).alias("is_accepted"),
     )
 
 
@@ -207,6 +211,14 @@ def _recalled(messages: DataFrame) -> DataFrame:
 
     recalled = messages.where("event = 'recalled'")
     return recalled.groupBy("message_id").agg(f.min("time_ns").alias("recalled_ns"))
+
+
+def _unanswered(messages: DataFrame) -> DataFrame:
+    """Messages that a request without an answer may have taken back or moved."""
+    from pyspark.sql import functions as f
+
+    asked = messages.where("event = 'unanswered'").select("message_id").distinct()
+    return asked.withColumn("is_unsure", f.lit(True))
 
 
 def _watched(messages: DataFrame) -> DataFrame:
@@ -271,6 +283,9 @@ def _outcome(end_ms: int, logged_ms: Column, grace_ms: int) -> Column:
     from pyspark.sql import functions as f
 
     is_fired = f.col("places").isNotNull()
+    is_sure = f.col("is_unsure").isNull()
+    is_early = f.coalesce("store_ms", "fired_ms") < f.col("due_ms")
+    is_seen = _is_watched(grace_ms) | (logged_ms >= f.col("possible_ms") + grace_ms)
     is_fired_later = f.coalesce("store_ms", "fired_ms") > f.col("replaced_ms")
     return (
         f.when(f.col("message_id").isNull(), "without id")
@@ -279,11 +294,12 @@ def _outcome(end_ms: int, logged_ms: Column, grace_ms: int) -> Column:
         .when(f.col("recalled_ns").isNotNull() & is_fired, "fired though recalled")
         .when(f.col("recalled_ns").isNotNull(), "recalled")
         .when(f.col("is_in_bulk"), "changed in bulk")
-        .when(is_fired & (f.coalesce("store_ms", "fired_ms") < f.col("due_ms")), "early")
+        .when(is_fired & is_early & is_sure, "early")
         .when(is_fired & (f.col("places") > f.col("sends")), "doubled")
         .when(is_fired, "fired")
         .when(f.col("possible_ms") > f.lit(end_ms - grace_ms), "not due")
-        .when(_is_watched(grace_ms) | (logged_ms >= f.col("possible_ms") + grace_ms), "lost")
+        .when(is_seen & f.col("is_accepted") & is_sure, "lost")
+        .when(is_seen, "unanswered")
         .otherwise("not watched")
     )
 
@@ -437,6 +453,7 @@ def verify(messages: DataFrame, *, grace_ms: int = 5_000, samples: int = 20) -> 
         fired_though_recalled=by_outcome["fired though recalled"],
         not_due=by_outcome["not due"],
         not_watched=by_outcome["not watched"],
+        unanswered=by_outcome["unanswered"],
         without_id=by_outcome["without id"],
         rescheduled=sum(row["count"] for row in rows if row["is_moved"]),
         replaced=by_outcome["replaced"],

@@ -73,12 +73,16 @@ PREPARED: Final = "prepared"
 """A half of a transaction was sent; when it is committed, it takes the place of those with its key (`keys`)."""
 COMMITTED: Final = "committed"
 """The transaction of a half (`message_id`) was committed; `store_ms` is when that was answered, if it was."""
+UNANSWERED: Final = "unanswered"
+"""Somebody asked to take it back, or to give it another time, and no answer was seen."""
 CHANGED: Final = "changed"
 """Messages of `topic` were taken back or given another time, in a step of a change of many (31007): which of those
 with the tag `tags`, the key `keys`, due from `asked_value` on, and before `due_ms`, is not told. Null is any."""
 UNREADABLE: Final = "unreadable"
 """A body that should have messages and has something else; `reason` tells what."""
 
+STORED_CODES: Final = (0, 10, 11, 12)
+"""Answers to a send that say that the message was stored (SendStatus)."""
 SENDS: Final = frozenset(
     {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
 )
@@ -197,6 +201,8 @@ def messages_of_pair(pair: Mapping[str, Any], levels: tuple[int, ...]) -> Iterat
             yield from _subscribed(pair, place)
         elif code == RequestCode.END_TRANSACTION:
             yield from _committed(pair, ext, place)
+        elif pair["answer_code"] is None:
+            yield from _unanswered(pair, ext, place)
         elif pair["answer_code"] != ResponseCode.SUCCESS:
             return
         elif code in (RequestCode.ABORT_TIMERS, RequestCode.RESCHEDULE_TIMERS):
@@ -256,7 +262,10 @@ def _sent(
         if is_half:
             asked = value = due_ms = None  # it begins to wait when it is committed, if it is
         if len(parts) == 1 and (order := _order(own, asked, due_ms, answer)) is not None:
-            yield common | {"time_ns": pair["answered_ns"] or pair["asked_ns"]} | order
+            if pair["answer_code"] is None:
+                order["event"] = UNANSWERED
+            if pair["answer_code"] in (None, *STORED_CODES):
+                yield common | {"time_ns": pair["answered_ns"] or pair["asked_ns"]} | order
             continue
         message_id = find(own, names.UNIQ_KEY)
         if message_id is None and len(parts) == 1:
@@ -285,7 +294,7 @@ def _sent(
 def _order(
     properties: str, asked: str | None, due_ms: int | None, answer: Mapping[str, str]
 ) -> dict[str, Any] | None:
-    """What a message did to another one, where it is no message but an order; a refused one did nothing."""
+    """What a message did to another one, where it is no message but an order."""
     if names.RESCHEDULE in properties:
         target = find(properties, names.RESCHEDULE)
         event = RESCHEDULED
@@ -331,6 +340,22 @@ def _changed(pair: Mapping[str, Any], place: dict[str, Any]) -> Iterator[dict[st
                 "message_id": one.msg_id,
                 "due_ms": one.due_ms,
             }
+
+
+def _unanswered(
+    pair: Mapping[str, Any], ext: Mapping[str, str], place: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """What may have become of a message by its id or handle."""
+    message_id = ext.get("id")
+    if handle := ext.get("recallHandle") or ext.get("handle"):
+        message_id = RecallHandle.parse(handle).message_id
+    if message_id:
+        yield place | {
+            "event": UNANSWERED,
+            "time_ns": pair["asked_ns"],
+            "topic": ext.get("topic"),
+            "message_id": message_id,
+        }
 
 
 def _changed_in_bulk(

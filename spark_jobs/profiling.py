@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from gateway.wire.codes import CommandFlag, RequestCode
+from spark_jobs.messages import STORED_CODES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -92,7 +93,7 @@ def profile(pairs: DataFrame, messages: DataFrame) -> Profile:
     """
     from pyspark.sql import functions as f
 
-    from spark_jobs.firing import STORED_CODES, outcomes
+    from spark_jobs.firing import outcomes
 
     asked = pairs.where("asked_ns is not null")
     whole = asked.agg(

@@ -117,7 +117,8 @@ def _firing(found: Verdict) -> Section:
         f"{found.fired_though_recalled:,} fired though recalled, {found.replaced:,} replaced, "
         f"{found.fired_though_replaced:,} fired though replaced ({found.rescheduled:,} judged by a new "
         f"time); {found.changed_in_bulk:,} were changed in bulk, {found.not_due:,} were not due, "
-        f"{found.not_watched:,} had nobody to see them, {found.without_id:,} had no id"
+        f"{found.not_watched:,} had nobody to see them, {found.unanswered:,} did not come and had an answer missing, "
+        f"{found.without_id:,} had no id"
     )
     for one in found.groups:
         if one.by == "all" and one.p99 is not None and one.max is not None:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from gateway.wire.codes import RequestCode, SysFlag
+from gateway.wire.codes import RequestCode, ResponseCode, SysFlag
 from gateway.wire.commands import Command
 from gateway.wire.properties import find
 from spark_jobs import messages
@@ -76,6 +76,10 @@ def drained(at_ms: int, group: str = "billing", **more: Any) -> dict[str, Any]:
 
 def recalled(name: str) -> dict[str, Any]:
     return {"event": "recalled", "message_id": name, "time_ns": START * MS}
+
+
+def unanswered(name: str) -> dict[str, Any]:
+    return {"event": "unanswered", "message_id": name, "time_ns": START * MS}
 
 
 def moved(name: str, to_ms: int, at_ms: int = 500, answer_code: int = 0) -> dict[str, Any]:
@@ -159,6 +163,13 @@ CASES: list[tuple[list[dict[str, Any]], str]] = [
     ([sent("a", 1000), drained(6000, queue_offset=7, asked_ns=START * MS)], "lost"),
     ([sent("a", 8000), drained(9000)], "not due"),
     ([sent("a", 1000), drained(5999)], "not watched"),
+    ([sent("a", 1000, answer_code=None), drained(6000)], "unanswered"),
+    ([sent("a", 1000, answer_code=None), sent("a", 1000), drained(6000)], "lost"),
+    ([sent("a", 1000, answer_code=None), drained(5999)], "not watched"),
+    ([sent("a", 1000, answer_code=None), got("a", 1003, 7)], "fired"),
+    ([sent("a", 1000), unanswered("a"), drained(6000)], "unanswered"),
+    ([sent("a", 1000), unanswered("a"), got("a", 500, 7)], "fired"),
+    ([sent("a", 1000), unanswered("a"), recalled("a"), drained(6000)], "recalled"),
     ([sent("a", 1000), {**drained(9000), "queue_id": 1}], "not watched"),
     (
         [sent("a", 1000), {**drained(900), "server": "b"}, {**drained(9000), "server": "a"}],
@@ -366,6 +377,39 @@ def test_what_a_gateway_changes_is_understood(spark: SparkSession, memory: Memor
     unmoved = [event for event in events if event["event"] != messages.RESCHEDULED]
     late = {group.name: group for group in verify(table(spark, *unmoved)).groups}
     assert (late["all"].stored_max or 0) > 1_000
+
+
+def test_what_was_not_answered_may_have_been_done(
+    spark: SparkSession, memory: MemoryGateway
+) -> None:
+    """As when a server is killed between what it does and its answer; a refused order does nothing."""
+    client = RecordedClient(memory)
+    names = ("recalled", "aborted", "ordered-off", "moved", "refused", "lost")
+    handles = {
+        name: client.send_message(
+            "orders", name, {"UNIQ_KEY": name, "TIMER_DELAY_MS": "1000"}
+        ).ext()["recallHandle"]
+        for name in names
+    }
+    requests = len(client.pairs)
+    client.recall("orders", handles["recalled"])
+    client.ask(RequestCode.ABORT_TIMERS, {"handle": handles["aborted"]})
+    client.ask(RequestCode.RESCHEDULE_TIMERS, {"id": "moved", "delay": "90000"})
+    for name in ("ordered-off", "refused"):
+        order = {"UNIQ_KEY": f"order {name}", "TIMER_DELAY_MS": "1000", "TIMER_DEL_UNIQKEY": name}
+        client.send_message("orders", "x", order)
+    missing = {"answered_ns": None, "answer_code": None, "answer_ext": None, "answer_body": None}
+    for pair in client.pairs[requests:]:
+        pair.update(missing)
+    client.pairs[-1] |= {"answer_code": ResponseCode.SYSTEM_BUSY}
+    memory.advance(20_000)
+    client.pull(offset=100)
+    events = [event for pair in client.pairs for event in messages.messages_of_pair(pair, ())]
+    found = outcomes(table(spark, *events, drained(0, time_ns=memory.now_ms * MS)), grace_ms=1_000)
+    assert {row["message_id"]: row["outcome"] for row in found.collect()} == {
+        **dict.fromkeys(names[:4], "unanswered"),
+        **dict.fromkeys(names[4:], "lost"),
+    }
 
 
 def test_changes_of_many_are_set_aside(spark: SparkSession, memory: MemoryGateway) -> None:

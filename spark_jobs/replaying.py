@@ -8,6 +8,7 @@ such as a recall, waits for that answer.
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import os
 import time
@@ -93,6 +94,8 @@ NAME_SERVER_CODES: Final = frozenset(
 )
 """Requests that a name server answers; all others are a broker's."""
 
+_MOST_OPEN: Final = 500
+"""Of a task's connections; when there are more, those that nothing is waited for on are closed."""
 MARK_BYTES: Final = 8
 """What a journal has of each request."""
 _TEACHING_S: Final = 2.0
@@ -185,6 +188,13 @@ class _Line(asyncio.Protocol):
         self._written.set()
         self.waiting: dict[int, _Sent] = {}
         self.next_opaque = 1
+        self.later = 0
+        """Requests that will be sent on it when an answer on some other has come."""
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether nothing is waited for on it."""
+        return not self.waiting and not self.later
 
     @property
     def is_open(self) -> bool:
@@ -223,6 +233,11 @@ class _Line(asyncio.Protocol):
         assert self._transport is not None
         self._transport.write(data)
 
+    def end(self) -> None:
+        """Hang up once all that was sent has left."""
+        if self._transport is not None:
+            self._transport.close()
+
     async def written(self, patience_s: float) -> None:
         """Wait until all that was sent has left; hang up on a target that does not read."""
         if self._written.is_set():
@@ -257,6 +272,7 @@ class Player:
         self._rules = rules
         self._journal = journal
         self._lines: dict[tuple[str, tuple[str, int]], _Line] = {}
+        """The one that was not used for the longest time comes first."""
         self._failed: dict[tuple[str, int], tuple[float, str]] = {}
         self._rewriters: dict[str, Rewriter] = {}
         self._finished: list[dict[str, Any]] = []
@@ -354,6 +370,7 @@ class Player:
         if self._teachers and (needed := ids_needed(row["code"], ext, row["body"] or b"")):
             if row["code"] in ACKS and any(one in self._teachers for one in needed):
                 # A pop may wait long, and consumers acknowledge beside whatever else they do.
+                line.later += 1
                 task = asyncio.create_task(self._send_when_taught(needed, row, ext, line, result))
                 self._later.add(task)
                 task.add_done_callback(self._later.discard)
@@ -370,6 +387,7 @@ class Player:
         result: dict[str, Any],
     ) -> None:
         await self._be_taught(needed)
+        line.later -= 1
         self._send(row, ext, line, result)
 
     def _send(
@@ -452,22 +470,51 @@ class Player:
                 return
 
     async def _line(self, connection: str, address: tuple[str, int]) -> _Line | None:
-        line = self._lines.get((connection, address))
+        line = self._lines.pop((connection, address), None)
         if line is not None:
             await line.written(self._pacing.patience_s)
             if line.is_open:
+                self._lines[connection, address] = line
                 return line
+        if len(self._lines) >= _MOST_OPEN:
+            self._end_unused()
         failed_at, _ = self._failed.get(address, (float("-inf"), ""))
         if time.monotonic() - failed_at < _RETRY_CONNECT_S:
             return None
-        loop = asyncio.get_running_loop()
         try:
-            _, line = await loop.create_connection(lambda: _Line(self), *address)
+            line = await self._connect(address)
         except OSError as error:
             self._failed[address] = (time.monotonic(), f"{show_address(*address)}: {error}")
             return None
         self._lines[connection, address] = line
         return line
+
+    async def _connect(self, address: tuple[str, int]) -> _Line:
+        """A new connection. Where the process may open no more, another one ends first. Raises OSError."""
+        deadline = time.monotonic() + self._pacing.patience_s
+        while True:
+            try:
+                loop = asyncio.get_running_loop()
+                _, line = await loop.create_connection(lambda: _Line(self), *address)
+                return line
+            except OSError as error:
+                left_s = deadline - time.monotonic()
+                if error.errno != errno.EMFILE or left_s <= 0:
+                    raise
+            self._room.clear()
+            if self._end_unused():
+                await asyncio.sleep(0)  # it is closed then
+                continue
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._room.wait(), left_s)
+
+    def _end_unused(self) -> bool:
+        """Hang up where no answer is waited for; what is asked there later is asked on a new connection."""
+        unused = next((key for key, line in self._lines.items() if line.is_unused), None)
+        if unused is None:
+            return False
+        self._lines.pop(unused).end()
+        return True
 
     def _results(self) -> pa.RecordBatch:
         rows, self._finished = self._finished, []

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import os
 import socketserver
 import subprocess
 import sys
@@ -275,6 +278,32 @@ def test_a_connection_that_is_closed_is_made_again(server: Server, tmp_path: Pat
     played = play(server.address, tmp_path, rows, outstanding=1)
     results = sorted(played, key=lambda row: row["position"])
     assert [row["outcome"] for row in results] == ["answered", "closed", "answered", "answered"]
+
+
+def test_more_connections_than_files_may_be_open(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that nothing is waited for on are closed, and made again when they are needed."""
+    monkeypatch.setattr(replaying, "_MOST_OPEN", 3)
+    rows = [sent(at, f"{at:032X}", connection=f"a#{at % 10}") for at in range(20)]
+    results = play(server.address, tmp_path, rows, outstanding=1)
+    assert [row["outcome"] for row in results] == ["answered"] * 20
+    server.wait_until_ended(20)
+    monkeypatch.setattr(replaying, "_MOST_OPEN", 1_000)
+    lines: list[Any] = []
+    connect = asyncio.BaseEventLoop.create_connection
+
+    async def few(*arguments: Any) -> Any:
+        if sum(not line.is_closing() for line in lines) >= 3:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        made: Any = await connect(*arguments)
+        lines.append(made[0])
+        return made
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "create_connection", few)
+    rows = [sent(20 + at, f"{at:032X}", connection=f"b#{at}") for at in range(20)]
+    results = play(server.address, tmp_path, rows)
+    assert [row["outcome"] for row in results] == ["answered"] * 20
 
 
 def test_delays_are_scaled_and_topics_renamed_when_that_is_asked() -> None:

@@ -107,6 +107,7 @@ def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
     """
     from pyspark.sql import functions as f
 
+    messages = _in_recorders_time(messages)
     by_log = messages.groupBy(_log().alias("log")).agg(
         f.max("time_ns").alias("time_ns"),
         f.max("store_ms").alias("store_ms"),
@@ -147,8 +148,54 @@ def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
         .withColumn("possible_ms", possible_ms)
         .withColumn("outcome", _outcome(end_ms, _logged_ms(logs), grace_ms))
         .withColumn("error_ms", f.col("fired_ms") - f.col("possible_ms"))
-        .withColumn("stored_error_ms", f.col("store_ms") - f.col("possible_ms"))
+        .withColumn("stored_error_ms", _stored_ms() - f.col("possible_ms"))
         .withColumn("delay", _range_of_delay())
+    )
+
+
+def _in_recorders_time(messages: DataFrame) -> DataFrame:
+    """Messages with `store_ms` of what was delivered by the recorder's clock, and `broker_ms` by the broker's.
+
+    Nothing is stored before it was sent, or after it was delivered: a broker's clock is taken to be off by as little
+    as explains that. `is_timed` says whether it is known so well; of two groups of times that contradict each other,
+    as when a clock was set meanwhile, it is not.
+    """
+    from pyspark.sql import functions as f
+
+    def first_ms(is_wanted: Column, name: str, unit: int = 1) -> Column:
+        return f.min(f.when(is_wanted, f.floor(f.col(name) / unit)))
+
+    # The times of those that were to be delivered later say nothing: that is what is judged.
+    is_sent = (f.col("event") == "sent") & f.col("due_ms").isNull()
+    is_delivered = (f.col("event") == "delivered") & (f.col("reconsume_times") == 0)
+    stored_ms = first_ms(is_delivered, "store_ms")
+    rows = (
+        messages.where(f.col("message_id").isNotNull())
+        .groupBy("server", "topic", "message_id")
+        .agg(
+            (stored_ms - first_ms(is_sent, "time_ns", _NS_PER_MS)).alias("after_send"),
+            (stored_ms - first_ms(is_delivered, "time_ns", _NS_PER_MS)).alias("after_delivery"),
+        )
+        .groupBy("server")
+        .agg(f.min("after_send").alias("most"), f.max("after_delivery").alias("least"))
+        .where("least is not null")
+        .collect()
+    )
+    off_ms, is_timed = f.lit(0), f.col("event") == "stored"
+    for row in rows:
+        least, most = row["least"], row["most"]
+        is_known = most is not None and least <= most
+        is_here = (f.col("event") == "delivered") & f.col("server").eqNullSafe(row["server"])
+        off_ms = f.when(is_here, min(max(least, 0), most) if is_known else max(least, 0)).otherwise(
+            off_ms
+        )
+        is_timed |= is_here & f.lit(is_known)
+    return messages.withColumns(
+        {
+            "broker_ms": f.col("store_ms"),
+            "store_ms": f.col("store_ms") - off_ms,
+            "is_timed": is_timed,
+        }
     )
 
 
@@ -201,6 +248,8 @@ def _fired(messages: DataFrame) -> DataFrame:
     return seen.groupBy("topic", "message_id").agg(
         f.min(at_first("time_ns")).alias("fired_ns"),
         f.min(at_first("store_ms")).alias("store_ms"),
+        f.min(at_first("broker_ms")).alias("broker_ms"),
+        f.max("is_timed").alias("is_timed"),
         f.countDistinct(at_first("queue_id"), at_first("queue_offset")).alias("places"),
     )
 
@@ -274,6 +323,27 @@ def _logged_ms(logs: Mapping[str, int]) -> Column:
     return logged_ms
 
 
+def _stored_ms() -> Column:
+    """When a message was stored, by the clock that says when it is due: a moment is one of the broker's."""
+    from pyspark.sql import functions as f
+
+    return f.when(f.col("asked") == "time", f.col("broker_ms")).otherwise(f.col("store_ms"))
+
+
+def _is_early() -> Column:
+    """Whether a message was stored before it was due.
+
+    What the recorder counts from a send needs its clock and the broker's to agree. Where no send tells that, the
+    time when a consumer had it counts.
+    """
+    from pyspark.sql import functions as f
+
+    is_certain = (
+        (f.col("asked") == "time") | f.col("is_timed") | (f.col("fired_ms") < f.col("due_ms"))
+    )
+    return is_certain & (f.coalesce(_stored_ms(), "fired_ms") < f.col("due_ms"))
+
+
 def _outcome(end_ms: int, logged_ms: Column, grace_ms: int) -> Column:
     """What became of a message.
 
@@ -284,7 +354,6 @@ def _outcome(end_ms: int, logged_ms: Column, grace_ms: int) -> Column:
 
     is_fired = f.col("places").isNotNull()
     is_sure = f.col("is_unsure").isNull()
-    is_early = f.coalesce("store_ms", "fired_ms") < f.col("due_ms")
     is_seen = _is_watched(grace_ms) | (logged_ms >= f.col("possible_ms") + grace_ms)
     is_fired_later = f.coalesce("store_ms", "fired_ms") > f.col("replaced_ms")
     return (
@@ -294,7 +363,7 @@ def _outcome(end_ms: int, logged_ms: Column, grace_ms: int) -> Column:
         .when(f.col("recalled_ns").isNotNull() & is_fired, "fired though recalled")
         .when(f.col("recalled_ns").isNotNull(), "recalled")
         .when(f.col("is_in_bulk"), "changed in bulk")
-        .when(is_fired & is_early & is_sure, "early")
+        .when(is_fired & _is_early() & is_sure, "early")
         .when(is_fired & (f.col("places") > f.col("sends")), "doubled")
         .when(is_fired, "fired")
         .when(f.col("possible_ms") > f.lit(end_ms - grace_ms), "not due")

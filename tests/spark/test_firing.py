@@ -61,6 +61,13 @@ def got(name: str, at_ms: int, offset: int, **more: Any) -> dict[str, Any]:
     }
 
 
+def on_time(wrong_ms: int = 0) -> list[dict[str, Any]]:
+    """A message without a delay, on a broker whose clock is wrong by so much."""
+    without = {"asked": None, "asked_value": None, "due_ms": None}
+    stored = got("now", 1 + wrong_ms, 5, time_ns=(START + 2) * MS)
+    return [{**sent("now", 0), **without}, stored]
+
+
 def drained(at_ms: int, group: str = "billing", **more: Any) -> dict[str, Any]:
     time_ns = (START + at_ms) * MS
     return {
@@ -146,7 +153,21 @@ CASES: list[tuple[list[dict[str, Any]], str]] = [
     ([sent("a", 1000), got("a", 1003, 7), got("a", 1500, 8)], "doubled"),
     ([sent("a", 1000), sent("a", 1000), got("a", 1003, 7), got("a", 1003, 8)], "fired"),
     ([sent("a", 1000), got("a", 1003, 7), got("a", 9000, 8, reconsume_times=1)], "fired"),
-    ([sent("a", 1000), got("a", 999, 7)], "early"),
+    ([sent("a", 1000), got("a", 999, 7), *on_time()], "early"),
+    ([sent("a", 1000), got("a", 997, 7)], "early"),
+    ([sent("a", 1000, asked="time"), got("a", 999, 7)], "early"),
+    # The broker's clock is behind by 2 s.
+    ([sent("a", 1000), got("a", -990, 7, time_ns=(START + 1010) * MS)], "fired"),
+    ([sent("a", 1000), got("a", -990, 7, time_ns=(START + 3000) * MS), *on_time(-2000)], "fired"),
+    ([sent("a", 1000), got("a", -1600, 7, time_ns=(START + 3000) * MS), *on_time(-2000)], "early"),
+    # Two times that contradict each other: a message that was sent again, or a clock that was set.
+    ([sent("a", 1000), got("a", 990, 7, time_ns=(START + 1010) * MS), *on_time(-9000)], "fired"),
+    # It is ahead.
+    ([sent("a", 1000), got("a", 2500, 7, time_ns=(START + 600) * MS), *on_time(2000)], "early"),
+    (
+        [sent("a", 2000), got("b", 20_000, 0, time_ns=(START + 1500) * MS), *on_time(18_500)],
+        "not watched",
+    ),
     ([sent("a", -1000), got("a", 3, 7)], "fired"),
     ([sent("a", 1000), got("a", 9000, 8, reconsume_times=1)], "fired"),
     ([sent("a", 1000), recalled("a"), got("a", 9000, 8, reconsume_times=1)], RECALLED_IN_VAIN),
@@ -252,11 +273,12 @@ CASES: list[tuple[list[dict[str, Any]], str]] = [
 
 
 def test_what_became_of_each_message(spark: SparkSession) -> None:
-    """Each case is a topic of its own, so that one look is enough for all."""
+    """Each case is a topic and a server of its own, so that one look is enough for all."""
     rows = [
         {
             **row,
             "topic": str(number),
+            "server": f"{number}{row.get('server', '')}",
             "message_id": row.get("message_id") and f"{number}{row['message_id']}",
         }
         for number, (events, _) in enumerate(CASES)

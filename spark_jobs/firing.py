@@ -34,6 +34,8 @@ RANGES: Final = (
 
 _BAD: Final = ("lost", "doubled", "early", "fired though recalled", "fired though replaced")
 _NS_PER_MS: Final = 1_000_000
+_NEVER_MS: Final = 1 << 52
+"""A time behind all."""
 _STEPS_NS: Final = 60_000_000_000
 """Steps of a change of many within a minute are looked at as one."""
 
@@ -114,6 +116,7 @@ def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
         f.count(f.when(f.col("event") == "rescheduled", 1)).alias("moves"),
         f.count(f.when(f.col("event").isin("replaced", "committed"), 1)).alias("replacings"),
         f.count(f.when(f.col("event") == "changed", 1)).alias("changes"),
+        f.count(f.when(f.col("event").isin("paused", "resumed"), 1)).alias("pauses"),
     )
     ends = by_log.collect()
 
@@ -133,6 +136,11 @@ def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
         if there_are("changes")
         else asked.withColumn("is_in_bulk", f.lit(False))
     )
+    asked = (
+        _held(asked, messages)
+        if there_are("pauses")
+        else asked.withColumn("held_ms", f.lit(None).cast("long"))
+    )
     end_ms = max((row["time_ns"] or 0 for row in ends), default=0) // _NS_PER_MS
     logs = {row["log"]: row["store_ms"] for row in ends if row["log"] is not None}
     table = (
@@ -143,6 +151,9 @@ def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
     )
     # What was due already when it was sent can only be fired then.
     possible_ms = f.greatest(f.col("due_ms"), f.floor(f.col("time_ns") / _NS_PER_MS))
+    # A topic that was paused holds what becomes due; what came all the same, as its pause began, came from it.
+    is_held = f.col("fired_ms").isNull() | (f.col("fired_ms") >= f.col("held_ms"))
+    possible_ms = f.greatest(possible_ms, f.when(is_held, f.col("held_ms")))
     return (
         table.withColumn("fired_ms", f.floor(f.col("fired_ns") / _NS_PER_MS))
         .withColumn("possible_ms", possible_ms)
@@ -491,6 +502,40 @@ def _changed_in_bulk(asked: DataFrame, messages: DataFrame) -> DataFrame:
     return asked.join(marked, ["topic", "message_id"], "left").withColumn(
         "is_in_bulk", f.col("is_meant").isNotNull()
     )
+
+
+def _held(asked: DataFrame, messages: DataFrame) -> DataFrame:
+    """Each message with the end of the pause of its topic in which it was due, epoch ms, or null; `_NEVER_MS` where
+    that was not seen."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    of_topic = Window.partitionBy("topic").orderBy("time_ns")
+    at_ms = f.floor(f.col("time_ns") / _NS_PER_MS)
+    resumed_ms = f.min(f.when(f.col("event") == "resumed", at_ms))
+    later = of_topic.rowsBetween(Window.currentRow, Window.unboundedFollowing)
+    is_paused = f.col("event") == "paused"
+    # What is resumed first was paused before the recording began.
+    is_first = f.row_number().over(of_topic) == 1
+    pauses = (
+        messages.where("event in ('paused', 'resumed')")
+        .withColumn("until_ms", f.coalesce(resumed_ms.over(later), f.lit(_NEVER_MS)))
+        .withColumn("since_ms", f.when(is_paused, at_ms).when(is_first, f.lit(0)))
+        .where("since_ms is not null")
+        .select(f.col("topic").alias("paused_topic"), "since_ms", "until_ms")
+    )
+    is_in = (
+        (f.col("topic") == f.col("paused_topic"))
+        & (f.greatest(f.col("due_ms"), at_ms) >= f.col("since_ms"))
+        & (f.col("due_ms") < f.col("until_ms"))
+        & (at_ms < f.col("until_ms"))
+    )
+    held = (
+        asked.join(pauses, is_in)
+        .groupBy("topic", "message_id")
+        .agg(f.max("until_ms").alias("held_ms"))
+    )
+    return asked.join(held, ["topic", "message_id"], "left")
 
 
 def verify(messages: DataFrame, *, grace_ms: int = 5_000, samples: int = 20) -> Verdict:

@@ -78,6 +78,10 @@ UNANSWERED: Final = "unanswered"
 CHANGED: Final = "changed"
 """Messages of `topic` were taken back or given another time, in a step of a change of many (31007): which of those
 with the tag `tags`, the key `keys`, due from `asked_value` on, and before `due_ms`, is not told. Null is any."""
+PAUSED: Final = "paused"
+"""From now on nothing of `topic` fires; Tidegate's own."""
+RESUMED: Final = "resumed"
+"""It fires again, with what became due meanwhile."""
 UNREADABLE: Final = "unreadable"
 """A body that should have messages and has something else; `reason` tells what."""
 
@@ -95,6 +99,7 @@ CODES: Final = tuple(
         | {RequestCode.POP_MESSAGE, RequestCode.RECALL_MESSAGE, RequestCode.HEART_BEAT}
         | {RequestCode.ABORT_TIMERS, RequestCode.RESCHEDULE_TIMERS}
         | {RequestCode.BULK_CHANGE_TIMERS, RequestCode.END_TRANSACTION}
+        | {RequestCode.PAUSE_TOPIC, RequestCode.RESUME_TOPIC}
     )
 )
 """Requests that `messages_of_pair` reads something from."""
@@ -209,6 +214,10 @@ def messages_of_pair(pair: Mapping[str, Any], levels: tuple[int, ...]) -> Iterat
             yield from _changed(pair, place)
         elif code == RequestCode.BULK_CHANGE_TIMERS:
             yield from _changed_in_bulk(pair, ext, place)
+        elif code == RequestCode.PAUSE_TOPIC:
+            yield place | {"event": PAUSED, "time_ns": pair["asked_ns"], "topic": ext["topic"]}
+        elif code == RequestCode.RESUME_TOPIC:
+            yield place | {"event": RESUMED, "time_ns": pair["answered_ns"], "topic": ext["topic"]}
         else:
             handle = RecallHandle.parse(ext.get("recallHandle", ""))
             yield place | {

@@ -64,6 +64,8 @@ _KEPT_CODES: Final = SENDS | {
     RequestCode.RESCHEDULE_TIMERS,
     RequestCode.BULK_CHANGE_TIMERS,
     RequestCode.END_TRANSACTION,
+    RequestCode.PAUSE_TOPIC,
+    RequestCode.RESUME_TOPIC,
 }
 _KEPT_BODIES: Final = frozenset({RequestCode.SEND_BATCH_MESSAGE})
 """What of a send's body is told about its messages' times stands in the properties, but for these."""

@@ -124,6 +124,10 @@ def changed(
     }
 
 
+def paused(at_ms: int, event: str = "paused") -> dict[str, Any]:
+    return {"event": event, "topic": "orders", "time_ns": (START + at_ms) * MS}
+
+
 def half(key: str) -> dict[str, Any]:
     return {**sent("by", 0), "event": "prepared", "keys": key, "due_ms": None}
 
@@ -257,6 +261,24 @@ CASES: list[tuple[list[dict[str, Any]], str]] = [
     (
         [sent("a", 1000, keys="k1"), half("k1"), committed(500, 501), got("a", 1001, 7)],
         FIRED_IN_VAIN,
+    ),
+    ([sent("a", 1000), paused(500), drained(9000)], "not due"),
+    ([sent("a", 1000), paused(500), got("a", 1000, 7)], "fired"),
+    ([sent("a", 1000), paused(1500), drained(9000)], "lost"),
+    ([sent("a", 1000), paused(500), paused(2000, "resumed"), drained(9000)], "lost"),
+    ([sent("a", 1000), paused(500), paused(2000, "resumed"), drained(6999)], "not watched"),
+    ([sent("a", 1000), paused(2000, "resumed"), drained(6999)], "not watched"),
+    ([sent("a", 1000), paused(500), paused(900, "resumed"), drained(6000)], "lost"),
+    (
+        [
+            sent("a", 1000),
+            paused(500),
+            paused(600),
+            paused(700, "resumed"),
+            paused(900),
+            drained(9000),
+        ],
+        "not due",
     ),
     ([sent("a", 1000), changed(500), drained(9000)], IN_BULK),
     ([sent("a", 1000), changed(500), changed(510), got("a", 700, 7)], IN_BULK),
@@ -399,6 +421,27 @@ def test_what_a_gateway_changes_is_understood(spark: SparkSession, memory: Memor
     unmoved = [event for event in events if event["event"] != messages.RESCHEDULED]
     late = {group.name: group for group in verify(table(spark, *unmoved)).groups}
     assert (late["all"].stored_max or 0) > 1_000
+
+
+def test_a_paused_topic_holds_its_messages(spark: SparkSession, memory: MemoryGateway) -> None:
+    """One that is paused to the end, and one whose messages are not late: they could not come before."""
+    client = RecordedClient(memory)
+    client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, {"topic": "resumed", "perm": "6"})
+    for topic in ("orders", "resumed"):
+        client.send_message(topic, topic, {"UNIQ_KEY": topic, "TIMER_DELAY_MS": "1000"})
+        client.ask(RequestCode.PAUSE_TOPIC, {"topic": topic})
+    memory.advance(60_000)
+    client.ask(RequestCode.RESUME_TOPIC, {"topic": "resumed"})
+    memory.advance(10)
+    queues = [client.pull("resumed", queue) for queue in range(8)]
+    assert sum(map(len, queues)) == 1
+    memory.advance(60_000)
+    client.pull(offset=100)
+    events = [event for pair in client.pairs for event in messages.messages_of_pair(pair, ())]
+    seen = [drained(0, time_ns=memory.now_ms * MS)]
+    verdict = verify(table(spark, *events, *seen), grace_ms=1_000)
+    assert (verdict.fired, verdict.not_due, verdict.lost) == (1, 1, 0)
+    assert max(group.stored_max or 0 for group in verdict.groups) < 1_000
 
 
 def test_what_was_not_answered_may_have_been_done(

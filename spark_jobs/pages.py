@@ -167,7 +167,8 @@ def _bars(plot: Plot) -> str:
 
 
 def _most(plot: Plot) -> float:
-    return max(value for _, value in plot.bars) or 1
+    """The longest bar's value; what is negative, such as of messages that were early, has none."""
+    return max(0, *(value for _, value in plot.bars)) or 1
 
 
 def markdown(title: str, made_at: datetime.datetime, sections: Sequence[Section]) -> str:
@@ -207,7 +208,9 @@ def _markdown_table(table: Table) -> Iterable[str]:
 
 
 def _markdown_row(cells: Sequence[str]) -> str:
-    safe = (cell.replace("|", "\\|").replace("\n", " ") for cell in cells)
+    # A tag would not be shown.
+    lines = (" ".join(escape(cell, quote=False).splitlines()) for cell in cells)
+    safe = (line.replace("|", "\\|") for line in lines)
     return f"| {' | '.join(safe)} |"
 
 

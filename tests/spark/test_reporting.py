@@ -9,7 +9,7 @@ import msgspec
 
 from spark_jobs.comparing import CodeVerdict, Comparison, Difference, FeatureVerdict
 from spark_jobs.firing import Errors, Verdict
-from spark_jobs.pages import Plot, Section, html, markdown
+from spark_jobs.pages import Plot, Section, Table, html, markdown
 from spark_jobs.replay import Outcome
 from spark_jobs.reporting import sections
 
@@ -160,7 +160,7 @@ def test_both_forms_say_what_was_found() -> None:
     for text in (html("r", AT, found), markdown("r", AT, found)):
         for said in ("in recall, since 2023-11-14 22:13:20.123", "1 lost", "12,345", "7.5"):
             assert said in text
-    assert "fine \\| " in markdown("r", AT, found)
+    assert "fine \\| &lt;b&gt;really&lt;/b&gt;" in markdown("r", AT, found)
 
 
 def test_how_late_messages_were_is_in_the_line_that_verify_prints() -> None:
@@ -186,6 +186,19 @@ def test_plots_are_in_both_forms() -> None:
     assert (bars["SEND"], bars["A_PULL"], bars["none"]) == (30, 15, 1)
     assert html("r", AT, found).count("<rect") == 3
     assert "nothing" not in html("r", AT, found)
+
+
+def test_what_is_negative_has_no_bar() -> None:
+    early = [
+        Section("Firing", "early", None, [Plot("Lateness", "ms", [("P50", -5.0), ("P99", -1.0)])])
+    ]
+    assert html("r", AT, early).count('width="0.30"') == 2
+    assert [line.count("#") for line in markdown("r", AT, early).splitlines()[-3:-1]] == [1, 1]
+
+
+def test_a_line_break_in_a_name_does_not_end_its_row() -> None:
+    found = [Section("Topics", "", None, [Table("Names", ("topic", "sent"), [("a\r\nb\rc", 1)])])]
+    assert "| a b c | 1 |" in markdown("r", AT, found).splitlines()
 
 
 def test_an_absent_value_and_an_empty_one_can_be_told_apart() -> None:

@@ -166,7 +166,8 @@ def _firing(found: Verdict) -> Section:
 
 def _replay(found: Outcome) -> Section:
     total = sum(found.outcomes.values())
-    said = f"{total:,} requests, {found.rate:,.0f} per second"
+    became = ", ".join(f"{number:,} {name}" for name, number in sorted(found.outcomes.items()))
+    said = f"{total:,} requests ({became}), {found.rate:,.0f} per second"
     if found.pacing_p99_ms is not None:
         said += f"; they left {found.pacing_p99_ms:.1f} ms late at P99"
     return Section(

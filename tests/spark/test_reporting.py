@@ -188,6 +188,17 @@ def test_plots_are_in_both_forms() -> None:
     assert "nothing" not in html("r", AT, found)
 
 
+def test_what_became_of_requests_is_in_the_line_that_replay_prints() -> None:
+    found = Outcome(
+        outcomes={"not connected": 5, "answered": 2_000},
+        unmapped={},
+        pacing_p50_ms=None,
+        pacing_p99_ms=None,
+        rate=100.0,
+    )
+    assert "(2,000 answered, 5 not connected)" in sections([("", found)])[0].verdict
+
+
 def test_what_is_negative_has_no_bar() -> None:
     early = [
         Section("Firing", "early", None, [Plot("Lateness", "ms", [("P50", -5.0), ("P99", -1.0)])])

@@ -334,11 +334,18 @@ def _logged_ms(logs: Mapping[str, int]) -> Column:
     return logged_ms
 
 
-def _stored_ms() -> Column:
-    """When a message was stored, by the clock that says when it is due: a moment is one of the broker's."""
+def _is_of_broker() -> Column:
+    """Whether a message's time is one of the broker's clock: a moment that was asked for, or told by an answer."""
     from pyspark.sql import functions as f
 
-    return f.when(f.col("asked") == "time", f.col("broker_ms")).otherwise(f.col("store_ms"))
+    return (f.col("asked") == "time") | f.col("is_moved")
+
+
+def _stored_ms() -> Column:
+    """When a message was stored, by the clock that says when it is due."""
+    from pyspark.sql import functions as f
+
+    return f.when(_is_of_broker(), f.col("broker_ms")).otherwise(f.col("store_ms"))
 
 
 def _is_early() -> Column:
@@ -349,9 +356,7 @@ def _is_early() -> Column:
     """
     from pyspark.sql import functions as f
 
-    is_certain = (
-        (f.col("asked") == "time") | f.col("is_timed") | (f.col("fired_ms") < f.col("due_ms"))
-    )
+    is_certain = _is_of_broker() | f.col("is_timed") | (f.col("fired_ms") < f.col("due_ms"))
     return is_certain & (f.coalesce(_stored_ms(), "fired_ms") < f.col("due_ms"))
 
 

@@ -167,6 +167,15 @@ CASES: list[tuple[list[dict[str, Any]], str]] = [
     # Two times that contradict each other: a message that was sent again, or a clock that was set.
     ([sent("a", 1000), got("a", 990, 7, time_ns=(START + 1010) * MS), *on_time(-9000)], "fired"),
     # It is ahead.
+    (
+        [
+            sent("a", 60_000),
+            moved("a", 3000),
+            got("a", 3001, 7, time_ns=(START + 1003) * MS),
+            *on_time(2000),
+        ],
+        "fired",
+    ),
     ([sent("a", 1000), got("a", 2500, 7, time_ns=(START + 600) * MS), *on_time(2000)], "early"),
     (
         [sent("a", 2000), got("b", 20_000, 0, time_ns=(START + 1500) * MS), *on_time(18_500)],

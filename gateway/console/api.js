@@ -68,9 +68,9 @@ function logIn(challenge) {
             given = true;
           },
         },
-        wrong && h("p", { class: "bad-text", role: "alert" }, "That is not right, or no longer."),
+        wrong && h("p", { class: "bad-text", role: "alert" }, "Wrong, or no longer valid."),
         byKey && field("Access key", name),
-        field(byKey ? "Secret key" : "Token", secret, byKey ? undefined : "As in the file of http_token_file."),
+        field(byKey ? "Secret key" : "Token", secret, byKey ? undefined : "The token in the file that http_token_file names."),
         h("div", { class: "actions" }, h("button", { class: "main" }, "Log in")),
       ),
     );

@@ -92,7 +92,7 @@ async function status() {
     document.querySelector(".brand").title =
       `Tidegate ${one.version}: ${one.broker} at ${one.address}${one.user ? `, as ${one.user}` : ""}`;
     for (const reason of one.reasons) notice(`Not ready: ${reason}`, "bad");
-    if (!one.clockMoves) notice("The clock of this gateway goes by hand: tidegate clock advance");
+    if (!one.clockMoves) notice("This gateway has a manual clock: move it with tidegate clock advance");
   } catch (error) {
     notice(error.message, "bad");
   }

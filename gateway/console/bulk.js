@@ -17,7 +17,7 @@ export const selectionText = (selection) =>
     )
     .join(", ");
 
-const DONE = { abort: "aborted", reschedule: "given another time" };
+const DONE = { abort: "aborted", reschedule: "rescheduled" };
 
 /** @param selection what the API calls one; `changed` is called when messages have changed. */
 export function bulk(selection, changed) {
@@ -48,7 +48,7 @@ export function bulk(selection, changed) {
     });
     show(
       body,
-      h("p", {}, `All that have not fired, with ${selectionText(given)}:`),
+      h("p", {}, `All pending messages with ${selectionText(given)}:`),
       h(
         "div",
         { class: "choices" },
@@ -67,7 +67,7 @@ export function bulk(selection, changed) {
           h("button", {}, "Reschedule them…"),
         ),
       ),
-      h("p", { class: "dim" }, "Nothing is changed before you have seen how many these are."),
+      h("p", { class: "dim" }, "You see how many messages match before anything is changed."),
     );
   }
 
@@ -109,7 +109,7 @@ export function bulk(selection, changed) {
         "p",
         {},
         h("strong", {}, number),
-        ` with ${selectionText(given)} ${what} Messages that arrive from now on stay as they are.`,
+        ` with ${selectionText(given)} ${what} Messages that arrive from now on are not changed.`,
       ),
       preview.sample.length > 0 &&
         h(
@@ -168,8 +168,8 @@ export function bulk(selection, changed) {
     show(body, bar, text, h("div", { class: "actions" }, end));
     for (;;) {
       bar.value = job.done + job.missed;
-      const missed = job.missed ? `, ${count(job.missed)} not: they had fired or were aborted, or you may not` : "";
-      const ended = job.state === "cancelled" ? ", and then it was stopped" : "";
+      const missed = job.missed ? `, ${count(job.missed)} unchanged: already fired or aborted, or not permitted` : "";
+      const ended = job.state === "cancelled" ? "; then it was stopped" : "";
       text.textContent = `${count(job.done)} ${DONE[action]}${missed}${ended}`;
       if (job.state !== "running") break;
       await new Promise((resolve) => setTimeout(resolve, LOOK));

@@ -52,7 +52,7 @@ const cell = (label, ...children) =>
 /** A row that says something in place of others. */
 const line = (text, kind) => h("tr", {}, h("td", { colspan: "8", class: kind }, text));
 
-const MORE = "There are more: name a part of what you look for.";
+const MORE = "There are more: type a part of the name.";
 
 /** The first of a list, and whether there are more. */
 async function pages(path, name, contains) {
@@ -97,7 +97,7 @@ function firing(one) {
     try {
       await post(`/topics/${encodeURIComponent(one.name)}/${order}`);
       notice(
-        order === "pause" ? `Nothing of ${one.name} fires until it is resumed.` : `${one.name} fires again.`,
+        order === "pause" ? `${one.name} is paused: nothing in it fires until it is resumed.` : `${one.name} fires again.`,
         "good",
       );
     } catch (error) {
@@ -134,7 +134,7 @@ export function topics(place, parameters, go) {
           "label",
           { class: "check" },
           h("input", { type: "checkbox", name: "system", checked: system }),
-          "the gateway's own too",
+          "include system topics",
         ),
       ),
     ),
@@ -144,7 +144,7 @@ export function topics(place, parameters, go) {
       h(
         "table",
         {},
-        head("topic", "#held", "", "#in queues", "#entered since start", "#queues", "may", "firing"),
+        head("topic", "#pending", "", "#in queues", "#entered since start", "#queues", "may", "firing"),
         rows,
       ),
     ),
@@ -162,7 +162,7 @@ export function topics(place, parameters, go) {
           "tr",
           {},
           cell("topic", h("a", { href: `#/timeline?topic=${encodeURIComponent(one.name)}` }, one.name)),
-          cell("held", one.held),
+          cell("pending", one.held),
           h(
             "td",
             { class: "meter-cell", "aria-hidden": "true" },
@@ -178,7 +178,7 @@ export function topics(place, parameters, go) {
       isMore && line(MORE, "empty"),
       !found.length &&
         !isMore &&
-        line(contains ? "No topic has this in its name." : "No topics yet: the first send makes one.", "empty"),
+        line(contains ? "No topic's name contains this." : "No topics yet: the first send makes one.", "empty"),
     );
   }, complain);
 }
@@ -272,7 +272,7 @@ export function groups(place, parameters, go) {
       }),
       isMore && h("p", { class: "empty" }, MORE),
       !found.length &&
-        h("p", { class: "empty" }, contains ? "No consumer group has this in its name." : "No consumer groups."),
+        h("p", { class: "empty" }, contains ? "No consumer group's name contains this." : "No consumer groups."),
     );
   }, complain);
 }
@@ -323,7 +323,7 @@ export function jobs(place) {
           ),
         ),
       ),
-      !found.length && line("None since the gateway started. They begin in Timeline or Messages.", "empty"),
+      !found.length && line("None since the gateway started. Start one in Timeline or Messages.", "empty"),
     );
   }, complain);
 }

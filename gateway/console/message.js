@@ -13,8 +13,8 @@ const HAPPENED = {
   stored: "stored in its queue",
   due: "due",
   fired: "entered its queue",
-  aborted: "taken back",
-  rescheduled: "given another time",
+  aborted: "aborted",
+  rescheduled: "rescheduled",
 };
 
 /** Text in lines of 16 bytes: place, hex, and what of it can be read. */

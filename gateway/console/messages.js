@@ -85,7 +85,7 @@ export class MessageTable {
     this.#empty.textContent =
       cursor === null
         ? `No ${wanted === "any" ? "" : `${wanted} `}messages.`
-        : "None so far; there is more to look through.";
+        : "None so far; the search is not finished.";
   }
 
   #row(message, isPaused) {

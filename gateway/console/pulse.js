@@ -77,35 +77,35 @@ export function pulse(place) {
       commit = lately("commit");
     show(
       place,
-      tile("held", count(rates.held), "Messages that have not fired"),
-      speed("accepted", "accepted /s", "Messages accepted a second, for now or for later"),
-      speed("fired", "fired /s", "Messages that entered their queue in time a second"),
-      speed("handedOut", "delivered /s", "Messages handed to consumers a second"),
+      tile("pending", count(rates.held), "Messages that have not fired yet"),
+      speed("accepted", "accepted /s", "Messages accepted per second, with or without a delay"),
+      speed("fired", "fired /s", "Delayed messages fired per second"),
+      speed("handedOut", "delivered /s", "Messages delivered to consumers per second"),
       tile(
         "late p99",
         seconds(quantile(late.bounds, late.counts, 0.99)),
-        "How late messages entered their queues, 99 of 100, in the last minute if any",
+        "Firing error, 99th percentile: of the last minute, if anything fired",
       ),
       tile(
         "commit p99",
         seconds(quantile(commit.bounds, commit.counts, 0.99)),
-        "How long commits took, mostly the disk's sync",
+        "Time of a commit, 99th percentile; mostly the disk's sync",
       ),
       tile(
         "overdue",
         rates.overdueMs > 1000 ? duration(rates.overdueMs) : "no",
-        "How overdue the earliest message is",
+        "How late the earliest pending message is",
         null,
         rates.overdueMs > 5000,
       ),
-      tile("connections", count(rates.connections), `${count(rates.parkedPulls)} pulls wait for a message`),
+      tile("connections", count(rates.connections), `${count(rates.parkedPulls)} long polls waiting`),
       tile(
         "data",
         bytes(rates.sizeBytes),
-        `${bytes(rates.freeBytes)} of it can be used again; the disk has ${bytes(rates.diskFreeBytes)} free`,
+        `${bytes(rates.freeBytes)} of it are free pages, to be reused; the disk has ${bytes(rates.diskFreeBytes)} free`,
       ),
       rates.refusedBatches > 0 &&
-        tile("refused", count(rates.refusedBatches), "Batches that could not be stored since the start", null, true),
+        tile("refused", count(rates.refusedBatches), "Batches that could not be stored, since the start", null, true),
     );
   }
 

@@ -129,7 +129,7 @@ export function recurring(box) {
           rows,
           found.map(row),
           isMore && line("There are more: tidegate recurring list", "empty"),
-          !found.length && !isMore && line("Nothing recurs.", "empty"),
+          !found.length && !isMore && line("No recurring messages.", "empty"),
         );
       }
     } catch (error) {
@@ -203,7 +203,7 @@ async function look(one, changed) {
 function erase(one, changed) {
   const box = dialog(
     `Delete ${one.name} in ${one.topic}?`,
-    h("p", {}, "It will not recur any more. This cannot be undone."),
+    h("p", {}, "It will not fire again. This cannot be undone."),
     h(
       "div",
       { class: "actions" },

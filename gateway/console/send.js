@@ -29,7 +29,7 @@ export function send() {
     field("Topic", text("topic", { required: true, list: "topics-known", maxlength: "127" })),
     field("When", text("at", { value: "+30s" }), WHEN),
     field("Tag", text("tags")),
-    field("Keys", text("keys"), "separated by blanks"),
+    field("Keys", text("keys"), "separated by spaces"),
     field("Body", h("textarea", { name: "body", rows: "5", required: true }, "hello")),
   );
   const problem = h("p", { class: "bad-text", role: "alert", hidden: true });

@@ -25,7 +25,7 @@ export const shortcuts = [
   ["+ −", "zoom in, out"],
   ["Enter", "zoom to what is selected"],
   ["n", "from now on"],
-  ["0", "all that is held"],
+  ["0", "all that is pending"],
   ["Esc", "select nothing"],
 ];
 
@@ -55,7 +55,7 @@ export function timeline(place, parameters, go) {
     "div",
     { class: "presets", role: "group", "aria-label": "Length" },
     SPANS.map(([name, length]) => h("button", { type: "button", onclick: () => follow(length) }, name)),
-    h("button", { type: "button", title: "All that is held (0)", onclick: all }, "all"),
+    h("button", { type: "button", title: "All that is pending (0)", onclick: all }, "all"),
   );
   const filter = h(
     "form",
@@ -125,7 +125,7 @@ export function timeline(place, parameters, go) {
               end = new Date(to.value).getTime();
             if (end > begin) move(new Span(begin, end));
             else {
-              to.setCustomValidity("This is not after the beginning.");
+              to.setCustomValidity("The end must be after the beginning.");
               to.reportValidity();
             }
           },
@@ -232,7 +232,7 @@ export function timeline(place, parameters, go) {
       ),
       !data.total &&
         data.firstDueMs &&
-        h("button", { type: "button", class: "link", "data-key": "all", onclick: all }, "show all that is held"),
+        h("button", { type: "button", class: "link", "data-key": "all", onclick: all }, "show all that is pending"),
     );
     if (!isTyped) {
       from.value = inputTime(span.begin);

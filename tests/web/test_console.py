@@ -181,7 +181,7 @@ def test_views_fit_and_complain_of_nothing(
     console.open(view, width=size[0], height=size[1], dark=dark)
     console.see("nav [aria-current]")
     console.see("main .panel")
-    console.see("#pulse .tile", "held")
+    console.see("#pulse .tile", "pending")
     for summary in console.browser.page.find_elements(By.CSS_SELECTOR, "summary")[:1]:
         summary.click()
         console.see("td", "consumed")
@@ -358,7 +358,7 @@ def test_rates_are_told_by_a_clock_that_moves(browser: Browser, tmp_path: Path) 
     with GatewayProcess(tmp_path / "data", *flags) as process:
         console = Console(browser, console_of(process))
         console.open()
-        console.see("#pulse .tile", "held\n0")
+        console.see("#pulse .tile", "pending\n0")
         console.send(at="now")
 
         def told(page: Any) -> float:
@@ -374,7 +374,7 @@ def test_rates_are_told_by_a_clock_that_moves(browser: Browser, tmp_path: Path) 
 
 def test_nothing_comes_from_elsewhere(console: Console) -> None:
     console.open()
-    console.see("#pulse .tile", "held")
+    console.see("#pulse .tile", "pending")
     names = console.browser.page.execute_script(
         "return performance.getEntriesByType('resource').map((one) => one.name)"
     )
@@ -422,7 +422,7 @@ def test_a_message_is_found_shown_and_aborted(console: Console) -> None:
     console.see("button.danger", "Abort").click()
     console.see("dialog button.danger", "Abort it").click()
     console.see(".notice", "aborted")
-    console.see(".history li.aborted", "taken back")
+    console.see(".history li.aborted", "aborted")
     assert console.api(f"/messages/{sent['offsetMsgId']}")["message"]["state"] == "aborted"
 
 
@@ -472,7 +472,7 @@ def test_a_late_answer_is_not_taken_for_what_was_asked_for_last(console: Console
     console.looks_again("/rates")
     console.see("dialog input").send_keys("1")
     console.see("dialog button.danger", "Reschedule 1 message").click()
-    console.see("dialog [role=status]", "1 given another time")
+    console.see("dialog [role=status]", "1 rescheduled")
     console.see("dialog button.main", "Close").click()
     assert len(console.api("/messages?topic=raced")["messages"]) == 1
 
@@ -505,7 +505,7 @@ def test_one_and_many_are_given_another_time(console: Console) -> None:
     console.see("dialog form button", "Reschedule them").click()
     console.see("dialog input").send_keys("1")
     console.see("dialog button.danger", "Reschedule 1 message").click()
-    console.see("dialog [role=status]", "1 given another time")
+    console.see("dialog [role=status]", "1 rescheduled")
     console.see("dialog button.main", "Close").click()
     (moved,) = console.api("/messages?topic=moved")["messages"]
     assert moved["dueMs"] < moved["dueBeforeMs"], "ten minutes from now is before three hours"
@@ -574,7 +574,7 @@ def test_a_message_recurs_rests_and_is_forgotten(console: Console) -> None:
     console.see("dialog", "cannot be undone")
     assert len(console.api("/recurring")["recurring"]) == 1
     console.see("dialog button.danger", "Delete it").click()
-    console.see(".empty", "Nothing recurs.")
+    console.see(".empty", "No recurring messages.")
     assert console.api("/recurring")["recurring"] == []
 
 
@@ -658,7 +658,7 @@ def test_a_time_without_a_zone_is_of_the_browser(console: Console) -> None:
         console.see("dialog", f"will fire at {day} 10:00:00.000")
         console.see("dialog input").send_keys("1")
         console.see("dialog button.danger", "Reschedule 1 message").click()
-        console.see("dialog [role=status]", "1 given another time")
+        console.see("dialog [role=status]", "1 rescheduled")
         (one,) = console.api("/messages?topic=zoned")["messages"]
         assert one["dueMs"] == due_ms + 1_800_000
         console.open("messages")
@@ -769,7 +769,7 @@ def test_of_a_group_no_more_is_drawn_than_is_shown(console: Console) -> None:
 
 @pytest.mark.parametrize(
     ("view", "words"),
-    [("topics", "No topic has this"), ("groups", "No consumer group has this")],
+    [("topics", "No topic's name"), ("groups", "No consumer group's name")],
 )
 def test_a_name_that_nothing_has_is_told_of(console: Console, view: str, words: str) -> None:
     console.open(f"{view}?contains=nowhere")
@@ -819,7 +819,7 @@ def test_a_token_is_asked_for(browser: Browser, tmp_path: Path) -> None:
     with GatewayProcess(tmp_path / "data", *flags) as process:
         console = Console(browser, console_of(process))
         console.open()
-        console.see("dialog", "As in the file of http_token_file")
+        console.see("dialog", "the file that http_token_file names")
         console.press(Keys.ESCAPE)
         console.see("#pulse", "You are not logged in")
         browser.errors()
@@ -829,7 +829,7 @@ def test_a_token_is_asked_for(browser: Browser, tmp_path: Path) -> None:
         assert not browser.page.find_elements(By.CSS_SELECTOR, "dialog")
         browser.page.refresh()
         console.see("dialog input").send_keys("a-wrong-token-for-it", Keys.ENTER)
-        console.see("dialog [role=alert]", "not right")
+        console.see("dialog [role=alert]", "Wrong, or")
         console.see("dialog input").send_keys(TOKEN, Keys.ENTER)
         console.see(".caption", "0 due")
         # A question that was on its way with the old one while the new one was typed is asked again.

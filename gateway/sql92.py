@@ -46,6 +46,7 @@ from gateway.sql92_values import (
     outside,
     search,
 )
+from gateway.wire.properties import parse
 
 __all__ = ["MAX_LENGTH", "SqlError", "compile_sql"]
 
@@ -93,7 +94,7 @@ def compile_sql(expression: str) -> Callable[[str], bool]:
 
     def selects(properties: str) -> bool:
         try:
-            return evaluate(properties) is True
+            return evaluate(parse(properties)) is True
         except IncomparableError:
             return False
 

@@ -124,6 +124,14 @@ def test_what_is_almost_a_number_is_read_once(almost: str) -> None:
     assert not compile_sql("amount > 1.0")(join({"amount": almost}))
 
 
+def test_a_property_is_looked_for_once_however_often_it_is_named() -> None:
+    """Where each of these looks through all empty pairs, this takes hours."""
+    empty = "\x02amount\x01" * 100_000
+    assert not compile_sql(" OR ".join(["amount = 1"] * 4_000))(empty)
+    assert compile_sql(" AND ".join(["amount IS NULL"] * 3_000))(empty)
+    assert compile_sql(" AND ".join(["amount > 1"] * 4_000))(f"amount\x01{'0' * 9_000_000}2{empty}")
+
+
 def test_points_of_numbers() -> None:
     for number in ("5.", ".5e1", "5.0", "5", "0x5p0", "0x5.p0", "0x5.0p0", "0x.8p3"):
         selects = compile_sql("amount BETWEEN 3.9 AND 5.1")

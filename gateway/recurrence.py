@@ -37,6 +37,8 @@ _ONE_MS = timedelta(milliseconds=1)
 _SECOND = timedelta(seconds=1)
 _MINUTE = timedelta(minutes=1)
 _WEEK_S = 7 * 86_400
+_TWO_DAYS_S = 2 * 86_400
+"""More than the clocks of a zone are ever set by: those of the whole world are 26 hours apart."""
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - what clocks show, of whatever zone
 
 WHAT_CRON_IS = (
@@ -340,7 +342,8 @@ def _next_by_elapsed_time(expression: str, zone: tzinfo, after_s: int) -> int | 
         changed_s = _first_change(zone, begin_s, found_s)
         if changed_s is None:
             return found_s
-        begin_s = changed_s
+        is_soon = changed_s - begin_s < _TWO_DAYS_S  # what clocks have shown by then may come again
+        begin_s = changed_s if is_soon else max(changed_s, found_s - _TWO_DAYS_S)
 
 
 def _first_change(zone: tzinfo, begin_s: int, end_s: int) -> int | None:

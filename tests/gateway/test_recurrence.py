@@ -132,6 +132,15 @@ def test_changes_of_the_clock_at_midnight_and_by_half_an_hour(
     assert times(cron, zone, after, len(expected)) == expected
 
 
+def test_a_time_that_is_decades_away_is_found_in_few_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not from each change of the clock on, of which there are two each year."""
+    of = rule(cron="0 */24 30 2 SUN#5", zone=BERLIN)
+    looked_at = look(monkeypatch)
+    assert of.next_after(ms("2026-02-01"), 0) == ms("2032-02-28T23:00")
+    assert of.next_after(ms("2033-02-01"), 0) == ms("2060-02-28T23:00")
+    assert len(looked_at) <= 8
+
+
 WALL_MINUTE = st.sampled_from(["*", "*/7", "*/30", "0", "30", "5,50", "10-40/15"])
 WALL_HOUR = st.sampled_from(["*", "*/2", "*/3", "0", "1", "2", "0-3", "4,23"])
 WALL_DAY = st.sampled_from(["*", "FRI", "SUN", "SAT,MON"])
@@ -235,6 +244,19 @@ def test_the_last_time_until_now(
     assert of.next_after(last_ms - 1, 0) == last_ms
 
 
+def look(monkeypatch: pytest.MonkeyPatch) -> list[datetime]:
+    """From where on times of cron expressions are looked for from now on."""
+    looked_at = []
+
+    class Looked(CronSim):
+        def __init__(self, expression: str, after: datetime) -> None:
+            looked_at.append(after)
+            super().__init__(expression, after)
+
+    monkeypatch.setattr(recurrence, "CronSim", Looked)
+    return looked_at
+
+
 @pytest.mark.parametrize(
     ("cron", "missed_ms", "looks"),
     [
@@ -246,16 +268,9 @@ def test_the_last_time_until_now(
 def test_the_last_of_those_that_were_missed_is_found_in_few_looks_and_once_for_all(
     monkeypatch: pytest.MonkeyPatch, cron: str, missed_ms: int, looks: int
 ) -> None:
-    looked_at = []
-
-    class Looked(CronSim):
-        def __init__(self, expression: str, after: datetime) -> None:
-            looked_at.append(after)
-            super().__init__(expression, after)
-
     planned_ms = rule(cron=cron, zone=BERLIN).next_after(NOON, 0)
     assert planned_ms is not None
-    monkeypatch.setattr(recurrence, "CronSim", Looked)
+    looked_at = look(monkeypatch)
     for _ in range(2):
         rule(cron=cron, zone=BERLIN).last_until(planned_ms + missed_ms, planned_ms, 0)
     # Each rule is checked when it is made.

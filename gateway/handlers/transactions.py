@@ -107,8 +107,7 @@ class Transactions:
         next_ms = now_ms + config.transaction_check_interval_ms
         for half in halves:
             message = decode_message(half.record)
-            too_old = message.store_ms < now_ms - config.retention_ms
-            if half.checks >= config.transaction_check_max or too_old:
+            if half.checks >= config.transaction_check_max:
                 try:
                     self._give_up(half, message)
                 except DamagedError as error:

@@ -703,15 +703,22 @@ class TestChecks:
         assert len(checks(client)) == 3
         assert [event for event in events if event["log_level"] is LogLevel.warn] == []
 
-    def test_a_half_older_than_what_is_kept_is_given_up(self, make_gateway: MakeGateway) -> None:
-        gateway = make_gateway(retention_hours=0.01, transaction_check_max=1_000)
+    @pytest.mark.parametrize("hours", [0, 1])
+    def test_a_half_older_than_what_is_kept_is_asked_about_all_the_same(
+        self, make_gateway: MakeGateway, hours: int
+    ) -> None:
+        gateway = make_gateway(retention_hours=hours)
+        half = begin(gateway.connect())
+        gateway.stop()
+        gateway.jump(2 * 3_600 * SECOND)
+        gateway.start()
         client = gateway.connect()
-        begin(client)
-        gateway.advance(50 * SECOND)
-        assert gateway.connect().pull(CHECKED_OUT_TOPIC) == []
-        gateway.jump(3_600 * SECOND)
-        gateway.advance(SECOND)
-        assert len(gateway.connect().pull(CHECKED_OUT_TOPIC)) == 1
+        produce(client)
+        gateway.advance(20 * SECOND)
+        assert len(checks(client)) == 1
+        assert client.pull(CHECKED_OUT_TOPIC) == []
+        assert end(client, half, COMMIT, fromTransactionCheck="true").code == ResponseCode.SUCCESS
+        assert bodies(client.pull("orders")) == ["pay"]
 
     def test_many_large_halves_are_asked_about_bit_by_bit(
         self, gateway: MemoryGateway, client: MemoryClient

@@ -10,6 +10,7 @@ from gateway.clients import Clients
 from gateway.clock import Clock
 from gateway.committer import Committer
 from gateway.config import Config
+from gateway.consume_modes import ConsumeModes
 from gateway.firing import Firing
 from gateway.intake import Intake
 from gateway.kv_config import KvConfig
@@ -51,6 +52,7 @@ class Broker:
     resets: Resets
     orders: PopOrders
     kv: KvConfig
+    modes: ConsumeModes
     advertised: HostPort
     host: bytes
     changes: int = 0

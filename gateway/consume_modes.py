@@ -49,7 +49,7 @@ class ConsumeModes:
 
         :raises RequestError: when topic and group cannot be noted.
         """
-        place = f"{mode.topic}\0{mode.consumer_group}".encode()
+        place = _place(mode.topic, mode.consumer_group)
         if place.count(0) != 1 or len(place) > MAX_PLACE:
             raise RequestError(
                 ResponseCode.INVALID_PARAMETER,
@@ -57,3 +57,20 @@ class ConsumeModes:
             )
         self._store.put_note(_NOTE + place, msgspec.json.encode(mode))
         self._modes[mode.topic, mode.consumer_group] = mode
+
+    def forget_topic(self, topic: str) -> None:
+        """A topic is gone. The change joins the store's batch."""
+        self._forget([place for place in self._modes if place[0] == topic])
+
+    def forget_group(self, group: str) -> None:
+        """A group is gone. The change joins the store's batch."""
+        self._forget([place for place in self._modes if place[1] == group])
+
+    def _forget(self, places: list[tuple[str, str]]) -> None:
+        for place in places:
+            del self._modes[place]
+            self._store.delete_note(_NOTE + _place(*place))
+
+
+def _place(topic: str, group: str) -> bytes:
+    return f"{topic}\0{group}".encode()

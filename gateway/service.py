@@ -349,6 +349,7 @@ class Gateway:
             resets=Resets(store),
             orders=orders,
             kv=kv,
+            modes=modes,
             advertised=self.advertised,
             host=host,
         )
@@ -386,7 +387,7 @@ class Gateway:
             popping=Popping(broker, pop_queues, pop_waits),
             pop_acks=pop_acks,
             pop_views=PopViews(broker, pop_queues, pop_waits),
-            assignments=Assignments(broker, modes, siblings),
+            assignments=Assignments(broker, siblings),
             offsets=Offsets(broker),
             timers=Timers(broker, pending, rescheduling, bulk, pauses),
             recurring=RecurringRequests(broker),

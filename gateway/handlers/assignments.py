@@ -6,7 +6,7 @@ from functools import partial
 from typing import TypeVar
 
 from gateway.broker import Broker
-from gateway.consume_modes import POP, PULL, ConsumeModes
+from gateway.consume_modes import POP, PULL
 from gateway.router import Call, RequestError
 from gateway.siblings import Siblings
 from gateway.topics import PERM_READ, RETRY_PREFIX
@@ -30,9 +30,8 @@ class Assignments:
     :param siblings: the workers, where this gateway is one of several.
     """
 
-    def __init__(self, broker: Broker, modes: ConsumeModes, siblings: Siblings | None) -> None:
+    def __init__(self, broker: Broker, siblings: Siblings | None) -> None:
         self._broker = broker
-        self._modes = modes
         self._siblings = siblings
 
     def set_mode(self, call: Call) -> None:
@@ -46,7 +45,7 @@ class Assignments:
             )
         self._broker.topics.need(asked.topic)
         self._broker.groups.need(asked.consumer_group)
-        self._modes.put(asked)
+        self._broker.modes.put(asked)
         self._broker.committer.answer(call, call.encode())
 
     def query(self, call: Call) -> None:
@@ -61,7 +60,7 @@ class Assignments:
     def _answer(
         self, call: Call, asked: AssignmentRequest, queues: list[MessageQueue] | None
     ) -> None:
-        mode = self._modes.get(asked.topic, asked.consumer_group)
+        mode = self._broker.modes.get(asked.topic, asked.consumer_group)
         if queues is not None and asked.message_model != "BROADCASTING":
             queues = self._part(queues, asked, mode)
         call.answer(body=encode_assignments(queues, mode.mode))

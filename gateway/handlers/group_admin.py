@@ -85,6 +85,7 @@ class GroupAdmin:
         self._groups.delete(fields.group_name)
         self._broker.stats.forget_group(fields.group_name)
         self._broker.orders.forget_group(fields.group_name)
+        self._broker.modes.forget_group(fields.group_name)
         if fields.clean_offset:
             self._broker.resets.forget_group(fields.group_name)
             self._broker.store.progress.forget_group(fields.group_name.encode())

@@ -218,6 +218,7 @@ class TopicAdmin:
         groups = self._broker.store.progress.forget_topic(name.encode())
         self._broker.resets.forget_topic(name)
         self._broker.orders.forget_topic(name)
+        self._broker.modes.forget_topic(name)
         self._broker.recurring.forget_topic(name)
         self._broker.stats.forget_topic(name)
         return groups

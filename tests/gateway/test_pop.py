@@ -1087,6 +1087,30 @@ class TestAssignments:
         self.choose(client, "PULL")
         assert self.ask(client, "a") == [("PULL", queue) for queue in range(4)]
 
+    @pytest.mark.parametrize(
+        ("code", "fields"),
+        [
+            (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}),
+            (RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "consumers"}),
+        ],
+    )
+    def test_what_was_chosen_for_a_topic_or_group_goes_with_it(
+        self, gateway: MemoryGateway, client: MemoryClient, code: int, fields: dict[str, str]
+    ) -> None:
+        send(client, "a")
+        client.heartbeat("a")
+        self.choose(client)
+        before = len(gateway.store.notes())
+        ok(client.ask(code, fields))
+        assert len(gateway.store.notes()) == before - 1
+        send(client, "b")
+        put_group(client, "consumers")
+        assert self.ask(client, "a") == [("PULL", queue) for queue in range(4)]
+        gateway.restart()
+        client = gateway.connect()
+        client.heartbeat("a")
+        assert self.ask(client, "a") == [("PULL", queue) for queue in range(4)]
+
 
 @given(st.integers(0, 20), st.integers(1, 8), st.booleans())
 def test_every_queue_is_one_members(queues: int, count: int, in_turn: bool) -> None:

@@ -19,6 +19,7 @@ from gateway.wire.headers import PopMessage
 from gateway.wire.messages import decode_message, encode_again, stamp
 from gateway.wire.pops import (
     NORMAL,
+    RETRIED,
     Handle,
     Popped,
     message_offset_info,
@@ -63,7 +64,8 @@ class Popping:
         self._waits = waits
 
     def pop(self, call: Call) -> None:
-        """Answer with messages that nobody else has; when there are none, wait for one if the client lets us."""
+        """Answer with messages that nobody else has; when there are none, wait for one if the client lets us, and there
+        is a queue where one may come."""
         fields: PopMessage = call.fields
         left_ms = time_left_ms(self._broker.clock, fields.born_time, fields.poll_time)
         try:
@@ -77,7 +79,7 @@ class Popping:
         if self._deliver(call, queues, wanted):
             return
         left_ms = min(left_ms, fields.poll_time)
-        if left_ms <= 0:
+        if left_ms <= 0 or not queues:
             self._answer_nothing(call)
         elif not self._waits.wait(
             call,
@@ -245,11 +247,12 @@ class Popping:
 def _in_turn(queues: list[PopQueue], *, in_order: bool) -> list[PopQueue]:
     """The queues in the order in which a pop looks at them. What is popped in order stays in its queue, and never
     comes back elsewhere."""
-    back, *normal = queues
+    normal = [one for one in queues if one.kind == NORMAL]
     random.shuffle(normal)
     if in_order:
         return normal
-    return [back, *normal] if random.randrange(RETRIES_FIRST) == 0 else [*normal, back]
+    back = [one for one in queues if one.kind == RETRIED]
+    return back + normal if random.randrange(RETRIES_FIRST) == 0 else normal + back
 
 
 def _places(fields: PopMessage, now_ms: int, found: Found) -> Mapping[str, str]:

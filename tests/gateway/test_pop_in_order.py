@@ -18,7 +18,9 @@ from gateway.pop_orders import Place
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
 from gateway.wire.messages import decode_messages
-from gateway.wire.pops import parse_handle
+from gateway.wire.pops import parse_handle, retry_topic
+from storage.keys import queue_prefix
+from tests.gateway.faults import damaged_row
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
 from tests.gateway.test_pop import (
     INVISIBLE_MS,
@@ -30,6 +32,7 @@ from tests.gateway.test_pop import (
     pop_fields,
     send,
 )
+from tests.gateway.tools import create_topic, ok
 
 ORDER = {"order": "true", "queueId": 0}
 
@@ -120,6 +123,27 @@ class TestOneAtATime:
             answer = ask_pop(gateway, client, **ORDER, maxMsgNums=1, attemptId="twice")
             assert bodies(decode_messages(answer.body)) == ["a"]
             assert answer.ext()["orderCountInfo"] == "0 qo0%0 1;0 0 1"
+
+    def test_a_topic_that_nobody_may_read_a_queue_of(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        """There is nothing to wait at, so who waited was never answered, and counted as waiting for ever."""
+        create_topic(client, "orders", readQueueNums="0")
+        anywhere = {"order": "true", "queueId": -1}
+        for _ in range(2):
+            answer = ask_pop(gateway, client, **anywhere, pollTime=5_000)
+            assert answer.code == ResponseCode.POLLING_TIMEOUT
+        where = {"consumerGroup": "consumers", "topic": "orders", "queueId": "-1"}
+        assert ok(client.ask(RequestCode.POLLING_INFO, where)).ext() == {"pollingNum": "0"}
+
+    def test_where_what_comes_back_cannot_be_read(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        """It has nothing that is popped in order: no queue is left out in its place."""
+        send(client, "a")
+        come_back = queue_prefix(retry_topic("orders", "consumers").encode(), 0)
+        with damaged_row(gateway, "ends", come_back, lambda _: b"short"):
+            assert pop_texts(gateway, gateway.connect()) == ["a"]
 
 
 class TestAgain:

@@ -17,6 +17,7 @@ from gateway.handlers.ordered_pops import OrderedPops
 from gateway.handlers.pop_acks import PopAcks
 from gateway.handlers.sending import Sending
 from gateway.handlers.transactions import Transactions
+from gateway.queue_locks import QueueLocks
 from gateway.reactor import Reactor
 from gateway.stats import SAMPLE_SECONDS
 from storage import RestartNeededError, StorageError
@@ -77,6 +78,7 @@ class Housekeeping:
         transactions: Transactions,
         pop_acks: PopAcks,
         ordered_pops: OrderedPops,
+        locks: QueueLocks,
     ) -> None:
         self._reactor = reactor
         self._broker = broker
@@ -85,6 +87,7 @@ class Housekeeping:
         self._transactions = transactions
         self._pop_acks = pop_acks
         self._ordered_pops = ordered_pops
+        self._locks = locks
         self._loops: list[LoopingCall] = []
         self._stopped = False
         self._told_damaged = 0
@@ -221,6 +224,10 @@ class Housekeeping:
     def _expire(self) -> None:
         self._broker.clients.expire(self._reactor.seconds())
         self._factory.close_silent()
+        if not self._broker.committer.failing:
+            self._locks.expire()
+            if self._broker.store.has_changes:
+                self._broker.committer.change()
 
     def _remove_expired(self) -> bool:
         broker = self._broker

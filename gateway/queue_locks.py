@@ -64,8 +64,8 @@ class QueueLocks:
         self, group: str, client_id: str, queues: Iterable[MessageQueue]
     ) -> list[MessageQueue]:
         """Give queues to a member; those that it has. Other owners than before join the store's batch."""
-        now = self._seconds()
-        self._expire(now)
+        self.expire()
+        expiry = self._seconds() + LOCK_EXPIRY
         locked = []
         for queue in queues:
             place = _Place(group, queue)
@@ -75,7 +75,7 @@ class QueueLocks:
             elif owner != client_id:
                 continue
             self._locks.pop(place, None)
-            self._locks[place] = (client_id, now + LOCK_EXPIRY)
+            self._locks[place] = (client_id, expiry)
             locked.append(queue)
         return locked
 
@@ -86,6 +86,14 @@ class QueueLocks:
             if self._owner(place) == client_id:
                 self._forget(place)
 
+    def expire(self) -> None:
+        """Forget the locks that nobody has asked for lately, of which a restart would make new ones. The change joins
+        the store's batch. Called now and then."""
+        now = self._seconds()
+        expired = list(takewhile(lambda lock: lock[1][1] <= now, self._locks.items()))
+        for place, _ in expired:
+            self._forget(place)
+
     def has_locks(self, group: str) -> bool:
         """Whether any queue is locked for a member of the group: its consumers take messages in order."""
         now = self._seconds()
@@ -95,11 +103,6 @@ class QueueLocks:
         lock = self._locks.get(place)
         return lock[0] if lock is not None else None
 
-    def _expire(self, now: float) -> None:
-        expired = list(takewhile(lambda lock: lock[1][1] <= now, self._locks.items()))
-        for place, _ in expired:
-            self._forget(place)
-
     def _forget(self, place: _Place) -> None:
-        del self._locks[place]
         self._store.delete_note(place.note)
+        del self._locks[place]

@@ -411,7 +411,7 @@ class Gateway:
             self._logs.actor = lambda: audit.actor
             broker.follow(self._logs.configure)
         self._housekeeping = Housekeeping(
-            reactor, broker, self.factory, sending, transactions, pop_acks, ordered_pops
+            reactor, broker, self.factory, sending, transactions, pop_acks, ordered_pops, locks
         )
         self._housekeeping.start()
         committer.start()

@@ -164,6 +164,18 @@ def test_what_a_group_with_locks_sends_to_be_retried_is_dead(
     assert len(client.pull("%RETRY%workers")) == 3
 
 
+def test_what_ended_long_ago_does_not_begin_again_with_a_restart(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    """Its members were killed, and the group no longer consumes in order; nobody else locks queues either."""
+    lock(client, "c1", 0)
+    gateway.advance(80_000)
+    gateway.restart()
+    client = gateway.connect()
+    client.send_message("%RETRY%workers", "to be retried")
+    assert bodies(client.pull("%RETRY%workers")) == ["to be retried"]
+
+
 def test_nothing_asked_for(client: MemoryClient) -> None:
     assert lock(client, "c1") == []
 

@@ -74,7 +74,7 @@ from storage.lookup import (
 from storage.meta_pages import DATA_FILE
 from storage.paused import Pause
 from storage.pausing import fire_resumed, pause_topic, resume_topic
-from storage.pops import Pop, PopDue, next_pop_due, put_pops, take_due_pops, take_pop
+from storage.pops import Pop, PopDue, due_pops, put_pops, take_pop
 from storage.queues import MAX_RECORDS_JUDGED, MAX_ROWS_FILTERED, Page, Queue, StoredMessage
 from storage.recurring import (
     Recurring,
@@ -166,6 +166,7 @@ __all__ = [
     "data_file",
     "delete_recurring",
     "delete_recurring_of",
+    "due_pops",
     "due_range",
     "due_recurring",
     "emptied_queues",
@@ -184,7 +185,6 @@ __all__ = [
     "is_chain",
     "lock_folder",
     "newest_stored_ms",
-    "next_pop_due",
     "next_recurring_due",
     "note_older",
     "pause_topic",
@@ -210,7 +210,6 @@ __all__ = [
     "scan_recurring",
     "scan_with_key",
     "sync",
-    "take_due_pops",
     "take_half",
     "take_pop",
     "usage_of",

@@ -52,33 +52,16 @@ def take_pop(store: Store, pop: Pop) -> bool:
     return store.batch_transaction().delete(pop_key(*pop), db=store.tables.pops)
 
 
-@in_batch
-def take_due_pops(store: Store, now_ms: int, limit: int) -> list[PopDue]:
-    """Forget the messages that are due to come back, the earliest first, at most `limit`; the
-    caller puts them where they are found again, in the same batch. Rows that cannot be read stay for a repair."""
+def due_pops(store: Store, now_ms: int, limit: int) -> list[PopDue]:
+    """The messages that are due to come back, the earliest first, at most `limit`, with the changes of the batch. Rows
+    that cannot be read are for a repair."""
     bound = pack_u64(now_ms + 1)
     due: list[PopDue] = []
-    txn = store.batch_transaction()
-    cursor = txn.cursor(db=store.tables.pops)
-    alive = cursor.first()
-    while alive and cursor.key() < bound and len(due) < limit:
-        key, value = cursor.key(), cursor.value()
-        if not is_pop(key, value):
-            store.damaged.add(key)
-            alive = cursor.next()
-            continue
-        due.append(PopDue(Pop(*split_pop_key(key)), U64.unpack(value)[0]))
-        store.count_bytes(200)
-        txn.delete_at(cursor, db=store.tables.pops)
-        alive = cursor.key() != b""
-    return due
-
-
-def next_pop_due(store: Store) -> int | None:
-    """When the first popped message comes back, in epoch ms, with the changes of the batch."""
     for key, value in store.reader().cursor(db=store.tables.pops):
+        if key >= bound or len(due) == limit:
+            break
         if is_pop(key, value):
-            return int.from_bytes(key[:8])
-        # Whoever waits for it is told, and the others come back.
-        store.damaged.add(key)
-    return None
+            due.append(PopDue(Pop(*split_pop_key(key)), U64.unpack(value)[0]))
+        else:
+            store.damaged.add(key)
+    return due

@@ -20,7 +20,14 @@ from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 import lmdb
 
 from storage.environment import Environment
-from storage.errors import DamagedError, StorageError, StorageFullError, cannot_read, way_out
+from storage.errors import (
+    DamagedError,
+    StorageError,
+    StorageFullError,
+    as_told,
+    cannot_read,
+    way_out,
+)
 from storage.held import Held
 from storage.inbox import INBOX_SIZE, Inbox, recover
 from storage.inbox_copy import has_copy, read_copy, write_copy
@@ -592,6 +599,7 @@ class Store:
         """A queue's ends, from memory after the first time.
 
         :raises DamagedError: when they cannot be read.
+        :raises StorageError: when LMDB cannot read its file; it takes nothing more of the batch that is open.
         """
         try:
             return self._queues[topic][number]
@@ -601,6 +609,8 @@ class Store:
             except DamagedError:
                 self.damaged.add(queue_prefix(topic, number))
                 raise
+            except lmdb.Error as error:
+                raise as_told(error) from error
         self._touched.add(topic)
         self._queues.setdefault(topic, {})[number] = queue
         return queue
@@ -621,7 +631,10 @@ class Store:
         matches: Callable[[bytes], bool] | None = None,
         most_judged: int = MAX_RECORDS_JUDGED,
     ) -> Page:
-        """See `read_page`."""
+        """See `read_page`.
+
+        :raises StorageError: as from `queue`.
+        """
         if offset >= queue.visible:
             return Page([], offset)
         try:
@@ -641,6 +654,8 @@ class Store:
         except DamagedError:
             self.damaged.add(queue.prefix)
             raise
+        except lmdb.Error as error:
+            raise as_told(error) from error
 
     def record(self, number: bytes) -> bytes | None:
         """A message's record; None where there is none, or none that can be read: then it is among `damaged`.

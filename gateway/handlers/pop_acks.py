@@ -4,6 +4,8 @@ Those popped in order have handles of their own, see `ordered_pops`."""
 
 from __future__ import annotations
 
+from twisted.logger import Logger
+
 from gateway.broker import Broker
 from gateway.delays import REQUESTS
 from gateway.handlers.ordered_pops import OrderedPops
@@ -25,7 +27,7 @@ from gateway.wire.pops import (
     retry_topic,
 )
 from gateway.wire.properties import find, remove
-from storage import Pop, PopDue, StorageError, next_pop_due, put_pops, take_due_pops, take_pop
+from storage import Page, Pop, PopDue, StorageError, due_pops, put_pops, take_pop
 
 MAX_REVIVED = 200
 """Messages that come back in one commit, so that no send waits long for it."""
@@ -51,6 +53,8 @@ REWRITTEN = (
 
 class PopAcks:
     """Keeps account of popped messages."""
+
+    log = Logger()
 
     def __init__(self, broker: Broker, ordered: OrderedPops) -> None:
         self._broker = broker
@@ -165,33 +169,46 @@ class PopAcks:
     def revive_due(self) -> bool:
         """Have those come back whose time is over, at most `MAX_REVIVED`. Called now and then; True when there may be
         more."""
-        if self._broker.committer.failing:
+        committer, now_ms = self._broker.committer, self._broker.clock.now_ms()
+        if committer.failing or not due_pops(self._store, now_ms, 1):
             return False
-        now_ms = self._broker.clock.now_ms()
-        next_ms = next_pop_due(self._store)
-        if next_ms is None or next_ms > now_ms:
-            return False
-        due = take_due_pops(self._store, now_ms, MAX_REVIVED)
-        for one in due:
+        if self._store.has_changes:
+            # A page that LMDB cannot read is not to have it refused. All are read before anything is changed, too.
+            committer.commit()
+        due = due_pops(self._store, now_ms, MAX_REVIVED)
+        waits_on: StorageError | None = None
+        for one, found in [(one, self._find(one.pop)) for one in due]:
+            take_pop(self._store, one.pop)
             try:
-                self._revive(one)
-            except StorageError:
+                self._revive(one, found)
+            except StorageError as error:
                 # It waits for a repair, and the others not for it.
                 put_pops(self._store, [one.pop._replace(back_ms=now_ms + RETRY_MS)], one.popped_ms)
-        self._broker.committer.change()
+                waits_on = error
+        if waits_on is not None:
+            # Where one waits there may be many: a line for each of them would fill the log.
+            self.log.error("popped messages do not come back yet: {error}", error=str(waits_on))
+        committer.change()
         return len(due) == MAX_REVIVED
 
-    def _revive(self, due: PopDue) -> None:
+    def _find(self, pop: Pop) -> Page | StorageError:
+        """The message that was popped, or why it cannot be read."""
+        try:
+            return self._store.read(self._store.queue(pop.topic, pop.queue), pop.offset, 1, 1)
+        except StorageError as error:
+            return error
+
+    def _revive(self, due: PopDue, found: Page | StorageError) -> None:
+        if isinstance(found, StorageError):
+            raise found
         pop = due.pop
         group = self._broker.groups.get(pop.group.decode())
         name = pop.topic.decode()
-        queue = self._store.queue(pop.topic, pop.queue)
-        page = self._store.read(queue, pop.offset, 1, 1)
-        if group is None or self._broker.topics.get(name) is None or not page.messages:
+        if group is None or self._broker.topics.get(name) is None or not found.messages:
             return  # deleted since, or too old: nobody could pop it
-        if page.messages[0].offset != pop.offset:
+        if found.messages[0].offset != pop.offset:
             return
-        message = decode_message(page.messages[0].record)
+        message = decode_message(found.messages[0].record)
         came_back = name.startswith(RETRY_PREFIX)
         back_in = name if came_back else retry_topic(name, group.group_name)
         origin = name.removeprefix(retry_topic("", group.group_name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -63,3 +64,27 @@ def damaged_row(
         yield
     finally:
         restart(mend)
+
+
+@contextmanager
+def damaged_page(gateway: MemoryGateway, table: str, key: bytes) -> Iterator[None]:
+    """LMDB cannot read the page of a table on which a row stands, meanwhile. Before that the gateway is stopped and
+    started."""
+    gateway.restart()
+    row = gateway.store.reader().get(key, db=getattr(gateway.store.tables, table))
+    assert row is not None
+    size = gateway.store.reader().stat()["psize"]
+    with (gateway.data / "data.mdb").open("r+b") as file:
+        content = file.read()
+        pages = [at for at in range(0, len(content), size) if row in content[at : at + size]]
+
+        def put_flags(flags: list[bytes]) -> None:
+            for at, own in zip(pages, flags, strict=True):
+                os.pwrite(file.fileno(), own, at + 10)
+
+        # Neither those of a leaf nor of a page above one.
+        put_flags([b"\4\0"] * len(pages))
+        try:
+            yield
+        finally:
+            put_flags([content[at + 10 : at + 12] for at in pages])

@@ -20,7 +20,7 @@ from gateway.wire.pops import Handle, parse_handle
 from storage import MAX_RECORDS_JUDGED, MAX_ROWS_FILTERED, Page, Queue, Store
 from storage.keys import pop_key, queue_prefix
 from tests.gateway.conftest import MakeGateway
-from tests.gateway.faults import damaged_row
+from tests.gateway.faults import damaged_page, damaged_row
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies, properties_of
 from tests.gateway.tools import commit_offset, create_topic, offset_of, ok, put_group
 
@@ -619,6 +619,16 @@ class TestBack:
                 answer = ask_pop(gateway, client, queueId=1)
                 assert "queue 1 of topic orders cannot be read" in (answer.remark or "")
             assert client.send_message("others").code == ResponseCode.SUCCESS
+
+    def test_out_of_a_page_that_lmdb_cannot_read_once_it_can_be(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send(client, "a", "b")
+        assert len(pop(gateway, client)) == 2
+        with damaged_page(gateway, "messages", (1).to_bytes(8)):
+            gateway.advance(INVISIBLE_MS + 3_000)
+        gateway.advance(60_000)
+        assert sorted(bodies(pop(gateway, gateway.connect()))) == ["a", "b"]
 
     @pytest.mark.parametrize("kind", ["topic", "group"])
     def test_what_was_deleted_meanwhile_does_not(

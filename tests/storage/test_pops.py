@@ -10,10 +10,9 @@ from storage import (
     Pop,
     StorageError,
     Store,
+    due_pops,
     find_faults,
-    next_pop_due,
     put_pops,
-    take_due_pops,
     take_pop,
 )
 from storage.keys import MAX_POP_NAMES, pack_u64, pop_key, split_pop_key
@@ -52,13 +51,14 @@ def test_they_are_due_in_order_over_a_restart(folder: Folder) -> None:
     store.commit()
     third, first, second = (popped(store, n, ms) for n, ms in ((0, 30), (1, 10), (2, 20)))
     store = folder.open()
-    assert next_pop_due(store) == 10
-    assert take_due_pops(store, 9, 9) == []
-    assert [due.pop for due in take_due_pops(store, 20, 1)] == [first]
-    assert [due.pop for due in take_due_pops(store, 20, 9)] == [second]
+    assert due_pops(store, 9, 9) == []
+    assert [due.pop for due in due_pops(store, 20, 1)] == [first]
+    assert [due.pop for due in due_pops(store, 20, 9)] == [first, second]
+    assert take_pop(store, first)
+    assert take_pop(store, second)
+    assert [(due.pop, due.popped_ms) for due in due_pops(store, 30, 9)] == [(third, 5)]
     store.commit()
-    assert next_pop_due(store) == 30
-    assert [(due.pop, due.popped_ms) for due in take_due_pops(store, 30, 9)] == [(third, 5)]
+    assert due_pops(store, 29, 9) == []
 
 
 def test_an_acknowledged_one_is_gone(store: Store) -> None:
@@ -68,7 +68,7 @@ def test_an_acknowledged_one_is_gone(store: Store) -> None:
     assert take_pop(store, pop)
     assert not take_pop(store, pop)
     store.commit()
-    assert next_pop_due(store) is None
+    assert due_pops(store, 1 << 60, 9) == []
 
 
 def test_progress_of_a_refused_batch_is_taken_back(
@@ -91,7 +91,7 @@ def test_progress_of_a_refused_batch_is_taken_back(
             store.commit()
     assert store.progress.get(b"G", TOPIC, 0) is None
     assert store.progress.get(b"G", TOPIC, 1) == 7
-    assert next_pop_due(store) is None
+    assert due_pops(store, 1 << 60, 9) == []
 
 
 def test_faults_are_found(store: Store) -> None:
@@ -121,9 +121,9 @@ def test_a_row_that_cannot_be_read_keeps_no_other_from_coming_back(
     store.commit()
     pop = popped(store, 1, 10)
     store = folder.damage("pops", key, value)
-    assert next_pop_due(store) == 10
-    assert [due.pop for due in take_due_pops(store, 20, 9)] == [pop]
+    assert [due.pop for due in due_pops(store, 20, 9)] == [pop]
+    assert take_pop(store, pop)
     store.commit()
-    assert next_pop_due(store) is None
+    assert due_pops(store, 1 << 60, 9) == []
     assert store.damaged == {key}
     folder.damage("pops", key, None)

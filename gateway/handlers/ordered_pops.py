@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from gateway.broker import Broker
 from gateway.pop_orders import ORDERED_QUEUE, Place
 from gateway.router import Call, Peer, RequestError
 from gateway.wire.codes import ResponseCode
+from storage import DamagedError
 
 MAX_RELEASED = 200
 """Queues that are looked at in one step, some 1 ms of work, and 10 ms where somebody waits for each. After a time
@@ -75,4 +78,6 @@ class OrderedPops:
         return -1 if stored is None else stored
 
     def _wake(self, place: Place) -> None:
-        self._broker.parked.wake(self._store.queue(place.topic.encode(), place.queue))
+        # For one that cannot be read nobody waits.
+        with suppress(DamagedError):
+            self._broker.parked.wake(self._store.queue(place.topic.encode(), place.queue))

@@ -190,6 +190,22 @@ class TestAgain:
             assert answer is not None
             assert bodies(decode_messages(answer.body)) == ["a"]
 
+    def test_the_end_of_a_time_wakes_who_waits_whatever_other_queue_cannot_be_read(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        in_order = {"order": "true", "invisibleTime": 3_000}
+        for queue in (0, 1):
+            send(client, f"in {queue}", queue=queue)
+            assert len(pop_texts(gateway, client, **in_order, queueId=queue)) == 1
+        with damaged_row(gateway, "queues", queue_prefix(b"orders", 0) + bytes(9), lambda _: b"x"):
+            client = gateway.connect()
+            fields = pop_fields(gateway, **in_order, queueId=1, pollTime=15_000)
+            opaque = client.send(RequestCode.POP_MESSAGE, fields)
+            gateway.advance(3_300)
+            answer = client.answer(opaque)
+            assert answer is not None
+            assert bodies(decode_messages(answer.body)) == ["in 1"]
+
     def test_of_many_times_that_are_over_some_are_looked_at_in_each_turn(
         self, gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
     ) -> None:

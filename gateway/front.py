@@ -15,7 +15,7 @@ from typing import Any, Final
 from gateway.config import Config
 from gateway.connection import RemotingConnection, RemotingFactory
 from gateway.link import Link
-from gateway.merging import MERGES, ONE_WORKER, Merge
+from gateway.merging import MERGES, ONE_WORKER, Merge, Whole, unserved
 from gateway.outgoing import Outgoing
 from gateway.recurring_orders import asks_to_recur
 from gateway.router import Peer
@@ -27,8 +27,9 @@ from gateway.wire.fields import FieldError
 from gateway.wire.headers import SendMessageV2
 from gateway.wire.properties import parse
 
-PATIENCE: Final = 5.0
-"""Seconds that a worker has to answer. One that is starting again does not, and the others answer without it."""
+PATIENCE: Final = 4.0
+"""Seconds that a worker has to answer: tools wait five (`--timeout`, DefaultMQAdminExt), and are to be told who does
+not."""
 
 ROUTE_PATIENCE: Final = 2.0
 """Likewise, of what the others can answer without it: clients wait three (ClientConfig.mqClientApiTimeout)."""
@@ -182,7 +183,15 @@ class Question:
         self._missing = len(links)
 
     def put(self) -> None:
-        """Ask the workers."""
+        """Ask the workers; none of them where one is needed that is known not to serve, for a change would be made in
+        part."""
+        lacking = [
+            broker for broker, link in self._links.items() if link is None or not link.serves
+        ]
+        if lacking and self._merge.needs_all:
+            remark = unserved(lacking, len(self._links))
+            self._answer(Whole(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark))
+            return
         for broker, link in self._links.items():
             if link is None or not link.serves:
                 self._answered(broker, None)
@@ -217,6 +226,11 @@ class Question:
                 if answers[broker] is None and link is not None:
                     answers[broker] = link.remembered(self._command)
         whole = self._merge.decide(answers, self._command)
+        self._answer(whole)
+        if whole.code == ResponseCode.SUCCESS:
+            self._done(self._command)
+
+    def _answer(self, whole: Whole) -> None:
         self._client.send(
             encode_response(
                 self._command.opaque,
@@ -226,5 +240,3 @@ class Question:
                 body=whole.body,
             )
         )
-        if whole.code == ResponseCode.SUCCESS:
-            self._done(self._command)

@@ -73,11 +73,13 @@ class Merge(NamedTuple):
     :param make: the answer, from the workers' that say success, of which there is one at least; in the workers' order.
     :param needs_all: an answer that leaves a worker out, or passes over the refusal of one, would not be true.
     :param absent: the codes by which a worker says only that what is asked about is not at it.
+    :param changes: whether a worker that says success has changed something.
     """
 
     make: Callable[[Sequence[Part], Command], Whole]
     needs_all: bool = True
     absent: frozenset[int] = frozenset()
+    changes: bool = False
 
     def decide(self, answers: Mapping[str, Command | None], command: Command) -> Whole:
         """The answer to a request.
@@ -85,21 +87,58 @@ class Merge(NamedTuple):
         :param answers: the workers' by their names, and None of one that does not answer.
         """
         given = {broker: answer for broker, answer in answers.items() if answer is not None}
-        silent = len(answers) - len(given)
-        if not given or (self.needs_all and silent):
-            remark = f"{silent} of {len(answers)} workers do not answer; ask again"
-            return Whole(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark)
+        silent = [broker for broker in answers if broker not in given]
         parts = [
             Part(broker, answer)
             for broker, answer in given.items()
             if answer.code == ResponseCode.SUCCESS
         ]
-        refusals = [one for one in given.values() if one.code != ResponseCode.SUCCESS]
-        objections = [one for one in refusals if one.code not in self.absent]
+        done = [part.broker for part in parts]
+        if not given or (self.needs_all and silent):
+            return Whole(
+                code=ResponseCode.SERVICE_NOT_AVAILABLE,
+                remark=unanswered(silent, len(answers), done if self.changes else None),
+            )
+        refusals = [one for one in given.items() if one[1].code != ResponseCode.SUCCESS]
+        objections = [one for one in refusals if one[1].code not in self.absent]
         if parts and not (self.needs_all and objections):
             return self.make(parts, command)
-        refusal = (objections or refusals)[0]
-        return Whole(refusal.body, refusal.ext(), refusal.code, refusal.remark)
+        broker, refusal = (objections or refusals)[0]
+        remark = refusal.remark
+        if done and self.changes:
+            remark = refused_by(broker, remark or "", done)
+        return Whole(refusal.body, refusal.ext(), refusal.code, remark)
+
+
+def unserved(lacking: Sequence[str], number: int) -> str:
+    """Why nothing was asked of any worker: some are known not to serve.
+
+    :param number: how many workers there are.
+    """
+    return (
+        f"{len(lacking)} of {number} workers do not serve ({', '.join(lacking)}): "
+        "none was asked; ask again"
+    )
+
+
+def unanswered(silent: Sequence[str], number: int, done: Sequence[str] | None = None) -> str:
+    """Why there is no answer for all workers.
+
+    :param number: how many were asked.
+    :param done: those that have made their part of a change; None where nothing was to be changed.
+    """
+    lack = f"{len(silent)} of {number} workers do not answer ({', '.join(silent)})"
+    if done is None:
+        return f"{lack}; ask again"
+    return (
+        f"{lack} and may do their part yet; done by {', '.join(done) or 'none'}: "
+        "look what is so before you ask again"
+    )
+
+
+def refused_by(broker: str, reason: str, done: Sequence[str]) -> str:
+    """Why a change is not made everywhere: one worker refuses what others have done."""
+    return f"{broker} refused: {reason}; done by {', '.join(done)}"
 
 
 # --- where topics and brokers are -------------------------------------------------------------------
@@ -263,32 +302,32 @@ MERGES: Final[dict[int, Merge]] = {
     Code.GET_UNIT_TOPIC_LIST: Merge(_topics),
     Code.GET_HAS_UNIT_SUB_TOPIC_LIST: Merge(_topics),
     Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: Merge(_topics),
-    Code.DELETE_TOPIC_IN_NAMESRV: Merge(_first),
-    Code.WIPE_WRITE_PERM_OF_BROKER: Merge(_counts),
-    Code.ADD_WRITE_PERM_OF_BROKER: Merge(_counts),
-    Code.PUT_KV_CONFIG: Merge(_first),
+    Code.DELETE_TOPIC_IN_NAMESRV: Merge(_first, changes=True),
+    Code.WIPE_WRITE_PERM_OF_BROKER: Merge(_counts, changes=True),
+    Code.ADD_WRITE_PERM_OF_BROKER: Merge(_counts, changes=True),
+    Code.PUT_KV_CONFIG: Merge(_first, changes=True),
     Code.GET_KV_CONFIG: Merge(_first, absent=_NO_VALUE),
-    Code.DELETE_KV_CONFIG: Merge(_first),
+    Code.DELETE_KV_CONFIG: Merge(_first, changes=True),
     Code.GET_KVLIST_BY_NAMESPACE: Merge(_table, absent=_NO_VALUE),
     Code.GET_NAMESRV_CONFIG: Merge(_settings),
-    Code.UPDATE_NAMESRV_CONFIG: Merge(_first),
+    Code.UPDATE_NAMESRV_CONFIG: Merge(_first, changes=True),
     # settings
     Code.GET_BROKER_CONFIG: Merge(_settings),
-    Code.UPDATE_BROKER_CONFIG: Merge(_first),
+    Code.UPDATE_BROKER_CONFIG: Merge(_first, changes=True),
     # messages that have not fired
     Code.LOOK_UP_TIMERS: Merge(_held),
-    Code.ABORT_TIMERS: Merge(_outcomes(AbortAnswer), absent=_OTHER_BROKER),
-    Code.RESCHEDULE_TIMERS: Merge(_outcomes(RescheduleAnswer), absent=_OTHER_BROKER),
-    Code.BULK_CHANGE_TIMERS: Merge(_bulk_step),
-    Code.PAUSE_TOPIC: Merge(_pauses, absent=_NO_TOPIC),
-    Code.RESUME_TOPIC: Merge(_pauses),
+    Code.ABORT_TIMERS: Merge(_outcomes(AbortAnswer), absent=_OTHER_BROKER, changes=True),
+    Code.RESCHEDULE_TIMERS: Merge(_outcomes(RescheduleAnswer), absent=_OTHER_BROKER, changes=True),
+    Code.BULK_CHANGE_TIMERS: Merge(_bulk_step, changes=True),
+    Code.PAUSE_TOPIC: Merge(_pauses, absent=_NO_TOPIC, changes=True),
+    Code.RESUME_TOPIC: Merge(_pauses, changes=True),
     Code.LIST_PAUSED_TOPICS: Merge(_paused),
     # what recurs
     Code.LIST_RECURRING: Merge(_recurring, absent=_NO_RECURRING),
-    Code.CHANGE_RECURRING: Merge(_recurring_change, absent=_NO_RECURRING),
+    Code.CHANGE_RECURRING: Merge(_recurring_change, absent=_NO_RECURRING, changes=True),
     Code.NEXT_RECURRING: Merge(_recurring_times, absent=_NO_RECURRING),
 }
 """What is answered for all workers at once."""
 
-ONE_WORKER: Final = Merge(_first)
+ONE_WORKER: Final = Merge(_first, changes=True)
 """Of what is put to one of them."""

@@ -58,7 +58,10 @@ class SharedHttp:
         """
         config, address = self._config, self._config.http
         assert address is not None
-        relay = Relay({name: port.ask for name, port in self._ports.items()})
+        relay = Relay(
+            {name: port.ask for name, port in self._ports.items()},
+            lambda name: self._ports[name].serves,
+        )
         clock = Clock()
         api = Api(
             shared_endpoints(relay, clock, self._owners.get, lambda: self.address),

@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 from twisted.internet.defer import Deferred, gatherResults
 
+from gateway.merging import refused_by, unanswered, unserved
 from gateway.web.doorkeeper import ASK_FOR_BEARER, ASK_FOR_KEYS, Header
 from gateway.web.endpoints import ApiError, Asker, Problem
 
@@ -61,10 +62,12 @@ class Relay:
     """Asks workers for whoever came to the shared port.
 
     :param workers: the way to each worker by its name, in their order.
+    :param serves: whether the worker of a name is known to serve.
     """
 
-    def __init__(self, workers: Mapping[str, Ask]) -> None:
+    def __init__(self, workers: Mapping[str, Ask], serves: Callable[[str], bool]) -> None:
         self._workers = workers
+        self._serves = serves
 
     @property
     def names(self) -> list[str]:
@@ -110,35 +113,48 @@ class Relay:
         *,
         body: bytes = b"",
         may_lack: bool = False,
+        changes: bool = True,
         each: Mapping[str, Mapping[str, object]] | None = None,
     ) -> list[tuple[str, _Answer]]:
         """What each worker answers, in their order; an answer that left one out would not be true.
 
         :param values: the fields of the query.
         :param may_lack: whether a worker that answers 404 says only that what is asked about is not at it.
+        :param changes: whether what is no GET changes something.
         :param each: instead of `values`, the fields for each worker that is asked.
-        :raises ApiError: when one does not answer, or refuses.
+        :raises ApiError: when one does not serve, and then none was asked; when one does not answer, or refuses.
         """
         each = dict.fromkeys(self._workers, values or {}) if each is None else each
+        lacking = [name for name in each if not self._serves(name)]
+        if lacking:
+            raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, unserved(lacking, len(each)))
         bodies = dict.fromkeys(each, body)
         replies = await self.replies(asker, method, path, each, bodies)
-        silent = sum(reply is None for reply in replies.values())
+        given = {name: reply for name, reply in replies.items() if reply is not None}
+        found = [
+            (name, msgspec.json.decode(reply.body, type=kind))
+            for name, reply in given.items()
+            if reply.status < HTTPStatus.BAD_REQUEST
+        ]
+        done = [name for name, _ in found] if changes and method != "GET" else None
+        silent = [name for name in replies if name not in given]
         if silent:
-            raise ApiError(
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                f"{silent} of {len(replies)} workers do not answer; ask again",
-            )
-        found, refusals = [], []
-        for name, reply in replies.items():
-            assert reply is not None
+            raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, unanswered(silent, len(replies), done))
+        refusals = []
+        for name, reply in given.items():
             if reply.status < HTTPStatus.BAD_REQUEST:
-                found.append((name, msgspec.json.decode(reply.body, type=kind)))
-            elif may_lack and reply.status == HTTPStatus.NOT_FOUND:
-                refusals.append(reply)
+                continue
+            failure = refusal(reply)
+            if may_lack and reply.status == HTTPStatus.NOT_FOUND:
+                refusals.append(failure)
+            elif done:
+                problem = failure.problem
+                detail = refused_by(name, problem.detail, done)
+                raise ApiError(HTTPStatus(problem.status), detail, problem.code)
             else:
-                raise refusal(reply)
+                raise failure
         if refusals and not found:
-            raise refusal(refusals[0])
+            raise refusals[0]
         return found
 
     async def one(

@@ -47,7 +47,9 @@ class SharedBulk:
             body, selection=self._settled(body.selection), to=self._settled_time(body.to)
         )
         parts = await self._relay.all(
-            asker, "POST", "/bulk/preview", Preview, body=msgspec.json.encode(meant)
+            *(asker, "POST", "/bulk/preview", Preview),
+            body=msgspec.json.encode(meant),
+            changes=False,
         )
         tokens = {name: part.token for name, part in parts}
         sample = sorted(

@@ -14,6 +14,7 @@ from gateway.wire.commands import Command, decode_command, encode_command
 from gateway.wire.cursors import join_cursors, own_cursor
 from gateway.wire.frames import FrameBuffer
 from tests.gateway.conftest import MakeGateway
+from tests.gateway.faults import commits_fail
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway
 from tests.gateway.tools import create_topic, ok
 
@@ -363,7 +364,23 @@ class TestWhoAnswers:
         shared.out = {1}
         refused = shared.try_ask(code)
         assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
-        assert refused.remark == "1 of 3 workers do not answer; ask again"
+        assert refused.remark == "1 of 3 workers do not answer (broker-a-1); ask again"
+
+    def test_a_change_that_one_lacks_tells_who_has_made_it(self, shared: Shared) -> None:
+        for client in shared.clients:
+            ok(create_topic(client, "orders"))
+        shared.out = {1}
+        refused = shared.try_ask(RequestCode.PAUSE_TOPIC, topic="orders")
+        assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert refused.remark == (
+            "1 of 3 workers do not answer (broker-a-1) and may do their part yet; done by broker-a-0, broker-a-2: "
+            "look what is so before you ask again"
+        )
+        shared.out = set()
+        with commits_fail(shared.gateways[1]):
+            refused = shared.try_ask(RequestCode.PAUSE_TOPIC, topic="orders")
+        assert (refused.remark or "").startswith("broker-a-1 refused: ")
+        assert (refused.remark or "").endswith("; done by broker-a-0, broker-a-2")
 
     def test_nobody_is_there(self) -> None:
         (frame,) = FrameBuffer().feed(encode_command(RequestCode.SEND_MESSAGE_V2, 1))

@@ -29,8 +29,8 @@ FAR = "+1h"
 
 
 class Shared(HttpClient):
-    """Two workers, and a client of the port that they share. A worker that is out does not answer. What is to happen
-    meanwhile does when one is asked.
+    """Two workers, and a client of the port that they share. A worker that is out does not answer, and one that is gone
+    is known not to serve. What is to happen meanwhile does when one is asked.
     """
 
     def __init__(self, make_gateway: MakeGateway, **settings: Any) -> None:
@@ -46,13 +46,15 @@ class Shared(HttpClient):
         ]
         self.clients = [worker.connect() for worker in self.workers]
         self.out: set[int] = set()
+        self.gone: set[str] = set()
         self.meanwhile: list[Callable[[], object]] = []
         leader = make_gateway()
         owners = {
             worker.service.broker.host: name
             for worker, name in zip(self.workers, NAMES, strict=True)
         }
-        relay = Relay({name: partial(self._ask, number) for number, name in enumerate(NAMES)})
+        ways = {name: partial(self._ask, number) for number, name in enumerate(NAMES)}
+        relay = Relay(ways, lambda name: name not in self.gone)
         clock = self.workers[0].service.broker.clock
         endpoints = shared_endpoints(relay, clock, owners.get, lambda: "127.0.0.1:9876")
         door = OpenDoor(by_keys=False)
@@ -426,10 +428,40 @@ class TestLists:
         refused = shared.refusal("GET", "/messages")
         assert (refused["status"], refused["detail"]) == (
             503,
-            "1 of 2 workers do not answer; ask again",
+            "1 of 2 workers do not answer (broker-a-1); ask again",
         )
+        preview = {"action": "abort", "selection": {"key": "k"}}
+        assert shared.refusal("POST", "/bulk/preview", preview)["detail"].endswith("; ask again")
         shared.out = {0, 1}
         assert shared.refusal("GET", "/status")["status"] == 503
+
+    def test_a_change_that_one_lacks_tells_who_has_made_it(self, shared: Shared) -> None:
+        for client in shared.clients:
+            ok(create_topic(client, "orders"))
+        shared.out = {1}
+        refused = shared.refusal("POST", "/topics/orders/pause", {})
+        assert refused["status"] == 503
+        assert refused["detail"] == (
+            "1 of 2 workers do not answer (broker-a-1) and may do their part yet; done by broker-a-0: look what is so "
+            "before you ask again"
+        )
+        shared.out = set()
+        with commits_fail(shared.workers[1]):
+            refused = shared.refusal("POST", "/topics/orders/pause", {})
+        assert refused["detail"].startswith("broker-a-1 refused: ")
+        assert refused["detail"].endswith("; done by broker-a-0")
+
+    def test_nothing_is_changed_where_one_does_not_serve(self, shared: Shared) -> None:
+        for client in shared.clients:
+            ok(create_topic(client, "orders"))
+        shared.gone = {"broker-a-1"}
+        refused = shared.refusal("POST", "/topics/orders/pause", {})
+        assert (refused["status"], refused["detail"]) == (
+            503,
+            "1 of 2 workers do not serve (broker-a-1): none was asked; ask again",
+        )
+        shared.gone = set()
+        assert shared.post("/topics/orders/resume") == {"changed": False}
 
 
 class TestWhoMay:

@@ -91,7 +91,6 @@ class Front:
     ) -> None:
         self._reactor = reactor
         self._changed = changed
-        self._is_open = not config.authentication
         self._outgoing = Outgoing(reactor)
         self.clients = RemotingFactory(reactor, self._asked, lambda _: None, config)
         self._to_workers = RemotingFactory(
@@ -99,6 +98,12 @@ class Front:
         )
         # None until a worker has listened for the first time.
         self._links: dict[str, WorkerLink | None] = dict.fromkeys(brokers)
+        self.configure(config)
+
+    def configure(self, config: Config) -> None:
+        """Answer by these settings from now on."""
+        self._is_open = not config.authentication
+        self.clients.configure(config)
 
     def joined(self, broker: str, address: HostPort) -> None:
         """A worker listens: for the first time, or again where it did before."""

@@ -34,6 +34,7 @@ from gateway.loading import (
     LEADER_VARIABLE,
     WORKERS_VARIABLE,
     ConfigError,
+    changed,
     load,
 )
 from gateway.logs import Logs
@@ -85,6 +86,11 @@ was not: a leader that did not run itself, as on a machine that slept, has nothi
 TIMES_UNTIL_TOLD, TIMES_UNTIL_KILLED = 3, 24
 """So often in a row: after 15 s a worker that listens counts as not serving, and after 2 minutes it is killed. What it
 does for as long as that, such as waiting for its disk, it begins anew then."""
+
+LEADERS_OWN: Final = (
+    *("workers", "listen", "advertise", "http", "http_tls", "data", "broker_name", "log_file"),
+)
+"""Settings that the leader goes by from its start to its end, and so do its workers, whenever they are started."""
 
 _LISTENING: Final = re.compile(rb"^listening on (\S+), clients are told (\S+), ", re.MULTILINE)
 _HTTP: Final = re.compile(rb"^metrics on https?://(\S+)/metrics$", re.MULTILINE)
@@ -303,17 +309,24 @@ class Leader:
 
     :param environment: the workers' variables; all settings but their own are in it.
     :param logs: this process's own log.
+    :param left_out: names of settings that are left out whatever the settings file says.
     """
 
     log = Logger()
 
     def __init__(
-        self, config: Config, reactor: Any, environment: Mapping[str, str], logs: Logs
+        self,
+        config: Config,
+        reactor: Any,
+        environment: Mapping[str, str],
+        logs: Logs,
+        left_out: Iterable[str] = (),
     ) -> None:
         self._config = config
         self._reactor = reactor
         self._environment = dict(environment)
         self._logs = logs
+        self._left_out = dict.fromkeys(left_out, "")
         names = [_broker_name(config, number) for number in range(config.workers)]
         self._front = Front(reactor, config, names, self._changed)
         self.http = SharedHttp(config, reactor, names) if config.http is not None else None
@@ -330,7 +343,7 @@ class Leader:
         self._workers = [
             Worker(
                 *(reactor, self._front, self.http, number, name),
-                *(worker_folder(config.data, number), _command(config, number)),
+                *(worker_folder(config.data, number), _command(config, number, self._left_out)),
                 *(self._environment, self._gave_up),
             )
             for number, name in enumerate(names)
@@ -372,14 +385,16 @@ class Leader:
     def roll(self) -> None:
         """Restart the workers one by one, the next when the one before it listens again, and none after one that
         does not. While that goes on it is not begun again, nor with settings that no worker could start with, which
-        the log says."""
+        the log says. What the settings are by now counts for the leader too, but for its own, of which the log says
+        so."""
         if self._is_rolling:
             self.log.warn(
                 "SIGHUP is passed over: a rolling restart goes on; send it again once that has ended"
             )
             return
         try:
-            config = load({}, self._environment).config
+            wanted = load(self._left_out, self._environment).config
+            config = changed(wanted, {name: getattr(self._config, name) for name in LEADERS_OWN})
             tls_layers(config, self._reactor)
             initial_user(config)
             http_token(config)
@@ -389,7 +404,19 @@ class Leader:
                 reason=str(failure),
             )
             return
+        waiting = [name for name in LEADERS_OWN if getattr(wanted, name) != getattr(config, name)]
+        if waiting:
+            self.log.warn(
+                "a rolling restart leaves {names} as before: stop all and start them again to change that",
+                names=", ".join(waiting),
+            )
+        self._configure(config)
         ensureDeferred(self._roll())
+
+    def _configure(self, config: Config) -> None:
+        self._config = config
+        self._front.configure(config)
+        self._logs.configure(config)
 
     def _look(self) -> None:
         for worker in self._workers:
@@ -411,13 +438,12 @@ class Leader:
         changes = parse_changes(command.body)
         # Each worker is one by itself, and that is no change to it.
         changes.pop("workers", None)
-        self._config = config = after(before, changes)
+        config = after(before, changes)
         for name, setting in descriptions().items():
             value = getattr(config, name)
             if value != getattr(before, name):
                 self._environment[setting.variable] = setting.show(value)
-        self._front.clients.configure(config)
-        self._logs.configure(config)
+        self._configure(config)
 
     async def _roll(self) -> None:
         self._is_rolling = True
@@ -437,9 +463,10 @@ class Leader:
         self._is_rolling = False
 
 
-def _command(config: Config, number: int) -> list[str]:
-    settings = _own_settings(config, number).items()
-    flags = [text for setting in settings for text in setting]
+def _command(config: Config, number: int, left_out: Iterable[str]) -> list[str]:
+    settings = _own_settings(config, number, left_out).items()
+    flags = ["--http-tls" if config.http_tls else "--no-http-tls"]
+    flags += [text for setting in settings for text in setting]
     # As the command, they find nothing in the folder in which that was given, which may have a `gateway` of its own.
     return [sys.executable, "-P", "-m", "gateway", "serve", *flags]
 
@@ -448,8 +475,9 @@ def _broker_name(config: Config, number: int) -> str:
     return f"{config.broker_name}-{number}"
 
 
-def _own_settings(config: Config, number: int) -> dict[str, str]:
-    """What a worker has to itself, as flags: its addresses, name and folder; and what it has not."""
+def _own_settings(config: Config, number: int, left_out: Iterable[str]) -> dict[str, str]:
+    """What a worker has to itself, or with its leader, as flags: its addresses, name, folder and log; and what it has
+    not."""
     distance = WORKER_PORT_DISTANCE * (number + 1)
     listen, advertise, http = config.listen, config.advertise, config.http
     found = {
@@ -458,8 +486,10 @@ def _own_settings(config: Config, number: int) -> dict[str, str]:
         "--data": str(worker_folder(config.data, number)),
         "--broker-name": _broker_name(config, number),
     }
-    # What was left out by an empty flag must not come back from the settings file.
-    found |= {one.flag: "" for name, one in descriptions().items() if getattr(config, name) is None}
+    # What was left out must not come back from the settings file.
+    settings = descriptions()
+    found |= {settings[name].flag: "" for name in (*left_out, "advertise", "http")}
+    found["--log-file"] = settings["log_file"].show(config.log_file)
     if advertise is not None:
         port = advertise.port and advertise.port + distance
         found["--advertise"] = str(HostPort(advertise.host, port))
@@ -506,7 +536,8 @@ def _lead(config: Config, variables: Mapping[str, str], left_over: Iterable[Path
     }
     environment = {**inherited, **variables, **own}
     allow_open_files(config.max_connections)
-    leader = Leader(config, reactor, environment, logs)
+    left_out = [name for name, one in descriptions().items() if variables.get(one.variable) == ""]
+    leader = Leader(config, reactor, environment, logs, left_out)
     started = leader.start()
     started.addCallback(lambda _: _tell(config, leader))
     manager = ServiceManager()

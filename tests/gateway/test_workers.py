@@ -97,8 +97,9 @@ def reactor() -> Any:
 @pytest.fixture
 def leader(reactor: Any, tmp_path: Path) -> Leader:
     """The leader of two workers that have been started."""
-    logs: Any = None
-    leader = Leader(Config(data=tmp_path, workers=2), reactor, {}, logs)
+    logs: Any = SimpleNamespace(configure=lambda _: None)
+    environment = {"TIDEGATE_DATA": str(tmp_path), "TIDEGATE_WORKERS": "2"}
+    leader = Leader(load({}, environment).config, reactor, environment, logs)
     leader.start()
     return leader
 
@@ -106,7 +107,7 @@ def leader(reactor: Any, tmp_path: Path) -> Leader:
 @pytest.fixture
 def http(reactor: Any, tmp_path: Path) -> Leader:
     """Likewise, and they listen, for HTTP too."""
-    logs: Any = None
+    logs: Any = SimpleNamespace(configure=lambda _: None)
     config = Config(data=tmp_path, workers=2, http=HostPort("127.0.0.1", 9877))
     leader = Leader(config, reactor, {}, logs)
     leader.start()
@@ -132,8 +133,8 @@ def serving(leader: Leader) -> list[bool]:
 
 
 def flags_of(process: Process) -> dict[str, str]:
-    """The flags that a process was started with."""
-    return dict(zip(process.command[5::2], process.command[6::2], strict=True))
+    """The flags that a process was started with, behind the switch for TLS."""
+    return dict(zip(process.command[6::2], process.command[7::2], strict=True))
 
 
 def test_what_an_empty_flag_leaves_out_workers_leave_out(reactor: Any, tmp_path: Path) -> None:
@@ -141,11 +142,10 @@ def test_what_an_empty_flag_leaves_out_workers_leave_out(reactor: Any, tmp_path:
     file.write_text('http = "127.0.0.1:9999"\nlog_file = "log"\nadvertise = "192.0.2.7"\n')
     given = {"workers": "2", "http": "", "log_file": "", "advertise": "", "data": str(tmp_path)}
     config = load(given, {}, file).config
-    logs: Any = None
-    Leader(config, reactor, {}, logs).start()
-    words = reactor.started[1].command[5:]
-    names = [flag.removeprefix("--").replace("-", "_") for flag in words[::2]]
-    flags = dict(zip(names, words[1::2], strict=True))
+    logs: Any = SimpleNamespace(configure=lambda _: None)
+    Leader(config, reactor, {}, logs, ["http", "log_file", "advertise"]).start()
+    given = flags_of(reactor.started[1])
+    flags = {flag.removeprefix("--").replace("-", "_"): text for flag, text in given.items()}
     own = load(flags, {}, file).config
     assert (own.http, own.log_file, own.advertise) == (None, None, None)
     assert (own.broker_name, own.workers) == ("broker-a-1", 1)
@@ -170,7 +170,7 @@ def test_what_an_empty_flag_leaves_out_workers_leave_out(reactor: Any, tmp_path:
 def test_each_worker_has_addresses_of_its_own(
     reactor: Any, tmp_path: Path, shared: dict[str, str], own: list[tuple[str, str, str]]
 ) -> None:
-    logs: Any = None
+    logs: Any = SimpleNamespace(configure=lambda _: None)
     config = load({"workers": "2", "data": str(tmp_path), **shared}, {}).config
     Leader(config, reactor, {}, logs).start()
     for number, process in enumerate(reactor.started):
@@ -188,7 +188,7 @@ def test_the_console_tells_an_address_that_clients_can_use(
 ) -> None:
     given = {"workers": "2", "listen": "[::]:9876", "advertise": advertise, "data": str(tmp_path)}
     config = load(given | {"http": "127.0.0.1:9877"}, {}).config
-    logs: Any = None
+    logs: Any = SimpleNamespace(configure=lambda _: None)
     leader = Leader(config, reactor, {}, logs)
     leader.start()
     assert leader.http is not None
@@ -429,9 +429,10 @@ def test_no_worker_is_stopped_for_settings_that_it_could_not_start_with(
 ) -> None:
     file = tmp_path / "tidegate.toml"
     file.write_text("")
-    logs: Any = None
+    logs: Any = SimpleNamespace(configure=lambda _: None)
     environment = {"TIDEGATE_CONFIG": str(file), "TIDEGATE_WORKERS": "2"}
-    leader = Leader(Config(data=tmp_path, workers=2), reactor, environment, logs)
+    environment["TIDEGATE_DATA"] = str(tmp_path)
+    leader = Leader(load({}, environment).config, reactor, environment, logs)
     leader.start()
     for port, process in zip((9886, 9896), reactor.started, strict=True):
         process.listen(port)
@@ -447,6 +448,52 @@ def test_no_worker_is_stopped_for_settings_that_it_could_not_start_with(
     file.write_text('flush = "async"\n')
     leader.roll()
     assert [process.signals for process in reactor.started] == [["TERM"], []]
+
+
+def test_a_rolling_restart_takes_up_settings_but_those_that_the_leader_has(
+    reactor: Any, tmp_path: Path
+) -> None:
+    file, token = tmp_path / "tidegate.toml", tmp_path / "token"
+    token.write_text("a-token-of-some-letters")
+    file.write_text('advertise = "192.0.2.7"\n')
+    environment = {"TIDEGATE_CONFIG": str(file), "TIDEGATE_DATA": str(tmp_path)}
+    environment |= {"TIDEGATE_WORKERS": "2", "TIDEGATE_HTTP": "127.0.0.1:9877"}
+    taken: list[Config] = []
+    logs: Any = SimpleNamespace(configure=taken.append)
+    leader = Leader(load({}, environment).config, reactor, environment, logs)
+    leader.start()
+    for port, process in zip((9886, 9896), reactor.started, strict=True):
+        process.listen(port, http=port + 1)
+    file.write_text(
+        f'http_token_file = "{token}"\nmax_connections = 7\nhttp_tls = true\nlog_file = "{tmp_path}/log"\n'
+        'broker_name = "other"\n'
+    )
+    with capturedLogs() as events:
+        leader.roll()
+    assert events[0]["names"] == "advertise, http_tls, broker_name, log_file"
+    assert (taken[0].max_connections, leader._front.clients.max_connections) == (7, 7)
+    reactor.started[0].end()
+    reactor.advance(0)
+    begun = reactor.started[2]
+    assert "--no-http-tls" in begun.command
+    flags = {flag[2:].replace("-", "_"): text for flag, text in flags_of(begun).items()}
+    own = load(flags, {}, file).config
+    assert own.http_token_file == token
+    assert (own.advertise, own.log_file) == (HostPort("192.0.2.7", 0), None)
+
+
+def test_what_a_worker_told_is_for_everybody_until_users_are_asked_for(
+    reactor: Any, leader: Leader
+) -> None:
+    for port, process in zip((9886, 9896), reactor.started, strict=True):
+        process.listen(port)
+    assert leader._front._is_open
+    user = leader._config.data / "user.json"
+    user.write_text('{"username": "root", "password": "root-secret"}')
+    leader._environment["TIDEGATE_AUTHENTICATION"] = "true"
+    leader._environment["TIDEGATE_INITIAL_USER_FILE"] = str(user)
+    leader.roll()
+    assert not leader._front._is_open
 
 
 def test_a_start_may_be_long(reactor: Any, leader: Leader) -> None:

@@ -105,8 +105,8 @@ class Merge(NamedTuple):
             return self.make(parts, command)
         broker, refusal = (objections or refusals)[0]
         remark = refusal.remark
-        if done and self.changes:
-            remark = refused_by(broker, remark or "", done)
+        if done:
+            remark = refused_by(broker, remark or "", done if self.changes else None)
         return Whole(refusal.body, refusal.ext(), refusal.code, remark)
 
 
@@ -136,9 +136,13 @@ def unanswered(silent: Sequence[str], number: int, done: Sequence[str] | None = 
     )
 
 
-def refused_by(broker: str, reason: str, done: Sequence[str]) -> str:
-    """Why a change is not made everywhere: one worker refuses what others have done."""
-    return f"{broker} refused: {reason}; done by {', '.join(done)}"
+def refused_by(broker: str, reason: str, done: Sequence[str] | None) -> str:
+    """Why there is no answer for all workers though others have answered: one refuses.
+
+    :param done: as for `unanswered`.
+    """
+    refusal = f"{broker} refused: {reason}"
+    return refusal if done is None else f"{refusal}; done by {', '.join(done)}"
 
 
 # --- where topics and brokers are -------------------------------------------------------------------

@@ -147,7 +147,7 @@ class Relay:
             failure = refusal(reply)
             if may_lack and reply.status == HTTPStatus.NOT_FOUND:
                 refusals.append(failure)
-            elif done:
+            elif found:
                 problem = failure.problem
                 detail = refused_by(name, problem.detail, done)
                 raise ApiError(HTTPStatus(problem.status), detail, problem.code)

@@ -10,7 +10,7 @@ import pytest
 from gateway import bulk
 from gateway.merging import MERGES, ONE_WORKER, Whole
 from gateway.wire.codes import RequestCode, ResponseCode
-from gateway.wire.commands import Command, decode_command, encode_command
+from gateway.wire.commands import Command, decode_command, encode_command, encode_response
 from gateway.wire.cursors import join_cursors, own_cursor
 from gateway.wire.frames import FrameBuffer
 from tests.gateway.conftest import MakeGateway
@@ -381,6 +381,21 @@ class TestWhoAnswers:
             refused = shared.try_ask(RequestCode.PAUSE_TOPIC, topic="orders")
         assert (refused.remark or "").startswith("broker-a-1 refused: ")
         assert (refused.remark or "").endswith("; done by broker-a-0, broker-a-2")
+
+    def test_the_worker_is_named_that_refuses_what_others_answer(self) -> None:
+        """As a user that is not known to one of them."""
+        refused = encode_response(1, ResponseCode.NO_PERMISSION, remark="User:bob is not found.")
+        frames = {"broker-a-0": encode_response(1, 0, body=b"{}"), "broker-a-1": refused}
+        answers = {
+            name: decode_command(*FrameBuffer().feed(frame)) for name, frame in frames.items()
+        }
+        (frame,) = FrameBuffer().feed(encode_command(RequestCode.LIST_PAUSED_TOPICS, 1))
+        merge = MERGES[RequestCode.LIST_PAUSED_TOPICS]
+        whole = merge.decide(answers, decode_command(frame))
+        assert whole.code == ResponseCode.NO_PERMISSION
+        assert whole.remark == "broker-a-1 refused: User:bob is not found."
+        whole = merge.decide({"broker-a-1": answers["broker-a-1"]}, decode_command(frame))
+        assert whole.remark == "User:bob is not found."
 
     def test_nobody_is_there(self) -> None:
         (frame,) = FrameBuffer().feed(encode_command(RequestCode.SEND_MESSAGE_V2, 1))

@@ -11,19 +11,24 @@ import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
 from twisted.internet.task import Cooperator, TaskStopped
 from twisted.logger import Logger
+from twisted.protocols.policies import WrappingFactory
 from twisted.python.failure import Failure
-from twisted.web.http import INTERNAL_SERVER_ERROR, OK, SERVICE_UNAVAILABLE
+from twisted.web.http import INTERNAL_SERVER_ERROR, OK, SERVICE_UNAVAILABLE, HTTPChannel
 from twisted.web.pages import notFound
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request, Site
 
 from gateway.reactor import Reactor
+from gateway.tls import TlsLayers
 from gateway.web.site import BASE, Api, BoundedRequest
 
 CONSOLE: Final = "gateway.console"
 """Package with the console's files; its page is answered at `/`, the others at `/console/`."""
 
 PAGE: Final = "index.html"
+
+MAX_CONNECTIONS: Final = 200
+"""HTTP connections at a time; a browser makes six. What files they took could not be clients' connections."""
 
 KINDS: Final = {
     ".html": "text/html; charset=utf-8",
@@ -61,10 +66,21 @@ def report(*reasons: str) -> Page:
     return Page(SERVICE_UNAVAILABLE if reasons else OK, "application/json", body)
 
 
+class _Channel(HTTPChannel):
+    """Refuses a length of so many digits that Python does not read it, of which Twisted would fail."""
+
+    def headerReceived(self, line: bytes) -> bool:
+        try:
+            return bool(super().headerReceived(line))  # type: ignore[no-untyped-call]
+        except ValueError:
+            return bool(self._failChooseTransferDecoder())
+
+
 class _Site(Site):
     """Tells of requests as the log does of others: at the level debug."""
 
     events = Logger()
+    protocol: Any = _Channel
 
     def log(self, request: Any) -> None:
         self.events.debug(
@@ -74,6 +90,27 @@ class _Site(Site):
             code=request.code,
             peer=request.getClientAddress().host,
         )
+
+
+class _Bounded(WrappingFactory[Any]):
+    """Closes the connections above `MAX_CONNECTIONS`. The log says so once, until there is room for half as many."""
+
+    noisy = False
+    log = Logger()
+
+    def __init__(self, factory: Any) -> None:
+        super().__init__(factory)  # type: ignore[no-untyped-call]
+        self._has_told = False
+
+    def buildProtocol(self, addr: Any) -> Any:
+        number = len(self.protocols)
+        if number < MAX_CONNECTIONS:
+            self._has_told &= number > MAX_CONNECTIONS // 2
+            return super().buildProtocol(addr)
+        if not self._has_told:
+            self._has_told = True
+            self.log.warn("refused an HTTP connection: {limit} are open", limit=MAX_CONNECTIONS)
+        return None
 
 
 class _Folder(Resource):
@@ -155,11 +192,13 @@ def make_site(
     not_ready: Callable[[], list[str]],
     api: Api,
     reactor: Reactor,
-) -> Site:
-    """The pages.
+    layers: TlsLayers | None = None,
+) -> Any:
+    """What serves the pages, to `MAX_CONNECTIONS` connections at a time.
 
     :param metrics: makes the text for Prometheus, in pieces.
     :param not_ready: why no traffic should come; empty when it should.
+    :param layers: what makes the TLS that all connections are to speak.
     """
     root: Any = _Folder()  # type: ignore[no-untyped-call]
     root.putChild(b"metrics", _Scrape(metrics, reactor))
@@ -180,7 +219,7 @@ def make_site(
     above.putChild(last, api)
     site = _Site(root, requestFactory=partial(BoundedRequest, parsePOSTFormSubmission=False))  # type: ignore[no-untyped-call]
     site.noisy = False
-    return site
+    return _Bounded(layers.around(site) if layers is not None else site)
 
 
 def console_files() -> dict[str, Page]:

@@ -27,7 +27,7 @@ BACKLOG: Final = 1024
 """Connections that the kernel lets wait to be accepted, for the moment when a whole fleet reconnects."""
 
 OTHER_FILES: Final = 100
-"""Files that a process has open beside its clients' connections, at most."""
+"""Files that a process has open beside connections, at most."""
 
 _STANDARD_OUTPUT, _STANDARD_ERROR = 1, 2
 """Their descriptors."""

@@ -272,9 +272,8 @@ class Gateway:
             *(endpoints(web), doorkeeper, self._clock, lambda: self._stopping),
             *(self.broker.audit.acting, self._settle),
         )
-        site: Any = make_site(metrics.pieces, self.not_ready, api, self._reactor)
-        if config.http_tls and self._layers is not None:
-            site = self._layers.around(site)
+        layers = self._layers if config.http_tls else None
+        site = make_site(metrics.pieces, self.not_ready, api, self._reactor, layers)
         try:
             port = self._reactor.listenTCP(address.port, site, interface=address.host)
         except error.CannotListenError as failure:

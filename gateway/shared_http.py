@@ -71,10 +71,8 @@ class SharedHttp:
             lambda _: nullcontext(),
             lambda: None,
         )
-        site: Any = make_site(self._metrics, self._not_ready, api, self._reactor)
         layers = tls_layers(config, self._reactor) if config.http_tls else None
-        if layers is not None:
-            site = layers.around(site)
+        site = make_site(self._metrics, self._not_ready, api, self._reactor, layers)
         try:
             self._port = self._reactor.listenTCP(address.port, site, interface=address.host)
         except error.CannotListenError as failure:

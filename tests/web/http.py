@@ -61,13 +61,14 @@ class HttpClient:
             sent |= {"Content-Type": "application/json", "Content-Length": str(len(data))}
         sent |= headers or {}
         lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {text}" for name, text in sent.items())]
-        transport = self._connect()
+        transport = self.connect()
         head = "\r\n".join([*lines, "", ""]).encode(errors="surrogateescape")
         transport.protocol.dataReceived(head + data)
         self._gateway.settle()
         return _parse(transport.value(), method)
 
-    def _connect(self) -> Any:
+    def connect(self) -> Any:
+        """The gateway's end of a new connection."""
         _, factory, *_ = self._gateway.reactor.tcpServers[-1]
         transport: Any = MemoryTransport(self._gateway.reactor, self._peer)
         transport.protocol = factory.buildProtocol(transport.getPeer())
@@ -98,7 +99,9 @@ class HttpClient:
 def api_endpoints(gateway: MemoryGateway) -> list[Endpoint]:
     """The table of a gateway."""
     _, factory, *_ = gateway.reactor.tcpServers[-1]
-    endpoints: list[Endpoint] = factory.resource.children[b"api"].children[b"v1"]._endpoints
+    endpoints: list[Endpoint] = (
+        factory.wrappedFactory.resource.children[b"api"].children[b"v1"]._endpoints
+    )
     return endpoints
 
 

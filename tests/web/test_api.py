@@ -212,7 +212,7 @@ def _chunked(http: HttpClient, headers: dict[str, str], data: bytes) -> int:
         "Content-Type: application/json",
         *(f"{name}: {text}" for name, text in headers.items()),
     ]
-    transport = http._connect()
+    transport = http.connect()
     transport.protocol.dataReceived("\r\n".join([*lines, "", ""]).encode() + data)
     http._gateway.settle()
     return int(transport.value().split()[1])

@@ -12,7 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from twisted.internet.error import ConnectionDone
+from twisted.logger import capturedLogs
+from twisted.python.failure import Failure
 
+from gateway import http
 from gateway.setting_values import parse_host_port
 from gateway.web.endpoints import PLACEHOLDER, Endpoint
 from tests.gateway.memory import MemoryGateway
@@ -82,3 +86,24 @@ def test_answers_are_what_the_document_says(served: MemoryGateway) -> None:
             schema = ways["get"]["responses"]["200"]["content"]["application/json"]["schema"]
             # A reference in it is to the document, so the schema is asked as a part of that.
             Draft202012Validator({**document, **schema}).validate(http.get(real))
+
+
+def test_a_length_of_thousands_of_digits_is_refused(served: MemoryGateway) -> None:
+    length = {"Content-Length": "9" * 5_000}
+    assert HttpClient(served).ask("POST", f"{API}/messages", headers=length).status == 400
+
+
+def test_connections_above_the_limit_are_closed_and_the_log_says_so_once(
+    served: MemoryGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = HttpClient(served)
+    _, factory, *_ = served.reactor.tcpServers[-1]
+    monkeypatch.setattr(http, "MAX_CONNECTIONS", len(factory.protocols) + 2)
+    with capturedLogs() as events:
+        first, _ = client.connect(), client.connect()
+        assert factory.buildProtocol(None) is None
+        assert factory.buildProtocol(None) is None
+        first.protocol.connectionLost(Failure(ConnectionDone()))  # type: ignore[no-untyped-call]
+        assert client.get("/topics")
+        assert factory.buildProtocol(None) is not None
+    assert [event["limit"] for event in events if "limit" in event] == [http.MAX_CONNECTIONS]

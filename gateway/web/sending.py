@@ -16,6 +16,7 @@ from gateway.connection import UNKNOWN_HOST
 from gateway.delays import REQUESTS
 from gateway.router import Call, RequestError
 from gateway.topics import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
+from gateway.transactions import is_half
 from gateway.web.endpoints import ApiError, Asker, Fields, Shown
 from gateway.web.fields import read_moment
 from gateway.wire import properties as names
@@ -105,11 +106,16 @@ class Sender:
         """Have a message handled as if a client had sent it; the answer comes when it is on disk.
 
         :param sys_flag: says how the body is compressed, if it is.
-        :raises ApiError: when the asker may not send there, or the properties are none.
+        :raises ApiError: when the asker may not send there, or the properties are none, or those of half a transaction.
         """
         if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             raise ApiError(HTTPStatus.BAD_REQUEST, f"topic {topic} belongs to a consumer group")
         asker.check_topic(PUB, topic)
+        if is_half(properties, 0):
+            raise ApiError(
+                HTTPStatus.BAD_REQUEST,
+                f"{names.TRAN_MSG} makes it half of a transaction, and by HTTP there is nobody to decide it",
+            )
         now_ms = self._broker.clock.now_ms()
         try:
             text = join({names.UNIQ_KEY: uniq_key(now_ms), **properties})

@@ -150,6 +150,8 @@ def test_a_send_that_is_not_stored_is_an_error(gateway: MemoryGateway, http: Htt
         ({"topic": "a b", "body": "x"}, 400, "illegal characters"),
         ({"topic": "%RETRY%group", "body": "x"}, 400, "consumer group"),
         ({"topic": "rmq_sys_wheel_timer", "body": "x"}, 403, "forbidden"),
+        # Nobody could decide it, and no consumer ever saw it.
+        ({"topic": "orders", "body": "x", "properties": {"TRAN_MSG": "true"}}, 400, "transaction"),
         ({"topic": "orders", "body": "x", "at": "soon"}, 400, "not a time"),
         ({"topic": "orders", "body": "x", "at": 1_896_078_600}, 400, "write 1896078600000"),
         ({"topic": "orders", "body": "x", "at": "+900d"}, 400, "timer"),

@@ -11,8 +11,8 @@ from array import array
 from bisect import bisect
 from collections import deque
 from collections.abc import Callable, Iterator
-from datetime import date, datetime
 from itertools import chain, islice
+from time import localtime
 from typing import Final, NamedTuple
 
 from storage import Store
@@ -433,6 +433,7 @@ class Statistics:
         return [self.put, self.got, self.found, self.missed, pulls, self._fired()]
 
 
-def _day_of(now_ms: int) -> date:
-    """The day in the machine's own time zone, by which operators count."""
-    return datetime.fromtimestamp(now_ms / 1000).astimezone().date()
+def _day_of(now_ms: int) -> tuple[int, int, int]:
+    """Year, month and day in the machine's own time zone, by which operators count. There the year may be 10000."""
+    day = localtime(now_ms / 1000)
+    return day.tm_year, day.tm_mon, day.tm_mday

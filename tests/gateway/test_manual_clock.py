@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gateway.manual_clock import LATEST_MS
 from gateway.process import StartError
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
@@ -145,6 +148,24 @@ def test_the_time_outlives_a_restart(gateway: MemoryGateway) -> None:
     move(gateway.connect(), advance=MINUTE_MS)
     gateway.crash()
     assert move(gateway.connect())["nowMs"] == START_MS + 2 * MINUTE_MS
+
+
+@pytest.fixture
+def in_tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The machine's clocks are nine hours ahead of UTC."""
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "JST-9")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("in_tokyo")
+def test_the_last_day_of_all_is_the_next_year_where_the_machine_is(gateway: MemoryGateway) -> None:
+    move(gateway.connect(), to=LATEST_MS)
+    gateway.advance(20_000)
+    gateway.restart()
+    assert move(gateway.connect())["nowMs"] == LATEST_MS
 
 
 def test_undecided_transactions_go_by_it(gateway: MemoryGateway, client: MemoryClient) -> None:

@@ -108,32 +108,36 @@ class PopOrders:
                     for one in offsets
                     if one in before.offsets
                 }
-        self._pops[place] = pop
-        self._put(place)
+        self._put(place, pop)
         self._watch(place)
         return pop
 
-    def acknowledge(self, place: Place, offset: int) -> None:
-        """A message of the last pop was consumed. The change joins the store's batch."""
+    def acknowledge(self, place: Place, offset: int) -> OrderedPop:
+        """A message of the last pop was consumed. The change joins the store's batch.
+
+        :returns: the last pop as it is then.
+        """
         pop = self._pops[place]
         if offset not in pop.acked:
-            pop.acked.append(offset)
-            self._put(place)
+            pop = msgspec.structs.replace(pop, acked=[*pop.acked, offset])
+            self._put(place, pop)
             if len(pop.acked) < len(pop.offsets):
                 # Those that are left may be visible sooner.
                 self._watch(place)
+        return pop
 
     def put_off(self, place: Place, offset: int, until_ms: int) -> None:
         """A message of the last pop is invisible until then. The change joins the store's batch."""
-        self._pops[place].put_off[offset] = until_ms
-        self._put(place)
+        pop = self._pops[place]
+        self._put(place, msgspec.structs.replace(pop, put_off=pop.put_off | {offset: until_ms}))
         self._watch(place)
 
     def forget(self, places: Iterable[Place]) -> None:
         """Nothing was popped there. The change joins the store's batch."""
         for place in places:
-            if self._pops.pop(place, None) is not None:
+            if place in self._pops:
                 self._store.delete_note(_name(place))
+                del self._pops[place]
 
     def forget_group(self, group: str) -> None:
         """A group is gone, or its progress."""
@@ -161,8 +165,9 @@ class PopOrders:
                 free.append(place)
         return free
 
-    def _put(self, place: Place) -> None:
-        self._store.put_note(_name(place), msgspec.json.encode(self._pops[place]))
+    def _put(self, place: Place, pop: OrderedPop) -> None:
+        self._store.put_note(_name(place), msgspec.json.encode(pop))
+        self._pops[place] = pop
 
     def _watch(self, place: Place) -> None:
         """Have `released` look at a queue when its messages are visible again."""

@@ -61,7 +61,9 @@ class Users:
         self._users[user.name] = user
 
     def _take_acl(self, name: bytes, value: bytes) -> None:
-        self._take(name.decode(), msgspec.json.decode(value, type=AclInfo))
+        acl = msgspec.json.decode(value, type=AclInfo)
+        self._rules[name.decode()] = Rules(acl)
+        self._acls[name.decode()] = acl
 
     def __bool__(self) -> bool:
         return bool(self._users)
@@ -102,8 +104,9 @@ class Users:
 
     def delete(self, name: str) -> None:
         """Forget a user and the policies. The change joins the store's batch."""
-        if self._users.pop(name, None) is not None:
+        if name in self._users:
             self._store.delete_note(_USER + name.encode())
+            del self._users[name]
         self._forget_acl(name)
 
     def rules(self, name: str) -> Rules | None:
@@ -149,11 +152,9 @@ class Users:
                 if not policy.entries:
                     raise PolicyError("The policy entries is empty.")
                 entries |= {_key(entry): _tidy(entry) for entry in policy.entries}
-            acl = _acl(name, by_type)
-            self._take(name, acl)
+            self._put_acl(name, _acl(name, by_type))
         except PolicyError as error:
             raise refused(str(error)) from error
-        self._store.put_note(_ACL + name.encode(), msgspec.json.encode(acl))
 
     def delete_policies(self, name: str, policy_type: str | None, resource: str | None) -> None:
         """Forget the entry about a resource, or all of a user's policies. The change joins the store's batch.
@@ -175,9 +176,7 @@ class Users:
         if not any(by_type.values()):
             self._forget_acl(name)
             return
-        acl = _acl(name, by_type)
-        self._take(name, acl)
-        self._store.put_note(_ACL + name.encode(), msgspec.json.encode(acl))
+        self._put_acl(name, _acl(name, by_type))
 
     def _by_type(self, name: str) -> dict[str, dict[str, AclEntry]]:
         """A user's entries by policy type and resource."""
@@ -192,14 +191,16 @@ class Users:
         self._store.put_note(_USER + user.name.encode(), msgspec.json.encode(info))
         self._users[user.name] = user
 
-    def _take(self, name: str, acl: AclInfo) -> None:
-        self._rules[name] = Rules(acl)
+    def _put_acl(self, name: str, acl: AclInfo) -> None:
+        rules = Rules(acl)
+        self._store.put_note(_ACL + name.encode(), msgspec.json.encode(acl))
+        self._rules[name] = rules
         self._acls[name] = acl
 
     def _forget_acl(self, name: str) -> None:
-        if self._acls.pop(name, None) is not None:
-            del self._rules[name]
+        if name in self._acls:
             self._store.delete_note(_ACL + name.encode())
+            del self._acls[name], self._rules[name]
 
 
 def refused(remark: str) -> RequestError:

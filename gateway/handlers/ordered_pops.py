@@ -40,7 +40,7 @@ class OrderedPops:
                 f"offset is illegal, key:{place.topic}@{place.group}@{place.queue}, old:{progress}, "
                 f"commit:{offset}, next:-1, /{peer.address}",
             )
-        self._orders.acknowledge(place, offset)
+        pop = self._orders.acknowledge(place, offset)
         # No reset waits to be picked up: it would have had this pop forgotten.
         group, topic = place.group.encode(), place.topic.encode()
         self._store.progress.advance(group, topic, place.queue, pop.next_offset)

@@ -6,9 +6,12 @@ import os
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from unittest.mock import patch
 
 import lmdb
 
+from storage import StorageFullError
+from storage.logged import LoggedTransaction
 from tests.gateway.memory import MemoryGateway
 from tests.storage import faults
 from tests.storage.faults import DISK_FULL
@@ -19,6 +22,17 @@ from tests.storage.folder import change_table
 def commits_fail(gateway: MemoryGateway, trouble: lmdb.Error = DISK_FULL) -> Iterator[None]:
     """No commit succeeds."""
     with faults.commits_fail(gateway.store, trouble):
+        yield
+
+
+@contextmanager
+def batches_cannot_begin() -> Iterator[None]:
+    """There is no room for a batch, which is found out with its first change."""
+
+    def fail(txn: LoggedTransaction, size: int) -> None:
+        raise StorageFullError("no room for the batch")
+
+    with patch.object(LoggedTransaction, "reserve", fail):
         yield
 
 

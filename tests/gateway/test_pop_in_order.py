@@ -20,7 +20,7 @@ from gateway.wire.commands import Command
 from gateway.wire.messages import decode_messages
 from gateway.wire.pops import parse_handle, retry_topic
 from storage.keys import queue_prefix
-from tests.gateway.faults import damaged_row
+from tests.gateway.faults import batches_cannot_begin, damaged_row
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
 from tests.gateway.test_pop import (
     INVISIBLE_MS,
@@ -135,6 +135,19 @@ class TestOneAtATime:
             assert answer.code == ResponseCode.POLLING_TIMEOUT
         where = {"consumerGroup": "consumers", "topic": "orders", "queueId": "-1"}
         assert ok(client.ask(RequestCode.POLLING_INFO, where)).ext() == {"pollingNum": "0"}
+
+    def test_an_acknowledgement_that_was_refused_for_want_of_room_does_not_count(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        send(client, "a", "b")
+        (handle,) = handles(ask_pop(gateway, client, **ORDER, maxMsgNums=1))
+        with batches_cannot_begin():
+            assert ack(client, handle).code == ResponseCode.SYSTEM_ERROR
+            late = put_off(client, handle, 3 * INVISIBLE_MS)
+            assert late.code == ResponseCode.SYSTEM_ERROR
+        assert pop_texts(gateway, client) == []
+        gateway.advance(INVISIBLE_MS)
+        assert pop_texts(gateway, client) == ["a", "b"]
 
     def test_where_what_comes_back_cannot_be_read(
         self, gateway: MemoryGateway, client: MemoryClient

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.wire.codes import ResponseCode
 from tests.gateway.access.signed import ROOT, ROOT_KEY, Login, SignedClient, create_user, put_acl
-from tests.gateway.faults import damaged_row
+from tests.gateway.faults import batches_cannot_begin, damaged_row
 from tests.gateway.memory import MemoryClient, MemoryGateway
 from tests.gateway.tools import ok, read
 
@@ -74,6 +74,23 @@ def test_policies_go_with_their_user(root: SignedClient) -> None:
     ok(root.ask(3003, {"username": "alice"}))
     ok(create_user(root, "alice"))
     assert ok(root.ask(3009, {"subject": "User:alice"})).body == b""
+
+
+def test_what_was_refused_for_want_of_room_does_not_count(root: SignedClient) -> None:
+    """It counted until the next start: who had been told of an error had given, or taken back, a permission."""
+    ok(create_user(root, "alice"))
+    ok(put_acl(root, "alice", "Topic:T", ["Pub"]))
+    before = read(root.ask(3010))
+    with batches_cannot_begin():
+        for answer in (
+            put_acl(root, "alice", "Topic:*", ["Sub"]),
+            root.ask(3008, {"subject": "User:alice", "resource": "Topic:T"}),
+            root.ask(3008, {"subject": "User:alice"}),
+            root.ask(3003, {"username": "alice"}),
+        ):
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert read(root.ask(3010)) == before
+    assert read(root.ask(3004, {"username": "alice"}))["username"] == "alice"
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ from gateway.clock import Clock
 from gateway.firing import Firing, Step
 from gateway.meter import Meter
 from gateway.reactor import DelayedCall, Reactor
+from gateway.router import not_available
 from gateway.unwritten import Unwritten
-from gateway.wire.codes import ResponseCode
-from storage import Growth, RestartNeededError, StorageError, StorageFullError, Store
+from storage import Growth, RestartNeededError, StorageError, Store
 
 LONGEST_SLEEP_MS = 1_000
 """Time until the timers are looked at again even if none is known to be due: the wall clock may have been set."""
@@ -236,10 +236,9 @@ class Committer:
         self.meter.refused += 1
         self._journal.reload()
         self._reload()
-        full = isinstance(error, StorageFullError)
-        code = ResponseCode.SERVICE_NOT_AVAILABLE if full else ResponseCode.SYSTEM_ERROR
+        refusal = not_available(error)
         for call, _ in answers:
-            call.fail(code, f"service not available now: {error}")
+            call.fail(refusal.code, refusal.remark)
         self._clear_alarm()
         if not self._stopped:
             self._alarm_ms = self._clock.now_ms() + int(RETRY_AFTER * 1000)

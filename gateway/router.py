@@ -13,7 +13,7 @@ from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import Command, encode_response
 from gateway.wire.fields import FieldError
 from gateway.wire.frames import FRAME_LIMIT
-from storage import RestartNeededError, StorageError, as_told
+from storage import RestartNeededError, StorageError, StorageFullError, as_told
 
 
 class RequestError(Exception):
@@ -37,6 +37,13 @@ class NotFoundError(RequestError):
 
 class TooMuchError(RequestError):
     """One about what there is too much of now, where the protocol's code says only that it cannot be carried out."""
+
+
+def not_available(error: StorageError) -> RequestError:
+    """What a request is answered with that the store cannot carry out."""
+    is_full = isinstance(error, StorageFullError)
+    code = ResponseCode.SERVICE_NOT_AVAILABLE if is_full else ResponseCode.SYSTEM_ERROR
+    return RequestError(code, f"service not available now: {error}")
 
 
 class Peer(Protocol):
@@ -164,7 +171,8 @@ def answer_failure(call: Call, error: Exception, log: Logger) -> None:
         if not isinstance(error, RestartNeededError):
             text = "request {code} from {peer} failed: {error}"
             log.error(text, code=code, peer=peer, error=str(error))
-        call.fail(ResponseCode.SYSTEM_ERROR, f"service not available now: {error}")
+        refusal = not_available(error)
+        call.fail(refusal.code, refusal.remark)
     else:
         log.failure("request {code} from {peer} failed", code=code, peer=peer)
         call.fail(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")

@@ -142,9 +142,9 @@ class TestOneAtATime:
         send(client, "a", "b")
         (handle,) = handles(ask_pop(gateway, client, **ORDER, maxMsgNums=1))
         with batches_cannot_begin():
-            assert ack(client, handle).code == ResponseCode.SYSTEM_ERROR
+            assert ack(client, handle).code == ResponseCode.SERVICE_NOT_AVAILABLE
             late = put_off(client, handle, 3 * INVISIBLE_MS)
-            assert late.code == ResponseCode.SYSTEM_ERROR
+            assert late.code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert pop_texts(gateway, client) == []
         gateway.advance(INVISIBLE_MS)
         assert pop_texts(gateway, client) == ["a", "b"]

@@ -17,12 +17,11 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request
 
 from gateway.clock import Clock
-from gateway.router import RequestError
+from gateway.router import RequestError, not_available
 from gateway.web.doorkeeper import Header
 from gateway.web.endpoints import ApiError, Asker, Endpoint
 from gateway.wire.addresses import unmapped
-from gateway.wire.codes import ResponseCode
-from storage import StorageError, StorageFullError, as_told
+from storage import StorageError, as_told
 
 BASE = "/api/v1"
 
@@ -140,12 +139,10 @@ class Api(Resource):
 
     def _failed(self, failure: Failure, answer: _Answer) -> None:
         error = as_told(failure.value)
+        if isinstance(error, StorageError):
+            error = not_available(error)
         if isinstance(error, RequestError):
             error = ApiError.of(error)
-        elif isinstance(error, StorageError):
-            full = isinstance(error, StorageFullError)
-            status = HTTPStatus.SERVICE_UNAVAILABLE if full else HTTPStatus.INTERNAL_SERVER_ERROR
-            error = ApiError(status, str(error), ResponseCode.SYSTEM_ERROR)
         elif not isinstance(error, ApiError):
             self.log.failure("HTTP request {path} failed", failure, path=answer.path)
             text = f"{type(error).__name__}: {error}"

@@ -12,7 +12,7 @@ import pytest
 from gateway.setting_values import parse_host_port
 from gateway.web.messages import MAX_PREVIEW
 from tests.gateway.conftest import MakeGateway
-from tests.gateway.faults import commits_fail
+from tests.gateway.faults import batches_cannot_begin, commits_fail
 from tests.gateway.memory import START_MS, MemoryGateway
 from tests.web.http import HTTP_PORT, HttpClient
 
@@ -122,6 +122,9 @@ def test_a_change_is_answered_when_it_is_on_disk(
     with commits_fail(gateway):
         problem = http.refusal("POST", f"/messages/{sent['offsetMsgId']}/{order}", body)
         assert problem["status"] in (500, 503)
+    with batches_cannot_begin():
+        at_once = http.refusal("POST", f"/messages/{sent['offsetMsgId']}/{order}", body)
+        assert (at_once["status"], at_once["code"]) == (503, 14)
     message = http.get(f"/messages/{sent['offsetMsgId']}")["message"]
     assert (message["state"], message["dueMs"]) == ("pending", START_MS + HOUR_MS)
 

@@ -41,8 +41,8 @@ class ManualClock(Clock):
 
     def move_to(self, now_ms: int) -> None:
         """Show another time. The change joins the store's batch."""
-        self._now_ms = now_ms
         self._store.put_note(_NOTE, b"%d" % now_ms)
+        self._now_ms = now_ms
 
     def _measure(self) -> int:
         return 0  # it is never set behind the gateway's back

@@ -9,14 +9,16 @@ from collections import deque
 from typing import NamedTuple
 
 import msgspec
+from twisted.logger import Logger
 
 from gateway.broker import Broker
 from gateway.manual_clock import LATEST_MS, ManualClock
 from gateway.reactor import Reactor
-from gateway.router import Call, RequestError
+from gateway.router import Call, RequestError, answer_failure
 from gateway.wire.clock_bodies import ClockState
 from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import MoveClock
+from storage import StorageError
 
 STEPS = 20
 """Due times that are fired in one turn of the reactor; then others have theirs."""
@@ -32,6 +34,8 @@ class _Move(NamedTuple):
 
 class ManualTime:
     """Moves the clock, one request after the other."""
+
+    log = Logger()
 
     def __init__(self, broker: Broker, reactor: Reactor) -> None:
         self._broker = broker
@@ -71,10 +75,15 @@ class ManualTime:
         for _ in range(STEPS):
             due_ms = self._broker.firing.next_due_ms
             arrived = due_ms is None or due_ms > move.target_ms
-            if arrived or due_ms is None:
-                clock.move_to(move.target_ms)
-            else:
-                clock.move_to(max(due_ms, clock.now_ms()))
+            try:
+                if arrived or due_ms is None:
+                    clock.move_to(move.target_ms)
+                else:
+                    clock.move_to(max(due_ms, clock.now_ms()))
+            except StorageError as error:
+                # The requests behind it have their turn.
+                answer_failure(move.call, error, self.log)
+                break
             committer.commit()
             if committer.failing:
                 move.call.fail(

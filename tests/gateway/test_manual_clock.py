@@ -15,7 +15,7 @@ from gateway.process import StartError
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
 from tests.gateway.conftest import MakeGateway
-from tests.gateway.faults import commits_fail
+from tests.gateway.faults import batches_cannot_begin, commits_fail
 from tests.gateway.memory import START_MS, MemoryClient, MemoryGateway, bodies
 
 MINUTE_MS = 60_000
@@ -139,6 +139,15 @@ def test_a_step_that_cannot_be_stored_is_told(gateway: MemoryGateway, client: Me
         assert answer.code == ResponseCode.SYSTEM_ERROR
     gateway.advance(2_000)
     assert bodies(client.pull()) == ["hello"]
+
+
+def test_after_a_step_that_could_not_begin_others_are_gone(
+    gateway: MemoryGateway, client: MemoryClient
+) -> None:
+    with batches_cannot_begin():
+        answer = client.ask(RequestCode.CLOCK, {"advance": str(MINUTE_MS)})
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert move(client, advance=MINUTE_MS)["nowMs"] == START_MS + MINUTE_MS
 
 
 def test_the_time_outlives_a_restart(gateway: MemoryGateway) -> None:

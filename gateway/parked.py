@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 from itertools import islice
-from typing import Protocol
+from typing import Final, Protocol
 
 from gateway.config import Config
 from gateway.overload import overloaded
@@ -23,6 +23,10 @@ together, as after a restart, end together as well."""
 
 SWEPT_AT_ONCE = 2_000
 """Queues whose pulls are looked at in one turn, some 3 ms of work, and up to 10 ms where most pulls are theirs."""
+
+
+_NO_TAG: Final = frozenset({None})
+"""Stands for the tags of those that take no message, and are let go all the same."""
 
 
 class Parked(Protocol):
@@ -61,7 +65,7 @@ class _Waiting:
 
     def __init__(self) -> None:
         self._for_any: dict[Parked, None] = {}
-        self._by_tag: dict[int, dict[Parked, None]] = {}
+        self._by_tag: dict[int | None, dict[Parked, None]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._for_any or self._by_tag)
@@ -71,7 +75,7 @@ class _Waiting:
         if tags is None:
             self._for_any[pull] = None
         else:
-            for tag in tags:
+            for tag in tags or _NO_TAG:
                 self._by_tag.setdefault(tag, {})[pull] = None
 
     def remove(self, pull: Parked) -> None:
@@ -79,13 +83,13 @@ class _Waiting:
         if tags is None:
             self._for_any.pop(pull, None)
         else:
-            for tag in tags:
+            for tag in tags or _NO_TAG:
                 waiting = self._by_tag.get(tag, {})
                 waiting.pop(pull, None)
                 if not waiting:
                     self._by_tag.pop(tag, None)
 
-    def take(self, tags: AbstractSet[int]) -> dict[Parked, None]:
+    def take(self, tags: AbstractSet[int | None]) -> dict[Parked, None]:
         """Take out those that take messages with one of these tags, each once, those of a tag in their order."""
         taken, self._for_any = self._for_any, {}
         if self._by_tag:

@@ -221,6 +221,24 @@ class TestDeadline:
         answer = client.ask(RequestCode.PULL_MESSAGE, ext)
         assert answer.code == ResponseCode.PULL_NOT_FOUND
 
+    @pytest.mark.parametrize("comes", [False, True])
+    def test_one_that_takes_no_message(
+        self, gateway: MemoryGateway, client: MemoryClient, comes: bool
+    ) -> None:
+        """Tags of blanks alone select nothing."""
+        waiting = client.park(tags="  ", wait_ms=5_000)
+        if comes:
+            client.send_message()
+        gateway.advance(4_000)
+        assert client.answer(waiting) is None
+        gateway.advance(1_500)
+        answer = client.answer(waiting)
+        assert answer is not None
+        assert answer.code == (
+            ResponseCode.PULL_RETRY_IMMEDIATELY if comes else ResponseCode.PULL_NOT_FOUND
+        )
+        assert len(gateway.service.broker.parked) == 0
+
     def test_only_those_whose_time_has_come(
         self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:

@@ -20,7 +20,7 @@ from gateway.handlers.transactions import Transactions
 from gateway.queue_locks import QueueLocks
 from gateway.reactor import Reactor
 from gateway.stats import SAMPLE_SECONDS
-from storage import RestartNeededError, StorageError
+from storage import RestartNeededError, StorageError, as_told
 
 SWEEP_SECONDS = 0.5
 """How often waiting pulls are looked at for their deadline."""
@@ -127,9 +127,12 @@ class Housekeeping:
 
         def failed(failure: Failure) -> None:
             # A LoopingCall ends with its first error; this work must go on, whatever happened once.
-            # A gateway that is about to end has said why.
-            if not isinstance(failure.value, RestartNeededError):
+            error = as_told(failure.value)
+            if not isinstance(error, StorageError):
                 self.log.failure("housekeeping failed", failure)
+            elif not isinstance(error, RestartNeededError):
+                # A gateway that is about to end has said why.
+                self.log.error("housekeeping failed: {error}", error=str(error))
             if not self._stopped:
                 begin()
 
@@ -239,8 +242,8 @@ class Housekeeping:
         self._step_sequence = sequence
         try:
             removed = broker.remove_expired(limit, self._remove_from)
-        except StorageError:
-            self.log.failure("the clean-up of old messages failed")
+        except StorageError as error:
+            self.log.error("the clean-up of old messages failed: {error}", error=str(error))
             return False
         finally:
             if broker.store.has_changes:

@@ -16,7 +16,7 @@ from storage import GAP, Growth, Store, logged
 from storage.environment import Environment
 from storage.progress import Progress
 from tests.gateway.conftest import MakeGateway
-from tests.gateway.faults import commits_fail, damaged_row
+from tests.gateway.faults import batches_cannot_begin, commits_fail, damaged_row
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
 from tests.ops.test_metrics import Scrape
 from tests.storage.faults import DISK_FULL, disk_takes_no_checkpoint
@@ -206,6 +206,22 @@ def test_goes_on_after_an_error(
     gateway.advance(1_000)
     assert client.send_message().code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert not gateway.store.progress.has_changes
+
+
+def test_what_has_no_room_is_a_line(make_gateway: MakeGateway) -> None:
+    """It was a traceback each time."""
+    gateway = make_gateway(retention_hours=1)
+    gateway.connect().send_message()
+    gateway.advance(3_590_000)
+    client = gateway.connect()
+    client.heartbeat("P1", group="", producers=["producers"])
+    client.send_message(TRAN_MSG="true", PGROUP="producers", fields={"sys_flag": 4})
+    with log_lines() as lines, batches_cannot_begin():
+        gateway.advance(20_000)
+    assert "housekeeping failed: no room for the batch" in lines
+    assert "the clean-up of old messages failed: no room for the batch" in lines
+    gateway.advance(10_000)
+    assert client.pull() == []
 
 
 def test_much_progress_is_stored_in_several_batches_within_a_second(

@@ -588,7 +588,7 @@ class TestBack:
 
     @pytest.mark.parametrize("table", ["ends", "queues"])
     def test_out_of_a_queue_that_cannot_be_read_once_it_can_be(
-        self, gateway: MemoryGateway, client: MemoryClient, failures: list[str], table: str
+        self, gateway: MemoryGateway, client: MemoryClient, table: str
     ) -> None:
         for topic in ("orders", "others"):
             for body in ("a", "b"):
@@ -598,7 +598,6 @@ class TestBack:
         with damaged_row(gateway, table, key, lambda _: b"short"):
             gateway.advance(INVISIBLE_MS + 1_000)
             assert bodies(pop(gateway, gateway.connect(), topic="others")) == ["a", "b"]
-        failures.clear()  # a clean-up meets the row too
         gateway.advance(60_000)
         assert sorted(bodies(pop(gateway, gateway.connect()))) == ["a", "b"]
 

@@ -840,13 +840,12 @@ class TestSurviving:
         assert len(client.pull()) == 1
 
     def test_a_decision_for_a_queue_that_cannot_be_read_can_be_made_again(
-        self, gateway: MemoryGateway, client: MemoryClient, failures: list[str]
+        self, gateway: MemoryGateway, client: MemoryClient
     ) -> None:
         half = begin(client)
         with damaged_row(gateway, "ends", queue_prefix(b"orders", 0), lambda _: b"short"):
             answer = end(gateway.connect(), half, COMMIT)
             assert "queue 0 of topic orders cannot be read" in (answer.remark or "")
-            failures.clear()
         client = gateway.connect()
         assert end(client, half, COMMIT).code == ResponseCode.SUCCESS
         assert bodies(client.pull()) == ["pay"]

@@ -144,18 +144,18 @@ class SharedBulk:
         return job
 
     async def _look(
-        self, asker: Asker, method: str, number: int, parts: Mapping[str, Job]
+        self, asker: Asker, method: str, number: int, parts: dict[str, Job]
     ) -> Job | None:
         """A job as it is now; None where it is nothing to the asker.
 
-        A worker that was started again knows nothing of it: what it had done stays done, and the rest is not. Of one
-        that does not answer just now it is shown as it began.
+        A worker that was started again knows nothing of it: what it had done stays done, and the rest is not, unless it
+        told that it had ended. Of one that does not answer just now it is shown as it was told last.
         """
         replies = await self._ask(asker, method, parts)
         told: dict[str, Job] = {}
         for name, reply in replies.items():
             if reply is not None and reply.status == HTTPStatus.OK:
-                told[name] = msgspec.json.decode(reply.body, type=Job)
+                told[name] = parts[name] = msgspec.json.decode(reply.body, type=Job)
             elif reply is None:
                 told[name] = parts[name]
             elif reply.status != HTTPStatus.NOT_FOUND:
@@ -163,9 +163,11 @@ class SharedBulk:
         if not told:
             return None
         for name, part in parts.items():
-            if name not in told:
-                error = f"{name} was started again"
+            if name not in told and part.state == "running":
+                error = f"{name} was started again: what it changed stays so, and of that {part.done:,} are counted"
                 told[name] = msgspec.structs.replace(part, state="failed", error=error)
+            elif name not in told:
+                told[name] = part
         return _one_job(number, told)
 
     async def _ask(

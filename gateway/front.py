@@ -20,6 +20,7 @@ from gateway.outgoing import Outgoing
 from gateway.recurring_orders import asks_to_recur
 from gateway.router import Peer
 from gateway.setting_values import HostPort
+from gateway.wire.bodies import encode_cluster_info
 from gateway.wire.codes import RequestCode as Code
 from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import Command, encode_response
@@ -103,12 +104,20 @@ class Front:
     def configure(self, config: Config) -> None:
         """Answer by these settings from now on."""
         self._is_open = not config.authentication
+        self._cluster = config.cluster_name
         self.clients.configure(config)
 
-    def joined(self, broker: str, address: HostPort) -> None:
-        """A worker listens: for the first time, or again where it did before."""
-        if self._links[broker] is None:
-            self._links[broker] = WorkerLink(self._reactor, self._to_workers, address)
+    def joined(self, broker: str, address: HostPort, advertised: HostPort) -> None:
+        """A worker listens: for the first time, or again where it did before.
+
+        :param advertised: the address that it tells clients. Tools are told it also while the worker does not serve,
+            or they would leave it out of what they change at all brokers, and say that it is done.
+        """
+        link = self._links[broker]
+        if link is None:
+            link = self._links[broker] = WorkerLink(self._reactor, self._to_workers, address)
+        where = encode_cluster_info(self._cluster, broker, str(advertised))
+        link.told(Command(code=Code.GET_BROKER_CLUSTER_INFO), Command(body=where))
         self.serves(broker)
 
     def serves(self, broker: str) -> None:

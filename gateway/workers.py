@@ -211,7 +211,7 @@ class Worker(ProcessProtocol):
         self._pause = FIRST_PAUSE
         # The process that follows has to be where clients know this one.
         self._set("--listen", address)
-        self._front.joined(self._broker, address)
+        self._front.joined(self._broker, address, advertised)
         if self._http is not None and http is not None:
             where = parse_host_port(http[1].decode())
             self._set("--http", where)

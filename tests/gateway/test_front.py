@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.python.failure import Failure
@@ -12,6 +13,7 @@ from gateway.config import Config
 from gateway.connection import RemotingConnection
 from gateway.front import PATIENCE, ROUTE_PATIENCE, Front, WorkerLink
 from gateway.setting_values import HostPort
+from gateway.wire.bodies import encode_cluster_info
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command, decode_command, encode_command, encode_response
 from gateway.wire.frames import FrameBuffer
@@ -52,6 +54,11 @@ class Shared:
         self.changes: list[Command] = []
         self.front = Front(self.reactor, config or Config(), names, self.changes.append)
         self._asked: Any = self.front.clients.on_command
+
+    def joined(self, broker: str, port: int) -> None:
+        """A worker listens on a port."""
+        address = HostPort("127.0.0.1", port)
+        self.front.joined(broker, address, address)
 
     def ask(self, code: int, ext: dict[str, str] | None = None, *, flag: int = 0) -> list[Command]:
         """The answers to one request."""
@@ -96,7 +103,7 @@ def test_nobody_answers_yet(code: int) -> None:
 @pytest.mark.parametrize("code", [RequestCode.PAUSE_TOPIC, RequestCode.RESCHEDULE_TIMERS])
 def test_no_worker_is_asked_for_a_change_while_one_does_not_serve(code: int) -> None:
     shared = Shared()
-    shared.front.joined("broker-a-0", HostPort("127.0.0.1", 9886))
+    shared.joined("broker-a-0", 9886)
     (answer,) = shared.ask(code, {"topic": "orders"})
     assert answer.remark == "1 of 2 workers do not serve (broker-a-1): none was asked; ask again"
     assert shared.reactor.tcpClients == []
@@ -170,7 +177,7 @@ def test_a_change_of_settings_is_told_of_once_all_have_made_it(
 ) -> None:
     shared, client = Shared(), Client()
     for broker, port in (("broker-a-0", 9886), ("broker-a-1", 9896)):
-        shared.front.joined(broker, HostPort("127.0.0.1", port))
+        shared.joined(broker, port)
     shared.ask_for(client, code, {})
     shared.connected().dataReceived(encode_response(1, ResponseCode.SUCCESS))
     assert (client.answers, shared.changes) == ([], [])
@@ -186,7 +193,7 @@ class TestWhatIsRemembered:
     def shared(self, request: pytest.FixtureRequest) -> Shared:
         shared = Shared(Config(authentication=request.param))
         for broker, port in (("broker-a-0", 9886), ("broker-a-1", 9896)):
-            shared.front.joined(broker, HostPort("127.0.0.1", port))
+            shared.joined(broker, port)
         link = shared.front._links["broker-a-1"]
         assert link is not None
         body = b'{"brokerDatas":[],"queueDatas":[]}'
@@ -225,7 +232,7 @@ class TestWhatIsRemembered:
 
 def test_many_who_ask_at_once_share_one_connection_to_a_worker() -> None:
     shared = Shared()
-    shared.front.joined("broker-a-0", HostPort("127.0.0.1", 9886))
+    shared.joined("broker-a-0", 9886)
     clients = [Client() for _ in range(3)]
     for client in clients:
         shared.ask_for(client, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
@@ -236,11 +243,30 @@ def test_many_who_ask_at_once_share_one_connection_to_a_worker() -> None:
     assert [len(client.answers) for client in clients] == [1, 1, 1]
 
 
+def test_a_tool_is_told_of_a_worker_that_nobody_had_asked_for_before_it_ended() -> None:
+    """Else what it changes at all brokers would be changed at the others alone."""
+    shared, client = Shared(), Client()
+    for broker, port in (("broker-a-0", 9886), ("broker-a-1", 9896)):
+        shared.joined(broker, port)
+    shared.front.left("broker-a-1")
+    shared.ask_for(client, RequestCode.GET_BROKER_CLUSTER_INFO, None)
+    body = encode_cluster_info("DefaultCluster", "broker-a-0", "127.0.0.1:9886")
+    shared.connected().dataReceived(encode_response(1, ResponseCode.SUCCESS, body=body))
+    [answer] = client.answers
+    told = msgspec.json.decode(answer.body)
+    addresses = {name: one["brokerAddrs"] for name, one in told["brokerAddrTable"].items()}
+    assert addresses == {
+        "broker-a-0": {"0": "127.0.0.1:9886"},
+        "broker-a-1": {"0": "127.0.0.1:9896"},
+    }
+    assert told["clusterAddrTable"] == {"DefaultCluster": ["broker-a-0", "broker-a-1"]}
+
+
 def test_routes_are_told_while_clients_still_wait_for_them() -> None:
     """A worker that was just stopped takes connections, and answers nothing."""
     shared = Shared()
     for broker, port in (("broker-a-0", 9886), ("broker-a-1", 9896)):
-        shared.front.joined(broker, HostPort("127.0.0.1", port))
+        shared.joined(broker, port)
     route, pending = Client(), Client()
     shared.ask_for(route, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
     shared.ask_for(pending, RequestCode.LOOK_UP_TIMERS, {})
@@ -255,7 +281,7 @@ def test_routes_are_told_while_clients_still_wait_for_them() -> None:
 def test_a_worker_that_hangs_is_not_asked_until_it_goes_on() -> None:
     shared = Shared()
     for broker, port in (("broker-a-0", 9886), ("broker-a-1", 9896)):
-        shared.front.joined(broker, HostPort("127.0.0.1", port))
+        shared.joined(broker, port)
     shared.front.left("broker-a-0")
     (answer,) = shared.ask(RequestCode.LOOK_UP_TIMERS)
     assert answer.remark == "1 of 2 workers do not serve (broker-a-0): none was asked; ask again"

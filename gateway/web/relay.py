@@ -6,7 +6,7 @@ they had come to itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
@@ -79,6 +79,15 @@ class Relay:
         """The worker that has what is sent or set here."""
         return next(iter(self._workers))
 
+    def need(self, names: Collection[str]) -> None:
+        """See that workers may be asked for what needs all of them.
+
+        :raises ApiError: when one of them is known not to serve.
+        """
+        lacking = [name for name in names if not self._serves(name)]
+        if lacking:
+            raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, unserved(lacking, len(names)))
+
     async def replies(
         self,
         asker: Asker,
@@ -125,9 +134,7 @@ class Relay:
         :raises ApiError: when one does not serve, and then none was asked; when one does not answer, or refuses.
         """
         each = dict.fromkeys(self._workers, values or {}) if each is None else each
-        lacking = [name for name in each if not self._serves(name)]
-        if lacking:
-            raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, unserved(lacking, len(each)))
+        self.need(each)
         bodies = dict.fromkeys(each, body)
         replies = await self.replies(asker, method, path, each, bodies)
         given = {name: reply for name, reply in replies.items() if reply is not None}

@@ -39,6 +39,7 @@ class SharedBulk:
         self._relay = relay
         self._clock = clock
         self._jobs: dict[int, dict[str, Job]] = {}
+        self._tokens: dict[int, str] = {}
         self._numbers = count(clock.now_ms())
 
     async def preview_bulk(self, asker: Asker, body: PreviewBody) -> Preview:
@@ -84,6 +85,8 @@ class SharedBulk:
             name: msgspec.json.encode(ConfirmBody(token=token))
             for name, token in self._open(body.token).items()
         }
+        if body.token not in self._tokens.values():
+            self._relay.need(bodies)
         values: dict[str, dict[str, object]] = {name: {} for name in bodies}
         replies = await self._relay.replies(asker, "POST", "/bulk", values, bodies)
         begun = {
@@ -103,10 +106,12 @@ class SharedBulk:
                 raise _ended(failure, begun) if begun else failure
         number = next(self._numbers)
         self._jobs[number] = begun
+        self._tokens[number] = body.token
         for old, parts in list(self._jobs.items())[:-MAX_JOBS]:
             job = await self._look(asker, "GET", old, parts)
             if job is None or job.state != "running":
                 self._jobs.pop(old, None)
+                self._tokens.pop(old, None)
         return _one_job(number, begun)
 
     def _open(self, token: str) -> Mapping[str, str]:

@@ -342,6 +342,20 @@ class TestManyAtOnce:
         assert shared.get("/bulk")["jobs"] == []
         assert "m1" in shared.search()
 
+    def test_none_is_begun_where_one_does_not_serve(self, shared: Shared) -> None:
+        shared.hold(0, "m0")
+        preview = shared.post("/bulk/preview", {"action": "abort", "selection": {"key": "k"}})
+        shared.out, shared.gone = {1}, {"broker-a-1"}
+        refused = shared.refusal("POST", "/bulk", {"token": preview["token"]})
+        assert refused["detail"].startswith("1 of 2 workers do not serve (broker-a-1): none was")
+        shared.out, shared.gone = set(), set()
+        shared.workers[0].settle()
+        assert shared.search() == ["m0"]
+        job = self.run(shared, preview["token"])
+        assert (job["state"], job["done"]) == ("done", 1)
+        shared.out, shared.gone = {1}, {"broker-a-1"}
+        assert shared.post("/bulk", {"token": preview["token"]}) == job
+
     def test_one_that_is_silent_may_make_its_part_yet(self, shared: Shared) -> None:
         preview = shared.post("/bulk/preview", {"action": "abort", "selection": {"key": "k"}})
         shared.out = {1}

@@ -86,7 +86,7 @@ class Popping:
             Waited(fields.consumer_group, fields.topic, fields.queue_id),
             queues,
             left_ms / 1000,
-            lambda one: self._deliver(call, [one], wanted),
+            lambda one: self._retry(call, one, wanted),
             lambda: self._answer_nothing(call),
         ):
             self._answer_nothing(call, code=ResponseCode.POLLING_FULL)
@@ -107,6 +107,18 @@ class Popping:
                 ResponseCode.INVALID_PARAMETER,
                 f"a message cannot be invisible for {fields.invisible_time} ms",
             )
+
+    def _retry(self, call: Call, one: PopQueue, wanted: Filter) -> bool:
+        """Look again for a pop that has waited; False when it is to wait on.
+
+        :raises RequestError: when its topic was deleted meanwhile: what is left of that is nobody's.
+        """
+        try:
+            self._broker.topics.need(call.fields.topic)
+        except RequestError as error:
+            error.ext = REFUSED
+            raise
+        return self._deliver(call, [one], wanted)
 
     def _deliver(self, call: Call, queues: list[PopQueue], wanted: Filter) -> bool:
         """Answer with what there is; False when there is nothing."""

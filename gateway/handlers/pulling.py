@@ -124,7 +124,11 @@ class Pulling:
             self.answer_nothing(pull)
 
     def retry(self, pull: Pull) -> bool:
-        """Look again for a pull that has waited; False when it is to wait on."""
+        """Look again for a pull that has waited; False when it is to wait on.
+
+        :raises RequestError: when its topic was deleted meanwhile: what is left of that is nobody's.
+        """
+        self._broker.topics.need(pull.call.fields.topic)
         if self._broker.resets.offsets and self.answer_reset(pull.call, pull.queue):
             return True
         return self.deliver(pull)

@@ -9,6 +9,8 @@ from gateway.parked import WOKEN_AT_ONCE, ParkingLot
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.messages import decode_messages
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
+from tests.gateway.test_pop import pop_fields
+from tests.gateway.tools import create_topic, ok, read
 
 
 def answered(client: MemoryClient, opaque: int) -> list[str] | None:
@@ -47,6 +49,24 @@ class TestWake:
         assert answered(client, waiting) is None
         gateway.advance(1)
         assert answered(client, waiting) == ["timed"]
+
+    def test_nobody_gets_what_fires_into_a_deleted_topic(
+        self, gateway: MemoryGateway, client: MemoryClient
+    ) -> None:
+        client.send_message("orders", "timed", TIMER_DELAY_MS="3000")
+        waiting = client.park()
+        fields = pop_fields(gateway, queueId=0, pollTime=15_000)
+        pop = client.send(RequestCode.POP_MESSAGE, fields)
+        assert client.answer(pop) is None
+        ok(client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}))
+        gateway.advance(3_000)
+        for opaque in (waiting, pop):
+            answer = client.answer(opaque)
+            assert answer is not None
+            assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+        ok(create_topic(client, "orders"))
+        progress = client.ask(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "consumers"})
+        assert read(progress)["offsetTable"] == {}
 
     def test_by_a_oneway_send(self, client: MemoryClient) -> None:
         waiting = client.park()

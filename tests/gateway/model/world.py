@@ -94,13 +94,16 @@ class Order:
 
 @dataclass
 class Recurrence:
-    """A message that recurs every `every_ms`, next at `next_ms`."""
+    """A message that recurs every `every_ms`, next at `next_ms`; `rule` are the properties that say so."""
 
     queue: int
     body: str
+    rule: dict[str, str]
     every_ms: int
     next_ms: int
     paused: bool = False
+    fired: int = 0
+    count: int | None = None
 
 
 @dataclass
@@ -157,6 +160,23 @@ class World:
             del self.recurring[name]
         for place in [place for place in self.queues if place[0] == topic]:
             self.clear(place)
+
+    def pop(self, group: str, place: Place, one: Message, back_ms: int) -> None:
+        """A group has a message until then; once, if it has it already."""
+        pop = Pop(group, place, one.offset, back_ms, one)
+        if pop not in self.pops:
+            self.pops.append(pop)
+
+    def tell(self, key: tuple[str, str, int], offset: int) -> None:
+        """A group's progress is told, which is stored soon."""
+        if self.progress.get(key) != offset:
+            self.unsure.setdefault(key, set()).add(self.progress.get(key))
+            self.progress[key] = offset
+
+    def advance(self, key: tuple[str, str, int], offset: int) -> None:
+        """A group's progress is stored at once."""
+        self.progress[key] = offset
+        self.unsure.pop(key, None)
 
     def enqueue(self, one: Message, moved_ms: int) -> None:
         """A message enters its queue."""

@@ -1,0 +1,355 @@
+"""Pops: each message goes to one consumer of a group for some time, at once or as soon as it comes; acknowledged it is
+done with, put off or forgotten it is back at its time, and a dead letter after too many times. Popped in order, nothing
+of a queue passes what is under way."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import NamedTuple
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.commands import Command
+from gateway.wire.messages import Message as Record
+from gateway.wire.messages import decode_messages
+from gateway.wire.pops import Handle, parse_handle
+from tests.gateway.memory import MemoryClient
+from tests.gateway.model.machine import MOST_RETRIES, TOPICS, Machine, picks, queues, topics
+from tests.gateway.model.world import Message, Order, Place
+from tests.gateway.test_pop import handle_fields, handles, pop_fields
+
+GROUP, IN_ORDER = "poppers", "ordered"
+
+REVIVAL_MS = 200
+WAITING_INVISIBLE_MS = 60_000
+"""Of pops that wait: what they get is not back before it is looked at."""
+
+
+class Taken(NamedTuple):
+    """A message that a pop brought: from which topic it was asked for, and the client's handle."""
+
+    group: str
+    topic: str
+    text: str
+
+    @property
+    def handle(self) -> Handle:
+        """What the handle says."""
+        return parse_handle(self.text)
+
+    @property
+    def place(self) -> Place:
+        """Where the message is."""
+        return self.fields()["topic"], self.handle.queue
+
+    def fields(self) -> dict[str, str]:
+        """Of a request about it."""
+        return handle_fields(self.text, self.group, self.topic)
+
+    def renewed(self, answer: Command) -> Taken:
+        """The same after it was put off."""
+        start, _, _, _, *rest = self.text.split(" ")
+        ext = answer.ext()
+        parts = [start, ext["popTime"], ext["invisibleTime"], ext["reviveQid"], *rest]
+        return self._replace(text=" ".join(parts))
+
+
+class WaitingPop(NamedTuple):
+    """A pop that found nothing yet, and when it ends, in ms of the reactor."""
+
+    client: MemoryClient
+    opaque: int
+    topic: str
+    end_ms: int
+
+
+def _back_in(group: str, topic: str) -> str:
+    return f"%RETRY%{group}_{topic}"
+
+
+class Pops(Machine):
+    """What consumers that pop do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: list[Taken] = []
+        self.waiting_pops: list[WaitingPop] = []
+
+    # -- in any order
+
+    @rule(
+        topic=topics,
+        queue=st.sampled_from([-1, 0, 1]),
+        most=st.integers(1, 4),
+        invisible_ms=st.sampled_from([0, 1, 1_000, 3_000, 30_000]),
+        wait_ms=st.sampled_from([0, 3_000 + REVIVAL_MS]),
+    )
+    def pop(self, topic: str, queue: int, most: int, invisible_ms: int, wait_ms: int) -> None:
+        answer = self._ask_pop(GROUP, topic, queue, most, invisible_ms)
+        if answer is None:
+            return
+        places = self._popped_from(topic, queue)
+        count, rest = self._take(answer, topic, places, invisible_ms)
+        assert count == most or rest == 0
+        assert int(answer.ext()["restNum"]) == rest
+        self.gateway.advance(wait_ms)
+
+    @rule(topic=topics, queue=st.sampled_from([-1, 0, 1]), wait_ms=st.sampled_from([300, 15_000]))
+    def pop_and_wait(self, topic: str, queue: int, wait_ms: int) -> None:
+        """For what comes next, where there is nothing."""
+        fields = pop_fields(
+            self.gateway,
+            consumerGroup=GROUP,
+            topic=topic,
+            queueId=queue,
+            invisibleTime=WAITING_INVISIBLE_MS,
+            pollTime=wait_ms,
+        )
+        places = self._popped_from(topic, queue)
+        if topic not in self.world.topics or any(map(self._left, places)):
+            return
+        opaque = self.client.send(RequestCode.POP_MESSAGE, fields)
+        assert self.client.answer(opaque) is None, "the pop did not wait"
+        end_ms = self.gateway.elapsed_ms + wait_ms
+        self.waiting_pops.append(WaitingPop(self.client, opaque, topic, end_ms))
+        for place in places:
+            self._begin_of(GROUP, place)
+
+    def _check_waiting_pops(self) -> None:
+        """Each is answered with what came first into one of its queues; with nothing only at its end."""
+        for one in list(self.waiting_pops):
+            if one.client is not self.client:
+                self.waiting_pops.remove(one)
+                continue
+            answer = one.client.answer(one.opaque)
+            left_ms = one.end_ms - self.gateway.elapsed_ms
+            if answer is not None:
+                self.waiting_pops.remove(one)
+                if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+                    assert one.topic not in self.world.topics
+                    continue
+                count, _ = self._take(answer, one.topic, [], WAITING_INVISIBLE_MS)
+                assert count or left_ms <= 0, "a pop was let go too early"
+
+    def _popped_from(self, topic: str, queue: int) -> list[Place]:
+        numbers = range(self.world.topics.get(topic, 0)) if queue < 0 else [queue]
+        return [(_back_in(GROUP, topic), 0), *((topic, number) for number in numbers)]
+
+    def _take(
+        self, answer: Command, topic: str, places: list[Place], invisible_ms: int
+    ) -> tuple[int, int]:
+        """A pop's messages are invisible from now on; how many there are, and how many are left in the places that were
+        looked at."""
+        world = self.world
+        found: dict[Place, list[int]] = {place: [] for place in places}
+        for text, record in self._popped(answer):
+            one = Taken(GROUP, topic, text)
+            handle, place = one.handle, one.place
+            found.setdefault(place, []).append(handle.offset)
+            message = world.rows(place).at(handle.offset)
+            assert message is not None
+            self._check_record(record, message)
+            assert handle.invisible_time == invisible_ms
+            self.taken.append(one)
+            world.pop(GROUP, place, message, handle.pop_time + invisible_ms)
+        rest = 0
+        for place, offsets in found.items():
+            world.resets.pop((GROUP, *place), None)
+            begin = self._begin_of(GROUP, place)
+            assert offsets == list(range(begin, begin + len(offsets)))
+            if offsets:
+                world.advance((GROUP, *place), begin + len(offsets))
+            rest += world.rows(place).end - begin - len(offsets)
+        return sum(map(len, found.values())), rest
+
+    def _left(self, place: Place) -> bool:
+        """Whether a queue has something for the group."""
+        rows = self.world.rows(place)
+        return self.world.progress.get((GROUP, *place), rows.first) < rows.end
+
+    def _begin_of(self, group: str, place: Place) -> int:
+        """Where a group goes on that pops."""
+        world, rows, key = self.world, self.world.rows(place), (group, *place)
+        progress = world.progress.get(key)
+        if progress is None:
+            if not place[0].startswith("%RETRY%"):
+                world.tell(key, rows.first)
+            return rows.first
+        if progress > rows.end:
+            world.tell(key, rows.end)
+        return max(rows.first, min(progress, rows.end))
+
+    def _ask_pop(
+        self, group: str, topic: str, queue: int, most: int, invisible_ms: int, **more: object
+    ) -> Command | None:
+        """A pop's answer; None where the topic is not there."""
+        fields = pop_fields(
+            self.gateway,
+            consumerGroup=group,
+            topic=topic,
+            queueId=queue,
+            maxMsgNums=most,
+            invisibleTime=invisible_ms,
+            **more,
+        )
+        answer = self.client.ask(RequestCode.POP_MESSAGE, fields)
+        if topic not in self.world.topics:
+            assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+            return None
+        assert answer.code in (ResponseCode.SUCCESS, ResponseCode.POLLING_TIMEOUT), answer.remark
+        return answer
+
+    @staticmethod
+    def _popped(answer: Command) -> list[tuple[str, Record]]:
+        """The messages of a pop, each with the handle that a client makes for it."""
+        if answer.code != ResponseCode.SUCCESS:
+            return []
+        return list(zip(handles(answer), decode_messages(answer.body), strict=True))
+
+    # -- in order
+
+    @rule(
+        topic=topics,
+        queue=queues,
+        most=st.integers(1, 3),
+        invisible_ms=st.sampled_from([1, 1_000, 3_000]),
+    )
+    def pop_in_order(self, topic: str, queue: int, most: int, invisible_ms: int) -> None:
+        world, now_ms = self.world, self.now_ms
+        answer = self._ask_pop(IN_ORDER, topic, queue, most, invisible_ms, order="true")
+        if answer is None:
+            return
+        key, rows = (IN_ORDER, topic, queue), world.rows((topic, queue))
+        found = self._popped(answer)
+        world.resets.pop(key, None)
+        begin = self._begin_of(IN_ORDER, (topic, queue))
+        order = world.orders.get(key)
+        if order is not None and order.blocks(now_ms):
+            assert found == []
+            return
+        expected = rows.messages[begin - rows.first :][:most]
+        assert [parse_handle(text).offset for text, _ in found] == [one.offset for one in expected]
+        for (text, record), one in zip(found, expected, strict=True):
+            self._check_record(record, one)
+            self.taken.append(Taken(IN_ORDER, topic, text))
+        if expected:
+            until_ms = now_ms + invisible_ms
+            world.orders[key] = Order(now_ms, {one.offset: until_ms for one in expected})
+            world.advance(key, begin)
+
+    # -- what was popped
+
+    @precondition(lambda self: self.taken)
+    @rule(pick=picks, invisible_ms=st.none() | st.sampled_from([0, 1, 500, 4_000]))
+    def acknowledge(self, pick: int, invisible_ms: int | None) -> None:
+        """Consume a message, or have it come back at another time."""
+        one: Taken = self._pick(self.taken, pick)
+        handle, fields = one.handle, one.fields()
+        if invisible_ms is None:
+            answer = self.client.ask(RequestCode.ACK_MESSAGE, fields)
+        else:
+            fields["invisibleTime"] = str(invisible_ms)
+            answer = self.client.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields)
+        rows = self.world.rows(one.place)
+        expected: int = ResponseCode.SUCCESS
+        if one.place[0] not in self.world.topics:
+            expected = ResponseCode.TOPIC_NOT_EXIST
+        elif not rows.first <= handle.offset <= rows.end:
+            expected = ResponseCode.NO_MESSAGE
+        elif one.group == IN_ORDER:
+            expected = self._acknowledge_in_order(one, invisible_ms)
+        else:
+            if invisible_ms is not None:
+                self.taken.append(one.renewed(answer))
+            self._acknowledged(one, handle.offset, invisible_ms)
+        assert answer.code == expected, answer.remark
+
+    @precondition(lambda self: any(one.group == GROUP for one in self.taken))
+    @rule(pick=picks, bits=st.integers(1, 15))
+    def acknowledge_many(self, pick: int, bits: int) -> None:
+        """Consume the messages of a pop by a set of bits, among which may be others than it brought."""
+        one: Taken = self._pick([one for one in self.taken if one.group == GROUP], pick)
+        handle = one.handle
+        batch = {
+            "c": GROUP,
+            "t": one.topic,
+            "r": handle.retried,
+            "q": handle.queue,
+            "so": handle.offset,
+            "pt": handle.pop_time,
+            "it": handle.invisible_time,
+            "rq": handle.revive_queue,
+            "b": base64.b64encode(bytes([bits])).decode(),
+        }
+        body = json.dumps({"brokerName": handle.broker_name, "acks": [batch]}).encode()
+        answer = self.client.ask(RequestCode.BATCH_ACK_MESSAGE, None, body)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        for bit in range(4):
+            if bits >> bit & 1:
+                self._acknowledged(one, handle.offset + bit, None)
+
+    def _acknowledged(self, one: Taken, offset: int, invisible_ms: int | None) -> None:
+        world, handle = self.world, one.handle
+        back_ms = handle.pop_time + handle.invisible_time
+        for pop in [pop for pop in world.pops if pop[:4] == (GROUP, one.place, offset, back_ms)]:
+            world.pops.remove(pop)
+            if invisible_ms is not None:
+                world.pop(GROUP, pop.place, pop.message, self.now_ms + invisible_ms)
+
+    def _acknowledge_in_order(self, one: Taken, invisible_ms: int | None) -> int:
+        """What is answered."""
+        world, offset = self.world, one.handle.offset
+        key = (IN_ORDER, *one.place)
+        order = world.orders.get(key)
+        if order is None or order.popped_ms != one.handle.pop_time:
+            return ResponseCode.SUCCESS
+        if offset < world.progress.get(key, -1):
+            return ResponseCode.SUCCESS
+        if offset not in order.until_ms:
+            # Of another pop within the same millisecond.
+            return ResponseCode.MESSAGE_ILLEGAL if invisible_ms is None else ResponseCode.SUCCESS
+        if invisible_ms is None:
+            order.until_ms[offset] = None
+            world.advance(key, order.next_offset)
+        elif order.until_ms[offset] is not None:
+            order.until_ms[offset] = self.now_ms + invisible_ms
+        return ResponseCode.SUCCESS
+
+    # -- what comes back
+
+    def _revived(self, one: Message, stored_ms: int) -> None:
+        """A message came back that was popped and not acknowledged in time."""
+        world = self.world
+        candidates = []
+        for pop in world.pops:
+            popped = pop.message
+            back_in = _back_in(GROUP, pop.place[0].removeprefix(_back_in(GROUP, "")))
+            if popped.retries >= MOST_RETRIES:
+                back_in = f"%DLQ%{GROUP}"
+            came = (popped.body, popped.retries + 1, back_in) == (one.body, one.retries, one.topic)
+            if came and pop.back_ms <= self.highest_ms:
+                candidates.append(pop)
+        assert candidates, "came back without having been popped"
+        pop = min(candidates, key=lambda pop: pop.back_ms)
+        world.pops.remove(pop)
+        self._check_moment(stored_ms, pop.back_ms, REVIVAL_MS)
+
+    def _check_revived(self) -> None:
+        """Nothing is left that should be back."""
+        world, now_ms = self.world, self.now_ms
+        regular_ms = self.gateway.elapsed_ms - self.regular_since
+        for pop in list(world.pops):
+            if world.rows(pop.place).at(pop.offset) is None:
+                if pop.back_ms <= now_ms:
+                    world.pops.remove(pop)
+            else:
+                late_ms = min(now_ms - pop.back_ms, regular_ms)
+                assert late_ms <= REVIVAL_MS, ("did not come back", pop)
+
+    @staticmethod
+    def _made_by_pops() -> list[str]:
+        """The topics that pops make."""
+        return [*(_back_in(GROUP, topic) for topic in TOPICS), f"%DLQ%{GROUP}"]

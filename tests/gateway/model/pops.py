@@ -63,6 +63,7 @@ class WaitingPop(NamedTuple):
     client: MemoryClient
     opaque: int
     topic: str
+    places: list[Place]
     end_ms: int
 
 
@@ -114,7 +115,7 @@ class Pops(Machine):
         opaque = self.client.send(RequestCode.POP_MESSAGE, fields)
         assert self.client.answer(opaque) is None, "the pop did not wait"
         end_ms = self.gateway.elapsed_ms + wait_ms
-        self.waiting_pops.append(WaitingPop(self.client, opaque, topic, end_ms))
+        self.waiting_pops.append(WaitingPop(self.client, opaque, topic, places, end_ms))
         for place in places:
             self._begin_of(GROUP, place)
 
@@ -125,14 +126,21 @@ class Pops(Machine):
                 self.waiting_pops.remove(one)
                 continue
             answer = one.client.answer(one.opaque)
-            left_ms = one.end_ms - self.gateway.elapsed_ms
+            looked_at = one.places
             if answer is not None:
                 self.waiting_pops.remove(one)
                 if answer.code == ResponseCode.TOPIC_NOT_EXIST:
                     assert one.topic not in self.world.topics
                     continue
-                count, _ = self._take(answer, one.topic, [], WAITING_INVISIBLE_MS)
-                assert count or left_ms <= 0, "a pop was let go too early"
+                before = len(self.taken)
+                self._take(answer, one.topic, [], WAITING_INVISIBLE_MS)
+                came = {taken.place for taken in self.taken[before:]}
+                is_over = one.end_ms <= self.gateway.elapsed_ms
+                assert came or is_over, "a pop was let go too early"
+                looked_at = [place for place in looked_at if came and place <= max(came)]
+            # It looked again at each queue whose progress was set, one after the other.
+            for place in looked_at:
+                self.world.resets.pop((GROUP, *place), None)
 
     def _popped_from(self, topic: str, queue: int) -> list[Place]:
         numbers = range(self.world.topics.get(topic, 0)) if queue < 0 else [queue]

@@ -6,7 +6,6 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from gateway.wire.messages import parse_offset_msg_id
 from tests.gateway.model.machine import TAGS, Machine, delays, ids, keys, queues, topics
 from tests.gateway.tools import ok
 
@@ -49,7 +48,7 @@ class Sending(Machine):
         assert ext.get("replaced") == replaced
         if delay_ms is None:
             assert int(ext["queueOffset"]) == self.world.rows((topic, queue)).end
-        one.sequence = parse_offset_msg_id(ext["msgId"])[1]
+        one.sequence = self._told(ext["msgId"])
         self._accepted(one, delay_ms)
         one.handle = ext.get("recallHandle", "")
         assert bool(one.handle) == (delay_ms is not None)
@@ -65,5 +64,5 @@ class Sending(Machine):
         batch = [(one.body, properties) for one, properties, _ in items]
         answer = ok(self.client.send_batch(batch, topic, queue=queue))
         for (one, _, delay_ms), msg_id in zip(items, answer.ext()["msgId"].split(","), strict=True):
-            one.sequence = parse_offset_msg_id(msg_id)[1]
+            one.sequence = self._told(msg_id)
             self._accepted(one, delay_ms)

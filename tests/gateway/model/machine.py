@@ -123,6 +123,14 @@ class Machine(RuleBasedStateMachine):
             return at, delay_ms if delay_ms > 0 else None
         return {"TIMER_DELAY_MS": str(delay_ms)}, delay_ms if delay_ms > 0 else None
 
+    @staticmethod
+    def _debouncing(one: Message, debounces: bool) -> dict[str, str]:
+        """The property by which a message takes the place of those with its first key, where it is to and has one."""
+        if not debounces or not one.keys:
+            return {}
+        one.debounce = one.keys[0]
+        return {"TIDEGATE_DEBOUNCE": one.debounce}
+
     def _told(self, message_id: str) -> int:
         """The sequence of a message by the id that its send was answered with: no two ever have the same."""
         sequence = parse_offset_msg_id(message_id)[1]

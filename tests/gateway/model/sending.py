@@ -37,9 +37,7 @@ class Sending(Machine):
         self._ensure(topic)
         one, properties = self._message(topic, queue, message_id, tag, keys)
         timing, delay_ms = self._timing(kind, delay_ms)
-        properties |= timing
-        if debounces and one.keys:
-            properties["TIDEGATE_DEBOUNCE"] = one.debounce = one.keys[0]
+        properties |= timing | self._debouncing(one, debounces)
         answer = self.client.send_message(topic, one.body, properties, fields={"queue": queue})
         ext = ok(answer).ext()
         replaced = None

@@ -39,9 +39,8 @@ class Transactions(Machine):
         self._ensure(topic)
         one, properties = self._message(topic, queue, message_id, "", keys)
         timing, one.delay_ms = self._timing(kind, delay_ms)
-        properties |= {"TRAN_MSG": "true", "PGROUP": "payers", **timing}
-        if debounces and one.keys:
-            properties["TIDEGATE_DEBOUNCE"] = one.debounce = one.keys[0]
+        properties |= {"TRAN_MSG": "true", "PGROUP": "payers"}
+        properties |= timing | self._debouncing(one, debounces)
         fields = {"queue": queue, "sys_flag": 4, "properties": property_string(properties)}
         answer = ok(self.client.send_message(topic, one.body, fields=fields))
         one.sequence = self._told(answer.ext()["msgId"])

@@ -68,8 +68,8 @@ class ConsumeModes:
 
     def _forget(self, places: list[tuple[str, str]]) -> None:
         for place in places:
-            del self._modes[place]
             self._store.delete_note(_NOTE + _place(*place))
+            del self._modes[place]
 
 
 def _place(topic: str, group: str) -> bytes:

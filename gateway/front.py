@@ -199,18 +199,18 @@ class Question:
     def put(self) -> None:
         """Ask the workers; none of them where one is needed that is known not to serve, for a change would be made in
         part."""
-        lacking = [
-            broker for broker, link in self._links.items() if link is None or not link.serves
-        ]
+        serving = {
+            broker: link for broker, link in self._links.items() if link is not None and link.serves
+        }
+        lacking = [broker for broker in self._links if broker not in serving]
         if lacking and self._merge.needs_all:
             remark = unserved(lacking, len(self._links))
             self._answer(Whole(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark))
             return
-        for broker, link in self._links.items():
-            if link is None or not link.serves:
-                self._answered(broker, None)
-            else:
-                link.use(partial(self._ask, broker, link))
+        for broker in lacking:
+            self._answered(broker, None)
+        for broker, link in serving.items():
+            link.use(partial(self._ask, broker, link))
 
     def _ask(self, broker: str, link: WorkerLink, connection: RemotingConnection | None) -> None:
         if connection is None:

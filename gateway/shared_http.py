@@ -19,8 +19,8 @@ from gateway.named_files import tls_layers
 from gateway.process import cannot_listen
 from gateway.setting_values import HostPort
 from gateway.web.relay import OpenDoor, Relay
-from gateway.web.shared import shared_endpoints
 from gateway.web.site import Api
+from gateway.web.table import shared_endpoints
 from gateway.wire.messages import pack_host
 from gateway.worker_port import WorkerPort
 

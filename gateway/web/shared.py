@@ -1,6 +1,6 @@
-"""THE TABLE of the HTTP API at the port that several workers share, and its handlers: what they answer, made one.
+"""The handlers of the HTTP API at the port that several workers share: what they answer, made one.
 
-Requests and answers are those of a worker (`gateway.web.table`).
+Requests and answers are those of a worker.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gateway.merged_pages import held_page, recurring_page
 from gateway.merging import recurring_change
 from gateway.moments import write_moment
 from gateway.web.adding_up import add_groups, add_rates, add_timelines, add_topics
-from gateway.web.endpoints import ApiError, Asker, Endpoint
+from gateway.web.endpoints import ApiError, Asker
 from gateway.web.fields import NewTimeFields, read_moment
 from gateway.web.messages import MessagePage, MessageQuery, SearchQuery, no_message
 from gateway.web.overview import Rates, Status
@@ -31,7 +31,6 @@ from gateway.web.recurring import (
 )
 from gateway.web.relay import Relay, below, fields_of, refusal
 from gateway.web.sending import NewMessageBody, SentMessage
-from gateway.web.shared_bulk import SharedBulk
 from gateway.web.timeline import DEFAULT_SPAN_MS, Timeline, TimelineQuery
 from gateway.web.topics import GroupList, ListQuery, TopicList, TopicQuery
 from gateway.wire.cursors import own_cursor
@@ -268,42 +267,3 @@ def _from_cursor(
     if not each:
         raise ApiError(HTTPStatus.BAD_REQUEST, "the cursor is not one of these workers'")
     return each
-
-
-def shared_endpoints(
-    relay: Relay,
-    clock: Clock,
-    worker_at: Callable[[bytes], str | None],
-    address: Callable[[], str],
-) -> list[Endpoint]:
-    """Every request of the API, for the parameters see `SharedMessages` and `SharedLists`."""
-    messages, lists = SharedMessages(relay, clock, worker_at), SharedLists(relay, address)
-    bulk, recurring = SharedBulk(relay, clock), SharedRecurring(relay)
-    one, many = "Messages", "Many messages"
-    again, rest = "Recurring messages", "Topics and groups"
-    return [
-        Endpoint("GET", "/status", lists.show_status, "Gateway"),
-        Endpoint("GET", "/rates", lists.show_rates, "Gateway"),
-        Endpoint("GET", "/timeline", messages.timeline, one),
-        Endpoint("GET", "/messages", messages.search_messages, one),
-        Endpoint("POST", "/messages", messages.send_message, one),
-        Endpoint("GET", "/messages/{id}", messages.show_message, one),
-        Endpoint("POST", "/messages/{id}/abort", messages.abort_message, one),
-        Endpoint("POST", "/messages/{id}/reschedule", messages.reschedule_message, one),
-        Endpoint("POST", "/bulk/preview", bulk.preview_bulk, many),
-        Endpoint("POST", "/bulk", bulk.start_bulk, many),
-        Endpoint("GET", "/bulk", bulk.list_jobs, many),
-        Endpoint("GET", "/bulk/{id}", bulk.show_job, many),
-        Endpoint("DELETE", "/bulk/{id}", bulk.cancel_job, many),
-        Endpoint("GET", "/recurring", recurring.list_recurring, again),
-        Endpoint("GET", "/recurring-times", recurring.preview_recurring, again),
-        Endpoint("GET", "/recurring/{topic}/{name}", recurring.show_recurring, again),
-        Endpoint("PUT", "/recurring/{topic}/{name}", recurring.put_recurring, again),
-        Endpoint("DELETE", "/recurring/{topic}/{name}", recurring.delete_recurring, again),
-        Endpoint("POST", "/recurring/{topic}/{name}/{order}", recurring.order_recurring, again),
-        Endpoint("GET", "/topics", lists.list_topics, rest),
-        Endpoint("POST", "/topics/{topic}/pause", lists.pause_topic, rest),
-        Endpoint("POST", "/topics/{topic}/resume", lists.resume_topic, rest),
-        Endpoint("GET", "/groups", lists.list_groups, rest),
-        Endpoint("GET", "/openapi.json", lists.show_openapi, "Gateway"),
-    ]

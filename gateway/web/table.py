@@ -8,18 +8,22 @@ from typing import Any, NamedTuple
 
 from gateway.broker import Broker
 from gateway.bulk import BulkChanges
+from gateway.clock import Clock
 from gateway.pauses import Pauses
 from gateway.pending import PendingMessages
 from gateway.reactor import Reactor
 from gateway.rescheduling import Rescheduling
 from gateway.router import Call
 from gateway.web.bulk import Bulk
-from gateway.web.endpoints import Asker, Endpoint
+from gateway.web.endpoints import Asker, Endpoint, Handler
 from gateway.web.messages import Messages
 from gateway.web.openapi import describe
 from gateway.web.overview import Overview
 from gateway.web.recurring import RecurringEndpoints
+from gateway.web.relay import Relay
 from gateway.web.sending import Sender
+from gateway.web.shared import SharedLists, SharedMessages, SharedRecurring
+from gateway.web.shared_bulk import SharedBulk
 from gateway.web.site import BASE
 from gateway.web.timeline import Timelines
 from gateway.web.topics import Listings
@@ -27,15 +31,15 @@ from gateway.web.turns import Turns
 
 
 class WebHandlers(NamedTuple):
-    """What answers the requests of the API."""
+    """What answers the requests of the API: of one gateway, or of all workers."""
 
-    overview: Overview
-    timelines: Timelines
-    listings: Listings
-    messages: Messages
-    sender: Sender
-    bulk: Bulk
-    recurring: RecurringEndpoints
+    overview: Overview | SharedLists
+    timelines: Timelines | SharedMessages
+    listings: Listings | SharedLists
+    messages: Messages | SharedMessages
+    sender: Sender | SharedMessages
+    bulk: Bulk | SharedBulk
+    recurring: RecurringEndpoints | SharedRecurring
 
 
 def compose(
@@ -69,50 +73,67 @@ def compose(
 
 
 def endpoints(web: WebHandlers) -> list[Endpoint]:
-    """Every request of the API."""
-    rows = [
-        Endpoint("GET", "/status", web.overview.show_status, "Gateway"),
-        Endpoint("GET", "/rates", web.overview.show_rates, "Gateway"),
-        Endpoint("GET", "/timeline", web.timelines.timeline, "Messages"),
-        Endpoint("GET", "/messages", web.messages.search_messages, "Messages"),
-        Endpoint("POST", "/messages", web.sender.send_message, "Messages"),
-        Endpoint("GET", "/messages/{id}", web.messages.show_message, "Messages"),
-        Endpoint("POST", "/messages/{id}/abort", web.messages.abort_message, "Messages"),
-        Endpoint("POST", "/messages/{id}/reschedule", web.messages.reschedule_message, "Messages"),
-        Endpoint("POST", "/bulk/preview", web.bulk.preview_bulk, "Many messages"),
-        Endpoint("POST", "/bulk", web.bulk.start_bulk, "Many messages"),
-        Endpoint("GET", "/bulk", web.bulk.list_jobs, "Many messages"),
-        Endpoint("GET", "/bulk/{id}", web.bulk.show_job, "Many messages"),
-        Endpoint("DELETE", "/bulk/{id}", web.bulk.cancel_job, "Many messages"),
-        Endpoint("GET", "/recurring", web.recurring.list_recurring, "Recurring messages"),
-        Endpoint("GET", "/recurring-times", web.recurring.preview_recurring, "Recurring messages"),
-        Endpoint(
-            "GET", "/recurring/{topic}/{name}", web.recurring.show_recurring, "Recurring messages"
-        ),
-        Endpoint(
-            "PUT", "/recurring/{topic}/{name}", web.recurring.put_recurring, "Recurring messages"
-        ),
-        Endpoint(
-            "DELETE",
-            "/recurring/{topic}/{name}",
-            web.recurring.delete_recurring,
-            "Recurring messages",
-        ),
-        Endpoint(
-            "POST",
-            "/recurring/{topic}/{name}/{order}",
-            web.recurring.order_recurring,
-            "Recurring messages",
-        ),
-        Endpoint("GET", "/topics", web.listings.list_topics, "Topics and groups"),
-        Endpoint("POST", "/topics/{topic}/pause", web.listings.pause_topic, "Topics and groups"),
-        Endpoint("POST", "/topics/{topic}/resume", web.listings.resume_topic, "Topics and groups"),
-        Endpoint("GET", "/groups", web.listings.list_groups, "Topics and groups"),
-    ]
+    """Every request of the API of a gateway."""
+    rows = _rows(web)
     document = describe(rows, BASE, version("tidegate"))
 
     def show_openapi(asker: Asker) -> dict[str, Any]:
         """This document."""
         return document
 
-    return [*rows, Endpoint("GET", "/openapi.json", show_openapi, "Gateway")]
+    return [*rows, _openapi(show_openapi)]
+
+
+def shared_endpoints(
+    relay: Relay,
+    clock: Clock,
+    worker_at: Callable[[bytes], str | None],
+    address: Callable[[], str],
+) -> list[Endpoint]:
+    """Every request of the API at the port that several workers share; for the parameters see `SharedMessages` and
+    `SharedLists`."""
+    messages, lists = SharedMessages(relay, clock, worker_at), SharedLists(relay, address)
+    web = WebHandlers(
+        overview=lists,
+        timelines=messages,
+        listings=lists,
+        messages=messages,
+        sender=messages,
+        bulk=SharedBulk(relay, clock),
+        recurring=SharedRecurring(relay),
+    )
+    return [*_rows(web), _openapi(lists.show_openapi)]
+
+
+def _rows(web: WebHandlers) -> list[Endpoint]:
+    one, many = "Messages", "Many messages"
+    again, rest = "Recurring messages", "Topics and groups"
+    return [
+        Endpoint("GET", "/status", web.overview.show_status, "Gateway"),
+        Endpoint("GET", "/rates", web.overview.show_rates, "Gateway"),
+        Endpoint("GET", "/timeline", web.timelines.timeline, one),
+        Endpoint("GET", "/messages", web.messages.search_messages, one),
+        Endpoint("POST", "/messages", web.sender.send_message, one),
+        Endpoint("GET", "/messages/{id}", web.messages.show_message, one),
+        Endpoint("POST", "/messages/{id}/abort", web.messages.abort_message, one),
+        Endpoint("POST", "/messages/{id}/reschedule", web.messages.reschedule_message, one),
+        Endpoint("POST", "/bulk/preview", web.bulk.preview_bulk, many),
+        Endpoint("POST", "/bulk", web.bulk.start_bulk, many),
+        Endpoint("GET", "/bulk", web.bulk.list_jobs, many),
+        Endpoint("GET", "/bulk/{id}", web.bulk.show_job, many),
+        Endpoint("DELETE", "/bulk/{id}", web.bulk.cancel_job, many),
+        Endpoint("GET", "/recurring", web.recurring.list_recurring, again),
+        Endpoint("GET", "/recurring-times", web.recurring.preview_recurring, again),
+        Endpoint("GET", "/recurring/{topic}/{name}", web.recurring.show_recurring, again),
+        Endpoint("PUT", "/recurring/{topic}/{name}", web.recurring.put_recurring, again),
+        Endpoint("DELETE", "/recurring/{topic}/{name}", web.recurring.delete_recurring, again),
+        Endpoint("POST", "/recurring/{topic}/{name}/{order}", web.recurring.order_recurring, again),
+        Endpoint("GET", "/topics", web.listings.list_topics, rest),
+        Endpoint("POST", "/topics/{topic}/pause", web.listings.pause_topic, rest),
+        Endpoint("POST", "/topics/{topic}/resume", web.listings.resume_topic, rest),
+        Endpoint("GET", "/groups", web.listings.list_groups, rest),
+    ]
+
+
+def _openapi(handler: Handler) -> Endpoint:
+    return Endpoint("GET", "/openapi.json", handler, "Gateway")

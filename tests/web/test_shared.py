@@ -15,8 +15,8 @@ from gateway.http import make_site
 from gateway.setting_values import HostPort, parse_host_port
 from gateway.web import adding_up, bulk, shared_bulk, timeline
 from gateway.web.relay import OpenDoor, Relay, Reply
-from gateway.web.shared import shared_endpoints
 from gateway.web.site import Api
+from gateway.web.table import shared_endpoints
 from gateway.web.turns import Turns
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.faults import commits_fail

@@ -30,7 +30,7 @@ from gateway.pending import PendingMessages, Wanted
 from gateway.rescheduling import NewTime
 from gateway.topics import DLQ_PREFIX, RETRY_PREFIX
 from gateway.web.endpoints import ApiError, Asker, Fields, Shown
-from gateway.web.fields import NewTimeFields, TopicName, read_moment
+from gateway.web.fields import NewTimeFields, TopicName, read_bound
 from gateway.web.timeline import count as count_columns
 from gateway.web.turns import Turns
 from gateway.wire.codes import ResponseCode
@@ -265,13 +265,12 @@ class Bulk:
             )
         if selection.topic:
             asker.check_topic(PUB, selection.topic)
-        begin, end = selection.begin, selection.end
         return Wanted(
             key=selection.key,
             topic=selection.topic,
             tag=selection.tag,
-            begin_ms=max(0, read_moment(begin, clock)) if begin is not None else 0,
-            end_ms=max(0, read_moment(end, clock)) if end is not None else None,
+            begin_ms=read_bound(selection.begin, clock) or 0,
+            end_ms=read_bound(selection.end, clock),
         )
 
     def _new_time(self, body: PreviewBody) -> NewTime | None:

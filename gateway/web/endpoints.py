@@ -14,7 +14,7 @@ import msgspec
 
 from gateway.access import Action, Need
 from gateway.guard import Caller
-from gateway.permissions import topic_need
+from gateway.permissions import GET, group_need, topic_need
 from gateway.router import NotFoundError, RequestError, TooMuchError
 from gateway.wire.codes import ResponseCode
 
@@ -97,6 +97,10 @@ class Asker:
     def may(self, actions: frozenset[Action], topic: str) -> bool:
         """Whether they may do one of these to a topic."""
         return self.caller is None or self.caller.may(actions, topic)
+
+    def may_see_group(self, name: str) -> bool:
+        """Whether they may see a consumer group."""
+        return self.caller is None or self.caller.objection(group_need(name, GET)) is None
 
     def check(self, need: Need) -> None:
         """Refuse what they may not do.

@@ -67,6 +67,14 @@ class NewTimeFields(Fields):
             raise ApiError(HTTPStatus.BAD_REQUEST, f"shift = {self.shift!r}: {error}") from error
 
 
+def read_bound(moment: int | str | None, clock: Clock) -> int | None:
+    """Where a span of time begins or ends, epoch ms and not before 1970; None where that is left out.
+
+    :raises ApiError: when it is none.
+    """
+    return max(0, read_moment(moment, clock)) if moment is not None else None
+
+
 def read_moment(moment: int | str, clock: Clock) -> int:
     """Epoch ms of a moment.
 

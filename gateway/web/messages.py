@@ -12,7 +12,6 @@ from msgspec import Meta
 from gateway.access import READ
 from gateway.broker import Broker
 from gateway.pending import PendingMessages, Wanted
-from gateway.permissions import GET, group_need
 from gateway.rescheduling import Rescheduling
 from gateway.web.endpoints import ApiError, Asker, Fields, Shown
 from gateway.web.fields import (
@@ -22,7 +21,7 @@ from gateway.web.fields import (
     NewTimeFields,
     SearchedState,
     TopicName,
-    read_moment,
+    read_bound,
 )
 from gateway.web.turns import Turns
 from gateway.wire.codes import SysFlag
@@ -128,8 +127,8 @@ class Messages:
             key=query.key,
             topic=query.topic,
             tag=query.tag,
-            begin_ms=read_moment(query.begin, clock) if query.begin is not None else 0,
-            end_ms=read_moment(query.end, clock) if query.end is not None else None,
+            begin_ms=read_bound(query.begin, clock) or 0,
+            end_ms=read_bound(query.end, clock),
             state=query.state,
         )
         return self._pending.look_up(wanted, asker.may, limit=query.limit, cursor=query.cursor)
@@ -194,8 +193,7 @@ class Messages:
             if offset is None:
                 continue
             name = group.decode()
-            caller = asker.caller
-            if caller is None or caller.objection(group_need(name, GET)) is None:
+            if asker.may_see_group(name):
                 receivers.append(Receiver(group=name, offset=offset, is_past=offset > found.offset))
         receivers.sort(key=lambda one: (not one.is_past, one.group))
         return receivers[:MAX_RECEIVERS]

@@ -49,11 +49,9 @@ class RecurringPlace(Fields):
     name: RecurringName
 
 
-class RecurringOrder(Fields):
+class RecurringOrder(RecurringPlace):
     """Names a recurring message, and says what it is to do."""
 
-    topic: TopicName
-    name: RecurringName
     order: Annotated[Literal["pause", "resume"], Meta(description="What it is to do.")]
 
 

@@ -17,7 +17,7 @@ from gateway.merging import recurring_change
 from gateway.moments import write_moment
 from gateway.web.adding_up import add_groups, add_rates, add_timelines, add_topics
 from gateway.web.endpoints import ApiError, Asker
-from gateway.web.fields import NewTimeFields, read_moment
+from gateway.web.fields import NewTimeFields, read_bound
 from gateway.web.messages import MessagePage, MessageQuery, SearchQuery, no_message
 from gateway.web.overview import Rates, Status
 from gateway.web.recurring import (
@@ -31,7 +31,7 @@ from gateway.web.recurring import (
 )
 from gateway.web.relay import Relay, below, fields_of, refusal
 from gateway.web.sending import NewMessageBody, SentMessage
-from gateway.web.timeline import DEFAULT_SPAN_MS, Timeline, TimelineQuery
+from gateway.web.timeline import Timeline, TimelineQuery
 from gateway.web.topics import GroupList, ListQuery, TopicList, TopicQuery
 from gateway.wire.cursors import own_cursor
 from gateway.wire.messages import parse_offset_msg_id
@@ -62,8 +62,7 @@ class SharedMessages:
     async def timeline(self, asker: Asker, query: TimelineQuery) -> Timeline:
         """Messages that have not fired over time, by topic."""
         # Each worker would read `now` as a time of its own, and columns would not be the same.
-        begin_ms = max(0, read_moment(query.begin, self._clock))
-        end_ms = self._moment(query.end, begin_ms + DEFAULT_SPAN_MS)
+        begin_ms, end_ms = query.span(self._clock)
         times = {"begin": write_moment(begin_ms), "end": write_moment(end_ms)}
         values = fields_of(query) | times
         parts = await self._relay.all(asker, "GET", "/timeline", Timeline, values)
@@ -74,9 +73,10 @@ class SharedMessages:
 
         A page can have fewer messages than `limit`, and none, before the last: go on while there is a `cursor`.
         """
-        times = {"begin": write_moment(self._moment(query.begin, 0))}
-        if query.end is not None:
-            times["end"] = write_moment(self._moment(query.end, 0))
+        times = {"begin": write_moment(read_bound(query.begin, self._clock) or 0)}
+        end_ms = read_bound(query.end, self._clock)
+        if end_ms is not None:
+            times["end"] = write_moment(end_ms)
         each = _from_cursor(self._relay, fields_of(query) | times, query.cursor)
         parts = await self._relay.all(asker, "GET", "/messages", HeldPage, each=each)
         return held_page(
@@ -119,10 +119,6 @@ class SharedMessages:
         return await self._relay.one(
             asker, owner, "POST", path, RescheduleAnswer, body=encode(body)
         )
-
-    def _moment(self, text: int | str | None, default_ms: int) -> int:
-        """Epoch ms, since 1970, of a time that may be left out."""
-        return max(0, read_moment(text, self._clock)) if text is not None else default_ms
 
     def _owner(self, query: MessageQuery) -> str:
         """The worker whose address an offset id has."""

@@ -10,8 +10,9 @@ from msgspec import Meta
 
 from gateway.access import READ
 from gateway.broker import Broker
+from gateway.clock import Clock
 from gateway.web.endpoints import Asker, Fields, Shown
-from gateway.web.fields import Moment, TopicName, read_moment
+from gateway.web.fields import Moment, TopicName, read_bound, read_moment
 from gateway.web.turns import Turns
 from gateway.wire.messages import java_hash
 from storage import Columns, count_due, due_range
@@ -39,8 +40,6 @@ KEEP_TIMES = 20
 MAX_KEPT = 32
 """Answers that are kept for that."""
 
-DEFAULT_SPAN_MS = _HOUR
-
 
 class TimelineQuery(Fields):
     """What is to be counted."""
@@ -54,6 +53,15 @@ class TimelineQuery(Fields):
     ] = 120
     topic: TopicName = ""
     tag: Annotated[str, Meta(description="Only messages with this tag.")] = ""
+
+    def span(self, clock: Clock) -> tuple[int, int]:
+        """From when to when, epoch ms.
+
+        :raises ApiError: when one of them is no time.
+        """
+        begin_ms = max(0, read_moment(self.begin, clock))
+        end_ms = read_bound(self.end, clock)
+        return begin_ms, begin_ms + _HOUR if end_ms is None else end_ms
 
 
 class TopicCounts(Shown):
@@ -104,10 +112,7 @@ class Timelines:
     async def timeline(self, asker: Asker, query: TimelineQuery) -> Timeline:
         """Messages that have not fired over time, by topic."""
         clock = self._broker.clock
-        begin_ms = max(0, read_moment(query.begin, clock))
-        end_ms = (
-            read_moment(query.end, clock) if query.end is not None else begin_ms + DEFAULT_SPAN_MS
-        )
+        begin_ms, end_ms = query.span(clock)
         if query.topic:
             asker.check_topic(READ, query.topic)
         columns = columns_for(begin_ms, max(begin_ms + 1, end_ms), query.columns)

@@ -9,7 +9,7 @@ from gateway.access import READ
 from gateway.broker import Broker
 from gateway.pauses import Pauses
 from gateway.pending import PendingMessages
-from gateway.permissions import GET, UPDATE, group_need
+from gateway.permissions import UPDATE
 from gateway.topics import Topic
 from gateway.web.endpoints import Asker, Fields, Shown
 from gateway.web.fields import Contains, Cursor, Limit, TopicName
@@ -151,11 +151,8 @@ class Listings:
             *(group.name for group in self._broker.clients.consumer_groups()),
             *map(bytes.decode, self._broker.store.progress.groups()),
         }
-
-        def may(name: str) -> bool:
-            return asker.caller is None or asker.caller.objection(group_need(name, GET)) is None
-
-        page, cursor = _page(names, query, min(query.limit, MAX_GROUPS_AT_A_TIME), may)
+        limit = min(query.limit, MAX_GROUPS_AT_A_TIME)
+        page, cursor = _page(names, query, limit, asker.may_see_group)
         return GroupList(groups=[self._group(name) for name in page], cursor=cursor)
 
     def _group(self, name: str) -> GroupRow:

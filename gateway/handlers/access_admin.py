@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from gateway.broker import Broker
 from gateway.router import Call, RequestError
 from gateway.users import SUBJECT, SUPER, User, Users, refused
@@ -119,13 +121,9 @@ def _becomes_super(info: UserInfo) -> bool:
 def _shown(user: User, call: Call) -> UserInfo:
     """A user as the sender may see it: only super users are told keys, as the one of a super user would make anybody
     one."""
-    info = user.info
-    return UserInfo(
-        username=info.username,
-        password=info.password if call.caller is not None and call.caller.is_super else None,
-        user_type=info.user_type,
-        user_status=info.user_status,
-    )
+    if call.caller is not None and call.caller.is_super:
+        return user.info
+    return msgspec.structs.replace(user.info, password=None)
 
 
 def _name_of(subject: str | None) -> str:

@@ -15,6 +15,7 @@ from gateway.pending import PendingMessages, Wanted
 from gateway.rescheduling import NewTime, Rescheduling
 from gateway.router import Call, RequestError
 from gateway.wire import properties as names
+from gateway.wire.admin_bodies import DataVersion
 from gateway.wire.codes import ResponseCode
 from gateway.wire.cursors import own_cursor
 from gateway.wire.headers import (
@@ -189,5 +190,5 @@ class Timers:
             topic.decode(): {"count": count, "timeStamp": now_ms}
             for topic, count in self._store.held_totals().items()
         }
-        version = {"counter": 0, "stateVersion": 0, "timestamp": now_ms}
-        call.answer(body=msgspec.json.encode({"dataVersion": version, "timingCount": counts}))
+        answer = {"dataVersion": DataVersion(0, now_ms), "timingCount": counts}
+        call.answer(body=msgspec.json.encode(answer))

@@ -10,7 +10,7 @@ import msgspec
 from gateway.audit import AuditLog
 from gateway.clock import Clock
 from gateway.config import Config
-from gateway.delays import DelayRules, asks_for_delay, delay_of
+from gateway.delays import REQUESTS, DelayRules, asks_for_delay, delay_of
 from gateway.firing import Firing
 from gateway.limits import MAX_DELAY, origin
 from gateway.quotas import Quotas
@@ -42,6 +42,13 @@ from storage import (
 
 REGION = "DefaultRegion"
 """Upstream's default for the region of a broker; clients put it into their traces."""
+
+SET_ANEW = (
+    *REQUESTS,
+    *(names.TIMER_OUT_MS, names.REAL_TOPIC, names.REAL_QID),
+    *(names.MSG_REGION, names.TRACE_ON, names.CLUSTER),
+)
+"""Properties of a message that comes in once more which are set anew, or asked for a delay it has had."""
 
 MOST_RETRIES = (1 << 31) - 1
 """The largest number of retries that a record has room for."""

@@ -7,9 +7,8 @@ from __future__ import annotations
 from twisted.logger import Logger
 
 from gateway.broker import Broker
-from gateway.delays import REQUESTS
 from gateway.handlers.ordered_pops import OrderedPops
-from gateway.intake import NewMessage, retried
+from gateway.intake import SET_ANEW, NewMessage, retried
 from gateway.pop_orders import ORDERED_QUEUE, Place
 from gateway.pop_queues import LONGEST_INVISIBLE_MS
 from gateway.router import Call, Peer, RequestError
@@ -37,18 +36,6 @@ RETRY_MS = 60_000
 
 MAX_ACKED = 10_000
 """Messages that one request acknowledges, some 50 ms of work. Clients put a few pops into one, of 32 at most each."""
-
-REWRITTEN = (
-    *REQUESTS,
-    names.TIMER_OUT_MS,
-    names.REAL_TOPIC,
-    names.REAL_QID,
-    names.MSG_REGION,
-    names.TRACE_ON,
-    names.CLUSTER,
-    names.ORIGIN_GROUP,
-)
-"""Properties of a message that comes back which are set anew, or asked for a delay it has had."""
 
 
 class PopAcks:
@@ -213,7 +200,7 @@ class PopAcks:
         back_in = name if came_back else retry_topic(name, group.group_name)
         origin = name.removeprefix(retry_topic("", group.group_name))
         dead = message.reconsume_times >= group.retry_max_times
-        own = properties = remove(message.properties, REWRITTEN)
+        own = properties = remove(message.properties, (*SET_ANEW, names.ORIGIN_GROUP))
         if find(properties, names.FIRST_POP_TIME) is None:
             properties += f"{names.FIRST_POP_TIME}\x01{due.popped_ms}\x02"
         properties += f"{names.ORIGIN_GROUP}\x01{group.group_name}\x02"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from gateway.broker import Broker
 from gateway.delays import REQUESTS
 from gateway.handlers.timer_orders import TimerOrders, is_order
-from gateway.intake import REGION, Accepted, NewMessage, retried, too_long
+from gateway.intake import REGION, SET_ANEW, Accepted, NewMessage, retried, too_long
 from gateway.recurring_orders import RECURRING_REQUESTS, asks_to_recur, name_of, read_order
 from gateway.router import Call, RequestError
 from gateway.topics import (
@@ -64,19 +64,10 @@ RETRY_LEVEL_BASE = 3
 """The first retry waits for delay level 3, and each further one a level more (AbstractSendMessageProcessor)."""
 
 REWRITTEN_ON_RETRY = (
-    names.RETRY_TOPIC,
-    names.ORIGIN_MESSAGE_ID,
-    names.WAIT,
-    *REQUESTS,
-    names.TIMER_OUT_MS,
-    names.REAL_TOPIC,
-    names.REAL_QID,
-    names.DEBOUNCE,
-    names.MSG_REGION,
-    names.TRACE_ON,
-    names.CLUSTER,
+    *SET_ANEW,
+    *(names.RETRY_TOPIC, names.ORIGIN_MESSAGE_ID, names.WAIT, names.DEBOUNCE),
 )
-"""Properties of a retried message that are set anew; the times it was first sent for must not delay it again."""
+"""Properties of a message that is sent back which are set anew."""
 
 IN_EVERY_ANSWER = {names.MSG_REGION: REGION, names.TRACE_ON: "true"}
 """Upstream's answers to sends have these also when they refuse (SendMessageProcessor.preSend)."""

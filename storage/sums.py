@@ -1,37 +1,14 @@
-"""Makes the sums of what has not fired from the rows that they sum up: `Held` keeps them, and checks and repairs hold
-them against these."""
+"""Makes the sums of what has not fired from the rows that they sum up: `Held` keeps them, upgrades begin them, and
+checks and repairs hold them against these."""
 
 from __future__ import annotations
 
 import struct
-from itertools import groupby
 
 import lmdb
 
-from storage.keys import HELD_SPANS_OF_AN_HOUR, TIMER_VALUE, TOTAL_VALUE, hour_key, pack_u64
+from storage.keys import TIMER_VALUE
 from storage.reader import Reader
-
-
-def sum_up(
-    txn: lmdb.Transaction,
-    *,
-    timers: lmdb._Database,
-    waiting: lmdb._Database,
-    held: lmdb._Database,
-    hours: lmdb._Database,
-    totals: lmdb._Database,
-) -> None:
-    """Write `hours` and `totals` anew; some 10 s for ten million messages."""
-    txn.drop(hours, delete=False)
-    for (hour, topic), rows in groupby(
-        txn.cursor(db=held),
-        lambda row: (int.from_bytes(row[0][-8:]) // HELD_SPANS_OF_AN_HOUR, row[0][:-9]),
-    ):
-        count = sum(int.from_bytes(value) for _, value in rows)
-        txn.put(hour_key(hour, topic), pack_u64(count), db=hours)
-    txn.drop(totals, delete=False)
-    for topic, total in sum_topics(txn, timers=timers, waiting=waiting).items():
-        txn.put(topic, TOTAL_VALUE.pack(*total), db=totals)
 
 
 def sum_topics(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import groupby
 
 import lmdb
 
-from storage.keys import FORMAT, MARK, STAMP, pack_u64
+from storage.keys import FORMAT, HELD_SPANS_OF_AN_HOUR, MARK, STAMP, TOTAL_VALUE, hour_key, pack_u64
 from storage.reader import Reader
 from storage.redo_log import new_stamp
-from storage.sums import sum_up
+from storage.sums import sum_topics
 
 FORMAT_VERSION = 7
 """Raised with every change of `keys` that an older program would misread, with a step in `STEPS`
@@ -50,10 +51,17 @@ def _mark_timers_complete(environment: lmdb.Environment, txn: lmdb.Transaction) 
 
 
 def _sum_up_held(environment: lmdb.Environment, txn: lmdb.Transaction) -> None:
-    """Format 3 has sums of `held` by hour and by topic."""
-    names = ("timers", "waiting", "held", "hours", "totals")
-    tables = {name: environment.open_db(name.encode(), txn=txn) for name in names}
-    sum_up(txn, **tables)
+    """Format 3 has sums of what has not fired, by hour and by topic; some 10 s for ten million messages."""
+    names = (b"timers", b"waiting", b"held", b"hours", b"totals")
+    timers, waiting, held, hours, totals = (environment.open_db(name, txn=txn) for name in names)
+    for (hour, topic), rows in groupby(
+        txn.cursor(db=held),
+        lambda row: (int.from_bytes(row[0][-8:]) // HELD_SPANS_OF_AN_HOUR, row[0][:-9]),
+    ):
+        count = sum(int.from_bytes(value) for _, value in rows)
+        txn.put(hour_key(hour, topic), pack_u64(count), db=hours)
+    for topic, total in sum_topics(txn, timers=timers, waiting=waiting).items():
+        txn.put(topic, TOTAL_VALUE.pack(*total), db=totals)
 
 
 def _begin_redo_log(environment: lmdb.Environment, txn: lmdb.Transaction) -> None:

@@ -268,12 +268,6 @@ class QueryConsumeQueue(Fields):
     consumer_group: str | None = None
 
 
-class SwitchTimerEngine(Fields):
-    """5001. `R` is the RocksDB engine, `F` the one of files."""
-
-    engine: str = field(name="E_T")
-
-
 class NamedUser(Fields):
     """3001, 3002, 3003 and 3004, CreateUserRequestHeader and its like."""
 

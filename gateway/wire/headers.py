@@ -47,7 +47,6 @@ from gateway.wire.admin_headers import (
     QueryTopicConsumers,
     QueryTopicsByConsumer,
     ResetOffset,
-    SwitchTimerEngine,
     ViewBrokerStats,
     ViewMessage,
 )
@@ -127,7 +126,6 @@ __all__ = [
     "SearchOffset",
     "SendMessage",
     "SendMessageV2",
-    "SwitchTimerEngine",
     "UnregisterClient",
     "UpdateConsumerOffset",
     "ViewBrokerStats",
@@ -462,7 +460,6 @@ FIELDS_OF_REQUESTS: Final[Mapping[int, type[Fields]]] = {
     RequestCode.AUTH_DELETE_ACL: DeleteAcl,
     RequestCode.AUTH_GET_ACL: NamedSubject,
     RequestCode.AUTH_LIST_ACL: ListAcls,
-    RequestCode.SWITCH_TIMER_ENGINE: SwitchTimerEngine,
     RequestCode.POP_MESSAGE: PopMessage,
     RequestCode.ACK_MESSAGE: AckMessage,
     RequestCode.PEEK_MESSAGE: PeekMessage,

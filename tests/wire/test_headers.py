@@ -95,7 +95,6 @@ NAMES = {
     RequestCode.VIEW_BROKER_STATS_DATA: "statsName! statsKey!",
     RequestCode.CLONE_GROUP_OFFSET: "srcGroup! destGroup! topic offline",
     RequestCode.RECALL_MESSAGE: "topic! recallHandle! producerGroup",
-    RequestCode.SWITCH_TIMER_ENGINE: "E_T!",
 }
 
 

@@ -41,7 +41,8 @@ class Progress:
         self._changed: dict[Place, None] = {}
         self._written: set[Place] = set()
         self._advanced: dict[Place, int | None] = {}
-        self._is_included = False
+        self.is_included = False
+        """Whether what is not on disk yet is a part of the batch."""
 
     def get(self, group: bytes, topic: bytes, queue: int) -> int | None:
         """A consumer group's offset in a queue; None where it has none."""
@@ -74,11 +75,6 @@ class Progress:
     def has_changes(self) -> bool:
         """Whether there is any that is not on disk yet."""
         return bool(self._changed)
-
-    @property
-    def is_included(self) -> bool:
-        """Whether it is a part of the batch."""
-        return self._is_included
 
     def note(self, group: bytes, topic: bytes, queue: int, offset: int) -> None:
         """Note a consumer group's offset.
@@ -132,13 +128,13 @@ class Progress:
 
         :returns: in how many batches there is room for all of them.
         """
-        self._is_included = bool(self._changed)
+        self.is_included = bool(self._changed)
         return -(-len(self._changed) // PLACES_AT_ONCE)
 
     def write(self, txn: LoggedTransaction) -> None:
         """Join the batch that is about to be committed."""
         self._written = set(self._advanced)
-        if self._is_included:
+        if self.is_included:
             self._written.update(islice(self._changed, PLACES_AT_ONCE))
         for place in self._written:
             offset = self.get(*place)
@@ -151,7 +147,7 @@ class Progress:
         """The batch is stored."""
         for place in self._written:
             self._changed.pop(place, None)
-        self._is_included = False
+        self.is_included = False
         self._advanced = {}
 
     def abandon(self) -> None:

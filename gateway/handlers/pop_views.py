@@ -76,7 +76,12 @@ class PopViews:
             _tell(call, has_message=False, full=True)
 
     def _notify(self, call: Call, queues: list[PopQueue], wanted: Filter) -> bool:
+        """Say that there is something; False when there is nothing.
+
+        :raises RequestError: when the topic was deleted while the request waited: what is left of it is nobody's.
+        """
         fields: Notification = call.fields
+        self._broker.topics.need(fields.topic)
         search = Search(self._store, wanted)
         for one in queues:
             begin = self._queues.progress(fields.consumer_group, one, 0, pops=False)

@@ -57,10 +57,11 @@ class TestWake:
         waiting = client.park()
         fields = pop_fields(gateway, queueId=0, pollTime=15_000)
         pop = client.send(RequestCode.POP_MESSAGE, fields)
-        assert client.answer(pop) is None
+        told = client.send(RequestCode.NOTIFICATION, fields)
+        assert client.answer(pop) is client.answer(told) is None
         ok(client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}))
         gateway.advance(3_000)
-        for opaque in (waiting, pop):
+        for opaque in (waiting, pop, told):
             answer = client.answer(opaque)
             assert answer is not None
             assert answer.code == ResponseCode.TOPIC_NOT_EXIST

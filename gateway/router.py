@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from twisted.logger import Logger
 
@@ -13,6 +13,7 @@ from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import Command, encode_response
 from gateway.wire.fields import FieldError
 from gateway.wire.frames import FRAME_LIMIT
+from gateway.wire.headers import FIELDS_OF_REQUESTS
 from storage import RestartNeededError, StorageError, StorageFullError, as_told
 
 
@@ -178,11 +179,8 @@ def answer_failure(call: Call, error: Exception, log: Logger) -> None:
         call.fail(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 
 
-class Route(NamedTuple):
-    """What answers one request code: the structure of its fields, if it has any, and the handler."""
-
-    fields: type | None
-    handler: Callable[[Call], None]
+Handler = Callable[[Call], None]
+"""What answers one request code; the call has the fields that `FIELDS_OF_REQUESTS` tells, if any."""
 
 
 class Gate(Protocol):
@@ -218,9 +216,11 @@ class Router:
     log = Logger()
 
     def __init__(
-        self, table: Mapping[int, Route], witness: Witness, gate: Gate | None = None
+        self, table: Mapping[int, Handler], witness: Witness, gate: Gate | None = None
     ) -> None:
-        self._table = table
+        self._table = {
+            code: (FIELDS_OF_REQUESTS.get(code), handler) for code, handler in table.items()
+        }
         self._witness = witness
         self.tells = False
         """Whether every request is logged."""
@@ -243,18 +243,19 @@ class Router:
                 f" request type {command.code} not supported",
             )
             return
+        fields, handler = route
         gate = self._gate
         try:
             if gate is not None:
                 gate.authenticate(call)
-            if route.fields is not None:
-                call.fields = command.fields(route.fields)
+            if fields is not None:
+                call.fields = command.fields(fields)
             if gate is not None:
                 gate.authorize(call)
             self._witness.begin(call)
             if self.tells:
                 self.log.debug("request {code}", code=command.code, bytes=len(command.body))
-            route.handler(call)
+            handler(call)
             self._witness.handled(call)
         except FieldError as error:
             self._failed(call, RequestError(ResponseCode.SYSTEM_ERROR, str(error)))

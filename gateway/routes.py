@@ -1,4 +1,7 @@
-"""THE TABLE: request code -> its fields -> its handler. What stands here is supported; nothing else is."""
+"""THE TABLE: request code -> its handler. What stands here is supported; nothing else is.
+
+`FIELDS_OF_REQUESTS` in `gateway.wire.headers` has the fields that a handler is called with.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,7 @@ from gateway.handlers.sending import Sending
 from gateway.handlers.timers import Timers
 from gateway.handlers.topic_admin import TopicAdmin
 from gateway.handlers.transactions import Transactions
-from gateway.router import Route
-from gateway.wire import headers
+from gateway.router import Handler
 from gateway.wire.codes import RequestCode as Code
 
 
@@ -61,165 +63,135 @@ class Handlers(NamedTuple):
     access: AccessAdmin
 
 
-def routes(to: Handlers) -> Mapping[int, Route]:
+def routes(to: Handlers) -> Mapping[int, Handler]:
     """The router's table for these handlers."""
     return {
         # name server
-        Code.GET_ROUTEINFO_BY_TOPIC: Route(headers.GetRouteInfo, to.routing.route),
-        Code.GET_BROKER_CLUSTER_INFO: Route(None, to.routing.cluster_info),
-        Code.GET_ALL_TOPIC_LIST: Route(None, to.routing.topic_list),
-        Code.GET_TOPICS_BY_CLUSTER: Route(headers.GetTopicsByCluster, to.routing.topics_by_cluster),
-        Code.WIPE_WRITE_PERM_OF_BROKER: Route(
-            headers.NameServerBroker, to.routing.wipe_write_permission
-        ),
-        Code.ADD_WRITE_PERM_OF_BROKER: Route(
-            headers.NameServerBroker, to.routing.add_write_permission
-        ),
-        Code.GET_SYSTEM_TOPIC_LIST_FROM_NS: Route(None, to.names.system_topics),
-        Code.GET_UNIT_TOPIC_LIST: Route(None, to.names.unit_topics),
-        Code.GET_HAS_UNIT_SUB_TOPIC_LIST: Route(None, to.names.unit_topics),
-        Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: Route(None, to.names.unit_topics),
-        Code.DELETE_TOPIC_IN_NAMESRV: Route(headers.DeleteTopicInNameServer, to.names.delete_topic),
-        Code.PUT_KV_CONFIG: Route(headers.PutKvConfig, to.names.put_value),
-        Code.GET_KV_CONFIG: Route(headers.KvConfig, to.names.value),
-        Code.DELETE_KV_CONFIG: Route(headers.KvConfig, to.names.delete_value),
-        Code.GET_KVLIST_BY_NAMESPACE: Route(headers.KvNamespace, to.names.values),
-        Code.GET_NAMESRV_CONFIG: Route(None, to.names.settings),
-        Code.UPDATE_NAMESRV_CONFIG: Route(None, to.names.change_settings),
+        Code.GET_ROUTEINFO_BY_TOPIC: to.routing.route,
+        Code.GET_BROKER_CLUSTER_INFO: to.routing.cluster_info,
+        Code.GET_ALL_TOPIC_LIST: to.routing.topic_list,
+        Code.GET_TOPICS_BY_CLUSTER: to.routing.topics_by_cluster,
+        Code.WIPE_WRITE_PERM_OF_BROKER: to.routing.wipe_write_permission,
+        Code.ADD_WRITE_PERM_OF_BROKER: to.routing.add_write_permission,
+        Code.GET_SYSTEM_TOPIC_LIST_FROM_NS: to.names.system_topics,
+        Code.GET_UNIT_TOPIC_LIST: to.names.unit_topics,
+        Code.GET_HAS_UNIT_SUB_TOPIC_LIST: to.names.unit_topics,
+        Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: to.names.unit_topics,
+        Code.DELETE_TOPIC_IN_NAMESRV: to.names.delete_topic,
+        Code.PUT_KV_CONFIG: to.names.put_value,
+        Code.GET_KV_CONFIG: to.names.value,
+        Code.DELETE_KV_CONFIG: to.names.delete_value,
+        Code.GET_KVLIST_BY_NAMESPACE: to.names.values,
+        Code.GET_NAMESRV_CONFIG: to.names.settings,
+        Code.UPDATE_NAMESRV_CONFIG: to.names.change_settings,
         # clients
-        Code.HEART_BEAT: Route(None, to.clients.heartbeat),
-        Code.UNREGISTER_CLIENT: Route(headers.UnregisterClient, to.clients.unregister),
-        Code.GET_CONSUMER_LIST_BY_GROUP: Route(headers.GetConsumerList, to.clients.consumer_list),
-        Code.CHECK_CLIENT_CONFIG: Route(None, to.clients.check),
-        Code.LOCK_BATCH_MQ: Route(None, to.clients.lock),
-        Code.UNLOCK_BATCH_MQ: Route(None, to.clients.unlock),
+        Code.HEART_BEAT: to.clients.heartbeat,
+        Code.UNREGISTER_CLIENT: to.clients.unregister,
+        Code.GET_CONSUMER_LIST_BY_GROUP: to.clients.consumer_list,
+        Code.CHECK_CLIENT_CONFIG: to.clients.check,
+        Code.LOCK_BATCH_MQ: to.clients.lock,
+        Code.UNLOCK_BATCH_MQ: to.clients.unlock,
         # sending
-        Code.SEND_MESSAGE: Route(headers.SendMessage, to.sending.send),
-        Code.SEND_MESSAGE_V2: Route(headers.SendMessageV2, to.sending.send),
-        Code.SEND_BATCH_MESSAGE: Route(headers.SendMessageV2, to.sending.send),
-        Code.CONSUMER_SEND_MSG_BACK: Route(headers.ConsumerSendMsgBack, to.sending.send_back),
-        Code.SEND_REPLY_MESSAGE: Route(headers.SendMessage, to.replies.reply),
-        Code.SEND_REPLY_MESSAGE_V2: Route(headers.SendMessageV2, to.replies.reply),
-        Code.END_TRANSACTION: Route(headers.EndTransaction, to.transactions.end),
+        Code.SEND_MESSAGE: to.sending.send,
+        Code.SEND_MESSAGE_V2: to.sending.send,
+        Code.SEND_BATCH_MESSAGE: to.sending.send,
+        Code.CONSUMER_SEND_MSG_BACK: to.sending.send_back,
+        Code.SEND_REPLY_MESSAGE: to.replies.reply,
+        Code.SEND_REPLY_MESSAGE_V2: to.replies.reply,
+        Code.END_TRANSACTION: to.transactions.end,
         # pulling
-        Code.PULL_MESSAGE: Route(headers.PullMessage, to.pulling.pull),
-        Code.LITE_PULL_MESSAGE: Route(headers.PullMessage, to.pulling.pull),
+        Code.PULL_MESSAGE: to.pulling.pull,
+        Code.LITE_PULL_MESSAGE: to.pulling.pull,
         # popping
-        Code.POP_MESSAGE: Route(headers.PopMessage, to.popping.pop),
-        Code.ACK_MESSAGE: Route(headers.AckMessage, to.pop_acks.ack),
-        Code.BATCH_ACK_MESSAGE: Route(None, to.pop_acks.ack_batch),
-        Code.CHANGE_MESSAGE_INVISIBLETIME: Route(
-            headers.ChangeInvisibleTime, to.pop_acks.change_invisible_time
-        ),
-        Code.PEEK_MESSAGE: Route(headers.PeekMessage, to.pop_views.peek),
-        Code.NOTIFICATION: Route(headers.Notification, to.pop_views.notification),
-        Code.POLLING_INFO: Route(headers.PollingInfo, to.pop_views.polling_info),
+        Code.POP_MESSAGE: to.popping.pop,
+        Code.ACK_MESSAGE: to.pop_acks.ack,
+        Code.BATCH_ACK_MESSAGE: to.pop_acks.ack_batch,
+        Code.CHANGE_MESSAGE_INVISIBLETIME: to.pop_acks.change_invisible_time,
+        Code.PEEK_MESSAGE: to.pop_views.peek,
+        Code.NOTIFICATION: to.pop_views.notification,
+        Code.POLLING_INFO: to.pop_views.polling_info,
         # who gets which queues, and how
-        Code.QUERY_ASSIGNMENT: Route(None, to.assignments.query),
-        Code.SET_MESSAGE_REQUEST_MODE: Route(None, to.assignments.set_mode),
+        Code.QUERY_ASSIGNMENT: to.assignments.query,
+        Code.SET_MESSAGE_REQUEST_MODE: to.assignments.set_mode,
         # offsets
-        Code.QUERY_CONSUMER_OFFSET: Route(headers.QueryConsumerOffset, to.offsets.query),
-        Code.UPDATE_CONSUMER_OFFSET: Route(headers.UpdateConsumerOffset, to.offsets.update),
-        Code.SEARCH_OFFSET_BY_TIMESTAMP: Route(headers.SearchOffset, to.offsets.search),
-        Code.GET_MAX_OFFSET: Route(headers.GetMaxOffset, to.offsets.max_offset),
-        Code.GET_MIN_OFFSET: Route(headers.GetMinOffset, to.offsets.min_offset),
-        Code.GET_EARLIEST_MSG_STORETIME: Route(
-            headers.GetEarliestStoreTime, to.offsets.earliest_time
-        ),
+        Code.QUERY_CONSUMER_OFFSET: to.offsets.query,
+        Code.UPDATE_CONSUMER_OFFSET: to.offsets.update,
+        Code.SEARCH_OFFSET_BY_TIMESTAMP: to.offsets.search,
+        Code.GET_MAX_OFFSET: to.offsets.max_offset,
+        Code.GET_MIN_OFFSET: to.offsets.min_offset,
+        Code.GET_EARLIEST_MSG_STORETIME: to.offsets.earliest_time,
         # messages that have not fired
-        Code.RECALL_MESSAGE: Route(headers.RecallMessage, to.timers.recall),
-        Code.LOOK_UP_TIMERS: Route(headers.LookUpTimers, to.timers.look_up),
-        Code.ABORT_TIMERS: Route(headers.AbortTimers, to.timers.abort),
-        Code.RESCHEDULE_TIMERS: Route(headers.RescheduleTimers, to.timers.reschedule),
-        Code.BULK_CHANGE_TIMERS: Route(headers.BulkChangeTimers, to.timers.change_many),
-        Code.PAUSE_TOPIC: Route(headers.NamedTopic, to.timers.pause),
-        Code.RESUME_TOPIC: Route(headers.NamedTopic, to.timers.resume),
-        Code.LIST_PAUSED_TOPICS: Route(None, to.timers.paused),
-        Code.GET_TIMER_METRICS: Route(None, to.timers.metrics),
-        Code.CLOCK: Route(headers.MoveClock, to.manual_time.clock),
+        Code.RECALL_MESSAGE: to.timers.recall,
+        Code.LOOK_UP_TIMERS: to.timers.look_up,
+        Code.ABORT_TIMERS: to.timers.abort,
+        Code.RESCHEDULE_TIMERS: to.timers.reschedule,
+        Code.BULK_CHANGE_TIMERS: to.timers.change_many,
+        Code.PAUSE_TOPIC: to.timers.pause,
+        Code.RESUME_TOPIC: to.timers.resume,
+        Code.LIST_PAUSED_TOPICS: to.timers.paused,
+        Code.GET_TIMER_METRICS: to.timers.metrics,
+        Code.CLOCK: to.manual_time.clock,
         # what recurs
-        Code.LIST_RECURRING: Route(headers.ListRecurring, to.recurring.list),
-        Code.CHANGE_RECURRING: Route(headers.ChangeRecurring, to.recurring.change),
-        Code.NEXT_RECURRING: Route(headers.NextRecurring, to.recurring.next_times),
+        Code.LIST_RECURRING: to.recurring.list,
+        Code.CHANGE_RECURRING: to.recurring.change,
+        Code.NEXT_RECURRING: to.recurring.next_times,
         # finding messages
-        Code.QUERY_MESSAGE: Route(headers.QueryMessage, to.queries.query),
-        Code.VIEW_MESSAGE_BY_ID: Route(headers.ViewMessage, to.queries.view),
+        Code.QUERY_MESSAGE: to.queries.query,
+        Code.VIEW_MESSAGE_BY_ID: to.queries.view,
         # what only a consumer's client knows
-        Code.GET_CONSUMER_RUNNING_INFO: Route(
-            headers.GetConsumerRunningInfo, to.relays.running_info
-        ),
-        Code.CONSUME_MESSAGE_DIRECTLY: Route(
-            headers.ConsumeMessageDirectly, to.relays.consume_directly
-        ),
-        Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: Route(
-            headers.GetConsumerStatus, to.relays.consumer_status
-        ),
+        Code.GET_CONSUMER_RUNNING_INFO: to.relays.running_info,
+        Code.CONSUME_MESSAGE_DIRECTLY: to.relays.consume_directly,
+        Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: to.relays.consumer_status,
         # topics
-        Code.UPDATE_AND_CREATE_TOPIC: Route(headers.CreateTopic, to.topic_admin.create_topic),
-        Code.UPDATE_AND_CREATE_TOPIC_LIST: Route(None, to.topic_admin.create_topics),
-        Code.GET_TOPIC_CONFIG: Route(headers.GetTopicConfig, to.topic_admin.topic_config),
-        Code.GET_ALL_TOPIC_CONFIG: Route(headers.GetAllTopics, to.topic_admin.all_topics),
-        Code.GET_TOPIC_STATS_INFO: Route(headers.GetTopicStats, to.topic_admin.topic_stats),
-        Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: Route(None, to.topic_admin.system_topics),
-        Code.QUERY_CONSUME_QUEUE: Route(headers.QueryConsumeQueue, to.topic_admin.queue_rows),
-        Code.DELETE_TOPIC_IN_BROKER: Route(headers.DeleteTopic, to.topic_admin.delete_topic),
+        Code.UPDATE_AND_CREATE_TOPIC: to.topic_admin.create_topic,
+        Code.UPDATE_AND_CREATE_TOPIC_LIST: to.topic_admin.create_topics,
+        Code.GET_TOPIC_CONFIG: to.topic_admin.topic_config,
+        Code.GET_ALL_TOPIC_CONFIG: to.topic_admin.all_topics,
+        Code.GET_TOPIC_STATS_INFO: to.topic_admin.topic_stats,
+        Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: to.topic_admin.system_topics,
+        Code.QUERY_CONSUME_QUEUE: to.topic_admin.queue_rows,
+        Code.DELETE_TOPIC_IN_BROKER: to.topic_admin.delete_topic,
         # groups
-        Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Route(None, to.group_admin.put_group),
-        Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: Route(None, to.group_admin.put_groups),
-        Code.GET_SUBSCRIPTIONGROUP_CONFIG: Route(
-            headers.GetGroupConfig, to.group_admin.group_config
-        ),
-        Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: Route(
-            headers.GetAllGroups, to.group_admin.all_groups
-        ),
-        Code.DELETE_SUBSCRIPTIONGROUP: Route(headers.DeleteGroup, to.group_admin.delete_group),
+        Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: to.group_admin.put_group,
+        Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: to.group_admin.put_groups,
+        Code.GET_SUBSCRIPTIONGROUP_CONFIG: to.group_admin.group_config,
+        Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: to.group_admin.all_groups,
+        Code.DELETE_SUBSCRIPTIONGROUP: to.group_admin.delete_group,
         # who is there
-        Code.GET_CONSUMER_CONNECTION_LIST: Route(
-            headers.GetConsumerConnections, to.connections.consumers
-        ),
-        Code.GET_PRODUCER_CONNECTION_LIST: Route(
-            headers.GetProducerConnections, to.connections.producers
-        ),
-        Code.GET_ALL_PRODUCER_INFO: Route(None, to.connections.all_producers),
-        Code.QUERY_TOPIC_CONSUME_BY_WHO: Route(
-            headers.QueryTopicConsumers, to.connections.groups_of_topic
-        ),
-        Code.QUERY_TOPICS_BY_CONSUMER: Route(
-            headers.QueryTopicsByConsumer, to.connections.topics_of_group
-        ),
-        Code.QUERY_SUBSCRIPTION_BY_CONSUMER: Route(
-            headers.QuerySubscription, to.connections.subscription
-        ),
+        Code.GET_CONSUMER_CONNECTION_LIST: to.connections.consumers,
+        Code.GET_PRODUCER_CONNECTION_LIST: to.connections.producers,
+        Code.GET_ALL_PRODUCER_INFO: to.connections.all_producers,
+        Code.QUERY_TOPIC_CONSUME_BY_WHO: to.connections.groups_of_topic,
+        Code.QUERY_TOPICS_BY_CONSUMER: to.connections.topics_of_group,
+        Code.QUERY_SUBSCRIPTION_BY_CONSUMER: to.connections.subscription,
         # how far groups are
-        Code.GET_CONSUME_STATS: Route(headers.GetConsumeStats, to.progress.of_group),
-        Code.GET_BROKER_CONSUME_STATS: Route(
-            headers.GetBrokerConsumeStats, to.progress.of_all_groups
-        ),
-        Code.QUERY_CONSUME_TIME_SPAN: Route(headers.QueryConsumeTimeSpan, to.progress.time_spans),
-        Code.GET_ALL_CONSUMER_OFFSET: Route(None, to.progress.all_offsets),
-        Code.INVOKE_BROKER_TO_RESET_OFFSET: Route(headers.ResetOffset, to.progress.reset),
-        Code.CLONE_GROUP_OFFSET: Route(headers.CloneGroupOffset, to.progress.clone),
+        Code.GET_CONSUME_STATS: to.progress.of_group,
+        Code.GET_BROKER_CONSUME_STATS: to.progress.of_all_groups,
+        Code.QUERY_CONSUME_TIME_SPAN: to.progress.time_spans,
+        Code.GET_ALL_CONSUMER_OFFSET: to.progress.all_offsets,
+        Code.INVOKE_BROKER_TO_RESET_OFFSET: to.progress.reset,
+        Code.CLONE_GROUP_OFFSET: to.progress.clone,
         # the broker as a whole
-        Code.GET_BROKER_CONFIG: Route(None, to.broker_admin.settings),
-        Code.UPDATE_BROKER_CONFIG: Route(None, to.broker_admin.change_settings),
-        Code.GET_BROKER_RUNTIME_INFO: Route(None, to.broker_admin.state),
-        Code.VIEW_BROKER_STATS_DATA: Route(headers.ViewBrokerStats, to.broker_admin.rates),
-        Code.GET_ALL_DELAY_OFFSET: Route(None, to.broker_admin.delay_offsets),
-        Code.GET_TIMER_CHECK_POINT: Route(None, to.broker_admin.timer_checkpoint),
-        Code.GET_BROKER_HA_STATUS: Route(None, to.broker_admin.ha_status),
-        Code.GET_COLD_DATA_FLOW_CTR_INFO: Route(None, to.broker_admin.cold_data),
-        Code.CLEAN_EXPIRED_CONSUMEQUEUE: Route(None, to.broker_admin.clean_up),
-        Code.CLEAN_UNUSED_TOPIC: Route(None, to.broker_admin.clean_up),
-        Code.DELETE_EXPIRED_COMMITLOG: Route(None, to.broker_admin.clean_up),
+        Code.GET_BROKER_CONFIG: to.broker_admin.settings,
+        Code.UPDATE_BROKER_CONFIG: to.broker_admin.change_settings,
+        Code.GET_BROKER_RUNTIME_INFO: to.broker_admin.state,
+        Code.VIEW_BROKER_STATS_DATA: to.broker_admin.rates,
+        Code.GET_ALL_DELAY_OFFSET: to.broker_admin.delay_offsets,
+        Code.GET_TIMER_CHECK_POINT: to.broker_admin.timer_checkpoint,
+        Code.GET_BROKER_HA_STATUS: to.broker_admin.ha_status,
+        Code.GET_COLD_DATA_FLOW_CTR_INFO: to.broker_admin.cold_data,
+        Code.CLEAN_EXPIRED_CONSUMEQUEUE: to.broker_admin.clean_up,
+        Code.CLEAN_UNUSED_TOPIC: to.broker_admin.clean_up,
+        Code.DELETE_EXPIRED_COMMITLOG: to.broker_admin.clean_up,
         # users
-        Code.AUTH_CREATE_USER: Route(headers.NamedUser, to.access.create_user),
-        Code.AUTH_UPDATE_USER: Route(headers.NamedUser, to.access.update_user),
-        Code.AUTH_DELETE_USER: Route(headers.NamedUser, to.access.delete_user),
-        Code.AUTH_GET_USER: Route(headers.NamedUser, to.access.user),
-        Code.AUTH_LIST_USER: Route(headers.ListUsers, to.access.users),
-        Code.AUTH_CREATE_ACL: Route(headers.NamedSubject, to.access.put_acl),
-        Code.AUTH_UPDATE_ACL: Route(headers.NamedSubject, to.access.put_acl),
-        Code.AUTH_DELETE_ACL: Route(headers.DeleteAcl, to.access.delete_acl),
-        Code.AUTH_GET_ACL: Route(headers.NamedSubject, to.access.acl),
-        Code.AUTH_LIST_ACL: Route(headers.ListAcls, to.access.acls),
+        Code.AUTH_CREATE_USER: to.access.create_user,
+        Code.AUTH_UPDATE_USER: to.access.update_user,
+        Code.AUTH_DELETE_USER: to.access.delete_user,
+        Code.AUTH_GET_USER: to.access.user,
+        Code.AUTH_LIST_USER: to.access.users,
+        Code.AUTH_CREATE_ACL: to.access.put_acl,
+        Code.AUTH_UPDATE_ACL: to.access.put_acl,
+        Code.AUTH_DELETE_ACL: to.access.delete_acl,
+        Code.AUTH_GET_ACL: to.access.acl,
+        Code.AUTH_LIST_ACL: to.access.acls,
     }

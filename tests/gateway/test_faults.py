@@ -17,7 +17,7 @@ from gateway import connection
 from gateway.audit import AuditLog
 from gateway.clock import Clock
 from gateway.config import Config
-from gateway.router import Call, RequestError, Route, Router
+from gateway.router import Call, RequestError, Router
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import decode_command, encode_command
 from gateway.wire.frames import join_frame
@@ -322,7 +322,7 @@ class TestHandlers:
         request = encode_command(5, 7, **options)
         command = decode_command((0, request[8:], b""))
         nothing_noted = AuditLog(Config(audit=False), Clock(), lambda: False)
-        Router({5: Route(None, handler)}, nothing_noted).dispatch(command, peer)
+        Router({5: handler}, nothing_noted).dispatch(command, peer)
         return [decode_command((0, data[8:], b"")) for data in peer.frames]
 
     def test_an_unexpected_error(self) -> None:

@@ -40,20 +40,14 @@ class Pull:
     __slots__ = ("_pulling", "call", "deadline", "filter", "offset", "queue")
 
     def __init__(
-        self,
-        pulling: Pulling,
-        call: Call,
-        queue: Queue,
-        offset: int,
-        wanted: Filter,
-        deadline: float,
+        self, pulling: Pulling, call: Call, queue: Queue, offset: int, wanted: Filter
     ) -> None:
         self._pulling = pulling
         self.call = call
         self.queue = queue
         self.offset = offset
         self.filter = wanted
-        self.deadline = deadline
+        self.deadline = 0.0
 
     @property
     def alive(self) -> bool:
@@ -109,7 +103,7 @@ class Pulling:
                 fields.consumer_group.encode(), queue.topic, queue.number, fields.commit_offset
             )
         offset = fields.queue_offset
-        pull = Pull(self, call, queue, offset, wanted, 0.0)
+        pull = Pull(self, call, queue, offset, wanted)
         if not self._is_in_range(pull) or (offset < queue.visible and self.deliver(pull)):
             return
         # What the filter skipped is told at once: then the client can commit it.

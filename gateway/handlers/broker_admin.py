@@ -28,9 +28,7 @@ from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import VERSION
 from gateway.wire.headers import ViewBrokerStats
 from gateway.wire.messages import decode_message
-from gateway.wire.progress_bodies import (
-    encode_delay_offsets,
-)
+from gateway.wire.progress_bodies import encode_delay_offsets
 
 VERSION_SHOWN = "V5_5_0"
 """The RocketMQ release whose requests are answered here, as MQVersion names it: tools print it."""
@@ -137,7 +135,7 @@ class BrokerAdmin:
 
     def delay_offsets(self, call: Call) -> None:
         """How far each delay level is (45): levels are due times here, and have no offsets."""
-        call.answer(body=encode_delay_offsets(DataVersion(0, self._broker.stats.started_ms), {}))
+        call.answer(body=encode_delay_offsets(DataVersion(0, self._broker.stats.started_ms)))
 
     def timer_checkpoint(self, call: Call) -> None:
         """How far the timers are (60, TimerCheckpoint): what is accepted is timed at once."""

@@ -165,9 +165,9 @@ def encode_all_offsets(
     )
 
 
-def encode_delay_offsets(version: DataVersion, offsets: Mapping[int, int]) -> bytes:
-    """The answer to 45 (DelayOffsetSerializeWrapper): how far each delay level is."""
-    return _encode({"dataVersion": version, "offsetTable": offsets})
+def encode_delay_offsets(version: DataVersion) -> bytes:
+    """The answer to 45 (DelayOffsetSerializeWrapper) of a broker whose delay levels have no offsets."""
+    return _encode({"dataVersion": version, "offsetTable": {}})
 
 
 def encode_queue_rows(

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 
 import lmdb
 
@@ -243,7 +243,6 @@ class LoggedTransaction:
         """Begin a transaction where the last checkpoint ended, and do again what the log has."""
         self._is_lost = True
         self._changed = defaultdict(list)
-        self.get, self.cursor, self.stat = map(self._beginning, ("get", "cursor", "stat"))
         environment = self._environment
         with suppress(StorageFullError):
             environment.make_room(0)
@@ -273,12 +272,3 @@ class LoggedTransaction:
         self._room = environment.room()
         self._since = monotonic()
         self._is_lost = False
-
-    def _beginning(self, name: str) -> Callable[..., Any]:
-        """What reads, by its name, while there is no transaction: it begins one first."""
-
-        def read(*args: Any, **kwargs: Any) -> Any:
-            self.reopen()
-            return getattr(self._txn, name)(*args, **kwargs)
-
-        return read

@@ -146,8 +146,8 @@ class Evidence:
         if aborted_ms:
             known = id_row or IdRow(asked_ms)
             return Verdict(Fate.ABORTED, known._replace(aborted_ms=aborted_ms))
-        for row in rows:
-            return _fired(id_row, asked_ms, row, terms)
+        if rows:
+            return _fired(id_row, asked_ms, rows[0], terms)
         return self._judge_unknown(sequence, terms, pending, asked_ms)
 
     def lost(self, sequence: int, record: bytes, terms: Terms, verdict: Verdict) -> Lost:

@@ -251,8 +251,7 @@ def _fill(mended: Mended, places: Sequence[_Place], lost: Sequence[Lost]) -> lis
         if found is None:
             left.append(one)
             continue
-        place = found
-        filled[place.offset] = _row(one, place.offset, max(one.since_ms, place.lower_ms))
+        filled[found.offset] = _row(one, found.offset, max(one.since_ms, found.lower_ms))
     for place in places:
         if place.offset not in filled:
             filled[place.offset] = Row(place.offset, NO_MESSAGE, 0, 0, place.lower_ms)

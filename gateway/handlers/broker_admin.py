@@ -11,7 +11,6 @@ from twisted.logger import Logger
 from gateway.broker import Broker
 from gateway.loading import ConfigError
 from gateway.router import Call, RequestError
-from gateway.stats import Spans
 from gateway.upstream_settings import after, shown
 from gateway.versions import TableVersion
 from gateway.wire.admin_bodies import (
@@ -79,7 +78,9 @@ class BrokerAdmin:
         broker, stats, store = self._broker, self._broker.stats, self._broker.store
         now_ms = broker.clock.now_ms()
         disk = shutil.disk_usage(broker.store.environment.folder)
-        oldest = store.oldest_record()
+        disk_ratio = f"{disk.used / (disk.used + disk.free):.2f}"
+        record = store.oldest_record()
+        oldest = decode_message(record) if record is not None else None
         # What is stored is not divided into a log and an index of it, and no thread pool holds anything up.
         idle = {
             f"{pool}ThreadPoolQueue{figure}": "0"
@@ -104,13 +105,11 @@ class BrokerAdmin:
             "msgGetTotalTodayMorning": str(stats.this_morning.got),
             "msgGetTotalYesterdayMorning": str(stats.yesterday_morning.got),
             "putMessageTimesTotal": str(stats.put),
-            "earliestMessageTimeStamp": str(decode_message(oldest).store_ms if oldest else -1),
-            "commitLogMinOffset": str(
-                decode_message(oldest).physical_offset if oldest else store.next_sequence
-            ),
+            "earliestMessageTimeStamp": str(oldest.store_ms if oldest else -1),
+            "commitLogMinOffset": str(oldest.physical_offset if oldest else store.next_sequence),
             "commitLogMaxOffset": str(store.next_sequence),
-            "commitLogDiskRatio": f"{disk.used / (disk.used + disk.free):.2f}",
-            "consumeQueueDiskRatio": f"{disk.used / (disk.used + disk.free):.2f}",
+            "commitLogDiskRatio": disk_ratio,
+            "consumeQueueDiskRatio": disk_ratio,
             "commitLogDirCapacity": (
                 f"Total : {disk.total / 1024**3:.1f} GiB, Free : {disk.free / 1024**3:.1f} GiB."
             ),
@@ -131,7 +130,8 @@ class BrokerAdmin:
                 ResponseCode.SYSTEM_ERROR,
                 f"The stats <{fields.stats_name}> <{fields.stats_key}> not exist",
             )
-        call.answer(body=encode_rates(_by_name(found)))
+        spans = {"statsMinute": found.minute, "statsHour": found.hour, "statsDay": found.day}
+        call.answer(body=encode_rates(spans))
 
     def delay_offsets(self, call: Call) -> None:
         """How far each delay level is (45): levels are due times here, and have no offsets."""
@@ -167,7 +167,3 @@ def _runtime(ms: int) -> str:
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
-
-
-def _by_name(spans: Spans) -> dict[str, tuple[int, float, float]]:
-    return {"statsMinute": spans.minute, "statsHour": spans.hour, "statsDay": spans.day}

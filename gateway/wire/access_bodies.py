@@ -63,9 +63,7 @@ def parse_acl(body: bytes) -> AclInfo:
 
     :raises BodyError: when it is no set of policies, or an empty one.
     """
-    if not body:
-        raise BodyError("The body of acl is null")
-    acl = read_body(body, AclInfo)
+    acl = read_body(body, AclInfo) if body else AclInfo()
     if not acl.policies:
         raise BodyError("The body of acl is null")
     return acl

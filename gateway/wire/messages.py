@@ -22,6 +22,7 @@ import functools
 import ipaddress
 import itertools
 import os
+import re
 import struct
 import time
 import zlib
@@ -46,6 +47,7 @@ _STORE_TIME: Final = 56
 _BODY_SIZE: Final = 84
 _FIXED_SIZE: Final = 91
 """Bytes of a V1 record with IPv4 hosts beside its body, topic and properties."""
+_OFFSET_MSG_ID: Final = re.compile("[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}")
 
 _pack_head = struct.Struct(">iIIiiqqiq8sq8siqi").pack
 _pack_long = struct.Struct(">q").pack
@@ -376,12 +378,9 @@ def parse_offset_msg_id(text: str) -> tuple[bytes, int]:
 
     :raises MessageError: when it is not 32 or 56 hex digits.
     """
-    try:
-        packed = bytes.fromhex(text)
-    except ValueError as error:
-        raise MessageError(f"no message id: {text[:80]!r}") from error
-    if len(text) not in (32, 56) or len(packed) * 2 != len(text):
+    if not _OFFSET_MSG_ID.fullmatch(text):
         raise MessageError(f"no message id: {text[:80]!r}")
+    packed = bytes.fromhex(text)
     return packed[:-8], int.from_bytes(packed[-8:], "big", signed=True)
 
 

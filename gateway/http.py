@@ -18,6 +18,7 @@ from twisted.web.pages import notFound
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request, Site
 
+from gateway.config import Config
 from gateway.reactor import Reactor
 from gateway.tls import TlsLayers
 from gateway.web.site import BASE, Api, BoundedRequest
@@ -26,9 +27,6 @@ CONSOLE: Final = "gateway.console"
 """Package with the console's files; its page is answered at `/`, the others at `/console/`."""
 
 PAGE: Final = "index.html"
-
-MAX_CONNECTIONS: Final = 200
-"""HTTP connections at a time; a browser makes six. What files they took could not be clients' connections."""
 
 KINDS: Final = {
     ".html": "text/html; charset=utf-8",
@@ -92,24 +90,33 @@ class _Site(Site):
         )
 
 
-class _Bounded(WrappingFactory[Any]):
-    """Closes the connections above `MAX_CONNECTIONS`. The log says so once, until there is room for half as many."""
+class BoundedSite(WrappingFactory[Any]):
+    """Closes the connections above `max_http_connections`: what files they took could not be clients' connections. The
+    log says so once, until there is room for half as many."""
 
     noisy = False
     log = Logger()
 
-    def __init__(self, factory: Any) -> None:
+    def __init__(self, factory: Any, config: Config) -> None:
         super().__init__(factory)  # type: ignore[no-untyped-call]
         self._has_told = False
+        self.configure(config)
+
+    def configure(self, config: Config) -> None:
+        """Keep connections by these settings."""
+        self._most = config.max_http_connections
 
     def buildProtocol(self, addr: Any) -> Any:
         number = len(self.protocols)
-        if number < MAX_CONNECTIONS:
-            self._has_told &= number > MAX_CONNECTIONS // 2
+        if number < self._most:
+            self._has_told &= number > self._most // 2
             return super().buildProtocol(addr)
         if not self._has_told:
             self._has_told = True
-            self.log.warn("refused an HTTP connection: {limit} are open", limit=MAX_CONNECTIONS)
+            self.log.warn(
+                "refused an HTTP connection: max_http_connections = {limit} are open",
+                limit=self._most,
+            )
         return None
 
 
@@ -188,13 +195,14 @@ def _begun(request: Request, page: Page, headers: dict[str, str]) -> bytes:
 
 
 def make_site(
+    config: Config,
     metrics: Callable[[], Iterable[bytes]],
     not_ready: Callable[[], list[str]],
     api: Api,
     reactor: Reactor,
     layers: TlsLayers | None = None,
-) -> Any:
-    """What serves the pages, to `MAX_CONNECTIONS` connections at a time.
+) -> BoundedSite:
+    """What serves the pages, by these settings until it is told others.
 
     :param metrics: makes the text for Prometheus, in pieces.
     :param not_ready: why no traffic should come; empty when it should.
@@ -219,7 +227,7 @@ def make_site(
     above.putChild(last, api)
     site = _Site(root, requestFactory=partial(BoundedRequest, parsePOSTFormSubmission=False))  # type: ignore[no-untyped-call]
     site.noisy = False
-    return _Bounded(layers.around(site) if layers is not None else site)
+    return BoundedSite(layers.around(site) if layers is not None else site, config)
 
 
 def console_files() -> dict[str, Page]:

@@ -91,10 +91,11 @@ def begin(config: Config) -> tuple[Any, Logs]:
     return reactor, logs
 
 
-def allow_open_files(max_connections: int) -> None:
+def allow_open_files(config: Config, *, asked: int = 0) -> None:
     """Let this process have as many files open as it may, as a JVM does: shells let those that they start have 1,024,
-    and each connection is one. Where so many connections cannot be, the log says so.
+    and each connection is one. Where so many connections as the settings allow cannot be, the log says so.
 
+    :param asked: processes that it may make a connection to for each one to its HTTP port.
     :raises StartError: when there could be none.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -104,12 +105,19 @@ def allow_open_files(max_connections: int) -> None:
             f"this process may have {most} open files, which leaves none for connections: raise that "
             "(ulimit -Hn, LimitNOFILE of systemd)"
         )
-    if most < max_connections + OTHER_FILES:
+    limits = {"max_connections": config.max_connections}
+    wanted = config.max_connections + OTHER_FILES
+    if config.http is not None:
+        limits["max_http_connections"] = config.max_http_connections
+        wanted += config.max_http_connections * (1 + asked)
+    if most < wanted:
         Logger().warn(
-            "max_connections = {limit} cannot be open, as this process may have {most} open files: raise that "
-            "(ulimit -Hn, LimitNOFILE of systemd), or lower max_connections",
-            limit=max_connections,
+            "{limits} cannot be open, which takes {wanted} files, as this process may have {most} open files: raise "
+            "that (ulimit -Hn, LimitNOFILE of systemd), or lower {names}",
+            limits=" and ".join(f"{name} = {limit}" for name, limit in limits.items()),
+            wanted=wanted,
             most=most,
+            names=" or ".join(limits),
         )
 
 

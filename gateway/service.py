@@ -273,12 +273,13 @@ class Gateway:
             *(self.broker.audit.acting, self._settle),
         )
         layers = self._layers if config.http_tls else None
-        site = make_site(metrics.pieces, self.not_ready, api, self._reactor, layers)
+        site = make_site(config, metrics.pieces, self.not_ready, api, self._reactor, layers)
         try:
             port = self._reactor.listenTCP(address.port, site, interface=address.host)
         except error.CannotListenError as failure:
             self.stop()
             raise cannot_listen(failure, "http", address) from failure
+        self.broker.follow(site.configure)
         self._ports.append(port)
         self.http_port = port.getHost().port
 
@@ -483,7 +484,7 @@ def _serve(config: Config) -> None:
     workers = int(os.environ.get(WORKERS_VARIABLE, "1"))
     shared = SharedAddress.of(os.environ)
     gateway = Gateway(config, reactor, logs=logs, inbox_size=INBOX_SIZE // workers, shared=shared)
-    allow_open_files(config.max_connections)
+    allow_open_files(config)
     gateway.start()
     # Before anybody is told that it serves; SIGHUP is of a terminal that is closed.
     stop_on_signals(reactor, signal.SIGHUP)

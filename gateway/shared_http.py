@@ -72,11 +72,17 @@ class SharedHttp:
             lambda: None,
         )
         layers = tls_layers(config, self._reactor) if config.http_tls else None
-        site = make_site(self._metrics, self._not_ready, api, self._reactor, layers)
+        self._site = make_site(
+            *(config, self._metrics, self._not_ready, api, self._reactor, layers)
+        )
         try:
-            self._port = self._reactor.listenTCP(address.port, site, interface=address.host)
+            self._port = self._reactor.listenTCP(address.port, self._site, interface=address.host)
         except error.CannotListenError as failure:
             raise cannot_listen(failure, "http", address) from failure
+
+    def configure(self, config: Config) -> None:
+        """Keep connections by these settings; all others stay as they were at the start."""
+        self._site.configure(config)
 
     @property
     def port(self) -> int:

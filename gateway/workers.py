@@ -416,6 +416,8 @@ class Leader:
     def _configure(self, config: Config) -> None:
         self._config = config
         self._front.configure(config)
+        if self.http is not None:
+            self.http.configure(config)
         self._logs.configure(config)
 
     def _look(self) -> None:
@@ -535,7 +537,7 @@ def _lead(config: Config, variables: Mapping[str, str], left_over: Iterable[Path
         LEADER_KEY_VARIABLE: secrets.token_hex(),
     }
     environment = {**inherited, **variables, **own}
-    allow_open_files(config.max_connections)
+    allow_open_files(config, asked=config.workers)
     left_out = [name for name, one in descriptions().items() if variables.get(one.variable) == ""]
     leader = Leader(config, reactor, environment, logs, left_out)
     started = leader.start()

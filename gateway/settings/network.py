@@ -67,6 +67,15 @@ class NetworkSettings(SettingsGroup):
         most=1_000_000,
         live=True,
     )
+    max_http_connections: Count = setting(
+        200,
+        _NETWORK,
+        "Maximum number of connections to the HTTP port at a time; more are closed. A browser makes up to six. "
+        "With several workers it counts for the shared HTTP port and for that of each worker.",
+        least=1,
+        most=1_000_000,
+        live=True,
+    )
     connection_idle: Duration = setting(
         timedelta(seconds=120),
         _NETWORK,

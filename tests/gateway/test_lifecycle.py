@@ -171,14 +171,25 @@ class TestStop:
         assert bodies(gateway.connect().pull()) == ["0", "1", "2", "3", "4"]
 
 
-@pytest.mark.parametrize(("most", "is_told"), [(1_100, False), (1_099, True)])
+@pytest.mark.parametrize(
+    ("most", "http", "asked", "is_told"),
+    [
+        (1_100, None, 0, False),
+        (1_099, None, 0, True),
+        (1_130, HostPort("127.0.0.1", 0), 0, False),
+        (1_129, HostPort("127.0.0.1", 0), 0, True),
+        (1_190, HostPort("127.0.0.1", 0), 2, False),
+        (1_189, HostPort("127.0.0.1", 0), 2, True),
+    ],
+)
 def test_fewer_open_files_than_connections_are_told(
-    monkeypatch: pytest.MonkeyPatch, most: int, is_told: bool
+    monkeypatch: pytest.MonkeyPatch, most: int, http: HostPort | None, asked: int, is_told: bool
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (512, most))
     monkeypatch.setattr(resource, "setrlimit", lambda which, limits: None)
     with capturedLogs() as events:
-        allow_open_files(1_000)
+        config = Config(max_connections=1_000, max_http_connections=30, http=http)
+        allow_open_files(config, asked=asked)
     assert len(events) == is_told
     assert all(f"may have {most} open files" in (formatEvent(event) or "") for event in events)
 

@@ -465,13 +465,15 @@ def test_a_rolling_restart_takes_up_settings_but_those_that_the_leader_has(
     for port, process in zip((9886, 9896), reactor.started, strict=True):
         process.listen(port, http=port + 1)
     file.write_text(
-        f'http_token_file = "{token}"\nmax_connections = 7\nhttp_tls = true\nlog_file = "{tmp_path}/log"\n'
-        'broker_name = "other"\n'
+        f'http_token_file = "{token}"\nmax_connections = 7\nmax_http_connections = 8\nhttp_tls = true\n'
+        f'log_file = "{tmp_path}/log"\nbroker_name = "other"\n'
     )
     with capturedLogs() as events:
         leader.roll()
     assert events[0]["names"] == "advertise, http_tls, broker_name, log_file"
     assert (taken[0].max_connections, leader._front.clients.max_connections) == (7, 7)
+    assert leader.http is not None
+    assert leader.http._site._most == 8
     reactor.started[0].end()
     reactor.advance(0)
     begun = reactor.started[2]

@@ -16,7 +16,7 @@ from twisted.internet.error import ConnectionDone
 from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
 
-from gateway import http
+from gateway.loading import changed
 from gateway.setting_values import parse_host_port
 from gateway.web.endpoints import PLACEHOLDER, Endpoint
 from tests.gateway.memory import MemoryGateway
@@ -94,11 +94,13 @@ def test_a_length_of_thousands_of_digits_is_refused(served: MemoryGateway) -> No
 
 
 def test_connections_above_the_limit_are_closed_and_the_log_says_so_once(
-    served: MemoryGateway, monkeypatch: pytest.MonkeyPatch
+    served: MemoryGateway,
 ) -> None:
     client = HttpClient(served)
     _, factory, *_ = served.reactor.tcpServers[-1]
-    monkeypatch.setattr(http, "MAX_CONNECTIONS", len(factory.protocols) + 2)
+    most = len(factory.protocols) + 2
+    broker = served.service.broker
+    broker.reconfigure(changed(broker.config, {"max_http_connections": most}))
     with capturedLogs() as events:
         first, _ = client.connect(), client.connect()
         assert factory.buildProtocol(None) is None
@@ -106,4 +108,5 @@ def test_connections_above_the_limit_are_closed_and_the_log_says_so_once(
         first.protocol.connectionLost(Failure(ConnectionDone()))  # type: ignore[no-untyped-call]
         assert client.get("/topics")
         assert factory.buildProtocol(None) is not None
-    assert [event["limit"] for event in events if "limit" in event] == [http.MAX_CONNECTIONS]
+    assert [event["limit"] for event in events if "limit" in event] == [most]
+    broker.reconfigure(changed(broker.config, {"max_http_connections": 200}))

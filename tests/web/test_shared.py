@@ -59,7 +59,9 @@ class Shared(HttpClient):
         endpoints = shared_endpoints(relay, clock, owners.get, lambda: "127.0.0.1:9876")
         door = OpenDoor(by_keys=False)
         api = Api(endpoints, door, clock, lambda: False, lambda _: nullcontext(), lambda: None)
-        leader.reactor.listenTCP(9_877, make_site(list, list, api, leader.reactor))
+        leader.reactor.listenTCP(
+            9_877, make_site(leader.service.config, list, list, api, leader.reactor)
+        )
         super().__init__(leader)
 
     def _ask(

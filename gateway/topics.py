@@ -260,7 +260,7 @@ class Topics:
         :raises RequestError: when more is left than can be removed at once.
         """
         stored_name = name.encode()
-        if remove_topic(self._store, stored_name, CLEARED_AT_ONCE) == CLEARED_AT_ONCE:
+        if remove_topic(self._store, stored_name, CLEARED_AT_ONCE).behind is not None:
             raise RequestError(
                 ResponseCode.SYSTEM_BUSY,
                 f"topic[{name}] was deleted, and what it held is still being removed; try again in some seconds",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 from storage.environment import Tables
@@ -24,6 +24,7 @@ from storage.keys import (
     term,
 )
 from storage.logged import LoggedTransaction
+from storage.queues import Queue
 from storage.read_ahead import Rows
 from storage.reader import Reader, rows_with_prefix
 from storage.shapes import is_end, is_queued, is_queued_value
@@ -35,6 +36,10 @@ _ALL_QUEUES = b"\xff"
 QUEUES_AT_ONCE = 500
 """Queues that one step looks at, some 2 ms of work."""
 
+KEYS_PER_MESSAGE = 50
+"""Keys of messages that one step removes at most, some 2 us each, for each message that it may remove. A single message
+can have 16,000."""
+
 
 class Removed(NamedTuple):
     """What one step of a clean-up did: how many messages it removed, and where the next one begins; None once all
@@ -45,12 +50,14 @@ class Removed(NamedTuple):
 
 
 class _Expired(NamedTuple):
-    """A message that is to go: its sequence, packed, and the row that says so, which may be damaged: the topic, queue,
-    hash of the tag and size that its queue's row has of it, or when it was aborted."""
+    """A message that is to go: its sequence, packed, and the key of the row that says so, which may be damaged. Where
+    that is a queue's, the queue, and the topic, number, hash of the tag and size that the row has of the message; else
+    it was aborted."""
 
     number: bytes
+    row: bytes
+    queue: Queue | None = None
     place: tuple[bytes, int, int, int] | None = None
-    aborted_ms: int = 0
 
     def is_in_queue_of(self, record: bytes, terms: Terms) -> bool:
         """Whether its queue's row, if it is that which says so, can be this message's."""
@@ -103,33 +110,34 @@ def remove_expired(
     expired: list[_Expired] = []
     for key, cutoff in found:
         with suppress(DamagedError):
-            expired += _shorten_queue(store, txn, key, cutoff, limit - len(expired))
+            expired += _expired_in_queue(store, txn, key, cutoff, limit - len(expired))
         if len(expired) >= limit:
             behind = key
             break
     if behind is None:
-        expired += _forget_aborted(store, txn, before_ms, limit - len(expired))
+        expired += _expired_aborted(store, txn, before_ms, limit - len(expired))
         if len(expired) >= limit:
             behind = _ALL_QUEUES
-    _remove_messages(store, txn, expired)
-    return Removed(len(expired), behind)
+    removed = _remove(store, txn, expired, limit)
+    if removed < len(expired):
+        left = expired[removed]
+        behind = left.row if left.queue is not None else _ALL_QUEUES
+    return Removed(removed, behind)
 
 
 @in_batch
-def remove_topic(store: Store, topic: bytes, limit: int) -> int:
-    """Remove up to `limit` messages from the queues of a deleted topic.
-
-    :returns: how many were removed; fewer than `limit` means that none is left.
-    """
+def remove_topic(store: Store, topic: bytes, limit: int) -> Removed:
+    """Remove up to `limit` messages from the queues of a deleted topic, as one step of a clean-up of these alone."""
     txn = store.batch_transaction()
     cleared: list[_Expired] = []
     name = topic + b"\0"
     rows = takewhile(lambda row: row[0].startswith(name), _queues(txn, store.tables, name))
-    for key, _ in list(rows):
+    for key, _ in rows:
         with suppress(DamagedError):
-            cleared += _shorten_queue(store, txn, key, 1 << 62, limit - len(cleared))
-    _remove_messages(store, txn, cleared)
-    return len(cleared)
+            cleared += _expired_in_queue(store, txn, key, 1 << 62, limit - len(cleared))
+    removed = _remove(store, txn, cleared, limit)
+    is_all = removed == len(cleared) < limit
+    return Removed(removed, None if is_all else name)
 
 
 def emptied_queues(store: Store, topic: bytes) -> dict[int, int]:
@@ -160,10 +168,10 @@ def _queues(txn: Reader, tables: Tables, begin: bytes) -> Iterator[tuple[bytes, 
         alive = cursor.set_range(key[:-8] + b"\xff" * 9)
 
 
-def _shorten_queue(
+def _expired_in_queue(
     store: Store, txn: LoggedTransaction, key: bytes, before_ms: int, limit: int
 ) -> list[_Expired]:
-    """Let a queue begin later; the messages that stood there.
+    """The first messages of a queue, as far as they came into it before a time.
 
     :param key: of one of its rows.
     :raises DamagedError: when the queue cannot be read.
@@ -171,22 +179,20 @@ def _shorten_queue(
     topic, number, _ = split_queue_key(key)
     queue = store.queue(topic, number)
     cursor = txn.cursor(db=store.tables.queues)
-    cursor.set_range(queue.prefix)
+    alive = cursor.set_range(queue.prefix)
     expired: list[_Expired] = []
     while (
-        len(expired) < limit
+        alive
+        and len(expired) < limit
         and cursor.key()[:-8] == queue.prefix
         and is_queued_value(cursor.value())
     ):
         sequence, tag_hash, size, stored_ms = QUEUE_VALUE.unpack(cursor.value())
         if stored_ms >= before_ms:
             break
-        first = int.from_bytes(cursor.key()[-8:]) + 1
-        txn.delete_at(cursor, db=store.tables.queues)
-        expired.append(_Expired(pack_u64(sequence), (topic, number, tag_hash, size)))
-    if expired:
-        txn.put(queue.prefix, ENDS_VALUE.pack(first, queue.next), db=store.tables.ends)
-        store.shorten(queue, first)
+        place = (topic, number, tag_hash, size)
+        expired.append(_Expired(pack_u64(sequence), cursor.key(), queue, place))
+        alive = cursor.next()
     return expired
 
 
@@ -196,37 +202,43 @@ def _has_aborted(store: Store, before_ms: int) -> bool:
     return cursor.first() and cursor.key() < pack_u64(max(0, before_ms))
 
 
-def _forget_aborted(
+def _expired_aborted(
     store: Store, txn: LoggedTransaction, before_ms: int, limit: int
 ) -> list[_Expired]:
-    """Likewise, of the messages that were aborted before a time."""
+    """Likewise, the messages that were aborted before a time."""
     bound = pack_u64(max(0, before_ms))
-    cursor = txn.cursor(db=store.tables.aborted)
-    alive = cursor.first()
-    expired: list[_Expired] = []
-    while alive and len(expired) < limit and cursor.key() < bound:
-        expired.append(_Expired(cursor.key()[8:], aborted_ms=int.from_bytes(cursor.key()[:8])))
-        txn.delete_at(cursor, db=store.tables.aborted)
-        alive = cursor.key() != b""
-    return expired
+    rows = takewhile(
+        lambda key: key < bound, txn.cursor(db=store.tables.aborted).iternext(values=False)
+    )
+    return [_Expired(key[8:], key) for key in islice(rows, limit)]
 
 
-def _remove_messages(store: Store, txn: LoggedTransaction, expired: list[_Expired]) -> None:
-    """Remove messages from the tables that know them by their sequence, id and keys."""
+def _remove(store: Store, txn: LoggedTransaction, expired: list[_Expired], limit: int) -> int:
+    """Remove messages, and all rows that know them; only the first ones where they have more keys than one step
+    removes.
+
+    :returns: how many.
+    """
     if not expired:
-        return
+        return 0
     tables, ahead = store.tables, store.environment.ahead
     txn.put(NEXT_SEQUENCE, pack_u64(store.next_sequence), db=tables.meta)
     # They were stored long ago: their pages may be on the disk only.
     ahead.touch(txn, Rows(tables.messages, [one.number for one in expired]))
     found: list[tuple[_Expired, Terms, bytes, list[bytes]]] = []
+    gone: list[_Expired] = []
+    keys_left = KEYS_PER_MESSAGE * limit
     for one in expired:
+        gone.append(one)
         # One that cannot be read stays, for a repair to move it into its file; so does one that is another's.
         read = store.record_with_terms(one.number) if len(one.number) == U64.size else None
         if read is not None and one.is_in_queue_of(*read):
             terms = read[1]
             keys = [key_prefix(terms.topic, term(key)) + one.number for key in terms.keys]
             found.append((one, terms, id_key(term(terms.message_id), one.number), keys))
+            keys_left -= len(keys)
+            if keys_left <= 0:
+                break
     ahead.touch(
         txn,
         Rows(tables.ids, [own_id for _, _, own_id, _ in found]),
@@ -234,7 +246,7 @@ def _remove_messages(store: Store, txn: LoggedTransaction, expired: list[_Expire
     )
     for one, terms, own_id, keys in found:
         noted = txn.get(own_id, db=tables.ids)
-        if one.place is None and (noted is None or noted[8:16] != pack_u64(one.aborted_ms)):
+        if one.queue is None and (noted is None or noted[8:16] != one.row[:8]):
             continue
         txn.delete(one.number, db=tables.messages)
         txn.delete(own_id, db=tables.ids)
@@ -244,3 +256,19 @@ def _remove_messages(store: Store, txn: LoggedTransaction, expired: list[_Expire
             name = debounce_key(terms.topic, term(key))
             if txn.get(name, db=tables.debounced) == one.number:
                 txn.delete(name, db=tables.debounced)
+    _forget_rows(store, txn, gone)
+    return len(gone)
+
+
+def _forget_rows(store: Store, txn: LoggedTransaction, gone: list[_Expired]) -> None:
+    """Let queues begin behind messages that were removed, and those that were aborted not be listed."""
+    begins: dict[Queue, int] = {}
+    for one in gone:
+        if one.queue is None:
+            txn.delete(one.row, db=store.tables.aborted)
+        else:
+            txn.delete(one.row, db=store.tables.queues)
+            begins[one.queue] = int.from_bytes(one.row[-8:]) + 1
+    for queue, first in begins.items():
+        txn.put(queue.prefix, ENDS_VALUE.pack(first, queue.next), db=store.tables.ends)
+        store.shorten(queue, first)

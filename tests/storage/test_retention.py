@@ -18,7 +18,7 @@ from storage import (
     remove_topic,
 )
 from storage.keys import pack_u64, queue_prefix
-from storage.retention import QUEUES_AT_ONCE
+from storage.retention import KEYS_PER_MESSAGE, QUEUES_AT_ONCE
 from tests.storage.folder import Folder, change_table
 from tests.storage.sample import (
     FOREVER_MS,
@@ -128,7 +128,12 @@ def test_a_deleted_topic_is_cleared_in_steps(store: Store) -> None:
     expire(store, 5)
     for queue in range(3):
         send_ten(store, b"gone", queue)
-    assert [remove_topic(store, b"gone", 12) for _ in range(4)] == [12, 12, 6, 0]
+    assert [remove_topic(store, b"gone", 12) for _ in range(4)] == [
+        (12, b"gone\0"),
+        (12, b"gone\0"),
+        (6, None),
+        (0, None),
+    ]
     store.commit()
     assert ids_in(store, b"gone-2", 7) == kept
     assert emptied_queues(store, b"gone") == dict.fromkeys(range(3), 10)
@@ -243,6 +248,22 @@ class TestManyQueues:
         last_ms = self.QUEUES - 1
         assert self.steps(store, last_ms, 9_999) == [QUEUES_AT_ONCE, QUEUES_AT_ONCE, 0]
         assert ids_in(store, TOPIC, self.QUEUES - 1) == [b"%d" % last_ms]
+
+    def test_with_many_keys_are_removed_in_more_steps(self, store: Store) -> None:
+        """A topic's deletion, and each step of a clean-up, took 3 s where messages had thousands of keys each."""
+        keys = tuple(numbered(KEYS_PER_MESSAGE, prefix=b"k"))
+        for queue in range(2):
+            for number in range(6):
+                send(store, Sample(b"%d" % number, TOPIC, queue, keys * 2), stored_ms=number)
+        hold_all(store, [b"a", b"b", b"c"], 1_000)
+        for message_id in (b"a", b"b", b"c"):
+            abort(store, message_id, 1)
+        store.commit()
+        assert self.steps(store, 4, 3) == [2, 2, 2, 2, 3, 0]
+        assert ids_in(store, TOPIC, 0) == ids_in(store, TOPIC, 1) == [b"4", b"5"]
+        assert remove_topic(store, TOPIC, 5) == (3, TOPIC + b"\0")
+        assert remove_topic(store, TOPIC, 5) == (1, None)
+        assert emptied_queues(store, TOPIC) == {0: 6, 1: 6}
 
     def test_a_step_that_finds_nothing_opens_no_batch(self, store: Store) -> None:
         send_ten(store)

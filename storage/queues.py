@@ -24,7 +24,8 @@ MAX_RECORDS_JUDGED = 500
 """Messages one read shows to a filter that needs the whole of each."""
 
 MAX_BYTES_JUDGED = 4 << 20
-"""Bytes of them, some milliseconds of reading, after which a read ends."""
+"""Bytes of them, some milliseconds of reading, after which a read ends; with a filter that is shown fewer messages, as
+each takes it longer, as much less."""
 
 MAX_ROWS_SEARCHED = 20_000
 """Rows behind its due time among which a fired message is looked for, some 5 ms."""
@@ -157,7 +158,8 @@ def read_page(
     :param tag_hashes: where given, only messages whose tag has one of these hashes; the others are
         skipped by their row, without reading the message.
     :param matches: where given, only messages whose record it selects.
-    :param most_judged: how many messages are shown to it, at most `MAX_RECORDS_JUDGED`.
+    :param most_judged: how many messages are shown to it, at most `MAX_RECORDS_JUDGED`; of `MAX_BYTES_JUDGED` it is
+        shown the same share.
     :param record_of: see `Store.record`; a message without one is passed over.
     :raises DamagedError: when the row there cannot be read; what is before such a row is read.
     """
@@ -165,8 +167,9 @@ def read_page(
     count = queue.visible - offset
     if tag_hashes is not None:
         count = min(count, MAX_ROWS_FILTERED)
+    most_judged = min(most_judged, MAX_RECORDS_JUDGED)
     if matches is not None:
-        count = min(count, most_judged, MAX_RECORDS_JUDGED)
+        count = min(count, most_judged)
     messages: list[StoredMessage] = []
     cursor = txn.cursor(db=tables.queues)
     if count <= 0 or not cursor.set_range(queue.prefix + pack_u64(offset)):
@@ -189,7 +192,7 @@ def read_page(
                 taken += size
             if matches is not None:
                 judged += size
-                if judged >= MAX_BYTES_JUDGED:
+                if judged >= MAX_BYTES_JUDGED * most_judged // MAX_RECORDS_JUDGED:
                     return Page(messages, place + 1)
     if offset == begin:
         raise cannot_read_row(queue, offset)

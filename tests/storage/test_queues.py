@@ -244,6 +244,17 @@ def test_large_records_are_judged_a_bounded_number_of_bytes_at_a_time(store: Sto
     assert page == Page([], 2)
 
 
+def test_a_filter_that_is_shown_fewer_records_is_shown_fewer_bytes(store: Store) -> None:
+    """A pull with a long expression took 0.5 s where messages had 32 KB of properties."""
+    for _ in range(4):
+        send(store, Sample(b"large", body=bytes(MAX_BYTES_JUDGED // 8)))
+    store.commit()
+    few = MAX_RECORDS_JUDGED // 4
+    queue = store.queue(TOPIC, 0)
+    page = store.read(queue, 0, 10, UNLIMITED, matches=lambda _: False, most_judged=few)
+    assert page == Page([], 2)
+
+
 def test_the_end_of_one_queue_is_not_the_next_queue(store: Store) -> None:
     send(store, Sample(b"here"))
     send(store, Sample(b"there", queue=1))

@@ -6,6 +6,7 @@ is away, and the first that is back, who finds nobody else in the group, asks fo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from hashlib import sha1
 from itertools import takewhile
@@ -46,17 +47,20 @@ class QueueLocks:
         self._seconds = seconds
         # Owner and expiry of each locked queue, the one that expires next in front.
         self._locks: dict[_Place, tuple[str, float]] = {}
+        self._counts: Counter[str] = Counter()  # of them, by group
         self._decode = msgspec.json.Decoder(tuple[_Place, str]).decode
         self.reload()
 
     def reload(self) -> None:
         """Take over what is stored, as if each queue had been asked for just now."""
         self._locks.clear()
+        self._counts.clear()
         expiry = self._seconds() + LOCK_EXPIRY
 
         def take(_: bytes, value: bytes) -> None:
             place, owner = self._decode(value)
             self._locks[place] = (owner, expiry)
+            self._counts[place.group] += 1
 
         read_notes(self._store, _NOTE, "lock of a queue", take)
 
@@ -72,6 +76,7 @@ class QueueLocks:
             owner = self._owner(place)
             if owner is None:
                 self._store.put_note(place.note, msgspec.json.encode((place, client_id)))
+                self._counts[group] += 1
             elif owner != client_id:
                 continue
             self._locks.pop(place, None)
@@ -95,9 +100,10 @@ class QueueLocks:
             self._forget(place)
 
     def has_locks(self, group: str) -> bool:
-        """Whether any queue is locked for a member of the group: its consumers take messages in order."""
-        now = self._seconds()
-        return any(place.group == group and now < end for place, (_, end) in self._locks.items())
+        """Whether any queue is locked for a member of the group: its consumers take messages in order. What was not
+        asked for lately is forgotten first, which joins the store's batch."""
+        self.expire()
+        return group in self._counts
 
     def _owner(self, place: _Place) -> str | None:
         lock = self._locks.get(place)
@@ -106,3 +112,6 @@ class QueueLocks:
     def _forget(self, place: _Place) -> None:
         self._store.delete_note(place.note)
         del self._locks[place]
+        self._counts[place.group] -= 1
+        if not self._counts[place.group]:
+            del self._counts[place.group]

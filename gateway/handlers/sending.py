@@ -60,6 +60,9 @@ MAX_BATCH_ITEMS = 30_000
 """Messages in one batch, which is taken in in one piece while everybody waits, some 15 us for each. As many fill the
 4 MiB that a batch may have when each has 140 bytes, its id among them."""
 
+MAX_BATCH_KEYS = 200_000
+"""Keys of all messages of a batch, some 0.5 us for each: as many as 30,000 messages with six keys each have."""
+
 RETRY_LEVEL_BASE = 3
 """The first retry waits for delay level 3, and each further one a level more (AbstractSendMessageProcessor)."""
 
@@ -328,6 +331,12 @@ class Sending:
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 "a batch cannot set a recurring message: send it alone",
+            )
+        keys = sum(len(message.values.get(names.KEYS, "").split()) for message in messages)
+        if keys > MAX_BATCH_KEYS:
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the messages of the batch have {keys} keys; {MAX_BATCH_KEYS} are possible: send smaller batches",
             )
         accepted = self._intake.accept_batch(topic, messages)
         host = self._broker.host

@@ -152,6 +152,17 @@ def test_too_large_as_a_whole(client: MemoryClient) -> None:
     assert "4194304B" in answer.remark
 
 
+def test_too_many_keys(client: MemoryClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two million, which have room in 4 MiB, held up everybody else for 0.9 s."""
+    monkeypatch.setattr(sending, "MAX_BATCH_KEYS", 3)
+    assert client.send_batch([("a", {"KEYS": "x y"}), ("b", {"KEYS": "x"})]).code == 0
+    answer = client.send_batch([("a", {"KEYS": "x y"}), ("b", {"KEYS": "x z"})])
+    assert (answer.code, answer.remark) == (
+        ResponseCode.MESSAGE_ILLEGAL,
+        "the messages of the batch have 4 keys; 3 are possible: send smaller batches",
+    )
+
+
 def test_too_many_messages(client: MemoryClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sending, "MAX_BATCH_ITEMS", 3)
     assert client.send_batch([("a", {})] * 3).code == ResponseCode.SUCCESS

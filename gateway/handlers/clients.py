@@ -20,6 +20,15 @@ from gateway.wire.bodies import (
 from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import GetConsumerList, UnregisterClient
 
+MAX_GROUPS = 10_000
+"""Groups of one client: each that is new is made, 10 us."""
+
+MAX_SUBSCRIPTIONS = 100_000
+"""Subscriptions of one client, in all its groups, 0.5 us each."""
+
+MAX_LOCKED = 30_000
+"""Queues that one request locks or unlocks, 3 us each: all that three topics can have."""
+
 
 class ClientRequests:
     """Answers what clients say of themselves."""
@@ -32,8 +41,13 @@ class ClientRequests:
     def heartbeat(self, call: Call) -> None:
         """Note who is there; a consumer group and its retry topic come to be with their first heartbeat."""
         heartbeat = parse_heartbeat(call.command.body)
+        consumers = heartbeat.consumer_data_set
+        groups = len(heartbeat.producer_data_set) + len(consumers)
+        _check_number("groups in one heartbeat", groups, MAX_GROUPS)
+        subscriptions = sum(len(data.subscription_data_set) for data in consumers)
+        _check_number("subscriptions in one heartbeat", subscriptions, MAX_SUBSCRIPTIONS)
         quiet: set[str] = set()
-        for data in heartbeat.consumer_data_set:
+        for data in consumers:
             group = self._broker.groups.find(data.group_name)
             if group is None:
                 continue
@@ -81,13 +95,13 @@ class ClientRequests:
 
     def lock(self, call: Call) -> None:
         """Give queues to one member exclusively; the answer names those that it has."""
-        request = parse_lock_request(call.command.body)
+        request = _lock_request(call)
         locked = self._locks.lock(request.consumer_group, request.client_id, request.mq_set)
         self._answer(call, call.encode(body=encode_locked(locked)))
 
     def unlock(self, call: Call) -> None:
         """A member gives queues back."""
-        request: LockRequest = parse_lock_request(call.command.body)
+        request = _lock_request(call)
         self._locks.unlock(request.consumer_group, request.client_id, request.mq_set)
         self._answer(call, call.encode())
 
@@ -109,3 +123,18 @@ class ClientRequests:
             self._broker.committer.answer(call, frame)
         else:
             call.send(frame)
+
+
+def _lock_request(call: Call) -> LockRequest:
+    request = parse_lock_request(call.command.body)
+    _check_number("queues in one request", len(request.mq_set), MAX_LOCKED)
+    return request
+
+
+def _check_number(what: str, count: int, most: int) -> None:
+    """Refuse what would hold up everybody else.
+
+    :raises RequestError: where there are more than may be.
+    """
+    if count > most:
+        raise RequestError(ResponseCode.INVALID_PARAMETER, f"{count} {what}; {most} are possible")

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from gateway.clients import CROWD, TOLD_TOGETHER
+from gateway.handlers import clients
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
 from tests.gateway.conftest import MakeGateway
@@ -49,6 +50,24 @@ class TestHeartbeat:
         assert answer.code == ResponseCode.SUCCESS
         # Whole heartbeats are wanted each time, and not only their fingerprints.
         assert answer.ext()["IS_SUPPORT_HEART_BEAT_V2"] == "false"
+
+    def test_of_too_many_groups_or_subscriptions(
+        self, gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(clients, "MAX_GROUPS", 3)
+        monkeypatch.setattr(clients, "MAX_SUBSCRIPTIONS", 2)
+        assert client.heartbeat("c1", producers=["a", "b"]).code == ResponseCode.SUCCESS
+        refused = client.heartbeat("c1", "others", producers=["a", "b", "c"])
+        assert (refused.code, refused.remark) == (
+            ResponseCode.INVALID_PARAMETER,
+            "4 groups in one heartbeat; 3 are possible",
+        )
+        assert gateway.service.broker.groups.get("others") is None
+        refused = client.heartbeat("c1", subscriptions={"a": "*", "b": "*", "c": "*"})
+        assert (refused.code, refused.remark) == (
+            ResponseCode.INVALID_PARAMETER,
+            "3 subscriptions in one heartbeat; 2 are possible",
+        )
 
     def test_makes_the_group_and_its_retry_topic(
         self, gateway: MemoryGateway, client: MemoryClient

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from gateway.handlers import clients
 from gateway.wire.codes import RequestCode, ResponseCode
 from tests.gateway.faults import commits_fail
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
@@ -198,3 +199,16 @@ def test_nobody_fills_the_memory_with_them(gateway: MemoryGateway, client: Memor
         lock(client, "c1", 0, 1, 2, group=f"group{number}")
         gateway.advance(10_000)
     assert len(gateway.store.notes(b"lock\0")) <= 3 * 7
+
+
+@pytest.mark.parametrize("code", [RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ])
+def test_too_many_at_once(
+    client: MemoryClient, monkeypatch: pytest.MonkeyPatch, code: RequestCode
+) -> None:
+    monkeypatch.setattr(clients, "MAX_LOCKED", 3)
+    assert client.ask(code, None, request("c1", (0, 1, 2))).code == ResponseCode.SUCCESS
+    refused = client.ask(code, None, request("c1", (0, 1, 2, 3)))
+    assert (refused.code, refused.remark) == (
+        ResponseCode.INVALID_PARAMETER,
+        "4 queues in one request; 3 are possible",
+    )

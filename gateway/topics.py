@@ -12,6 +12,7 @@ from gateway.config import Config
 from gateway.limits import limits_of
 from gateway.notes import read_notes
 from gateway.router import RequestError
+from gateway.unstored import Unstored
 from gateway.wire.bodies import GroupSettings, TopicSettings
 from gateway.wire.codes import ResponseCode
 from gateway.wire.messages import MAX_PROPERTIES
@@ -67,6 +68,8 @@ HANDLE_ROOM = 256
 _BEGINS = b"begins\0"
 """Notes that begin so, and end with a topic's name, have its `begin_of` where that is not 0."""
 
+_BEGINS_KIND = "end of the deleted topic"
+
 _log = Logger()
 
 _decode_topic = msgspec.json.Decoder(TopicSettings).decode
@@ -117,26 +120,46 @@ class Topics:
         self._config = config
         self._topics: dict[str, Topic] = {}
         self._begins: dict[str, dict[int, int]] = {}
+        self._unstored = Unstored(store)
         self.changes = 0
-        self.system = frozenset(settings.topic_name for settings in self._system_topics())
-        self.reload()
+        for settings in self._system_topics():
+            self._topics[settings.topic_name] = Topic(settings)
+        self.system = frozenset(self._topics)
+        for name, settings_json in store.topics():
+            self._take(name, settings_json)
+        read_notes(store, _BEGINS, _BEGINS_KIND, self._take_begins)
 
     def reload(self) -> None:
         """Take over what is stored. A topic that is only known here would be gone after a restart, and its messages
-        would be taken for those of a deleted one. So would those of a topic whose settings cannot be read, were it not
-        given others."""
-        self._topics.clear()
-        for settings in self._system_topics():
-            self._topics[settings.topic_name] = Topic(settings)
-        for name, settings_json in self._store.topics():
-            try:
-                settings = _decode_topic(settings_json)
-            except msgspec.DecodeError as error:
-                _tell_unreadable("topic", name, error)
-                settings = self._without_settings(name)
-            self._topics[settings.topic_name] = Topic(settings)
-        self._begins.clear()
-        read_notes(self._store, _BEGINS, "end of the deleted topic", self._take_begins)
+        would be taken for those of a deleted one."""
+        self._unstored.restore(self._reload)
+
+    def _reload(self, name: str) -> None:
+        system = [one for one in self._system_topics() if one.topic_name == name]
+        if system:
+            self._topics[name] = Topic(*system)
+        settings_json = self._store.topic(name.encode())
+        if settings_json is not None:
+            self._take(name.encode(), settings_json)
+        elif not system:
+            self._topics.pop(name, None)
+        self._begins.pop(name, None)
+        read_notes(
+            self._store,
+            _BEGINS + name.encode(),
+            _BEGINS_KIND,
+            lambda rest, value: self._take_begins(name.encode() + rest, value),
+        )
+
+    def _take(self, name: bytes, settings_json: bytes) -> None:
+        """Take over a topic. One whose settings cannot be read would be taken for a deleted one, were it not given
+        others."""
+        try:
+            settings = _decode_topic(settings_json)
+        except msgspec.DecodeError as error:
+            _tell_unreadable("topic", name, error)
+            settings = self._without_settings(name)
+        self._topics[settings.topic_name] = Topic(settings)
 
     def _take_begins(self, name: bytes, value: bytes) -> None:
         self._begins[name.decode()] = _decode_begins(value)
@@ -236,6 +259,7 @@ class Topics:
         """Create a topic, or change its settings. The change joins the store's batch."""
         topic = Topic(settings)
         self._store.put_topic(topic.stored_name, msgspec.json.encode(settings))
+        self._unstored.add(topic.name)
         self._topics[topic.name] = topic
         self.changes += 1
         return topic
@@ -246,6 +270,7 @@ class Topics:
         topic = self._topics.get(name)
         if topic is not None:
             self._store.delete_topic(topic.stored_name)
+            self._unstored.add(name)
             resume_topic(self._store, topic.stored_name)
             remove_topic(self._store, topic.stored_name, CLEARED_AT_ONCE)
             del self._topics[name]
@@ -268,6 +293,7 @@ class Topics:
         begins = emptied_queues(self._store, stored_name)
         if begins:
             self._store.put_note(_BEGINS + stored_name, msgspec.json.encode(begins))
+            self._unstored.add(name)
             self._begins[name] = begins
 
 
@@ -277,20 +303,32 @@ class Groups:
     def __init__(self, store: Store, config: Config) -> None:
         self._store = store
         self._config = config
-        self._groups: dict[str, GroupSettings] = {}
+        self._groups = {name: GroupSettings(name) for name in SYSTEM_GROUPS}
+        self._unstored = Unstored(store)
         self.changes = 0
-        self.reload()
+        for name, settings_json in store.groups():
+            self._take(name, settings_json)
 
     def reload(self) -> None:
         """Take over what is stored."""
-        self._groups = {name: GroupSettings(name) for name in SYSTEM_GROUPS}
-        for name, settings_json in self._store.groups():
-            try:
-                settings = _decode_group(settings_json)
-            except msgspec.DecodeError as error:
-                _tell_unreadable("group", name, error)
-                settings = GroupSettings(name.decode(errors="backslashreplace"))
-            self._groups[settings.group_name] = settings
+        self._unstored.restore(self._reload)
+
+    def _reload(self, name: str) -> None:
+        settings_json = self._store.group(name.encode())
+        if settings_json is not None:
+            self._take(name.encode(), settings_json)
+        elif name in SYSTEM_GROUPS:
+            self._groups[name] = GroupSettings(name)
+        else:
+            self._groups.pop(name, None)
+
+    def _take(self, name: bytes, settings_json: bytes) -> None:
+        try:
+            settings = _decode_group(settings_json)
+        except msgspec.DecodeError as error:
+            _tell_unreadable("group", name, error)
+            settings = GroupSettings(name.decode(errors="backslashreplace"))
+        self._groups[settings.group_name] = settings
 
     def configure(self, config: Config) -> None:
         """Create groups by these settings."""
@@ -330,6 +368,7 @@ class Groups:
     def put(self, settings: GroupSettings) -> GroupSettings:
         """Create a group, or change its settings. The change joins the store's batch."""
         self._store.put_group(settings.group_name.encode(), msgspec.json.encode(settings))
+        self._unstored.add(settings.group_name)
         self._groups[settings.group_name] = settings
         self.changes += 1
         return settings
@@ -338,6 +377,7 @@ class Groups:
         """Forget a group. The change joins the store's batch."""
         if name in self._groups:
             self._store.delete_group(name.encode())
+            self._unstored.add(name)
             del self._groups[name]
             self.changes += 1
 

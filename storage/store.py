@@ -137,6 +137,8 @@ class Store:
         """Likewise of all topics, those that were deleted among them."""
         self.fired: Counter[bytes] = Counter()
         """Those of them, and of those from before, that have fired."""
+        self.commits = 0
+        """How many batches were stored since then."""
         self.write_seconds = 0.0
         """How long the last commit took to write its rows to the redo log and, with `sync`, have the disk hold them."""
         self.damaged: set[bytes] = set()
@@ -460,6 +462,7 @@ class Store:
         self.progress.commit()
         self.damaged.discard(MARK)
         self._committed_sequence = self._next_sequence
+        self.commits += 1
         for queue, _, _ in grown:
             queue.visible = queue.next
             queue.added_bytes = queue.next_bytes
@@ -710,9 +713,17 @@ class Store:
         """All topics with their settings."""
         return list(self.reader().cursor(db=self.tables.topics))
 
+    def topic(self, name: bytes) -> bytes | None:
+        """A topic's settings."""
+        return self.reader().get(name, db=self.tables.topics)
+
     def groups(self) -> list[tuple[bytes, bytes]]:
         """All consumer groups with their settings."""
         return list(self.reader().cursor(db=self.tables.groups))
+
+    def group(self, name: bytes) -> bytes | None:
+        """A consumer group's settings."""
+        return self.reader().get(name, db=self.tables.groups)
 
     def notes(self, prefix: bytes = b"") -> list[tuple[bytes, bytes]]:
         """All notes whose names begin so, by the rest of their names, in the order of these."""

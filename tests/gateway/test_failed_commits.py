@@ -9,11 +9,19 @@ import pytest
 
 from gateway.parked import WOKEN_AT_ONCE
 from gateway.wire.codes import RequestCode, ResponseCode
-from storage import StorageError, logged
+from storage import StorageError, Store, logged
 from storage.logged import LoggedTransaction
 from tests.gateway.faults import commits_fail, file_cannot_grow
 from tests.gateway.memory import MemoryClient, MemoryGateway, bodies
-from tests.gateway.tools import by_queue, commit_offset, offset_of, ok, put_group, read
+from tests.gateway.tools import (
+    by_queue,
+    commit_offset,
+    create_topic,
+    offset_of,
+    ok,
+    put_group,
+    read,
+)
 from tests.storage.faults import (
     DISK_BROKEN,
     DISK_FULL,
@@ -416,3 +424,33 @@ class TestTheDiskTakesNoCheckpoint:
             assert gateway.reactor.hasStopped
         gateway.restart()
         assert bodies(gateway.connect().pull()) == ["before"]
+
+
+def test_topics_and_groups_are_what_they_were_and_only_those_of_the_batch_are_read_again(
+    gateway: MemoryGateway, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 100,000 of each it took half a second, for each batch that a full disk refused."""
+    create_topic(client, "kept", 3)
+    create_topic(client, "deleted", 2)
+    put_group(client, "kept", retryMaxTimes=3)
+    put_group(client, "deleted")
+    broker = gateway.service.broker
+
+    def state() -> tuple[object, object]:
+        topics = {topic.name: topic.settings for topic in broker.topics}
+        return topics, {group.group_name: group for group in broker.groups}
+
+    before = state()
+    with monkeypatch.context() as patched, commits_fail(gateway):
+        patched.delattr(Store, "topics")
+        patched.delattr(Store, "groups")
+        answers = [
+            create_topic(client, "kept", 9),
+            create_topic(client, "new"),
+            put_group(client, "new"),
+            put_group(client, "kept"),
+            client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "deleted"}),
+            client.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "deleted"}),
+        ]
+    assert {answer.code for answer in answers} == {ResponseCode.SERVICE_NOT_AVAILABLE}
+    assert state() == before

@@ -14,6 +14,7 @@ from gateway.access import PUB
 from gateway.broker import Broker
 from gateway.connection import UNKNOWN_HOST
 from gateway.delays import REQUESTS
+from gateway.intake import too_long
 from gateway.router import Call, RequestError
 from gateway.topics import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 from gateway.transactions import is_half
@@ -24,7 +25,7 @@ from gateway.wire.codes import RequestCode
 from gateway.wire.commands import VERSION, Command, decode_command
 from gateway.wire.frames import FrameBuffer
 from gateway.wire.headers import SendMessage
-from gateway.wire.messages import pack_host, uniq_key
+from gateway.wire.messages import MAX_PROPERTIES, pack_host, uniq_key
 from gateway.wire.properties import join
 
 PRODUCER_GROUP = "tidegate-console"
@@ -107,6 +108,7 @@ class Sender:
 
         :param sys_flag: says how the body is compressed, if it is.
         :raises ApiError: when the asker may not send there, or the properties are none, or those of half a transaction.
+        :raises RequestError: when the properties are too long.
         """
         if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             raise ApiError(HTTPStatus.BAD_REQUEST, f"topic {topic} belongs to a consumer group")
@@ -116,6 +118,9 @@ class Sender:
                 HTTPStatus.BAD_REQUEST,
                 f"{names.TRAN_MSG} makes it half of a transaction, and by HTTP there is nobody to decide it",
             )
+        # Before they are put together: 8 MiB may hold half a million of them.
+        if sum(map(len, properties)) + sum(map(len, properties.values())) > MAX_PROPERTIES:
+            raise too_long(self._broker.config.max_message_size)
         now_ms = self._broker.clock.now_ms()
         try:
             text = join({names.UNIQ_KEY: uniq_key(now_ms), **properties})

@@ -14,6 +14,13 @@ from storage import Store
 MAX_NAME = 400
 """Longest name of a user, in bytes: it is a key of the store."""
 
+MAX_PASSWORD = 1_000
+"""Longest password, in bytes: each request of the user is held against a signature that is made with it."""
+
+MAX_POLICIES = 256 * 1024
+"""Most bytes of a user's policies as they are stored, some 4,000 entries. With each change all of them are read again,
+25 us an entry, and each request of the user looks through them."""
+
 SUPER, NORMAL = "Super", "Normal"
 """Types of users (UserType). A super user may do everything."""
 
@@ -88,6 +95,7 @@ class Users:
             raise refused(f"username has at most {MAX_NAME} bytes, none of them 0")
         if not (info.password or "").strip():
             raise refused("password can not be blank")
+        _check_password(info)
         if name in self._users:
             raise refused("The user is existed")
         self._put(_merged(UserInfo(username=name, user_type=NORMAL, user_status=ENABLED), info))
@@ -95,11 +103,12 @@ class Users:
     def update(self, info: UserInfo) -> None:
         """Change what is given of a user. The change joins the store's batch.
 
-        :raises RequestError: when there is none.
+        :raises RequestError: when there is none, or cannot be such a one.
         """
         user = self._users.get(info.username or "")
         if user is None:
             raise refused("The user is not exist")
+        _check_password(info)
         self._put(_merged(user.info, info))
 
     def delete(self, name: str) -> None:
@@ -141,10 +150,12 @@ class Users:
         """Add entries to a user's policies; what there was about the same resource is replaced. The change joins the
         store's batch.
 
-        :raises RequestError: when there is no such user, or a policy is not one.
+        :raises RequestError: when there is no such user, a policy is not one, or there would be too many.
         """
         if name not in self._users:
             raise refused(f"The subject of {SUBJECT}{name} is not exist.")
+        # Looked at first for themselves: to read a million of them takes seconds.
+        _check_size(policies)
         by_type = self._by_type(name)
         try:
             for policy in policies:
@@ -152,7 +163,9 @@ class Users:
                 if not policy.entries:
                     raise PolicyError("The policy entries is empty.")
                 entries |= {_key(entry): _tidy(entry) for entry in policy.entries}
-            self._put_acl(name, _acl(name, by_type))
+            acl = _acl(name, by_type)
+            _check_size(acl)
+            self._put_acl(name, acl)
         except PolicyError as error:
             raise refused(str(error)) from error
 
@@ -206,6 +219,17 @@ class Users:
 def refused(remark: str) -> RequestError:
     """The error that a request about users or policies ends with (AuthenticationException, AuthorizationException)."""
     return RequestError(ResponseCode.NO_PERMISSION, remark)
+
+
+def _check_password(info: UserInfo) -> None:
+    if len((info.password or "").encode()) > MAX_PASSWORD:
+        raise refused(f"password has at most {MAX_PASSWORD} bytes")
+
+
+def _check_size(policies: AclInfo | list[AclPolicy]) -> None:
+    size = len(msgspec.json.encode(policies))
+    if size > MAX_POLICIES:
+        raise refused(f"policies of {size} bytes; a user can have {MAX_POLICIES}")
 
 
 def _merged(old: UserInfo, new: UserInfo) -> UserInfo:

@@ -35,6 +35,9 @@ VERSION_SHOWN = "V5_5_0"
 CLEANED_AT_ONCE = 500
 """Messages removed while a tool waits, some 10 ms of work; the periodic clean-up does the rest."""
 
+MAX_CHANGES = 64 * 1024
+"""Bytes of the settings that one request changes; all that there are have less than a tenth."""
+
 _CHECKPOINT = struct.Struct(">7q")
 
 
@@ -56,6 +59,12 @@ class BrokerAdmin:
     def change_settings(self, call: Call) -> None:
         """Change settings until the next start (25). What cannot be changed is refused, and then nothing is."""
         broker = self._broker
+        size = len(call.command.body)
+        if size > MAX_CHANGES:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"{size} bytes of settings to change; {MAX_CHANGES} are possible",
+            )
         changes = parse_changes(call.command.body)
         try:
             config = after(broker.config, changes)

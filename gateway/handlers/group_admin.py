@@ -24,6 +24,9 @@ from gateway.wire.bodies import (
 from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import DeleteGroup, GetAllGroups, GetGroupConfig
 
+MAX_RETRY_DELAYS = 1_000
+"""Times between retries that a group's policy lists. With millions the list of all groups had room for no other."""
+
 
 class GroupAdmin:
     """Changes groups; each change is answered once it is on disk."""
@@ -126,5 +129,12 @@ def _retry_policy(settings: GroupSettings) -> dict[str, Any]:
             ResponseCode.SYSTEM_ERROR,
             f"the groupRetryPolicy of {settings.group_name} is none: {error}",
         ) from error
+    delays = policy.customized_retry_policy
+    if delays is not None and len(delays.next or ()) > MAX_RETRY_DELAYS:
+        raise RequestError(
+            ResponseCode.INVALID_PARAMETER,
+            f"the groupRetryPolicy of {settings.group_name} has {len(delays.next or ())} times between retries; "
+            f"{MAX_RETRY_DELAYS} are possible",
+        )
     kept: dict[str, Any] = msgspec.to_builtins(policy)
     return kept

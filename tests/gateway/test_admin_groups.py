@@ -99,6 +99,16 @@ def test_a_retry_policy_that_java_cannot_read(
     assert "G" not in groups_of(client)
 
 
+def test_a_retry_policy_is_of_a_bounded_length(client: MemoryClient) -> None:
+    """One of 14 MB left the list of all groups no room for any other group."""
+    times = list(range(1_001))
+    refused = put_group(client, "G", groupRetryPolicy={"customizedRetryPolicy": {"next": times}})
+    assert refused.code == ResponseCode.INVALID_PARAMETER
+    assert "has 1001 times between retries; 1000 are possible" in (refused.remark or "")
+    assert "G" not in groups_of(client)
+    ok(put_group(client, "G", groupRetryPolicy={"customizedRetryPolicy": {"next": times[1:]}}))
+
+
 @pytest.mark.parametrize(
     "policy",
     [

@@ -162,6 +162,13 @@ class TestChanged:
         settings = settings_of(client)
         assert (settings["disk_reserve"], settings["timerMaxDelaySec"]) == ("1GiB", "432000")
 
+    def test_too_many(self, client: MemoryClient) -> None:
+        refused = change(client, "max_connections=" + "0" * 65_536)
+        assert (refused.code, refused.remark) == (
+            ResponseCode.INVALID_PARAMETER,
+            "65552 bytes of settings to change; 65536 are possible",
+        )
+
     def test_until_the_next_start(self, gateway: MemoryGateway) -> None:
         ok(change(gateway.connect(), "maxMessageSize=2048"))
         gateway.restart()

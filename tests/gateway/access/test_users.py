@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from gateway import users
 from gateway.wire.codes import ResponseCode
 from tests.gateway.access.signed import ROOT, ROOT_KEY, Login, SignedClient, create_user, put_acl
 from tests.gateway.faults import batches_cannot_begin, damaged_row
@@ -99,6 +100,8 @@ def test_what_was_refused_for_want_of_room_does_not_count(root: SignedClient) ->
         (3001, {"username": "bob"}, {}, "password can not be blank"),
         (3001, {"username": " "}, {"password": "p"}, "username can not be blank"),
         (3001, {"username": "x" * 401}, {"password": "p"}, "username has at most 400 bytes"),
+        (3001, {"username": "bob"}, {"password": "p" * 1_001}, "password has at most 1000 bytes"),
+        (3002, {"username": "alice"}, {"password": "p" * 1_001}, "password has at most 1000 bytes"),
         (3001, {"username": "alice"}, {"password": "p"}, "The user is existed"),
         (3002, {"username": "bob"}, {"password": "p"}, "The user is not exist"),
         (3003, {}, None, "username can not be blank"),
@@ -144,6 +147,23 @@ def test_policies_that_are_none(
     answer = put_acl(root, "alice", resource, actions, decision, ips=ips)
     assert (answer.code, answer.remark) == (ResponseCode.NO_PERMISSION, remark)
     assert ok(root.ask(3009, {"subject": "User:alice"})).body == b""
+
+
+def test_policies_are_of_a_bounded_size(
+    root: SignedClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """100,000 entries, which one request may bring, held up everybody for 3 s."""
+    ok(create_user(root, "alice"))
+    monkeypatch.setattr(users, "MAX_POLICIES", 300)
+    ok(put_acl(root, "alice", "Topic:a", ["Pub"]))
+    ok(put_acl(root, "alice", "Topic:b", ["Pub"]))
+    before = read(root.ask(3009, {"subject": "User:alice"}))
+    for length in (100, 300):
+        refused = put_acl(root, "alice", "Topic:" + "c" * length, ["Pub"])
+        assert refused.code == ResponseCode.NO_PERMISSION
+        assert "a user can have 300" in (refused.remark or "")
+    assert read(root.ask(3009, {"subject": "User:alice"})) == before
+    ok(root.ask(3008, {"subject": "User:alice", "resource": "Topic:a"}))
 
 
 def test_policies_of_nobody_and_of_nothing(root: SignedClient) -> None:

@@ -63,6 +63,9 @@ MAX_BATCH_ITEMS = 30_000
 MAX_BATCH_KEYS = 200_000
 """Keys of all messages of a batch, some 0.5 us for each: as many as 30,000 messages with six keys each have."""
 
+MAX_BATCH_DEBOUNCED = 3_000
+"""Messages of a batch that take the place of others, 70 us for each with one that it replaces."""
+
 RETRY_LEVEL_BASE = 3
 """The first retry waits for delay level 3, and each further one a level more (AbstractSendMessageProcessor)."""
 
@@ -332,12 +335,7 @@ class Sending:
                 ResponseCode.MESSAGE_ILLEGAL,
                 "a batch cannot set a recurring message: send it alone",
             )
-        keys = sum(len(message.values.get(names.KEYS, "").split()) for message in messages)
-        if keys > MAX_BATCH_KEYS:
-            raise RequestError(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"the messages of the batch have {keys} keys; {MAX_BATCH_KEYS} are possible: send smaller batches",
-            )
+        _check_work(messages)
         accepted = self._intake.accept_batch(topic, messages)
         host = self._broker.host
         uniq = find(fields.properties or "", names.UNIQ_KEY)
@@ -445,6 +443,26 @@ def new_message(call: Call, queue_id: int) -> NewMessage:
         call.command.body,
         fields.properties or "",
     )
+
+
+def _check_work(messages: list[NewMessage]) -> None:
+    """Refuse a batch that would take far longer than others of as many messages, while everybody waits.
+
+    :raises RequestError: then.
+    """
+    keys = sum(len(message.values.get(names.KEYS, "").split()) for message in messages)
+    if keys > MAX_BATCH_KEYS:
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"the messages of the batch have {keys} keys; {MAX_BATCH_KEYS} are possible: send smaller batches",
+        )
+    debounced = sum(names.DEBOUNCE in message.values for message in messages)
+    if debounced > MAX_BATCH_DEBOUNCED:
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"{debounced} messages of the batch have {names.DEBOUNCE}; {MAX_BATCH_DEBOUNCED} are possible: "
+            "send smaller batches",
+        )
 
 
 def _place(accepted: Accepted) -> int:

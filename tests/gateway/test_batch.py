@@ -163,6 +163,18 @@ def test_too_many_keys(client: MemoryClient, monkeypatch: pytest.MonkeyPatch) ->
     )
 
 
+def test_too_many_that_debounce(client: MemoryClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of 30,000 held up everybody else for 2 s."""
+    monkeypatch.setattr(sending, "MAX_BATCH_DEBOUNCED", 2)
+    one = ("a", {"KEYS": "x", "TIDEGATE_DEBOUNCE": "x", "TIMER_DELAY_SEC": "60"})
+    assert client.send_batch([one, one, ("b", {"KEYS": "x"})]).code == ResponseCode.SUCCESS
+    answer = client.send_batch([one, one, one])
+    assert (answer.code, answer.remark) == (
+        ResponseCode.MESSAGE_ILLEGAL,
+        "3 messages of the batch have TIDEGATE_DEBOUNCE; 2 are possible: send smaller batches",
+    )
+
+
 def test_too_many_messages(client: MemoryClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sending, "MAX_BATCH_ITEMS", 3)
     assert client.send_batch([("a", {})] * 3).code == ResponseCode.SUCCESS

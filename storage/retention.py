@@ -40,6 +40,9 @@ KEYS_PER_MESSAGE = 50
 """Keys of messages that one step removes at most, some 2 us each, for each message that it may remove. A single message
 can have 16,000."""
 
+BYTES_AT_ONCE = 16 << 20
+"""Bytes of messages after which a step ends: each is read, perhaps from the disk. A batch takes in half as many."""
+
 
 class Removed(NamedTuple):
     """What one step of a clean-up did: how many messages it removed, and where the next one begins; None once all
@@ -214,8 +217,8 @@ def _expired_aborted(
 
 
 def _remove(store: Store, txn: LoggedTransaction, expired: list[_Expired], limit: int) -> int:
-    """Remove messages, and all rows that know them; only the first ones where they have more keys than one step
-    removes.
+    """Remove messages, and all rows that know them; only the first ones where they are larger or have more keys than
+    one step removes.
 
     :returns: how many.
     """
@@ -224,20 +227,21 @@ def _remove(store: Store, txn: LoggedTransaction, expired: list[_Expired], limit
     tables, ahead = store.tables, store.environment.ahead
     txn.put(NEXT_SEQUENCE, pack_u64(store.next_sequence), db=tables.meta)
     # They were stored long ago: their pages may be on the disk only.
-    ahead.touch(txn, Rows(tables.messages, [one.number for one in expired]))
+    ahead.touch(txn, Rows(tables.messages, [one.number for one in _first_bytes(expired)]))
     found: list[tuple[_Expired, Terms, bytes, list[bytes]]] = []
     gone: list[_Expired] = []
-    keys_left = KEYS_PER_MESSAGE * limit
+    keys_left, bytes_left = KEYS_PER_MESSAGE * limit, BYTES_AT_ONCE
     for one in expired:
         gone.append(one)
         # One that cannot be read stays, for a repair to move it into its file; so does one that is another's.
         read = store.record_with_terms(one.number) if len(one.number) == U64.size else None
         if read is not None and one.is_in_queue_of(*read):
-            terms = read[1]
+            record, terms = read
             keys = [key_prefix(terms.topic, term(key)) + one.number for key in terms.keys]
             found.append((one, terms, id_key(term(terms.message_id), one.number), keys))
             keys_left -= len(keys)
-            if keys_left <= 0:
+            bytes_left -= len(record)
+            if keys_left <= 0 or bytes_left <= 0:
                 break
     ahead.touch(
         txn,
@@ -258,6 +262,16 @@ def _remove(store: Store, txn: LoggedTransaction, expired: list[_Expired], limit
                 txn.delete(name, db=tables.debounced)
     _forget_rows(store, txn, gone)
     return len(gone)
+
+
+def _first_bytes(expired: list[_Expired]) -> Iterator[_Expired]:
+    """These messages, until they have `BYTES_AT_ONCE` together. Of those that were aborted it is not known."""
+    size = 0
+    for one in expired:
+        yield one
+        size += one.place[3] if one.place is not None else 0
+        if size >= BYTES_AT_ONCE:
+            return
 
 
 def _forget_rows(store: Store, txn: LoggedTransaction, gone: list[_Expired]) -> None:

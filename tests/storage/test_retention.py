@@ -18,7 +18,7 @@ from storage import (
     remove_topic,
 )
 from storage.keys import pack_u64, queue_prefix
-from storage.retention import KEYS_PER_MESSAGE, QUEUES_AT_ONCE
+from storage.retention import BYTES_AT_ONCE, KEYS_PER_MESSAGE, QUEUES_AT_ONCE
 from tests.storage.folder import Folder, change_table
 from tests.storage.sample import (
     FOREVER_MS,
@@ -264,6 +264,16 @@ class TestManyQueues:
         assert remove_topic(store, TOPIC, 5) == (3, TOPIC + b"\0")
         assert remove_topic(store, TOPIC, 5) == (1, None)
         assert emptied_queues(store, TOPIC) == {0: 6, 1: 6}
+
+    def test_that_are_large_are_removed_in_more_steps(self, store: Store) -> None:
+        """A step of 200 messages of 4 MiB read 800 MiB."""
+        for number in range(3):
+            send(store, Sample(b"%d" % number, body=bytes(BYTES_AT_ONCE // 2)), stored_ms=number)
+            hold(store, Sample(b"a%d" % number, body=bytes(BYTES_AT_ONCE // 2)), 1_000)
+            abort(store, b"a%d" % number, 1)
+        store.commit()
+        assert self.steps(store, 4, 99) == [2, 2, 2]
+        assert ids_in(store) == []
 
     def test_a_step_that_finds_nothing_opens_no_batch(self, store: Store) -> None:
         send_ten(store)

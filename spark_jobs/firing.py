@@ -282,7 +282,12 @@ def _unanswered(messages: DataFrame) -> DataFrame:
 
 
 def _watched(messages: DataFrame) -> DataFrame:
-    """What was seen of each queue by groups that take all of it: for each server, from when on and until when."""
+    """What was seen of each queue by groups that take all of it: for each server, from when on and until when.
+
+    A group that left places of the queue out, as where its offset was reset, another consumer of it had the queue
+    that was not recorded, or packets were lost, has a stretch of its own on each side.
+    """
+    from pyspark.sql import Window
     from pyspark.sql import functions as f
 
     filtered = (
@@ -290,19 +295,33 @@ def _watched(messages: DataFrame) -> DataFrame:
         .select("group", "topic")
         .distinct()
     )
-    is_watching = f.col("event").isin("delivered", "drained")
-    reached = f.when(f.col("event") == "drained", f.floor(f.col("time_ns") / _NS_PER_MS)).otherwise(
+    is_drained = f.col("event") == "drained"
+    # What is consumed again has a place in another queue.
+    is_watching = is_drained | ((f.col("event") == "delivered") & (f.col("reconsume_times") == 0))
+    reached = f.when(is_drained, f.floor(f.col("time_ns") / _NS_PER_MS)).otherwise(
         f.col("store_ms")
     )
-    # What comes into the queue after somebody asked is behind the place from which they asked.
-    began = f.least(f.floor(f.col("asked_ns") / _NS_PER_MS), "store_ms", reached)
-    since = f.when(f.col("queue_offset") == 0, f.lit(0)).otherwise(began)
+    of_group = Window.partitionBy("topic", "queue_id", "server", "group")
+    by_place = of_group.orderBy("queue_offset")
     # Brokers have queues of the same numbers; of a message it is not told whose it is in.
-    return (
+    seen = (
         messages.where(is_watching)
         .join(filtered, ["group", "topic"], "left_anti")
-        .groupBy("topic", "queue_id", "server", "group")
-        .agg(f.min(since).alias("since_ms"), f.max(reached).alias("until_ms"))
+        .withColumn("reached_ms", reached)
+        .withColumn("next", f.col("queue_offset") + f.when(is_drained, 0).otherwise(1))
+    )
+    seen_before = f.max("next").over(by_place.rowsBetween(Window.unboundedPreceding, -1))
+    is_behind_gap = f.coalesce(f.col("queue_offset") > seen_before, f.lit(False))
+    began_ms = f.least("store_ms", "reached_ms")
+    # What comes into the queue after somebody asked is behind the place from which they asked; but behind a gap
+    # others that had asked may have been given it.
+    asked_ms = f.when(f.col("stretch") == 0, f.floor(f.col("asked_ns") / _NS_PER_MS))
+    since = f.when(f.col("queue_offset") == 0, 0).otherwise(f.least(asked_ms, began_ms))
+    return (
+        seen.withColumn("is_behind_gap", is_behind_gap.cast("int"))
+        .withColumn("stretch", f.sum("is_behind_gap").over(by_place))
+        .groupBy("topic", "queue_id", "server", "group", "stretch")
+        .agg(f.min(since).alias("since_ms"), f.max("reached_ms").alias("until_ms"))
         .groupBy("topic", "queue_id", "server")
         .agg(f.collect_list(f.struct("since_ms", "until_ms")).alias("groups"))
         .groupBy("topic", "queue_id")

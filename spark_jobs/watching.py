@@ -50,6 +50,7 @@ class Watcher:
         self._folder = folder / WATCHED
         self._rows: list[dict[str, Any]] = []
         self._drained: dict[tuple[str, int], dict[str, Any]] = {}
+        """Of each queue the last event that says so; the first one is among the rows, and others say nothing more."""
         self._files = 0
         self._ready = threading.Event()
         self._loop = asyncio.new_event_loop()
@@ -166,9 +167,9 @@ class Watcher:
         for event in messages.messages_of_pair(pair, ()):
             if event["event"] == messages.DRAINED:
                 queue = event["topic"], event["queue_id"]
-                first = self._drained.get(queue, event)
-                began = {name: first[name] for name in ("asked_ns", "queue_offset")}
-                self._drained[queue] = event | began
+                if queue not in self._drained:
+                    self._rows.append(event)
+                self._drained[queue] = event
             else:
                 self._rows.append(event)
         if len(self._rows) >= _ROWS_AT_ONCE:

@@ -193,6 +193,19 @@ CASES: list[tuple[list[dict[str, Any]], str]] = [
     ([sent("a", 1000), got("b", 6000, 7, asked_ns=(START + 1001) * MS)], "not watched"),
     ([sent("a", 1000), got("b", 900, 7), got("c", 6000, 8)], "lost"),
     ([sent("a", 1000), got("b", 900, 7), got("c", 6000, 8, group="other")], "not watched"),
+    # Places between were given to somebody who was not recorded, or were leapt over.
+    ([sent("a", 1000), got("b", 900, 7), got("c", 6000, 9)], "not watched"),
+    ([sent("a", 1000), got("b", 900, 7), drained(6000, queue_offset=9)], "not watched"),
+    (
+        [sent("a", 1000), got("b", 900, 7), got("c", 6000, 9, asked_ns=(START + 950) * MS)],
+        "not watched",
+    ),
+    ([sent("a", 1000), got("b", 900, 7), drained(6000, queue_offset=8)], "lost"),
+    ([sent("a", 1000), got("b", 100, 5), got("c", 900, 7), got("d", 6000, 8)], "lost"),
+    (
+        [sent("a", 1000), got("b", 900, 7), got("b", 901, 8, reconsume_times=1), got("c", 6000, 9)],
+        "not watched",
+    ),
     ([sent("a", 1000), drained(6000, queue_offset=7)], "not watched"),
     ([sent("a", 1000), drained(6000, queue_offset=7, asked_ns=START * MS)], "lost"),
     ([sent("a", 8000), drained(9000)], "not due"),

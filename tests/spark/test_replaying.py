@@ -406,9 +406,10 @@ def test_after_a_kill_nothing_is_sent_twice(server: Server, tmp_path: Path) -> N
     assert count - len(ids) <= 1, "what was noted and not sent is lost to the replay"
 
 
-def test_a_watcher_says_from_when_on_it_saw_a_queue(
+def test_a_watcher_says_from_when_to_when_it_saw_a_queue(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also where the server leads it over places of the queue: until when it was at each of them."""
     pulled_ns: list[int] = []
     is_enough = threading.Event()
 
@@ -419,18 +420,22 @@ def test_a_watcher_says_from_when_on_it_saw_a_queue(
         if command.code == RequestCode.GET_MAX_OFFSET:
             return encode_response(command.opaque, 0, ext={"offset": "7"})
         pulled_ns.append(time.time_ns())
-        if len(pulled_ns) == 3:
+        if len(pulled_ns) == 4:
             is_enough.set()
-        return encode_response(command.opaque, ResponseCode.PULL_NOT_FOUND)
+        ext = {"nextBeginOffset": "9"} if len(pulled_ns) == 2 else {}
+        return encode_response(command.opaque, ResponseCode.PULL_NOT_FOUND, ext=ext)
 
     monkeypatch.setattr(server, "answer", answer)
     with Watcher(Target(server.address, server.address), ["orders"], tmp_path):
         assert is_enough.wait(LIMIT_S)
-    [row] = [
+    rows = [
         row for file in (tmp_path / WATCHED).iterdir() for row in pq.read_table(file).to_pylist()
     ]
-    assert (row["event"], row["queue_offset"]) == ("drained", 7)
-    assert row["asked_ns"] <= pulled_ns[0] < pulled_ns[1] <= row["time_ns"]
+    first, last = sorted(rows, key=lambda row: row["time_ns"])
+    assert (first["event"], first["queue_offset"]) == ("drained", 7)
+    assert first["asked_ns"] <= pulled_ns[0] <= first["time_ns"] <= pulled_ns[1]
+    assert (last["event"], last["queue_offset"]) == ("drained", 9)
+    assert last["time_ns"] > pulled_ns[2]
 
 
 def test_a_target_that_refuses_is_told_and_teaches_nothing(

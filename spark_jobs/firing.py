@@ -79,8 +79,8 @@ class Verdict(msgspec.Struct, kw_only=True):
     not_watched: int
     """Due, but nobody who takes all of its queue was seen to come so far; so nothing is known."""
     unanswered: int = 0
-    """Due and not there, but no answer says that it was accepted, or a request to take it back or to give it
-    another time was not answered; so it may not have to be there."""
+    """Due and not there, but no answer says that it was accepted, or a request that may have taken it back, given
+    it another time or replaced it was not answered; so it may not have to be there."""
     without_id: int
     """Sent without an id; nothing can be told of them."""
     rescheduled: int = 0
@@ -134,7 +134,7 @@ def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
     asked = (
         _changed_in_bulk(asked, messages)
         if there_are("changes")
-        else asked.withColumn("is_in_bulk", f.lit(False))
+        else asked.withColumns({"is_in_bulk": f.lit(False), "may_be_in_bulk": f.lit(False)})
     )
     asked = (
         _held(asked, messages)
@@ -388,7 +388,7 @@ def _outcome(end_ms: int, logged_ms: Column, grace_ms: int) -> Column:
     from pyspark.sql import functions as f
 
     is_fired = f.col("places").isNotNull()
-    is_sure = f.col("is_unsure").isNull()
+    is_sure = f.col("is_unsure").isNull() & ~f.col("may_be_in_bulk")
     is_seen = _is_watched(grace_ms) | (logged_ms >= f.col("possible_ms") + grace_ms)
     is_fired_later = f.coalesce("store_ms", "fired_ms") > f.col("replaced_ms")
     return (
@@ -498,16 +498,21 @@ def _replaced(asked: DataFrame, messages: DataFrame, grace_ms: int) -> DataFrame
 
 
 def _changed_in_bulk(asked: DataFrame, messages: DataFrame) -> DataFrame:
-    """Each message with whether it waited while many were changed, and is as those were to be."""
+    """Each message with whether it waited while many were changed, and is as those were to be, by an answer or by a
+    request that has none."""
     from pyspark.sql import functions as f
 
     # A change has many steps of the same kind.
     wanted = ("topic", "tags", "keys", "asked_value", "due_ms")
     changes = (
         messages.where("event = 'changed'")
-        .groupBy(*wanted, f.floor(f.col("time_ns") / _STEPS_NS))
+        .withColumn("is_answered", f.col("answer_code").isNotNull())
+        .groupBy(*wanted, "is_answered", f.floor(f.col("time_ns") / _STEPS_NS))
         .agg(f.min("time_ns").alias("first_ns"), f.max("time_ns").alias("last_ns"))
-        .select(*(f.col(name).alias(f"changed_{name}") for name in wanted), "first_ns", "last_ns")
+        .select(
+            *(f.col(name).alias(f"changed_{name}") for name in wanted),
+            *("is_answered", "first_ns", "last_ns"),
+        )
     )
     is_meant = (
         (f.col("topic") == f.col("changed_topic"))
@@ -521,10 +526,16 @@ def _changed_in_bulk(asked: DataFrame, messages: DataFrame) -> DataFrame:
             | f.array_contains(f.split("keys", " "), f.col("changed_keys"))
         )
     )
-    meant = asked.join(changes, is_meant, "left_semi").select("topic", "message_id").distinct()
-    marked = meant.withColumn("is_meant", f.lit(True))
-    return asked.join(marked, ["topic", "message_id"], "left").withColumn(
-        "is_in_bulk", f.col("is_meant").isNotNull()
+    meant = (
+        asked.join(changes, is_meant)
+        .groupBy("topic", "message_id")
+        .agg(
+            f.bool_or("is_answered").alias("is_in_bulk"),
+            f.bool_or(~f.col("is_answered")).alias("may_be_in_bulk"),
+        )
+    )
+    return asked.join(meant, ["topic", "message_id"], "left").na.fill(
+        False, ["is_in_bulk", "may_be_in_bulk"]
     )
 
 

@@ -77,9 +77,12 @@ UNANSWERED: Final = "unanswered"
 """Somebody asked to take it back, or to give it another time, and no answer was seen."""
 CHANGED: Final = "changed"
 """Messages of `topic` were taken back or given another time, in a step of a change of many (31007): which of those
-with the tag `tags`, the key `keys`, due from `asked_value` on, and before `due_ms`, is not told. Null is any."""
+with the tag `tags`, the key `keys`, due from `asked_value` on, and before `due_ms`, is not told. Null is any. Where
+`answer_code` is null, no answer was seen, and they may have been: also by key alone (31002, 31003), or replaced by a
+message with that key."""
 PAUSED: Final = "paused"
-"""From now on nothing of `topic` fires; Tidegate's own."""
+"""From now on nothing of `topic` fires, or perhaps, where `answer_code` is null, as no answer was seen; Tidegate's
+own."""
 RESUMED: Final = "resumed"
 """It fires again, with what became due meanwhile."""
 UNREADABLE: Final = "unreadable"
@@ -297,6 +300,10 @@ def _sent(
                 yield common | {"event": PREPARED, "message_id": message_id, "keys": key}
             elif is_replacing:  # of those in a batch the last one is left
                 replaced[key] = {"event": REPLACED, "message_id": message_id, "keys": key}
+        elif key is not None and pair["answer_code"] is None and not is_half:
+            # It is about those that were sent before it.
+            before = {"time_ns": pair["asked_ns"] - 1, "asked_value": 0}
+            yield common | before | {"event": CHANGED, "keys": key}
     yield from (common | accepted | one for one in replaced.values())
 
 
@@ -354,17 +361,20 @@ def _changed(pair: Mapping[str, Any], place: dict[str, Any]) -> Iterator[dict[st
 def _unanswered(
     pair: Mapping[str, Any], ext: Mapping[str, str], place: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """What may have become of a message by its id or handle."""
+    """What may have become of a message by its id or handle, of those with a key, or of a topic."""
+    common = place | {"time_ns": pair["asked_ns"], "topic": ext.get("topic")}
     message_id = ext.get("id")
     if handle := ext.get("recallHandle") or ext.get("handle"):
         message_id = RecallHandle.parse(handle).message_id
-    if message_id:
-        yield place | {
-            "event": UNANSWERED,
-            "time_ns": pair["asked_ns"],
-            "topic": ext.get("topic"),
-            "message_id": message_id,
-        }
+    if pair["code"] == RequestCode.PAUSE_TOPIC:
+        yield common | {"event": PAUSED}
+    elif pair["code"] == RequestCode.BULK_CHANGE_TIMERS:
+        if ext["action"] != "count":
+            yield common | {"event": CHANGED} | _chosen(ext)
+    elif message_id:
+        yield common | {"event": UNANSWERED, "message_id": message_id}
+    elif ext.get("key"):
+        yield common | {"event": CHANGED} | _chosen(ext)
 
 
 def _changed_in_bulk(
@@ -372,15 +382,18 @@ def _changed_in_bulk(
 ) -> Iterator[dict[str, Any]]:
     answer = msgspec.json.decode(pair["answer_body"] or b"", type=BulkAnswer)
     if ext["action"] != "count" and answer.messages:
-        yield place | {
-            "event": CHANGED,
-            "time_ns": pair["answered_ns"],
-            "topic": ext["topic"],
-            "tags": ext.get("tag") or None,
-            "keys": ext.get("key") or None,
-            "asked_value": _bounded(ext.get("begin", "0"), 64),
-            "due_ms": _bounded(ext["end"], 64) if "end" in ext else None,
-        }
+        told = {"event": CHANGED, "time_ns": pair["answered_ns"], "topic": ext["topic"]}
+        yield place | told | _chosen(ext)
+
+
+def _chosen(ext: Mapping[str, str]) -> dict[str, Any]:
+    """What the messages have that a change of many, or one by key, is about."""
+    return {
+        "tags": ext.get("tag") or None,
+        "keys": ext.get("key") or None,
+        "asked_value": _bounded(ext.get("begin", "0"), 64),
+        "due_ms": _bounded(ext["end"], 64) if "end" in ext else None,
+    }
 
 
 def _committed(

@@ -120,6 +120,7 @@ def changed(
         "time_ns": (START + at_ms) * MS,
         "asked_value": START + begin_ms,
         "due_ms": None if end_ms is None else START + end_ms,
+        "answer_code": 0,
         **more,
     }
 
@@ -313,6 +314,9 @@ CASES: list[tuple[list[dict[str, Any]], str]] = [
     ([sent("a", 1000, keys="k1 k2"), changed(500, keys="k2"), drained(9000)], IN_BULK),
     ([sent("a", 1000, keys="k1"), changed(500, keys="k2"), drained(9000)], "lost"),
     ([sent("a", 1000), moved("a", 5000, 600), changed(500), got("a", 5001, 7)], "fired"),
+    ([sent("a", 1000), changed(500, answer_code=None), drained(9000)], "unanswered"),
+    ([sent("a", 1000), changed(500, answer_code=None), got("a", 700, 7)], "fired"),
+    ([sent("a", 1000), changed(500, answer_code=None), changed(510), drained(9000)], IN_BULK),
 ]
 
 
@@ -472,16 +476,28 @@ def test_what_was_not_answered_may_have_been_done(
     """As when a server is killed between what it does and its answer; a refused order does nothing."""
     client = RecordedClient(memory)
     names = ("recalled", "aborted", "ordered-off", "moved", "refused", "lost")
+    many = ("aborted-by-key", "moved-by-key", "replaced", "in-bulk")
+    delay = {"TIMER_DELAY_MS": "1000"}
     handles = {
         name: client.send_message(
-            "orders", name, {"UNIQ_KEY": name, "TIMER_DELAY_MS": "1000"}
+            "orders", name, {"UNIQ_KEY": name, "KEYS": f"key {name}-key", **delay}
         ).ext()["recallHandle"]
-        for name in names
+        for name in names + many
     }
     requests = len(client.pairs)
+    memory.advance(1)
     client.recall("orders", handles["recalled"])
     client.ask(RequestCode.ABORT_TIMERS, {"handle": handles["aborted"]})
     client.ask(RequestCode.RESCHEDULE_TIMERS, {"id": "moved", "delay": "90000"})
+    by_key = {name: {"topic": "orders", "key": f"{name}-key"} for name in many}
+    client.ask(RequestCode.ABORT_TIMERS, by_key["aborted-by-key"])
+    client.ask(RequestCode.RESCHEDULE_TIMERS, by_key["moved-by-key"] | {"delay": "90000"})
+    client.ask(RequestCode.BULK_CHANGE_TIMERS, by_key["in-bulk"] | {"action": "abort"})
+    counted = {"topic": "orders", "key": "lost-key", "action": "count"}
+    client.ask(RequestCode.BULK_CHANGE_TIMERS, counted)
+    key = "replaced-key"
+    by = {"UNIQ_KEY": "by", "KEYS": key, "TIDEGATE_DEBOUNCE": key}
+    client.send_message("orders", "by", by | delay)
     for name in ("ordered-off", "refused"):
         order = {"UNIQ_KEY": f"order {name}", "TIMER_DELAY_MS": "1000", "TIMER_DEL_UNIQKEY": name}
         client.send_message("orders", "x", order)
@@ -494,9 +510,22 @@ def test_what_was_not_answered_may_have_been_done(
     events = [event for pair in client.pairs for event in messages.messages_of_pair(pair, ())]
     found = outcomes(table(spark, *events, drained(0, time_ns=memory.now_ms * MS)), grace_ms=1_000)
     assert {row["message_id"]: row["outcome"] for row in found.collect()} == {
-        **dict.fromkeys(names[:4], "unanswered"),
+        **dict.fromkeys((*names[:4], *many, "by"), "unanswered"),
         **dict.fromkeys(names[4:], "lost"),
     }
+
+
+def test_a_pause_without_an_answer_may_hold_what_is_due(
+    spark: SparkSession, memory: MemoryGateway
+) -> None:
+    client = RecordedClient(memory)
+    client.send_message("orders", "a", {"UNIQ_KEY": "a", "TIMER_DELAY_MS": "1000"})
+    client.ask(RequestCode.PAUSE_TOPIC, {"topic": "orders"})
+    client.pairs[-1] |= {"answered_ns": None, "answer_code": None, "answer_body": None}
+    memory.advance(20_000)
+    events = [event for pair in client.pairs for event in messages.messages_of_pair(pair, ())]
+    verdict = verify(table(spark, *events, drained(0, time_ns=memory.now_ms * MS)))
+    assert (verdict.not_due, verdict.lost) == (1, 0)
 
 
 def test_changes_of_many_are_set_aside(spark: SparkSession, memory: MemoryGateway) -> None:

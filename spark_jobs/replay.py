@@ -17,8 +17,8 @@ import msgspec
 import pyarrow as pa
 
 from gateway.wire.addresses import parse_address, show_address
-from gateway.wire.codes import RequestCode
-from gateway.wire.commands import CommandError, decode_command, encode_command
+from gateway.wire.codes import RequestCode, ResponseCode
+from gateway.wire.commands import Command, CommandError, decode_command, encode_command
 from gateway.wire.dialect import to_json
 from gateway.wire.frames import FrameBuffer, FrameError
 from spark_jobs import messages
@@ -315,12 +315,17 @@ def outcome(results: DataFrame) -> Outcome:
 def find_target(name_server: tuple[str, int]) -> Target:
     """Asks a name server, or a gateway, for its first broker.
 
-    :raises JobError: when it does not answer, or has no broker, or one that cannot be reached.
+    :raises JobError: when it does not answer, or refuses to, or has no broker, or one that cannot be reached.
     """
     shown = show_address(*name_server)
     try:
-        body = _ask(name_server, encode_command(RequestCode.GET_BROKER_CLUSTER_INFO, 1))
-        table = json.loads(to_json(body) if body else b"{}").get("brokerAddrTable") or {}
+        answer = _ask(name_server, encode_command(RequestCode.GET_BROKER_CLUSTER_INFO, 1))
+        if answer.code != ResponseCode.SUCCESS:
+            raise JobError(
+                f"{shown} does not name its brokers: {answer.remark} (code {answer.code}); a target must do that "
+                "without a signature"
+            )
+        table = json.loads(to_json(answer.body or b"{}")).get("brokerAddrTable") or {}
     except (OSError, FrameError, CommandError, ValueError) as error:
         raise JobError(f"{shown} cannot be asked for its brokers: {error}") from error
     for broker in table.values():
@@ -336,11 +341,11 @@ def find_target(name_server: tuple[str, int]) -> Target:
     raise JobError(f"{shown} knows no broker")
 
 
-def _ask(address: tuple[str, int], request: bytes) -> bytes:
+def _ask(address: tuple[str, int], request: bytes) -> Command:
     frames = FrameBuffer()
     with socket.create_connection(address, _ASK_TIMEOUT_S) as connection:
         connection.sendall(request)
         while data := connection.recv(65_536):
             for frame in frames.feed(data):
-                return decode_command(frame).body
-    raise OSError("it closed the connection")
+                return decode_command(frame)
+    raise OSError("it closed the connection, as a server that requires TLS does; a target must not")

@@ -257,6 +257,16 @@ def test_a_broker_that_cannot_be_reached_is_told_at_once(
         find_target(server.address)
 
 
+def test_a_target_that_refuses_to_name_its_brokers_is_told(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a gateway with authentication does."""
+    said = partial(encode_response, code=ResponseCode.NO_PERMISSION, remark="nobody signed it")
+    monkeypatch.setattr(server, "answer", lambda command: said(command.opaque))
+    with pytest.raises(JobError, match=r"nobody signed it \(code 16\)"):
+        find_target(server.address)
+
+
 def test_a_header_without_numbers_is_sent_as_it_was(server: Server, tmp_path: Path) -> None:
     row = sent(0, "0" * 32) | {"flag": None, "version": None}
     assert [one["outcome"] for one in play(server.address, tmp_path, [row])] == ["answered"]

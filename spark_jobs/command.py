@@ -345,6 +345,7 @@ def replay(
           --out gateway --watch 60
     """
     from spark_jobs import replay as job
+    from spark_jobs.firing import recorded_twice
     from spark_jobs.ingest import read_table
     from spark_jobs.progress import sent_of, shown
     from spark_jobs.rewriting import Rules
@@ -366,6 +367,12 @@ def replay(
             f"  they were sent to {plan.brokers} addresses of brokers, and all go to one: queues of the same number "
             "become one, so compare this with another replay, not with the recording"
         )
+    events = read_table(spark, tables, "messages")
+    if not from_log and (twice := recorded_twice(events)):
+        click.echo(
+            f"  {twice:,} sends are in two recordings of the same traffic, and are sent as often: ingest only one of "
+            "them"
+        )
     if dry_run:
         for code, number in sorted(plan.by_code.items()):
             click.echo(f"  {number:,} of code {code}")
@@ -374,7 +381,6 @@ def replay(
     broker = job.find_target(target)
     with ExitStack() as stack:
         if watch:
-            events = read_table(spark, tables, "messages")
             watched = job.topics_of(events, topics, from_log=from_log)
             stack.enter_context(Watcher(broker, watched, out))
         if not options["progress"]:

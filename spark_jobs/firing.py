@@ -90,6 +90,8 @@ class Verdict(msgspec.Struct, kw_only=True):
     fired_though_replaced: int = 0
     changed_in_bulk: int = 0
     """A change of many while they waited may have been about them: what it did to each is not told."""
+    recorded_twice: int = 0
+    """Sends, also without a delay, that two recordings have: whether their messages were doubled is not known."""
     groups: list[Errors]
     samples: list[dict[str, Any]]
     """Some of the messages that were lost, doubled, early or fired in vain."""
@@ -99,6 +101,27 @@ class Verdict(msgspec.Struct, kw_only=True):
         """Whether nothing was lost, doubled, early or fired though it was recalled or replaced."""
         fired_in_vain = self.fired_though_recalled or self.fired_though_replaced
         return not (self.lost or self.doubled or self.early or fired_in_vain)
+
+
+def recorded_twice(messages: DataFrame) -> int:
+    """How many sends are there more than once, as two recordings of the same traffic have them.
+
+    A client that sends a message again, as it got no answer, says another time when it was born.
+
+    :param messages: rows of `messages.MESSAGES`.
+    """
+    from pyspark.sql import functions as f
+
+    accepted = messages.where(
+        (f.col("event") == "sent")
+        & (f.col("born_ms") > 0)
+        & f.col("answer_code").isin(*STORED_CODES)
+    )
+    place = f.struct("file", "connection")
+    sends = accepted.groupBy("message_id", "topic", "born_ms").agg(
+        f.min(place).alias("first"), f.max(place).alias("last")
+    )
+    return sends.where("message_id is not null and first <> last").count()
 
 
 def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
@@ -608,6 +631,7 @@ def verify(messages: DataFrame, *, grace_ms: int = 5_000, samples: int = 20) -> 
         replaced=by_outcome["replaced"],
         fired_though_replaced=by_outcome["fired though replaced"],
         changed_in_bulk=by_outcome["changed in bulk"],
+        recorded_twice=recorded_twice(messages),
         groups=groups,
         samples=shown,
     )

@@ -120,6 +120,11 @@ def _firing(found: Verdict) -> Section:
         f"{found.not_watched:,} had nobody to see them, {found.unanswered:,} did not come and had an answer missing, "
         f"{found.without_id:,} had no id"
     )
+    if found.recorded_twice:
+        said += (
+            f"; {found.recorded_twice:,} sends are in two recordings of the same traffic, so it cannot be told which "
+            "messages were doubled"
+        )
     for one in found.groups:
         if one.by == "all" and one.p99 is not None and one.max is not None:
             said += f"; consumers had them {one.p99:,.0f} ms late at P99, {one.max:,.0f} ms at most"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from gateway.wire.codes import RequestCode
 from spark_jobs import messages
 from spark_jobs.command import main
 from spark_jobs.comparing import compare
-from spark_jobs.firing import Verdict
+from spark_jobs.firing import Verdict, recorded_twice
 from spark_jobs.ingest import read_table
 from spark_jobs.replay import Gate, choose, find_target, read_results, replay, run_name
 from spark_jobs.replaying import DDL, RESULTS, Target
@@ -28,6 +29,7 @@ from spark_jobs.rewriting import DESTRUCTIVE, Rules
 from spark_jobs.session import interrupted_later
 from spark_jobs.watching import WATCHED
 from tests.live.process import GatewayProcess
+from tests.spark.conftest import RECORDED
 
 SENDS = [310, 320]
 NOTHING_DELAYED: dict[str, object] = {
@@ -196,7 +198,8 @@ def test_it_is_told_that_several_brokers_become_one(
     asked = pairs.where("code = 105").withColumn("server", lit("10.0.0.1:9876"))
     other = pairs.where("code = 310").limit(others).withColumn("server", lit("10.0.0.2:10911"))
     recorded = pairs.where("code != 105").union(asked).union(other)
-    monkeypatch.setattr("spark_jobs.ingest.read_table", lambda *_: recorded)
+    changed = {"pair": recorded, "messages": read_table(spark, tables, "messages")}
+    monkeypatch.setattr("spark_jobs.ingest.read_table", lambda *asked: changed[asked[-1]])
     command = ("replay", str(tables), "--to", "127.0.0.1:1", "--out", str(tmp_path / "out"))
     assert status_of(*command, "--dry-run") == 0
     said = capsys.readouterr().out
@@ -204,6 +207,24 @@ def test_it_is_told_that_several_brokers_become_one(
     of_servers = recorded.where("not from_client and asked_ns is not null").count()
     assert of_servers > 0
     assert f"  not counted: {of_servers} of servers; the target asks its own" in said
+
+
+def test_the_same_traffic_in_two_recordings_is_told(
+    spark: SparkSession, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of a proxy and the tap, or of a file and its copy; real clients send nothing twice so."""
+    assert recorded_twice(read_table(spark, tables, "messages")) == 0
+    copy, both, found = tmp_path / "copy", tmp_path / "both", tmp_path / "found.json"
+    shutil.copytree(RECORDED, copy)
+    assert status_of("ingest", str(RECORDED), str(copy), "--out", str(both)) == 0
+    accepted = "event = 'sent' and message_id is not null and answer_code = 0"
+    sends = read_table(spark, tables, "messages").where(accepted)
+    status_of("verify", str(both), "--json", str(found))
+    assert json.loads(found.read_text())["recorded_twice"] == sends.count()
+    assert "which messages were doubled" in capsys.readouterr().out
+    sent_again = ("replay", str(both), "--to", "127.0.0.1:1", "--out", str(tmp_path / "none"))
+    assert status_of(*sent_again, "--dry-run") == 0
+    assert f"{sends.count()} sends are in two recordings" in capsys.readouterr().out
 
 
 def test_tasks_without_a_connection_take_nothing_of_the_rate(

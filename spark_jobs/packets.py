@@ -16,6 +16,8 @@ from spark_jobs.tcp import FrameScanner, Gap, Piece, Skipped, Stream
 Address = tuple[bytes, int]
 """Address and port."""
 
+_NO_STATIONS: Final = bytes(12)
+"""In place of the two addresses in front of an Ethernet frame's type."""
 _TELLING: Final = dpkt.tcp.TH_SYN | dpkt.tcp.TH_RST
 _port = struct.Struct(">H").pack
 
@@ -206,10 +208,10 @@ def segment_of(link: int, data: bytes) -> Segment | None:
     :param link: the link type (LINKTYPE_).
     """
     try:
-        if link == dpkt.pcap.DLT_LINUX_SLL:
-            packet = dpkt.sll.SLL(data).data
+        if link == dpkt.pcap.DLT_LINUX_SLL:  # behind the type all is as in Ethernet, VLAN tags too
+            packet = dpkt.ethernet.Ethernet(_NO_STATIONS + data[14:]).data
         elif link == dpkt.pcap.DLT_LINUX_SLL2:
-            packet = dpkt.sll2.SLL2(data).data
+            packet = dpkt.ethernet.Ethernet(_NO_STATIONS + data[:2] + data[20:]).data
         elif link == dpkt.pcap.DLT_NULL:
             packet = dpkt.loopback.Loopback(data).data
         elif link in (dpkt.pcap.DLT_RAW, 101):

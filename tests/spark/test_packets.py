@@ -31,6 +31,7 @@ from spark_jobs.packet_ranges import (
     packet_ranges,
     read_range,
 )
+from spark_jobs.packets import segment_of
 from spark_jobs.pcap import Packet, layout_of, read_packets
 from spark_jobs.sources import Part, ranges, read_packet_file
 from spark_jobs.tables import receipts
@@ -239,6 +240,21 @@ def test_a_block_that_cannot_be_read_is_told(tmp_path: Path) -> None:
         "a packet longer than its block",
         "a packet whose time cannot be",
     ]
+
+
+@pytest.mark.parametrize("tags", [b"", b"\x81\0\0\5", b"\x88\xa8\0\5\x81\0\0\7"])
+def test_packets_of_any_interface_may_have_vlan_tags(tags: bytes) -> None:
+    """As `tcpdump -i any` writes them, in both of its formats."""
+    whole = packet(700, b"data")
+    told = tags + whole[12:]  # the type, and what follows
+    first, second = bytes(14), bytes(18)
+    assert (
+        segment_of(1, whole[:12] + told)
+        == segment_of(113, first + told)
+        == segment_of(276, told[:2] + second + told[2:])
+        == segment_of(1, whole)
+        is not None
+    )
 
 
 class Traffic(NamedTuple):

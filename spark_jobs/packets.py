@@ -183,6 +183,8 @@ def told_segments(
             yield None
             continue
         pairer.count("packets")
+        if one.is_cut:
+            pairer.count("packets of which the recorder kept only the beginning")
         segment = segment_of(one.link, one.data)
         if segment is None:
             pairer.count("packets of other protocols")

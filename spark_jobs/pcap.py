@@ -94,6 +94,8 @@ class Packet(NamedTuple):
     time_ns: int
     link: int
     data: bytes
+    is_cut: bool
+    """Whether it was longer than what the recorder kept of it."""
 
 
 class Survey(msgspec.Struct, kw_only=True):
@@ -213,7 +215,8 @@ class _Packets:
             else:
                 position, stop, time_ns = found
                 data = self._data[position + _PACKET_HEAD : stop]
-                yield Packet(position, time_ns, self._link, data)
+                _, _, kept, size = self._heads(self._data, position)
+                yield Packet(position, time_ns, self._link, data, kept < size)
 
     def survey(self, first: int, end: int, last_ns: int | None) -> Survey:
         found = Survey(first=first, after=first, last_ns=last_ns)
@@ -400,7 +403,9 @@ class _Blocks:
         time_ns = of.offset_s * _NS + ((high << 32) | low) * _NS // of.unit
         if not 0 <= time_ns < _NO_TIME:
             return Damage(position, stop - position, "a packet whose time cannot be")
-        return Packet(position, time_ns, of.link, self._data[position + 28 : position + 28 + kept])
+        (size,) = self._number(self._data, position + 24)
+        data = self._data[position + 28 : position + 28 + kept]
+        return Packet(position, time_ns, of.link, data, kept < size)
 
 
 def _reader(data: mmap.mmap, layout: Layout) -> _Packets | _Blocks:

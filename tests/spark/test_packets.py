@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -196,6 +196,24 @@ def test_a_cut_packet_file_is_told(tmp_path: Path, cut: int) -> None:
     [aside] = read.asides
     assert aside["reason"] == "the file ends within a packet"
     assert aside["size"] == len(packets[-1]) + 16 - cut
+
+
+@pytest.mark.parametrize(("write", "size_at"), [(pcap_bytes, 12), (pcapng_bytes, 24)])
+def test_packets_without_their_ends_are_counted(
+    tmp_path: Path, write: Callable[[Sequence[tuple[int, bytes]]], bytes], size_at: int
+) -> None:
+    """A recorder that keeps heads alone leaves nothing to read, and nothing that is missed in between."""
+    heads = [one[:54] for one in packets_of(3)]
+    file = tmp_path / "a.pcap"
+    file.write_bytes(write(timed(heads)))
+    said = "packets of which the recorder kept only the beginning"
+    assert said not in at_once(file).counts
+    data = bytearray(file.read_bytes())
+    for one in read_packets(file, layout_of(file)):
+        struct.pack_into("<I", data, one.position + size_at, 172)
+    file.write_bytes(data)
+    counts = at_once(file).counts
+    assert (counts["frames"], counts["packets"], counts[said]) == (0, len(heads), len(heads))
 
 
 def test_what_is_no_packet_capture_is_refused(tmp_path: Path) -> None:

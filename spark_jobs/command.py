@@ -197,7 +197,7 @@ def verify(folder: Path, grace: float, levels: str, **options: Any) -> None:
     """
     from spark_jobs import replay as job
     from spark_jobs.firing import verify as run
-    from spark_jobs.ingest import read_table
+    from spark_jobs.ingest import LACKING, read_table, totals
     from spark_jobs.messages import parse_levels
 
     spark = _session(options)
@@ -211,6 +211,12 @@ def verify(folder: Path, grace: float, levels: str, **options: Any) -> None:
             )
     else:
         events = read_table(spark, folder, "messages")
+        counts = totals(folder)
+        if lacks := [f"{counts[name]:,} {name}" for name in LACKING if counts.get(name)]:
+            click.echo(
+                f"the recording is not whole ({', '.join(lacks)}): a message counts as lost where what took it back, "
+                "or gave it another time, is missing"
+            )
     with _shown("verify", spark, options):
         found = run(events, grace_ms=round(grace * 1000))
     _tell(found, options["json_file"])

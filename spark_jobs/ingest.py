@@ -69,6 +69,9 @@ CAPTURE: Final = "capture"
 PACKETS: Final = "packets"
 COMMIT_LOG: Final = "commitlog"
 
+LACKING: Final = ("records that the recorder lost", "bytes that were not recorded", "aside bytes")
+"""Counts of what a recording should have had."""
+
 _NO_LOGS: Final = frozenset(
     {"consumequeue", "consumequeue_ext", "batchconsumequeue", "timerlog", "compaction"}
 )

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import lit
 
 from gateway.wire.codes import RequestCode
+from recording.format import Kind
 from spark_jobs import messages
 from spark_jobs.command import main
 from spark_jobs.comparing import compare
@@ -30,6 +31,7 @@ from spark_jobs.session import interrupted_later
 from spark_jobs.watching import WATCHED
 from tests.live.process import GatewayProcess
 from tests.spark.conftest import RECORDED
+from tests.spark.making import capture_bytes
 
 SENDS = [310, 320]
 NOTHING_DELAYED: dict[str, object] = {
@@ -207,6 +209,21 @@ def test_it_is_told_that_several_brokers_become_one(
     of_servers = recorded.where("not from_client and asked_ns is not null").count()
     assert of_servers > 0
     assert f"  not counted: {of_servers} of servers; the target asks its own" in said
+
+
+def test_verify_tells_that_a_recording_is_not_whole(
+    spark: SparkSession, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A recall may be among what is missing."""
+    status_of("verify", str(tables))
+    assert "not whole" not in capsys.readouterr().out
+    file, found = tmp_path / "a.capture", str(tmp_path / "tables")
+    file.write_bytes(
+        capture_bytes([(1, 1, Kind.OPENED, b"b"), (2, 1, Kind.LOST, bytes(7) + b"\3")])
+    )
+    assert status_of("ingest", str(file), "--out", found) == 0
+    assert status_of("verify", found) == 0
+    assert "not whole (3 records that the recorder lost)" in capsys.readouterr().out
 
 
 def test_the_same_traffic_in_two_recordings_is_told(

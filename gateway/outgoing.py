@@ -8,9 +8,8 @@ from typing import NamedTuple
 from twisted.logger import Logger
 
 from gateway.config import Config
-from gateway.overload import overloaded
 from gateway.reactor import DelayedCall, Reactor
-from gateway.router import Peer
+from gateway.router import Peer, overloaded
 from gateway.wire.codes import CommandFlag
 from gateway.wire.commands import Command, encode_command
 

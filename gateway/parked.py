@@ -9,8 +9,8 @@ from itertools import islice
 from typing import Final, Protocol
 
 from gateway.config import Config
-from gateway.overload import overloaded
 from gateway.reactor import Reactor
+from gateway.router import overloaded
 from storage import Growth, Queue
 
 WOKEN_AT_ONCE = 16

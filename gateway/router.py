@@ -47,6 +47,18 @@ def not_available(error: StorageError) -> RequestError:
     return RequestError(code, f"service not available now: {error}")
 
 
+def overloaded(setting: str, limit: int) -> RequestError:
+    """The error for what would pass a limit, as upstream words it where a queue of requests is full
+    (NettyRemotingAbstract): clients slow down and try again.
+
+    :param setting: the limit's name.
+    """
+    return RequestError(
+        ResponseCode.SYSTEM_BUSY,
+        f"[OVERLOAD]system busy, start flow control for a while: {setting} = {limit} is reached",
+    )
+
+
 class Peer(Protocol):
     """The connection a request came by, as far as handlers know it."""
 

@@ -126,11 +126,10 @@ def _lag(broker: Broker, group: ConsumerGroup, topic: Topic, now_ms: int) -> _La
     store = broker.store
     behind = 0
     earliest_ms: int | None = None
-    for number in range(topic.queues):
-        offset = store.progress.get(group.name.encode(), topic.stored_name, number)
+    for queue in store.readable_queues(topic.stored_name, topic.queues):
+        offset = store.progress.get(group.name.encode(), topic.stored_name, queue.number)
         if offset is None:
             continue
-        queue = store.queue(topic.stored_name, number)
         offset = max(offset, queue.first)
         if offset >= queue.visible:
             continue

@@ -14,8 +14,9 @@ from gateway.meter import Distribution
 from gateway.metrics import SAMPLES_AT_ONCE, Metrics
 from gateway.wire.codes import RequestCode, ResponseCode
 from storage import RestartNeededError, logged
+from storage.keys import queue_prefix
 from tests.gateway.conftest import MakeGateway
-from tests.gateway.faults import commits_fail
+from tests.gateway.faults import commits_fail, damaged_row
 from tests.gateway.memory import MemoryClient, MemoryGateway
 from tests.gateway.tools import create_topic, ok
 from tests.storage.faults import disk_takes_no_checkpoint, lmdb_cannot_be_written
@@ -330,8 +331,8 @@ def test_every_series_is_explained() -> None:
     assert explained == made
 
 
-def confirm(client: MemoryClient, offset: int) -> None:
-    place = {"consumerGroup": "readers", "topic": "orders", "queueId": "0"}
+def confirm(client: MemoryClient, offset: int, queue: int = 0) -> None:
+    place = {"consumerGroup": "readers", "topic": "orders", "queueId": str(queue)}
     ok(client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, place | {"commitOffset": str(offset)}))
 
 
@@ -398,3 +399,19 @@ def test_how_far_consumers_are_behind(gateway: MemoryGateway) -> None:
     assert Scrape(gateway).by(lag, *labels) == {"readers@orders@false@false": 2}
     confirm(client, 3)
     assert Scrape(gateway).by(latency, *labels) == {"readers@orders@false@false": 0}
+
+
+def test_a_queue_that_cannot_be_read_keeps_no_figure_from_being_told(
+    gateway: MemoryGateway,
+) -> None:
+    client = gateway.connect()
+    client.send_message("orders")
+    client.send_message("orders", fields={"queue": 1})
+    client.heartbeat("one", "readers")
+    confirm(client, 0)
+    confirm(client, 0, queue=1)
+    gateway.advance(10_000)
+    row = queue_prefix(b"orders", 0) + bytes(9)  # its key is too long
+    with damaged_row(gateway, "queues", row, lambda _: b""):
+        gateway.connect().heartbeat("one", "readers")
+        assert Scrape(gateway).by("rocketmq_consumer_lag_messages", "topic") == {"orders": 1}

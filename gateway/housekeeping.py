@@ -15,7 +15,6 @@ from gateway.broker import Broker
 from gateway.connection import SILENCE_LOOK_SECONDS, RemotingFactory
 from gateway.handlers.ordered_pops import OrderedPops
 from gateway.handlers.pop_acks import PopAcks
-from gateway.handlers.sending import Sending
 from gateway.handlers.transactions import Transactions
 from gateway.queue_locks import QueueLocks
 from gateway.reactor import Reactor
@@ -74,7 +73,6 @@ class Housekeeping:
         reactor: Reactor,
         broker: Broker,
         factory: RemotingFactory,
-        sending: Sending,
         transactions: Transactions,
         pop_acks: PopAcks,
         ordered_pops: OrderedPops,
@@ -83,7 +81,6 @@ class Housekeeping:
         self._reactor = reactor
         self._broker = broker
         self._factory = factory
-        self._sending = sending
         self._transactions = transactions
         self._pop_acks = pop_acks
         self._ordered_pops = ordered_pops
@@ -203,8 +200,8 @@ class Housekeeping:
 
     def _watch_disk(self) -> None:
         full = self._broker.store.environment.disk_free() < self._broker.config.disk_reserve
-        if full != self._sending.disk_full:
-            self._sending.disk_full = self._broker.recurring.disk_full = full
+        if full != self._broker.intake.disk_full:
+            self._broker.intake.disk_full = full
             if full:
                 self.log.error(
                     "sends are refused: the disk has less than disk_reserve = {reserve} bytes free",

@@ -136,6 +136,8 @@ class Intake:
         self._clock = clock
         self._firing = firing
         self._store_host = store_host
+        self.disk_full = False
+        """Set by the housekeeping: sends are refused, nothing recurs, and everything else goes on."""
         self.configure(config)
         self._added = (
             f"{names.MSG_REGION}\x01{REGION}\x02{names.TRACE_ON}\x01true\x02"

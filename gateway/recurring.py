@@ -90,8 +90,6 @@ class RecurringMessages:
         self._intake = intake
         self._topics = topics
         self._audit = audit
-        self.disk_full = False
-        """Set by the housekeeping: nothing fires until there is room again."""
         self.configure(config)
         self.reload()
 
@@ -311,7 +309,7 @@ class RecurringMessages:
 
     def fire_due(self, now_ms: int, limit: int) -> Recurred:
         """Put what is due at `now_ms` into its queues, and plan the next times; at most `limit` of it."""
-        if self.disk_full:
+        if self._intake.disk_full:
             self._next_due_ms = now_ms + ROOM_SECONDS * 1000
             return Recurred(0, 0, more=False)
         handled = messages = misfired = size = from_ms = 0

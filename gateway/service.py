@@ -294,7 +294,7 @@ class Gateway:
             "stopping": self._stopping,
             "the last batch could not be stored": self.broker.committer.failing,
             "the data folder was moved or deleted": self._store.environment.is_away,
-            "the disk has less than disk_reserve free: sends are refused": self._sending.disk_full,
+            "the disk has less than disk_reserve free: sends are refused": self.broker.intake.disk_full,
         }
         return [reason for reason, is_so in reasons.items() if is_so]
 
@@ -411,7 +411,7 @@ class Gateway:
             self._logs.actor = lambda: audit.actor
             broker.follow(self._logs.configure)
         self._housekeeping = Housekeeping(
-            reactor, broker, self.factory, sending, transactions, pop_acks, ordered_pops, locks
+            reactor, broker, self.factory, transactions, pop_acks, ordered_pops, locks
         )
         self._housekeeping.start()
         committer.start()

@@ -98,8 +98,6 @@ class Sending:
         self._topics = broker.topics
         self._intake = broker.intake
         self._committer = broker.committer
-        self.disk_full = False
-        """Set by the housekeeping: sends are refused, and everything else goes on."""
 
     def send(self, call: Call) -> None:
         """Store a message; it is answered once it is on disk."""
@@ -221,7 +219,7 @@ class Sending:
 
         :raises RequestError: when it may not be sent to.
         """
-        if self.disk_full:
+        if self._intake.disk_full:
             raise RequestError(
                 ResponseCode.SERVICE_NOT_AVAILABLE,
                 NO_SPACE.format(reserve=self._broker.config.disk_reserve),

@@ -682,14 +682,14 @@ def test_commits_that_fail(gateway: MemoryGateway, client: MemoryClient) -> None
 
 def test_a_full_disk_holds_them_up(gateway: MemoryGateway, client: MemoryClient) -> None:
     put(client, every="1s")
-    gateway.service.broker.recurring.disk_full = True
+    gateway.service.broker.intake.disk_full = True
     for _ in range(5):
         gateway.service._housekeeping._watch_disk = lambda: None  # type: ignore[method-assign]
         gateway.advance(SECOND)
     assert client.pull_all() == []
     firing = gateway.service.broker.firing
     assert (firing.recurred, firing.misfired) == (0, 0)
-    gateway.service.broker.recurring.disk_full = False
+    gateway.service.broker.intake.disk_full = False
     gateway.advance(SECOND)
     assert planned(client.pull_all()) == [n * SECOND for n in range(1, 7)]
 

@@ -82,6 +82,14 @@ class Config(
             )
         return self
 
+    @property
+    def is_api_closed(self) -> bool:
+        """Whether console and API let nobody in: others than this machine's may ask, and there is nothing to know them
+        by."""
+        if self.http is None or self.authentication or self.http_token_file is not None:
+            return False
+        return not ipaddress.ip_address(self.http.host).is_loopback
+
     def _check_workers(self) -> None:
         """See that several workers can serve by these settings."""
         if self.tls == "enforcing":

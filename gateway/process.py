@@ -132,7 +132,7 @@ def announce(line: str) -> None:
         )
 
 
-def tell_http(config: Config, port: int, *, has_console: bool) -> None:
+def tell_http(config: Config, port: int) -> None:
     """Say on standard output where the HTTP port is, and whether the console is there.
 
     :param port: the one that is really listened on.
@@ -141,9 +141,9 @@ def tell_http(config: Config, port: int, *, has_console: bool) -> None:
     address = f"{'https' if config.http_tls else 'http'}://{HostPort(config.http.host, port)}"
     announce(f"metrics on {address}/metrics")
     announce(
-        f"console on {address}/"
-        if has_console
-        else "no console and no API: http is not a loopback address; set http_token_file or authentication"
+        "no console and no API: http is not a loopback address; set http_token_file or authentication"
+        if config.is_api_closed
+        else f"console on {address}/"
     )
 
 

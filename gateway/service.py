@@ -151,7 +151,6 @@ class Gateway:
         """Why it stops by itself, in a line that says what to do."""
         self.port = 0
         self.http_port = 0
-        self.has_console = False
 
     def start(self) -> None:
         """Open the data folder and listen.
@@ -253,13 +252,7 @@ class Gateway:
         address = config.http
         if address is None:
             return
-        doorkeeper = Doorkeeper(
-            address.host,
-            users if config.authentication else None,
-            token,
-            is_free=not config.authorization,
-        )
-        self.has_console = not doorkeeper.is_closed
+        doorkeeper = Doorkeeper(config, users, token)
         connections = partial(len, self.factory.connections)
         metrics = Metrics(self.broker, connections, lambda: self.recorded)
         web = compose(
@@ -498,7 +491,7 @@ def _serve(config: Config) -> None:
     if config.clock == "manual":
         announce("time stands still until 'tidegate clock advance' or 'set' moves it")
     if config.http is not None:
-        tell_http(config, gateway.http_port, has_console=gateway.has_console)
+        tell_http(config, gateway.http_port)
     manager = ServiceManager()
     manager.ready(f"clients are told {gateway.advertised}", reactor)
     reactor.addSystemEventTrigger("before", "shutdown", manager.stopping)

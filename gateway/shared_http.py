@@ -5,7 +5,6 @@ Each worker has a port of its own, where it is asked (`gateway.web.relay`).
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -42,14 +41,6 @@ class SharedHttp:
         self._port: Any = None
         self.address = ""
         """Where clients ask for routes."""
-
-    @property
-    def has_console(self) -> bool:
-        """Whether the workers let anybody in: see `Doorkeeper.is_closed`."""
-        config = self._config
-        assert config.http is not None
-        is_local = ipaddress.ip_address(config.http.host).is_loopback
-        return is_local or config.authentication or config.http_token_file is not None
 
     def listen(self) -> None:
         """Answer.

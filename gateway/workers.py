@@ -557,4 +557,4 @@ def _lead(config: Config, variables: Mapping[str, str], left_over: Iterable[Path
 def _tell(config: Config, leader: Leader) -> None:
     announce(f"listening on {leader.address} with {config.workers} workers, data in {config.data}")
     if leader.http is not None:
-        tell_http(config, leader.http.port, has_console=leader.http.has_console)
+        tell_http(config, leader.http.port)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
+from gateway.config import Config
 from gateway.guard import Caller
 from gateway.users import Users
 from gateway.web.endpoints import ApiError, Asker
@@ -29,18 +30,17 @@ class Doorkeeper:
     With users, by a user's; else by the token where there is one; else not at all, which is enough on a loopback
     address alone.
 
-    :param host: the address that is listened on.
-    :param users: all users, where every request must be some user's.
-    :param is_free: every user may do everything.
+    :param users: all users; with `authentication` every request must be some user's.
+    :param token: what `http_token_file` holds.
     """
 
-    def __init__(self, host: str, users: Users | None, token: str | None, *, is_free: bool) -> None:
-        self._users = users
+    def __init__(self, config: Config, users: Users, token: str | None) -> None:
+        assert config.http is not None
+        self._users = users if config.authentication else None
         self._token = token.encode() if token is not None else None
-        self._is_free = is_free
-        self._is_local = ipaddress.ip_address(host).is_loopback
-        self.is_closed = not self._is_local and users is None and token is None
-        """Whether nobody is let in, because there is nothing to know them by."""
+        self._is_free = not config.authorization
+        self._is_local = ipaddress.ip_address(config.http.host).is_loopback
+        self._is_closed = config.is_api_closed
 
     @property
     def challenge(self) -> str:
@@ -53,7 +53,7 @@ class Doorkeeper:
         :param peer: the IP address that the request came from.
         :raises ApiError: when it is nobody who may, or a page of somebody else's.
         """
-        if self.is_closed:
+        if self._is_closed:
             raise ApiError(
                 HTTPStatus.FORBIDDEN,
                 "the API is closed: http is not a loopback address, and there is nothing to know you by; "

@@ -65,7 +65,7 @@ def test_a_token_lets_in(make_gateway: MakeGateway, token_file: Path, host: obje
 
 def test_open_to_the_world_without_a_token_there_is_no_api(make_gateway: MakeGateway) -> None:
     gateway = make_gateway(http=ANYWHERE)
-    assert not gateway.service.has_console
+    assert gateway.service.config.is_api_closed
     problem = HttpClient(gateway).refusal("GET", "/status")
     assert problem["status"] == 403
     assert "http_token_file" in problem["detail"]

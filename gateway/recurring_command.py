@@ -146,13 +146,7 @@ def add(
     properties: tuple[str, ...],
     queue: int | None,
     as_json: bool,
-    cron: str | None,
-    every: str | None,
-    zone: str | None,
-    start: str | None,
-    end: str | None,
-    count: str | None,
-    misfire: str | None,
+    **rule: str | None,
 ) -> None:
     """Set a recurring message, or replace the one with the same topic and name.
 
@@ -176,15 +170,6 @@ def add(
         raise click.UsageError("a message without a body cannot be sent")
     own = dict(_pair(one) for one in properties)
     own |= {name: value for name, value in (("TAGS", tag), ("KEYS", keys)) if value}
-    rule = {
-        "cron": cron,
-        "every": every,
-        "zone": zone,
-        "start": start,
-        "end": end,
-        "count": count,
-        "misfire": misfire,
-    }
     with connection:
         done = set_recurring(connection, topic, name, content, own, rule, queue)
     display.recurring_change(done, now_ms(), as_json=as_json)

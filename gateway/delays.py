@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from gateway.limits import MAX_DELAY, origin
 from gateway.router import RequestError
 from gateway.wire import properties as names
 from gateway.wire.codes import ResponseCode
@@ -39,10 +40,6 @@ class Delay(msgspec.Struct, gc=False):
     by_level: bool
 
 
-SETTING = "setting max_delay"
-"""Where the longest delay can be changed of topics that have none of their own."""
-
-
 class DelayRules(NamedTuple):
     """The delay of each level, level 1 first, and the longest delay that is accepted; all in ms.
 
@@ -52,7 +49,7 @@ class DelayRules(NamedTuple):
 
     level_ms: tuple[int, ...]
     max_delay_ms: int
-    limit: str = SETTING
+    limit: str = origin(MAX_DELAY, None)
     for_levels: bool = False
 
 

@@ -34,20 +34,17 @@ LEADER_KEY_VARIABLE: Final = "TIDEGATE_LEADER_KEY"
 """Environment variables by which it knows where the leader answers, and the key that its workers sign with; not
 themselves settings."""
 
-SERVER_VARIABLE: Final = "TIDEGATE_SERVER"
-"""Environment variable that names the gateway for the client commands; not itself a setting."""
-
 _NOT_SETTINGS: Final = (
     FILE_VARIABLE,
     LEADER_VARIABLE,
     WORKERS_VARIABLE,
     LEADER_ADDRESS_VARIABLE,
     LEADER_KEY_VARIABLE,
-    SERVER_VARIABLE,
+    "TIDEGATE_SERVER",
     "TIDEGATE_ACCESS_KEY",
     "TIDEGATE_SECRET_KEY",
 )
-"""Variables that are no settings; the last two are a user's credentials for the client commands."""
+"""Variables that are no settings; the last three are flags of the client commands (`gateway.asking`)."""
 
 # Variables that Kubernetes and Docker links set in containers beside a service named `tidegate`.
 _INJECTED = re.compile(r"TIDEGATE_(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP)(_\w+)?)?|NAME)")

@@ -12,6 +12,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.x509 import load_pem_x509_certificates
 from cryptography.x509.oid import NameOID
 from OpenSSL import SSL, crypto
 from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
@@ -102,7 +103,7 @@ class Certificates:
         if self._certificate is None or self._key is None:
             chain, key = _self_signed()
         else:
-            chain = _read(self._certificate, _chain, "tls_certificate")
+            chain = _read(self._certificate, load_pem_x509_certificates, "tls_certificate")
             key = _read(self._key, _private_key, "tls_key")
             if chain[0].public_key() != key.public_key():
                 raise TlsError(
@@ -119,7 +120,7 @@ class Certificates:
             ) from error
         if self._clients is not None:
             trusted = context.get_cert_store()
-            for authority in _read(self._clients, _chain, "tls_client_ca"):
+            for authority in _read(self._clients, load_pem_x509_certificates, "tls_client_ca"):
                 if trusted is not None:
                     trusted.add_cert(crypto.X509.from_cryptography(authority))
             context.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT)
@@ -183,11 +184,6 @@ def _read(file: Path, parse: Callable[[bytes], _Parsed], setting: str) -> _Parse
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         reason = " ".join(str(error).split())[:200]
         raise TlsError(f"{setting} = {file} cannot be used: {reason}") from error
-
-
-def _chain(data: bytes) -> list[x509.Certificate]:
-    """The certificates of a PEM file, in their order."""
-    return x509.load_pem_x509_certificates(data)
 
 
 def _private_key(data: bytes) -> _Key:

@@ -17,6 +17,7 @@ from gateway.wire.codes import RequestCode as Code
 from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import Command
 from gateway.wire.cursors import join_cursors
+from gateway.wire.headers import ListRecurring, LookUpTimers, NextRecurring
 from gateway.wire.pending_bodies import (
     AbortAnswer,
     BulkAnswer,
@@ -31,12 +32,6 @@ from gateway.wire.recurring_bodies import (
     RecurringList,
     RecurringTimes,
 )
-
-DEFAULT_LIMIT: Final = 100
-"""Most items of a page where a request does not say (`LookUpTimers`, `ListRecurring`)."""
-
-DEFAULT_TIMES: Final = 10
-"""Most times where a request does not say (`NextRecurring`)."""
 
 _Body = TypeVar("_Body")
 _Results = TypeVar("_Results", AbortAnswer, RescheduleAnswer)
@@ -214,13 +209,13 @@ def _settings(parts: Sequence[Part], _: Command) -> Whole:
 
 
 def _held(parts: Sequence[Part], command: Command) -> Whole:
-    ext = command.ext()
+    asked = command.fields(LookUpTimers)
     whole = held_page(
         [(part.broker, part.body(HeldPage)) for part in parts],
-        named=bool(ext.get("id") or ext.get("key")),
-        state=ext.get("state", "pending"),
-        limit=int(ext.get("limit", DEFAULT_LIMIT)),
-        given=ext.get("cursor", ""),
+        named=bool(asked.id or asked.key),
+        state=asked.state,
+        limit=asked.limit,
+        given=asked.cursor,
     )
     return Whole(msgspec.json.encode(whole))
 
@@ -260,11 +255,11 @@ def _paused(parts: Sequence[Part], _: Command) -> Whole:
 
 
 def _recurring(parts: Sequence[Part], command: Command) -> Whole:
-    ext = command.ext()
+    asked = command.fields(ListRecurring)
     whole = recurring_page(
         [(part.broker, part.body(RecurringList)) for part in parts],
-        limit=int(ext.get("limit", DEFAULT_LIMIT)),
-        given=ext.get("cursor", ""),
+        limit=asked.limit,
+        given=asked.cursor,
     )
     return Whole(msgspec.json.encode(whole))
 
@@ -282,11 +277,11 @@ def _recurring_change(parts: Sequence[Part], _: Command) -> Whole:
 def _recurring_times(parts: Sequence[Part], command: Command) -> Whole:
     """Of a rule what any worker says; of recurring messages, the next times anywhere."""
     answers = [part.body(RecurringTimes) for part in parts]
-    ext = command.ext()
-    if not ext.get("name"):
+    asked = command.fields(NextRecurring)
+    if not asked.name:
         return Whole(msgspec.json.encode(answers[0]))
     times = sorted({time for answer in answers for time in answer.times})
-    most = max(1, min(int(ext.get("times", DEFAULT_TIMES)), MAX_TIMES))
+    most = max(1, min(asked.times, MAX_TIMES))
     return Whole(msgspec.json.encode(RecurringTimes(times[:most], answers[0].zone)))
 
 

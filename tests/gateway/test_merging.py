@@ -421,3 +421,12 @@ def test_a_cursor_that_is_none_is_refused(filled: Shared) -> None:
     )
     of_one = filled.look_up(cursor="broker-a-0:,:x:y,,")
     assert of_one == [one["msgId"] for one in filled.clients[0].look_up()]
+
+
+def test_numbers_are_read_as_the_workers_read_them(filled: Shared) -> None:
+    assert len(filled.ask(RequestCode.LOOK_UP_TIMERS, limit="5.0")["messages"]) == 5
+    for client in filled.clients:
+        ok(client.send_message("orders", TIDEGATE_NAME="pulse", TIDEGATE_EVERY="1h"))
+    assert len(filled.ask(RequestCode.LIST_RECURRING, limit="2.0")["recurring"]) == 2
+    place = {"topic": "orders", "name": "pulse"}
+    assert len(filled.ask(RequestCode.NEXT_RECURRING, **place, times="3.0")["times"]) == 3

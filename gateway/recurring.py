@@ -91,6 +91,8 @@ class RecurringMessages:
         self._topics = topics
         self._audit = audit
         self.configure(config)
+        self.next_due_ms: int | None
+        """When the first of them is due, or was until it was paused or deleted."""
         self.reload()
 
     def configure(self, config: Config) -> None:
@@ -298,19 +300,14 @@ class RecurringMessages:
 
     # -- what `Firing` asks for
 
-    @property
-    def next_due_ms(self) -> int | None:
-        """When the first of them is due, or was until it was paused or deleted."""
-        return self._next_due_ms
-
     def reload(self) -> None:
         """Take over what is stored."""
-        self._next_due_ms = next_recurring_due(self._store)
+        self.next_due_ms = next_recurring_due(self._store)
 
     def fire_due(self, now_ms: int, limit: int) -> Recurred:
         """Put what is due at `now_ms` into its queues, and plan the next times; at most `limit` of it."""
         if self._intake.disk_full:
-            self._next_due_ms = now_ms + ROOM_SECONDS * 1000
+            self.next_due_ms = now_ms + ROOM_SECONDS * 1000
             return Recurred(0, 0, more=False)
         handled = messages = misfired = size = from_ms = 0
         while handled < limit and size < MAX_STEP_BYTES:
@@ -325,8 +322,8 @@ class RecurringMessages:
                 misfired += was_late
                 size += len(one.definition)
             handled += len(due)
-        self._next_due_ms = next_recurring_due(self._store, from_ms)
-        more = self._next_due_ms is not None and self._next_due_ms <= now_ms
+        self.next_due_ms = next_recurring_due(self._store, from_ms)
+        more = self.next_due_ms is not None and self.next_due_ms <= now_ms
         return Recurred(messages, misfired, more)
 
     def _fire(self, one: Recurring, now_ms: int) -> tuple[bool, bool]:
@@ -379,8 +376,8 @@ class RecurringMessages:
         )
 
     def _wake_for(self, one: Recurring) -> None:
-        if not one.paused and (self._next_due_ms is None or one.next_ms < self._next_due_ms):
-            self._next_due_ms = one.next_ms
+        if not one.paused and (self.next_due_ms is None or one.next_ms < self.next_due_ms):
+            self.next_due_ms = one.next_ms
 
 
 def _called(one: Recurring) -> str:

@@ -199,10 +199,6 @@ class GroupReads:
         """What `GROUP_COUNTERS` count."""
         return [self.messages, self.size, self.times, self.sent_back]
 
-    def was_counted(self, name: str) -> bool:
-        """Whether there was anything of one of `GROUP_COUNTERS`."""
-        return (self.sent_back if name == "SNDBCK_PUT_NUMS" else self.times) > 0
-
 
 class Day(NamedTuple):
     """The totals of messages accepted and handed out when a day began."""
@@ -292,19 +288,17 @@ class Statistics:
         """
         now_ms = self._steady_ms()
         if name in ("BROKER_PUT_NUMS", "BROKER_GET_NUMS"):
+            if key != self._cluster:
+                return None
             number = TOTALS.index("put" if name == "BROKER_PUT_NUMS" else "got")
-            known = key == self._cluster
-            return (
-                self._totals.rates(self._samples, now_ms, self._total_counts(), number, number)
-                if known
-                else None
-            )
+            return self._totals.rates(self._samples, now_ms, self._total_counts(), number, number)
         topic, _, group = key.partition("@")
         if name in GROUP_COUNTERS:
             reads = self._reads.get((topic, group))
-            if reads is None or not reads.was_counted(name):
+            counter, times = GROUP_COUNTERS[name]
+            if reads is None or not reads.counts[times]:
                 return None
-            return reads.history.rates(self._samples, now_ms, reads.counts, *GROUP_COUNTERS[name])
+            return reads.history.rates(self._samples, now_ms, reads.counts, counter, times)
         counts = self._topic_counts(key.encode())
         if name not in TOPIC_COUNTERS or not counts[0]:
             return None
@@ -345,8 +339,8 @@ class Statistics:
                     yield name, topic, counts[counter]
         for (topic, group), reads in list(self._reads.items()):
             counts = reads.counts
-            for name, (counter, _) in GROUP_COUNTERS.items():
-                if reads.was_counted(name):
+            for name, (counter, times) in GROUP_COUNTERS.items():
+                if counts[times]:
                     yield name, f"{topic}@{group}", counts[counter]
 
     def entered(self, topic: str) -> int:

@@ -262,7 +262,10 @@ class Clients:
                 group = left[place.group] = self._consumers[place.group]
                 del group.members[place.client_id]
         for group in left.values():
-            self._left(group, quietly=quietly)
+            if not group.members:
+                del self._consumers[group.name]
+            if not quietly:
+                self._notify(group)
 
     def _give_way(self, place: _Place, client: Client) -> bool:
         """Whether a place that a client leaves is still another connection's of the same id, the latest of those."""
@@ -275,12 +278,6 @@ class Clients:
         if not behind:
             del self._behind[place]
         return True
-
-    def _left(self, group: ConsumerGroup, *, quietly: bool) -> None:
-        if not group.members:
-            del self._consumers[group.name]
-        if not quietly:
-            self._notify(group)
 
     def _notify(self, group: ConsumerGroup) -> None:
         """Have every member share the queues out again, at once rather than at its next look in 20 s; in a crowd, once

@@ -47,11 +47,6 @@ class Part(NamedTuple):
         """What the answer's body says."""
         return msgspec.json.decode(self.answer.body, type=kind)
 
-    @property
-    def whole(self) -> Whole:
-        """What it says, as an answer for all."""
-        return Whole(self.answer.body, self.answer.ext())
-
 
 class Whole(NamedTuple):
     """What the answers of all say together."""
@@ -174,7 +169,7 @@ def _topics(parts: Sequence[Part], _: Command) -> Whole:
 
 def _first(parts: Sequence[Part], _: Command) -> Whole:
     """They all say the same."""
-    return parts[0].whole
+    return Whole(parts[0].answer.body, parts[0].answer.ext())
 
 
 def _counts(parts: Sequence[Part], _: Command) -> Whole:

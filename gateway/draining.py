@@ -53,10 +53,13 @@ def drain(
                     same.clear()
                 kind = (line.topic, line.msg_id, line.born_ms, len(line.body))
                 same[kind] += 1
-                handed = _hand_over(line, same[kind], send)
-                if handed.refusal is None:
+                refusal = None
+                try:
+                    send(line, same[kind])
                     taken.append(found.sequence)
-                yield handed
+                except RefusalError as error:
+                    refusal = str(error)
+                yield Handed(line, refusal)
         finally:
             if taken:
                 abort_sequences(store, taken, now_ms())
@@ -65,11 +68,3 @@ def drain(
         cursor = page.cursor
         if cursor is None:
             return
-
-
-def _hand_over(line: HeldLine, number: int, send: Callable[[HeldLine, int], bool]) -> Handed:
-    try:
-        send(line, number)
-    except RefusalError as error:
-        return Handed(line, str(error))
-    return Handed(line, None)

@@ -314,10 +314,9 @@ def compat(arguments: tuple[str, ...]) -> None:
 
 for command in (
     *(*_CARE_OF_DATA, *change_commands.COMMANDS, audit, clock, log_level, recurring),
-    *(completion, man),
+    *(capture, completion, man),
 ):
     cli.add_command(command)
-cli.add_command(capture)
 
 
 def _add_job(name: str, meaning: str) -> None:

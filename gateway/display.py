@@ -117,7 +117,7 @@ class MessageTable:
         count = self._count
         if self._rows:
             self._show()
-        told = f"{count:,} message{'' if count == 1 else 's'}" if count else "no message matches"
+        told = counted(count, "message") if count else "no message matches"
         more = f"; more follow: --all, or --cursor {cursor}" if cursor is not None else ""
         print(told + more, file=sys.stderr)
 

@@ -14,9 +14,6 @@ from storage import Store
 _NOTE: Final = b"manual clock"
 """Name of the folder's note: the time that the clock shows, as text in epoch ms."""
 
-LATEST_MS: Final = 253_402_300_799_999
-"""The clock goes no further: the end of the year 9999, behind which dates cannot be written."""
-
 
 class ClockError(Exception):
     """The folder and the clock do not go together; the text says why and what to do."""

@@ -12,6 +12,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Fewer digits would be before 1973; they are nearly always seconds, or a date without its dashes.
 _LEAST_EPOCH_MS = 100_000_000_000
 
+LATEST_DATE_MS = 253_402_300_799_999
+"""The end of the year 9999, the last that dates have."""
+
 LATEST_EPOCH_MS = 1 << 62
 """No time is later: what is computed from one still fits where times are kept."""
 

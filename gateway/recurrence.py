@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 from cronsim import CronSim, CronSimError
 
-from gateway.moments import parse_moment
+from gateway.moments import LATEST_DATE_MS, parse_moment
 from gateway.setting_values import LONGEST, parse_duration, show_duration
 
 MAX_EXPRESSION = 200
@@ -29,9 +29,6 @@ FINEST_CRON_MS = 1_000
 
 SAMPLE = 60
 """Occurrences of a cron expression that are looked at to see how close together they come."""
-
-LATEST_MS = 253_402_300_799_999
-"""The end of the year 9999, the last that dates have."""
 
 _ONE_MS = timedelta(milliseconds=1)
 _SECOND = timedelta(seconds=1)
@@ -263,7 +260,7 @@ def _moment(what: str, text: str | None, now_ms: int, zone: tzinfo) -> int | Non
         moment_ms = parse_moment(text, now_ms, zone)
     except ValueError as error:
         raise RuleError(f"{what}: {error}") from None
-    if not 0 <= moment_ms <= LATEST_MS:
+    if not 0 <= moment_ms <= LATEST_DATE_MS:
         raise RuleError(f"{what}: {text!r} is not between the years 1970 and 9999")
     return moment_ms
 

@@ -12,7 +12,8 @@ import msgspec
 from twisted.logger import Logger
 
 from gateway.broker import Broker
-from gateway.manual_clock import LATEST_MS, ManualClock
+from gateway.manual_clock import ManualClock
+from gateway.moments import LATEST_DATE_MS
 from gateway.reactor import Reactor
 from gateway.router import Call, RequestError, answer_failure
 from gateway.wire.clock_bodies import ClockState
@@ -56,7 +57,7 @@ class ManualTime:
             )
         begin_ms = self._moves[-1].target_ms if self._moves else clock.now_ms()
         target_ms = fields.to if fields.to is not None else begin_ms + (fields.advance or 0)
-        if not 0 <= target_ms <= LATEST_MS or (fields.advance or 0) < 0:
+        if not 0 <= target_ms <= LATEST_DATE_MS or (fields.advance or 0) < 0:
             raise RequestError(
                 ResponseCode.INVALID_PARAMETER,
                 "the clock can be advanced, or set to a time from 1970 to 9999",

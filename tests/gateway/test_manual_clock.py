@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.manual_clock import LATEST_MS
+from gateway.moments import LATEST_DATE_MS
 from gateway.process import StartError
 from gateway.wire.codes import RequestCode, ResponseCode
 from gateway.wire.commands import Command
@@ -171,10 +171,10 @@ def in_tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("in_tokyo")
 def test_the_last_day_of_all_is_the_next_year_where_the_machine_is(gateway: MemoryGateway) -> None:
-    move(gateway.connect(), to=LATEST_MS)
+    move(gateway.connect(), to=LATEST_DATE_MS)
     gateway.advance(20_000)
     gateway.restart()
-    assert move(gateway.connect())["nowMs"] == LATEST_MS
+    assert move(gateway.connect())["nowMs"] == LATEST_DATE_MS
 
 
 def test_undecided_transactions_go_by_it(gateway: MemoryGateway, client: MemoryClient) -> None:

@@ -13,8 +13,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gateway import recurrence
+from gateway.moments import LATEST_DATE_MS
 from gateway.recurrence import (
-    LATEST_MS,
     Misfire,
     Rule,
     RuleError,
@@ -398,7 +398,7 @@ def test_cron_is_held_against_the_shortest_period() -> None:
 
 
 def test_beyond_the_last_year_there_is_nothing() -> None:
-    assert rule(cron="0 0 1 1 *").next_after(LATEST_MS, 0) is None
+    assert rule(cron="0 0 1 1 *").next_after(LATEST_DATE_MS, 0) is None
     assert rule(cron="0 0 1 1 *").next_after(1 << 62, 0) is None
 
 

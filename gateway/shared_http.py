@@ -38,6 +38,7 @@ class SharedHttp:
         self._owners: dict[bytes, str] = {}
         self._unready: set[str] = set()
         self._is_stopping = False
+        self._door = OpenDoor(by_keys=config.authentication)
         self._port: Any = None
         self.address = ""
         """Where clients ask for routes."""
@@ -56,7 +57,7 @@ class SharedHttp:
         clock = Clock()
         api = Api(
             shared_endpoints(relay, clock, self._owners.get, lambda: self.address),
-            OpenDoor(by_keys=config.authentication),
+            self._door,
             clock,
             lambda: self._is_stopping,
             lambda _: nullcontext(),
@@ -72,8 +73,9 @@ class SharedHttp:
             raise cannot_listen(failure, "http", address) from failure
 
     def configure(self, config: Config) -> None:
-        """Keep connections by these settings; all others stay as they were at the start."""
+        """Keep connections by these settings from now on, and ask for what workers let people in by."""
         self._site.configure(config)
+        self._door.by_keys = config.authentication
 
     @property
     def port(self) -> int:

@@ -47,8 +47,13 @@ class OpenDoor:
     """Lets everybody on to the workers, whose own doors they have to pass."""
 
     def __init__(self, *, by_keys: bool) -> None:
-        """:param by_keys: whether workers ask for a user's keys."""
-        self.challenge = ASK_FOR_KEYS if by_keys else ASK_FOR_BEARER
+        self.by_keys = by_keys
+        """Whether workers ask for a user's keys."""
+
+    @property
+    def challenge(self) -> str:
+        """See `Doorkeeper.challenge`."""
+        return ASK_FOR_KEYS if self.by_keys else ASK_FOR_BEARER
 
     def admit(self, method: str, header: Header, peer: str) -> Asker:
         """Who asks: see `Doorkeeper.admit`."""

@@ -498,6 +498,19 @@ def test_what_a_worker_told_is_for_everybody_until_users_are_asked_for(
     assert not leader._front._is_open
 
 
+def test_the_shared_http_port_asks_for_what_the_workers_let_people_in_by(
+    http: Leader, tmp_path: Path
+) -> None:
+    assert http.http is not None
+    assert http.http._door.challenge.startswith("Bearer")
+    user = tmp_path / "user.json"
+    user.write_text('{"username": "root", "password": "root-secret"}')
+    http._environment["TIDEGATE_AUTHENTICATION"] = "true"
+    http._environment["TIDEGATE_INITIAL_USER_FILE"] = str(user)
+    http.roll()
+    assert http.http._door.challenge.startswith("Basic")
+
+
 def test_a_start_may_be_long(reactor: Any, leader: Leader) -> None:
     for _ in range(2 * TIMES_UNTIL_KILLED):
         tick(reactor)

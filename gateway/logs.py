@@ -47,14 +47,8 @@ class Logs:
 
     def __init__(self, config: Config, stream: TextIOBase) -> None:
         self.actor: Callable[[], Actor] = lambda: GATEWAY
-        self._predicate = LogLevelFilterPredicate()
+        self._stream = stream
         self.configure(config)
-        if config.log_format == "text":
-            write: Any = textFileLogObserver(cast(Any, stream))
-        else:
-            write = self._writer(stream, _json if config.log_format == "json" else _logfmt)
-        predicate: Any = self._predicate
-        self._observer: Any = FilteringLogObserver(write, [predicate])
 
     def begin(self, beginner: LogBeginner) -> None:
         """Take up what Twisted's loggers tell."""
@@ -62,22 +56,25 @@ class Logs:
         beginner.beginLoggingTo([observe], redirectStandardIO=False, discardBuffer=True)
 
     def configure(self, config: Config) -> None:
-        """Write what is at least as important as this setting says."""
+        """Write what is at least as important as the settings say, in the form that they name."""
         level = LogLevel.lookupByName(config.log_level)
-        self._predicate.setLogLevelForNamespace("", level)
+        predicate: Any = LogLevelFilterPredicate(level)
         of_ports = level if level == LogLevel.debug else max(level, LogLevel.warn)
-        self._predicate.setLogLevelForNamespace(_LEGACY, of_ports)
+        predicate.setLogLevelForNamespace(_LEGACY, of_ports)
+        if config.log_format == "text":
+            write: Any = textFileLogObserver(cast(Any, self._stream))
+        else:
+            write = self._writer(_json if config.log_format == "json" else _logfmt)
+        self._observer: Any = FilteringLogObserver(write, [predicate])
 
     def observe(self, event: dict[str, Any]) -> None:
         """Write an event, if it is important enough."""
         self._observer(event)
 
-    def _writer(
-        self, stream: TextIOBase, form: Callable[[dict[str, Any]], str]
-    ) -> Callable[[dict[str, Any]], None]:
+    def _writer(self, form: Callable[[dict[str, Any]], str]) -> Callable[[dict[str, Any]], None]:
         def write(event: dict[str, Any]) -> None:
-            stream.write(form(_line(event, self.actor())) + "\n")
-            stream.flush()
+            self._stream.write(form(_line(event, self.actor())) + "\n")
+            self._stream.flush()
 
         return write
 

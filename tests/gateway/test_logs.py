@@ -134,8 +134,19 @@ def test_a_refusal_is_told_with_its_reason(make_gateway: MakeGateway) -> None:
 def test_the_level_is_changed_on_the_way() -> None:
     log, logs, stream = make(log_format="logfmt", log_level="error")
     log.warn("one")
-    logs.configure(Config(data=Path("unused"), log_level="debug"))
+    logs.configure(Config(data=Path("unused"), log_format="logfmt", log_level="debug"))
     log.debug("two")
-    logs.configure(Config(data=Path("unused"), log_level="info"))
+    logs.configure(Config(data=Path("unused"), log_format="logfmt", log_level="info"))
     log.debug("three")
     assert [line.split()[3] for line in stream.getvalue().splitlines()] == ["message=two"]
+
+
+def test_the_form_is_changed_on_the_way() -> None:
+    """As where a leader takes up settings that its workers begin with."""
+    log, logs, stream = make(log_format="text")
+    log.info("one")
+    logs.configure(Config(data=Path("unused"), log_format="json"))
+    log.info("two")
+    first, second = stream.getvalue().splitlines()
+    assert first.endswith("[gateway.here#info] one")
+    assert json.loads(second)["message"] == "two"

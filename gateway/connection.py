@@ -307,8 +307,6 @@ class RemotingFactory(ServerFactory):
         self.reactor = reactor
         self.on_command = on_command
         self.on_disconnect = on_disconnect
-        self.max_frame_size = config.max_frame_size
-        self._max_unfinished_bytes = config.max_unfinished_bytes
         self.tls = tls
         self.tls_only = tls is not None and config.tls == "enforcing"
         self.unwritten = Unwritten(reactor)
@@ -323,6 +321,8 @@ class RemotingFactory(ServerFactory):
     def configure(self, config: Config) -> None:
         """Keep connections by these settings."""
         self.max_connections = config.max_connections
+        self.max_frame_size = config.max_frame_size
+        self._max_unfinished_bytes = config.max_unfinished_bytes
         self.max_unsent_bytes = config.max_unsent_bytes
         self.idle_seconds = config.connection_idle_ms / 1000
 

@@ -106,6 +106,7 @@ class Front:
         self._is_open = not config.authentication
         self._cluster = config.cluster_name
         self.clients.configure(config)
+        self._to_workers.configure(config)
 
     def joined(self, broker: str, address: HostPort, advertised: HostPort) -> None:
         """A worker listens: for the first time, or again where it did before.

@@ -195,12 +195,19 @@ def test_the_console_tells_an_address_that_clients_can_use(
     assert leader.http.address == told
 
 
-def test_a_silent_connection_to_the_shared_address_is_closed(reactor: Any, leader: Leader) -> None:
-    factory = reactor.tcpServers[0][1]
-    connection = factory.buildProtocol(None)
+def connected(reactor: Any, sent: bytes = b"") -> Any:
+    """The end of a client at the shared address that has sent this."""
+    connection = reactor.tcpServers[0][1].buildProtocol(None)
     transport: Any = StringTransport()  # type: ignore[no-untyped-call]
     transport.setTcpNoDelay = lambda _: None
     connection.makeConnection(transport)
+    if sent:
+        connection.dataReceived(sent)
+    return transport
+
+
+def test_a_silent_connection_to_the_shared_address_is_closed(reactor: Any, leader: Leader) -> None:
+    transport = connected(reactor)
     reactor.pump([10.0] * 12)
     assert not transport.disconnecting
     reactor.pump([10.0] * 2)
@@ -509,6 +516,17 @@ def test_the_shared_http_port_asks_for_what_the_workers_let_people_in_by(
     http._environment["TIDEGATE_INITIAL_USER_FILE"] = str(user)
     http.roll()
     assert http.http._door.challenge.startswith("Basic")
+
+
+def test_how_long_requests_may_be_counts_for_the_leader_too(reactor: Any, leader: Leader) -> None:
+    for port, process in zip((9886, 9896), reactor.started, strict=True):
+        process.listen(port)
+    longer = (20 * 1024**2).to_bytes(4)
+    assert connected(reactor, longer).disconnecting
+    leader._environment["TIDEGATE_MAX_FRAME_SIZE"] = "32MiB"
+    leader.roll()
+    assert not connected(reactor, longer).disconnecting
+    assert leader._front._to_workers.max_frame_size == 32 * 1024**2
 
 
 def test_a_start_may_be_long(reactor: Any, leader: Leader) -> None:

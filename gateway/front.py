@@ -12,6 +12,8 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
+from twisted.internet.defer import Deferred, gatherResults
+
 from gateway.config import Config
 from gateway.connection import RemotingConnection, RemotingFactory
 from gateway.link import Link
@@ -132,6 +134,35 @@ class Front:
         link = self._links[broker]
         if link is not None:
             link.serves = False
+
+    async def without_users(self) -> list[int]:
+        """The numbers of the workers that say that they have no user. It is for when they let everybody ask: one that
+        refuses to say, or does not answer, is not among them."""
+        links = {
+            number: link
+            for number, link in enumerate(self._links.values())
+            if link is not None and link.serves
+        }
+        answers = await gatherResults([self._users(link) for link in links.values()])
+        return [
+            number
+            for number, answer in zip(links, answers, strict=True)
+            if answer is not None and answer.code == ResponseCode.SUCCESS and not answer.body
+        ]
+
+    def _users(self, link: WorkerLink) -> Deferred[Command | None]:
+        answer: Deferred[Command | None] = Deferred()
+
+        def ask(connection: RemotingConnection | None) -> None:
+            if connection is None:
+                answer.callback(None)
+            else:
+                self._outgoing.request(
+                    connection, Code.AUTH_LIST_USER, {}, b"", PATIENCE, answer.callback
+                )
+
+        link.use(ask)
+        return answer
 
     def _asked(self, command: Command, client: Peer) -> None:
         if command.is_response or command.is_oneway:

@@ -396,13 +396,10 @@ class Leader:
             wanted = load(self._left_out, self._environment).config
             config = changed(wanted, {name: getattr(self._config, name) for name in LEADERS_OWN})
             tls_layers(config, self._reactor)
-            initial_user(config)
+            lacks_user = initial_user(config) is None and config.authentication
             http_token(config)
         except (ConfigError, StartError) as failure:
-            self.log.error(
-                "SIGHUP is passed over, as no worker could start again: {reason}",
-                reason=str(failure),
-            )
+            self._pass_over(failure)
             return
         waiting = [name for name in LEADERS_OWN if getattr(wanted, name) != getattr(config, name)]
         if waiting:
@@ -410,8 +407,14 @@ class Leader:
                 "a rolling restart leaves {names} as before: stop all and start them again to change that",
                 names=", ".join(waiting),
             )
-        self._configure(config)
-        ensureDeferred(self._roll())
+        # Once they are asked for nobody could tell who there is.
+        asks_for_users = lacks_user and not self._config.authentication
+        ensureDeferred(self._roll(config, asks_for_users=asks_for_users))
+
+    def _pass_over(self, failure: Exception) -> None:
+        self.log.error(
+            "SIGHUP is passed over, as no worker could start again: {reason}", reason=str(failure)
+        )
 
     def _configure(self, config: Config) -> None:
         self._config = config
@@ -447,8 +450,17 @@ class Leader:
                 self._environment[setting.variable] = setting.show(value)
         self._configure(config)
 
-    async def _roll(self) -> None:
+    async def _roll(self, config: Config, *, asks_for_users: bool) -> None:
         self._is_rolling = True
+        lacking = await self._front.without_users() if asks_for_users else []
+        if lacking:
+            self._pass_over(no_user(worker_folder(config.data, lacking[0])))
+        else:
+            self._configure(config)
+            await self._restart_all()
+        self._is_rolling = False
+
+    async def _restart_all(self) -> None:
         for number, worker in enumerate(self._workers):
             try:
                 await worker.restart().addTimeout(LONGEST_START, self._reactor)
@@ -462,7 +474,6 @@ class Leader:
                 break
         else:
             self.log.info("all workers were restarted")
-        self._is_rolling = False
 
 
 def _command(config: Config, number: int, left_out: Iterable[str]) -> list[str]:

@@ -385,6 +385,28 @@ def test_a_rolling_restart_refuses_no_send(
     assert {message.body for message in consumer.wait_for(len(sent))} == set(sent)
 
 
+def test_no_worker_is_stopped_to_ask_for_users_that_there_are_not(tmp_path: Path) -> None:
+    settings = tmp_path / "tidegate.toml"
+    settings.touch()
+    with GatewayProcess(tmp_path / "data", "--workers", "2", "--config", str(settings)) as gateway:
+        first = processes(gateway)
+        settings.write_text("authentication = true\n")
+        for number, port in enumerate(workers(gateway).values()):
+            os.kill(gateway.pid, signal.SIGHUP)
+            lack = f"authentication = true, but there is no user in {gateway.data}/worker-{number};"
+            until(lambda lack=lack: lack in gateway.log.read_text(), "it is told")  # type: ignore[misc]
+            assert processes(gateway) == first
+            with RemotingClient("127.0.0.1", port, timeout=LIMIT_S) as client:
+                root = b'{"username": "root", "password": "root-secret", "userType": "Super"}'
+                made = client.ask(RequestCode.AUTH_CREATE_USER, {"username": "root"}, root)
+            assert made.code == ResponseCode.SUCCESS
+        os.kill(gateway.pid, signal.SIGHUP)
+        until(lambda: "all workers were restarted" in gateway.log.read_text(), "they ask for users")
+        with gateway.client() as client:
+            refused = client.ask(RequestCode.LOOK_UP_TIMERS)
+        assert refused.code == ResponseCode.NO_PERMISSION
+
+
 def test_a_worker_without_its_folder_is_not_ready_nor_begun_anew(tmp_path: Path) -> None:
     with GatewayProcess(tmp_path / "data", "--workers", "2", "--http", "127.0.0.1:0") as gateway:
         assert gateway._process is not None

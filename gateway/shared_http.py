@@ -108,6 +108,10 @@ class SharedHttp:
         self._ports[name].serves = False
         self._unready.discard(name)
 
+    def hangs(self, name: str) -> None:
+        """A worker that has left hangs: what it was asked before is not waited for either."""
+        self._ports[name].wait_no_more()
+
     def stop(self) -> None:
         """Answer no more."""
         self._is_stopping = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 from collections.abc import Mapping
+from functools import partial
 from io import BytesIO
 from typing import Any, Final, cast
 
@@ -41,6 +42,7 @@ class WorkerPort:
         """Where it is; None until the worker has said so."""
         self.serves = False
         """Whether the worker is known to serve: one that is not does not answer, and is not waited for."""
+        self._asked: dict[Deferred[Reply | None], Any] = {}
 
     def ask(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes
@@ -59,7 +61,19 @@ class WorkerPort:
         opening = self._reactor.connectTCP(*self.address, factory, CONNECT_PATIENCE)
         answer.addTimeout(PATIENCE, self._reactor, onTimeoutCancel=lambda *_: opening.disconnect())
         answer.addErrback(self._failed)
+        self._asked[answer] = opening
+        answer.addCallback(partial(self._forget, answer))
         return answer
+
+    def wait_no_more(self) -> None:
+        """Have what was asked before be without an answer, as the worker hangs."""
+        for answer, opening in list(self._asked.items()):
+            answer.callback(None)
+            opening.disconnect()
+
+    def _forget(self, answer: Deferred[Reply | None], reply: Reply | None) -> Reply | None:
+        del self._asked[answer]
+        return reply
 
     def _failed(self, failure: Failure) -> None:
         self.log.warn(

@@ -173,6 +173,8 @@ class Worker(ProcessProtocol):
                 seconds=seconds,
             )
             self._left()
+            if self._http is not None:
+                self._http.hangs(self._broker)
         elif self._times_silent == TIMES_UNTIL_KILLED:
             self.log.error(
                 "worker {number} hangs and is killed: nothing was heard of it for {seconds:g} s",

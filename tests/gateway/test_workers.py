@@ -370,8 +370,10 @@ def test_a_worker_that_hangs_is_killed_and_another_one_follows(reactor: Any, htt
     for _ in range(TIMES_UNTIL_TOLD - 1):
         tick(reactor, other)
     assert http.http._not_ready() == []
+    asked = [port.ask("GET", "/", {}, b"") for port in http.http._ports.values()]
     tick(reactor, other)
     assert http.http._not_ready() == ["broker-a-0 does not serve"]
+    assert [answer.called for answer in asked] == [True, False]
     for _ in range(TIMES_UNTIL_KILLED - TIMES_UNTIL_TOLD):
         assert hanging.signals == []
         assert serving(http) == [False, True]

@@ -22,10 +22,12 @@ class Asked:
 
     def __init__(self, *, headers: dict[str, str] | None = None, body: bytes = b"") -> None:
         self.reactor: Any = MemoryReactorClock()  # type: ignore[no-untyped-call]
-        port = WorkerPort(self.reactor, tls=False)
-        port.address, port.serves = HostPort("127.0.0.1", 9_878), True
+        self.worker = WorkerPort(self.reactor, tls=False)
+        self.worker.address, self.worker.serves = HostPort("127.0.0.1", 9_878), True
         self.answers: list[Reply | None] = []
-        port.ask("POST", "/api/v1/x?a=b", headers or {}, body).addCallback(self.answers.append)
+        self.worker.ask("POST", "/api/v1/x?a=b", headers or {}, body).addCallback(
+            self.answers.append
+        )
         self.host, self.port, factory, *_ = self.reactor.tcpClients[0]
         self.factory: Any = factory
         self.transport: Any = StringTransport()  # type: ignore[no-untyped-call]
@@ -89,6 +91,20 @@ def test_one_that_says_nothing_is_not_waited_for() -> None:
     assert asked.answers == [None]
     protocol.dataReceived(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
     protocol.connectionLost(GONE)
+    assert asked.answers == [None]
+
+
+@pytest.mark.parametrize("is_connected", [False, True])
+def test_one_that_is_found_to_hang_is_not_waited_for(*, is_connected: bool) -> None:
+    asked = Asked()
+    protocol = asked.connected() if is_connected else None
+    asked.worker.wait_no_more()
+    assert asked.answers == [None]
+    assert asked.reactor.connectors[0]._disconnected
+    if protocol is not None:
+        protocol.connectionLost(GONE)
+    asked.worker.wait_no_more()
+    asked.reactor.advance(PATIENCE)
     assert asked.answers == [None]
 
 

@@ -49,7 +49,7 @@ class WorkerLink(Link):
     def __init__(self, reactor: Any, factory: RemotingFactory, address: HostPort) -> None:
         super().__init__(reactor, factory, address)
         self._remembered: dict[tuple[int, str | None], Command] = {}
-        self.serves = True
+        self.serves = False
         """Whether the worker is known to serve: one that is not is not waited for."""
 
     def told(self, command: Command, answer: Command | None) -> Command | None:
@@ -99,7 +99,7 @@ class Front:
         self._to_workers = RemotingFactory(
             reactor, self._outgoing.answered, self._outgoing.disconnected, config
         )
-        # None until a worker has listened for the first time.
+        # None until it is known where a worker listens.
         self._links: dict[str, WorkerLink | None] = dict.fromkeys(brokers)
         self.configure(config)
 
@@ -110,8 +110,8 @@ class Front:
         self.clients.configure(config)
         self._to_workers.configure(config)
 
-    def joined(self, broker: str, address: HostPort, advertised: HostPort) -> None:
-        """A worker listens: for the first time, or again where it did before.
+    def expected(self, broker: str, address: HostPort, advertised: HostPort) -> None:
+        """A worker will listen, or does.
 
         :param advertised: the address that it tells clients. Tools are told it also while the worker does not serve,
             or they would leave it out of what they change at all brokers, and say that it is done.
@@ -121,6 +121,10 @@ class Front:
             link = self._links[broker] = WorkerLink(self._reactor, self._to_workers, address)
         where = encode_cluster_info(self._cluster, broker, str(advertised))
         link.told(Command(code=Code.GET_BROKER_CLUSTER_INFO), Command(body=where))
+
+    def joined(self, broker: str, address: HostPort, advertised: HostPort) -> None:
+        """A worker listens: for the first time, or again where it did before. For the parameters see `expected`."""
+        self.expected(broker, address, advertised)
         self.serves(broker)
 
     def serves(self, broker: str) -> None:
@@ -203,7 +207,8 @@ def _sets_a_recurring_message(command: Command) -> bool:
 class Question:
     """One request that is put to workers, and answered when all have answered or had their time.
 
-    :param links: the ways to those that are asked; one that has never listened has none, and does not answer.
+    :param links: the ways to those that are asked; one of which nobody knows yet where it listens has
+        none, and does not answer.
     :param is_open: whether what a worker has told is for everybody; else the workers say who may know it.
     :param done: told of the request where all that were asked have done it.
     """

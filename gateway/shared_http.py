@@ -82,14 +82,20 @@ class SharedHttp:
         """The one that is really listened on."""
         return int(self._port.getHost().port)
 
-    def joined(self, name: str, http: HostPort, advertised: HostPort) -> None:
-        """A worker serves.
+    def expected(self, name: str, advertised: HostPort) -> None:
+        """A worker will serve, or does.
 
-        :param http: where it answers by HTTP.
         :param advertised: the address that it tells clients, which is in its messages' offset ids.
         """
-        self._ports[name].address = http.from_here
         self._owners[pack_host(*advertised)] = name
+
+    def joined(self, name: str, http: HostPort, advertised: HostPort) -> None:
+        """A worker serves. For the last parameter see `expected`.
+
+        :param http: where it answers by HTTP.
+        """
+        self._ports[name].address = http.from_here
+        self.expected(name, advertised)
         self.serves(name)
 
     def serves(self, name: str) -> None:

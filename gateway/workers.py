@@ -350,6 +350,9 @@ class Leader:
             )
             for number, name in enumerate(names)
         ]
+        if config.listen.port:
+            for number, name in enumerate(names):
+                self._expect(number, name)
 
     def start(self) -> Deferred[Any]:
         """Listen at the shared address, and start the workers; fires when all of them listen.
@@ -425,6 +428,14 @@ class Leader:
             self.http.configure(config)
         self._logs.configure(config)
 
+    def _expect(self, number: int, broker: str) -> None:
+        """Know where a worker will be, which may be long in starting."""
+        listen = self._config.listen
+        advertised = _own(self._config.advertised(listen.port), number)
+        self._front.expected(broker, _own(listen, number), advertised)
+        if self.http is not None:
+            self.http.expected(broker, advertised)
+
     def _look(self) -> None:
         for worker in self._workers:
             worker.look()
@@ -490,14 +501,18 @@ def _broker_name(config: Config, number: int) -> str:
     return f"{config.broker_name}-{number}"
 
 
+def _own(shared: HostPort, number: int) -> HostPort:
+    """A worker's address for clients beside the one that all share; a port that is still to be chosen stays so."""
+    return HostPort(shared.host, shared.port and shared.port + WORKER_PORT_DISTANCE * (number + 1))
+
+
 def _own_settings(config: Config, number: int, left_out: Iterable[str]) -> dict[str, str]:
     """What a worker has to itself, or with its leader, as flags: its addresses, name, folder and log; and what it has
     not."""
-    distance = WORKER_PORT_DISTANCE * (number + 1)
-    listen, advertise, http = config.listen, config.advertise, config.http
+    advertise, http = config.advertise, config.http
     found = {
         "--workers": "1",
-        "--listen": str(HostPort(listen.host, listen.port and listen.port + distance)),
+        "--listen": str(_own(config.listen, number)),
         "--data": str(worker_folder(config.data, number)),
         "--broker-name": _broker_name(config, number),
     }
@@ -506,8 +521,7 @@ def _own_settings(config: Config, number: int, left_out: Iterable[str]) -> dict[
     found |= {settings[name].flag: "" for name in (*left_out, "advertise", "http")}
     found["--log-file"] = settings["log_file"].show(config.log_file)
     if advertise is not None:
-        port = advertise.port and advertise.port + distance
-        found["--advertise"] = str(HostPort(advertise.host, port))
+        found["--advertise"] = str(_own(advertise, number))
     if http is not None:
         found["--http"] = str(HostPort(http.host, http.port and http.port + 1 + number))
     return found

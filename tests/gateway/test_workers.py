@@ -8,6 +8,7 @@ from signal import SIGBUS
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from twisted.internet.error import ProcessDone, ProcessTerminated
 from twisted.internet.testing import MemoryReactorClock, StringTransport
@@ -18,10 +19,11 @@ from gateway.apart import DIED
 from gateway.config import Config
 from gateway.loading import load
 from gateway.process import NOT_READY, READY, WRONG_SETTINGS
-from gateway.setting_values import HostPort
+from gateway.setting_values import HostPort, parse_host_port
 from gateway.wire.codes import RequestCode
 from gateway.wire.commands import decode_command, encode_command
 from gateway.wire.frames import FrameBuffer
+from gateway.wire.messages import pack_host
 from gateway.workers import (
     FIRST_PAUSE,
     HEARING_SECONDS,
@@ -177,6 +179,42 @@ def test_each_worker_has_addresses_of_its_own(
         flags = flags_of(process)
         assert (flags["--listen"], flags["--advertise"], flags["--http"]) == own[number]
         assert flags["--data"] == str(tmp_path / f"worker-{number}")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"listen": "192.0.2.1:9876"}, ("192.0.2.1:9886", "192.0.2.1:9896")),
+        (
+            {"listen": "[::]:9876", "advertise": "192.0.2.7"},
+            ("192.0.2.7:9886", "192.0.2.7:9896"),
+        ),
+        ({"advertise": "192.0.2.7:30876"}, ("192.0.2.7:30886", "192.0.2.7:30896")),
+    ],
+)
+def test_it_is_known_where_workers_will_be_that_are_long_in_starting(
+    reactor: Any, tmp_path: Path, given: dict[str, str], told: tuple[str, str]
+) -> None:
+    """Else what tools change at all brokers would be changed at the others alone, and a message of such a one would be
+    said not to exist."""
+    logs: Any = SimpleNamespace(configure=lambda _: None)
+    both = {"workers": "2", "data": str(tmp_path), "http": "127.0.0.1:9877"}
+    leader = Leader(load(both | given, {}).config, reactor, {}, logs)
+    leader.start()
+    (question,) = FrameBuffer().feed(encode_command(RequestCode.GET_BROKER_CLUSTER_INFO, 1))
+    frames: list[bytes] = []
+    client: Any = SimpleNamespace(send=frames.append)
+    leader._front.clients.on_command(decode_command(question), client)
+    (answer,) = FrameBuffer().feed(frames[0])
+    brokers = msgspec.json.decode(decode_command(answer).body)["brokerAddrTable"]
+    assert {name: broker["brokerAddrs"]["0"] for name, broker in brokers.items()} == {
+        "broker-a-0": told[0],
+        "broker-a-1": told[1],
+    }
+    assert leader.http is not None
+    owners = {pack_host(*parse_host_port(one)): f"broker-a-{n}" for n, one in enumerate(told)}
+    assert leader.http._owners == owners
+    assert serving(leader) == [False, False]
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,9 @@ class RemotingConnection(Protocol):
         try:
             with self.factory.unwritten:
                 # One that is closing is told only where to go, in a few bytes.
-                while received and (self._closing or not self.congested):
+                while received and (
+                    self._closing or not self.congested or self.factory.always_reads
+                ):
                     frame = received.popleft()
                     if tap is not None:
                         tap.received(self, frame)
@@ -266,7 +268,8 @@ class RemotingConnection(Protocol):
 
     def pauseProducing(self) -> None:
         self.congested = True
-        self.transport.pauseProducing()
+        if not self.factory.always_reads:
+            self.transport.pauseProducing()
 
     def resumeProducing(self) -> None:
         self.congested = False
@@ -291,6 +294,8 @@ class RemotingFactory(ServerFactory):
     :param on_command: what to do with each command.
     :param on_disconnect: told of each connection that is lost.
     :param tls: what makes the TLS of those that ask for it; None refuses them.
+    :param always_reads: for connections that were opened from here: the answers are read also while the other side does
+        not read. It does not where its answers are not read, and else neither would ever read on.
     """
 
     noisy = False
@@ -303,8 +308,11 @@ class RemotingFactory(ServerFactory):
         on_disconnect: Callable[[RemotingConnection], None],
         config: Config,
         tls: TlsLayers | None = None,
+        *,
+        always_reads: bool = False,
     ) -> None:
         self.reactor = reactor
+        self.always_reads = always_reads
         self.on_command = on_command
         self.on_disconnect = on_disconnect
         self.tls = tls

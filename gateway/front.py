@@ -97,7 +97,8 @@ class Front:
         self._outgoing = Outgoing(reactor)
         self.clients = RemotingFactory(reactor, self._asked, lambda _: None, config)
         self._to_workers = RemotingFactory(
-            reactor, self._outgoing.answered, self._outgoing.disconnected, config
+            *(reactor, self._outgoing.answered, self._outgoing.disconnected, config),
+            always_reads=True,
         )
         # None until it is known where a worker listens.
         self._links: dict[str, WorkerLink | None] = dict.fromkeys(brokers)

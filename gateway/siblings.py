@@ -62,7 +62,9 @@ class Siblings:
     def __init__(
         self, config: Config, reactor: Any, outgoing: Outgoing, shared: SharedAddress
     ) -> None:
-        factory = RemotingFactory(reactor, outgoing.answered, outgoing.disconnected, config)
+        factory = RemotingFactory(
+            reactor, outgoing.answered, outgoing.disconnected, config, always_reads=True
+        )
         self._link = Link(reactor, factory, shared.address)
         self._reactor: Reactor = reactor
         self._outgoing = outgoing

@@ -243,6 +243,18 @@ def test_many_who_ask_at_once_share_one_connection_to_a_worker() -> None:
     assert [len(client.answers) for client in clients] == [1, 1, 1]
 
 
+def test_answers_are_read_also_while_a_worker_takes_no_questions() -> None:
+    """It takes none while its answers are not read: else neither would ever read on."""
+    shared, client = Shared(), Client()
+    shared.joined("broker-a-0", 9886)
+    shared.ask_for(client, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
+    link = shared.connected()
+    link.pauseProducing()
+    link.dataReceived(encode_response(1, ResponseCode.TOPIC_NOT_EXIST))
+    assert link.transport.producerState == "producing"
+    assert [answer.code for answer in client.answers] == [ResponseCode.TOPIC_NOT_EXIST]
+
+
 def test_a_tool_is_told_of_a_worker_that_nobody_had_asked_for_before_it_ended() -> None:
     """Else what it changes at all brokers would be changed at the others alone."""
     shared, client = Shared(), Client()

@@ -27,6 +27,16 @@ function seconds(value) {
   return value === Infinity ? "over 1h" : `≤ ${duration(value * 1000)}`;
 }
 
+/** Whether a process was started again meanwhile, perhaps one of several: of some count there is less. */
+function beganAnew(before, now) {
+  const counts = (rates) => [
+    ...["accepted", "fired", "handedOut"].map((name) => rates[name].total),
+    ...["firingError", "commit"].flatMap((name) => rates[name].counts),
+  ];
+  const later = counts(now);
+  return counts(before).some((count, place) => later[place] < count);
+}
+
 export function pulse(place) {
   const seen = [];
 
@@ -34,7 +44,7 @@ export function pulse(place) {
     if (!document.hidden) {
       try {
         const rates = await get("/rates");
-        if (seen.length && rates.accepted.total < seen.at(-1).accepted.total) seen.length = 0;
+        if (seen.length && beganAnew(seen.at(-1), rates)) seen.length = 0;
         // By this page's own time: the gateway's may stand still, or be set.
         seen.push({ ...rates, heardMs: performance.now() });
         if (seen.length > KEPT + 1) seen.shift();

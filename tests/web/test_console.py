@@ -372,6 +372,30 @@ def test_rates_are_told_by_a_clock_that_moves(browser: Browser, tmp_path: Path) 
         assert rate <= 1  # one message in about two seconds
 
 
+def test_lateness_is_told_of_what_a_process_counts_that_was_started_again(console: Console) -> None:
+    """One of several workers, say, while the others accept more than it ever had."""
+    console.open()
+    console.see("#pulse .tile", "pending")
+    counted = (
+        "const real = window.real ??= fetch; const [total, classes] = arguments;"
+        " window.fetch = async (path, asked) => {"
+        "  const answer = await real(path, asked);"
+        "  if (!path.includes('/rates')) return answer;"
+        "  const rates = await answer.json();"
+        "  rates.accepted.total = total;"
+        "  rates.firingError.counts = rates.firingError.counts.map((_, place) => classes[place] ?? 0);"
+        "  return Response.json(rates);"
+        " }"
+    )
+    for accepted, classes, told in (
+        (1_000, {"1": 50}, "≤ 2ms"),
+        (100, {"0": 50}, "≤ 1ms"),
+        (200, {"9": 2}, "≤ 1s"),
+    ):
+        console.browser.page.execute_script(counted, accepted, classes)
+        console.see("#pulse .tile", f"late p99\n{told}")
+
+
 def test_nothing_comes_from_elsewhere(console: Console) -> None:
     console.open()
     console.see("#pulse .tile", "pending")

@@ -1,1 +1,1 @@
-"""What each request means, grouped by what a client is doing."""
+"""Handlers of the requests, grouped by what the client is doing."""

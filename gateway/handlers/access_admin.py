@@ -1,4 +1,4 @@
-"""Users (3001 to 3005) and what they may do (3006 to 3010), as tools manage them."""
+"""Users (3001 to 3005) and their policies (3006 to 3010), as tools manage them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class AccessAdmin:
         self._answer_on_disk(call)
 
     def delete_user(self, call: Call) -> None:
-        """Forget a user, if there is one, and the policies (3003)."""
+        """Delete a user, if there is one, and the user's policies (3003)."""
         fields: NamedUser = call.fields
         if not fields.username.strip():
             raise refused("username can not be blank")
@@ -50,7 +50,7 @@ class AccessAdmin:
         self._answer_on_disk(call)
 
     def user(self, call: Call) -> None:
-        """A user (3004); no body if there is none."""
+        """Answer with a user (3004), or without a body if there is none."""
         fields: NamedUser = call.fields
         if not fields.username.strip():
             raise RequestError(ResponseCode.INVALID_PARAMETER, "The username is blank")
@@ -58,13 +58,13 @@ class AccessAdmin:
         call.answer(body=encode_info(_shown(user, call)) if user is not None else b"")
 
     def users(self, call: Call) -> None:
-        """All users, or those with a text in their names (3005); no body if there are none."""
+        """Answer with all users, or those whose names contain a text (3005), or without a body if there are none."""
         fields: ListUsers = call.fields
         found = [_shown(user, call) for user in self._users.matching(fields.filter)]
         call.answer(body=encode_info(found) if found else b"")
 
     def put_acl(self, call: Call) -> None:
-        """Add to a user's policies (3006, 3007): upstream makes no difference between the two."""
+        """Add to a user's policies (3006, 3007); upstream does not distinguish the two requests."""
         fields: NamedSubject = call.fields
         acl = parse_acl(call.command.body)
         name = _name_of(acl.subject or fields.subject)
@@ -73,19 +73,20 @@ class AccessAdmin:
         self._answer_on_disk(call)
 
     def delete_acl(self, call: Call) -> None:
-        """Forget what a user's policies say of a resource, or all of them (3008)."""
+        """Delete a user's policies about a resource, or all of them (3008)."""
         fields: DeleteAcl = call.fields
         self._users.delete_policies(_name_of(fields.subject), fields.policy_type, fields.resource)
         self._answer_on_disk(call)
 
     def acl(self, call: Call) -> None:
-        """A user's policies (3009); no body if there are none."""
+        """Answer with a user's policies (3009), or without a body if there are none."""
         fields: NamedSubject = call.fields
         acl = self._users.acl(_name_of(fields.subject))
         call.answer(body=encode_info(acl) if acl is not None else b"")
 
     def acls(self, call: Call) -> None:
-        """All policies, or those of some users about some resources (3010); no body if there are none."""
+        """Answer with all policies, or those of some users about some resources (3010), or without a body if there are
+        none."""
         fields: ListAcls = call.fields
         found = self._users.acls(fields.subject_filter, fields.resource_filter)
         call.answer(body=encode_info(found) if found else b"")
@@ -100,7 +101,7 @@ class AccessAdmin:
         return info
 
     def _spare_super(self, call: Call, name: str) -> None:
-        """Keep those who are not super users from changing one."""
+        """Refuse a change of a super user by anyone else than a super user."""
         user = self._users.get(name)
         if user is not None and user.is_super and not _is_super(call):
             raise refused("The super user can only be update by super user")
@@ -110,7 +111,7 @@ class AccessAdmin:
 
 
 def _is_super(call: Call) -> bool:
-    """Whether the sender may do everything; so may everybody where nobody is asked for a name."""
+    """Return whether the sender may do everything, as everybody may when requests need no user."""
     return call.caller is None or call.caller.is_super
 
 
@@ -119,15 +120,15 @@ def _becomes_super(info: UserInfo) -> bool:
 
 
 def _shown(user: User, call: Call) -> UserInfo:
-    """A user as the sender may see it: only super users are told keys, as the one of a super user would make anybody
-    one."""
+    """Return a user as the sender may see it. Only super users get to see keys: with a super user's key anybody would
+    be one."""
     if call.caller is not None and call.caller.is_super:
         return user.info
     return msgspec.structs.replace(user.info, password=None)
 
 
 def _name_of(subject: str | None) -> str:
-    """The name of the user that a subject is (Subject)."""
+    """Return the name of the user that a subject names (Subject)."""
     kind, _, name = (subject or "").partition(":")
     if kind.lower() + ":" != SUBJECT.lower() or not name:
         raise refused("The subject is null.")

@@ -1,4 +1,4 @@
-"""Which queues a member of a group gets, and whether by pulls or by pops (400, 401)."""
+"""Assignments of queues to the members of a group, for pulls or for pops (400, 401)."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from gateway.wire.pops import AssignmentRequest, encode_assignments, parse_assig
 
 ANY_QUEUE = -1
 AVERAGELY, IN_TURN = "AVG", "AVG_BY_CIRCLE"
-"""How queues are shared out: in blocks, or one by one (AllocateMessageQueueStrategy)."""
+"""Strategies of sharing out queues: in blocks, or one by one (AllocateMessageQueueStrategy)."""
 
 
 _Queue = TypeVar("_Queue")
 
 
 class Assignments:
-    """Shares out the queues of topics, for clients that leave it to the server. They ask one of several workers, and
-    get those of all.
+    """Shares out the queues of topics for clients that leave this to the broker. A client asks one of several workers,
+    and gets the queues of all workers.
 
-    :param siblings: the workers, where this gateway is one of several.
+    :param siblings: the workers, if this gateway is one of several.
     """
 
     def __init__(self, broker: Broker, siblings: Siblings | None) -> None:
@@ -35,7 +35,7 @@ class Assignments:
         self._siblings = siblings
 
     def set_mode(self, call: Call) -> None:
-        """Choose how a group's members get a topic's messages (401)."""
+        """Set how a group's members get a topic's messages: by pulls or by pops (401)."""
         asked = parse_consume_mode(call.command.body)
         if asked.topic.startswith(RETRY_PREFIX):
             raise RequestError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
@@ -49,7 +49,7 @@ class Assignments:
         self._broker.committer.answer(call, call.encode())
 
     def query(self, call: Call) -> None:
-        """The queues of one member (400)."""
+        """Answer with the queues of one member (400)."""
         asked = parse_assignment_request(call.command.body)
         answer = partial(self._answer, call, asked)
         if self._siblings is None:
@@ -75,7 +75,7 @@ class Assignments:
     def _part(
         self, queues: list[MessageQueue], asked: AssignmentRequest, mode: ConsumeMode
     ) -> list[MessageQueue] | None:
-        """A member's part; None where nothing can be said: the client goes on with what it has."""
+        """Return a member's part, or None if it cannot be computed: then the client keeps the queues that it has."""
         group = self._broker.clients.consumer_group(asked.consumer_group)
         if group is None or asked.strategy_name not in (AVERAGELY, IN_TURN):
             return None
@@ -106,7 +106,7 @@ def _share(
 
 
 def part_of(queues: list[_Queue], place: int, count: int, *, in_turn: bool) -> list[_Queue]:
-    """The queues of one of `count` members: each has the same number, the first ones one more."""
+    """Return the queues of one of `count` members: all have equally many, except that the first ones have one more."""
     if in_turn:
         return queues[place::count]
     size, more = divmod(len(queues), count)

@@ -1,5 +1,5 @@
-"""The broker as a whole: its settings (25, 26), its state (28, 45, 60, 907, 2003), its rates (315), and cleaning up
-(306, 316, 329)."""
+"""The broker as a whole: its settings (25, 26), its state (28, 45, 60, 907, 2003), its rates (315), and clean-up (306,
+316, 329)."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from gateway.wire.messages import decode_message
 from gateway.wire.progress_bodies import encode_delay_offsets
 
 VERSION_SHOWN = "V5_5_0"
-"""The RocketMQ release whose requests are answered here, as MQVersion names it: tools print it."""
+"""The RocketMQ release whose requests the gateway answers, as MQVersion names it; tools print it."""
 
 CLEANED_AT_ONCE = 500
-"""Messages removed while a tool waits, some 10 ms of work; the periodic clean-up does the rest."""
+"""Messages removed while a tool waits, some 10 ms of work; the periodic clean-up removes the rest."""
 
 MAX_CHANGES = 64 * 1024
-"""Bytes of the settings that one request changes; all that there are have less than a tenth."""
+"""Bytes of the settings in one request; all existing settings together take less than a tenth."""
 
 _CHECKPOINT = struct.Struct(">7q")
 
 
 class BrokerAdmin:
-    """Answers what tools ask of a broker as a whole."""
+    """Answers requests about the broker as a whole."""
 
     log = Logger()
 
@@ -51,13 +51,13 @@ class BrokerAdmin:
         self._version = TableVersion(broker)
 
     def settings(self, call: Call) -> None:
-        """All settings in force, under upstream's names (26)."""
+        """Answer with all settings in force, under upstream's names (26)."""
         broker = self._broker
         version = encode_version(self._version.at(broker.clock.now_ms()))
         call.answer({"version": version}, encode_changes(shown(broker.config, broker.advertised)))
 
     def change_settings(self, call: Call) -> None:
-        """Change settings until the next start (25). What cannot be changed is refused, and then nothing is."""
+        """Change settings until the next start (25). If one of them cannot be changed, refuse them all."""
         broker = self._broker
         size = len(call.command.body)
         if size > MAX_CHANGES:
@@ -80,7 +80,7 @@ class BrokerAdmin:
         call.answer()
 
     def state(self, call: Call) -> None:
-        """Figures of the running broker by name, as text (28)."""
+        """Answer with the running broker's figures by name, as text (28)."""
         call.answer(body=encode_table(self._figures()))
 
     def _figures(self) -> dict[str, str]:
@@ -90,7 +90,7 @@ class BrokerAdmin:
         disk_ratio = f"{disk.used / (disk.used + disk.free):.2f}"
         record = store.oldest_record()
         oldest = decode_message(record) if record is not None else None
-        # What is stored is not divided into a log and an index of it, and no thread pool holds anything up.
+        # The store has no separate log and index, and no thread pool delays requests.
         idle = {
             f"{pool}ThreadPoolQueue{figure}": "0"
             for pool in ("send", "pull", "litePull", "ack", "query")
@@ -131,7 +131,7 @@ class BrokerAdmin:
         }
 
     def rates(self, call: Call) -> None:
-        """How much of something there was in the last minute, hour and day (315)."""
+        """Answer with the counts and rates of a statistic for the last minute, hour and day (315)."""
         fields: ViewBrokerStats = call.fields
         found = self._broker.stats.rates(fields.stats_name, fields.stats_key)
         if found is None:
@@ -143,25 +143,25 @@ class BrokerAdmin:
         call.answer(body=encode_rates(spans))
 
     def delay_offsets(self, call: Call) -> None:
-        """How far each delay level is (45): levels are due times here, and have no offsets."""
+        """Answer with the offsets of the delay levels (45), of which there are none: here levels are due times."""
         call.answer(body=encode_delay_offsets(DataVersion(0, self._broker.stats.started_ms)))
 
     def timer_checkpoint(self, call: Call) -> None:
-        """How far the timers are (60, TimerCheckpoint): what is accepted is timed at once."""
+        """Answer with the progress of the timers (60, TimerCheckpoint): an accepted message is scheduled at once."""
         now_ms = self._broker.clock.now_ms()
         end = self._broker.store.next_sequence
         call.answer(body=_CHECKPOINT.pack(now_ms, 0, end, end, 0, now_ms, 0))
 
     def ha_status(self, call: Call) -> None:
-        """The replicas (907): there are none."""
+        """Answer with the replicas (907), of which there are none."""
         call.answer(body=encode_ha_status(self._broker.store.next_sequence))
 
     def cold_data(self, call: Call) -> None:
-        """Who is slowed down for reading old messages (2003): nobody."""
+        """Answer with the groups that are slowed down for reading old messages (2003), of which there are none."""
         call.answer(body=encode_cold_data_info())
 
     def clean_up(self, call: Call) -> None:
-        """Remove now what is past its retention or was of deleted topics (306, 316, 329)."""
+        """Remove messages past their retention and messages of deleted topics now (306, 316, 329)."""
         self._broker.remove_expired(CLEANED_AT_ONCE)
         self._broker.committer.answer(call, call.encode())
 
@@ -171,7 +171,7 @@ def _rates(rates: tuple[float, float, float]) -> str:
 
 
 def _runtime(ms: int) -> str:
-    """A time as DefaultMessageStore.getRuntimeInfo writes it."""
+    """Return a duration as DefaultMessageStore.getRuntimeInfo writes it."""
     minutes, seconds = divmod(ms // 1000, 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)

@@ -1,5 +1,5 @@
-"""Clients: heartbeats (34), leaving (35), a group's members (38), exclusive queues of orderly consumers (41, 42), and
-whether a subscription can be one (46)."""
+"""Clients: heartbeats (34), unregistering (35), a group's members (38), queue locks of orderly consumers (41, 42), and
+checks of subscriptions (46)."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import GetConsumerList, UnregisterClient
 
 MAX_GROUPS = 10_000
-"""Groups of one client: each that is new is made, 10 us."""
+"""Groups in one heartbeat. Creating a new one takes 10 us."""
 
 MAX_SUBSCRIPTIONS = 100_000
-"""Subscriptions of one client, in all its groups, 0.5 us each."""
+"""Subscriptions in one heartbeat, in all its groups, 0.5 us each."""
 
 MAX_LOCKED = 30_000
-"""Queues that one request locks or unlocks, 3 us each: all that three topics can have."""
+"""Queues that one request locks or unlocks, 3 us each: as many as three topics can have."""
 
 
 class ClientRequests:
-    """Answers what clients say of themselves."""
+    """Answers the requests by which clients announce themselves."""
 
     def __init__(self, broker: Broker, reactor: Reactor, locks: QueueLocks) -> None:
         self._broker = broker
@@ -39,7 +39,8 @@ class ClientRequests:
         self._locks = locks
 
     def heartbeat(self, call: Call) -> None:
-        """Note who is there; a consumer group and its retry topic come to be with their first heartbeat."""
+        """Record the client of a heartbeat. The first heartbeat of a consumer group creates the group and its retry
+        topic."""
         heartbeat = parse_heartbeat(call.command.body)
         consumers = heartbeat.consumer_data_set
         groups = len(heartbeat.producer_data_set) + len(consumers)
@@ -53,7 +54,7 @@ class ClientRequests:
                 continue
             if not group.notify_consumer_ids_changed_enable:
                 quiet.add(data.group_name)
-            # Broadcasting consumers send nothing back, but tools find every group by its retry topic's route.
+            # Broadcasting consumers send nothing back, but tools find every group by the route of its retry topic.
             self._broker.topics.ensure(
                 RETRY_PREFIX + data.group_name, max(1, group.retry_queue_nums)
             )
@@ -71,7 +72,7 @@ class ClientRequests:
         )
 
     def unregister(self, call: Call) -> None:
-        """A client leaves its groups."""
+        """Remove a client from its groups."""
         fields: UnregisterClient = call.fields
         group = self._broker.groups.get(fields.consumer_group or "")
         self._broker.clients.unregister(
@@ -84,7 +85,7 @@ class ClientRequests:
         call.answer()
 
     def consumer_list(self, call: Call) -> None:
-        """The ids of a group's members, from which each member works out its own share of the queues."""
+        """Answer with the ids of a group's members; each member computes its own share of the queues from them."""
         fields: GetConsumerList = call.fields
         group = self._broker.clients.consumer_group(fields.consumer_group)
         if group is None:
@@ -94,19 +95,19 @@ class ClientRequests:
         call.answer(body=encode_consumer_list(list(group.members)))
 
     def lock(self, call: Call) -> None:
-        """Give queues to one member exclusively; the answer names those that it has."""
+        """Lock queues for one member, and answer with the queues that it holds."""
         request = _lock_request(call)
         locked = self._locks.lock(request.consumer_group, request.client_id, request.mq_set)
         self._answer(call, call.encode(body=encode_locked(locked)))
 
     def unlock(self, call: Call) -> None:
-        """A member gives queues back."""
+        """Unlock queues of a member."""
         request = _lock_request(call)
         self._locks.unlock(request.consumer_group, request.client_id, request.mq_set)
         self._answer(call, call.encode())
 
     def check(self, call: Call) -> None:
-        """Tell a client whether the filter that it subscribes by is one."""
+        """Refuse a subscription whose filter is not valid (46)."""
         subscription = parse_check_request(call.command.body).subscription_data
         if subscription is not None and not is_tag_type(subscription.expression_type):
             if not self._broker.config.property_filter:
@@ -118,7 +119,7 @@ class ClientRequests:
         call.answer()
 
     def _answer(self, call: Call, frame: bytes) -> None:
-        """Answer, once what the request changed is on disk."""
+        """Answer once the changes of the request are on disk."""
         if self._broker.store.has_changes:
             self._broker.committer.answer(call, frame)
         else:
@@ -132,9 +133,9 @@ def _lock_request(call: Call) -> LockRequest:
 
 
 def _check_number(what: str, count: int, most: int) -> None:
-    """Refuse what would hold up everybody else.
+    """Refuse a request that would hold up all other work.
 
-    :raises RequestError: where there are more than may be.
+    :raises RequestError: when the count is above the limit.
     """
     if count > most:
         raise RequestError(ResponseCode.INVALID_PARAMETER, f"{count} {what}; {most} are possible")

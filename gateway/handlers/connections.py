@@ -1,4 +1,4 @@
-"""Who is there: the clients of a group (203, 204, 328), and who consumes what (300, 343, 345)."""
+"""Connected clients: the members of a group (203, 204, 328), and who consumes which topics (300, 343, 345)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from gateway.wire.headers import (
 
 
 class Connections:
-    """Answers who is connected, and who has consumed what."""
+    """Answers which clients are connected, and which groups consume which topics."""
 
     def __init__(self, broker: Broker, reactor: Reactor) -> None:
         self._broker = broker
@@ -37,7 +37,7 @@ class Connections:
         self._reactor = reactor
 
     def consumers(self, call: Call) -> None:
-        """The online members of a consumer group, and what it subscribes to (203)."""
+        """Answer with the online members and the subscriptions of a consumer group (203)."""
         fields: GetConsumerConnections = call.fields
         group = self._clients.consumer_group(fields.consumer_group)
         if group is None:
@@ -52,7 +52,7 @@ class Connections:
         )
 
     def producers(self, call: Call) -> None:
-        """The online members of a producer group (204)."""
+        """Answer with the online members of a producer group (204)."""
         fields: GetProducerConnections = call.fields
         connections = _connections(self._clients.producers(fields.producer_group))
         if not connections:
@@ -63,7 +63,7 @@ class Connections:
         call.answer(body=encode_producer_connections(connections))
 
     def all_producers(self, call: Call) -> None:
-        """The online members of all producer groups (328)."""
+        """Answer with the online members of all producer groups (328)."""
         ahead_ms = self._broker.clock.now_ms() - self._reactor.seconds() * 1000
         call.answer(
             body=encode_producers(
@@ -84,7 +84,8 @@ class Connections:
         )
 
     def groups_of_topic(self, call: Call) -> None:
-        """The groups that consume a topic: those online that subscribe to it, and those with progress in it (300)."""
+        """Answer with a topic's consumer groups: online groups that subscribe to it, and groups with progress in it
+        (300)."""
         fields: QueryTopicConsumers = call.fields
         progress = self._broker.store.progress
         groups = {group.decode() for group in progress.groups_in(fields.topic.encode())}
@@ -96,13 +97,13 @@ class Connections:
         call.answer(body=encode_group_list(sorted(groups)))
 
     def topics_of_group(self, call: Call) -> None:
-        """The topics that a group has progress in (343)."""
+        """Answer with the topics in which a group has progress (343)."""
         fields: QueryTopicsByConsumer = call.fields
         topics = self._broker.topics_consumed_by(fields.group)
         call.answer(body=encode_topic_list_of(str(self._broker.advertised), topics))
 
     def subscription(self, call: Call) -> None:
-        """What an online group wants of a topic (345)."""
+        """Answer with an online group's subscription to a topic (345)."""
         fields: QuerySubscription = call.fields
         if fields.topic is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "the field topic is missing")

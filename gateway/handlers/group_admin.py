@@ -1,4 +1,4 @@
-"""Consumer groups, as tools create (200, 225), read (201, 352) and delete (207) them."""
+"""Consumer groups as tools manage them: create (200, 225), read (201, 352) and delete (207)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import DeleteGroup, GetAllGroups, GetGroupConfig
 
 MAX_RETRY_DELAYS = 1_000
-"""Times between retries that a group's policy lists. With millions the list of all groups had room for no other."""
+"""Most times between retries in a group's policy. With millions of them, the list of all groups would have no room for
+other groups."""
 
 
 class GroupAdmin:
@@ -53,7 +54,8 @@ class GroupAdmin:
         self._answer_on_disk(call)
 
     def _settle(self, settings: GroupSettings) -> None:
-        """Refuse what no group can be; give settings whose attributes are changes those that come of them."""
+        """Refuse settings that no group can have. Replace the changes of attributes in them by the resulting
+        attributes."""
         _check(settings)
         settings.group_retry_policy = _retry_policy(settings)
         current = self._groups.get(settings.group_name)
@@ -64,7 +66,7 @@ class GroupAdmin:
         )
 
     def group_config(self, call: Call) -> None:
-        """A consumer group's settings (352)."""
+        """Answer with a consumer group's settings (352)."""
         fields: GetGroupConfig = call.fields
         group = self._groups.find(fields.group)
         if group is None:
@@ -72,7 +74,7 @@ class GroupAdmin:
         call.answer(body=encode_group_settings(group))
 
     def all_groups(self, call: Call) -> None:
-        """The settings of all consumer groups, or of a page of them (201)."""
+        """Answer with the settings of all consumer groups, or of a page of them (201)."""
         fields: GetAllGroups = call.fields
         settings = list(self._groups)
         total = len(settings)
@@ -83,7 +85,7 @@ class GroupAdmin:
         call.answer({"totalGroupNum": str(total)}, encode_groups(version, settings))
 
     def delete_group(self, call: Call) -> None:
-        """Delete a consumer group (207), and its progress if asked to."""
+        """Delete a consumer group (207), and its progress if the request says so."""
         fields: DeleteGroup = call.fields
         self._groups.delete(fields.group_name)
         self._broker.stats.forget_group(fields.group_name)
@@ -121,7 +123,8 @@ def _check(settings: GroupSettings) -> None:
 
 
 def _retry_policy(settings: GroupSettings) -> dict[str, Any]:
-    """A group's retry policy without what no policy has: Java could not read the list of all groups for it."""
+    """Return a group's retry policy without unknown fields, which would keep Java from reading the list of all
+    groups."""
     try:
         policy = msgspec.convert(settings.group_retry_policy, GroupRetryPolicy, strict=False)
     except msgspec.ValidationError as error:

@@ -1,6 +1,6 @@
 """The clock of a gateway for tests (Tidegate's own 31020): shown, advanced and set.
 
-What comes due on the way fires at its own time, one due time after the other, as if the time had gone by.
+Messages that come due on the way fire at their own times, one due time after the other, as if the time had passed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from gateway.wire.headers import MoveClock
 from storage import StorageError
 
 STEPS = 20
-"""Due times that are fired in one turn of the reactor; then others have theirs."""
+"""Due times that fire in one turn of the reactor, before other work has its turn."""
 
 
 class _Move(NamedTuple):
-    """A request under way. `target_ms` is the time to show at last, `fired` the count when it came."""
+    """A request in progress. `target_ms` is the time to move to, `fired` the count of fired messages at its arrival."""
 
     call: Call
     target_ms: int
@@ -44,7 +44,8 @@ class ManualTime:
         self._moves: deque[_Move] = deque()
 
     def clock(self, call: Call) -> None:
-        """Show the clock, after moving it if a time or a distance is named; answered once what came due has fired."""
+        """Answer with the clock, after moving it if the request names a time or a distance. The answer waits until the
+        messages that came due have fired."""
         fields: MoveClock = call.fields
         clock = self._broker.clock
         if fields.advance is None and fields.to is None:
@@ -67,7 +68,7 @@ class ManualTime:
             self._go_on()
 
     def _go_on(self) -> None:
-        """Work on the first request for a turn."""
+        """Work on the first request for one turn of the reactor."""
         clock, committer = self._broker.clock, self._broker.committer
         assert isinstance(clock, ManualClock)
         move = self._moves[0]
@@ -82,7 +83,7 @@ class ManualTime:
                 else:
                     clock.move_to(max(due_ms, clock.now_ms()))
             except StorageError as error:
-                # The requests behind it have their turn.
+                # The requests behind this one have their turn.
                 answer_failure(move.call, error, self.log)
                 break
             committer.commit()

@@ -1,5 +1,5 @@
-"""The name server's part beside routes: kept values (100-102, 219), its lists of topics (304, 311-313), its settings
-(318, 319)."""
+"""The name server's other requests: stored values (100-102, 219), its lists of topics (304, 311-313), its settings
+(318, 319). Routes are in `routing`."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from gateway.wire.codes import ResponseCode
 from gateway.wire.headers import KvConfig, KvNamespace, PutKvConfig
 
 SETTINGS = ("listenPort", "serverChannelMaxIdleTimeSeconds", "bindAddress", "orderMessageEnable")
-"""What of the settings is a name server's."""
+"""Settings that belong to a name server."""
 
 
 class NameServer:
-    """Answers what tools ask of a name server."""
+    """Answers tools' requests to a name server."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._values = broker.kv
 
     def put_value(self, call: Call) -> None:
-        """Keep a value (100); it is answered once it is on disk."""
+        """Store a value (100), and answer once it is on disk."""
         fields: PutKvConfig = call.fields
         self._values.put(fields.namespace, fields.key, fields.value)
         self._broker.committer.answer(call, call.encode())
 
     def value(self, call: Call) -> None:
-        """A value that was kept (101)."""
+        """Answer with a stored value (101)."""
         fields: KvConfig = call.fields
         value = self._values.get(fields.namespace, fields.key)
         if value is None:
@@ -40,13 +40,13 @@ class NameServer:
         call.answer({"value": value})
 
     def delete_value(self, call: Call) -> None:
-        """Forget a value (102)."""
+        """Delete a value (102)."""
         fields: KvConfig = call.fields
         self._values.delete(fields.namespace, fields.key)
         self._broker.committer.answer(call, call.encode())
 
     def values(self, call: Call) -> None:
-        """All values of a namespace (219)."""
+        """Answer with all values of a namespace (219)."""
         fields: KvNamespace = call.fields
         values = self._values.namespace(fields.namespace)
         if values is None:
@@ -56,7 +56,7 @@ class NameServer:
         call.answer(body=encode_table(values))
 
     def system_topics(self, call: Call) -> None:
-        """The names under which the broker and the cluster stand among topics (304)."""
+        """Answer with the names of the broker and the cluster, which upstream counts among the topics (304)."""
         config = self._broker.config
         call.answer(
             body=encode_topic_list_of(
@@ -65,16 +65,17 @@ class NameServer:
         )
 
     def unit_topics(self, call: Call) -> None:
-        """The topics that are split by unit (311, 312, 313): there are none."""
+        """Answer with the topics that are split by unit (311, 312, 313), of which there are none."""
         call.answer(body=encode_topic_list([]))
 
     def delete_topic(self, call: Call) -> None:
-        """Forget where a topic is (216). Tools ask so when they have deleted it at its broker, which is all there is to
-        do here; while the broker has it, upstream's name server too learns of it again within half a minute."""
+        """Accept the deletion of a topic's route (216). Tools send this after they have deleted the topic at its
+        broker, so there is nothing left to do. While a broker still has the topic, upstream's name server too learns of
+        it again within half a minute."""
         call.answer()
 
     def settings(self, call: Call) -> None:
-        """The name server's settings (319)."""
+        """Answer with the name server's settings (319)."""
         broker = self._broker
         values = shown(broker.config, broker.advertised) | {
             "bindAddress": broker.config.listen.host,
@@ -83,7 +84,7 @@ class NameServer:
         call.answer(body=encode_changes({name: values[name] for name in SETTINGS}))
 
     def change_settings(self, call: Call) -> None:
-        """Change the name server's settings (318): they are the gateway's, and changed as such (25)."""
+        """Refuse to change the name server's settings (318): they are the gateway's, which 25 changes."""
         raise RequestError(
             ResponseCode.NO_PERMISSION,
             "the name server has no settings of its own here: change the gateway's by updateBrokerConfig",

@@ -1,4 +1,4 @@
-"""Offsets: a group's progress (14, 15) and a queue's ends and times (29, 30, 31, 32)."""
+"""Offsets: a group's progress (14, 15), and a queue's ends and times (29, 30, 31, 32)."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ NO_QUEUE = Queue(b"", 0, 0, 0)
 
 
 class Offsets:
-    """Answers what is where in a queue."""
+    """Answers requests about offsets."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._store = broker.store
 
     def query(self, call: Call) -> None:
-        """A group's progress in a queue. A group without any starts at the queue's first message while it is still
-        there, whatever the client was set to; else, and where there never was one, the client decides
+        """Answer with a group's progress in a queue. A group without progress starts at the queue's first message if
+        that is still there, whatever the client's settings say. If it is gone or never existed, the client decides
         (ConsumerManageProcessor.queryConsumerOffset)."""
         fields: QueryConsumerOffset = call.fields
         offset = self._store.progress.get(
@@ -49,10 +49,10 @@ class Offsets:
         call.answer({"offset": str(offset)})
 
     def update(self, call: Call) -> None:
-        """Note a group's progress; it reaches the disk within a second (upstream: five)."""
+        """Record a group's progress; it is on disk within a second (upstream: five)."""
         fields: UpdateConsumerOffset = call.fields
         if self._broker.groups.get(fields.consumer_group) is None:
-            # Unlike a pull, this makes no group (ConsumerManageProcessor.updateConsumerOffset).
+            # Unlike a pull, this does not create the group (ConsumerManageProcessor.updateConsumerOffset).
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"Group {fields.consumer_group} not exist!",
@@ -70,8 +70,8 @@ class Offsets:
             call.answer(remark="Offset has been previously reset")
             return
         if offset == -1:
-            # So the Go client (2.1.2) speaks of a queue from which it has had nothing yet. Upstream forgets what the
-            # group has consumed then.
+            # The Go client (2.1.2) sends this for a queue that it has got no message from yet. Upstream then forgets
+            # the group's progress.
             call.answer()
             return
         try:
@@ -83,8 +83,8 @@ class Offsets:
         call.answer()
 
     def search(self, call: Call) -> None:
-        """The first offset stored at a time or later, or the queue's end; with `upper`, the last one up to it, or the
-        first that the queue holds."""
+        """Answer with the first offset stored at a time or later, or the queue's end. With `upper`, answer with the
+        last offset stored up to that time, or the first one that the queue holds."""
         fields: SearchOffset = call.fields
         queue = self._queue(fields.topic, fields.queue_id)
         if fields.boundary_type is not None and fields.boundary_type.lower() == "upper":
@@ -94,24 +94,25 @@ class Offsets:
         call.answer({"offset": str(offset)})
 
     def max_offset(self, call: Call) -> None:
-        """The offset that a queue's next message gets; 0 for an unknown one."""
+        """Answer with the offset of a queue's next message, or 0 for an unknown queue."""
         fields: GetMaxOffset = call.fields
         call.answer({"offset": str(self._queue(fields.topic, fields.queue_id).visible)})
 
     def min_offset(self, call: Call) -> None:
-        """The oldest offset that a queue holds; 0 for an unknown one."""
+        """Answer with the oldest offset that a queue holds, or 0 for an unknown queue."""
         fields: GetMinOffset = call.fields
         call.answer({"offset": str(self._queue(fields.topic, fields.queue_id).first)})
 
     def earliest_time(self, call: Call) -> None:
-        """When a queue's oldest message was stored; -1 when it is empty."""
+        """Answer with the time at which a queue's oldest message was stored, or -1 if the queue is empty."""
         fields: GetEarliestStoreTime = call.fields
         queue = self._queue(fields.topic, fields.queue_id)
         stored_ms = self._store.stored_ms(queue, queue.first)
         call.answer({"timestamp": str(-1 if stored_ms is None else stored_ms)})
 
     def _queue(self, name: str, number: int) -> Queue:
-        """A queue; an empty one for what does not exist, of which the store is to know nothing."""
+        """Return a queue. For one that does not exist, return an empty queue without asking the store, which would keep
+        it in memory."""
         topic = self._broker.topics.get(name)
         if topic is None or not 0 <= number < topic.queues:
             return NO_QUEUE

@@ -1,4 +1,4 @@
-"""Acknowledging and putting off messages that were popped in order (200051, 200151, 200053)."""
+"""Messages that were popped in order: acknowledged (200051, 200151) and put off (200053)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gateway.wire.codes import ResponseCode
 from storage import DamagedError
 
 MAX_RELEASED = 200
-"""Queues that are looked at in one step, some 1 ms of work, and 10 ms where somebody waits for each. After a time
-without the gateway those of all groups are due together."""
+"""Queues checked in one step, some 1 ms of work, or 10 ms if a request waits for each. After a longer downtime of the
+gateway, the queues of all groups are due together."""
 
 
 class OrderedPops:
-    """Moves a group's progress on behind what is acknowledged, and lets the next pop have the queue
+    """Moves a group's progress behind its acknowledged messages, and then lets the next pop have the queue
     (AckMessageProcessor.ackOrderly, ChangeInvisibleTimeProcessor)."""
 
     def __init__(self, broker: Broker) -> None:
@@ -25,8 +25,8 @@ class OrderedPops:
         self._orders = broker.orders
 
     def acknowledge(self, place: Place, offset: int, popped_ms: int, peer: Peer) -> None:
-        """A message was consumed. One that was popped again since, or by now belongs to what the group
-        has behind it, is as good.
+        """Acknowledge a message. If it was popped again meanwhile, or the group's progress is already behind it, that
+        is no error.
 
         :raises RequestError: when the pop did not bring this message.
         """
@@ -41,15 +41,15 @@ class OrderedPops:
                 f"commit:{offset}, next:-1, /{peer.address}",
             )
         pop = self._orders.acknowledge(place, offset)
-        # No reset waits to be picked up: it would have had this pop forgotten.
+        # No reset is waiting for the group's next pop: a reset would have removed this pop.
         group, topic = place.group.encode(), place.topic.encode()
         self._store.progress.advance(group, topic, place.queue, pop.next_offset)
         if not pop.blocks(None, self._broker.clock.now_ms()):
             self._wake(place)
 
     def put_off(self, call: Call, place: Place, offset: int, popped_ms: int, until_ms: int) -> None:
-        """A message is to be visible at another time; its handle stays good, since `invisibleTime`
-        in the answer counts from the pop."""
+        """Set another time for a message to become visible. Its handle stays valid, since `invisibleTime` in the answer
+        counts from the pop."""
         if offset < self._progress(place):
             call.answer({"popTime": "0", "invisibleTime": "0", "reviveQid": "0"})
             return
@@ -66,8 +66,8 @@ class OrderedPops:
         self._broker.committer.answer(call, frame)
 
     def release_due(self) -> bool:
-        """Let those have a queue who wait for it, once a time is over; `MAX_RELEASED` queues at most. Called now and
-        then; True when there may be more."""
+        """Wake the pops that wait for queues whose time is over, for at most `MAX_RELEASED` queues. Called now and
+        then. Return True when there may be more."""
         places = self._orders.released(self._broker.clock.now_ms(), MAX_RELEASED)
         for place in places or ():
             self._wake(place)
@@ -78,6 +78,6 @@ class OrderedPops:
         return -1 if stored is None else stored
 
     def _wake(self, place: Place) -> None:
-        # For one that cannot be read nobody waits.
+        # Nobody waits for a queue that cannot be read.
         with suppress(DamagedError):
             self._broker.parked.wake(self._store.queue(place.topic.encode(), place.queue))

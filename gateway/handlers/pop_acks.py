@@ -1,6 +1,6 @@
-"""What becomes of popped messages: acknowledged (200051, 200151), put off (200053), or come back.
+"""Popped messages: acknowledged (200051, 200151), put off (200053), or delivered again.
 
-Those popped in order have handles of their own, see `ordered_pops`."""
+Messages popped in order have handles of their own, see `ordered_pops`."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ MAX_REVIVED = 200
 """Messages that come back in one commit, so that no send waits long for it."""
 
 RETRY_MS = 60_000
-"""Time until one is tried again that cannot come back, as a row of its queue cannot be read."""
+"""Time until the next attempt for a message that cannot come back because a row of its queue cannot be read."""
 
 MAX_ACKED = 10_000
-"""Messages that one request acknowledges, some 50 ms of work. Clients put a few pops into one, of 32 at most each."""
+"""Messages that one request acknowledges, some 50 ms of work. Clients put a few pops into one request, each of at most
+32 messages."""
 
 
 class PopAcks:
-    """Keeps account of popped messages."""
+    """Acknowledges popped messages, and delivers again those that nobody acknowledges in time."""
 
     log = Logger()
 
@@ -49,7 +50,7 @@ class PopAcks:
         self._ordered = ordered
 
     def ack(self, call: Call) -> None:
-        """A message was consumed (200051). One that is not waited for any more is as good."""
+        """Acknowledge a message (200051). If nobody waits for the acknowledgement any more, that is no error."""
         fields: AckMessage = call.fields
         pop, handle = self._pop_of(call, fields)
         if handle.revive_queue == ORDERED_QUEUE:
@@ -60,7 +61,7 @@ class PopAcks:
         self._broker.committer.answer(call, call.encode())
 
     def ack_batch(self, call: Call) -> None:
-        """Messages were consumed (200151)."""
+        """Acknowledge messages (200151)."""
         acks = parse_batch_acks(call.command.body)
         if not acks:
             call.answer(code=ResponseCode.NO_MESSAGE)
@@ -95,7 +96,7 @@ class PopAcks:
             )
 
     def change_invisible_time(self, call: Call) -> None:
-        """A message is to come back at another time (200053)."""
+        """Set another time for a message to come back (200053)."""
         fields: ChangeInvisibleTime = call.fields
         try:
             pop, handle = self._pop_of(call, fields)
@@ -121,7 +122,7 @@ class PopAcks:
         self._broker.committer.answer(call, frame)
 
     def _pop_of(self, call: Call, fields: AckMessage) -> tuple[Pop, Handle]:
-        """Which popped message a request is about, and the handle that it was shown with.
+        """Return the popped message that a request is about, and its handle.
 
         :raises RequestError: when there cannot be such a message (AckMessageProcessor).
         """
@@ -154,13 +155,14 @@ class PopAcks:
         return pop, handle
 
     def revive_due(self) -> bool:
-        """Have those come back whose time is over, at most `MAX_REVIVED`. Called now and then; True when there may be
-        more."""
+        """Deliver messages again whose invisible time is over, at most `MAX_REVIVED`. Called now and then. Return True
+        when there may be more."""
         committer, now_ms = self._broker.committer, self._broker.clock.now_ms()
         if committer.failing or not due_pops(self._store, now_ms, 1):
             return False
         if self._store.has_changes:
-            # A page that LMDB cannot read is not to have it refused. All are read before anything is changed, too.
+            # Commit first, so that a page that LMDB cannot read does not make earlier changes fail. For the same reason
+            # all messages are read before any change.
             committer.commit()
         due = due_pops(self._store, now_ms, MAX_REVIVED)
         waits_on: StorageError | None = None
@@ -169,17 +171,17 @@ class PopAcks:
             try:
                 self._revive(one, found)
             except StorageError as error:
-                # It waits for a repair, and the others not for it.
+                # This message waits for a repair; the others do not.
                 put_pops(self._store, [one.pop._replace(back_ms=now_ms + RETRY_MS)], one.popped_ms)
                 waits_on = error
         if waits_on is not None:
-            # Where one waits there may be many: a line for each of them would fill the log.
+            # Many may wait like this one: a line for each would fill the log.
             self.log.error("popped messages do not come back yet: {error}", error=str(waits_on))
         committer.change()
         return len(due) == MAX_REVIVED
 
     def _find(self, pop: Pop) -> Page | StorageError:
-        """The message that was popped, or why it cannot be read."""
+        """Return the message that was popped, or the error that prevents reading it."""
         try:
             return self._store.read(self._store.queue(pop.topic, pop.queue), pop.offset, 1, 1)
         except StorageError as error:
@@ -192,7 +194,7 @@ class PopAcks:
         group = self._broker.groups.get(pop.group.decode())
         name = pop.topic.decode()
         if group is None or self._broker.topics.get(name) is None or not found.messages:
-            return  # deleted since, or too old: nobody could pop it
+            return  # deleted meanwhile, or too old: nobody could pop it
         if found.messages[0].offset != pop.offset:
             return
         message = decode_message(found.messages[0].record)
@@ -209,12 +211,12 @@ class PopAcks:
             properties = remove(properties, [names.RETRY_TOPIC])
             properties += f"{names.RETRY_TOPIC}\x01{origin}\x02"
             if not self._comes_in(grave, retried(message, 0, properties)):
-                # It is worth more than what is said of it: with its own properties it has had room before.
+                # The message matters more than the properties added here. It has had room with its own ones before.
                 self._comes_in(grave, retried(message, 0, own))
         self._broker.stats.sent_back(origin, group.group_name)
 
     def _comes_in(self, name: str, message: NewMessage) -> bool:
-        """Put a message into a topic again; False when its properties are too long for that."""
+        """Store a message in a topic again; return False when its properties are too long for that."""
         try:
             self._broker.intake.accept_again(self._broker.topics.ensure(name), message)
         except RequestError:

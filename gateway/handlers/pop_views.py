@@ -1,4 +1,4 @@
-"""Looking at what could be popped, without taking it: 200052, 200054, 200055."""
+"""Requests about messages that could be popped, which take none of them: 200052, 200054, 200055."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from storage import DamagedError
 
 
 class PopViews:
-    """Answers whether there is something to pop, and what."""
+    """Answers whether there are messages to pop, and which."""
 
     def __init__(self, broker: Broker, queues: PopQueues, waits: PopWaits) -> None:
         self._broker = broker
@@ -23,7 +23,7 @@ class PopViews:
         self._waits = waits
 
     def peek(self, call: Call) -> None:
-        """The messages that a pop would find; they stay where they are (200052)."""
+        """Answer with the messages that a pop would find, without taking them (200052)."""
         fields: PeekMessage = call.fields
         if fields.max_msg_nums > MAX_MESSAGES:
             raise RequestError(
@@ -47,7 +47,7 @@ class PopViews:
                 left -= len(found)
                 left_bytes -= sum(map(len, found))
             rest += max(0, one.queue.visible - begin)
-        # Upstream counts those that it answers with as left, too: they are.
+        # The rest includes the messages of this answer, as upstream's does: nobody has taken them.
         ext = {"popTime": "0", "invisibleTime": "0", "reviveQid": "0", "restNum": str(rest)}
         if records:
             call.answer(ext, b"".join(records), remark="FOUND")
@@ -55,7 +55,7 @@ class PopViews:
             call.answer(ext, code=ResponseCode.PULL_NOT_FOUND, remark="NO_MESSAGE_IN_QUEUE")
 
     def notification(self, call: Call) -> None:
-        """Whether there is something to pop, as soon as there is (200054)."""
+        """Answer as soon as there is a message to pop, or that there is none when the wait is over (200054)."""
         fields: Notification = call.fields
         queues = self._queues.find(call, fields.consumer_group, fields.topic, fields.queue_id)
         wanted = self._queues.filter(fields.exp, fields.exp_type)
@@ -76,9 +76,9 @@ class PopViews:
             _tell(call, has_message=False, full=True)
 
     def _notify(self, call: Call, queues: list[PopQueue], wanted: Filter) -> bool:
-        """Say that there is something; False when there is nothing.
+        """Answer that there is a message to pop; return False when there is none.
 
-        :raises RequestError: when the topic was deleted while the request waited: what is left of it is nobody's.
+        :raises RequestError: when the topic was deleted while the request waited: nobody may read what it still holds.
         """
         fields: Notification = call.fields
         self._broker.topics.need(fields.topic)
@@ -99,7 +99,7 @@ class PopViews:
         return False
 
     def polling_info(self, call: Call) -> None:
-        """How many pops wait for messages (200055)."""
+        """Answer with the number of pops that wait for messages (200055)."""
         fields: PollingInfo = call.fields
         self._queues.find(call, fields.consumer_group, fields.topic, fields.queue_id)
         waited = Waited(fields.consumer_group, fields.topic, fields.queue_id)

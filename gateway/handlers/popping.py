@@ -1,5 +1,5 @@
-"""Pops (200050): messages from any queue of a topic, each for one consumer for some time; in order,
-only when nothing popped before from the same queue is still under way."""
+"""Pops (200050): return messages from any queue of a topic, each to one consumer for a limited time. A pop in order
+gets messages of a queue only when no message that was popped from it before is still under way."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ from gateway.wire.properties import remove
 from storage import DamagedError, Page, Pop, put_pops
 
 LATE_MS: Final = 500
-"""A pop is refused that comes so long after its own end (PopMessageRequestHeader.isTimeoutTooMuch)."""
+"""A pop that arrives this long after its own deadline is refused (PopMessageRequestHeader.isTimeoutTooMuch)."""
 
 RETRIES_FIRST: Final = 5
-"""One in so many pops looks for messages that came back before it looks for new ones; the others
-after (popFromRetryProbability)."""
+"""One in this many pops looks for messages that came back before it looks for new ones. The other pops look for them
+afterwards (popFromRetryProbability)."""
 
 REVIVE_QUEUE: Final = 0
-"""Upstream spreads what it notes of pops over queues, and clients show the number again; here it
-means nothing."""
+"""Upstream spreads its records of pops over several revive queues, and clients send the number back. Here the number
+has no meaning."""
 
 REFUSED: Final = {"popTime": "0", "invisibleTime": "0", "reviveQid": "0", "restNum": "0"}
-"""What upstream's answers have that refuse a pop."""
+"""Fields of the answers with which upstream refuses a pop."""
 
 
 class Found(NamedTuple):
-    """What a pop took: the records, where they were, how many more there are, and, in order, how
-    often they had been delivered before."""
+    """The messages that a pop took: their records, their places, the number of messages left, and, in order, how often
+    they had been delivered before."""
 
     records: list[bytes]
     places: list[Popped]
@@ -55,7 +55,7 @@ class Found(NamedTuple):
 
 
 class Popping:
-    """Hands messages out, each to one consumer at a time."""
+    """Answers pops: hands each message out to one consumer at a time."""
 
     def __init__(self, broker: Broker, queues: PopQueues, waits: PopWaits) -> None:
         self._broker = broker
@@ -64,8 +64,8 @@ class Popping:
         self._waits = waits
 
     def pop(self, call: Call) -> None:
-        """Answer with messages that nobody else has; when there are none, wait for one if the client lets us, and there
-        is a queue where one may come."""
+        """Answer with messages that no other consumer has. If there are none, wait for one, provided that the client
+        allows it and there is a queue where one may arrive."""
         fields: PopMessage = call.fields
         left_ms = time_left_ms(self._broker.clock, fields.born_time, fields.poll_time)
         try:
@@ -109,9 +109,9 @@ class Popping:
             )
 
     def _retry(self, call: Call, one: PopQueue, wanted: Filter) -> bool:
-        """Look again for a pop that has waited; False when it is to wait on.
+        """Look again for messages for a waiting pop; return False when it has to wait on.
 
-        :raises RequestError: when its topic was deleted meanwhile: what is left of that is nobody's.
+        :raises RequestError: when its topic was deleted meanwhile: nobody may read what the topic still holds.
         """
         try:
             self._broker.topics.need(call.fields.topic)
@@ -121,7 +121,7 @@ class Popping:
         return self._deliver(call, [one], wanted)
 
     def _deliver(self, call: Call, queues: list[PopQueue], wanted: Filter) -> bool:
-        """Answer with what there is; False when there is nothing."""
+        """Answer with the messages that are there; return False when there are none."""
         now_ms = self._broker.clock.now_ms()
         found = self._take(call.fields, queues, wanted, now_ms)
         if found.records:
@@ -130,8 +130,8 @@ class Popping:
                 call, call.encode(ext, b"".join(found.records), remark="FOUND")
             )
         elif found.rest:
-            # The filter skipped as much as one pop may look at, or none was asked for: the client comes back for
-            # the rest.
+            # The filter skipped as many messages as one pop may look at, or the pop asked for no messages: the client
+            # asks again for the rest.
             self._answer_nothing(call, rest=found.rest)
         else:
             return False
@@ -147,7 +147,7 @@ class Popping:
     def _take(
         self, fields: PopMessage, queues: list[PopQueue], wanted: Filter, now_ms: int
     ) -> Found:
-        """Take messages: they are invisible from now on, and the group's progress is behind them."""
+        """Take messages: make them invisible from now on, and move the group's progress behind them."""
         left, left_bytes = fields.max_msg_nums, self._broker.config.max_pull_bytes
         records: list[bytes] = []
         places: list[Popped] = []
@@ -162,12 +162,12 @@ class Popping:
             if fields.order and self._queues.blocks(
                 fields.consumer_group, queue, fields.attempt_id, now_ms
             ):
-                continue  # what is in there wakes nobody, so it is not left over for anyone either
+                continue  # these messages wake nobody, so they do not count as left either
             if left > 0 and left_bytes > 0 and not search.is_over:
                 try:
                     page = search.read(one, begin, left, left_bytes)
                 except DamagedError:
-                    continue  # it waits for a repair, and the others not for it
+                    continue  # this queue waits for a repair; the others do not
                 offset = page.next_offset
                 if page.messages:
                     if fields.order:
@@ -183,7 +183,7 @@ class Popping:
                     )
                     left -= len(taken)
                     left_bytes -= sum(map(len, taken))
-                # In order the group's progress goes on with the acknowledgements.
+                # In order, acknowledgements move the group's progress.
                 behind = begin if fields.order and page.messages else offset
                 if behind != begin or (fields.order and page.messages):
                     group = fields.consumer_group.encode()
@@ -192,7 +192,7 @@ class Popping:
         return Found(records, places, rest, counts)
 
     def _note(self, fields: PopMessage, one: PopQueue, page: Page, now_ms: int) -> None:
-        """Note who has the messages."""
+        """Record which group has the messages, and until when."""
         queue, group = one.queue, fields.consumer_group
         back_ms = now_ms + fields.invisible_time
         pops = [
@@ -202,7 +202,7 @@ class Popping:
         put_pops(self._store, pops, now_ms)
 
     def _note_order(self, fields: PopMessage, one: PopQueue, page: Page, now_ms: int) -> str:
-        """Note which messages are under way; how often they had been delivered before."""
+        """Record which messages are under way; return how often they had been delivered before."""
         queue = one.queue
         pop = self._broker.orders.note(
             Place(fields.consumer_group, queue.topic.decode(), queue.number),
@@ -216,7 +216,7 @@ class Popping:
     def _records(
         self, fields: PopMessage, one: PopQueue, page: Page, begin: int, now_ms: int
     ) -> list[bytes]:
-        """Messages as they are answered."""
+        """Return the messages as the answer holds them."""
         queue, group = one.queue, fields.consumer_group
         size = sum(len(each.record) for each in page.messages)
         self._broker.stats.handed_out(
@@ -245,8 +245,8 @@ class Popping:
 
     @staticmethod
     def _as_asked_for(fields: PopMessage, record: bytes, stored_ms: int, handle: Handle) -> bytes:
-        """A message that came back under the topic that was asked for. It brings its handle with it;
-        for the others the client makes it."""
+        """Return a message that came back under the topic that the client asked for. It carries its handle; for other
+        messages the client builds the handle."""
         message = decode_message(record)
         message.topic = fields.topic
         message.store_ms = stored_ms
@@ -257,8 +257,8 @@ class Popping:
 
 
 def _in_turn(queues: list[PopQueue], *, in_order: bool) -> list[PopQueue]:
-    """The queues in the order in which a pop looks at them. What is popped in order stays in its queue, and never
-    comes back elsewhere."""
+    """Return the queues in the order in which a pop reads them. A message that was popped in order stays in its queue
+    and never comes back in another."""
     normal = [one for one in queues if one.kind == NORMAL]
     random.shuffle(normal)
     if in_order:
@@ -268,7 +268,7 @@ def _in_turn(queues: list[PopQueue], *, in_order: bool) -> list[PopQueue]:
 
 
 def _places(fields: PopMessage, now_ms: int, found: Found) -> Mapping[str, str]:
-    """What an answer says of a pop beside its messages; clients make the messages' handles of it."""
+    """Return the fields of a pop's answer; clients build the messages' handles from them."""
     places = {
         "popTime": str(now_ms),
         "invisibleTime": str(fields.invisible_time),

@@ -1,4 +1,4 @@
-"""How far consumer groups are: seen (208, 317, 303, 43), set anew (222) and copied (314)."""
+"""The progress of consumer groups: shown (208, 317, 303, 43), reset (222) and copied (314)."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from gateway.wire.progress_bodies import (
 from storage import Queue
 
 GROUPS_AT_ONCE = 10
-"""Groups that are looked at in one turn of the reactor, some 0.3 ms of work with four queues each."""
+"""Groups handled in one turn of the reactor, some 0.3 ms of work with four queues each."""
 
 OFFSETS_AT_ONCE = 1_000
-"""Offsets that are told of in one turn, some 3 ms of work."""
+"""Offsets collected in one turn, some 3 ms of work."""
 
 NO_OFFSET = -1
 """An offset that tools leave out."""
@@ -54,12 +54,12 @@ class GroupProgress:
         self._reactor = reactor
 
     def of_group(self, call: Call) -> None:
-        """How far a group is in its topics, or in those that are asked for (208); those of a list are shown also where
-        its members no longer subscribe to them."""
+        """Answer with a group's progress in all its topics, or in those that the request names (208). Topics of a list
+        are included even if the group's members no longer subscribe to them."""
         fields: GetConsumeStats = call.fields
         group = fields.consumer_group
         if fields.topic_list:
-            # A name may be there 500,000 times.
+            # The list may hold a name 500,000 times.
             topics = self._existing(dict.fromkeys(fields.topic_list.split(";")))
         elif fields.topic:
             topics = self._consumed(group, [fields.topic])
@@ -70,12 +70,12 @@ class GroupProgress:
         call.answer(body=encode_consume_stats(progress, rate))
 
     def of_all_groups(self, call: Call) -> None:
-        """How far every group is in every topic; of ordered topics alone if asked so (317). There can be thousands:
-        others have their turn in between."""
+        """Answer with every group's progress in every topic, or in ordered topics only (317). There can be thousands of
+        groups, so other work has its turn in between."""
         self._take(self._all_groups(call), call)
 
     def _take(self, steps: Iterator[None], call: Call) -> None:
-        """Work that answers a request, one step a turn of the reactor."""
+        """Do the work for an answer, one step in each turn of the reactor."""
 
         def go_on() -> None:
             try:
@@ -111,7 +111,7 @@ class GroupProgress:
         call.answer(body=encode_broker_consume_stats(address, encoded, behind, in_flight))
 
     def time_spans(self, call: Call) -> None:
-        """When each queue's oldest, newest and last consumed message came (303)."""
+        """Answer with the times at which each queue's oldest, newest and last consumed message were stored (303)."""
         fields: QueryConsumeTimeSpan = call.fields
         topic = self._topics.get(fields.topic)
         if topic is None:
@@ -137,7 +137,7 @@ class GroupProgress:
         call.answer(body=encode_time_spans(spans))
 
     def all_offsets(self, call: Call) -> None:
-        """The progress of all groups (43), likewise."""
+        """Answer with the progress of all groups (43), also in several turns."""
         self._take(self._all_offsets(call), call)
 
     def _all_offsets(self, call: Call) -> Iterator[None]:
@@ -159,9 +159,9 @@ class GroupProgress:
         call.answer(body=encode_all_offsets(version, topics, offsets))
 
     def reset(self, call: Call) -> None:
-        """Have a group go on elsewhere: at a time, at an offset, or at a queue's end (222).
+        """Reset a group's offsets to a time, an offset, or a queue's end (222).
 
-        Members that are online learn of it from their next pull; one that waits is answered at once.
+        Online members get the new offset in the answer to their next pull; a pull that waits is answered at once.
         """
         fields: ResetOffset = call.fields
         topic = self._topics.get(fields.topic)
@@ -185,7 +185,7 @@ class GroupProgress:
             self._broker.parked.wake(queue)
 
     def _targets(self, fields: ResetOffset, topic: Topic) -> list[tuple[Queue, int]]:
-        """The queues that a group is to go on elsewhere in, and where."""
+        """Return the queues to reset, each with its new offset."""
         count = topic.settings.read_queue_nums
         if not count:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
@@ -194,7 +194,7 @@ class GroupProgress:
                 ResponseCode.INVALID_PARAMETER,
                 f"topic {fields.topic} has {count} queues, none of the number {fields.queue_id}",
             )
-        # An offset counts only where it is that of one queue.
+        # The offset of a request counts only when the request names one queue.
         is_one = fields.queue_id >= 0
         asked = fields.offset if is_one and fields.offset != NO_OFFSET else None
         queues = [
@@ -215,7 +215,7 @@ class GroupProgress:
         return queue.visible if timestamp < 0 else self._store.offset_at(queue, timestamp)
 
     def clone(self, call: Call) -> None:
-        """Give a group the progress of another, in one topic or in all (314)."""
+        """Copy a group's progress to another group, in one topic or in all (314)."""
         fields: CloneGroupOffset = call.fields
         if not is_group_name(fields.dest_group):
             raise RequestError(
@@ -238,13 +238,13 @@ class GroupProgress:
         self._broker.committer.answer(call, call.encode())
 
     def _go_on_at(self, group: str, topic: Topic, queue: int, offset: int) -> None:
-        """Set a group's progress; what it was handed before counts no more."""
+        """Set a group's progress, and forget what was handed out to it before."""
         self._broker.orders.forget([Place(group, topic.name, queue)])
         self._broker.stats.moved(topic.name, group, queue)
         self._store.progress.advance(group.encode(), topic.stored_name, queue, offset)
 
     def _consumed(self, group: str, names: Iterable[str]) -> list[Topic]:
-        """Those of these topics that exist and that the group has not given up."""
+        """Return those of the topics that exist and that the group has not given up (`Clients.gave_up`)."""
         clients = self._broker.clients
         return [topic for topic in self._existing(names) if not clients.gave_up(group, topic.name)]
 
@@ -271,7 +271,7 @@ class GroupProgress:
         return self._broker.stats.group_get_rate(topic.name, group)
 
     def _stored_ms(self, queue: Queue, offset: int) -> int:
-        """When the message at an offset entered its queue; 0 where there is none."""
+        """Return when the message at an offset entered its queue, or 0 if there is none."""
         if not queue.first <= offset < queue.visible:
             return 0
         return self._store.stored_ms(queue, offset) or 0

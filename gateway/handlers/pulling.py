@@ -1,4 +1,4 @@
-"""Pulls (11, 361): messages from a queue, now or as soon as there are any."""
+"""Pulls (11, 361): return messages from a queue, at once or as soon as there are any."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from gateway.wire.messages import stamp_at
 from storage import Queue, StoredMessage
 
 LONGEST_SUSPENSION = 25.0
-"""Seconds a pull may wait at most: Java's clients give up after 30 s."""
+"""Longest wait of a pull in seconds: Java's clients give up after 30 s."""
 
 _GROUP_FORBIDDEN, _TOPIC_FORBIDDEN, _BROADCASTING_FORBIDDEN = 2, 3, 4
-"""What it is that forbids a pull (ForbiddenType)."""
+"""What forbids a pull: the group, the topic, or broadcasting (ForbiddenType)."""
 
 _NO_FILTER_ASKED_FOR = (
     ResponseCode.SUBSCRIPTION_PARSE_FAILED,
@@ -35,7 +35,7 @@ _NO_FILTER_KNOWN = (
 
 
 class Pull:
-    """A pull that waits for its queue to grow; `ParkingLot` keeps it."""
+    """A pull that waits in the `ParkingLot` for its queue to grow."""
 
     __slots__ = ("_pulling", "call", "deadline", "filter", "offset", "queue")
 
@@ -51,12 +51,12 @@ class Pull:
 
     @property
     def alive(self) -> bool:
-        """False once the client is gone."""
+        """False once the client has disconnected."""
         return self.call.peer.open
 
     @property
     def tag_hashes(self) -> AbstractSet[int] | None:
-        """Hashes of the tags that it takes; None for any."""
+        """Hashes of the tags that the pull accepts; None for any tag."""
         return self.filter.tag_hashes
 
     def retry(self, first: int) -> bool:
@@ -65,8 +65,7 @@ class Pull:
         return self._pulling.retry(self)
 
     def give_up(self) -> None:
-        """Answer that there is nothing."""
-        # It was not told of what it does not want.
+        """Answer that there are no messages."""  # No message that the filter rejects has woken this pull: skip them.
         self.offset = max(self.offset, self.queue.visible)
         self._pulling.answer_nothing(self)
 
@@ -76,7 +75,7 @@ class Pull:
 
 
 class Pulling:
-    """Hands messages out."""
+    """Answers pulls."""
 
     log = Logger()
 
@@ -92,7 +91,8 @@ class Pulling:
         self._by_properties = config.property_filter
 
     def pull(self, call: Call) -> None:
-        """Answer with messages from an offset on; when there are none, wait for one if the client lets us."""
+        """Answer with messages from an offset on. If there are none, wait for one, provided that the client allows
+        it."""
         fields: PullMessage = call.fields
         wanted = self._check(call)
         queue = self._store.queue(fields.topic.encode(), fields.queue_id)
@@ -106,7 +106,7 @@ class Pulling:
         pull = Pull(self, call, queue, offset, wanted)
         if not self._is_in_range(pull) or (offset < queue.visible and self.deliver(pull)):
             return
-        # What the filter skipped is told at once: then the client can commit it.
+        # When the filter skipped messages, answer at once, so that the client can commit the new offset.
         has_skipped = pull.offset != offset
         may_wait = fields.sys_flag & PullSysFlag.SUSPEND and fields.suspend_timeout_millis > 0
         if may_wait and not has_skipped:
@@ -118,9 +118,9 @@ class Pulling:
             self.answer_nothing(pull)
 
     def retry(self, pull: Pull) -> bool:
-        """Look again for a pull that has waited; False when it is to wait on.
+        """Look again for messages for a waiting pull; return False when it has to wait on.
 
-        :raises RequestError: when its topic was deleted meanwhile: what is left of that is nobody's.
+        :raises RequestError: when its topic was deleted meanwhile: nobody may read what the topic still holds.
         """
         self._broker.topics.need(pull.call.fields.topic)
         if self._broker.resets.offsets and self.answer_reset(pull.call, pull.queue):
@@ -128,7 +128,7 @@ class Pulling:
         return self.deliver(pull)
 
     def deliver(self, pull: Pull) -> bool:
-        """Answer with the messages at the pull's offset; False when none of them matches yet."""
+        """Answer with the messages at the pull's offset; return False when none matches yet."""
         fields: PullMessage = pull.call.fields
         queue = pull.queue
         page = self._store.read(
@@ -152,14 +152,14 @@ class Pulling:
             self._answer(pull, ResponseCode.SUCCESS, "FOUND", body)
             return True
         if pull.offset < queue.visible:
-            # The filter skipped as much as one read may look at: the client comes back for the rest.
+            # One read skipped as many messages as it may: the client pulls again for the rest.
             self._answer(pull, ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE")
             return True
         return False
 
     def answer_reset(self, call: Call, queue: Queue) -> bool:
-        """Tell the client where an operator wants its group to go on, if it does not know yet; False when it does. It
-        learns of it when that is on disk."""
+        """Answer with the offset that an operator reset the group to, once the reset is on disk. Return False when no
+        reset waits for the client."""
         fields: PullMessage = call.fields
         offset = self._broker.resets.take(fields.consumer_group, fields.topic, queue.number)
         if offset is None:
@@ -176,7 +176,7 @@ class Pulling:
         return True
 
     def answer_nothing(self, pull: Pull) -> None:
-        """Answer that nothing came, or nothing that matches."""
+        """Answer that there are no messages, or none that match."""
         if pull.offset != pull.call.fields.queue_offset:
             self._answer(pull, ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE")
             return
@@ -200,7 +200,7 @@ class Pulling:
         )
 
     def _is_in_range(self, pull: Pull) -> bool:
-        """Whether the offset is one the queue has, or just behind it; otherwise the client is told where to go on."""
+        """Return whether the queue holds the offset or ends at it. If not, answer with the offset to go on from."""
         queue, offset = pull.queue, pull.offset
         if queue.first <= offset <= queue.visible:
             return True
@@ -214,7 +214,10 @@ class Pulling:
         return False
 
     def _check(self, call: Call) -> Filter:
-        """Refuse what may not be pulled; give the filter (PullMessageProcessor)."""
+        """Return the filter of a pull.
+
+        :raises RequestError: when the client may not pull here (PullMessageProcessor).
+        """
         fields: PullMessage = call.fields
         group = self._broker.groups.need(fields.consumer_group)
         if not group.consume_enable:
@@ -250,7 +253,7 @@ class Pulling:
         return wanted
 
     def _subscription(self, fields: PullMessage, *, may_broadcast: bool) -> tuple[str, str]:
-        """What the group's heartbeats say that it subscribes to."""
+        """Return the expression that the group's heartbeats subscribe with, and its type."""
         group = self._broker.clients.consumer_group(fields.consumer_group)
         if group is None:
             raise RequestError(
@@ -278,7 +281,7 @@ class Pulling:
 
 
 def _body(messages: list[StoredMessage]) -> bytearray:
-    """Messages as an answer has them: records with their places in the queue, one behind the other."""
+    """Return messages as an answer holds them: one record after the other, each with its place in the queue."""
     body = bytearray().join([message.record for message in messages])
     position = 0
     for record, offset, stored_ms, _ in messages:

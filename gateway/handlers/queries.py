@@ -1,4 +1,4 @@
-"""Finding stored messages: by key or unique key (12), by offset id (33)."""
+"""Look-ups of stored messages: by key or unique key (12), by offset id (33)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ MAX_FOUND = 64
 """Most messages in one answer (MessageStoreConfig.maxMsgsNumBatch)."""
 
 HEADER_ROOM = 1024
-"""Bytes that the header of such an answer may take of its frame."""
+"""Bytes of a frame that the header of such an answer may take."""
 
 INDEX_FIGURES = {"indexLastUpdateTimestamp": "0", "indexLastUpdatePhyoffset": "0"}
-"""In every answer to a query. No client reads them, and the index here is never behind."""
+"""Fields of every answer to a query. No client reads them, and the index here is never behind."""
 
 BY_TAG = "T"
 """The index type of a query for the messages with a tag; there is no such index here."""
 
 PARKING_TOPICS = (TIMER_TOPIC, SCHEDULE_TOPIC)
-"""Where tools look for what has not fired; here that is found under its real topic as well."""
+"""Topics where tools look for messages that have not fired. Here their real topic finds them as well."""
 
 
 class Queries:
@@ -36,15 +36,16 @@ class Queries:
         self._topics = broker.topics
 
     def query(self, call: Call) -> None:
-        """Messages of a topic with a key, or with a client's id, also those that have not fired or never will; the
-        properties of a timed one say which. Of those with a key the newest are answered, the oldest of them first."""
+        """Answer with a topic's messages that have a key or a client's id. This includes messages that have not fired
+        or never will; the properties of a timed message give its state. A query by key returns the newest matches, the
+        oldest of them first."""
         fields: QueryMessage = call.fields
         if fields.index_type == BY_TAG:
             raise RequestError(
                 ResponseCode.INVALID_PARAMETER,
                 "messages are found by key and by id (12); by tag: tidegate pending --tag",
             )
-        # By id as many as there are: upstream passes over what is asked for then (QueryMessageProcessor).
+        # A query by id returns all matches: upstream ignores the number asked for (QueryMessageProcessor).
         limit = MAX_FOUND if fields.unique_key_query else min(fields.max_num, MAX_FOUND)
         records: list[bytes] = []
         room = call.most_bytes - HEADER_ROOM
@@ -83,7 +84,7 @@ class Queries:
         )
 
     def view(self, call: Call) -> None:
-        """The message with an offset id; an undecided half of a transaction has one too."""
+        """Answer with the message that has an offset id, which may be an undecided half of a transaction."""
         fields: ViewMessage = call.fields
         offset = max(0, fields.offset)
         found = find_by_sequence(self._store, offset)
@@ -100,7 +101,7 @@ class Queries:
     @staticmethod
     def _matches(fields: QueryMessage, found: Found) -> bool:
         message = decode_message(found.record)
-        # Tools know when a message was born, or look where it was delivered: both times are its own.
+        # Tools search by the time of birth or by the time of delivery, so either may match.
         times = (message.store_ms, found.moved_ms or message.store_ms)
         if not any(fields.begin_timestamp <= ms <= fields.end_timestamp for ms in times):
             return False
@@ -117,7 +118,8 @@ def _topic_of(found: Found) -> str:
 
 
 def _at_its_place(found: Found) -> bytes:
-    """The record with its place in its queue, once it has one, and with what has become of it if it was timed."""
+    """Return the record with its place in its queue, if it has one, and with the state and due time of a timed
+    message."""
     record = found.record
     if found.offset >= 0:
         record = stamp(record, found.offset, found.moved_ms)

@@ -1,6 +1,6 @@
 """Recurring messages: lists (Tidegate's own 31010), changes (31011) and the next times (31012).
 
-They are set by sends with properties: `Sending`.
+Sends with properties set them: `Sending`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from gateway.wire.recurring_bodies import RecurringList
 
 
 class RecurringRequests:
-    """Reads the questions and writes the answers."""
+    """Answers requests about recurring messages."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._recurring = broker.recurring
 
     def list(self, call: Call) -> None:
-        """A page of those that the sender may read, or the one with a name."""
+        """Answer with a page of the recurring messages that the sender may read, or with the one that has a name."""
         fields: ListRecurring = call.fields
         cursor = own_cursor(fields.cursor, self._broker.config.broker_name)
         if fields.name:
@@ -36,13 +36,13 @@ class RecurringRequests:
         call.answer(body=msgspec.json.encode(page))
 
     def change(self, call: Call) -> None:
-        """Pause, resume or delete one; the answer says what was done."""
+        """Pause, resume or delete a recurring message, and answer with what was done."""
         fields: ChangeRecurring = call.fields
         change = self._recurring.change(fields.change, fields.topic, fields.name)
         self._broker.committer.answer(call, call.encode(body=msgspec.json.encode(change)))
 
     def next_times(self, call: Call) -> None:
-        """When one fires next, or when a rule would."""
+        """Answer with the next times of a recurring message, or of a rule that the request gives."""
         fields: NextRecurring = call.fields
         if fields.name:
             found = self._recurring.next_times(fields.topic, fields.name, fields.times)

@@ -1,5 +1,5 @@
-"""Questions of tools that only a consumer's own client can answer: its running info (307), what it makes of one message
-(309), where it is in its queues (223). Each goes to the client by the connection that it opened."""
+"""Requests of tools that only a consumer's own client can answer: its running info (307), the outcome of consuming one
+message (309), its offsets (223). Each is sent to the client over the connection that the client opened."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ANSWER_LIMIT = 10.0
 """Seconds that a client may take to answer (Broker2Client.callClient)."""
 
 STATUS_LIMIT = 5.0
-"""Seconds that a client may take to say where it is (Broker2Client.getConsumeStatus)."""
+"""Seconds that a client may take to return its offsets (Broker2Client.getConsumeStatus)."""
 
 OLDEST_CALLED = 62
 """MQVersion V3_1_8_SNAPSHOT: earlier clients do not know 307 and 309."""
@@ -42,7 +42,7 @@ OLDEST_WITH_STATUS = 28
 
 
 class Relays:
-    """Passes questions on to clients, and their answers back."""
+    """Passes requests on to clients, and their answers back."""
 
     log = Logger()
 
@@ -50,13 +50,14 @@ class Relays:
         self._broker = broker
 
     def running_info(self, call: Call) -> None:
-        """What a client tells of itself: settings, subscriptions, queues, figures, and its threads if asked for."""
+        """Answer with a client's running info: settings, subscriptions, queues, figures, and threads on request
+        (307)."""
         fields: GetConsumerRunningInfo = call.fields
         client = self._find(fields.consumer_group, fields.client_id)
         self._relay(call, fields.consumer_group, client, _passed_on(call), call.command.body)
 
     def consume_directly(self, call: Call) -> None:
-        """Have a client consume one message now, outside its queues; the answer says how that went."""
+        """Have a client consume one message now, outside its queues, and answer with the outcome (309)."""
         fields: ConsumeMessageDirectly = call.fields
         client = self._find(fields.consumer_group, fields.client_id or "")
         record = self._record(fields.msg_id or "")
@@ -70,7 +71,8 @@ class Relays:
         self._relay(call, fields.consumer_group, client, ext, record)
 
     def consumer_status(self, call: Call) -> None:
-        """The offsets that a group's clients are at in a topic's queues, by client, from those that tell in time."""
+        """Answer with the offsets of a group's clients in a topic's queues, by client, from those that answer in time
+        (223)."""
         fields: GetConsumerStatus = call.fields
         group = self._broker.clients.consumer_group(fields.group)
         clients = list(group.members.values()) if group is not None else []
@@ -119,7 +121,10 @@ class Relays:
             call.answer(body=_status(tables))
 
     def _find(self, group_name: str, client_id: str) -> Client:
-        """A client that can be asked (AdminBrokerProcessor.callConsumer)."""
+        """Return a client that can be asked (AdminBrokerProcessor.callConsumer).
+
+        :raises RequestError: when it is not online, or too old.
+        """
         group = self._broker.clients.consumer_group(group_name)
         client = group.members.get(client_id) if group is not None else None
         if client is None:
@@ -135,7 +140,7 @@ class Relays:
         return client
 
     def _record(self, message_id: str) -> bytes:
-        """The message with an offset id, as a pull would give it."""
+        """Return the record of the message with an offset id, as a pull would return it."""
         try:
             _, offset = parse_offset_msg_id(message_id)
         except MessageError as error:
@@ -178,7 +183,8 @@ def _pass_back(
     code: int = ResponseCode.SUCCESS,
     remark: str | None = None,
 ) -> None:
-    """Answer a request that the router has handled; say so where that is more than whoever asks takes."""
+    """Answer a request that the router has handled. If the answer is longer than the asking client accepts, answer with
+    that error."""
     try:
         call.answer(ext, body, code=code, remark=remark)
     except RequestError as error:
@@ -186,14 +192,14 @@ def _pass_back(
 
 
 def _passed_on(call: Call) -> dict[str, str]:
-    """The fields of a request that its client is to see: all but those that the asking side signs with."""
+    """Return the fields of a request to pass on to the client: all but the tool's signature."""
     return {
         name: value for name, value in call.command.ext().items() if name not in SIGNATURE_FIELDS
     }
 
 
 def _status(tables: dict[str, msgspec.Raw]) -> bytes:
-    """The answer to 223. GetConsumerStatusBody has the other table for the answer to 221."""
+    """Return the answer to 223. GetConsumerStatusBody has a second table, for the answer to 221."""
     return msgspec.json.encode({"consumerTable": tables, "messageQueueTable": {}})
 
 
@@ -202,6 +208,6 @@ class _ConsumerStatus(msgspec.Struct, rename="camel"):
 
 
 def _queue_table(body: bytes) -> msgspec.Raw:
-    """The offsets by queue in a client's answer to 221 (GetConsumerStatusBody), to be written as Java reads them."""
+    """Return the offsets by queue of a client's answer to 221 (GetConsumerStatusBody), in the form that Java reads."""
     table = read_body(body, _ConsumerStatus).message_queue_table
     return map_by_objects((_read_queue(queue), offset) for queue, offset in table.items())

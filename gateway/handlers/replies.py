@@ -1,4 +1,5 @@
-"""Replies to requests that were sent as messages (324, 325): each is handed to the client that asked (326)."""
+"""Replies to requests that were sent as messages (324, 325): each is pushed to the client that sent the request
+(326)."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ PUSH_LIMIT = 10.0
 """Seconds that a client may take to accept a reply (Broker2Client.callClient)."""
 
 NOT_STORED = "0"
-"""The message id that a reply is answered with when it is not kept."""
+"""The message id in the answer to a reply that is not stored."""
 
 
 class _Reply(NamedTuple):
@@ -36,7 +37,7 @@ class _Reply(NamedTuple):
 
 
 class Replies:
-    """Hands replies to the clients that wait for them."""
+    """Pushes replies to the clients that wait for them."""
 
     log = Logger()
 
@@ -45,10 +46,10 @@ class Replies:
         self._sending = sending
 
     def reply(self, call: Call) -> None:
-        """Push a reply to its client; the answer, which says whether that client took it, leaves when it has
-        answered itself. The reply is kept in its topic as well, taken or not."""
+        """Push a reply to its client. The answer, sent once the client has answered, says whether the client took the
+        reply. The reply is also stored in its topic, whether or not the client took it."""
         fields: SendMessage = call.fields
-        if not call.command.body:  # looked at first, since looking for a topic may make it
+        if not call.command.body:  # check this first: looking up the topic may create it
             raise RequestError(ResponseCode.SYSTEM_ERROR, "a message without a body cannot be sent")
         topic = self._sending.topic_of(fields)
         queue_id = self._sending.queue_of(topic, fields.queue_id, call)
@@ -66,7 +67,7 @@ class Replies:
     def _push(self, reply: _Reply, client: Client) -> None:
         def answered(answer: Command | None) -> None:
             taken = answer is not None and answer.code == ResponseCode.SUCCESS
-            # Upstream writes it without the blank.
+            # Upstream's text has no blank here either.
             self._finish(reply, None if taken else f"push reply message to {client.client_id}fail.")
 
         self._broker.outgoing.request(
@@ -82,7 +83,7 @@ class Replies:
             self._broker.committer.change()
 
     def _pushed_fields(self, reply: _Reply) -> dict[str, str]:
-        """The fields of 326 (ReplyMessageRequestHeader)."""
+        """Return the fields of 326 (ReplyMessageRequestHeader)."""
         fields: SendMessage = reply.call.fields
         now_ms = self._broker.clock.now_ms()
         properties = remove(fields.properties or "", (names.PUSH_REPLY_TIME,))
@@ -104,7 +105,7 @@ class Replies:
         }
 
     def _finish(self, reply: _Reply, failure: str | None) -> None:
-        """Keep the reply, and answer whoever sent it."""
+        """Store the reply, and answer its sender."""
         call = reply.call
         msg_id, offset = NOT_STORED, 0
         if self._broker.config.store_replies:

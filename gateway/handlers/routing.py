@@ -1,4 +1,4 @@
-"""The name server's part: where topics and brokers are (105, 106, 206 and kin)."""
+"""The name server's routes: where topics and brokers are (105, 106, 206 and related requests)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.wire.headers import GetRouteInfo, GetTopicsByCluster, NameServerBro
 
 
 class Routing:
-    """Tells clients where to go: to this gateway."""
+    """Directs clients to this gateway."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -21,7 +21,7 @@ class Routing:
         self._writable = True
 
     def route(self, call: Call) -> None:
-        """The queues of a topic. Clients that are about to create one ask for `TBW102` instead."""
+        """Answer with the queues of a topic. Clients that are about to create a topic ask for `TBW102` instead."""
         fields: GetRouteInfo = call.fields
         topic = self._broker.topics.get(fields.topic)
         if topic is None:
@@ -38,8 +38,8 @@ class Routing:
         )
 
     def wipe_write_permission(self, call: Call) -> None:
-        """Have clients send elsewhere (205): routes say that no topic can be written, until the permission is given
-        back or the gateway starts anew. What is sent all the same is accepted."""
+        """Have clients send elsewhere (205): mark all topics as not writable in routes, until 327 or a restart.
+        Messages that clients send nevertheless are accepted."""
         call.answer({"wipeTopicCount": str(self._set_writable(call, writable=False))})
 
     def add_write_permission(self, call: Call) -> None:
@@ -47,7 +47,7 @@ class Routing:
         call.answer({"addTopicCount": str(self._set_writable(call, writable=True))})
 
     def _set_writable(self, call: Call, *, writable: bool) -> int:
-        """How many topics this changes."""
+        """Set whether routes are writable, and return how many topics this changes."""
         fields: NameServerBroker = call.fields
         if fields.broker_name != self._broker.config.broker_name:
             return 0
@@ -55,18 +55,18 @@ class Routing:
         return len(self._broker.topics.names())
 
     def cluster_info(self, call: Call) -> None:
-        """All brokers of all clusters: this one."""
+        """Answer with all brokers of all clusters, which is this one."""
         config = self._broker.config
         call.answer(
             body=encode_cluster_info(config.cluster_name, config.broker_name, self._address)
         )
 
     def topic_list(self, call: Call) -> None:
-        """The names of all topics."""
+        """Answer with the names of all topics."""
         call.answer(body=encode_topic_list(self._broker.topics.names()))
 
     def topics_by_cluster(self, call: Call) -> None:
-        """The names of all topics of a cluster."""
+        """Answer with the names of a cluster's topics."""
         fields: GetTopicsByCluster = call.fields
         known = fields.cluster == self._broker.config.cluster_name
         call.answer(body=encode_topic_list(self._broker.topics.names() if known else []))

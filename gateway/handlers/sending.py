@@ -1,4 +1,5 @@
-"""Sends: single messages (10, 310), batches (320, or any with the batch flag), and what a consumer sends back (36)."""
+"""Sends: single messages (10, 310), batches (320, or any send with the batch flag), and messages that a consumer sends
+back (36)."""
 
 from __future__ import annotations
 
@@ -40,10 +41,10 @@ from gateway.wire.recall import RecallHandle
 from storage import find_by_sequence
 
 MIN_VERSION_WITH_MAX_RECONSUME = 121
-"""MQVersion V3_4_9: clients from there on say themselves how often a message is to be retried."""
+"""MQVersion V3_4_9: from this version on, clients send the highest number of retries themselves."""
 
 HOSTS_V6 = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
-"""Never stored: hosts are written as IPv4, which every client can read."""
+"""Flags that are never stored: hosts are written as IPv4, which every client can read."""
 
 UNUSUAL = RECURRING_REQUESTS | {
     names.INNER_NUM,
@@ -51,32 +52,33 @@ UNUSUAL = RECURRING_REQUESTS | {
     names.RESCHEDULE,
     names.TIMER_DEL_UNIQKEY,
 }
-"""Properties of which one is needed to be anything but a message that is simply stored."""
+"""Properties that make a message more than one to store: a recurring message, a batch in one record, a half message, or
+an order to reschedule or abort."""
 
 UNUSUAL_FLAGS = SysFlag.INNER_BATCH | SysFlag.TRANSACTION_PREPARED
-"""Bits of sysFlag of which the same is true."""
+"""Bits of sysFlag that do the same."""
 
 MAX_BATCH_ITEMS = 30_000
-"""Messages in one batch, which is taken in in one piece while everybody waits, some 15 us for each. As many fill the
-4 MiB that a batch may have when each has 140 bytes, its id among them."""
+"""Most messages in one batch. A batch is stored in one step while all other work waits, some 15 us for each message.
+30,000 messages of 140 bytes each, the id included, fill the 4 MiB that a batch may have."""
 
 MAX_BATCH_KEYS = 200_000
-"""Keys of all messages of a batch, some 0.5 us for each: as many as 30,000 messages with six keys each have."""
+"""Most keys of all messages in a batch, some 0.5 us for each. 30,000 messages with six keys each stay below it."""
 
 MAX_BATCH_DEBOUNCED = 3_000
-"""Messages of a batch that take the place of others, 70 us for each with one that it replaces."""
+"""Most messages of a batch that debounce. Each takes 70 us when it replaces an earlier message."""
 
 RETRY_LEVEL_BASE = 3
-"""The first retry waits for delay level 3, and each further one a level more (AbstractSendMessageProcessor)."""
+"""The delay level of the first retry; each further retry waits one level longer (AbstractSendMessageProcessor)."""
 
 REWRITTEN_ON_RETRY = (
     *SET_ANEW,
     *(names.RETRY_TOPIC, names.ORIGIN_MESSAGE_ID, names.WAIT, names.DEBOUNCE),
 )
-"""Properties of a message that is sent back which are set anew."""
+"""Properties that are written anew in a message that is sent back."""
 
 IN_EVERY_ANSWER = {names.MSG_REGION: REGION, names.TRACE_ON: "true"}
-"""Upstream's answers to sends have these also when they refuse (SendMessageProcessor.preSend)."""
+"""Fields that upstream's answers to sends have even when they refuse (SendMessageProcessor.preSend)."""
 
 NO_SPACE = (
     "service not available now, maybe disk full: less than disk_reserve = {reserve} bytes are free"
@@ -84,9 +86,9 @@ NO_SPACE = (
 
 
 class Sending:
-    """Takes messages in.
+    """Stores the messages that clients send.
 
-    :param has_locks: whether queues are locked for a group, by its name.
+    :param has_locks: returns whether a group, given by its name, has locked queues.
     """
 
     def __init__(
@@ -100,17 +102,18 @@ class Sending:
         self._committer = broker.committer
 
     def send(self, call: Call) -> None:
-        """Store a message; it is answered once it is on disk."""
+        """Store a message, and answer once it is on disk."""
         try:
             self._send(call)
         except RequestError as error:
-            if error.code != ResponseCode.SYSTEM_ERROR:  # what is an exception there has none
+            # For a SYSTEM_ERROR upstream throws an exception, and its answer has no fields.
+            if error.code != ResponseCode.SYSTEM_ERROR:
                 error.ext = IN_EVERY_ANSWER
             raise
 
     def _send(self, call: Call) -> None:
         fields: SendMessage = call.fields
-        if not call.command.body:  # looked at first, since looking for a topic may make it
+        if not call.command.body:  # check this first: looking up the topic may create it
             raise RequestError(ResponseCode.SYSTEM_ERROR, "a message without a body cannot be sent")
         topic = self.topic_of(fields)
         queue_id = self.queue_of(topic, fields.queue_id, call)
@@ -125,7 +128,7 @@ class Sending:
         self._answer(call, topic, message, self._intake.accept(topic, message))
 
     def _send_unusual(self, call: Call, topic: Topic, message: NewMessage) -> None:
-        """Take in half of a transaction, carry out an order, or refuse what its sender takes for something else."""
+        """Store a half message, carry out an order, or refuse a message that is not what its sender takes it for."""
         values = message.values
         refuse_inner_batch(message)
         if asks_to_recur(values):
@@ -141,7 +144,7 @@ class Sending:
         self._answer(call, topic, message, accept(topic, message))
 
     def _recurring(self, call: Call, topic: Topic, message: NewMessage) -> None:
-        """Set, pause, resume or delete a recurring message; the one that orders it is itself not delivered."""
+        """Set, pause, resume or delete a recurring message. The message with the order is not delivered itself."""
         values = message.values
         recurring = self._broker.recurring
         if is_half(values, message.reconsume_times):
@@ -175,7 +178,7 @@ class Sending:
         self._committer.answer(call, call.encode(ext))
 
     def _check_transaction(self, message: NewMessage, half: bool) -> None:
-        """Refuse what would not be a transaction although its sender takes it for one."""
+        """Refuse a half message that is not allowed, and a message that its sender wrongly takes for a half message."""
         if half:
             if self._broker.config.reject_transactions:
                 raise RequestError(
@@ -190,14 +193,14 @@ class Sending:
         elif (
             message.sys_flag & SysFlag.TRANSACTION_PREPARED and names.TRAN_MSG not in message.values
         ):
-            # Upstream stores it where nobody ever gets to see it.
+            # Upstream stores such a message where no consumer ever reads it.
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"sysFlag says that the message is half of a transaction, but it has no {names.TRAN_MSG}",
             )
 
     def _answer(self, call: Call, topic: Topic, message: NewMessage, accepted: Accepted) -> None:
-        """Say where the message is, once it is on disk."""
+        """Answer with the place of the message, once it is on disk."""
         handle = None
         if accepted.due_ms is not None and not topic.is_retry:
             handle = RecallHandle(
@@ -215,9 +218,9 @@ class Sending:
         self._committer.answer(call, frame)
 
     def topic_of(self, fields: SendMessage) -> Topic:
-        """The topic that a message is for, created by its first send.
+        """Return the topic of a send; the first send to a topic creates it.
 
-        :raises RequestError: when it may not be sent to.
+        :raises RequestError: when sends to this topic are refused.
         """
         if self._intake.disk_full:
             raise RequestError(
@@ -246,7 +249,7 @@ class Sending:
         return topic
 
     def queue_of(self, topic: Topic, asked: int, call: Call) -> int:
-        """The queue that a message is for; a random one where it asks for none.
+        """Return the queue that a send asks for, or a random one if it asks for none.
 
         :raises RequestError: when the topic has no such queue.
         """
@@ -263,8 +266,9 @@ class Sending:
         return asked
 
     def _retry_or_dead(self, call: Call, topic: Topic, message: NewMessage) -> Topic:
-        """Where a message really goes: past its last retry one for a retry topic is dead, and so is one of a group that
-        consumes in order, whose clients send only what they have given up."""
+        """Return the topic that a message really goes to. A message for a retry topic goes to the dead letter topic
+        after its last retry. So does every message of a group that consumes in order: its clients send only messages
+        that they have given up."""
         if not topic.is_retry:
             return topic
         group = self._group(topic.name[len(RETRY_PREFIX) :])
@@ -272,7 +276,7 @@ class Sending:
         if not spent and not self._has_locks(group.group_name):
             return topic
         message.queue_id = 0
-        # Its client asked for the delay of one more retry.
+        # The client set the delay of one more retry.
         undelayed = remove(message.properties, REQUESTS)
         message.properties = f"{undelayed}{names.DELAY}\x01-1\x02"
         message.values = parse(message.properties)
@@ -299,7 +303,7 @@ class Sending:
                 ResponseCode.MESSAGE_ILLEGAL, f"a batch cannot be sent to topic {topic.name}"
             )
         if fields.sys_flag & SysFlag.TRANSACTION_MASK:
-            # As CommitLog.asyncPutMessages, whose answer calls that too long.
+            # As CommitLog.asyncPutMessages, which answers that the message is too long.
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 "a batch cannot be part of a transaction: send its messages one by one",
@@ -357,7 +361,7 @@ class Sending:
             ) from error
 
     def send_back(self, call: Call) -> None:
-        """A consumer could not handle a message: deliver it again later, or bury it (36)."""
+        """Take back a message from a consumer (36): deliver it again later, or move it to the dead letter topic."""
         fields: ConsumerSendMsgBack = call.fields
         group = self._group(fields.group)
         if group.retry_queue_nums <= 0:
@@ -381,7 +385,7 @@ class Sending:
         else:
             topic = self._topics.ensure(retry_name, group.retry_queue_nums)
             level = fields.delay_level or RETRY_LEVEL_BASE + message.reconsume_times
-        # The group may have been given more retry queues than its topic was made with.
+        # The group may have more retry queues now than when its retry topic was created.
         queues = max(1, min(group.retry_queue_nums, topic.settings.read_queue_nums))
         queue_id = random.randrange(queues) if topic.is_retry else 0
         origin = find(message.properties, names.RETRY_TOPIC) or message.topic
@@ -391,7 +395,7 @@ class Sending:
         self._committer.answer(call, call.encode())
 
     def _retry_properties(self, message: Message, origin_topic: str, level: int) -> str:
-        """The properties of the copy that is delivered again: where it first came from, and its delay."""
+        """Return the properties of the copy that is delivered again, with its origin and its delay."""
         properties = message.properties
         origin_id = find(properties, names.ORIGIN_MESSAGE_ID) or offset_msg_id(
             self._broker.host, message.physical_offset
@@ -405,11 +409,11 @@ class Sending:
 
 
 def refuse_inner_batch(message: NewMessage) -> None:
-    """Refuse a batch in one record, which only topics with a batch queue take (HookUtils.checkInnerBatch).
+    """Refuse a batch in one record, which only topics with a batch queue accept (HookUtils.checkInnerBatch).
 
-    Consumers would take such a message's body apart, whatever it is.
+    Consumers would split the body of such a message, whatever it holds.
 
-    :raises RequestError: when it is one.
+    :raises RequestError: when the message is such a batch.
     """
     if message.sys_flag & SysFlag.INNER_BATCH or names.INNER_NUM in message.values:
         raise RequestError(
@@ -420,7 +424,7 @@ def refuse_inner_batch(message: NewMessage) -> None:
 
 
 def _most_retries(call: Call, group: GroupSettings) -> int:
-    """How often a group's message is retried, as its client says or else as the group has it."""
+    """Return how often a group's message is retried: as the request says, or else as the group's settings say."""
     fields: SendMessage | ConsumerSendMsgBack = call.fields
     own = fields.max_reconsume_times
     if call.command.version >= MIN_VERSION_WITH_MAX_RECONSUME and own is not None:
@@ -429,7 +433,7 @@ def _most_retries(call: Call, group: GroupSettings) -> int:
 
 
 def new_message(call: Call, queue_id: int) -> NewMessage:
-    """The message of a send that is no batch."""
+    """Return the message of a send that is not a batch."""
     fields: SendMessage = call.fields
     return NewMessage(
         queue_id,
@@ -444,9 +448,9 @@ def new_message(call: Call, queue_id: int) -> NewMessage:
 
 
 def _check_work(messages: list[NewMessage]) -> None:
-    """Refuse a batch that would take far longer than others of as many messages, while everybody waits.
+    """Refuse a batch that would hold up all other work far longer than most batches with as many messages.
 
-    :raises RequestError: then.
+    :raises RequestError: when its messages have too many keys, or too many of them debounce.
     """
     keys = sum(len(message.values.get(names.KEYS, "").split()) for message in messages)
     if keys > MAX_BATCH_KEYS:
@@ -464,6 +468,6 @@ def _check_work(messages: list[NewMessage]) -> None:
 
 
 def _place(accepted: Accepted) -> int:
-    """The queueOffset to answer with. As upstream, a parked message is told its place where it is parked; here that is
-    its sequence."""
+    """Return the queueOffset of the answer. For a delayed message upstream answers with the place where it waits; here
+    that is its sequence."""
     return accepted.offset if accepted.due_ms is None else accepted.sequence

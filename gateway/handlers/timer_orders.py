@@ -1,6 +1,7 @@
-"""Messages that are orders about other messages: abort one (`TIMER_DEL_UNIQKEY`), or give it another time
-(`TIDEGATE_RESCHEDULE`). Any client can send them. They are carried out, answered with the truth, and never delivered.
-They name it by the client's id or by the offset id, which is all that some clients are told of what they have sent.
+"""Messages that are orders about another message: abort it (`TIMER_DEL_UNIQKEY`), or give it another time
+(`TIDEGATE_RESCHEDULE`). Any client can send them. The gateway carries an order out, answers whether that worked, and
+never delivers the order. An order names its target by the client's id or by the offset id: some clients learn only the
+latter of the messages that they send.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ _REMARKS = {
 
 
 def is_order(values: Mapping[str, str]) -> bool:
-    """Whether a message is an order, by its properties.
+    """Return whether a message with these properties is an order.
 
-    Upstream takes one for an order to abort only together with a time (HookUtils.handleScheduleMessage).
+    Upstream takes `TIMER_DEL_UNIQKEY` for an order only together with a time (HookUtils.handleScheduleMessage).
     """
     return names.RESCHEDULE in values or (
         names.TIMER_DEL_UNIQKEY in values and any(name in values for name in TIMER_PROPERTIES)
@@ -48,7 +49,7 @@ def is_order(values: Mapping[str, str]) -> bool:
 
 
 class TimerOrders:
-    """Carries orders out."""
+    """Carries out orders."""
 
     def __init__(
         self, broker: Broker, pending: PendingMessages, rescheduling: Rescheduling
@@ -58,17 +59,17 @@ class TimerOrders:
         self._rescheduling = rescheduling
 
     def carry_out(self, call: Call, topic: Topic, order: NewMessage) -> None:
-        """Do what an order says, in the topic that it was sent to; it is answered once that is on disk."""
+        """Carry out an order in the topic that it was sent to, and answer once the change is on disk."""
         target = order.values.get(names.TIMER_DEL_UNIQKEY)
         if target is None:
             self._reschedule(call, topic, order)
         else:
-            # With upstream's appendTopicForTimerDeleteKey the id stands behind the topic and a plus.
+            # With upstream's appendTopicForTimerDeleteKey the topic and a plus precede the id.
             self._abort(call, topic, order, target.removeprefix(f"{topic.name}+"))
 
     def _abort(self, call: Call, topic: Topic, order: NewMessage, target: str) -> None:
-        """Unlike upstream the order need not name the target's time, its answer is the truth, and the setting
-        `recall_enabled` holds for it."""
+        """Abort the target. Unlike upstream, the order need not name the target's time, the answer says what happened,
+        and the setting `recall_enabled` applies."""
         self._pending.check_enabled()
         message_id = target
         outcome = best_outcome(self._pending.abort(target, topic.name))
@@ -127,10 +128,10 @@ class TimerOrders:
 
 
 def _refuse_seconds(values: Mapping[str, str]) -> None:
-    """Refuse an instant in seconds, which would fire at once what is to fire later. A send of one is delivered at once,
-    as by RocketMQ, but this order is Tidegate's own.
+    """Refuse an instant in seconds: it would fire a message at once that is to fire later. A send with such an instant
+    is delivered at once, as by RocketMQ, but this order is Tidegate's own.
 
-    :raises RequestError: when it is one.
+    :raises RequestError: when the instant is in seconds.
     """
     for name in (names.TIMER_DELIVER_MS, names.START_DELIVER_TIME):
         text = values.get(name, "")
@@ -142,5 +143,5 @@ def _refuse_seconds(values: Mapping[str, str]) -> None:
 
 
 def _rank(result: RescheduleResult) -> int:
-    """One answer for all messages with an id: a client's repeated send can leave several."""
+    """Return a result's rank. One answer covers all messages with an id: a client's repeated send can leave several."""
     return _BEST_FIRST.index(result.outcome)

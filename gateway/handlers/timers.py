@@ -1,4 +1,4 @@
-"""Messages that have not fired: recall (370) and counts (61); and what only Tidegate answers: look-up (31001), abort
+"""Messages that have not fired: recall (370) and counts (61). Requests of Tidegate's own: look-up (31001), abort
 (31002), reschedule (31003), bulk changes (31007), and pauses of topics (31004 to 31006)."""
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _new_time(fields: RescheduleTimers | BulkChangeTimers) -> NewTime:
 
 
 class Timers:
-    """Answers questions and orders about what has not fired."""
+    """Answers questions about messages that have not fired, and changes them."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Timers:
         self._pauses = pauses
 
     def recall(self, call: Call) -> None:
-        """Abort by the handle that the send was answered with. Success means: it was pending, and never fires."""
+        """Abort a message by the handle in the answer to its send. Success means: it was pending, and never fires."""
         try:
             self._recall(call)
         except RequestError as error:
@@ -99,7 +99,8 @@ class Timers:
         self._broker.committer.answer(call, frame)
 
     def abort(self, call: Call) -> None:
-        """Abort by handle, by id (the client's or the offset id), or by topic and key; one result for each message."""
+        """Abort by handle, by id (the client's or the offset id), or by topic and key. Answer with one result for each
+        message."""
         fields: AbortTimers = call.fields
         if fields.handle:
             results = self._pending.abort_by_handle(fields.handle, call.may)
@@ -112,7 +113,7 @@ class Timers:
         self._answer(call, AbortAnswer(results))
 
     def reschedule(self, call: Call) -> None:
-        """Give another time, by handle, by id, or by topic and key; one result for each message."""
+        """Reschedule by handle, by id, or by topic and key. Answer with one result for each message."""
         fields: RescheduleTimers = call.fields
         to = _new_time(fields)
         if fields.handle:
@@ -126,7 +127,7 @@ class Timers:
         self._answer(call, RescheduleAnswer(results))
 
     def change_many(self, call: Call) -> None:
-        """Count, abort or reschedule one step of the pending messages of a topic that match."""
+        """Count, abort or reschedule one step of a topic's pending messages that match."""
         fields: BulkChangeTimers = call.fields
         cursor = own_cursor(fields.cursor, self._broker.config.broker_name)
         wanted = Wanted(
@@ -147,24 +148,24 @@ class Timers:
         self._answer(call, answer)
 
     def pause(self, call: Call) -> None:
-        """Let nothing of a topic fire until it is resumed."""
+        """Pause a topic: none of its messages fires until it is resumed."""
         self._answer(call, PauseAnswer(self._pauses.pause(call.fields.topic)))
 
     def resume(self, call: Call) -> None:
-        """Let a topic fire again."""
+        """Resume a topic: its messages fire again."""
         self._answer(call, PauseAnswer(self._pauses.resume(call.fields.topic)))
 
     def paused(self, call: Call) -> None:
-        """The topics of which nothing fires, as far as the asking side may read them."""
+        """Answer with the paused topics that the sender may read."""
         topics = [one for one in self._pending.paused() if call.may(READ, one.topic)]
         call.answer(body=msgspec.json.encode(PausedTopics(topics)))
 
     def _answer(self, call: Call, body: msgspec.Struct) -> None:
-        """Answer once what was changed is on disk."""
+        """Answer once the change is on disk."""
         self._broker.committer.answer(call, call.encode(body=msgspec.json.encode(body)))
 
     def look_up(self, call: Call) -> None:
-        """A page of messages by id, by key, or by due time, each with its state; the next due first."""
+        """Answer with a page of messages by id, by key, or by due time, the next due first, each with its state."""
         fields: LookUpTimers = call.fields
         wanted = Wanted(
             id=fields.id,
@@ -184,7 +185,7 @@ class Timers:
         call.answer(body=msgspec.json.encode(page))
 
     def metrics(self, call: Call) -> None:
-        """How many messages of each topic have not fired (61)."""
+        """Answer with the number of messages of each topic that have not fired (61)."""
         now_ms = self._broker.clock.now_ms()
         counts = {
             topic.decode(): {"count": count, "timeStamp": now_ms}

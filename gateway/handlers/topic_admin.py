@@ -1,4 +1,4 @@
-"""Topics, as tools create (17, 18), read (21, 351, 202, 305, 321) and delete (215) them."""
+"""Topics as tools manage them: create (17, 18), read (21, 351, 202, 305, 321) and delete (215)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from gateway.wire.progress_bodies import (
 )
 
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
-"""Names of TopicFilterType. They are kept, and nothing goes by them: a message has one tag."""
+"""Names of TopicFilterType. They are stored without effect: a message has one tag."""
 
 MAX_ROWS = 1_000
 """Most entries of a queue in one answer to 321."""
@@ -76,8 +76,8 @@ class TopicAdmin:
         self._answer_on_disk(call)
 
     def _settle(self, settings: TopicSettings) -> None:
-        """Refuse what no topic can be; give settings whose attributes are changes those that come of them; see that
-        nothing is left of a deleted topic of the name."""
+        """Refuse settings that no topic can have. Replace the changes of attributes in them by the resulting
+        attributes. Remove what is left of a deleted topic with the same name."""
         self._refuse_system_topic(settings.topic_name)
         check_topic_name(settings.topic_name)
         check_queues(settings.topic_name, max(settings.read_queue_nums, settings.write_queue_nums))
@@ -97,7 +97,7 @@ class TopicAdmin:
             self._topics.clear(settings.topic_name)
 
     def topic_config(self, call: Call) -> None:
-        """A topic's settings (351)."""
+        """Answer with a topic's settings (351)."""
         fields: GetTopicConfig = call.fields
         topic = self._topics.get(fields.topic)
         if topic is None:
@@ -107,7 +107,7 @@ class TopicAdmin:
         call.answer(body=encode_topic_settings(topic.settings))
 
     def all_topics(self, call: Call) -> None:
-        """The settings of all topics, or of a page of them (21)."""
+        """Answer with the settings of all topics, or of a page of them (21)."""
         fields: GetAllTopics = call.fields
         settings = [topic.settings for topic in self._topics]
         total = len(settings)
@@ -118,16 +118,16 @@ class TopicAdmin:
         call.answer({"totalTopicNum": str(total)}, encode_topics(version, settings))
 
     def delete_topic(self, call: Call) -> None:
-        """Delete a topic and all groups' progress in it (215), and where what they popped of it comes back; what these
-        hold goes with the next clean-up."""
+        """Delete a topic and all groups' progress in it (215), and the topics where its popped messages come back. The
+        next clean-up removes the messages."""
         fields: DeleteTopic = call.fields
         if not fields.topic.strip():
             raise RequestError(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
         self._refuse_system_topic(fields.topic)
         for group in self._delete(fields.topic):
             comes_back = retry_topic(fields.topic, group.decode())
-            # What another group sends back may have a topic of the same name. Most have none: each deletion looks
-            # through all groups.
+            # Another group's own retry topic may have the same name: keep that one. Most names have no topic, so
+            # look it up first, since each deletion goes through all groups.
             if (
                 self._topics.get(comes_back) is not None
                 and self._broker.groups.get(comes_back.removeprefix(RETRY_PREFIX)) is None
@@ -136,7 +136,7 @@ class TopicAdmin:
         self._answer_on_disk(call)
 
     def topic_stats(self, call: Call) -> None:
-        """Each queue's ends and the time of its last message (202)."""
+        """Answer with each queue's ends and the time of its last message (202)."""
         fields: GetTopicStats = call.fields
         topic = self._topics.get(fields.topic)
         if topic is None:
@@ -161,11 +161,11 @@ class TopicAdmin:
         return found
 
     def system_topics(self, call: Call) -> None:
-        """The topics that the gateway has by itself (305)."""
+        """Answer with the gateway's own topics (305)."""
         call.answer(body=encode_topic_list(sorted(self._topics.system)))
 
     def queue_rows(self, call: Call) -> None:
-        """Entries of a queue (321): where each message is, its size and its tag's hash."""
+        """Answer with entries of a queue (321): each message's place, size and tag hash."""
         fields: QueryConsumeQueue = call.fields
         topic = self._topics.get(fields.topic)
         if topic is None or not 0 <= fields.queue_id < topic.settings.read_queue_nums:
@@ -175,7 +175,7 @@ class TopicAdmin:
         store = self._broker.store
         queue = store.queue(topic.stored_name, fields.queue_id)
         if not queue.first <= fields.index < queue.visible:
-            # Success without a body is what tools expect here (AdminBrokerProcessor.queryConsumeQueue).
+            # Tools expect success without a body here (AdminBrokerProcessor.queryConsumeQueue).
             call.answer(
                 remark=f"Index {fields.index} of {fields.queue_id}@{fields.topic} is not exist!"
             )
@@ -213,7 +213,7 @@ class TopicAdmin:
             self._topics.put(settings)
 
     def _delete(self, name: str) -> list[bytes]:
-        """Delete a topic. The groups that had progress in it."""
+        """Delete a topic, and return the groups that had progress in it."""
         self._topics.delete(name)
         groups = self._broker.store.progress.forget_topic(name.encode())
         self._broker.resets.forget_topic(name)

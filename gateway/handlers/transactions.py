@@ -1,4 +1,4 @@
-"""Transactions: the producer's decision (37), and asking a producer that has not decided (39)."""
+"""Transactions: the producer's decision (37), and checks with producers that have not decided (39)."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from gateway.wire.properties import find
 from storage import DamagedError, Half, find_half, halves_to_check, put_off_check, take_half
 
 MAX_CHECKS = 500
-"""Halves looked at in one step, some 20 ms of work."""
+"""Halves checked in one step, some 20 ms of work."""
 
 MAX_CHECK_BYTES = 4 << 20
-"""Bytes of halves that one step sends to their producers, so that a few large ones do not fill the
-output of a connection."""
+"""Bytes of halves that one step sends to their producers, so that a few large halves do not fill the output of a
+connection."""
 
 UNREAD_MS = 1_000
-"""When a producer is to be asked that does not read now what it is sent."""
+"""Time until the next check when the producer does not read its connection now."""
 
 
 class Transactions:
-    """Ends transactions, and asks about those that nobody ends.
+    """Ends transactions, and checks those that nobody ends.
 
-    A half is known by its sequence, which stands for both of upstream's offsets and, unlike those,
-    does not change with each check: a decision is understood however late it comes.
+    A half is identified by its sequence, which stands for both of upstream's offsets. Unlike those, it does not change
+    with each check, so a decision is understood however late it arrives.
     """
 
     log = Logger()
@@ -48,8 +48,8 @@ class Transactions:
         self._store = broker.store
 
     def end(self, call: Call) -> None:
-        """The producer's decision: the message goes where it belongs, or away. A producer that does
-        not know yet is asked later."""
+        """Carry out the producer's decision: deliver the message or remove it. A producer that does not know yet is
+        asked later."""
         fields: EndTransaction = call.fields
         decision = fields.commit_or_rollback
         if decision == 0:
@@ -72,18 +72,21 @@ class Transactions:
         else:
             done = take_half(self._store, half.sequence)
         if not done:
-            # Its properties have outgrown what a message may have: it waits on, and nobody is told otherwise.
+            # The properties have become too long (`release_half`): the half stays undecided; answer with an error.
             raise _unknown_half()
         self._broker.committer.answer(call, call.encode())
 
     def _check_decision(self, fields: EndTransaction, half: Half, message: Message) -> None:
-        """As EndTransactionProcessor does; most producers never see what is answered."""
+        """Refuse a decision as EndTransactionProcessor does. Most producers never see the answer.
+
+        :raises RequestError: when the decision is late or names another transaction.
+        """
         properties = message.properties
         timeout_ms = self._broker.config.transaction_timeout_ms
         immunity_ms = own_immunity_ms(properties, timeout_ms)
         age_ms = self._broker.clock.now_ms() - message.store_ms
         if not fields.from_transaction_check and immunity_ms is not None and age_ms > immunity_ms:
-            # From here on the producer is asked, and only its answer to that counts.
+            # From here on the broker checks with the producer, and only the reply to a check counts.
             raise RequestError(
                 ResponseCode.ILLEGAL_OPERATION,
                 f"the transaction of message {find(properties, names.UNIQ_KEY)} was not decided "
@@ -97,7 +100,7 @@ class Transactions:
             )
 
     def check_due(self) -> None:
-        """Ask about the transactions that it is time for. Called now and then."""
+        """Check with the producers of transactions whose time has come. Called now and then."""
         if self._broker.committer.failing:
             return
         now_ms = self._broker.clock.now_ms()
@@ -111,14 +114,14 @@ class Transactions:
                 try:
                     self._give_up(half, message)
                 except DamagedError as error:
-                    # It waits for a repair, and the others not for it.
+                    # This half waits for a repair; the others do not.
                     self.log.error("an undecided transaction waits on: {error}", error=str(error))
                     put_off_check(self._store, half.sequence, next_ms, half.checks)
             else:
                 group = find(message.properties, names.PGROUP) or ""
                 producer = self._producer(half, message, group)
                 if producer is not None and producer.peer.congested:
-                    # It was not asked, so that does not count.
+                    # The producer was not asked, so this check does not count.
                     put_off_check(self._store, half.sequence, now_ms + UNREAD_MS, half.checks)
                     continue
                 put_off_check(self._store, half.sequence, next_ms, half.checks + 1)
@@ -129,7 +132,7 @@ class Transactions:
         if halves:
             self._broker.committer.change()
         for group, count in unasked.items():
-            # A program that ended can leave thousands: a line for each of them would fill the log.
+            # A program that ended can leave thousands of halves: a line for each would fill the log.
             self.log.warn(
                 "nobody to ask about undecided transactions, {count} of them: no producer of group "
                 "{group} is online, and may send to their topic",
@@ -138,9 +141,9 @@ class Transactions:
             )
 
     def _producer(self, half: Half, message: Message, group: str) -> Client | None:
-        """Which of the group's producers is to be asked about a half, each time the next one, as the way to one may be
-        cut; one that does not read what it is sent only where no other does. Anybody can say that they are in the
-        group: the message is shown to nobody who might not have sent it."""
+        """Return the producer of the group to ask about a half. Each check asks the next one, as the connection to one
+        may be broken. A producer that does not read its connection is asked only if all others do not either. Any
+        client can claim to be in the group, so only producers that may send to the half's topic get to see it."""
         topic, _ = place_of(message.properties)
         members = list(self._broker.clients.producers(group))
         first = (half.sequence + half.checks) % max(1, len(members))
@@ -172,7 +175,7 @@ class Transactions:
         )
 
     def _give_up(self, half: Half, message: Message) -> None:
-        """Put a half that nobody decides about where an operator can find it."""
+        """Move a half that nobody decides to the topic where an operator can find it."""
         topic = self._broker.topics.ensure(CHECKED_OUT_TOPIC)
         self.log.warn(
             "message {uniq} of producer group {group} goes to {topic}: its transaction was not "
@@ -205,8 +208,8 @@ class Transactions:
         )
 
     def _topic(self, name: str) -> Topic:
-        """The topic of a half. Where it was deleted meanwhile, its message shares the fate of the
-        others that the topic had: nobody reads it, and it is removed."""
+        """Return the topic of a half. If it was deleted meanwhile, the message shares the fate of the topic's other
+        messages: nobody reads it, and it is removed."""
         topic = self._broker.topics.get(name)
         return topic or Topic(TopicSettings(name, 1, 1, PERM_READ | PERM_WRITE))
 
@@ -216,7 +219,7 @@ def _unknown_half() -> RequestError:
 
 
 def _as_sent(half: Half, message: Message) -> bytes:
-    """The record of a half under its own topic, as its producer knows it."""
+    """Return the record of a half under its own topic, as its producer knows it."""
     topic, queue_id = place_of(message.properties)
     properties = with_checks(message.properties, half.checks + 1)
     return encode_again(

@@ -1,6 +1,5 @@
-"""The RocketMQ remoting protocol as pure functions: bytes in, values out. No socket, no clock.
+"""The RocketMQ remoting protocol as pure functions between bytes and values. They use no socket and no clock.
 
-Built from the bottom: `frames` cuts a stream of bytes, `commands` reads and writes their headers,
-`headers` has the fields of each request, `messages` and `properties` what a message looks like,
-`bodies` the JSON bodies.
+`frames` cuts a stream of bytes into frames, and `commands` reads and writes their headers. `headers` has the fields of
+each request, `messages` and `properties` the layout of a message, and `bodies` the JSON bodies.
 """

@@ -1,4 +1,4 @@
-"""The bodies of the requests that manage users and what they may do: 3001 to 3010."""
+"""The bodies of the requests that manage users and their policies: 3001 to 3010."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.wire.bodies import BodyError, read_body
 
 
 class UserInfo(msgspec.Struct, rename="camel", kw_only=True, omit_defaults=True):
-    """A user (UserInfo). In a change, what is left out stays."""
+    """A user (UserInfo). A change leaves omitted fields as they are."""
 
     password: str | None = None
     """The secret key that requests are signed with."""
@@ -23,7 +23,7 @@ class UserInfo(msgspec.Struct, rename="camel", kw_only=True, omit_defaults=True)
 
 
 class AclEntry(msgspec.Struct, rename="camel", kw_only=True, omit_defaults=True):
-    """What a policy says of one resource (AclInfo.PolicyEntryInfo)."""
+    """The part of a policy about one resource (AclInfo.PolicyEntryInfo)."""
 
     actions: list[str] = []
     decision: str | None = None
@@ -31,15 +31,15 @@ class AclEntry(msgspec.Struct, rename="camel", kw_only=True, omit_defaults=True)
     resource: str | None = None
     """Such as `Topic:orders`, `Group:pay*`, `Cluster:*` or `*`."""
     source_ips: list[str] | None = None
-    """Addresses and ranges that requests may come from; none is anywhere."""
+    """Addresses and ranges that requests may come from; without any, they may come from anywhere."""
 
 
 class AclPolicy(msgspec.Struct, rename="camel", kw_only=True, omit_defaults=True):
-    """Entries that count together (AclInfo.PolicyInfo)."""
+    """A set of entries that apply together (AclInfo.PolicyInfo)."""
 
     entries: list[AclEntry] = []
     policy_type: str | None = None
-    """`Custom`, which is meant when it is left out, or `Default`."""
+    """`Custom`, also when omitted, or `Default`."""
 
 
 class AclInfo(msgspec.Struct, rename="camel", kw_only=True, omit_defaults=True):
@@ -53,7 +53,7 @@ class AclInfo(msgspec.Struct, rename="camel", kw_only=True, omit_defaults=True):
 def parse_user(body: bytes) -> UserInfo:
     """Read the body of requests 3001 and 3002.
 
-    :raises BodyError: when it is no user.
+    :raises BodyError: when it is not a user.
     """
     return read_body(body, UserInfo)
 
@@ -61,7 +61,7 @@ def parse_user(body: bytes) -> UserInfo:
 def parse_acl(body: bytes) -> AclInfo:
     """Read the body of requests 3006 and 3007.
 
-    :raises BodyError: when it is no set of policies, or an empty one.
+    :raises BodyError: when it is not a set of policies, or an empty one.
     """
     acl = read_body(body, AclInfo) if body else AclInfo()
     if not acl.policies:
@@ -70,5 +70,5 @@ def parse_acl(body: bytes) -> AclInfo:
 
 
 def encode_info(info: UserInfo | AclInfo | Sequence[UserInfo] | Sequence[AclInfo]) -> bytes:
-    """A user, a user's policies, or several of these: the answers to 3004, 3005, 3009 and 3010."""
+    """Return the answer to 3004, 3005, 3009 or 3010: a user, a user's policies, or a list of these."""
     return msgspec.json.encode(info)

@@ -8,20 +8,20 @@ from typing import Final
 LAST_PORT: Final = 65_535
 
 VIP_CHANNEL_DISTANCE: Final = 2
-"""Old clients send to a broker's port minus this (upstream: MixAll.brokerVIPChannel)."""
+"""Old clients send to a broker's port minus this number (upstream: MixAll.brokerVIPChannel)."""
 
 _LONGEST_PORT: Final = len(str(LAST_PORT))
 
 
 def show_address(host: str, port: int) -> str:
-    """`1.2.3.4:5`, or `[::1]:5`."""
+    """Return `1.2.3.4:5`, or `[::1]:5`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """The host, without brackets, and the port of `HOST:PORT`; the host may be a name.
+    """Return the host, without brackets, and the port of `HOST:PORT`; the host may be a name.
 
-    :raises ValueError: when there is no host, or no port that can be connected to; its text is a sentence.
+    :raises ValueError: when there is no host, or no port to connect to; its text is a sentence.
     """
     host, _, port_text = text.rpartition(":")
     try:
@@ -34,7 +34,7 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def parse_port(text: str) -> int:
-    """A port, or 0.
+    """Return a port, or 0.
 
     :raises ValueError: for anything else; its text is a sentence.
     """
@@ -45,7 +45,7 @@ def parse_port(text: str) -> int:
 
 
 def unmapped(host: str) -> str:
-    """An address; of an IPv6 one that stands for an IPv4 one, as systems have it that listen for both, that."""
+    """Return an address as it is, but an IPv4-mapped IPv6 address, as dual-stack sockets show it, as IPv4."""
     address = ipaddress.ip_address(host)
     mapped = getattr(address, "ipv4_mapped", None)
     return str(mapped) if mapped is not None else host

@@ -1,4 +1,4 @@
-"""JSON bodies of tools: connections, lists of topics and groups, settings, rates and state of the broker."""
+"""JSON bodies of tools: connections, lists of topics and groups, and settings, rates and state of the broker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_LINE: Final = 60
 
 
 class DataVersion(msgspec.Struct, rename="camel"):
-    """Which state of a table this is (DataVersion): `counter` grows with each change, at `timestamp` ms."""
+    """The version of a table (DataVersion): `counter` grows with each change; `timestamp` is its time, epoch ms."""
 
     counter: int
     timestamp: int
@@ -40,7 +40,7 @@ class Connection(msgspec.Struct, rename="camel"):
 
 
 class ProducerInfo(msgspec.Struct, rename="camel"):
-    """A producer of a group (ProducerInfo). `remote_ip` is written as Java writes an address: `/ip:port`."""
+    """A producer of a group (ProducerInfo). `remote_ip` is `/ip:port`, as Java writes an address."""
 
     client_id: str
     language: str
@@ -50,13 +50,13 @@ class ProducerInfo(msgspec.Struct, rename="camel"):
 
 
 class ConsumeMode(msgspec.Struct, rename="camel"):
-    """How a group is to get a topic's messages, `PULL` or `POP` (SetMessageRequestModeRequestBody)."""
+    """How a group gets a topic's messages, by `PULL` or `POP` (SetMessageRequestModeRequestBody)."""
 
     topic: str
     consumer_group: str
     mode: str = "PULL"
     pop_share_queue_num: int = 0
-    """How many other members' queues a member pops too; 0: each pops all (POP only)."""
+    """The number of other members whose queues a member pops too; 0 means all (POP only)."""
 
 
 class _TopicList(msgspec.Struct, rename="camel"):
@@ -70,7 +70,7 @@ class _GroupList(msgspec.Struct, rename="camel"):
 def parse_consume_mode(body: bytes) -> ConsumeMode:
     """Read the body of request 401.
 
-    :raises BodyError: when it is none.
+    :raises BodyError: when it is not such a body.
     """
     return read_body(body, ConsumeMode)
 
@@ -78,7 +78,7 @@ def parse_consume_mode(body: bytes) -> ConsumeMode:
 def parse_topic_settings_list(body: bytes) -> list[TopicSettings]:
     """Read the body of request 18 (CreateTopicListRequestBody).
 
-    :raises BodyError: when it is none.
+    :raises BodyError: when it is not such a body.
     """
     return read_body(body, _TopicList).topic_config_list
 
@@ -86,7 +86,7 @@ def parse_topic_settings_list(body: bytes) -> list[TopicSettings]:
 def parse_group_settings_list(body: bytes) -> list[GroupSettings]:
     """Read the body of request 225 (SubscriptionGroupList).
 
-    :raises BodyError: when it is none.
+    :raises BodyError: when it is not such a body.
     """
     return read_body(body, _GroupList).group_config_list
 
@@ -94,7 +94,7 @@ def parse_group_settings_list(body: bytes) -> list[GroupSettings]:
 def parse_changes(body: bytes) -> dict[str, str]:
     """Read settings as lines of `name=value`: the body of requests 25 and 318 (Properties).
 
-    Empty lines and those that begin with `#` say nothing.
+    Empty lines and lines that begin with `#` are ignored.
 
     :raises BodyError: for any other line.
     """
@@ -111,17 +111,17 @@ def parse_changes(body: bytes) -> dict[str, str]:
 
 
 def encode_changes(values: Mapping[str, str]) -> bytes:
-    """The same in the order of names: the answer to 26 and 319."""
+    """Return settings as lines of `name=value` in the order of names: the answer to 26 and 319."""
     return "".join(f"{name}={values[name]}\n" for name in sorted(values)).encode()
 
 
 def encode_version(version: DataVersion) -> str:
-    """A version as an ext field has it."""
+    """Return a version as the text of an ext field."""
     return _encode(version).decode()
 
 
 def encode_topics(version: DataVersion, topics: Iterable[TopicSettings]) -> bytes:
-    """The answer to 21 (TopicConfigAndMappingSerializeWrapper); no topic is spread over brokers."""
+    """Return the answer to 21 (TopicConfigAndMappingSerializeWrapper); no topic is spread over brokers."""
     return _encode(
         {
             "dataVersion": version,
@@ -134,7 +134,7 @@ def encode_topics(version: DataVersion, topics: Iterable[TopicSettings]) -> byte
 
 
 def encode_groups(version: DataVersion, groups: Iterable[GroupSettings]) -> bytes:
-    """The answer to 201 (SubscriptionGroupWrapper)."""
+    """Return the answer to 201 (SubscriptionGroupWrapper)."""
     return _encode(
         {
             "dataVersion": version,
@@ -145,12 +145,12 @@ def encode_groups(version: DataVersion, groups: Iterable[GroupSettings]) -> byte
 
 
 def encode_topic_list_of(broker_address: str, topics: Iterable[str]) -> bytes:
-    """The answer to 304 and 343: topics, and the broker that answers (TopicList)."""
+    """Return the answer to 304 and 343: topics, and the address of the answering broker (TopicList)."""
     return _encode({"brokerAddr": broker_address, "topicList": list(topics)})
 
 
 def encode_table(values: Mapping[str, str]) -> bytes:
-    """The answer to 28 and 219 (KVTable)."""
+    """Return the answer to 28 and 219 (KVTable)."""
     return _encode({"table": dict(values)})
 
 
@@ -159,7 +159,7 @@ def encode_consumer_connections(
     connections: Sequence[Connection],
     subscriptions: Iterable[Subscription],
 ) -> bytes:
-    """The answer to 203 (ConsumerConnection)."""
+    """Return the answer to 203 (ConsumerConnection)."""
     return _encode(
         {
             "connectionSet": connections,
@@ -172,22 +172,22 @@ def encode_consumer_connections(
 
 
 def encode_producer_connections(connections: Sequence[Connection]) -> bytes:
-    """The answer to 204 (ProducerConnection)."""
+    """Return the answer to 204 (ProducerConnection)."""
     return _encode({"connectionSet": connections})
 
 
 def encode_producers(producers: Mapping[str, Sequence[ProducerInfo]]) -> bytes:
-    """The answer to 328 (ProducerTableInfo)."""
+    """Return the answer to 328 (ProducerTableInfo)."""
     return _encode({"data": producers})
 
 
 def encode_group_list(groups: Iterable[str]) -> bytes:
-    """The answer to 300 (GroupList)."""
+    """Return the answer to 300 (GroupList)."""
     return _encode({"groupList": list(groups)})
 
 
 def encode_subscription(group: str, topic: str, subscription: Subscription | None) -> bytes:
-    """The answer to 345 (QuerySubscriptionResponseBody); offline there is no subscription."""
+    """Return the answer to 345 (QuerySubscriptionResponseBody); an offline group has no subscription."""
     body: dict[str, Any] = {"group": group}
     if subscription is not None:
         body["subscriptionData"] = subscription_data(subscription)
@@ -195,9 +195,9 @@ def encode_subscription(group: str, topic: str, subscription: Subscription | Non
 
 
 def encode_rates(spans: Mapping[str, tuple[int, float, float]]) -> bytes:
-    """The answer to 315 (BrokerStatsData).
+    """Return the answer to 315 (BrokerStatsData).
 
-    :param spans: by name (`statsMinute`, `statsHour`, `statsDay`): sum, how much a second, how much a time.
+    :param spans: by name (`statsMinute`, `statsHour`, `statsDay`): the sum, the rate per second, the average per step.
     """
     return _encode(
         {
@@ -208,7 +208,7 @@ def encode_rates(spans: Mapping[str, tuple[int, float, float]]) -> bytes:
 
 
 def encode_ha_status(end: int) -> bytes:
-    """The answer to 907 (HARuntimeInfo) of a broker without replicas whose log ends at `end`."""
+    """Return the answer to 907 (HARuntimeInfo) of a broker without replicas whose log ends at `end`."""
     return _encode(
         {
             "haClientRuntimeInfo": {
@@ -227,7 +227,7 @@ def encode_ha_status(end: int) -> bytes:
 
 
 def encode_cold_data_info() -> bytes:
-    """The answer to 2003 of a broker that slows nobody down for reading old messages."""
+    """Return the answer to 2003 of a broker that slows no group down for reading old messages."""
     return _encode(
         {
             "runtimeTable": {},
@@ -240,7 +240,7 @@ def encode_cold_data_info() -> bytes:
 
 
 def subscription_data(subscription: Subscription) -> dict[str, Any]:
-    """A subscription with the tags and the hashes that follow from it (SubscriptionData)."""
+    """Return a subscription with its tags and their hashes (SubscriptionData)."""
     tags = []
     if subscription.expression_type == "TAG" and subscription.sub_string.strip() != _ALL_TAGS:
         tags = [tag.strip() for tag in subscription.sub_string.split("||") if tag.strip()]

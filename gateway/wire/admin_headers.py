@@ -1,6 +1,4 @@
-"""The fields of the requests of name-server clients and of tools; `headers` offers them together
-with all others.
-"""
+"""The fields of the requests of name-server clients and of tools; `headers` re-exports them."""
 
 from __future__ import annotations
 
@@ -59,7 +57,7 @@ class DeleteTopicInNameServer(Fields):
 
 
 class QueryMessage(Fields):
-    """12, QueryMessageRequestHeader. Times are of storing, epoch ms, both inclusive."""
+    """12, QueryMessageRequestHeader. Times are store times, epoch ms, both inclusive."""
 
     topic: str
     key: str
@@ -67,7 +65,7 @@ class QueryMessage(Fields):
     begin_timestamp: Int64
     end_timestamp: Int64
     index_type: str | None = None
-    """K for a key, U for a UNIQ_KEY, T for a tag; older clients leave it out."""
+    """K for a key, U for a UNIQ_KEY, T for a tag; older clients do not send it."""
     last_key: str | None = None
     unique_key_query: bool = field(default=False, name="_UNIQUE_KEY_QUERY")
     """Whether `key` is a UNIQ_KEY (MixAll.UNIQUE_MSG_QUERY_FLAG)."""
@@ -104,7 +102,7 @@ class GetTopicConfig(Fields):
 
     topic: str
     lo: bool | None = None
-    """Whether to leave out what a logical topic spreads over brokers (TopicRequestHeader)."""
+    """Whether to leave out the part of a logical topic that is spread over brokers (TopicRequestHeader)."""
 
 
 class GetAllTopics(Fields):
@@ -209,12 +207,12 @@ class ResetOffset(Fields):
     topic: str
     group: str
     timestamp: Int64
-    """Epoch ms; -1 is the end of each queue."""
+    """Epoch ms; -1 means the end of each queue."""
     is_force: bool
     queue_id: Int32 = -1
-    """-1 is all queues."""
+    """-1 means all queues."""
     offset: Int64 | None = None
-    """The offset to go to; without one the timestamp counts."""
+    """The new offset; without one the timestamp counts."""
 
 
 class GetConsumerStatus(Fields):
@@ -269,7 +267,7 @@ class QueryConsumeQueue(Fields):
 
 
 class NamedUser(Fields):
-    """3001, 3002, 3003 and 3004, CreateUserRequestHeader and its like."""
+    """3001, 3002, 3003 and 3004, CreateUserRequestHeader and similar classes."""
 
     username: str = ""
 
@@ -281,7 +279,7 @@ class ListUsers(Fields):
 
 
 class NamedSubject(Fields):
-    """3006, 3007 and 3009, CreateAclRequestHeader and its like."""
+    """3006, 3007 and 3009, CreateAclRequestHeader and similar classes."""
 
     subject: str | None = None
     """`User:` and a user's name."""
@@ -293,7 +291,7 @@ class DeleteAcl(Fields):
     subject: str | None = None
     policy_type: str | None = None
     resource: str | None = None
-    """Without one, all of the subject's policies are meant."""
+    """Without a resource, all policies of the subject are deleted."""
 
 
 class ListAcls(Fields):

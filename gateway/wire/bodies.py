@@ -1,7 +1,7 @@
 """JSON bodies: routes, heartbeats, groups, locks, topics.
 
-What is read here may come in fastjson's dialect (see `dialect`), with enums by name or number, with
-numbers in quotes, with nulls, and with members that are not known; what is written is plain JSON.
+A body to read may be in fastjson's dialect (see `dialect`). It may have enums by name or number, numbers in quotes,
+nulls, and unknown members. Bodies are written as plain JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class BodyError(FieldError):
-    """A body that cannot be read. What it says can be answered as the remark, with code 1."""
+    """A body that cannot be read. The error's text can be the remark of an answer with code 1."""
 
 
 class MessageQueue(msgspec.Struct, frozen=True, rename="camel"):
@@ -32,7 +32,7 @@ class MessageQueue(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class QueueData(msgspec.Struct, frozen=True, rename="camel"):
-    """How many of a topic's queues are at one broker (QueueData)."""
+    """The number of a topic's queues at one broker (QueueData)."""
 
     broker_name: str
     perm: Int32
@@ -44,19 +44,19 @@ class _Route(msgspec.Struct, rename="camel"):
 
 
 class Subscription(msgspec.Struct, rename="camel"):
-    """What a consumer group wants of a topic (SubscriptionData).
+    """A consumer group's subscription to a topic (SubscriptionData).
 
-    The tags and their hashes that clients send along are not read: some send wrong ones.
+    The tags and hashes that clients send along are not read: some clients send wrong ones.
     """
 
     topic: str
     sub_string: str = "*"
     """`*`, tags joined by `||`, or a SQL expression."""
     sub_version: Int64 = 0
-    """Grows with each change, at the client."""
+    """The client increases it with each change."""
     expression_type: str = "TAG"
     class_filter_mode: bool = False
-    """The filter was to be a Java class, which brokers no longer run: everything is selected."""
+    """The filter is a Java class, which brokers no longer run: every message matches."""
 
 
 CONSUME_TYPES: Final = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
@@ -69,13 +69,12 @@ CONSUME_FROM_WHERE: Final = (
     "CONSUME_FROM_FIRST_OFFSET",
     "CONSUME_FROM_TIMESTAMP",
 )
-"""Enums by their ordinals, which the C++ client sends."""
+"""Enums in the order of their numbers, which the C++ client sends."""
 
 
 class ConsumerData(msgspec.Struct, rename="camel"):
-    """What a client says of a consumer group that it is in (ConsumerData). Enums are names once it
-    is read.
-    """
+    """A consumer group that a client is in, as the client describes it (ConsumerData). Once decoded, enums are
+    names."""
 
     group_name: str
     consume_type: str | int = "CONSUME_PASSIVELY"
@@ -103,7 +102,7 @@ class ProducerData(msgspec.Struct, rename="camel"):
 
 
 class Heartbeat(msgspec.Struct, rename="camel"):
-    """A client's groups (HeartbeatData), request 34."""
+    """A heartbeat: a client's groups (HeartbeatData), request 34."""
 
     client_id: str = field(name="clientID")
     producer_data_set: list[ProducerData] = []
@@ -117,9 +116,7 @@ class CheckRequest(msgspec.Struct, rename="camel"):
 
 
 class LockRequest(msgspec.Struct, rename="camel"):
-    """Queues that a member of a group wants for itself, or gives back (LockBatchRequestBody),
-    requests 41 and 42.
-    """
+    """Queues that a member of a group locks or unlocks (LockBatchRequestBody), requests 41 and 42."""
 
     consumer_group: str
     client_id: str
@@ -127,7 +124,7 @@ class LockRequest(msgspec.Struct, rename="camel"):
 
 
 class TopicSettings(msgspec.Struct, rename="camel"):
-    """A topic's settings (TopicConfig). `perm` has bits: 4 read, 2 write, 1 inherit."""
+    """A topic's settings (TopicConfig). The bits of `perm` are 4 read, 2 write, 1 inherit."""
 
     topic_name: str
     read_queue_nums: Int32
@@ -140,7 +137,7 @@ class TopicSettings(msgspec.Struct, rename="camel"):
 
 
 class ExponentialRetryPolicy(msgspec.Struct, rename="camel", omit_defaults=True):
-    """Times between retries that grow (ExponentialRetryPolicy), milliseconds."""
+    """Growing times between retries (ExponentialRetryPolicy), milliseconds."""
 
     initial: Int64 | None = None
     max: Int64 | None = None
@@ -148,13 +145,13 @@ class ExponentialRetryPolicy(msgspec.Struct, rename="camel", omit_defaults=True)
 
 
 class CustomizedRetryPolicy(msgspec.Struct, rename="camel", omit_defaults=True):
-    """Times between retries as they are listed (CustomizedRetryPolicy), milliseconds."""
+    """A list of times between retries (CustomizedRetryPolicy), milliseconds."""
 
     next: list[Int64] | None = None
 
 
 class GroupRetryPolicy(msgspec.Struct, rename="camel", omit_defaults=True):
-    """What a group's settings say of the times between retries (GroupRetryPolicy)."""
+    """A group's settings for the times between retries (GroupRetryPolicy)."""
 
     type: Literal["CUSTOMIZED", "EXPONENTIAL"] | None = None
     exponential_retry_policy: ExponentialRetryPolicy | None = None
@@ -182,9 +179,9 @@ class GroupSettings(msgspec.Struct, rename="camel"):
 
 
 def read_body(body: bytes, kind: type[_Body]) -> _Body:
-    """Read the JSON of a type, as the module's first lines say.
+    """Read a body into a type, with all that the module's docstring allows.
 
-    :raises BodyError: when it is none.
+    :raises BodyError: when the body is not of this type.
     """
     try:
         return msgspec.json.decode(body, type=kind, strict=False)
@@ -208,7 +205,7 @@ def _without_nulls(value: Any) -> Any:
 def parse_heartbeat(body: bytes) -> Heartbeat:
     """Read the body of request 34.
 
-    :raises BodyError: when it is no heartbeat.
+    :raises BodyError: when it is not a heartbeat.
     """
     return read_body(body, Heartbeat)
 
@@ -216,7 +213,7 @@ def parse_heartbeat(body: bytes) -> Heartbeat:
 def parse_check_request(body: bytes) -> CheckRequest:
     """Read the body of request 46.
 
-    :raises BodyError: when it is no such request.
+    :raises BodyError: when it is not such a request.
     """
     return read_body(body, CheckRequest)
 
@@ -224,25 +221,25 @@ def parse_check_request(body: bytes) -> CheckRequest:
 def parse_lock_request(body: bytes) -> LockRequest:
     """Read the body of requests 41 and 42.
 
-    :raises BodyError: when it is no such request.
+    :raises BodyError: when it is not such a request.
     """
     return read_body(body, LockRequest)
 
 
 def parse_group_settings(body: bytes) -> GroupSettings:
-    """Read a group's settings: the body of request 200.
+    """Read a group's settings, the body of request 200.
 
-    :raises BodyError: when they are none.
+    :raises BodyError: when the body is not a group's settings.
     """
     return read_body(body, GroupSettings)
 
 
 def parse_attribute_changes(text: str) -> dict[str, str]:
-    """How a topic's attributes are to change: `+name` with the value to set, `-name` to remove it
+    """Return the changes of a topic's attributes: `+name` with the value to set, `-name` to remove one
     (AttributeParser).
 
     :param text: `+name=value` and `-name`, separated by commas.
-    :raises BodyError: for anything else, or the same change twice.
+    :raises BodyError: for anything else, or when a change is there twice.
     """
     changes: dict[str, str] = {}
     for change in text.split(",") if text else []:
@@ -262,17 +259,17 @@ def parse_attribute_changes(text: str) -> dict[str, str]:
 
 
 def encode_topic_settings(settings: TopicSettings) -> bytes:
-    """The answer to 351."""
+    """Return the answer to 351."""
     return _encode(settings)
 
 
 def encode_group_settings(settings: GroupSettings) -> bytes:
-    """The answer to 352."""
+    """Return the answer to 352."""
     return _encode(settings)
 
 
 def encode_route(cluster: str, broker: str, address: str, settings: TopicSettings) -> bytes:
-    """The answer to 105: a topic's queues, all at one broker (TopicRouteData).
+    """Return the answer to 105: a topic's queues, all at one broker (TopicRouteData).
 
     :param address: `ip:port` that clients connect to; Go's client can only read IPv4 there.
     """
@@ -294,15 +291,15 @@ def encode_route(cluster: str, broker: str, address: str, settings: TopicSetting
 
 
 def parse_route(body: bytes) -> list[QueueData]:
-    """Read where the queues of a topic are, out of an answer to 105.
+    """Return the numbers of a topic's queues from an answer to 105.
 
-    :raises BodyError: when it is none.
+    :raises BodyError: when it is not such an answer.
     """
     return read_body(body, _Route).queue_datas
 
 
 def encode_cluster_info(cluster: str, broker: str, address: str) -> bytes:
-    """The answer to 106: one cluster of one broker (ClusterInfo)."""
+    """Return the answer to 106: one cluster of one broker (ClusterInfo)."""
     return _encode(
         {
             "brokerAddrTable": {broker: _broker_data(cluster, broker, address)},
@@ -322,17 +319,17 @@ def _broker_data(cluster: str, broker: str, address: str) -> dict[str, object]:
 
 
 def encode_topic_list(topics: Iterable[str]) -> bytes:
-    """The answer to 206, 224 and their kin (TopicList)."""
+    """Return the answer to 206, 224 and other requests for lists of topics (TopicList)."""
     return _encode({"topicList": list(topics)})
 
 
 def encode_consumer_list(client_ids: Iterable[str]) -> bytes:
-    """The answer to 38 (GetConsumerListByGroupResponseBody)."""
+    """Return the answer to 38 (GetConsumerListByGroupResponseBody)."""
     return _encode({"consumerIdList": list(client_ids)})
 
 
 def encode_locked(queues: Iterable[MessageQueue]) -> bytes:
-    """The answer to 41: the queues that the asking client has now (LockBatchResponseBody)."""
+    """Return the answer to 41: the queues that the client has locked (LockBatchResponseBody)."""
     return _encode({"lockOKMQSet": list(queues)})
 
 

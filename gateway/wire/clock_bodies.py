@@ -1,4 +1,4 @@
-"""What a gateway tells of its clock."""
+"""The body of the answer about a gateway's clock."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ class ClockState(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     clock: Literal["real", "manual"]
     now_ms: int
     next_due_ms: int | None = None
-    """When the next message is due; null when none is held."""
+    """When the next message is due; null when none is pending."""
     fired: int = 0
     """Messages that fired because the request moved the clock."""

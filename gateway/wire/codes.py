@@ -8,7 +8,7 @@ from typing import Final
 
 @unique
 class RequestCode(IntEnum):
-    """What a request asks for (RequestCode)."""
+    """Codes of requests (RequestCode)."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -134,12 +134,12 @@ class RequestCode(IntEnum):
     CHANGE_RECURRING = 31_011
     NEXT_RECURRING = 31_012
     CLOCK = 31_020
-    """Those from 31001 on are Tidegate's own; upstream uses no code from 31000 to 31999."""
+    """Codes from 31001 on are Tidegate's own; upstream uses no code from 31000 to 31999."""
 
 
 @unique
 class ResponseCode(IntEnum):
-    """How a request ended (ResponseCode, RemotingSysResponseCode)."""
+    """Codes of responses (ResponseCode, RemotingSysResponseCode)."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -190,9 +190,8 @@ class ResponseCode(IntEnum):
 
 @unique
 class LanguageCode(IntEnum):
-    """What a peer is written in (LanguageCode): its name in a JSON header, its number in a binary
-    one.
-    """
+    """The language that a client is written in (LanguageCode): its name in a JSON header, its number in a binary
+    header."""
 
     JAVA = 0
     CPP = 1
@@ -227,7 +226,7 @@ class SysFlag:
     TRANSACTION_COMMIT: Final = 0x8
     TRANSACTION_ROLLBACK: Final = 0xC
     TRANSACTION_MASK: Final = 0xC
-    """The transaction's state is these two bits; 0 is a message of no transaction."""
+    """These two bits are the state of the transaction; 0 means that the message is not part of one."""
     BORN_HOST_V6: Final = 0x10
     STORE_HOST_V6: Final = 0x20
     NEED_UNWRAP: Final = 0x40
@@ -236,7 +235,7 @@ class SysFlag:
     COMPRESSION_ZSTD: Final = 0x200
     COMPRESSION_ZLIB: Final = 0x300
     COMPRESSION_MASK: Final = 0x700
-    """How a compressed body is; 0 there means zlib as well: old clients set only COMPRESSED."""
+    """The compression of the body. 0 means zlib too: old clients set only COMPRESSED."""
 
 
 class PullSysFlag:
@@ -247,6 +246,6 @@ class PullSysFlag:
     SUSPEND: Final = 0x2
     """The answer may wait until there is a message."""
     SUBSCRIPTION: Final = 0x4
-    """The request itself says what it subscribes to."""
+    """The request holds its subscription itself."""
     CLASS_FILTER: Final = 0x8
     LITE_PULL: Final = 0x10

@@ -1,9 +1,9 @@
-"""A frame as a command, and commands as frames (RemotingCommand, RocketMQSerializable).
+"""Decodes a frame into a command, and encodes commands as frames (RemotingCommand, RocketMQSerializable).
 
-A request's fields come as text in `extFields`. Nearly all headers are JSON that is read in one pass
-into a structure for its request code; what that refuses, such as numbers where text is due, is read
-again in a slower, more patient way. Everything is answered in JSON with text for every field,
-whatever the request was: some clients read nothing else.
+The fields of a request are text in `extFields`. Nearly all headers are JSON, decoded in one pass into a structure for
+their request code. A header that this refuses, for example because of numbers in place of text, is decoded again in a
+slower and more tolerant way. Every answer is JSON with text for every field, whatever the request was: some clients
+read nothing else.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gateway.wire.frames import JSON, Frame, join_frame
 from gateway.wire.headers import FIELDS_OF_REQUESTS
 
 VERSION: Final = 513
-"""What the gateway says it is: MQVersion V5_5_0. Clients ask less of older servers."""
+"""The gateway's own MQVersion: V5_5_0. Clients use fewer features of older servers."""
 
 _LANGUAGES: Final = {int(code): code.name for code in LanguageCode}
 _FieldsType = TypeVar("_FieldsType", bound=Fields)
@@ -30,22 +30,22 @@ _pack_lengths = struct.Struct(">iI").pack
 
 
 class CommandError(Exception):
-    """A header that cannot be read. The connection is to be closed unanswered, as upstream does."""
+    """A header that cannot be read. The connection is closed without an answer, as upstream does."""
 
 
 class Command(
     msgspec.Struct,
     gc=False,
     kw_only=True,
-    # The names with a # are not read from a header: what it has there is overwritten.
+    # The names with a # are not read from a header: any value there is overwritten.
     rename={"_ext": "extFields", "header": "#header", "body": "#body"},
 ):
-    """A request or an answer."""
+    """A request or a response."""
 
     code: Int32 = 0
-    """A `RequestCode`, or a `ResponseCode` in an answer."""
+    """A `RequestCode`, or a `ResponseCode` in a response."""
     opaque: Int32 = 0
-    """The sender's number for a request; its answer has the same."""
+    """The sender's number for a request; the response repeats it."""
     flag: Int32 = 0
     """Bits of `CommandFlag`."""
     version: Int32 = 0
@@ -55,12 +55,12 @@ class Command(
     remark: str | None = None
     body: bytes = b""
     header: bytes = b""
-    """A JSON header as it came."""
+    """A JSON header as it arrived."""
     _ext: Any = None
 
     @property
     def is_response(self) -> bool:
-        """Whether this answers a request."""
+        """Whether this is a response."""
         return self.flag & CommandFlag.RESPONSE != 0
 
     @property
@@ -69,7 +69,7 @@ class Command(
         return self.flag & CommandFlag.ONEWAY != 0
 
     def fields(self, kind: type[_FieldsType]) -> _FieldsType:
-        """The request's fields as a structure of `headers`.
+        """Return the request's fields as a structure of `headers`.
 
         :raises FieldError: when one is missing or cannot be read.
         """
@@ -87,7 +87,7 @@ class Command(
             raise FieldError(explain(kind, texts)) from error
 
     def ext(self) -> dict[str, str]:
-        """All extFields as text, numbers and booleans as they are written; nulls are left out."""
+        """Return all extFields as text, with numbers and booleans as they were written; nulls are left out."""
         ext = self._ext
         if isinstance(ext, Fields):
             return _decode_as_text(self.header).ext()
@@ -95,7 +95,7 @@ class Command(
 
 
 class _TextCommand(Command):
-    """Reads the headers of which nothing is known: answers, and requests without fields."""
+    """Decodes headers without a structure of their own: responses, and requests without fields."""
 
     _ext: dict[str, str] | None = None
 
@@ -107,8 +107,8 @@ def _reader(kind: type[Fields]) -> msgspec.json.Decoder[Command]:
     return msgspec.json.Decoder(reads, strict=False)
 
 
-# Readers by the text of the request code. Headers have their code in front when Java, Go or C++
-# wrote them; others are read without, which costs a second look when the fields are asked for.
+# Decoders by the text of the request code. Java, Go and C++ write the code first. Other headers are decoded without a
+# structure, and a second time when a handler needs the fields.
 _CODE_AT: Final = len(b'{"code":')
 _LONGEST_CODE: Final = 11
 _readers: Final = {
@@ -119,9 +119,9 @@ _read_text = msgspec.json.Decoder(_TextCommand, strict=False).decode
 
 
 def decode_command(frame: Frame) -> Command:
-    """Read a frame's header.
+    """Decode a frame's header.
 
-    :raises CommandError: when it is no header of its type.
+    :raises CommandError: when the header cannot be read.
     """
     kind, header, body = frame
     if kind == JSON:
@@ -139,7 +139,7 @@ def decode_command(frame: Frame) -> Command:
 
 
 def _decode_as_text(header: bytes) -> Command:
-    """Read a JSON header with its fields as text, whatever its code is."""
+    """Decode a JSON header with its fields as text, whatever its code is."""
     try:
         return _read_text(header)
     except _UNREADABLE:
@@ -147,8 +147,8 @@ def _decode_as_text(header: bytes) -> Command:
 
 
 def _decode_patiently(header: bytes) -> Command:
-    """Read a JSON header as fastjson would: values of any type where text or a number is due, characters of control as
-    they are, as properties have them, and C's end of a text behind it."""
+    """Decode a JSON header as fastjson would: with values of any type in place of text or numbers, with unescaped
+    control characters, as properties have them, and with C's NUL at the end."""
     try:
         found = json.loads(
             header.decode(errors="replace").rstrip("\0"),
@@ -186,7 +186,7 @@ def _int32(value: object) -> int:
 
 def _text(value: object) -> str:
     if isinstance(value, str):
-        # Half of a surrogate pair cannot be written again; Java makes it a question mark too.
+        # Half of a surrogate pair cannot be encoded; Java too replaces it by a question mark.
         return value.encode(errors="replace").decode()
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -199,18 +199,18 @@ def _language(text: str) -> str:
 
 _unpack_binary_head = struct.Struct(">hBhiiI").unpack_from
 _BINARY_HEAD_SIZE: Final = 17
-# Lengths are signed in Java. Read without a sign, a negative one is past any header's end.
+# Lengths are signed in Java. Read as unsigned, a negative length points past the end of any header.
 _unpack_short_length = struct.Struct(">H").unpack_from
 _unpack_length = struct.Struct(">I").unpack_from
 
 
 def _decode_binary(header: bytes) -> Command:
-    """Read a ROCKETMQ header.
+    """Decode a ROCKETMQ header.
 
         | code 2 | language 1 | version 2 | opaque 4 | flag 4 |
         | remark length 4 | remark | ext length 4 | ext |
 
-    where ext repeats `| name length 2 | name | value length 4 | value |`. Nobody reads what is behind it.
+    where ext repeats `| name length 2 | name | value length 4 | value |`. Bytes after it are ignored.
     """
     ext = {}
     try:
@@ -254,7 +254,7 @@ def encode_command(
     language: str = "JAVA",
     version: int = VERSION,
 ) -> bytes:
-    """The frame of a command, with a JSON header.
+    """Return the frame of a command with a JSON header.
 
     :param flag: bits of `CommandFlag`.
     """
@@ -280,7 +280,7 @@ def encode_response(
     remark: str | None = None,
     body: bytes = b"",
 ) -> bytes:
-    """The frame that answers a request. It always has extFields: Java fails without them."""
+    """Return the frame of a response. It always has extFields: Java fails without them."""
     fields = _encode_json(dict(ext)).decode() if ext else "{}"
     said = f',"remark":{_quoted(remark)}' if remark is not None else ""
     header = (
@@ -299,18 +299,18 @@ def send_response(
     recall_handle: str | None = None,
     replaced: int | None = None,
 ) -> bytes:
-    """The frame that answers a send with success (SendMessageResponseHeader).
+    """Return the frame that answers a send with success (SendMessageResponseHeader).
 
-    :param msg_id: offsetMsgId; several, joined by commas, for a batch.
+    :param msg_id: offsetMsgId; for a batch one for each message, joined by commas.
     :param transaction_id: the message's UNIQ_KEY, if it has one.
     :param recall_handle: for a timed message only.
-    :param replaced: Tidegate's own: of how many messages a debounced one took the place.
+    :param replaced: Tidegate's own: the number of messages that a debounced message replaced.
     """
     more = f',"recallHandle":"{recall_handle}"' if recall_handle is not None else ""
     if replaced is not None:
         more += f',"replaced":"{replaced}"'
     if transaction_id is not None:
-        # Ids are letters and digits, but they are the client's, so one may need escapes.
+        # Ids are usually letters and digits, but the client chooses them, so one may need escapes.
         more += f',"transactionId":{_quoted(transaction_id)}'
     header = (
         f'{_SENT}{msg_id}","queueId":"{queue_id}","queueOffset":"{queue_offset}"{more}}},"flag":1,'
@@ -328,11 +328,11 @@ def pull_response(
     max_offset: int,
     body: bytes | bytearray = b"",
 ) -> bytes:
-    """The frame that answers a pull (PullMessageResponseHeader).
+    """Return the frame that answers a pull (PullMessageResponseHeader).
 
     :param remark: name of the store's finding (GetMessageStatus).
-    :param next_offset: where the client goes on.
-    :param body: records, each whole, one behind the other.
+    :param next_offset: the offset of the client's next pull.
+    :param body: whole records, one after the other.
     """
     header = (
         f'{{"code":{code:d},"extFields":{{"groupSysFlag":"0","maxOffset":"{max_offset}",'

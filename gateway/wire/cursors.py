@@ -1,7 +1,7 @@
-"""Cursors into a list of which several brokers have a part each: where to go on at each of them.
+"""Cursors into a list that is spread over several brokers: the place to go on from at each of them.
 
-It is text: `broker-a-0:0000018F,broker-a-1:`, by broker the cursor that it understands, and none where it is still to
-begin. A broker that has told all of its part is not named.
+A cursor is text such as `broker-a-0:0000018F,broker-a-1:`. It names each broker with the broker's own cursor, which is
+empty before the broker's first page. A broker whose part is complete is not named.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Mapping
 
 
 def join_cursors(parts: Mapping[str, str]) -> str:
-    """One cursor for several brokers, from the cursor of each by name."""
+    """Join the cursors of several brokers, given by broker name, into one."""
     return ",".join(f"{broker}:{cursor}" for broker, cursor in parts.items())
 
 
 def own_cursor(text: str, broker: str) -> str | None:
-    """What a cursor says to a broker: where to go on, or nothing more to tell (None).
+    """Return a broker's own part of a cursor, or None when the broker's part of the list is complete.
 
-    A cursor without names is for whoever reads it.
+    A cursor without names is for any broker that reads it.
     """
     if ":" not in text:
         return text

@@ -1,9 +1,9 @@
-"""The JSON of fastjson, in which Java writes bodies: keys may be bare numbers, and even objects.
+"""fastjson's dialect of JSON, in which Java writes bodies: keys may be bare numbers, and even objects.
 
     {"brokerAddrs":{0:"10.0.0.1:10911"}}
     {"offsetTable":{{"brokerName":"b","queueId":0,"topic":"t"}:12}}
 
-Java reads such maps in this form only, so they are written in it too.
+Java reads such maps in this form only, so the gateway writes them in this form too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _TOKEN: Final = re.compile(
 )
 _CONTROL: Final = re.compile(rb"[\x00-\x1f]")
 MAX_TEXT: Final = 256 << 10
-"""Bytes of text that is no plain JSON: reading the worst of so much takes 0.2 s, and thousands of queues fit in."""
+"""Most bytes of text that is not plain JSON. Reading the worst text of this size takes 0.2 s; thousands of queues fit
+in."""
 
 _MAX_DEPTH: Final = 100
 _MAX_KEY_DEPTH: Final = 2
@@ -28,15 +29,15 @@ _encode = msgspec.json.Encoder().encode
 
 
 class DialectError(ValueError):
-    """Text that is JSON in no dialect known here."""
+    """Text that is neither JSON nor in this dialect."""
 
 
 def to_json(text: bytes) -> bytes:
-    """The same in plain JSON: a bare key becomes a string, and so does an object that is a key. Characters of control
-    in strings are escaped, and C's end of a text is left out.
+    """Convert text to plain JSON: a key that is bare or an object becomes a string. Control characters in strings are
+    escaped, and C's NUL at the end is left out.
 
-    :raises DialectError: when brackets or quotes do not fit, or there is more than `MAX_TEXT`. The result may have
-        other faults.
+    :raises DialectError: when brackets or quotes do not match, or the text is longer than `MAX_TEXT`. The result may
+        have other faults.
     """
     if len(text) > MAX_TEXT:
         raise DialectError(
@@ -50,7 +51,7 @@ def to_json(text: bytes) -> bytes:
 
 
 def map_by_objects(entries: Iterable[tuple[Any, Any]]) -> msgspec.Raw:
-    """A map whose keys are objects, to be put as a value into what `msgspec.json.encode` writes."""
+    """Return a map whose keys are objects, for use as a value in what `msgspec.json.encode` writes."""
     return msgspec.Raw(
         b"{" + b",".join(_encode(key) + b":" + _encode(value) for key, value in entries) + b"}"
     )
@@ -70,7 +71,7 @@ def _tokens(text: bytes) -> list[bytes]:
 
 
 def _value(tokens: list[bytes], at: int, depth: int) -> tuple[bytes, int]:
-    """The value that begins at a token, and the number of the token behind it."""
+    """Return the value that begins at a token, and the number of the token after it."""
     token = _at(tokens, at)
     if depth > _MAX_DEPTH:
         raise DialectError(f"nested more than {_MAX_DEPTH} deep")
@@ -84,10 +85,10 @@ def _value(tokens: list[bytes], at: int, depth: int) -> tuple[bytes, int]:
 
 
 def _items(tokens: list[bytes], at: int, depth: int, closing: bytes) -> tuple[bytes, int]:
-    """The items of an object or an array up to its closing bracket."""
+    """Return the items of an object or an array up to its closing bracket, and the number of the token after it."""
     items = []
     while _at(tokens, at) != closing:
-        # A key is an object of plain members: each level of keys in keys would double the quoting.
+        # A key is an object of plain members: with keys nested in keys, each level would double the quoting.
         levels = _MAX_DEPTH - _MAX_KEY_DEPTH if closing == b"}" else 0
         item, at = _value(tokens, at, max(depth + 1, levels))
         if closing == b"}":

@@ -1,5 +1,5 @@
-"""What the structures of requests' fields have in common: their types, their names on the wire, and
-the way back.
+"""The base of the structures of requests' fields: their types, their names on the wire, and their conversion back to
+extFields.
 """
 
 from __future__ import annotations
@@ -18,23 +18,22 @@ Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 class Fields(msgspec.Struct, gc=False, rename="camel"):
-    """The fields of one request. A field without a default must be sent; others a request does not
-    name are ignored.
+    """The fields of one request. A field without a default must be sent. Fields that a request does not have are
+    ignored.
     """
 
     unsent: ClassVar[Mapping[str, str]] = {}
-    """What a field without a default is where it was not sent all the same, by the name on the wire: upstream looks
-    for it with an annotation that its own reading of these headers passes by (FastCodesHeader)."""
+    """Values of fields without a default that a request may leave out nevertheless, by the name on the wire. Upstream
+    requires these fields with an annotation, but its own decoding of these headers ignores that (FastCodesHeader)."""
 
 
 class FieldError(Exception):
-    """A field of a request is missing or cannot be read. What it says can be answered as the
-    remark, with code 1.
-    """
+    """A field of a request is missing or cannot be read. The error's text can be the remark of an answer with code
+    1."""
 
 
 def to_ext(fields: Fields) -> dict[str, str]:
-    """The extFields that carry these fields, all as text; None is left out."""
+    """Return the extFields that carry these fields, all as text; None is left out."""
     ext = {}
     for name, wire_name in _names(type(fields)):
         value = getattr(fields, name)
@@ -49,10 +48,10 @@ _JAVA_NUMBER: Final = re.compile(r"[+-]?\d{1,40}")
 
 
 def as_java_reads(kind: type[Fields], ext: dict[str, str]) -> dict[str, str]:
-    """These extFields with those of `kind` that are not sent, and its numbers and booleans as they are usually written.
+    """Return these extFields with the `unsent` fields of `kind`, and with numbers and booleans in their usual form.
 
-    Java reads more: `+1`, `01` and the digits of every script as numbers, and any other text than `true` as false; but
-    the C++ client writes `1`.
+    Java also reads `+1`, `01` and the digits of every script as numbers, and any text but `true` as false. But the C++
+    client writes `1` for true.
     """
     usual = {**kind.unsent, **ext}
     for field in msgspec.structs.fields(kind):
@@ -71,7 +70,7 @@ def _is_of(kind: Any, wanted: type) -> bool:
 
 
 def explain(kind: type[Fields], ext: dict[str, str]) -> str:
-    """Why these extFields are not those of `kind`."""
+    """Return why these extFields are not those of `kind`."""
     for field in msgspec.structs.fields(kind):
         wire_name = field.encode_name
         shown = wire_name if len(wire_name) > 1 else f"{wire_name} ({field.name})"

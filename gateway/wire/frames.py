@@ -4,7 +4,7 @@
     | length 4 | type | header length 3 | header n | body ... |
     +----------+------+-----------------+----------+----------+
 
-All numbers are big-endian. `length` counts what follows it. `type` says how the header is written.
+All numbers are big-endian. `length` counts the bytes after it. `type` is the encoding of the header.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import struct
 from typing import Final
 
 Frame = tuple[int, bytes, bytes]
-"""How the header is written (`JSON` or `ROCKETMQ`), the header, the body."""
+"""The encoding of the header (`JSON` or `ROCKETMQ`), the header, the body."""
 
 JSON: Final = 0
 ROCKETMQ: Final = 1
-"""Serialize types; ROCKETMQ is the binary form of a header (SerializeType)."""
+"""Serialize types; ROCKETMQ is the binary encoding of a header (SerializeType)."""
 
 FRAME_LIMIT: Final = 16_777_216
-"""Most bytes of a frame, the length's own four included (com.rocketmq.remoting.frameMaxLength)."""
+"""Most bytes of a frame, including the length's own four (com.rocketmq.remoting.frameMaxLength)."""
 
 HEADER_LIMIT: Final = 1 << 20
-"""Most bytes of a request's header, which is read in one piece while everybody waits: up to 90 ms for so many, 3 s for
-a frame full. The largest that a client has a use for, a subscription of 65,536 characters as JSON escapes, has less
-than half of it. Answers may have more: that to a batch has the ids of all its messages."""
+"""Most bytes of a request's header. A header is decoded in one step while all other work waits: up to 90 ms for this
+size, 3 s for a whole frame. The largest useful header, a subscription of 65,536 characters as JSON escapes, has less
+than half of it. Responses may have longer headers: the answer to a batch has the ids of all its messages."""
 
 _LENGTH_SIZE: Final = 4
 _HEADER_LENGTH_MASK: Final = 0xFFFFFF
@@ -34,10 +34,10 @@ _length_and_word = struct.Struct(">iI").unpack_from
 
 
 class FrameError(Exception):
-    """The bytes are no frames, and nothing after them can be read.
+    """The bytes are not frames, and nothing after them can be read.
 
-    The connection is to be closed unanswered, as upstream does. `frames` holds the whole frames
-    that the same bytes brought before the bad one.
+    The connection is to be closed without an answer, as upstream does. `frames` holds the whole frames that the same
+    bytes brought before the bad one.
     """
 
     def __init__(self, reason: str) -> None:
@@ -46,7 +46,7 @@ class FrameError(Exception):
 
 
 class FrameBuffer:
-    """Keeps what has arrived of a frame until the rest comes.
+    """Keeps the bytes of an incomplete frame until the rest arrives.
 
     :param limit: most bytes of a whole frame; a longer one is refused when its length arrives.
     :param header_limit: most bytes of a header; a frame with a longer one is refused when it has arrived.
@@ -58,20 +58,21 @@ class FrameBuffer:
         self._limit = limit
         self._header_limit = header_limit
         self._error: str | None = None
-        # The start of a frame, and how many bytes of it are needed to go on: its length, later all
-        # of it. A bytearray takes many small pieces without an object for each.
+        # The start of a frame, and the number of its bytes needed for the next step: first its length, then the whole
+        # frame. A bytearray takes many small pieces without an object for each.
         self._partial = bytearray()
         self._wanted = _LENGTH_SIZE
 
     @property
     def pending(self) -> int:
-        """Bytes held of a frame that has not arrived whole."""
+        """Bytes held of a frame that is not complete."""
         return len(self._partial)
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Take the next bytes, in pieces of any size; returns the frames that they complete.
+        """Take the next bytes, in pieces of any size, and return the frames that they complete.
 
-        :raises FrameError: when a length or a serialize type cannot be, or a header is too long; and for ever after.
+        :raises FrameError: when a length or a serialize type is not valid, or a header is too long. Every later call
+            raises it as well.
         """
         if self._error is not None:
             raise FrameError(self._error)
@@ -98,7 +99,7 @@ class FrameBuffer:
                 frames.append((word >> 24, data[position + 8 : body], data[body:following]))
                 position = following
             if position < end:
-                # Too little for both lengths: the way of partial frames knows what can be checked.
+                # Too few bytes for both lengths: `_complete` checks what is there.
                 self._complete(data[position:], frames)
         except FrameError as error:
             self._error = str(error)
@@ -108,7 +109,7 @@ class FrameBuffer:
         return frames
 
     def _complete(self, data: bytes, frames: list[Frame]) -> int:
-        """Go on with the partial frame; returns how many of the bytes belong to it."""
+        """Continue the incomplete frame, and return how many of the bytes belong to it."""
         partial = self._partial
         view = memoryview(data)
         position = 0
@@ -137,7 +138,7 @@ class FrameBuffer:
 
 
 def join_frame(kind: int, header: bytes, body: bytes = b"") -> bytes:
-    """A frame as it is sent.
+    """Return a frame as it is sent.
 
     :param kind: `JSON` or `ROCKETMQ`.
     """

@@ -1,7 +1,7 @@
 """The fields of the requests of producers and consumers, and the table of all requests with fields.
 
-Each structure names its request code and the class of RocketMQ that it follows. On the wire a field
-has its name in camel case unless the structure says otherwise.
+Each structure names its request code and the class of RocketMQ that it follows. On the wire a field has its name in
+camel case unless the structure says otherwise.
 """
 
 from __future__ import annotations
@@ -141,10 +141,10 @@ class SendMessage(Fields):
     producer_group: str
     topic: str
     default_topic: str
-    """The topic whose settings a new topic takes over."""
+    """The topic whose settings a new topic copies."""
     default_topic_queue_nums: Int32
     queue_id: Int32
-    """Negative asks the server to choose."""
+    """A negative number leaves the choice to the server."""
     sys_flag: Int32
     born_timestamp: Int64
     """Epoch ms by the client's clock."""
@@ -162,9 +162,7 @@ _LETTERS: Final = dict(zip(SendMessage.__struct_fields__, "abcdefghijklmn", stri
 
 
 class SendMessageV2(Fields, rename=_LETTERS):
-    """310, 320 and 325, SendMessageRequestHeaderV2: the fields of `SendMessage` with a letter for
-    each name.
-    """
+    """310, 320 and 325, SendMessageRequestHeaderV2: the fields of `SendMessage`, each named by one letter."""
 
     unsent: ClassVar = {"a": "", "c": "", "d": "4"}
 
@@ -227,7 +225,7 @@ class UpdateConsumerOffset(Fields):
 
 
 class SearchOffset(Fields):
-    """29, SearchOffsetRequestHeader. `timestamp` is a time of storing, epoch ms."""
+    """29, SearchOffsetRequestHeader. `timestamp` is a store time, epoch ms."""
 
     topic: str
     queue_id: Int32
@@ -273,7 +271,7 @@ class ConsumerSendMsgBack(Fields):
     """Physical offset of the message that was not consumed."""
     group: str
     delay_level: Int32
-    """0 leaves it to the server, below 0 is dead at once."""
+    """0 leaves the level to the server; a negative level sends the message to the dead letter topic at once."""
     origin_msg_id: str | None = None
     origin_topic: str | None = None
     unit_mode: bool = False
@@ -289,7 +287,7 @@ class EndTransaction(Fields):
     commit_log_offset: Int64
     """Physical offset of the half message."""
     commit_or_rollback: Int32
-    """SysFlag.TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, or 0 for not known yet."""
+    """SysFlag.TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, or 0 for a decision that is not known yet."""
     msg_id: str | None = None
     from_transaction_check: bool = False
     transaction_id: str | None = None
@@ -311,9 +309,8 @@ class RecallMessage(Fields):
 
 
 class LookUpTimers(Fields):
-    """31001, Tidegate's own: messages by id, by key, or by due time. An empty text does not narrow
-    the search.
-    """
+    """31001, Tidegate's own: looks up messages by id, by key, or by due time. An empty text does not narrow the
+    search."""
 
     id: str = ""
     """UNIQ_KEY or offsetMsgId."""
@@ -323,16 +320,16 @@ class LookUpTimers(Fields):
     begin: Int64 = 0
     """Earliest due time, epoch ms."""
     end: Int64 | None = None
-    """Due time, epoch ms, from which on messages are left out."""
+    """End of the due times, epoch ms, exclusive."""
     state: Literal["pending", "fired", "aborted", "any"] = "pending"
     limit: Int32 = 100
     """Most messages in the answer."""
     cursor: str = ""
-    """From the page before."""
+    """From the answer with the previous page."""
 
 
 class AbortTimers(Fields):
-    """31002, Tidegate's own: aborts what has not fired, by handle, by id, or by topic and key."""
+    """31002, Tidegate's own: aborts pending messages by handle, by id, or by topic and key."""
 
     handle: str = ""
     """A recall handle."""
@@ -343,7 +340,7 @@ class AbortTimers(Fields):
 
 
 class MoveClock(Fields):
-    """31020, Tidegate's own: shows the clock of a gateway, after moving it if one of these is there."""
+    """31020, Tidegate's own: returns the clock of a gateway, after moving it if one of the fields is set."""
 
     advance: Int64 | None = None
     """Milliseconds."""
@@ -352,8 +349,8 @@ class MoveClock(Fields):
 
 
 class RescheduleTimers(Fields):
-    """31003, Tidegate's own: gives another time to what has not fired, by handle, by id, or by topic and key. One of
-    the three times is given.
+    """31003, Tidegate's own: reschedules pending messages by handle, by id, or by topic and key. Exactly one of `due`,
+    `delay` and `shift` is set.
     """
 
     handle: str = ""
@@ -367,18 +364,18 @@ class RescheduleTimers(Fields):
     delay: Int64 | None = None
     """Milliseconds from now."""
     shift: Int64 | None = None
-    """Milliseconds later than until now; earlier, if negative."""
+    """Milliseconds after the time that it has now; before that time, if negative."""
 
 
 class NamedTopic(Fields):
-    """31004 and 31005, Tidegate's own: pauses the firing of a topic, resumes it."""
+    """31004 and 31005, Tidegate's own: pauses or resumes the firing of a topic."""
 
     topic: str
 
 
 class BulkChangeTimers(Fields):
-    """31007, Tidegate's own: counts, aborts or reschedules the pending messages of a topic that match all that is
-    given, one step of them. An empty text does not narrow the search.
+    """31007, Tidegate's own: counts, aborts or reschedules, step by step, a topic's pending messages that match all
+    given fields. An empty text does not narrow the search.
     """
 
     topic: str
@@ -388,13 +385,13 @@ class BulkChangeTimers(Fields):
     begin: Int64 = 0
     """Earliest due time, epoch ms."""
     end: Int64 | None = None
-    """Due time, epoch ms, from which on messages are left out."""
+    """End of the due times, epoch ms, exclusive."""
     due: Int64 | None = None
     """The new time, see `RescheduleTimers`."""
     delay: Int64 | None = None
     shift: Int64 | None = None
     cursor: str = ""
-    """From the step before."""
+    """From the answer to the previous step."""
 
 
 FIELDS_OF_REQUESTS: Final[Mapping[int, type[Fields]]] = {
@@ -477,4 +474,4 @@ FIELDS_OF_REQUESTS: Final[Mapping[int, type[Fields]]] = {
     RequestCode.NEXT_RECURRING: NextRecurring,
     RequestCode.CLOCK: MoveClock,
 }
-"""The fields of every request code that has any."""
+"""The structure of fields for every request code that has fields."""

@@ -1,4 +1,4 @@
-"""The record that a message is stored and pulled as, batches, and ids (MessageDecoder).
+"""The record in which a message is stored and pulled, batches, and ids (MessageDecoder).
 
     offset  bytes                             offset  bytes
      0      4  size of the record             48      8  born host: IPv4, int32 port
@@ -11,9 +11,8 @@
     36      4  sysFlag                                2  properties length, and the properties
     40      8  born time, epoch ms
 
-All numbers are big-endian and signed. With SysFlag.BORN_HOST_V6 or STORE_HOST_V6 that host has 20
-bytes, not 8, and what follows moves on. Go and C++ clients can read neither these nor V2, so hosts
-are written as IPv4.
+All numbers are big-endian and signed. With SysFlag.BORN_HOST_V6 or STORE_HOST_V6 that host has 20 bytes in place of 8,
+and all that follows moves on. Go and C++ clients can read neither such hosts nor V2, so hosts are written as IPv4.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from gateway.wire.codes import SysFlag
 
 MAGIC_V1: Final = 0xDAA320A7 - (1 << 32)
 MAGIC_V2: Final = 0xDAA320AB - (1 << 32)
-"""As V1, with a topic length of two bytes, for topics over 127 bytes (MessageVersion)."""
+"""As V1, but with two bytes of topic length, for topics over 127 bytes (MessageVersion)."""
 
 MAX_PROPERTIES: Final = 32_767
 """Most bytes of a record's properties: their length is a signed 16-bit number."""
@@ -46,7 +45,7 @@ _QUEUE_OFFSET: Final = 20
 _STORE_TIME: Final = 56
 _BODY_SIZE: Final = 84
 _FIXED_SIZE: Final = 91
-"""Bytes of a V1 record with IPv4 hosts beside its body, topic and properties."""
+"""Bytes of a V1 record with IPv4 hosts, without its body, topic and properties."""
 _OFFSET_MSG_ID: Final = re.compile("[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}")
 
 _pack_head = struct.Struct(">iIIiiqqiq8sq8siqi").pack
@@ -59,11 +58,11 @@ _unpack_item = struct.Struct(">iiIii").unpack_from
 
 
 class MessageError(ValueError):
-    """Bytes that are no record, no batch or no id."""
+    """Bytes that are not a record or a batch, or text that is not an id."""
 
 
 class Message(msgspec.Struct, gc=False, kw_only=True):
-    """A record, decoded. Times are epoch ms; hosts are as `pack_host` makes them."""
+    """A decoded record. Times are epoch ms; hosts are packed as by `pack_host`."""
 
     topic: str
     queue_id: int
@@ -79,7 +78,7 @@ class Message(msgspec.Struct, gc=False, kw_only=True):
     prepared_offset: int
     body: bytes
     body_crc: int
-    """CRC-32 of the body as the record has it; it is not checked."""
+    """CRC-32 of the body as the record has it; it is not verified."""
     properties: str
 
 
@@ -100,7 +99,7 @@ def encode_message(
     body: bytes,
     properties: bytes,
 ) -> bytes:
-    """The record of a message. Hosts have 8 bytes; sysFlag bits that say otherwise are cleared.
+    """Return the record of a message. Hosts have 8 bytes; sysFlag bits that say otherwise are cleared.
 
     :raises MessageError: when the topic or the properties are too long, or a host is not IPv4.
     """
@@ -147,7 +146,7 @@ def encode_message(
 
 
 def encode_again(message: Message) -> bytes:
-    """The record of a message that was decoded, and perhaps changed since.
+    """Return the record of a message that was decoded, and perhaps changed since.
 
     :raises MessageError: as from `encode_message`.
     """
@@ -170,20 +169,20 @@ def encode_again(message: Message) -> bytes:
 
 
 def stamp(record: bytes, queue_offset: int, store_ms: int) -> bytes:
-    """The record with its place in the queue and its store time set; its born host must be IPv4."""
+    """Return the record with its queue offset and store time set; its born host must be IPv4."""
     stamped = bytearray(record)
     stamp_at(stamped, 0, queue_offset, store_ms)
     return bytes(stamped)
 
 
 def stamp_at(records: bytearray, position: int, queue_offset: int, store_ms: int) -> None:
-    """Do the same to the record that begins at `position`."""
+    """Set the queue offset and store time of the record that begins at `position`."""
     _put_long(records, position + _QUEUE_OFFSET, queue_offset)
     _put_long(records, position + _STORE_TIME, store_ms)
 
 
 def add_properties(record: bytes, properties: str) -> bytes:
-    """The record with more properties behind its own; as it is, where it has no room for them."""
+    """Return the record with more properties after its own, or the record unchanged if they do not fit."""
     added = properties.encode()
     own_size = len(decode_message(record).properties.encode())
     size = own_size + len(added)
@@ -206,9 +205,9 @@ def decode_message(record: bytes) -> Message:
 
 
 def decode_messages(records: bytes) -> list[Message]:
-    """Decode records that follow one another, as the body of a pull's answer has them.
+    """Decode records that follow one another, as in the body of a pull's answer.
 
-    :raises MessageError: when they are anything else.
+    :raises MessageError: when the bytes are anything else.
     """
     messages = []
     position = 0
@@ -219,7 +218,7 @@ def decode_messages(records: bytes) -> list[Message]:
 
 
 def stored_properties(record: bytes) -> str:
-    """The properties of a record with IPv4 hosts, as `encode_message` makes it; nothing else is decoded."""
+    """Return the properties of a record with IPv4 hosts, as from `encode_message`, without decoding the rest."""
     at = _BODY_SIZE + 4 + int.from_bytes(record[_BODY_SIZE : _BODY_SIZE + 4], "big")
     if record[7] == MAGIC_V1 & 0xFF:
         at += 1 + record[at]
@@ -293,15 +292,15 @@ class BatchItem(NamedTuple):
 
 
 def split_batch(body: bytes, most: int | None = None) -> list[BatchItem]:
-    """The messages in the body of a batch, in their order.
+    """Return the messages in the body of a batch, in their order.
 
         | item size 4 | magic 4 | CRC 4 | flag 4 |
         | body size 4 | body | properties size 2 | properties |
 
     The size counts itself; senders leave magic and CRC at 0.
 
-    :param most: how many there may be.
-    :raises MessageError: when the lengths do not fit, or there are too many.
+    :param most: the highest number of messages.
+    :raises MessageError: when the lengths do not fit, or there are too many messages.
     """
     items: list[BatchItem] = []
     position = 0
@@ -328,7 +327,7 @@ def split_batch(body: bytes, most: int | None = None) -> list[BatchItem]:
 
 
 def encode_batch(items: Iterable[BatchItem]) -> bytes:
-    """The body of a batch of these messages.
+    """Return the body of a batch of these messages.
 
     :raises MessageError: when the properties of one are too long.
     """
@@ -347,7 +346,7 @@ def encode_batch(items: Iterable[BatchItem]) -> bytes:
 
 @functools.lru_cache(maxsize=4096)
 def java_hash(text: str) -> int:
-    """Java's `String.hashCode`, over UTF-16 units; messages are filtered by this of their tag."""
+    """Return Java's `String.hashCode`, over UTF-16 units; filters compare this hash of a message's tag."""
     units = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for at in range(0, len(units), 2):
@@ -356,25 +355,25 @@ def java_hash(text: str) -> int:
 
 
 def pack_host(host: str, port: int) -> bytes:
-    """An address as records and ids have it: the IP in 4 or 16 bytes, the port in 4.
+    """Return an address as in records and ids: the IP in 4 or 16 bytes, the port in 4.
 
-    :raises ValueError: when `host` is no IP address.
+    :raises ValueError: when `host` is not an IP address.
     """
     return ipaddress.ip_address(host).packed + port.to_bytes(4, "big")
 
 
 def unpack_host(host: bytes) -> tuple[str, int]:
-    """IP address and port of a packed host of 8 or 20 bytes."""
+    """Return the IP address and port of a packed host of 8 or 20 bytes."""
     return str(ipaddress.ip_address(host[:-4])), int.from_bytes(host[-4:], "big")
 
 
 def offset_msg_id(host: bytes, physical_offset: int) -> str:
-    """The id that a server gives a stored message: host and physical offset in upper-case hex."""
+    """Return the id that a server gives to a stored message: host and physical offset in upper-case hex."""
     return (host + _pack_long(physical_offset)).hex().upper()
 
 
 def parse_offset_msg_id(text: str) -> tuple[bytes, int]:
-    """Host and physical offset of such an id. A UNIQ_KEY can look the same and gives any numbers.
+    """Return the host and physical offset of an offset id. A UNIQ_KEY can look the same and gives arbitrary numbers.
 
     :raises MessageError: when it is not 32 or 56 hex digits.
     """
@@ -389,13 +388,13 @@ _uniq_numbers = itertools.count(int.from_bytes(os.urandom(6), "big"))
 
 
 def uniq_key(born_ms: int) -> str:
-    """A new UNIQ_KEY for a message whose sender gave it none (MessageClientIDSetter).
+    """Return a new UNIQ_KEY for a message whose sender gave it none (MessageClientIDSetter), in upper-case hex.
 
         | random, where clients have their IP 4 | process 2 |
         | count, high part 4 | ms since the month began 4 | count, low part 2 |
 
-    in upper-case hex. The month is that of local time at `born_ms`, epoch ms: tools guess from it
-    when a message was born, and look for it around that time.
+    The month is that of local time at `born_ms`, epoch ms. Tools estimate from the key when a message was born, and
+    search around that time.
     """
     count = next(_uniq_numbers) & 0xFFFF_FFFF_FFFF
     born = time.localtime(born_ms // 1000)

@@ -1,6 +1,6 @@
-"""How a connection begins: perhaps with a PROXY header, and then with TLS or with frames.
+"""The first bytes of a connection: an optional PROXY header, and then TLS or frames.
 
-A load balancer puts a PROXY header before what its client sends, to tell who that is (HAProxy's PROXY protocol):
+A load balancer sends a PROXY header before its client's bytes, to name the client (HAProxy's PROXY protocol):
 
     version 1   PROXY TCP4 192.0.2.1 192.0.2.7 51000 9876 CR LF          at most 107 bytes
                 PROXY UNKNOWN ... CR LF
@@ -8,7 +8,8 @@ A load balancer puts a PROXY header before what its client sends, to tell who th
                 command 0x20: the balancer itself, 0x21: for a client
                 family 0x11: IPv4 4, IPv4 4, port 2, port 2; 0x21: IPv6 16, 16, port 2, port 2
 
-TLS begins with the byte 0x16. A frame begins with its length, which would be more than 200 MB to be taken for either.
+TLS begins with the byte 0x16. A frame begins with its length; only one of more than 200 MB could be mistaken for TLS or
+a PROXY header.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ _TLS_HANDSHAKE: Final = 0x16
 
 
 class OpeningError(ValueError):
-    """A PROXY header that is none; the connection is to be closed."""
+    """A malformed PROXY header; the connection is to be closed."""
 
 
 class Opening:
-    """Takes what a connection begins with, until it is known what follows.
+    """Takes the first bytes of a connection, until it is clear what follows.
 
-    `source` is the client's address as a balancer gave it, `1.2.3.4:5` or `[::1]:5`; None if none did. `rest` is what
-    has arrived of what follows: TLS if `is_tls`, else frames.
+    `source` is the client's address from the load balancer, `1.2.3.4:5` or `[::1]:5`, or None without one. `rest` is
+    what has arrived after the header: TLS if `is_tls`, else frames.
     """
 
     def __init__(self) -> None:
@@ -48,7 +49,7 @@ class Opening:
         self._is_announced = False
 
     def feed(self, data: bytes) -> bool:
-        """Take more bytes; whether it is known now what follows.
+        """Take more bytes, and return whether it is clear now what follows.
 
         :raises OpeningError: for a malformed PROXY header.
         """
@@ -66,7 +67,7 @@ class Opening:
         return True
 
     def _header(self, data: bytes) -> int | None:
-        """Bytes of the PROXY header: 0 if there is none, None if it is not there whole."""
+        """Return the size of the PROXY header in bytes: 0 if there is none, None if it is not complete."""
         if _may_become(data, _SIGNATURE_V1):
             return self._version_1(data)
         if _may_become(data, _SIGNATURE_V2):
@@ -118,6 +119,6 @@ class Opening:
 
 
 def _may_become(data: bytes, signature: bytes) -> bool:
-    """Whether data begins with a signature, as far as it goes."""
+    """Return whether data begins with a signature, or with a part of it if data is shorter."""
     size = min(len(data), len(signature))
     return data[:size] == signature[:size]

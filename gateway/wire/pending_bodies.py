@@ -1,4 +1,4 @@
-"""Bodies of the answers to Tidegate's own requests about messages that have not fired; JSON, names in camel case."""
+"""Bodies of the answers to Tidegate's own requests about pending messages; JSON with names in camel case."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import msgspec
 
 
 class HeldMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A message as look-ups tell of it. Times are epoch ms; `body_size` is bytes.
+    """A message in the result of a look-up. Times are epoch ms; `body_size` is bytes.
 
-    `moved_ms` is when it fired or was aborted, and `queue_offset` its place in its queue once it
-    fired. `rescheduled_ms` is when it was given another time for the last time, and `due_before_ms`
-    its time until then; 0 where it never was.
+    `moved_ms` is when it fired or was aborted, and `queue_offset` its offset in its queue once it has fired.
+    `rescheduled_ms` is when it was last rescheduled, and `due_before_ms` its due time until then; both are 0 if it
+    never was.
     """
 
     msg_id: str
@@ -33,9 +33,10 @@ class HeldMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class PausedTopic(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A topic of which nothing fires: since when, in epoch ms, and how many of its messages are due and wait.
+    """A paused topic: none of its messages fires. `since_ms` is when the pause began, in epoch ms, and `waiting` counts
+    the messages that are due.
 
-    `resumed` says that its pause has ended and that they are on their way.
+    `resumed` means that the pause has ended and that these messages are being delivered.
     """
 
     topic: str
@@ -45,21 +46,21 @@ class PausedTopic(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class PausedTopics(msgspec.Struct, frozen=True):
-    """All topics of which nothing fires, by name."""
+    """All paused topics, by name."""
 
     topics: list[PausedTopic]
 
 
 class PauseAnswer(msgspec.Struct, frozen=True):
-    """Whether a topic was paused, or resumed, just now; false where it was before."""
+    """The answer to a pause or a resumption: `changed` is false if the topic already was in that state."""
 
     changed: bool
 
 
 class HeldPage(msgspec.Struct, frozen=True):
-    """One page of a look-up; `cursor` asks for the next one and is None on the last.
+    """One page of a look-up; `cursor` requests the next page and is None on the last.
 
-    `paused` has the topics of these messages, or the one asked for, of which nothing fires for now.
+    `paused` lists those of the messages' topics, or the requested topic, that are paused now.
     """
 
     messages: list[HeldMessage]
@@ -68,7 +69,7 @@ class HeldPage(msgspec.Struct, frozen=True):
 
 
 class AbortOutcome(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """What became of one message that was to be aborted.
+    """The result of aborting one message.
 
     `outcome` is "aborted", "already fired", "already aborted" or "unknown". `due_ms` is epoch ms.
     """
@@ -80,10 +81,10 @@ class AbortOutcome(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class RescheduleOutcome(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """What became of one message that was to be given another time.
+    """The result of rescheduling one message.
 
-    `outcome` is "rescheduled", "already fired", "already aborted" or "unknown". `due_ms` is when it fires now, or was
-    to fire, and `due_before_ms` when it would have fired; epoch ms.
+    `outcome` is "rescheduled", "already fired", "already aborted" or "unknown". `due_ms` is the due time now, or the
+    last one, and `due_before_ms` the due time before; epoch ms.
     """
 
     outcome: str
@@ -94,20 +95,20 @@ class RescheduleOutcome(msgspec.Struct, frozen=True, rename="camel", kw_only=Tru
 
 
 class RescheduleAnswer(msgspec.Struct, frozen=True):
-    """One outcome for each message."""
+    """One result for each message."""
 
     results: list[RescheduleOutcome]
 
 
 class BulkAnswer(msgspec.Struct, frozen=True):
-    """How many messages one step counted, aborted or rescheduled; `cursor` asks for the next step and is None after
-    the last."""
+    """The number of messages that one step counted, aborted or rescheduled. `cursor` requests the next step and is None
+    after the last."""
 
     messages: int
     cursor: str | None = None
 
 
 class AbortAnswer(msgspec.Struct, frozen=True):
-    """One outcome for each message."""
+    """One result for each message."""
 
     results: list[AbortOutcome]

@@ -1,4 +1,4 @@
-"""The fields of the requests of POP consumption; `headers` offers them together with all others."""
+"""The fields of the requests of POP consumption; `headers` re-exports them."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ class PopMessage(Fields):
     consumer_group: str
     topic: str
     queue_id: Int32
-    """-1: any."""
+    """-1 means any queue."""
     max_msg_nums: Int32
     invisible_time: Int64
-    """Milliseconds after which a message that is not acknowledged comes back."""
+    """Milliseconds after which an unacknowledged message comes back."""
     poll_time: Int64
     """Milliseconds to wait for a message."""
     born_time: Int64
-    """When the client asked, epoch ms; 0: now."""
+    """When the client sent the request, epoch ms; 0 means now."""
     init_mode: Int32
-    """Where a group without progress begins: 0 at the oldest message, 1 at the newest."""
+    """Where a group without progress starts: 0 at the oldest message, 1 at the newest."""
     exp_type: str | None = None
     exp: str | None = None
     order: bool = False
     attempt_id: str | None = None
-    """The same in a repeated request: its first answer may have been lost."""
+    """Identical in a repeated request, whose first answer may have been lost."""
 
 
 class AckMessage(Fields):

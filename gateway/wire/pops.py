@@ -1,4 +1,4 @@
-"""What POP consumption writes beside its fields: handles, places in an answer, and JSON bodies."""
+"""The parts of POP consumption besides its fields: handles, places in an answer, and JSON bodies."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from gateway.wire.fields import FieldError, Int32, Int64
 
 RETRY_PREFIX: Final = "%RETRY%"
 NORMAL, RETRIED, RETRIED_V2 = "0", "1", "2"
-"""What a place's topic is: the one asked for, or where its un-acknowledged messages come back. The
-last kind is upstream's enableRetryTopicV2, which is off there too (ExtraInfoUtil)."""
+"""Kinds of topics in a pop: the topic of the request, or the one where its unacknowledged messages come back. The last
+kind is upstream's enableRetryTopicV2, which is off there too (ExtraInfoUtil)."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 class Handle(NamedTuple):
-    """What a client shows to acknowledge a message (ExtraInfoUtil.buildExtraInfo), as text eight
-    parts with blanks between them, in this order. Times are epoch ms and ms."""
+    """A handle, with which a client acknowledges a message (ExtraInfoUtil.buildExtraInfo). Its text has eight parts in
+    this order, separated by blanks. `pop_time` is epoch ms, `invisible_time` ms."""
 
     start_offset: int
     pop_time: int
@@ -33,15 +33,15 @@ class Handle(NamedTuple):
     offset: int
 
     def encode(self) -> str:
-        """As text."""
+        """Return the handle as text."""
         return " ".join(map(str, self))
 
 
 def parse_handle(text: str) -> Handle:
-    """Read a handle; clients of some kinds leave the last part out, whose value is 0 then. RocketMQ's
-    Proxy adds one behind it, the message's place in the commit log (ReceiptHandle), which nobody reads.
+    """Read a handle. Some clients leave out the last part, which is 0 then. RocketMQ's Proxy adds another part, the
+    message's place in the commit log (ReceiptHandle), which is ignored.
 
-    :raises FieldError: when it is none.
+    :raises FieldError: when the text is not a handle.
     """
     parts = text.split(" ")
     if len(parts) == len(Handle._fields) - 1:
@@ -64,12 +64,13 @@ def parse_handle(text: str) -> Handle:
 
 
 def retry_topic(topic: str, group: str) -> str:
-    """Where a group's un-acknowledged messages of a topic come back (KeyBuilder)."""
+    """Return the topic where a group's unacknowledged messages of a topic come back (KeyBuilder)."""
     return f"{RETRY_PREFIX}{group}_{topic}"
 
 
 class Popped(NamedTuple):
-    """What a pop took from one queue: of which kind its topic is, from where on, and which."""
+    """The messages that a pop took from one queue: the kind of the topic, the start offset, and the messages'
+    offsets."""
 
     retried: str
     queue: int
@@ -78,12 +79,12 @@ class Popped(NamedTuple):
 
 
 def start_offset_info(pops: Iterable[Popped]) -> str:
-    """The field startOffsetInfo: `kind queue start` of each queue, joined by semicolons."""
+    """Return the field startOffsetInfo: `kind queue start` of each queue, joined by semicolons."""
     return ";".join(f"{pop.retried} {pop.queue} {pop.start_offset}" for pop in pops)
 
 
 def message_offset_info(pops: Iterable[Popped]) -> str:
-    """The field msgOffsetInfo: `kind queue offset,offset,…` of each queue, joined by semicolons."""
+    """Return the field msgOffsetInfo: `kind queue offset,offset,…` of each queue, joined by semicolons."""
     return ";".join(
         f"{pop.retried} {pop.queue} {','.join(map(str, pop.offsets))}"
         for pop in pops
@@ -92,10 +93,11 @@ def message_offset_info(pops: Iterable[Popped]) -> str:
 
 
 def order_count_info(retried: str, queue: int, counts: dict[int, int], popped: int) -> str:
-    """The field orderCountInfo of one queue: how often messages popped in order had been delivered before, as
-    `kind qoQUEUE%OFFSET count` of each that had, and the least of all as `kind QUEUE count` for older clients.
+    """Return the field orderCountInfo of one queue: how often messages popped in order had been delivered before. It
+    has `kind qoQUEUE%OFFSET count` for each of `counts`, and for older clients `kind QUEUE count` with the lowest
+    count.
 
-    :param popped: how many messages there are, new ones included.
+    :param popped: the number of messages, including new ones.
     """
     least = min(counts.values()) if len(counts) == popped else 0
     each = [f"{retried} qo{queue}%{offset} {count}" for offset, count in counts.items()]
@@ -103,7 +105,7 @@ def order_count_info(retried: str, queue: int, counts: dict[int, int], popped: i
 
 
 class BatchAck(msgspec.Struct):
-    """The messages of one pop and queue that are acknowledged together (BatchAck)."""
+    """The messages of one pop and queue that a client acknowledges together (BatchAck)."""
 
     group: str = msgspec.field(name="c")
     topic: str = msgspec.field(name="t")
@@ -114,20 +116,20 @@ class BatchAck(msgspec.Struct):
     retried: str | int = msgspec.field(name="r", default=NORMAL)
     revive_queue: Int32 = msgspec.field(name="rq", default=0)
     bits: str = msgspec.field(name="b", default="")
-    """Base64 of a little-endian set of bits: bit n is the offset n behind the first."""
+    """Base64 of a little-endian bit set: bit n stands for the start offset plus n."""
 
     @property
     def count(self) -> int:
-        """How many messages are acknowledged.
+        """The number of acknowledged messages.
 
-        :raises BodyError: when the set of bits cannot be read.
+        :raises BodyError: when the bit set cannot be read.
         """
         return int.from_bytes(self._set(), "little").bit_count()
 
     def offsets(self, end: int) -> Iterator[int]:
-        """The offsets that are acknowledged, as far as they are before `end`.
+        """Yield the acknowledged offsets before `end`.
 
-        :raises BodyError: when the set of bits cannot be read.
+        :raises BodyError: when the bit set cannot be read.
         """
         for at, byte in enumerate(self._set()):
             first = self.start_offset + 8 * at
@@ -149,7 +151,7 @@ class _BatchAcks(msgspec.Struct):
 
 
 class AssignmentRequest(msgspec.Struct, rename="camel"):
-    """Who asks for queues of which topic (QueryAssignmentRequestBody)."""
+    """A client's request for its share of a topic's queues (QueryAssignmentRequestBody)."""
 
     topic: str
     consumer_group: str
@@ -161,7 +163,7 @@ class AssignmentRequest(msgspec.Struct, rename="camel"):
 def parse_batch_acks(body: bytes) -> list[BatchAck]:
     """Read the body of request 200151 (BatchAckMessageRequestBody).
 
-    :raises BodyError: when it is none.
+    :raises BodyError: when it is not such a body.
     """
     return (read_body(body, _BatchAcks) if body else _BatchAcks()).acks or []
 
@@ -169,14 +171,14 @@ def parse_batch_acks(body: bytes) -> list[BatchAck]:
 def parse_assignment_request(body: bytes) -> AssignmentRequest:
     """Read the body of request 400.
 
-    :raises BodyError: when it is none.
+    :raises BodyError: when it is not such a body.
     """
     return read_body(body, AssignmentRequest)
 
 
 def encode_assignments(queues: Iterable[MessageQueue] | None, mode: str) -> bytes:
-    """The answer to 400 (QueryAssignmentResponseBody): the queues to pull or to pop; None tells the
-    client to go on with those that it has."""
+    """Return the answer to 400 (QueryAssignmentResponseBody): the queues to pull or to pop. None makes the client keep
+    the queues that it has."""
     if queues is None:
         return b"{}"
     assignments = [{"messageQueue": queue, "mode": mode} for queue in queues]

@@ -1,6 +1,6 @@
-"""JSON bodies about queues and how far groups are in them.
+"""JSON bodies about queues and the progress of groups in them.
 
-Maps keyed by queues are written as Java reads them, which is no JSON (see `dialect`).
+Maps keyed by queues are written in the form that Java reads, which is not plain JSON (see `dialect`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from gateway.wire.dialect import map_by_objects
 _encode = msgspec.json.Encoder().encode
 
 _LAST_MS = 253_370_764_800_000
-"""The year 9999: a damaged row may have any time, and dates have no more digits."""
+"""The year 9999. A damaged row may hold any time, and dates cannot have more digits."""
 
 
 class QueueEnds(NamedTuple):
-    """A queue's ends, and when its last message entered it, in ms; 0 when it holds none (TopicOffset)."""
+    """A queue's ends, and when its last message entered it, epoch ms, or 0 if it holds none (TopicOffset)."""
 
     queue: MessageQueue
     min_offset: int
@@ -31,9 +31,10 @@ class QueueEnds(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far a group is in a queue (OffsetWrapper).
+    """A group's progress in a queue (OffsetWrapper).
 
-    `pull_offset` is behind the last message handed out, `last_ms` when the last consumed one entered the queue.
+    `pull_offset` is the offset after the last message handed out; `last_ms` is when the last consumed message entered
+    the queue.
     """
 
     queue: MessageQueue
@@ -44,8 +45,8 @@ class Progress(NamedTuple):
 
 
 class TimeSpan(NamedTuple):
-    """When a queue's messages entered it, in ms (QueueTimeSpan): the oldest, the newest, and the last
-    one that the group has consumed. `delay_ms` is how long the next one has waited.
+    """When a queue's messages entered it, epoch ms (QueueTimeSpan): the oldest, the newest, and the last one that the
+    group has consumed. `delay_ms` is how long the next one has waited.
     """
 
     queue: MessageQueue
@@ -62,11 +63,11 @@ class QueueRow(msgspec.Struct, rename="camel"):
     physic_size: int
     tags_code: int
     eval: bool = False
-    """Whether the group's filter lets it pass."""
+    """Whether the message passes the group's filter."""
 
 
 def encode_topic_stats(queues: Iterable[QueueEnds], put_per_second: float) -> bytes:
-    """The answer to 202 (TopicStatsTable)."""
+    """Return the answer to 202 (TopicStatsTable)."""
     table = map_by_objects(
         (
             ends.queue,
@@ -82,22 +83,23 @@ def encode_topic_stats(queues: Iterable[QueueEnds], put_per_second: float) -> by
 
 
 def encode_consume_stats(progress: Iterable[Progress], per_second: float) -> bytes:
-    """The answer to 208 (ConsumeStats)."""
+    """Return the answer to 208 (ConsumeStats)."""
     return _encode(_consume_stats(progress, per_second))
 
 
 def encode_stats_of_group(group: str, topics: Sequence[tuple[Sequence[Progress], float]]) -> bytes:
-    """What the answer to 317 says of a group: its progress and its messages a second in each of its topics."""
+    """Return a group's part of the answer to 317: its progress and its messages per second in each of its topics."""
     return _encode({group: [_consume_stats(progress, rate) for progress, rate in topics]})
 
 
 def encode_broker_consume_stats(
     broker_address: str, groups: Iterable[bytes], behind: int, in_flight: int
 ) -> bytes:
-    """The answer to 317 (ConsumeStatsList).
+    """Return the answer to 317 (ConsumeStatsList).
 
-    :param groups: what `encode_stats_of_group` says of each.
-    :param behind: messages that they have not confirmed, together; `in_flight` of them they were handed.
+    :param groups: the part of each group, from `encode_stats_of_group`.
+    :param behind: the sum of messages that the groups have not confirmed.
+    :param in_flight: how many of these have been handed out.
     """
     return _encode(
         {
@@ -126,7 +128,7 @@ def _consume_stats(progress: Iterable[Progress], per_second: float) -> dict[str,
 
 
 def encode_time_spans(spans: Iterable[TimeSpan]) -> bytes:
-    """The answer to 303 (QueryConsumeTimeSpanBody)."""
+    """Return the answer to 303 (QueryConsumeTimeSpanBody)."""
     return _encode(
         {
             "consumeTimeSpanSet": [
@@ -147,7 +149,7 @@ def encode_time_spans(spans: Iterable[TimeSpan]) -> bytes:
 
 
 def encode_offsets_by_queue(offsets: Iterable[tuple[MessageQueue, int]]) -> bytes:
-    """The answer to 222 (ResetOffsetBody)."""
+    """Return the answer to 222 (ResetOffsetBody)."""
     return _encode({"offsetTable": map_by_objects(offsets)})
 
 
@@ -156,7 +158,7 @@ def encode_all_offsets(
     topics_of_groups: Mapping[str, Sequence[str]],
     offsets: Mapping[str, Mapping[int, int]],
 ) -> bytes:
-    """The answer to 43 (ConsumerOffsetSerializeWrapper).
+    """Return the answer to 43 (ConsumerOffsetSerializeWrapper).
 
     :param offsets: by `topic@group`, the offset of each queue.
     """
@@ -166,7 +168,7 @@ def encode_all_offsets(
 
 
 def encode_delay_offsets(version: DataVersion) -> bytes:
-    """The answer to 45 (DelayOffsetSerializeWrapper) of a broker whose delay levels have no offsets."""
+    """Return the answer to 45 (DelayOffsetSerializeWrapper) of a broker whose delay levels have no offsets."""
     return _encode({"dataVersion": version, "offsetTable": {}})
 
 
@@ -177,7 +179,7 @@ def encode_queue_rows(
     subscription: Subscription | None,
     filter_data: str | None,
 ) -> bytes:
-    """The answer to 321 (QueryConsumeQueueResponseBody)."""
+    """Return the answer to 321 (QueryConsumeQueueResponseBody)."""
     body: dict[str, Any] = {"filterData": filter_data} if filter_data is not None else {}
     body |= {"maxQueueIndex": max_offset, "minQueueIndex": min_offset, "queueData": rows}
     if subscription is not None:
@@ -186,6 +188,7 @@ def encode_queue_rows(
 
 
 def _moment(ms: int) -> str:
-    """A time as UtilAll.timeMillisToHumanString2 writes it, in the machine's own time zone; `_LAST_MS` at most."""
+    """Return a time as UtilAll.timeMillisToHumanString2 writes it, in the machine's own time zone; at most
+    `_LAST_MS`."""
     moment = datetime.fromtimestamp(min(ms, _LAST_MS) // 1000).astimezone()
     return f"{moment:%Y-%m-%d#%H:%M:%S}:{ms % 1000:03}"

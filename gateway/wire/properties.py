@@ -1,8 +1,7 @@
-"""A message's properties: reserved names, and the string of them (MessageConst, MessageDecoder).
+"""A message's properties: reserved names, and the string that holds them (MessageConst, MessageDecoder).
 
-The string is `name 0x01 value 0x02 name 0x01 value 0x02 ...`; the last 0x02 may be missing. Nothing
-is escaped. Pairs with an empty name or an empty value do not count, and of several with one name
-the last one does.
+The string is `name 0x01 value 0x02 name 0x01 value 0x02 ...`; the last 0x02 may be missing. Nothing is escaped. Pairs
+with an empty name or an empty value are ignored. If several pairs have one name, the last one counts.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 NAME_END: Final = "\x01"
-"""Stands between a name and its value."""
+"""Separates a name from its value."""
 PAIR_END: Final = "\x02"
 """Ends a pair."""
 
@@ -21,9 +20,9 @@ KEYS: Final = "KEYS"
 TAGS: Final = "TAGS"
 """The one tag that consumers filter by."""
 WAIT: Final = "WAIT"
-"""Whether the answer waits until the message is stored safely: "true" or "false"."""
+"""Whether the answer waits until the message is safely stored: "true" or "false"."""
 UNIQ_KEY: Final = "UNIQ_KEY"
-"""The message's id, made by the client; users know the message by it."""
+"""The message's id, made by the client; users identify the message by it."""
 EXTEND_UNIQ_INFO: Final = "EXTEND_UNIQ_INFO"
 SHARDING_KEY: Final = "__SHARDINGKEY"
 SHARDING_KEY_GO: Final = "SHARDING_KEY"
@@ -40,7 +39,7 @@ TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
 TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
 TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
 START_DELIVER_TIME: Final = "__STARTDELIVERTIME"
-"""Time of delivery, epoch ms; what some cloud services' clients write."""
+"""Time of delivery, epoch ms; written by the clients of some cloud services."""
 TIMER_DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"
 """Marks an order to delete the timed message with this id."""
 TIMER_OUT_MS: Final = "TIMER_OUT_MS"
@@ -51,33 +50,33 @@ TIMER_ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
 TIMER_ROLL_LABEL: Final = "TIMER_ROLL_LABEL"
 TIMER_DELAY_LEVEL: Final = "TIMER_DELAY_LEVEL"
 
-# Tidegate's own: how a message is to recur.
+# Tidegate's own: how a message recurs.
 RECUR_CRON: Final = "TIDEGATE_CRON"
-"""By a cron expression; the message is the template of all that follow."""
+"""A cron expression; the message is the template of all messages that follow."""
 RECUR_EVERY: Final = "TIDEGATE_EVERY"
-"""By a period such as `2m`."""
+"""A period such as `2m`."""
 RECUR_ZONE: Final = "TIDEGATE_ZONE"
-"""Time zone of the expression, and of times that have none; UTC unless given."""
+"""Time zone of the expression, and of times without a zone; UTC by default."""
 RECUR_START: Final = "TIDEGATE_START"
 RECUR_END: Final = "TIDEGATE_END"
 RECUR_COUNT: Final = "TIDEGATE_COUNT"
-"""After how many messages it ends."""
+"""The number of messages after which it ends."""
 RECUR_MISFIRE: Final = "TIDEGATE_MISFIRE"
-"""What becomes of those that were missed."""
+"""How missed messages are handled."""
 RECUR_CHANGE: Final = "TIDEGATE_RECURRING"
-"""An order about the recurring message with a name: pause, resume or delete. It is itself not delivered."""
+"""An order for the recurring message with a name: pause, resume or delete. The order itself is not delivered."""
 RECUR_NAME: Final = "TIDEGATE_NAME"
-"""What a recurring message is called in its topic; each that fires has it too."""
+"""The name of a recurring message in its topic; each message that fires has it too."""
 PLANNED_MS: Final = "TIDEGATE_PLANNED_MS"
-"""On each that fires: the time that it was planned for, epoch ms."""
+"""The time that a fired message was planned for, epoch ms; on each message that fires."""
 
-# Where a parked or retried message belongs.
+# The place where a delayed or retried message belongs.
 REAL_TOPIC: Final = "REAL_TOPIC"
 REAL_QID: Final = "REAL_QID"
 RETRY_TOPIC: Final = "RETRY_TOPIC"
-"""The topic that a retried message had at first."""
+"""The original topic of a retried message."""
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
-"""offsetMsgId that a retried message had at first."""
+"""The original offsetMsgId of a retried message."""
 ORIGIN_GROUP: Final = "ORIGIN_GROUP"
 RECONSUME_TIME: Final = "RECONSUME_TIME"
 MAX_RECONSUME_TIMES: Final = "MAX_RECONSUME_TIMES"
@@ -88,7 +87,7 @@ DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 TRAN_MSG: Final = "TRAN_MSG"
 """The message is the first half of a transaction: "true"."""
 PGROUP: Final = "PGROUP"
-"""Producer group, any member of which can be asked about the transaction."""
+"""Producer group; any of its members can be asked about the transaction."""
 TRANSACTION_ID: Final = "__transactionId__"
 TRAN_PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
 TRANSACTION_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
@@ -114,30 +113,30 @@ LITE_TOPIC: Final = "__LITE_TOPIC"
 INNER_MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
 INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
 TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
-"""Properties whose names begin so are not stored."""
+"""Properties whose names begin with this are not stored."""
 
 # Tidegate's own, set by the sender.
 RESCHEDULE: Final = "TIDEGATE_RESCHEDULE"
 """Marks an order to deliver the timed message with this id at the order's time."""
 DEBOUNCE: Final = "TIDEGATE_DEBOUNCE"
-"""One of the message's keys. The messages of the topic with it that have not fired are aborted for this one."""
+"""One of the message's keys. This message aborts the topic's messages with that key that have not fired."""
 
-# Added by Tidegate to what a query finds, so that any tool shows them.
+# Added by Tidegate to the messages that a query finds, so that any tool shows them.
 STATE: Final = "TIDEGATE_STATE"
-"""What has become of a timed message: pending, fired or aborted."""
+"""The state of a timed message: pending, fired or aborted."""
 DUE_MS: Final = "TIDEGATE_DUE_MS"
-"""When a timed message is to be delivered, or was, epoch ms."""
+"""The time at which a timed message is due, or was, epoch ms."""
 
-# Set by a consumer's client on what it pulled.
+# Set by a consumer's client on messages that it pulled.
 MIN_OFFSET: Final = "MIN_OFFSET"
 MAX_OFFSET: Final = "MAX_OFFSET"
 CONSUME_START_TIME: Final = "CONSUME_START_TIME"
 
-# Requests that are answered by messages.
+# Requests that are answered with messages.
 CORRELATION_ID: Final = "CORRELATION_ID"
 REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
 TTL: Final = "TTL"
-"""How long the asking side waits, in ms."""
+"""How long the requesting client waits, in ms."""
 MSG_TYPE: Final = "MSG_TYPE"
 ARRIVE_TIME: Final = "ARRIVE_TIME"
 PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
@@ -149,11 +148,11 @@ FIRST_POP_TIME: Final = "1ST_POP_TIME"
 
 
 def find(properties: str, name: str) -> str | None:
-    """The value of one property; None when it is missing or empty. Takes nothing else apart."""
+    """Return the value of one property, or None when it is missing or empty. Nothing else is parsed."""
     if name not in properties:
         return None
-    # From the end: the last pair of a name counts. An empty pair does not, so an earlier one may.
-    # With a separator in front, the first pair is like any other.
+    # Search from the end: the last pair of a name counts. If it is empty, an earlier pair counts. A separator in front
+    # makes the first pair like any other.
     rest, found, behind = f"{PAIR_END}{properties}".rpartition(f"{PAIR_END}{name}{NAME_END}")
     while found:
         value = behind.partition(PAIR_END)[0]
@@ -164,7 +163,7 @@ def find(properties: str, name: str) -> str | None:
 
 
 def parse(properties: str) -> dict[str, str]:
-    """All properties by name, in the order of their first appearance."""
+    """Return all properties by name, in the order of their first appearance."""
     found: dict[str, str] = {}
     for pair in properties.split(PAIR_END):
         name, _, value = pair.partition(NAME_END)
@@ -174,9 +173,9 @@ def parse(properties: str) -> dict[str, str]:
 
 
 def join(properties: Mapping[str, str]) -> str:
-    """The string of these properties. Empty values are left out: no reader would see them.
+    """Return the string of these properties. Empty values are left out: no reader would see them.
 
-    :raises ValueError: for an empty name, or one of the two separators in a name or value.
+    :raises ValueError: for an empty name, or for a separator in a name or value.
     """
     pairs = []
     for name, value in properties.items():
@@ -188,7 +187,7 @@ def join(properties: Mapping[str, str]) -> str:
 
 
 def remove(properties: str, names: Collection[str]) -> str:
-    """The string without the properties of these names. It ends with 0x02 unless it is empty."""
+    """Return the string without the properties of these names. It ends with 0x02 unless it is empty."""
     kept = [
         pair
         for pair in properties.split(PAIR_END)

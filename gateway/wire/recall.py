@@ -1,4 +1,4 @@
-"""Recall handles: what a client shows to take back a timed message (RecallMessageHandle).
+"""Recall handles, by which a client takes back a timed message (RecallMessageHandle).
 
 A handle is the URL-safe base64 of `v1 <topic> <broker name> <due ms> <UNIQ_KEY>`. It is not signed.
 """
@@ -19,11 +19,11 @@ _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 
 
 class RecallHandleError(ValueError):
-    """The text is no recall handle. What it says is upstream's remark (RecallMessageProcessor)."""
+    """The text is not a recall handle. The error's text is upstream's remark (RecallMessageProcessor)."""
 
 
 class RecallHandle(msgspec.Struct, frozen=True, gc=False):
-    """Names one timed message: `due_ms` is when it is delivered, `message_id` its UNIQ_KEY."""
+    """Identifies one timed message: `due_ms` is its due time, `message_id` its UNIQ_KEY."""
 
     topic: str
     broker: str
@@ -31,7 +31,7 @@ class RecallHandle(msgspec.Struct, frozen=True, gc=False):
     message_id: str
 
     def encode(self) -> str:
-        """The handle as clients keep it, with base64's padding, as upstream writes it."""
+        """Return the handle as text, with base64's padding, as upstream writes it."""
         text = f"{_VERSION} {self.topic} {self.broker} {self.due_ms} {self.message_id}"
         encoded = binascii.b2a_base64(text.encode(), newline=False)
         return encoded.translate(_TO_URL_SAFE).decode("ascii")
@@ -40,8 +40,8 @@ class RecallHandle(msgspec.Struct, frozen=True, gc=False):
     def parse(cls, handle: str) -> Self:
         """Read a handle. As upstream, padding may be missing.
 
-        What follows the time is the id, since one that its sender chose may have blanks in it; upstream takes its first
-        word, which is the id of no message then.
+        The id is all text after the time, since an id that its sender chose may have blanks in it. Upstream takes only
+        the text's first word, which is then the id of no message.
 
         :raises RecallHandleError: for anything else.
         """

@@ -1,4 +1,4 @@
-"""Bodies of the answers to Tidegate's own requests about recurring messages; JSON, names in camel case."""
+"""Bodies of the answers to Tidegate's own requests about recurring messages; JSON with names in camel case."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ MAX_TIMES = 1_000
 
 
 class RecurringMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A recurring message as lists tell of it. Times are epoch ms; `body_size` is bytes.
+    """A recurring message in a list. Times are epoch ms; `body_size` is bytes.
 
-    It has `cron` or `every`. `state` is "active" or "paused"; of a paused one `next_ms` is when it would have fired.
-    `fired` is how many messages it has put into their queue. `body`, `properties`, `flag` and `sys_flag` are there only
-    when they are asked for; in JSON the body is in base64, as its sender compressed it where `sys_flag` says so.
+    It has either `cron` or `every`. `state` is "active" or "paused"; while paused, `next_ms` is when it would have
+    fired. `fired` counts the messages that it has put into their queue. `body`, `properties`, `flag` and `sys_flag` are
+    there only on request. In JSON the body is base64, and compressed by its sender if `sys_flag` says so.
     """
 
     topic: str
@@ -40,14 +40,14 @@ class RecurringMessage(msgspec.Struct, frozen=True, rename="camel", kw_only=True
 
 
 class RecurringList(msgspec.Struct, frozen=True):
-    """One page of a list; `cursor` asks for the next one and is None on the last."""
+    """One page of a list; `cursor` requests the next page and is None on the last."""
 
     recurring: list[RecurringMessage]
     cursor: str | None = None
 
 
 class RecurringChange(msgspec.Struct, frozen=True):
-    """What was done to a recurring message, and how it is now, or was when it was deleted.
+    """The change of a recurring message, and its state afterwards, or before its deletion.
 
     `outcome` is "set", "replaced", "updated", "paused", "already paused", "resumed", "already active" or "deleted".
     """

@@ -1,4 +1,4 @@
-"""The fields of Tidegate's own requests about recurring messages; `headers` offers them together with all others."""
+"""The fields of Tidegate's own requests about recurring messages; `headers` re-exports them."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from gateway.wire.fields import Fields, Int32
 
 
 class ListRecurring(Fields):
-    """31010: what recurs, by topic and name."""
+    """31010: lists recurring messages by topic and name."""
 
     topic: str = ""
-    """Only this topic's; empty: all."""
+    """Empty for all topics."""
     name: str = ""
-    """Only the one of this name; it needs its topic."""
+    """The name of a single recurring message; it needs the topic."""
     full: bool = False
-    """With bodies and properties."""
+    """Whether to include bodies and properties."""
     limit: Int32 = 100
-    """Most of them in the answer."""
+    """Most recurring messages in the answer."""
     cursor: str = ""
-    """From the page before."""
+    """From the answer with the previous page."""
 
 
 class ChangeRecurring(Fields):
-    """31011: pauses, resumes or deletes one."""
+    """31011: pauses, resumes or deletes a recurring message."""
 
     topic: str
     name: str
@@ -31,15 +31,15 @@ class ChangeRecurring(Fields):
 
 
 class NextRecurring(Fields):
-    """31012: when one fires next, or when a rule would that is set now."""
+    """31012: lists the next times of a recurring message, or of a rule as if it were set now."""
 
     topic: str = ""
     name: str = ""
-    """Of the one that is asked about, together with its topic; else there is a rule."""
+    """The name of the recurring message, together with its topic; empty if the request has a rule."""
     cron: str | None = None
     every: str | None = None
     zone: str | None = None
     start: str | None = None
     end: str | None = None
     times: Int32 = 10
-    """How many times to tell."""
+    """The number of times to list."""

@@ -1,7 +1,7 @@
 """The signature of a request (AclClientRPCHook, AclUtils, DefaultAuthenticationContextBuilder).
 
-It is Base64 of HMAC-SHA1 with the user's secret key over the values of all extFields but the signature itself, in the
-order of their names and with nothing between them, and the body behind them.
+It is the Base64 of HMAC-SHA1 with the user's secret key. The signed text is the values of all extFields except the
+signature itself, in the order of their names and without separators, followed by the body.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ SIGNATURE: Final = "Signature"
 SECURITY_TOKEN: Final = "SecurityToken"  # noqa: S105  the name of a field
 
 FIELDS: Final = frozenset({ACCESS_KEY, SIGNATURE, SECURITY_TOKEN})
-"""What proves who asks: it is for the gateway alone, and neither logged nor passed on."""
+"""The fields that prove who sends a request. They are for the gateway alone, and neither logged nor passed on."""
 
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 LAST_WITHOUT_UNIQUE_KEY_QUERY: Final = 399
-"""Clients up to this version (MQVersion V4_9_3) add that field after they have signed."""
+"""Clients up to this version (MQVersion V4_9_3) add UNIQUE_KEY_QUERY after they have signed."""
 
 
 def sign(ext: Mapping[str, str], body: bytes, key: bytes) -> str:
-    """The signature of a request with these fields. Names are ordered as Java does; they are all ASCII."""
+    """Return the signature of a request with these fields. Names are sorted as Java sorts them; they are all ASCII."""
     values = "".join(ext[name] for name in sorted(ext) if name != SIGNATURE)
     content = values.encode(errors="replace") + body
     return base64.b64encode(hmac.digest(key, content, "sha1")).decode()
 
 
 def is_signed(ext: Mapping[str, str], body: bytes, version: int, key: bytes) -> bool:
-    """Whether the request's signature is that of the key's owner.
+    """Return whether the owner of the key has signed the request.
 
     :param version: the client's MQVersion.
     """

@@ -1,1 +1,1 @@
-"""The settings by subject; `gateway.config` makes them one."""
+"""The settings by subject; `gateway.config` combines them."""

@@ -1,4 +1,4 @@
-"""Who may."""
+"""Settings of authentication and authorization."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ACCESS: Final = "Access"
 
 
 class AccessSettings(SettingsGroup):
-    """Who may."""
+    """Settings of authentication and authorization."""
 
     authentication: Switch = setting(
         False,

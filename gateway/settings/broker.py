@@ -1,4 +1,4 @@
-"""What the gateway is as a broker; transactions and replies."""
+"""Settings of the broker, of transactions and of replies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TRANSACTIONS: Final = "Transactions and replies"
 
 
 class BrokerSettings(SettingsGroup):
-    """What the gateway is as a broker; transactions and replies."""
+    """Settings of the broker, of transactions and of replies."""
 
     broker_name: Name = setting(
         "broker-a", _BROKER, "Name of the broker in topic routes.", upstream="brokerName"

@@ -1,4 +1,4 @@
-"""What a setting is beside its value: its place, unit, bounds and meaning."""
+"""The description of a setting besides its value: its group, unit, bounds and meaning."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pydantic.fields import FieldInfo
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a person should know of one setting beside its meaning."""
+    """The description of one setting, besides its meaning."""
 
     group: str
     unit: str = ""
     upstream: str = ""
-    """Name of RocketMQ's own setting of the same meaning, if it has one."""
+    """Name of RocketMQ's own setting with the same meaning, if there is one."""
     least: object = None
     most: object = None
     live: bool = False
-    """Whether it can be changed while the gateway serves."""
+    """Whether it can be changed while the gateway runs."""
 
 
 def setting(
@@ -34,7 +34,7 @@ def setting(
     most: Any = None,
     live: bool = False,
 ) -> Any:
-    """One setting's field: its default (or a function that makes it), its place and its meaning."""
+    """Return the field of one setting with its default (or a function that makes it), its group and its meaning."""
     field: FieldInfo = (
         Field(default_factory=default, description=meaning, ge=least, le=most)
         if callable(default)

@@ -1,4 +1,4 @@
-"""Messages for later, and those that recur."""
+"""Settings of delayed and recurring messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 
 
 
 class LaterSettings(SettingsGroup):
-    """Messages for later, and those that recur."""
+    """Settings of delayed and recurring messages."""
 
     delay_levels: Levels = setting(
         DEFAULT_DELAY_LEVELS,

@@ -1,4 +1,4 @@
-"""How much is too much."""
+"""Limits of messages, requests and connections."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from gateway.settings.fields import SettingsGroup, setting
 _LIMITS: Final = "Limits"
 
 FRAME_ALLOWANCE: Final = 256 * 1024
-"""Beside its body a message has a header and up to 32,767 bytes of properties, escaped as JSON text."""
+"""Bytes of a frame besides the message's body: the header, and up to 32,767 bytes of properties as escaped JSON."""
 
 
 class LimitSettings(SettingsGroup):
-    """How much is too much."""
+    """Limits of messages, requests and connections."""
 
     max_held_messages: Count = setting(
         0,

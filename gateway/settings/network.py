@@ -1,4 +1,4 @@
-"""How clients and operators reach the gateway, and TLS."""
+"""Settings of the network: how clients and operators reach the gateway, and TLS."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ _TLS: Final = "TLS"
 
 DEFAULT_PORT: Final = 9876
 WORKER_PORT_DISTANCE: Final = 10
-"""Between the ports of two workers, and from the shared one to the first: their VIP channels lie between."""
+"""Distance between the ports of two workers, and from the shared port to the first worker's. It leaves room for their
+VIP channels."""
 
 
 class NetworkSettings(SettingsGroup):
-    """How clients and operators reach the gateway, and TLS."""
+    """Settings of the network: how clients and operators reach the gateway, and TLS."""
 
     listen: Address = setting(
         HostPort("127.0.0.1", DEFAULT_PORT),
@@ -140,10 +141,10 @@ class NetworkSettings(SettingsGroup):
 
     @property
     def vip_channel_required(self) -> bool:
-        """Whether a taken VIP port is an error: only when the channel was asked for by hand."""
+        """Whether a taken VIP port is an error, which it is only when the channel was explicitly switched on."""
         return self.vip_channel and "vip_channel" in self.model_fields_set
 
     def advertised(self, bound_port: int) -> HostPort:
-        """The address to tell clients, given the port that is really listened on."""
+        """Return the address that clients are told, given the port that the gateway really listens on."""
         address = self.advertise or self.listen
         return address if self.advertise and address.port else HostPort(address.host, bound_port)

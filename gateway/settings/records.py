@@ -1,4 +1,4 @@
-"""What is written down: traffic, events, changes."""
+"""Settings of recorded traffic, logs and the audit log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LOGS: Final = "Logs"
 
 
 class RecordSettings(SettingsGroup):
-    """What is written down: traffic, events, changes."""
+    """Settings of recorded traffic, logs and the audit log."""
 
     capture: OptionalFile = setting(
         None,

@@ -1,4 +1,4 @@
-"""Where messages are kept, how safely, and for how long."""
+"""Settings of the store: where messages are stored, how safely, and for how long."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STORAGE: Final = "Storage"
 
 
 _OF_NOBODY: Final = Path("/var/lib/tidegate")
-"""Where data are unless told otherwise of a user who has no home, as in a container that is run by a number."""
+"""Default data folder of a user without a home, as in a container that runs under a numeric user id."""
 
 
 def _default_data() -> Path:
@@ -27,7 +27,7 @@ def _default_data() -> Path:
 
 
 class StorageSettings(SettingsGroup):
-    """Where messages are kept, how safely, and for how long."""
+    """Settings of the store: where messages are stored, how safely, and for how long."""
 
     data: FilePath = setting(
         _default_data,

@@ -1,4 +1,4 @@
-"""How the figures and lists of several workers become one."""
+"""Merges the figures and lists of several workers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Row = TypeVar("_Row", TopicRow, GroupRow)
 
 
 def add_rates(parts: Sequence[Rates]) -> Rates:
-    """The rates of all; the least of what their disks have free."""
+    """Return the sum of the workers' rates; the free disk space is the least of all."""
     return Rates(
         at_ms=max(part.at_ms for part in parts),
         accepted=_speed(part.accepted for part in parts),
@@ -58,9 +58,9 @@ def _columns(rows: Iterable[Sequence[int]]) -> list[int]:
 
 
 def add_timelines(parts: Sequence[Timeline]) -> Timeline:
-    """The messages of all, in the same columns.
+    """Return the sum of the workers' timelines, in the same columns.
 
-    Where a worker has more topics than it tells apart, those that it does not tell are among the others.
+    If a worker has more topics than it shows separately, the rest of them is part of `others`.
     """
     by_topic: dict[str, list[int]] = {}
     for part in parts:
@@ -91,7 +91,7 @@ def _least(times: Iterable[int | None]) -> int | None:
 
 
 def add_topics(parts: Sequence[TopicList], query: ListQuery) -> TopicList:
-    """A page of the topics that any worker has, with what all hold of them."""
+    """Return a page of the topics of all workers, with the sums of their messages."""
     rows, cursor = _one_list([(part.topics, part.cursor) for part in parts], query, _topic)
     return TopicList(topics=rows, cursor=cursor)
 
@@ -109,7 +109,7 @@ def _topic(rows: Sequence[TopicRow]) -> TopicRow:
 
 
 def add_groups(parts: Sequence[GroupList], query: ListQuery) -> GroupList:
-    """A page of the groups that any worker has, and how far they are everywhere."""
+    """Return a page of the groups of all workers, with their progress at all workers."""
     rows, cursor = _one_list([(part.groups, part.cursor) for part in parts], query, _group)
     return GroupList(groups=rows, cursor=cursor)
 
@@ -125,7 +125,7 @@ def _group(rows: Sequence[GroupRow]) -> GroupRow:
 
 
 def _lag(rows: Sequence[TopicLag]) -> TopicLag:
-    """How far a group is in a topic: its queues are those of each worker, one worker's after the other's."""
+    """Return a group's progress in a topic; the queues of the workers follow one another."""
     return TopicLag(
         topic=rows[0].topic,
         lag=sum(row.lag for row in rows),
@@ -140,7 +140,7 @@ def _one_list(
     query: ListQuery,
     make: Callable[[Sequence[_Row]], _Row],
 ) -> tuple[list[_Row], str | None]:
-    """A page of rows by name. It goes as far as the first of the workers' pages that has an end, or to its limit."""
+    """Return a page of rows by name. It ends where the first incomplete page of a worker ends, or at its limit."""
     rows = sorted((row for own, _ in parts for row in own), key=attrgetter("name"))
     names = sorted({row.name for row in rows})
     ends = [cursor for _, cursor in parts if cursor is not None]

@@ -1,7 +1,7 @@
-"""Changes to many messages at once: first shown, then confirmed, then done in pieces.
+"""Changes to many messages: first previewed, then confirmed, then made in pieces.
 
-A preview counts what would be changed and gives a token. The token stands for exactly that question: whoever brings it
-back has the change made to the messages that were there when it was asked, and to no later ones.
+A preview counts the messages that would be changed and returns a token. The token stands for exactly this selection and
+change. Confirming it changes the messages that were there at the time of the preview, and no later ones.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ TOKEN_MINUTES = 10
 """How long a preview can be confirmed."""
 
 SAMPLE = 10
-"""Messages that a preview shows."""
+"""Messages shown in a preview."""
 
 PIECE = 100
-"""Messages that are changed in one turn of the reactor."""
+"""Messages changed in one turn of the reactor."""
 
 PAGE = 500
-"""Messages that are looked up at a time."""
+"""Messages looked up in one step."""
 
 MAX_COUNTED = 100_000
-"""Messages that a preview by key or tag counts; above it the number is the least there are."""
+"""Most messages that a preview by key or tag counts; if there are more, the count is a lower bound."""
 
 MAX_JOBS = 20
-"""Jobs that are remembered, the running ones among them."""
+"""Jobs that are kept, including running ones."""
 
 MAX_RUNNING = 4
 
@@ -63,7 +63,7 @@ Action = Literal["abort", "reschedule"]
 
 
 class Selection(Fields):
-    """Pending messages: all that fit everything that is given, of which something must be."""
+    """Pending messages that match all given fields. At least one field must be given."""
 
     topic: TopicName = ""
     key: str = ""
@@ -73,7 +73,7 @@ class Selection(Fields):
 
 
 class PreviewBody(Fields):
-    """A change to many messages, to be looked at before it is made."""
+    """A change to many messages to preview."""
 
     action: Action
     selection: Selection
@@ -81,9 +81,9 @@ class PreviewBody(Fields):
 
 
 class Preview(Shown):
-    """What a change would be made to. Where `isExact` is false there are at least `count` messages.
+    """The messages that a change would affect. If `isExact` is false, there are at least `count` messages.
 
-    `token` confirms it, until `expiresMs`. `sample` has those that are due first.
+    `token` confirms the change until `expiresMs`. `sample` has the messages that are due first.
     """
 
     count: int
@@ -100,8 +100,8 @@ class ConfirmBody(Fields):
 
 
 class Job(msgspec.Struct, rename="camel", kw_only=True):
-    """A change that is being made: `done` messages were changed of about `expected`, `missed` ones had fired or were
-    aborted meanwhile, or may not be changed by whoever asked. `error` says why it failed.
+    """The job that makes a change: `done` messages were changed of about `expected`. `missed` messages had fired or
+    were aborted meanwhile, or the user may not change them. `error` says why the job failed.
     """
 
     id: int
@@ -125,13 +125,13 @@ class JobList(Shown):
 
 
 class JobQuery(Fields):
-    """Names a job."""
+    """Identifies a job."""
 
     id: Annotated[int, Meta(description="Number of the job.", ge=1)]
 
 
 class _Order(msgspec.Struct, frozen=True):
-    """What a token stands for: the preview of a number. Only messages with sequences before `bound` are meant."""
+    """The content of a token: a numbered preview. It covers only messages with sequences before `bound`."""
 
     number: int
     action: Action
@@ -144,7 +144,7 @@ class _Order(msgspec.Struct, frozen=True):
 
 
 class Bulk:
-    """Previews changes to many messages, and makes them."""
+    """Previews and makes changes to many messages."""
 
     log = Logger()
 
@@ -158,12 +158,12 @@ class Bulk:
         self._secret = secrets.token_bytes(32)
         self._jobs: dict[int, Job] = {}
         self._confirmed: dict[_Order, Job] = {}
-        # None is given again after a restart: whoever asks for a job of before is to be told of no other.
+        # No number is reused after a restart, so that an old number never returns another job.
         self._numbers = count(broker.clock.now_ms())
         self._previews = count(1)
 
     async def preview_bulk(self, asker: Asker, body: PreviewBody) -> Preview:
-        """How many messages a change would be made to, and a token that confirms it. Nothing is changed."""
+        """Count the messages that a change would affect, and return a token that confirms it. Nothing is changed."""
         self._pending.check_enabled()
         to = self._new_time(body)
         wanted = self._wanted(asker, body.selection)
@@ -183,9 +183,9 @@ class Bulk:
         )
 
     def start_bulk(self, asker: Asker, body: ConfirmBody) -> Job:
-        """Make the change that a preview's token stands for. It goes on by itself: look at the job.
+        """Start the change that a preview's token stands for. It runs on its own: look at the job.
 
-        A token that is brought once more, as by who lost the answer, is answered with the job that there is.
+        A token that is sent again, for example after a lost answer, returns the existing job.
         """
         order = self._open(body.token)
         confirmed = self._confirmed.get(order)
@@ -221,17 +221,17 @@ class Bulk:
         return job
 
     def list_jobs(self, asker: Asker) -> JobList:
-        """The last changes to many messages."""
+        """List the last changes to many messages."""
         return JobList(
             jobs=[job for job in reversed(self._jobs.values()) if _concerns(asker, job, READ)]
         )
 
     def show_job(self, asker: Asker, query: JobQuery) -> Job:
-        """How far a change to many messages is."""
+        """Return the progress of a change to many messages."""
         return self._job(asker, query.id)
 
     def cancel_job(self, asker: Asker, query: JobQuery) -> Job:
-        """End a change to many messages where it is. What was changed stays so."""
+        """Stop a change to many messages. Messages that were changed stay changed."""
         job = self._job(asker, query.id)
         if not _concerns(asker, job, PUB):
             raise ApiError(
@@ -252,7 +252,10 @@ class Bulk:
 
     @staticmethod
     def _known(asker: Asker, job: Job) -> Job:
-        """A job, to those whom it concerns alone."""
+        """Return a job if the asker may see it.
+
+        :raises ApiError: else, as if there were no such job.
+        """
         if not _concerns(asker, job, READ):
             raise ApiError(HTTPStatus.NOT_FOUND, f"there is no job {job.id}")
         return job
@@ -281,7 +284,7 @@ class Bulk:
         return body.to.read(self._broker.clock) if body.to is not None else None
 
     async def _count(self, asker: Asker, wanted: Wanted) -> tuple[int, bool]:
-        """How many messages are wanted, and whether that is exact."""
+        """Return how many messages are selected, and whether the number is exact."""
         if wanted.key or wanted.tag or not asker.may_everything:
             return await self._count_one_by_one(asker, wanted)
         total, is_exact = 0, True
@@ -329,7 +332,7 @@ class Bulk:
         return job.state == "running"
 
     async def _change(self, asker: Asker, order: _Order, job: Job, found: list[Found]) -> None:
-        """Change a piece; it counts once it is on disk."""
+        """Change a piece of the messages, and count them once that is on disk."""
         readable = [one for one in found if _is_shown(asker, order.wanted, _topic_of(one))]
         mine = [one for one in readable if asker.may(PUB, _topic_of(one))]
         with self._broker.audit.acting(asker):
@@ -375,7 +378,7 @@ class Bulk:
 
 
 def _pieces(begin_ms: int, end_ms: int | None) -> list[Columns]:
-    """A span of time as one column that the store has counts of, and what is before and behind it."""
+    """Split a span of time into the part that the store has counts of, and the parts before and after it."""
     end_ms = _LAST_MS if end_ms is None else end_ms
     first = -(-begin_ms // HELD_SPAN_MS) * HELD_SPAN_MS
     last = end_ms // HELD_SPAN_MS * HELD_SPAN_MS
@@ -386,12 +389,12 @@ def _pieces(begin_ms: int, end_ms: int | None) -> list[Columns]:
 
 
 def _is_meant(wanted: Wanted, topic: str) -> bool:
-    """Redeliveries to consumers are not changed by the way."""
+    """Return whether a selection includes a topic: redeliveries to consumers only if it names their topic."""
     return bool(wanted.topic) or not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
 
 
 def _is_shown(asker: Asker, wanted: Wanted, topic: str) -> bool:
-    """Whether a topic's messages are meant, and whoever asks may see them."""
+    """Return whether a selection includes a topic's messages and the asker may see them."""
     return _is_meant(wanted, topic) and asker.may(READ, topic)
 
 
@@ -400,7 +403,7 @@ def _topic_of(found: Found) -> str:
 
 
 def _concerns(asker: Asker, job: Job, actions: frozenset[access.Action]) -> bool:
-    """Whether a job is theirs, or of a topic that they may do one of these to."""
+    """Return whether a job is the asker's, or of a topic that the asker may do one of these actions to."""
     if asker.caller is None or job.user == asker.caller.name:
         return True
     topic = job.selection.get("topic")
@@ -408,7 +411,7 @@ def _concerns(asker: Asker, job: Job, actions: frozenset[access.Action]) -> bool
 
 
 def _shown(wanted: Wanted) -> dict[str, str | int]:
-    """A selection as a job shows it."""
+    """Return a selection as jobs show it."""
     named: dict[str, str | int | None] = {
         "topic": wanted.topic,
         "key": wanted.key,

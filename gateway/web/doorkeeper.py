@@ -1,4 +1,4 @@
-"""Lets HTTP requests in, or not: who asks, from which page, and by which name they call this host."""
+"""Admits or refuses HTTP requests: checks the user, the page they come from, and the name they use for this host."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ ASK_FOR_KEYS = 'Basic realm="tidegate", charset="UTF-8"'
 ASK_FOR_BEARER = 'Bearer realm="tidegate"'
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
-"""What a browser on this machine calls it."""
+"""Names of this machine in a browser on the machine itself."""
 
 Header = Callable[[str], str | None]
-"""A header of the request by its name."""
+"""Returns a header of the request by its name."""
 
 
 class Doorkeeper:
-    """Knows by what credentials requests are let in.
+    """Checks the credentials of requests.
 
-    With users, by a user's; else by the token where there is one; else not at all, which is enough on a loopback
-    address alone.
+    With users, a request needs the credentials of a user; else the token, if there is one; else none, which is safe
+    only on a loopback address.
 
     :param users: all users; with `authentication` every request must be some user's.
     :param token: what `http_token_file` holds.
@@ -44,14 +44,14 @@ class Doorkeeper:
 
     @property
     def challenge(self) -> str:
-        """What a client is told that came without credentials."""
+        """The challenge sent to a client without credentials."""
         return ASK_FOR_KEYS if self._users is not None else ASK_FOR_BEARER
 
     def admit(self, method: str, header: Header, peer: str) -> Asker:
-        """Who asks.
+        """Return who sends the request.
 
         :param peer: the IP address that the request came from.
-        :raises ApiError: when it is nobody who may, or a page of somebody else's.
+        :raises ApiError: when the credentials are missing or wrong, or the request comes from a foreign page.
         """
         if self._is_closed:
             raise ApiError(
@@ -72,8 +72,8 @@ class Doorkeeper:
 
     @staticmethod
     def _check_host(host: str) -> None:
-        """Refuse a name that is not this machine's own: whoever owns the name may point it at any machine, and then
-        their pages and this API would be of one origin for a browser."""
+        """Refuse a host name that is not this machine's own. The owner of a foreign name can point it at any machine;
+        to a browser, the owner's pages and this API would then be of one origin."""
         try:
             name = urlsplit(f"//{host}").hostname
         except ValueError:
@@ -85,8 +85,8 @@ class Doorkeeper:
 
     @staticmethod
     def _check_origin(method: str, header: Header) -> None:
-        """Refuse what a page of another origin asks for. What a browser says of that itself holds behind a proxy too,
-        which sends on another `Host`."""
+        """Refuse requests from pages of other origins. The browser's own header about that is valid also behind a proxy
+        that sends another `Host`."""
         site = header("sec-fetch-site")
         origin = header("origin")
         if site is None:
@@ -96,7 +96,7 @@ class Doorkeeper:
         if foreign:
             raise ApiError(HTTPStatus.FORBIDDEN, "pages of other origins are not served")
         if method in ("POST", "PUT"):
-            # No form can send this, and a script of another origin must ask first, which is never granted.
+            # No form can send this type. A script of another origin needs a preflight, which is never granted.
             kind = (header("content-type") or "").partition(";")[0].strip().lower()
             if kind != "application/json":
                 raise ApiError(
@@ -107,7 +107,7 @@ class Doorkeeper:
     def _caller(self, users: Users, credentials: str, peer: str) -> Caller:
         name, key = _basic(credentials)
         user = users.get(name)
-        # The comparison takes place, and takes its time, for a user that does not exist too.
+        # Compare also for an unknown user, so that it takes the same time.
         fits = hmac.compare_digest(user.key if user is not None else b"\0", key)
         if user is None or user.is_disabled or not fits:
             raise ApiError(
@@ -117,7 +117,7 @@ class Doorkeeper:
 
 
 def _place_of(origin: str) -> str | None:
-    """Name and port of an origin; None where it is none."""
+    """Return the host and port of an origin, or None if it is not valid."""
     try:
         return urlsplit(origin).netloc
     except ValueError:
@@ -130,12 +130,12 @@ def _is_token(credentials: str, token: bytes) -> bool:
 
 
 def _basic(credentials: str) -> tuple[str, bytes]:
-    """Name and key (RFC 7617); nobody's where there are none."""
+    """Return name and key of Basic credentials (RFC 7617); both are empty when there are none."""
     scheme, _, given = credentials.partition(" ")
     if scheme.lower() != "basic":
         return "", b""
     try:
         name, _, key = base64.b64decode(given.strip(), validate=True).partition(b":")
         return name.decode(), key
-    except ValueError:  # it is no base64, or no text
+    except ValueError:  # not base64, or not text
         return "", b""

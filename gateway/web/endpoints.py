@@ -1,4 +1,4 @@
-"""What one request of the API is: its path, its fields, its answer, and how it fails."""
+"""An endpoint of the API: its path, its fields, its answer, and its errors."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from gateway.wire.codes import ResponseCode
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 OFFSET_ID = "^[0-9A-Fa-f]{32}$"
-"""What the offset id of a message looks like."""
+"""The pattern of a message's offset id."""
 
 _MISFIT = re.compile(r"(.*) - at `\$\.(\S+)`", re.DOTALL)
-"""What msgspec says of a value that is not what it should be, and of which."""
+"""msgspec's text about a value of the wrong type or form, and the value's place."""
 
 STATUS_OF = {
     ResponseCode.SYSTEM_BUSY: HTTPStatus.TOO_MANY_REQUESTS,
@@ -37,11 +37,11 @@ STATUS_OF = {
     ResponseCode.ILLEGAL_OPERATION: HTTPStatus.CONFLICT,
     ResponseCode.SERVICE_NOT_AVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
 }
-"""HTTP's word for the protocol's codes; any other is an internal error."""
+"""HTTP status codes for the protocol's response codes; any other code is an internal error."""
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Why a request was not done (RFC 9457). `code` is the protocol's, where it has one."""
+    """Why a request failed (RFC 9457). `code` is the response code of RocketMQ's protocol, if there is one."""
 
     title: str
     status: int
@@ -50,7 +50,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class ApiError(Exception):
-    """A request that ends with a status and a sentence."""
+    """An error with an HTTP status and a sentence."""
 
     def __init__(self, status: HTTPStatus, detail: str, code: int | None = None) -> None:
         super().__init__(detail)
@@ -58,7 +58,7 @@ class ApiError(Exception):
 
     @classmethod
     def of(cls, error: RequestError) -> ApiError:
-        """The same refusal in HTTP's words."""
+        """Return the same refusal with an HTTP status."""
         code = ResponseCode(error.code)
         status = STATUS_OF.get(code, HTTPStatus.INTERNAL_SERVER_ERROR)
         if isinstance(error, NotFoundError):
@@ -69,10 +69,10 @@ class ApiError(Exception):
 
 
 class Asker:
-    """Whose request it is, and where it came from.
+    """The user that sends a request, and its origin.
 
-    :param caller: None where nobody is asked for a name.
-    :param host: the IP address that it came from.
+    :param caller: None where requests need no user.
+    :param host: the IP address that the request came from.
     """
 
     def __init__(self, caller: Caller | None, host: str) -> None:
@@ -81,29 +81,29 @@ class Asker:
 
     @property
     def name(self) -> str:
-        """The user; empty where nobody is asked for a name."""
+        """The user's name; empty where requests need no user."""
         return self.caller.name if self.caller is not None else ""
 
     @property
     def address(self) -> str:
-        """Where the request came from, for the audit log."""
+        """The origin of the request, for the audit log."""
         return self.host
 
     @property
     def may_everything(self) -> bool:
-        """Whether nothing is kept from them."""
+        """Whether the user may do everything."""
         return self.caller is None or self.caller.may_everything
 
     def may(self, actions: frozenset[Action], topic: str) -> bool:
-        """Whether they may do one of these to a topic."""
+        """Return whether the user may do one of these actions to a topic."""
         return self.caller is None or self.caller.may(actions, topic)
 
     def may_see_group(self, name: str) -> bool:
-        """Whether they may see a consumer group."""
+        """Return whether the user may see a consumer group."""
         return self.caller is None or self.caller.objection(group_need(name, GET)) is None
 
     def check(self, need: Need) -> None:
-        """Refuse what they may not do.
+        """Refuse a request that the user has no permission for.
 
         :raises ApiError: when it is not permitted.
         """
@@ -112,7 +112,7 @@ class Asker:
             raise ApiError(HTTPStatus.FORBIDDEN, objection, ResponseCode.NO_PERMISSION)
 
     def check_topic(self, actions: frozenset[Action], topic: str) -> None:
-        """Refuse unless they may do one of these to a topic.
+        """Refuse a request unless the user may do one of these actions to a topic.
 
         :raises ApiError: when it is not permitted.
         """
@@ -120,11 +120,11 @@ class Asker:
 
 
 class Fields(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
-    """What a request brings, in its path and query or in its body. Names are in camel case."""
+    """Fields of a request, in its path and query or in its body. Names are in camel case."""
 
 
 class Shown(msgspec.Struct, rename="camel", kw_only=True):
-    """What an answer shows. Names are in camel case."""
+    """Fields of an answer. Names are in camel case."""
 
 
 Handler = Callable[..., Any]
@@ -133,13 +133,13 @@ Handler = Callable[..., Any]
 class Endpoint:
     """One row of the table.
 
-    The handler's annotations say the rest, so that they cannot differ from what is documented: its parameter `query`
-    has the fields of the path and the query, `body` those of the JSON body, and what it returns, or what the
-    coroutine that it returns does, is the answer. The first line of its documentation is the summary.
+    The handler's annotations define the rest, so that they cannot differ from the documentation. Its parameter `query`
+    has the fields of the path and the query, and `body` those of the JSON body. The answer is what the handler returns,
+    or what its coroutine returns. The first paragraph of its docstring is the summary.
 
     :param method: GET, POST, PUT or DELETE.
-    :param path: below the API's own, with placeholders such as `{id}`.
-    :param group: under what the documentation lists it.
+    :param path: relative to the path of the API, with placeholders such as `{id}`.
+    :param group: the heading in the documentation.
     """
 
     def __init__(self, method: str, path: str, handler: Handler, group: str) -> None:
@@ -159,22 +159,22 @@ class Endpoint:
 
     @cached_property
     def name(self) -> str:
-        """What programs made from the documentation call it."""
+        """The operation id, after which generated clients name the function."""
         first, *rest = self.handler.__name__.split("_")
         return first + "".join(word.title() for word in rest)
 
     @cached_property
     def summary(self) -> str:
-        """What it does, in a line."""
+        """The first paragraph of the handler's docstring, in one line."""
         return (inspect.getdoc(self.handler) or "").partition("\n\n")[0].replace("\n", " ")
 
     @cached_property
     def description(self) -> str:
-        """What else there is to know."""
+        """The rest of the handler's docstring."""
         return (inspect.getdoc(self.handler) or "").partition("\n\n")[2]
 
     def match(self, segments: tuple[str, ...]) -> dict[str, str] | None:
-        """The placeholders' values, where a path is this one's."""
+        """Return the values of the placeholders if the path is this endpoint's, else None."""
         if len(segments) != len(self.segments):
             return None
         values = {}
@@ -187,10 +187,10 @@ class Endpoint:
         return values
 
     def call(self, asker: Asker, texts: dict[str, str], body: bytes) -> Any | Awaitable[Any]:
-        """Have a request handled.
+        """Handle a request.
 
         :param texts: the values of path and query.
-        :raises ApiError: when they, or the body, are not what they should be.
+        :raises ApiError: when these or the body are not valid.
         """
         arguments: dict[str, Any] = {}
         kind: type[Fields] | None = None
@@ -211,9 +211,9 @@ class Endpoint:
 
 
 def _explain(error: Exception, kind: Any) -> str:
-    """What msgspec says, in the words of whoever wrote the request.
+    """Return msgspec's error in words that the author of the request understands.
 
-    :param kind: the structure that the request's fields were to be.
+    :param kind: the structure that the request was decoded into.
     """
     if not isinstance(error, msgspec.ValidationError):
         return f"the body is not JSON: {error}"
@@ -229,7 +229,7 @@ def _explain(error: Exception, kind: Any) -> str:
     for name in misfit[2].split(".") if misfit is not None else ():
         hint = typing.get_type_hints(kind).get(name)
         inner = (typing.get_args(hint) or (hint,))[0]
-        # What the field was called may look like a place.
+        # The name of the unknown field may look like a place.
         if not (isinstance(inner, type) and issubclass(inner, Fields)):
             break
         kind = inner

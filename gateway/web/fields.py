@@ -1,4 +1,4 @@
-"""Fields that several requests of the API have, and how they are read."""
+"""Fields that several requests of the API share, and the functions that read them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SearchedState = Annotated[
 
 
 class NewTimeFields(Fields):
-    """Another time for messages: one of the two."""
+    """A new time for messages, by exactly one of the two fields."""
 
     at: Annotated[
         int | str | None, Meta(description="When they are to fire, as in queries: `+30m`.")
@@ -52,9 +52,9 @@ class NewTimeFields(Fields):
     ] = None
 
     def read(self, clock: Clock) -> NewTime:
-        """The new time.
+        """Return the new time.
 
-        :raises ApiError: when it is none, or two.
+        :raises ApiError: when it is not valid, or both fields or none are set.
         """
         if (self.at is None) == (self.shift is None):
             raise ApiError(HTTPStatus.BAD_REQUEST, "name the new time by either at or shift")
@@ -68,17 +68,17 @@ class NewTimeFields(Fields):
 
 
 def read_bound(moment: int | str | None, clock: Clock) -> int | None:
-    """Where a span of time begins or ends, epoch ms and not before 1970; None where that is left out.
+    """Return the bound of a span of time in epoch ms, not before 1970, or None if it is left out.
 
-    :raises ApiError: when it is none.
+    :raises ApiError: when it is not a time.
     """
     return max(0, read_moment(moment, clock)) if moment is not None else None
 
 
 def read_moment(moment: int | str, clock: Clock) -> int:
-    """Epoch ms of a moment.
+    """Return a time in epoch ms.
 
-    :raises ApiError: when it is none.
+    :raises ApiError: when it is not a time.
     """
     if moment == "0" or (isinstance(moment, int) and -LATEST_EPOCH_MS <= moment <= 0):
         return int(moment)

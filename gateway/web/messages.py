@@ -1,4 +1,4 @@
-"""Messages through the API: found, shown with all that is known of them, and taken back."""
+"""Single messages in the API: search, show, abort and reschedule."""
 
 from __future__ import annotations
 
@@ -31,15 +31,16 @@ from gateway.wire.properties import parse
 from storage import Found, State
 
 MAX_PREVIEW = 64 * 1024
-"""Most bytes of a body that a message's page has."""
+"""Most bytes of a body in a message's page."""
 
 MAX_RECEIVERS = 200
-"""Most consumer groups that it names."""
+"""Most consumer groups in a message's page."""
 
 
 class SearchQuery(Fields):
-    """What is looked for. Without an id or a key it is by topic, tag and time: pending messages by their due times;
-    with `state` fired, which needs a topic, and aborted, by the times when that happened, the last one first.
+    """A search for messages. Without an id or a key it goes by topic, tag and time. Pending messages are selected by
+    their due times. With `state` fired, which needs a topic, or aborted, messages are selected by the time when that
+    happened, the last one first.
     """
 
     id: Annotated[str, Meta(description="The client's id of a message, or its offset id.")] = ""
@@ -54,16 +55,16 @@ class SearchQuery(Fields):
 
 
 class MessageQuery(Fields):
-    """Names one message."""
+    """Identifies one message."""
 
     id: MessageId
 
 
 class Body(Shown):
-    """The beginning of a message's body, decompressed where the sender compressed it.
+    """The beginning of a message's body, decompressed if the sender compressed it.
 
-    `size` is what is stored, in bytes; `shown` how many of the decompressed bytes `text` stands for. In hex, two
-    letters are a byte.
+    `size` is the stored size in bytes. `shown` is the number of decompressed bytes in `text`. In hex, two letters are a
+    byte.
     """
 
     size: int
@@ -75,7 +76,7 @@ class Body(Shown):
 
 
 class Event(Shown):
-    """Something that happened to a message, or is going to."""
+    """A past or future event of a message."""
 
     kind: Literal["born", "accepted", "rescheduled", "due", "fired", "aborted", "stored"]
     at_ms: int
@@ -84,7 +85,7 @@ class Event(Shown):
 class Receiver(Shown):
     """A consumer group that reads the message's queue.
 
-    `isPast` says that its progress is behind the message: it was delivered, or passed over for its tag or properties.
+    `isPast` means that its progress is behind the message: it was delivered, or skipped for its tag or properties.
     """
 
     group: str
@@ -93,7 +94,7 @@ class Receiver(Shown):
 
 
 class MessagePage(Shown):
-    """All that is known of a message."""
+    """All that the gateway knows about a message."""
 
     message: HeldMessage
     properties: dict[str, str]
@@ -106,7 +107,7 @@ class MessagePage(Shown):
 
 
 class Messages:
-    """Finds, shows and aborts."""
+    """Searches, shows, aborts and reschedules messages."""
 
     def __init__(
         self, broker: Broker, pending: PendingMessages, rescheduling: Rescheduling, turns: Turns
@@ -117,9 +118,9 @@ class Messages:
         self._turns = turns
 
     def search_messages(self, asker: Asker, query: SearchQuery) -> HeldPage:
-        """Messages by id, key, topic, tag, time and state, the next due first.
+        """Search messages by id, key, topic, tag, time and state, the next due first.
 
-        A page can have fewer messages than `limit`, and none, before the last: go on while there is a `cursor`.
+        A page can have fewer messages than `limit`, or none, before the last one: go on while there is a `cursor`.
         """
         clock = self._broker.clock
         wanted = Wanted(
@@ -134,7 +135,7 @@ class Messages:
         return self._pending.look_up(wanted, asker.may, limit=query.limit, cursor=query.cursor)
 
     def show_message(self, asker: Asker, query: MessageQuery) -> MessagePage:
-        """One message: its properties, the beginning of its body, and what has become of it."""
+        """Return one message: its properties, the beginning of its body, and its history."""
         found = self.find(asker, query.id)
         message = decode_message(found.record)
         return MessagePage(
@@ -149,9 +150,9 @@ class Messages:
         )
 
     async def abort_message(self, asker: Asker, query: MessageQuery) -> AbortAnswer:
-        """Take a message back; the answer says whether it had not fired.
+        """Abort a message; the answer says whether it was still pending.
 
-        Messages of its topic that were sent with the same id are taken back with it.
+        Messages of its topic that were sent with the same id are aborted with it.
         """
         message = self._pending.describe(self.find(asker, query.id))
         results = self._pending.abort_by_id(message.msg_id, message.topic, asker.may)
@@ -161,9 +162,9 @@ class Messages:
     async def reschedule_message(
         self, asker: Asker, query: MessageQuery, body: NewTimeFields
     ) -> RescheduleAnswer:
-        """Give a message another time; the answer says whether it had not fired.
+        """Reschedule a message; the answer says whether it was still pending.
 
-        Messages of its topic that were sent with the same id are moved with it.
+        Messages of its topic that were sent with the same id are rescheduled with it.
         """
         message = self._pending.describe(self.find(asker, query.id))
         to = body.read(self._broker.clock)
@@ -172,7 +173,7 @@ class Messages:
         return RescheduleAnswer(results)
 
     def find(self, asker: Asker, message_id: str) -> Found:
-        """The message with an offset id.
+        """Return the message with an offset id.
 
         :raises ApiError: when there is none, or the asker may not read it.
         """
@@ -200,7 +201,8 @@ class Messages:
 
 
 def no_message(message_id: str) -> ApiError:
-    """There is none with this offset id. A client's id, which answers and lists also have, looks the same."""
+    """Return the error for an offset id without a message. A client's id, which answers and lists have too, looks
+    alike."""
     return ApiError(
         HTTPStatus.NOT_FOUND,
         f"there is no message with the offset id {message_id}; if it is a client's id, /messages?id={message_id} "
@@ -226,7 +228,7 @@ def _history(found: Found, message: Message) -> list[Event]:
 
 
 def preview(message: Message) -> Body:
-    """The beginning of a body as text, or in hex where it is none."""
+    """Return the beginning of a body as text, or in hex if it is not text."""
     data = message.body
     compressed = bool(message.sys_flag & SysFlag.COMPRESSED)
     by_zlib = message.sys_flag & SysFlag.COMPRESSION_MASK in (0, SysFlag.COMPRESSION_ZLIB)
@@ -242,7 +244,7 @@ def preview(message: Message) -> Body:
     is_whole = is_whole and len(shown) == len(data)
     encoding: Literal["utf-8", "hex"] = "utf-8"
     try:
-        # Where more would follow, the beginning of a character at the end is left out.
+        # If the body goes on after this part, a partial character at the end is left out.
         text = getincrementaldecoder("utf-8")().decode(shown, final=is_whole)
         shown = text.encode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the table of endpoints."""
+"""The OpenAPI document, generated from the table of endpoints."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ REFUSED_CHANGES = REFUSALS | {
     HTTPStatus.TOO_MANY_REQUESTS: "A limit of the topic is reached; try again later.",
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "The request lacks the header `Content-Type: application/json`.",
 }
-"""Of requests that bring a body."""
+"""Refusals of requests with a body."""
 
 _REF = "#/components/schemas/{name}"
 
 
 def describe(endpoints: Iterable[Endpoint], base: str, version: str) -> dict[str, Any]:
-    """The document (OpenAPI 3.1).
+    """Return the document (OpenAPI 3.1).
 
     :param base: path of the API.
-    :param version: the gateway's.
+    :param version: the gateway's version.
     """
     endpoints = list(endpoints)
     bodies = [endpoint.body for endpoint in endpoints if endpoint.body is not None]

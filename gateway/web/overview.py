@@ -1,4 +1,4 @@
-"""The gateway as a whole through the API: what it is, whether it is well, and how fast it goes."""
+"""The gateway as a whole in the API: its identity, health and rates."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from storage import usage_of
 
 
 class Status(Shown):
-    """What the gateway is and whether it is well.
+    """The gateway's identity and health.
 
-    `reasons` says why no traffic should come; it is empty while all is well. `user` is None where nobody is asked for a
-    name. `clockMoves` is false on a gateway whose clock goes by hand, for tests.
+    `reasons` says why it should get no traffic, and is empty while all is well. `user` is None where requests need no
+    user. `clockMoves` is false on a gateway for tests, whose clock is moved by hand.
     """
 
     version: str
@@ -37,7 +37,8 @@ class Status(Shown):
 
 
 class Speed(Shown):
-    """Messages a second in the last ten seconds, the last minute, and since the start; and how many since then."""
+    """Messages per second in the last ten seconds, in the last minute, and since the start; and the total since
+    then."""
 
     ten_seconds: float
     minute: float
@@ -46,9 +47,9 @@ class Speed(Shown):
 
 
 class Spread(Shown):
-    """How often a value fell into which class since the start.
+    """How often a value fell into each class since the start.
 
-    `counts` has one more than `bounds`, the upper bounds of the classes in seconds: the last is for what is above them.
+    `bounds` has the upper bounds of the classes in seconds. `counts` has one more item, for values above all bounds.
     """
 
     bounds: list[float]
@@ -56,7 +57,7 @@ class Spread(Shown):
 
 
 class Rates(Shown):
-    """How fast messages come and go, and how punctually. All counts begin with the process."""
+    """How fast messages arrive and leave, and how punctually they fire. All counts begin with the process."""
 
     at_ms: int
     accepted: Speed
@@ -76,10 +77,10 @@ class Rates(Shown):
 
 
 class Overview:
-    """Tells how the gateway is doing.
+    """Reports the gateway's health and rates.
 
-    :param not_ready: why no traffic should come; empty when it should.
-    :param connections: how many connections are open.
+    :param not_ready: returns why the gateway should get no traffic; empty when it should get it.
+    :param connections: returns the number of open connections.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Overview:
         self._connections = connections
 
     def show_status(self, asker: Asker) -> Status:
-        """What the gateway is, whether it is well, and as whom it knows you."""
+        """Return the gateway's identity and health, and the name of your user."""
         broker = self._broker
         config = broker.config
         return Status(
@@ -108,7 +109,7 @@ class Overview:
         )
 
     def show_rates(self, asker: Asker) -> Rates:
-        """How fast messages come and go, how late they fire, and what the disk has."""
+        """Return how fast messages arrive and leave, how late they fire, and the free disk space."""
         broker = self._broker
         asker.check(Need(Resource("Cluster", broker.config.cluster_name), GET))
         stats, meter, usage = broker.stats, broker.committer.meter, usage_of(broker.store)

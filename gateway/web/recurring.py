@@ -1,4 +1,4 @@
-"""Recurring messages through the API: listed, shown, set, paused, resumed and deleted."""
+"""Recurring messages in the API: list, show, set, pause, resume and delete."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gateway.wire.recurring_bodies import (
 )
 
 SHOWN_TIMES = 10
-"""The next times that a recurring message's page has."""
+"""Number of next times in a recurring message's page."""
 
 RecurringName = Annotated[str, Meta(description="What the recurring message is called.")]
 Cron = Annotated[str | None, Meta(description="A cron expression of five or six fields.")]
@@ -43,20 +43,20 @@ class RecurringQuery(Fields):
 
 
 class RecurringPlace(Fields):
-    """Names a recurring message."""
+    """Identifies a recurring message."""
 
     topic: TopicName
     name: RecurringName
 
 
 class RecurringOrder(RecurringPlace):
-    """Names a recurring message, and says what it is to do."""
+    """Identifies a recurring message, with an order to pause or resume it."""
 
     order: Annotated[Literal["pause", "resume"], Meta(description="What it is to do.")]
 
 
 class RuleQuery(Fields):
-    """A rule; it has `cron` or `every`."""
+    """A rule with either `cron` or `every`."""
 
     cron: Cron = None
     every: Every = None
@@ -66,7 +66,7 @@ class RuleQuery(Fields):
 
 
 class RecurringBody(Fields):
-    """A message and when it recurs: by `cron` or `every`."""
+    """A message and its rule with either `cron` or `every`."""
 
     body: Annotated[str, Meta(min_length=1)]
     encoding: Encoding = "utf-8"
@@ -91,22 +91,22 @@ class RecurringBody(Fields):
 
 
 class RecurringPage(Shown):
-    """A recurring message with its body, in base64, and the next times that it fires at, epoch ms."""
+    """A recurring message with its body in base64, and its next times, epoch ms."""
 
     recurring: RecurringMessage
     times: list[int]
 
 
 class RecurringSet(Shown):
-    """What was done, "set", "replaced" or "updated", and how it is now; null where it is over already, as one is that
-    comes once and starts now."""
+    """The outcome, "set", "replaced" or "updated", and the recurring message. The latter is null if it has already
+    ended, as one that fires once and starts now has."""
 
     outcome: str
     recurring: RecurringMessage | None
 
 
 class RecurringEndpoints:
-    """Asks and orders in the name of whoever came by HTTP."""
+    """Handles the API's requests about recurring messages in the name of their user."""
 
     def __init__(self, broker: Broker, sender: Sender, turns: Turns) -> None:
         self._recurring = broker.recurring
@@ -114,11 +114,11 @@ class RecurringEndpoints:
         self._turns = turns
 
     def list_recurring(self, asker: Asker, query: RecurringQuery) -> RecurringList:
-        """Recurring messages by topic and name."""
+        """List recurring messages by topic and name."""
         return self._recurring.page(asker.may, query.topic, cursor=query.cursor, limit=query.limit)
 
     def show_recurring(self, asker: Asker, query: RecurringPlace) -> RecurringPage:
-        """One recurring message, with its body and its next times."""
+        """Return one recurring message, with its body and its next times."""
         asker.check_topic(READ, query.topic)
         return RecurringPage(
             recurring=self._recurring.get(query.topic, query.name),
@@ -126,7 +126,7 @@ class RecurringEndpoints:
         )
 
     def preview_recurring(self, asker: Asker, query: RuleQuery) -> RecurringTimes:
-        """When a rule would fire if it were set now. Nothing is changed."""
+        """Return the times at which a rule would fire if it were set now. Nothing is changed."""
         return self._recurring.preview(
             SHOWN_TIMES,
             cron=query.cron,
@@ -139,9 +139,9 @@ class RecurringEndpoints:
     async def put_recurring(
         self, asker: Asker, query: RecurringPlace, body: RecurringBody
     ) -> RecurringSet:
-        """Have a message recur, in place of the topic's recurring message of that name, if there is one."""
+        """Set a recurring message, in place of the topic's recurring message of that name, if there is one."""
         if not body.cron and not body.every:
-            # It would be an ordinary message, and be delivered at once.
+            # Without a rule it would be an ordinary message, and be delivered at once.
             raise ApiError(
                 HTTPStatus.BAD_REQUEST,
                 "a recurring message needs a cron expression or a period: cron or every",
@@ -181,11 +181,11 @@ class RecurringEndpoints:
         return RecurringSet(outcome=answer.ext().get("recurring", ""), recurring=recurring)
 
     async def order_recurring(self, asker: Asker, query: RecurringOrder) -> RecurringChange:
-        """Let a recurring message rest, or go on."""
+        """Pause or resume a recurring message."""
         return await self._change(asker, query.order, query.topic, query.name)
 
     async def delete_recurring(self, asker: Asker, query: RecurringPlace) -> RecurringChange:
-        """Forget a recurring message. What has fired stays where it is."""
+        """Delete a recurring message. Messages that it has already fired are kept."""
         return await self._change(asker, "delete", query.topic, query.name)
 
     async def _change(self, asker: Asker, order: str, topic: str, name: str) -> RecurringChange:
@@ -196,7 +196,7 @@ class RecurringEndpoints:
 
 
 def _text(moment: int | str | None) -> str | None:
-    """A time as the property that has it; there 0, the beginning, has to be written as a date."""
+    """Return a time as a property's text. In the property, 0, the beginning of 1970, must be written as a date."""
     if moment in (0, "0"):
         return write_moment(0)
     return str(moment) if isinstance(moment, int) else moment

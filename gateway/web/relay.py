@@ -1,7 +1,7 @@
-"""Puts what is asked at the HTTP port that several workers share to their own ports, and reads what they answer.
+"""Forwards requests from the HTTP port that several workers share to the workers' own ports, and reads the answers.
 
-Requests go on with the headers that tell who asks and from which page, so that each worker lets them in, or not, as if
-they had come to itself.
+Requests keep the headers that identify the user and the page they come from. So each worker admits or refuses them as
+if it had received them directly.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from gateway.web.doorkeeper import ASK_FOR_BEARER, ASK_FOR_KEYS, Header
 from gateway.web.endpoints import ApiError, Asker, Problem
 
 PASSED_ON: Final = ("authorization", "content-type", "host", "origin", "sec-fetch-site")
-"""Headers by which a worker knows who asks (`Doorkeeper`)."""
+"""Headers from which a worker identifies who asks (`Doorkeeper`)."""
 
 _Answer = TypeVar("_Answer")
 
 
 class Reply(NamedTuple):
-    """What a worker answered."""
+    """A worker's answer."""
 
     status: int
     body: bytes
 
 
 Ask = Callable[[str, str, Mapping[str, str], bytes], "Deferred[Reply | None]"]
-"""Asks one worker: method, path with query, headers and body. None when it does not answer."""
+"""Sends a request to one worker: method, path with query, headers and body. Returns None when it does not answer."""
 
 
 class ForwardedAsker(Asker):
-    """Whoever asks, as workers are to see them."""
+    """The sender of a request, with the headers to forward to workers."""
 
     def __init__(self, headers: Mapping[str, str], host: str) -> None:
         super().__init__(None, host)
@@ -44,7 +44,7 @@ class ForwardedAsker(Asker):
 
 
 class OpenDoor:
-    """Lets everybody on to the workers, whose own doors they have to pass."""
+    """Admits everybody; the workers themselves check requests."""
 
     def __init__(self, *, by_keys: bool) -> None:
         self.by_keys = by_keys
@@ -56,18 +56,18 @@ class OpenDoor:
         return ASK_FOR_KEYS if self.by_keys else ASK_FOR_BEARER
 
     def admit(self, method: str, header: Header, peer: str) -> Asker:
-        """Who asks: see `Doorkeeper.admit`."""
+        """Return who sends the request: see `Doorkeeper.admit`."""
         given = {name: header(name) for name in PASSED_ON}
-        # A header is one line, whatever somebody has put into its value.
+        # Keep each header on one line, whatever its value contains.
         known = {name: " ".join(text.split()) for name, text in given.items() if text is not None}
         return ForwardedAsker(known, peer)
 
 
 class Relay:
-    """Asks workers for whoever came to the shared port.
+    """Forwards requests from the shared port to workers.
 
-    :param workers: the way to each worker by its name, in their order.
-    :param serves: whether the worker of a name is known to serve.
+    :param workers: sends a request to a worker, by the worker's name, in the order of workers.
+    :param serves: returns whether the worker with a name is known to serve.
     """
 
     def __init__(self, workers: Mapping[str, Ask], serves: Callable[[str], bool]) -> None:
@@ -76,16 +76,16 @@ class Relay:
 
     @property
     def names(self) -> list[str]:
-        """The workers."""
+        """The names of the workers."""
         return list(self._workers)
 
     @property
     def first(self) -> str:
-        """The worker that has what is sent or set here."""
+        """The worker that gets all messages and new recurring messages sent here."""
         return next(iter(self._workers))
 
     def need(self, names: Collection[str]) -> None:
-        """See that workers may be asked for what needs all of them.
+        """Refuse a request that needs all of these workers when one of them does not serve.
 
         :raises ApiError: when one of them is known not to serve.
         """
@@ -101,11 +101,11 @@ class Relay:
         values: Mapping[str, Mapping[str, object]],
         bodies: Mapping[str, bytes] | None = None,
     ) -> dict[str, Reply | None]:
-        """What workers answer, whatever it is, by their names.
+        """Return the workers' answers of any status by worker name, or None for a worker that does not answer.
 
-        :param path: below the API's own.
-        :param values: for each worker that is asked the fields of the query; None is left out.
-        :param bodies: what they are sent, if anything.
+        :param path: relative to the path of the API.
+        :param values: the fields of the query for each worker to ask; a field that is None is left out.
+        :param bodies: the request's body for each worker, if any.
         """
         assert isinstance(asker, ForwardedAsker)
         asked = []
@@ -130,13 +130,15 @@ class Relay:
         changes: bool = True,
         each: Mapping[str, Mapping[str, object]] | None = None,
     ) -> list[tuple[str, _Answer]]:
-        """What each worker answers, in their order; an answer that left one out would not be true.
+        """Return each worker's answer, in the order of workers. If one is missing, fail: the rest would not be the
+        truth.
 
         :param values: the fields of the query.
-        :param may_lack: whether a worker that answers 404 says only that what is asked about is not at it.
-        :param changes: whether what is no GET changes something.
-        :param each: instead of `values`, the fields for each worker that is asked.
-        :raises ApiError: when one does not serve, and then none was asked; when one does not answer, or refuses.
+        :param may_lack: whether an answer 404 only means that the worker does not have the object.
+        :param changes: whether a method other than GET changes anything.
+        :param each: in place of `values`, the fields for each worker to ask.
+        :raises ApiError: when a worker does not serve, before any worker is asked; when one does not answer, or
+            refuses.
         """
         each = dict.fromkeys(self._workers, values or {}) if each is None else each
         self.need(each)
@@ -179,7 +181,7 @@ class Relay:
         *,
         body: bytes = b"",
     ) -> _Answer:
-        """What one worker answers.
+        """Return one worker's answer.
 
         :raises ApiError: when it does not answer, or refuses.
         """
@@ -188,17 +190,17 @@ class Relay:
 
 
 def refusal(reply: Reply) -> ApiError:
-    """A worker's refusal, as it was told."""
+    """Return a worker's refusal as an error with the same text."""
     problem = msgspec.json.decode(reply.body, type=Problem)
     return ApiError(HTTPStatus(problem.status), problem.detail, problem.code)
 
 
 def below(*segments: object) -> str:
-    """A path of these segments, whatever letters they have."""
+    """Return a path of these segments, with special characters quoted."""
     return "".join("/" + quote(str(segment), safe="") for segment in segments)
 
 
 def fields_of(query: msgspec.Struct, *but: str) -> dict[str, Any]:
-    """The fields of a query as they are asked for, but those that the path has."""
+    """Return the fields of a query by their names in the API, except those named in `but`."""
     fields: dict[str, Any] = msgspec.to_builtins(query)
     return {name: value for name, value in fields.items() if name not in but}

@@ -1,4 +1,4 @@
-"""A test message, sent through the API as a client would send it."""
+"""Sends messages that come through the API as if a client had sent them."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from gateway.wire.messages import MAX_PROPERTIES, pack_host, uniq_key
 from gateway.wire.properties import join
 
 PRODUCER_GROUP = "tidegate-console"
-"""The producer group that test messages are sent as."""
+"""The producer group of messages that are sent through the API."""
 
 
 Encoding = Annotated[Literal["utf-8", "base64"], Meta(description="What `body` is written in.")]
 
 
 class NewMessageBody(Fields):
-    """A message to be sent."""
+    """A message to send."""
 
     topic: Annotated[str, Meta(min_length=1, max_length=127)]
     body: Annotated[str, Meta(min_length=1)]
@@ -52,7 +52,7 @@ class NewMessageBody(Fields):
 
 
 class SentMessage(Shown):
-    """What the send was answered with."""
+    """The answer to a send."""
 
     msg_id: str
     offset_msg_id: str
@@ -70,7 +70,7 @@ class Sender:
         self._send = send
 
     async def send_message(self, asker: Asker, body: NewMessageBody) -> SentMessage:
-        """Send a message, now or for later. It is answered once the message is on disk."""
+        """Send a message, now or for later. The answer comes once the message is on disk."""
         properties = dict(body.properties)
         for name, value in ((names.TAGS, body.tags), (names.KEYS, body.keys)):
             if value:
@@ -104,10 +104,11 @@ class Sender:
         flag: int = 0,
         sys_flag: int = 0,
     ) -> Deferred[Command]:
-        """Have a message handled as if a client had sent it; the answer comes when it is on disk.
+        """Handle a message as if a client had sent it, and return the answer once the message is on disk.
 
-        :param sys_flag: says how the body is compressed, if it is.
-        :raises ApiError: when the asker may not send there, or the properties are none, or those of half a transaction.
+        :param sys_flag: tells how the body is compressed, if it is.
+        :raises ApiError: when the asker may not send to the topic, or the properties are not valid or those of a half
+            message.
         :raises RequestError: when the properties are too long.
         """
         if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
@@ -118,7 +119,7 @@ class Sender:
                 HTTPStatus.BAD_REQUEST,
                 f"{names.TRAN_MSG} makes it half of a transaction, and by HTTP there is nobody to decide it",
             )
-        # Before they are put together: 8 MiB may hold half a million of them.
+        # Check this before joining them: 8 MiB may hold half a million properties.
         if sum(map(len, properties)) + sum(map(len, properties.values())) > MAX_PROPERTIES:
             raise too_long(self._broker.config.max_message_size)
         now_ms = self._broker.clock.now_ms()
@@ -143,20 +144,20 @@ class Sender:
 
 
 def decode_body(text: str, encoding: str) -> bytes:
-    """A message's body.
+    """Return a message's body as bytes.
 
-    :raises ApiError: when it is not base64 that was to be.
+    :raises ApiError: when it should be base64 and is not.
     """
     if encoding == "utf-8":
         return text.encode()
     try:
         return base64.b64decode(text, validate=True)
-    except ValueError as error:  # of other letters than ASCII; binascii.Error is one too
+    except ValueError as error:  # also for non-ASCII text; binascii.Error is one too
         raise ApiError(HTTPStatus.BAD_REQUEST, f"the body is no base64: {error}") from error
 
 
 class _Local:
-    """Stands for the connection of a client."""
+    """Takes the place of a client's connection."""
 
     open = True
     congested = False
@@ -166,11 +167,11 @@ class _Local:
         self.address = f"{host}:0"
 
     def send(self, frame: bytes) -> None:
-        """Nothing is written here: the call itself takes its answer."""
+        """Write nothing: the call itself takes its answer."""
 
 
 class _LocalCall(Call):
-    """A send whose answer comes back to whoever waits for it."""
+    """A send whose answer is returned to the handler that waits for it."""
 
     __slots__ = ("answered",)
 

@@ -1,6 +1,6 @@
-"""The handlers of the HTTP API at the port that several workers share: what they answer, made one.
+"""The handlers of the HTTP API at the port that several workers share. They merge the workers' answers into one.
 
-Requests and answers are those of a worker.
+Requests and answers are the same as those of a single worker.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ encode = msgspec.json.encode
 
 
 class SharedMessages:
-    """Finds, shows, sends and changes messages of all workers.
+    """Searches, shows, sends and changes messages of all workers.
 
-    :param worker_at: the name of the worker with an address, 8 bytes as offset ids have it.
+    :param worker_at: returns the name of the worker with an address, given as the 8 bytes of offset ids.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class SharedMessages:
         self._worker_at = worker_at
 
     async def timeline(self, asker: Asker, query: TimelineQuery) -> Timeline:
-        """Messages that have not fired over time, by topic."""
-        # Each worker would read `now` as a time of its own, and columns would not be the same.
+        """Count pending messages over time, by topic."""
+        # Resolve the times here: each worker has its own `now`, and would have other columns.
         begin_ms, end_ms = query.span(self._clock)
         times = {"begin": write_moment(begin_ms), "end": write_moment(end_ms)}
         values = fields_of(query) | times
@@ -69,9 +69,9 @@ class SharedMessages:
         return add_timelines([part for _, part in parts])
 
     async def search_messages(self, asker: Asker, query: SearchQuery) -> HeldPage:
-        """Messages by id, key, topic, tag, time and state, the next due first.
+        """Search messages by id, key, topic, tag, time and state, the next due first.
 
-        A page can have fewer messages than `limit`, and none, before the last: go on while there is a `cursor`.
+        A page can have fewer messages than `limit`, or none, before the last one: go on while there is a `cursor`.
         """
         times = {"begin": write_moment(read_bound(query.begin, self._clock) or 0)}
         end_ms = read_bound(query.end, self._clock)
@@ -88,21 +88,21 @@ class SharedMessages:
         )
 
     async def send_message(self, asker: Asker, body: NewMessageBody) -> SentMessage:
-        """Send a message, now or for later. It is answered once the message is on disk."""
+        """Send a message, now or for later. The answer comes once the message is on disk."""
         first = self._relay.first
         return await self._relay.one(
             asker, first, "POST", "/messages", SentMessage, body=encode(body)
         )
 
     async def show_message(self, asker: Asker, query: MessageQuery) -> MessagePage:
-        """One message: its properties, the beginning of its body, and what has become of it."""
+        """Return one message: its properties, the beginning of its body, and its history."""
         path = below("messages", query.id)
         return await self._relay.one(asker, self._owner(query), "GET", path, MessagePage)
 
     async def abort_message(self, asker: Asker, query: MessageQuery) -> AbortAnswer:
-        """Take a message back; the answer says whether it had not fired.
+        """Abort a message; the answer says whether it was still pending.
 
-        Messages of its topic that were sent with the same id are taken back with it.
+        Messages of its topic that were sent with the same id are aborted with it.
         """
         path = below("messages", query.id, "abort")
         return await self._relay.one(asker, self._owner(query), "POST", path, AbortAnswer)
@@ -110,9 +110,9 @@ class SharedMessages:
     async def reschedule_message(
         self, asker: Asker, query: MessageQuery, body: NewTimeFields
     ) -> RescheduleAnswer:
-        """Give a message another time; the answer says whether it had not fired.
+        """Reschedule a message; the answer says whether it was still pending.
 
-        Messages of its topic that were sent with the same id are moved with it.
+        Messages of its topic that were sent with the same id are rescheduled with it.
         """
         path = below("messages", query.id, "reschedule")
         owner = self._owner(query)
@@ -121,7 +121,7 @@ class SharedMessages:
         )
 
     def _owner(self, query: MessageQuery) -> str:
-        """The worker whose address an offset id has."""
+        """Return the worker whose address is in an offset id."""
         host, _ = parse_offset_msg_id(query.id)
         owner = self._worker_at(host)
         if owner is None:
@@ -130,25 +130,25 @@ class SharedMessages:
 
 
 class SharedRecurring:
-    """Lists, sets and changes what recurs at any worker."""
+    """Lists, sets and changes the recurring messages of all workers."""
 
     def __init__(self, relay: Relay) -> None:
         self._relay = relay
 
     async def list_recurring(self, asker: Asker, query: RecurringQuery) -> RecurringList:
-        """Recurring messages by topic and name."""
+        """List recurring messages by topic and name."""
         each = _from_cursor(self._relay, fields_of(query), query.cursor)
         parts = await self._relay.all(asker, "GET", "/recurring", RecurringList, each=each)
         return recurring_page(parts, limit=query.limit, given=query.cursor)
 
     async def show_recurring(self, asker: Asker, query: RecurringPlace) -> RecurringPage:
-        """One recurring message, with its body and its next times."""
+        """Return one recurring message, with its body and its next times."""
         path = below("recurring", query.topic, query.name)
         parts = await self._relay.all(asker, "GET", path, RecurringPage, may_lack=True)
         return parts[0][1]
 
     async def preview_recurring(self, asker: Asker, query: RuleQuery) -> RecurringTimes:
-        """When a rule would fire if it were set now. Nothing is changed."""
+        """Return the times at which a rule would fire if it were set now. Nothing is changed."""
         parts = await self._relay.all(
             asker, "GET", "/recurring-times", RecurringTimes, fields_of(query)
         )
@@ -157,7 +157,7 @@ class SharedRecurring:
     async def put_recurring(
         self, asker: Asker, query: RecurringPlace, body: RecurringBody
     ) -> RecurringSet:
-        """Have a message recur, in place of the topic's recurring message of that name, if there is one."""
+        """Set a recurring message, in place of the topic's recurring message of that name, if there is one."""
         path = below("recurring", query.topic, query.name)
         try:
             parts = await self._relay.all(asker, "GET", path, RecurringPage, may_lack=True)
@@ -169,12 +169,12 @@ class SharedRecurring:
         return await self._relay.one(asker, owner, "PUT", path, RecurringSet, body=encode(body))
 
     async def order_recurring(self, asker: Asker, query: RecurringOrder) -> RecurringChange:
-        """Let a recurring message rest, or go on."""
+        """Pause or resume a recurring message."""
         path = below("recurring", query.topic, query.name, query.order)
         return await self._change(asker, "POST", path)
 
     async def delete_recurring(self, asker: Asker, query: RecurringPlace) -> RecurringChange:
-        """Forget a recurring message. What has fired stays where it is."""
+        """Delete a recurring message. Messages that it has already fired are kept."""
         return await self._change(asker, "DELETE", below("recurring", query.topic, query.name))
 
     async def _change(self, asker: Asker, method: str, path: str) -> RecurringChange:
@@ -183,9 +183,9 @@ class SharedRecurring:
 
 
 class SharedLists:
-    """Tells how all workers are doing, and what topics and groups there are.
+    """Shows the state of all workers, and their topics and groups.
 
-    :param address: where clients ask for routes.
+    :param address: returns the address where clients ask for routes.
     """
 
     def __init__(self, relay: Relay, address: Callable[[], str]) -> None:
@@ -193,7 +193,7 @@ class SharedLists:
         self._address = address
 
     async def show_status(self, asker: Asker) -> Status:
-        """What the gateway is, whether it is well, and as whom it knows you."""
+        """Return the gateway's identity and health, and the name of your user."""
         each: dict[str, dict[str, object]] = {name: {} for name in self._relay.names}
         replies = await self._relay.replies(asker, "GET", "/status", each)
         parts: dict[str, Status] = {}
@@ -221,21 +221,22 @@ class SharedLists:
         )
 
     async def show_rates(self, asker: Asker) -> Rates:
-        """How fast messages come and go, how late they fire, and what the disk has."""
+        """Return how fast messages arrive and leave, how late they fire, and the free disk space."""
         parts = await self._relay.all(asker, "GET", "/rates", Rates)
         return add_rates([part for _, part in parts])
 
     async def list_topics(self, asker: Asker, query: ListQuery) -> TopicList:
-        """Topics, with how many messages they hold."""
+        """List topics, with the numbers of their messages."""
         parts = await self._relay.all(asker, "GET", "/topics", TopicList, fields_of(query))
         return add_topics([part for _, part in parts], query)
 
     async def pause_topic(self, asker: Asker, query: TopicQuery) -> PauseAnswer:
-        """Let nothing of a topic fire from now on. What is due waits, and can be found, moved and aborted."""
+        """Pause a topic: none of its messages fires from now on. Due messages wait, and can be found, rescheduled and
+        aborted."""
         return await self._set_paused(asker, query, "pause")
 
     async def resume_topic(self, asker: Asker, query: TopicQuery) -> PauseAnswer:
-        """Let a topic fire again, first what waits."""
+        """Resume a topic: its messages fire again, those that wait first."""
         return await self._set_paused(asker, query, "resume")
 
     async def _set_paused(self, asker: Asker, query: TopicQuery, order: str) -> PauseAnswer:
@@ -244,12 +245,12 @@ class SharedLists:
         return PauseAnswer(any(part.changed for _, part in parts))
 
     async def list_groups(self, asker: Asker, query: ListQuery) -> GroupList:
-        """Consumer groups, with who is online and how far they are."""
+        """List consumer groups, with their online members and their progress."""
         parts = await self._relay.all(asker, "GET", "/groups", GroupList, fields_of(query))
         return add_groups([part for _, part in parts], query)
 
     async def show_openapi(self, asker: Asker) -> dict[str, Any]:
-        """This document."""
+        """Return this document."""
         first = self._relay.first
         return await self._relay.one(asker, first, "GET", "/openapi.json", dict[str, Any])
 
@@ -257,7 +258,7 @@ class SharedLists:
 def _from_cursor(
     relay: Relay, fields: Mapping[str, object], cursor: str
 ) -> Mapping[str, Mapping[str, object]]:
-    """The fields of a page's query for each worker that has not told all of its part."""
+    """Return the fields of a page's query for each worker whose part of the list is not complete."""
     own = {name: own_cursor(cursor, name) for name in relay.names}
     each = {name: {**fields, "cursor": text} for name, text in own.items() if text is not None}
     if not each:

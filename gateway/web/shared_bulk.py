@@ -1,7 +1,7 @@
-"""Changes to many messages of all workers: a preview of each, confirmed together, and a job at each.
+"""Changes to many messages of all workers: a preview of each worker, confirmed together, and a job at each worker.
 
-A token is the workers' own, put together. The jobs that belong together are remembered here; what they are doing, the
-workers tell.
+A token combines the workers' own tokens. This process keeps which jobs belong together; the workers report their
+progress.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gateway.web.relay import Relay, Reply, below, refusal
 
 
 class SharedBulk:
-    """Previews changes to many messages, and has the workers make them."""
+    """Previews changes to many messages, and lets the workers make them."""
 
     def __init__(self, relay: Relay, clock: Clock) -> None:
         self._relay = relay
@@ -43,7 +43,7 @@ class SharedBulk:
         self._numbers = count(clock.now_ms())
 
     async def preview_bulk(self, asker: Asker, body: PreviewBody) -> Preview:
-        """How many messages a change would be made to, and a token that confirms it. Nothing is changed."""
+        """Count the messages that a change would affect, and return a token that confirms it. Nothing is changed."""
         meant = msgspec.structs.replace(
             body, selection=self._settled(body.selection), to=self._settled_time(body.to)
         )
@@ -65,7 +65,8 @@ class SharedBulk:
         )
 
     def _settled(self, selection: Selection) -> Selection:
-        """With the times that `now` and its like stand for, which are to be the same for all."""
+        """Return a selection with `now` and other relative times resolved, so that they are the same for all
+        workers."""
         return msgspec.structs.replace(
             selection, begin=self._moment(selection.begin), end=self._moment(selection.end)
         )
@@ -77,9 +78,9 @@ class SharedBulk:
         return write_moment(max(0, read_moment(text, self._clock))) if text is not None else None
 
     async def start_bulk(self, asker: Asker, body: ConfirmBody) -> Job:
-        """Make the change that a preview's token stands for. It goes on by itself: look at the job.
+        """Start the change that a preview's token stands for. It runs on its own: look at the job.
 
-        A token that is brought once more, as by who lost the answer, is answered with the job that there is.
+        A token that is sent again, for example after a lost answer, returns the existing job.
         """
         bodies = {
             name: msgspec.json.encode(ConfirmBody(token=token))
@@ -96,11 +97,11 @@ class SharedBulk:
         }
         for number, parts in self._jobs.items():
             if any(parts[name].id == job.id for name, job in begun.items()):
-                # It was confirmed before, and goes on also where a worker does not answer just now.
+                # The token was confirmed before. Its job goes on even if a worker does not answer now.
                 return await self._shown(asker, "GET", number)
         for name, reply in replies.items():
             if name not in begun:
-                # One that was started again does not know its preview. The others end where they are.
+                # A restarted worker does not know its preview. Stop the other workers' jobs.
                 await self._ask(asker, "DELETE", begun)
                 failure = _silent(name) if reply is None else refusal(reply)
                 raise _ended(failure, begun) if begun else failure
@@ -115,7 +116,7 @@ class SharedBulk:
         return _one_job(number, begun)
 
     def _open(self, token: str) -> Mapping[str, str]:
-        """The workers' own tokens."""
+        """Return the workers' own tokens."""
         try:
             tokens = msgspec.json.decode(base64.urlsafe_b64decode(token), type=dict[str, str])
         except (binascii.Error, ValueError, msgspec.DecodeError):
@@ -127,18 +128,18 @@ class SharedBulk:
         return tokens
 
     async def list_jobs(self, asker: Asker) -> JobList:
-        """The last changes to many messages."""
-        # Others may begin meanwhile.
+        """List the last changes to many messages."""
+        # Copy the jobs: others may begin meanwhile.
         known = reversed(list(self._jobs.items()))
         jobs = [await self._look(asker, "GET", number, parts) for number, parts in known]
         return JobList(jobs=[job for job in jobs if job is not None])
 
     async def show_job(self, asker: Asker, query: JobQuery) -> Job:
-        """How far a change to many messages is."""
+        """Return the progress of a change to many messages."""
         return await self._shown(asker, "GET", query.id)
 
     async def cancel_job(self, asker: Asker, query: JobQuery) -> Job:
-        """End a change to many messages where it is. What was changed stays so."""
+        """Stop a change to many messages. Messages that were changed stay changed."""
         return await self._shown(asker, "DELETE", query.id)
 
     async def _shown(self, asker: Asker, method: str, number: int) -> Job:
@@ -151,10 +152,10 @@ class SharedBulk:
     async def _look(
         self, asker: Asker, method: str, number: int, parts: dict[str, Job]
     ) -> Job | None:
-        """A job as it is now; None where it is nothing to the asker.
+        """Return the current state of a job, or None if the asker may not see it.
 
-        A worker that was started again knows nothing of it: what it had done stays done, and the rest is not, unless it
-        told that it had ended. Of one that does not answer just now it is shown as it was told last.
+        A restarted worker does not know its part any more. What that part has changed stays changed, and the rest is
+        not made, unless the worker had reported its end. If a worker does not answer now, its last report counts.
         """
         replies = await self._ask(asker, method, parts)
         told: dict[str, Job] = {}
@@ -178,7 +179,7 @@ class SharedBulk:
     async def _ask(
         self, asker: Asker, method: str, parts: Mapping[str, Job]
     ) -> dict[str, Reply | None]:
-        """What each worker answers to a request about its own job."""
+        """Return each worker's answer to a request about its own job."""
         replies: dict[str, Reply | None] = {}
         for name, part in parts.items():
             replies |= await self._relay.replies(asker, method, below("bulk", part.id), {name: {}})
@@ -193,7 +194,7 @@ def _silent(name: str) -> ApiError:
 
 
 def _ended(failure: ApiError, begun: Iterable[str]) -> ApiError:
-    """The same, of a change that other workers had begun."""
+    """Return the same error, with a note that other workers had begun the change."""
     problem = failure.problem
     return ApiError(
         HTTPStatus(problem.status),
@@ -204,7 +205,7 @@ def _ended(failure: ApiError, begun: Iterable[str]) -> ApiError:
 
 
 def _one_job(number: int, parts: Mapping[str, Job]) -> Job:
-    """What the workers' jobs are together: running while one is, and failed if one has."""
+    """Merge the workers' jobs into one: running while one of them is, failed if one has failed."""
     jobs = list(parts.values())
     states = {job.state for job in jobs}
     ends = [job.ended_ms for job in jobs if job.ended_ms is not None]

@@ -1,4 +1,4 @@
-"""Answers HTTP requests by the table: in, through the door, to the handler, and out as JSON."""
+"""Answers HTTP requests: finds the endpoint in the table, checks who asks, and returns the handler's result as JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from storage import StorageError, as_told
 BASE = "/api/v1"
 
 MAX_BODY = 8 << 20
-"""Largest body of a request, in bytes: a message of the default `max_message_size` in base64, and more."""
+"""Most bytes of a request's body: more than a message of the default `max_message_size` in base64."""
 
 HEADERS = {
     "Cache-Control": "no-store",
@@ -34,29 +34,29 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-"""In every answer."""
+"""Headers of every answer."""
 
 NOW: Final = "Tidegate-Now"
-"""A header of every answer: the gateway's time, in epoch ms, by which the console tells how far off something is."""
+"""A header of every answer: the gateway's time in epoch ms, from which the console computes how far off times are."""
 
 
 class Door(Protocol):
-    """Lets requests in, or not; `Doorkeeper` is one."""
+    """Admits or refuses requests, as `Doorkeeper` does."""
 
     @property
     def challenge(self) -> str:
-        """What a client is told that came without credentials."""
+        """The challenge sent to a client without credentials."""
 
     def admit(self, method: str, header: Header, peer: str) -> Asker:
-        """Who asks; raises `ApiError` when it is nobody who may."""
+        """Return who sends the request; raise `ApiError` when it is not admitted."""
 
 
 class Api(Resource):
     """The API.
 
-    :param is_stopping: whether requests are to be sent away.
-    :param acting: what is changed within is somebody's doing.
-    :param settled: called after each handler: what it changed is to be committed.
+    :param is_stopping: whether to refuse requests because the gateway is stopping.
+    :param acting: returns a context; changes inside it are audited as this asker's.
+    :param settled: called after each handler, to commit its changes.
     """
 
     isLeaf = True  # noqa: N815 - Twisted's name
@@ -80,7 +80,7 @@ class Api(Resource):
         self._settled = settled
 
     def render(self, request: Any) -> int:
-        """Answer, now or later; Twisted calls this."""
+        """Answer a request, now or later; Twisted calls this."""
         answer = _Answer(request, self._clock)
         answering: Any = ensureDeferred(self._answer(request, answer))
         answering.addErrback(self._failed, answer)
@@ -113,7 +113,7 @@ class Api(Resource):
         try:
             with self._acting(asker):
                 done = endpoint.call(asker, values, body)
-                # A coroutine goes on to where it waits for something, which is behind its first change.
+                # Start a coroutine here. It runs up to its first wait, which comes after its first change.
                 return ensureDeferred(done) if inspect.iscoroutine(done) else done
         finally:
             self._settled()
@@ -154,7 +154,7 @@ class Api(Resource):
 
 
 class _Answer:
-    """The way back to a client, who may have left meanwhile."""
+    """Sends the answer to a client that may have disconnected meanwhile."""
 
     def __init__(self, request: Any, clock: Clock) -> None:
         self._request = request
@@ -168,17 +168,17 @@ class _Answer:
 
     @property
     def path(self) -> str:
-        """What was asked for."""
+        """The path of the request."""
         path: bytes = self._request.path
         return path.decode("ascii", "replace")
 
     def challenge(self, text: str) -> None:
-        """Ask for credentials. The console does so itself: its browser is asked in a way that it does not know."""
+        """Ask for credentials. The console asks the user itself, so its browser gets a scheme that it does not know."""
         by_console = _header(self._request, "Tidegate-Console") is not None
         self._request.setHeader("WWW-Authenticate", f"Console-{text}" if by_console else text)
 
     def send(self, status: int, kind: str, body: bytes) -> None:
-        """Answer."""
+        """Send the answer."""
         if self._gone:
             return
         request = self._request
@@ -194,20 +194,20 @@ class _Answer:
 
 
 def _put(values: dict[str, str], name: str, value: str) -> None:
-    """Add a parameter. One that the path or the query has said already would be about something else than that."""
+    """Add a parameter. Refuse it if the path or the query already has it, since the two could contradict each other."""
     if name in values:
         raise ApiError(HTTPStatus.BAD_REQUEST, f"{name} is given twice")
     values[name] = value
 
 
 def _header(request: Any, name: str) -> str | None:
-    """A header of a request. Twisted would fail where one is not UTF-8."""
+    """Return a header of a request. Twisted's own decoding would fail on a header that is not UTF-8."""
     found: bytes | None = request.getHeader(name.encode())
     return found.decode(errors="replace") if found is not None else None
 
 
 class BoundedRequest(Request):
-    """A request of which no more than `MAX_BODY` is kept."""
+    """A request that keeps at most `MAX_BODY` bytes of its body."""
 
     is_too_large = False
 

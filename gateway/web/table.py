@@ -1,4 +1,4 @@
-"""THE TABLE of the HTTP API: method, path and handler of every request. The OpenAPI document is made from it."""
+"""THE TABLE of the HTTP API: method, path and handler of every request. The OpenAPI document is generated from it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from gateway.web.turns import Turns
 
 
 class WebHandlers(NamedTuple):
-    """What answers the requests of the API: of one gateway, or of all workers."""
+    """The handlers of the API's requests, for one gateway or for all workers."""
 
     overview: Overview | SharedLists
     timelines: Timelines | SharedMessages
@@ -53,11 +53,11 @@ def compose(
     not_ready: Callable[[], list[str]],
     connections: Callable[[], int],
 ) -> WebHandlers:
-    """The handlers of a gateway.
+    """Return the handlers of a gateway.
 
     :param send: handles a send as if it came from a client.
-    :param not_ready: why no traffic should come; empty when it should.
-    :param connections: how many connections are open.
+    :param not_ready: returns why the gateway should get no traffic; empty when it should get it.
+    :param connections: returns the number of open connections.
     """
     turns = Turns(reactor, broker.committer)
     sender = Sender(broker, send)
@@ -73,12 +73,12 @@ def compose(
 
 
 def endpoints(web: WebHandlers) -> list[Endpoint]:
-    """Every request of the API of a gateway."""
+    """Return every endpoint of the API of a gateway."""
     rows = _rows(web)
     document = describe(rows, BASE, version("tidegate"))
 
     def show_openapi(asker: Asker) -> dict[str, Any]:
-        """This document."""
+        """Return this document."""
         return document
 
     return [*rows, _openapi(show_openapi)]
@@ -90,8 +90,8 @@ def shared_endpoints(
     worker_at: Callable[[bytes], str | None],
     address: Callable[[], str],
 ) -> list[Endpoint]:
-    """Every request of the API at the port that several workers share; for the parameters see `SharedMessages` and
-    `SharedLists`."""
+    """Return every endpoint of the API at the port that several workers share. `SharedMessages` and `SharedLists`
+    explain the parameters."""
     messages, lists = SharedMessages(relay, clock, worker_at), SharedLists(relay, address)
     web = WebHandlers(
         overview=lists,

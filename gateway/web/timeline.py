@@ -1,4 +1,4 @@
-"""The timeline: how many messages that have not fired are due when, by topic."""
+"""The timeline: the number of pending messages by due time and topic."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ WIDTHS = (
     *(n * _HOUR for n in (1, 2, 6, 12)),
     *(n * _DAY for n in (1, 2, 7, 14, 28, 91, 182, 364)),
 )
-"""How wide columns can be, in ms. All from 10 s on are multiples of 10 s, which the store has counts of."""
+"""Possible widths of columns in ms. All widths from 10 s on are multiples of 10 s, for which the store has counts."""
 
 MAX_TOPICS = 24
-"""Topics that are told apart, those with most messages; the rest is summed up."""
+"""Topics that are shown separately, those with most messages; the others are summed up."""
 
 MAX_COUNTED = 2_000_000
 """Rows after which a count of narrow columns gives up: some seconds of work in small pieces."""
 
 KEEP_TIMES = 20
-"""An answer serves again for so many times as long as it took, so that who looks often costs a twentieth at most."""
+"""An answer is reused for this many times the time that it took, so that frequent requests cost a twentieth at most."""
 
 MAX_KEPT = 32
-"""Answers that are kept for that."""
+"""Most answers that are kept for reuse."""
 
 
 class TimelineQuery(Fields):
-    """What is to be counted."""
+    """The messages and the span to count."""
 
     begin: Moment = "now"
     end: Annotated[
@@ -55,9 +55,9 @@ class TimelineQuery(Fields):
     tag: Annotated[str, Meta(description="Only messages with this tag.")] = ""
 
     def span(self, clock: Clock) -> tuple[int, int]:
-        """From when to when, epoch ms.
+        """Return begin and end of the span, epoch ms.
 
-        :raises ApiError: when one of them is no time.
+        :raises ApiError: when one of them is not a time.
         """
         begin_ms = max(0, read_moment(self.begin, clock))
         end_ms = read_bound(self.end, clock)
@@ -65,7 +65,7 @@ class TimelineQuery(Fields):
 
 
 class TopicCounts(Shown):
-    """A topic's messages by column."""
+    """A topic's messages in each column."""
 
     topic: str
     total: int
@@ -73,10 +73,10 @@ class TopicCounts(Shown):
 
 
 class Timeline(Shown):
-    """Messages that have not fired, counted in columns of one width; the topic with most messages is the first.
+    """Pending messages, counted in columns of equal width; the topic with most messages is the first.
 
-    The first column begins at `beginMs`, at the latest when the span that was asked for does. `others` has what topics
-    hold that are not listed. `isWhole` is false where there was too much to count.
+    The first column begins at `beginMs`, which is not after the begin of the requested span. `others` is the sum of the
+    topics that are not listed. `isWhole` is false if there was too much to count.
     """
 
     begin_ms: int
@@ -92,7 +92,7 @@ class Timeline(Shown):
 
 
 def columns_for(begin_ms: int, end_ms: int, most: int) -> Columns:
-    """Columns of a round width that cover a span, at most so many and one."""
+    """Return columns of a round width that cover a span, at most `most` plus one."""
     span = max(1, end_ms - begin_ms)
     width = next((width for width in WIDTHS if span <= width * most), -(-span // most))
     if width > WIDTHS[-1]:
@@ -102,7 +102,7 @@ def columns_for(begin_ms: int, end_ms: int, most: int) -> Columns:
 
 
 class Timelines:
-    """Counts what is asked for, in pieces, and keeps the last answers for a moment."""
+    """Counts messages for timelines in pieces, and keeps the last answers for a moment."""
 
     def __init__(self, broker: Broker, turns: Turns) -> None:
         self._broker = broker
@@ -110,7 +110,7 @@ class Timelines:
         self._kept: dict[tuple[Columns, str, str], tuple[float, Counted]] = {}
 
     async def timeline(self, asker: Asker, query: TimelineQuery) -> Timeline:
-        """Messages that have not fired over time, by topic."""
+        """Count pending messages over time, by topic."""
         clock = self._broker.clock
         begin_ms, end_ms = query.span(clock)
         if query.topic:
@@ -123,7 +123,7 @@ class Timelines:
         totals = {topic: sum(held.values()) for topic, held in by_topic.items()}
         ranked = sorted(totals, key=lambda topic: (-totals[topic], topic))
         rest = [by_topic[topic] for topic in ranked[MAX_TOPICS:]]
-        # These are of all topics together.
+        # This range covers all topics together, so only a user who may see them all gets it.
         first_ms, last_ms = (counted.due_range if asker.may_everything else None) or (None, None)
         return Timeline(
             begin_ms=columns.begin_ms,
@@ -160,7 +160,7 @@ class Timelines:
 
 
 def _in_columns(number: int, topics: Iterable[Mapping[int, int]]) -> list[int]:
-    """The messages of topics, added up, of each of so many columns."""
+    """Return the sum of the topics' messages in each of `number` columns."""
     counts = [0] * number
     for held in topics:
         for column, messages in held.items():
@@ -169,7 +169,7 @@ def _in_columns(number: int, topics: Iterable[Mapping[int, int]]) -> list[int]:
 
 
 class Counted:
-    """A count: for each topic the messages of each column that has any. There may be tens of thousands of topics."""
+    """A count: for each topic, the messages of each column that has any. There may be tens of thousands of topics."""
 
     def __init__(self) -> None:
         self.by_topic: dict[str, dict[int, int]] = {}
@@ -177,7 +177,7 @@ class Counted:
         self.due_range: tuple[int, int] | None = None
 
     def add(self, counts: Mapping[tuple[bytes, int], int]) -> None:
-        """Add a piece."""
+        """Add the counts of a piece."""
         for (topic, column), number in counts.items():
             held = self.by_topic.setdefault(topic.decode(), {})
             held[column] = held.get(column, 0) + number
@@ -186,7 +186,7 @@ class Counted:
 async def count(
     broker: Broker, turns: Turns, columns: Columns, topic: str = "", tag: str = ""
 ) -> Counted:
-    """Count, with the reactor's other work between two pieces."""
+    """Count messages in pieces, with the reactor's other work between two pieces."""
     counted = Counted()
     cursor: bytes | None = None
     rows = 0

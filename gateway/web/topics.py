@@ -1,4 +1,4 @@
-"""Topics and consumer groups through the API."""
+"""Topics and consumer groups in the API."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_GROUPS_AT_A_TIME = 100
 
 
 class ListQuery(Fields):
-    """A page of a list that is in the order of names."""
+    """A page of a list in the order of names."""
 
     contains: Contains = ""
     limit: Limit = 200
@@ -29,15 +29,15 @@ class ListQuery(Fields):
 
 
 class TopicQuery(Fields):
-    """Names a topic."""
+    """Identifies a topic."""
 
     topic: TopicName
 
 
 class TopicRow(Shown):
-    """A topic. `held` messages have not fired, `stored` ones are in its queues, where these can be read; `entered` have
-    come there since the start. `isSystem` topics are the gateway's own. `pause` is there while nothing of the topic
-    fires.
+    """A topic. `held` counts its pending messages, `stored` those in its readable queues, and `entered` those that have
+    entered its queues since the start. `isSystem` marks the gateway's own topics. `pause` is set while the topic is
+    paused.
     """
 
     name: str
@@ -51,14 +51,14 @@ class TopicRow(Shown):
 
 
 class TopicList(Shown):
-    """Topics by name; `cursor` asks for the next ones and is None at the end."""
+    """Topics by name; `cursor` requests the next page and is None at the end."""
 
     topics: list[TopicRow]
     cursor: str | None
 
 
 class QueueLag(Shown):
-    """How far a group is in one queue."""
+    """A group's progress in one queue."""
 
     queue: int
     first: int
@@ -68,8 +68,8 @@ class QueueLag(Shown):
 
 
 class TopicLag(Shown):
-    """How far a group is in those queues of a topic that can be read: `lag` messages are still to be consumed, and the
-    oldest of them has waited since `waitingSinceMs`."""
+    """A group's progress in the readable queues of a topic: `lag` messages are still to be consumed, and the oldest of
+    them has waited since `waitingSinceMs`."""
 
     topic: str
     lag: int
@@ -79,7 +79,7 @@ class TopicLag(Shown):
 
 
 class GroupRow(Shown):
-    """A consumer group, its members that are online, and how far it is."""
+    """A consumer group, its online members, and its progress."""
 
     name: str
     members: list[str]
@@ -88,14 +88,14 @@ class GroupRow(Shown):
 
 
 class GroupList(Shown):
-    """Groups by name; `cursor` asks for the next ones and is None at the end."""
+    """Groups by name; `cursor` requests the next page and is None at the end."""
 
     groups: list[GroupRow]
     cursor: str | None
 
 
 class Listings:
-    """Lists what there is."""
+    """Lists topics and groups, and pauses topics."""
 
     def __init__(
         self, broker: Broker, pending: PendingMessages, pauses: Pauses, turns: Turns
@@ -106,7 +106,7 @@ class Listings:
         self._turns = turns
 
     def list_topics(self, asker: Asker, query: ListQuery) -> TopicList:
-        """Topics, with how many messages they hold."""
+        """List topics, with the numbers of their messages."""
         names = self._broker.topics.names()
         page, cursor = _page(names, query, query.limit, lambda name: asker.may(READ, name))
         rows = []
@@ -131,21 +131,22 @@ class Listings:
         )
 
     async def pause_topic(self, asker: Asker, query: TopicQuery) -> PauseAnswer:
-        """Let nothing of a topic fire from now on. What is due waits, and can be found, moved and aborted."""
+        """Pause a topic: none of its messages fires from now on. Due messages wait, and can be found, rescheduled and
+        aborted."""
         asker.check_topic(UPDATE, query.topic)
         changed = self._pauses.pause(query.topic)
         await self._turns.stored()
         return PauseAnswer(changed)
 
     async def resume_topic(self, asker: Asker, query: TopicQuery) -> PauseAnswer:
-        """Let a topic fire again, first what waits."""
+        """Resume a topic: its messages fire again, those that wait first."""
         asker.check_topic(UPDATE, query.topic)
         changed = self._pauses.resume(query.topic)
         await self._turns.stored()
         return PauseAnswer(changed)
 
     def list_groups(self, asker: Asker, query: ListQuery) -> GroupList:
-        """Consumer groups, with who is online and how far they are."""
+        """List consumer groups, with their online members and their progress."""
         names = {
             *self._broker.groups.names(),
             *(group.name for group in self._broker.clients.consumer_groups()),
@@ -197,8 +198,8 @@ class Listings:
 def _page(
     names: Iterable[str], query: ListQuery, limit: int, may: Callable[[str], bool]
 ) -> tuple[list[str], str | None]:
-    """The names behind the cursor, and the next cursor. There can be a hundred thousand: no more of them are put in
-    order, nor is it asked of more whether they may be seen, than it takes."""
+    """Return a page of names after the cursor, and the next cursor. There can be a hundred thousand names, so only as
+    many as needed are sorted and checked for permission."""
     contains = query.contains.lower()
     left = [name for name in names if name > query.cursor] if query.cursor else list(names)
     if contains:

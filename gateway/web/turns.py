@@ -1,4 +1,4 @@
-"""Waiting in handlers that are coroutines: for the reactor's next turn, and for the disk."""
+"""Waits of handlers that are coroutines: for the reactor's next turn, and for the disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.router import RequestError
 
 
 class Turns:
-    """Long work is done in pieces, so that sends and pulls have their turn between two of them."""
+    """Splits long work into pieces, so that sends and pulls have their turn between two of them."""
 
     def __init__(self, reactor: Reactor, committer: Committer) -> None:
         self._reactor = reactor
@@ -25,14 +25,14 @@ class Turns:
         return turn
 
     def stored(self) -> Deferred[None]:
-        """Wait until what was changed is on disk; fails with a `RequestError` when it could not be stored."""
+        """Wait until all changes are on disk; fail with a `RequestError` when they could not be stored."""
         waiting = _Waiting()
         self._committer.answer(waiting, b"")
         return waiting.done
 
 
 class _Waiting:
-    """Stands in the committer's line."""
+    """Waits for the committer in place of a client."""
 
     def __init__(self) -> None:
         self.done: Deferred[Any] = Deferred()

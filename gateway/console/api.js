@@ -1,4 +1,4 @@
-// Asks the gateway. Credentials are kept for this tab alone, and sent by no page but this one.
+// Sends requests to the gateway. Credentials are kept for this tab only, and only this page sends them.
 
 import { dialog, field, h } from "./dom.js";
 
@@ -13,7 +13,7 @@ export class Refused extends Error {
 
 let heardMs = Date.now();
 
-/** The gateway's time, as its last answer told it: a browser's clock may be off, and a gateway's may go by hand. */
+/** The gateway's time in its last answer: a browser's clock may be wrong, and a gateway's may be moved by hand. */
 export const now = () => heardMs;
 
 async function request(method, path, body) {
@@ -33,7 +33,7 @@ async function request(method, path, body) {
   }
   heardMs = Number(answer.headers.get("Tidegate-Now")) || heardMs;
   if (answer.status === 401) {
-    // Others were given while this was on its way.
+    // The user has given other credentials while this request was under way.
     if (credentials !== sessionStorage.getItem(KEY)) return request(method, path, body);
     if (await logIn(answer.headers.get("WWW-Authenticate") ?? "")) return request(method, path, body);
     throw new Refused({ status: 401, detail: "You are not logged in: load the page again to do so." });
@@ -45,8 +45,8 @@ async function request(method, path, body) {
 
 let asking;
 
-/** Asks for credentials, once however many requests wait for them; whether they were given. Who closes the dialog is
- * not asked again. */
+/** Asks for credentials, only once for all requests that wait for them, and returns whether the user gave them. A user
+ * who closes the dialog is not asked again. */
 function logIn(challenge) {
   asking ??= new Promise((resolve) => {
     const byKey = challenge.includes("Basic");

@@ -1,4 +1,4 @@
-// The console: which view is shown, and the keys that work everywhere.
+// The console: the choice of the view, and the keys that work in every view.
 
 import { get } from "./api.js";
 import { closeDialogs, dialog, h, notice, openDialog, show } from "./dom.js";
@@ -32,7 +32,7 @@ function go(view, parameters = {}) {
   else location.hash = next;
 }
 
-/** A part of an address, which may have been cut or written by hand. */
+/** Decodes a part of an address, which may have been cut off or typed by hand. */
 function decoded(text) {
   try {
     return decodeURIComponent(text);

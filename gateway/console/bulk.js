@@ -1,4 +1,4 @@
-// A change to many messages: what it would be made to, the confirmation, and how far it is.
+// A change to many messages: the preview, the confirmation, and the progress.
 
 import { get, post, remove } from "./api.js";
 import { dialog, h, show } from "./dom.js";
@@ -19,7 +19,7 @@ export const selectionText = (selection) =>
 
 const DONE = { abort: "aborted", reschedule: "rescheduled" };
 
-/** @param selection what the API calls one; `changed` is called when messages have changed. */
+/** @param selection as in the API; `changed` is called when messages have changed. */
 export function bulk(selection, changed) {
   const given = Object.fromEntries(
     Object.entries(selection).filter(([, value]) => value !== undefined && value !== ""),
@@ -30,7 +30,7 @@ export function bulk(selection, changed) {
   let asked = 0;
   choose();
 
-  /** In the dialog: what is behind it is dimmed, and no screen reader reads it. */
+  /** Shows an error in the dialog: the page behind it is dimmed, and screen readers skip it. */
   function tell(error) {
     problem.textContent = error.message;
   }
@@ -71,7 +71,7 @@ export function bulk(selection, changed) {
     );
   }
 
-  /** What is asked for last is what is shown, whichever answer comes last. */
+  /** Shows the preview of the last request, even if an earlier one is answered later. */
   async function look(action, to) {
     const number = ++asked;
     problem.textContent = "";
@@ -178,7 +178,7 @@ export function bulk(selection, changed) {
         problem.textContent = "";
       } catch (error) {
         tell(error);
-        if (error.status) break; // else the gateway does not answer, and may again
+        if (error.status) break; // without a status the gateway did not answer: try again
       }
     }
     if (job.state === "failed") text.append(h("span", { class: "bad-text" }, ` ${job.error}`));

@@ -1,4 +1,4 @@
-// The picture of the timeline: a column for each span of time, a colour for each topic.
+// Draws the timeline: a column for each span of time, a colour for each topic.
 
 import { h, show, svg } from "./dom.js";
 import { count, duration, moment, short, tick } from "./format.js";
@@ -11,7 +11,7 @@ const LEFT = 44,
 export const COLOURS = 7;
 
 /**
- * @param events `selected(begin, end)` or `selected()`, `moved(span)` when somebody zooms or moves it.
+ * @param events `selected(begin, end)` or `selected()`, and `moved(span)` when the user zooms or moves the chart.
  */
 export class Chart {
   #events;
@@ -132,7 +132,7 @@ export class Chart {
       const left = Math.max(LEFT, from),
         right = Math.min(this.#width - RIGHT, to);
       if (right <= left) continue;
-      // A single message is seen beside a million.
+      // Even a single message is visible beside a million.
       const stretch = Math.max(1, 2 / (totals[place] * scale));
       let y = floor;
       rows.forEach((row, topic) => {
@@ -219,7 +219,7 @@ export class Chart {
     }
   }
 
-  /** Two fingers keep the times that they are on. */
+  /** Zooms so that both fingers stay on their times. */
   #pinch() {
     const [one, other] = [...this.#pointers.values()];
     const [first, second] = this.#drag.pinch;
@@ -244,7 +244,7 @@ export class Chart {
     if (!this.#pointers.size) this.#drag = undefined;
   }
 
-  /** The column at a place, if there is anything in it. */
+  /** Returns begin and end of the column at `x`, if it has messages. */
   #column(x) {
     if (!this.#data) return undefined;
     const { beginMs, widthMs, columns } = this.#data;

@@ -1,4 +1,4 @@
-// Builds elements. Nothing here takes HTML: what messages hold is only ever text.
+// Builds elements. Nothing here takes HTML: the contents of messages are always text.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -18,17 +18,17 @@ export const h = (tag, attributes, ...children) => fill(document.createElement(t
 
 export const svg = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 
-/** What is drawn again and again knows by this what had the focus. */
+/** Identifies an element across redraws, to give the focus back to it. */
 const nameOf = (element) => element.dataset.key ?? element.getAttribute("href");
 
-/** Gives the focus to what has the same `data-key`, or leads to the same, in a place. */
+/** Gives the focus to the element in a place that has this `data-key` or link. */
 function focusOn(name, place) {
   if (name === null) return;
   const same = [...place.querySelectorAll("a, button, summary")].find((one) => nameOf(one) === name);
   same?.focus({ preventScroll: true });
 }
 
-/** Shows these in place of what is there. The focus goes on to what is named as what had it. */
+/** Replaces the contents of a place. The focus goes to the new element with the same name as the one that had it. */
 export function show(place, ...children) {
   const held = document.activeElement;
   const name = held !== place && place.contains(held) ? nameOf(held) : null;
@@ -36,8 +36,8 @@ export function show(place, ...children) {
   focusOn(name, place);
 }
 
-/** A dialog that is gone once it is closed; Escape closes it, and focus goes back to where it was, also where that was
- * drawn again. */
+/** Opens a dialog, which is removed when it is closed. Escape closes it. The focus goes back to where it was, even if
+ * that element was redrawn. */
 export function dialog(title, ...children) {
   const before = document.activeElement;
   const box = h(
@@ -62,15 +62,15 @@ export function dialog(title, ...children) {
   return box;
 }
 
-/** The dialog that is open, if there is one. */
+/** Returns the open dialog, if there is one. */
 export const openDialog = () => document.querySelector("dialog[open]");
 
-/** Closes the dialogs of a view that is left; the one that asks for credentials is of none. */
+/** Closes the dialogs of a view that is left. The log-in dialog belongs to no view and stays open. */
 export function closeDialogs() {
   for (const box of document.querySelectorAll("dialog[open]:not(.log-in)")) box.close();
 }
 
-/** Says something in a corner for a while. */
+/** Shows a text in a corner for some seconds. */
 export function notice(text, kind = "") {
   const line = h("div", { class: `notice ${kind}` }, text);
   document.getElementById("notices").append(line);

@@ -1,6 +1,6 @@
-// Numbers, times and durations as people read them. Times are local, and to the millisecond where that matters.
+// Formats numbers, times and durations for people. Times are local, and have milliseconds where these matter.
 
-/** How a time can be written where one is asked for. */
+/** A hint how to type a time. */
 export const WHEN = "now, +30s, +2h, 2030-01-31T09:30, or epoch ms";
 
 const two = (number) => String(number).padStart(2, "0");
@@ -46,30 +46,30 @@ export function moment(ms) {
     : `${day(date)} ${clock(date)}.${String(date.getMilliseconds()).padStart(3, "0")}`;
 }
 
-/** What programs read of a time; nothing where it is none, as whoever sends a message can write any number. */
+/** A time for programs; undefined if it is not valid, since the sender of a message can write any number. */
 export function iso(ms) {
   const date = new Date(ms);
   return Number.isNaN(date.getTime()) ? undefined : date.toISOString();
 }
 
-/** A time as the API reads it: few digits it takes for a slip. */
+/** A time as the API reads it: the API takes a number with few digits for a mistake. */
 export const written = (ms) => (ms < 1e11 ? new Date(ms).toISOString() : ms);
 
-/** What somebody typed for a time, as the API reads it. Without a zone it is of theirs, not of the gateway's. */
+/** A typed time as the API reads it. Without a zone it is in the user's time zone, not the gateway's. */
 export function typedTime(text) {
   const [, date, hour, rest] = /^\s*(\d{4}-\d\d-\d\d)(?:[T ](\d\d)(:\d\d(?::\d\d(?:\.\d+)?)?)?)?\s*$/.exec(text) ?? [];
   const found = new Date(`${date}T${hour ?? "00"}${rest ?? ":00"}`);
-  // Browsers take 31 February for 3 March; the API refuses it.
+  // Browsers turn 31 February into 3 March; the API refuses it.
   return day(found) === date ? written(found.getTime()) : text;
 }
 
-/** The same as somebody would type it who is here; what cannot be typed, or is no time, stays as it is. */
+/** A time as the user would type it here. A text that is not a time, or cannot be typed, stays as it is. */
 export function shownTime(text) {
   const shown = moment(Number(text));
   return typedTime(shown) === Number(text) ? shown : text;
 }
 
-/** As much of a time as tells it from its neighbours, so many ms away. */
+/** As much of a time as distinguishes it from its neighbours, which are `step` ms away. */
 export function tick(ms, step) {
   const date = new Date(ms);
   if (step < SECOND) return `${clock(date)}.${String(date.getMilliseconds()).padStart(3, "0")}`;
@@ -80,7 +80,7 @@ export function tick(ms, step) {
   return step < 300 * DAY ? `${MONTHS[date.getMonth()]} ${date.getFullYear()}` : String(date.getFullYear());
 }
 
-/** The two largest units: 2d 3h, 1m 30s, 250ms. */
+/** A duration in its two largest units: 2d 3h, 1m 30s, 250ms. */
 export function duration(ms) {
   if (ms < SECOND) return `${Math.round(ms)}ms`;
   const parts = [];
@@ -105,7 +105,7 @@ export function duration(ms) {
 export const distance = (ms, now) =>
   Math.abs(ms - now) < SECOND ? "now" : ms > now ? `in ${duration(ms - now)}` : `${duration(now - ms)} ago`;
 
-/** The bound that all but a share of the counted values are below; in seconds, or undefined without any. */
+/** The bound in seconds below which this share of the counted values lies; undefined without values. */
 export function quantile(bounds, counts, share) {
   const total = counts.reduce((sum, number) => sum + number, 0);
   if (!total) return undefined;
@@ -117,7 +117,7 @@ export function quantile(bounds, counts, share) {
   return undefined;
 }
 
-/** What an input of type datetime-local wants. */
+/** A time for an input of type datetime-local. */
 export function inputTime(ms) {
   const date = new Date(ms);
   return `${day(date)}T${clock(date)}`;

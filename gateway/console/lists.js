@@ -8,7 +8,7 @@ import { count, duration, moment, short } from "./format.js";
 const REFRESH = 3_000;
 const MOST = 1_000;
 
-/** Shows a list, again and again while the view is open, and `complain`s where that fails. */
+/** Draws a list repeatedly while the view is open, and calls `complain` when that fails. */
 function live(draw, complain) {
   let timer,
     open = true;
@@ -29,7 +29,7 @@ function live(draw, complain) {
   };
 }
 
-/** The heads of columns; a # in front says that the column has numbers. */
+/** The head of a table; a # before a name marks a column of numbers. */
 const head = (...names) =>
   h(
     "thead",
@@ -49,12 +49,12 @@ const cell = (label, ...children) =>
     children.map((one) => (typeof one === "number" ? count(one) : one)),
   );
 
-/** A row that says something in place of others. */
+/** A row with a text in place of data. */
 const line = (text, kind) => h("tr", {}, h("td", { colspan: "8", class: kind }, text));
 
 const MORE = "There are more: type a part of the name.";
 
-/** The first of a list, and whether there are more. */
+/** Returns the first rows of a list, and whether there are more. */
 async function pages(path, name, contains) {
   const rows = [];
   let cursor = "";
@@ -90,7 +90,7 @@ function filterBar(view, parameters, go, ...more) {
   return form;
 }
 
-/** Whether a topic fires, and the button that changes it. */
+/** Shows whether a topic is paused, and a button to change that. */
 function firing(one) {
   const order = one.pause && !one.pause.resumed ? "resume" : "pause";
   const change = async () => {
@@ -183,7 +183,7 @@ export function topics(place, parameters, go) {
   }, complain);
 }
 
-/** What is told of a group that is opened: of a thousand, most are not. */
+/** The details of a group. They are built only for opened groups, since of a thousand most are closed. */
 const contents = (group) =>
   h(
     "div",
@@ -237,7 +237,7 @@ export function groups(place, parameters, go) {
   const complain = (text) => show(list, h("p", { class: "bad-text", role: "alert" }, text));
   return live(async () => {
     const [found, isMore] = await pages("/groups", "groups", contains);
-    // Those with work to do first, then those with somebody there.
+    // Groups with the largest lag first, then those with most members.
     found.sort((one, other) => other.lag - one.lag || other.members.length - one.members.length);
     if (isFirst && found.length === 1) opened.add(found[0].name);
     isFirst = false;

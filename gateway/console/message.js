@@ -1,4 +1,4 @@
-// One message: what it is, what it says, and what has become of it.
+// One message: its data, its body, and its history.
 
 import { get, now, post } from "./api.js";
 import { dialog, field, h, notice, show } from "./dom.js";
@@ -17,7 +17,7 @@ const HAPPENED = {
   rescheduled: "rescheduled",
 };
 
-/** Text in lines of 16 bytes: place, hex, and what of it can be read. */
+/** Hex as lines of 16 bytes: offset, hex, and printable characters. */
 function hexLines(text) {
   const lines = [];
   for (let place = 0; place < text.length; place += 32) {
@@ -35,7 +35,7 @@ const toHex = (text) => [...new TextEncoder().encode(text)].map((byte) => byte.t
 
 const DEEPEST = 100;
 
-/** JSON in lines. Its words stay as they are: a parser would round long numbers and drop doubled names. */
+/** Indents JSON. Its tokens stay as they are: a parser would round long numbers and drop repeated names. */
 function pretty(text) {
   try {
     JSON.parse(text);
@@ -129,7 +129,7 @@ export function message(place, parameters, go, id) {
     timer = setTimeout(load, REFRESH);
   }
 
-  /** Text that tells how far off something is, and so is another at each look. */
+  /** An element whose text is computed again at each refresh, such as the time until a message is due. */
   function telling(attributes, text) {
     const element = h("span", attributes);
     told.push(() => {
@@ -138,7 +138,7 @@ export function message(place, parameters, go, id) {
     return element;
   }
 
-  /** Where nothing has changed the page stays as it is, with whatever is selected in it. */
+  /** Redraws the page only if it has changed, so that a selection in it is kept. */
   function draw(page) {
     const text = JSON.stringify(page);
     if (text !== shown) {
@@ -246,7 +246,7 @@ export function message(place, parameters, go, id) {
       ),
     );
 
-    /** Has something done to it, and says what became of that. */
+    /** Changes the message, and shows the outcome. */
     async function change(path, body, wanted) {
       try {
         const { results } = await post(`/messages/${id}/${path}`, body);

@@ -1,4 +1,4 @@
-// Messages in a table, and the search for them.
+// A table of messages, and the search for messages.
 
 import { get, now } from "./api.js";
 import { bulk } from "./bulk.js";
@@ -14,7 +14,7 @@ export const state = (name) => h("span", { class: `state ${name}` }, name);
 const link = (message) =>
   h("a", { href: `#/message/${message.offsetMsgId}`, class: "mono" }, message.msgId || message.offsetMsgId);
 
-/** Pages of messages, each below the one before. */
+/** Pages of messages, one below the other. */
 export class MessageTable {
   #rows = h("tbody");
   #more = h("button", { type: "button", class: "more", hidden: true, onclick: () => this.#next() }, "Show more");
@@ -48,7 +48,7 @@ export class MessageTable {
     );
   }
 
-  /** @param isAgain whether the same is looked at once more: as many are shown as were. */
+  /** @param isAgain whether this refreshes the same query: then as many messages are shown as before. */
   async load(query, isAgain = false) {
     if (!isAgain) this.#wanted = PAGE;
     this.#asked = query;
@@ -65,7 +65,7 @@ export class MessageTable {
     const number = ++this.#number;
     let messages = [];
     const paused = new Set();
-    // A page may be empty although there are more behind it.
+    // A page may be empty although more pages follow.
     let cursor = afresh ? "" : this.#cursor;
     const most = afresh ? this.#wanted : PAGE;
     for (let tries = 0; cursor !== null && messages.length < most && tries < 20; tries++) {
@@ -115,14 +115,14 @@ export class MessageTable {
     );
   }
 
-  /** How far off it is, or when that was which became of it. */
+  /** The time until the message is due, or since it fired or was aborted. */
   #when(message) {
     const time = message.movedMs || message.dueMs;
     return time ? `${message.movedMs ? `${message.state} ` : ""}${distance(time, now())}` : "";
   }
 }
 
-/** The view that looks messages up by anything. */
+/** The view that searches messages by any field. */
 export function search(place, parameters, go) {
   const value = (name) => parameters.get(name) ?? "";
   const input = (name, hint) =>
@@ -150,7 +150,7 @@ export function search(place, parameters, go) {
       onsubmit: (event) => {
         event.preventDefault();
         const { begin, end, ...rest } = Object.fromEntries(new FormData(form));
-        // A link is of the same time for somebody elsewhere.
+        // Absolute times, so that a link means the same to users in other time zones.
         go("messages", { ...rest, begin: typedTime(begin), end: typedTime(end) });
       },
     },

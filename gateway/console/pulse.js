@@ -1,4 +1,4 @@
-// The strip below the header: how fast messages come and go, and how punctually, looked at again and again.
+// The strip below the header: how fast messages arrive and leave, and how punctually. It refreshes by itself.
 
 import { get } from "./api.js";
 import { h, show, svg } from "./dom.js";
@@ -67,7 +67,7 @@ export function pulse(place) {
         ),
       );
 
-  /** What was counted since a minute ago. */
+  /** The counts of the last minute. */
   function lately(name) {
     const now = seen.at(-1)[name],
       then = seen.at(-1 - MINUTE_OF_LOOKS)?.[name] ?? seen[0][name];

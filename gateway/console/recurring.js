@@ -1,4 +1,4 @@
-// What recurs: a list, the times that come, and a form that says them before anything is set.
+// Recurring messages: a list, their next times, and a form that shows these before anything is set.
 
 import { get, now, post, put, remove } from "./api.js";
 import { dialog, field, h, notice, openDialog, show } from "./dom.js";
@@ -12,7 +12,7 @@ const place = (one) => `/recurring/${encodeURIComponent(one.topic)}/${encodeURIC
 const rule = (one) => one.cron ?? `every ${one.every}`;
 const COMPRESSED = 1;
 
-/** A body as text, where it is text. */
+/** A body as text, or undefined if it is compressed or not text. */
 function textOf(one) {
   if (one.sysFlag & COMPRESSED) return undefined;
   const data = Uint8Array.from(atob(one.body), (letter) => letter.charCodeAt(0));
@@ -27,7 +27,7 @@ const noText = (one) => `${bytes(one.bodySize)} that ${one.sysFlag & COMPRESSED 
 
 const textOfTime = (ms) => (ms === undefined || ms === null ? undefined : String(written(ms)));
 
-/** The first of them, and whether there are more. */
+/** Returns the first recurring messages, and whether there are more. */
 async function all() {
   const found = [];
   let cursor = "";
@@ -158,7 +158,7 @@ async function look(one, changed) {
     notice(error.message, "bad");
     return;
   }
-  if (openDialog()) return; // of a second click
+  if (openDialog()) return; // from a second click
   const box = dialog(
     `${one.name} in ${one.topic}`,
     h("p", { class: "mono" }, rule(one), ` ${one.zone}`),
@@ -284,7 +284,7 @@ function edit(one, changed) {
     const fields = Object.fromEntries([...new FormData(form)].filter(([, value]) => value.trim()));
     if (fields.count) fields.count = Number(fields.count) || 0;
     if (!one) return fields;
-    // What the form does not show stays; so does a body that nobody has touched, to the byte.
+    // Keep all that the form does not show, and keep a body that the user has not edited to the byte.
     Object.assign(fields, {
       misfire: one.misfire,
       start: textOfTime(one.startMs),

@@ -1,4 +1,4 @@
-// Sends a message, as a test.
+// A form that sends a test message.
 
 import { get, post } from "./api.js";
 import { dialog, field, h, notice } from "./dom.js";
@@ -38,7 +38,7 @@ export function send() {
   const box = dialog("Send a message", form);
 }
 
-/** Names of topics, for inputs that ask for one. */
+/** Loads the names of topics as suggestions for inputs. */
 export async function knowTopics() {
   const list = h("datalist", { id: "topics-known" });
   document.body.append(list);
@@ -46,6 +46,6 @@ export async function knowTopics() {
     const { topics } = await get("/topics", { limit: 1000 });
     list.append(...topics.filter((one) => !one.isSystem).map((one) => h("option", { value: one.name })));
   } catch {
-    // Names are a help, no more.
+    // Suggestions are optional.
   }
 }

@@ -1,4 +1,4 @@
-// The span of time that the timeline shows: moved, zoomed, and marked with ticks. It knows no page.
+// The span of time that the timeline shows, with functions to move and zoom it, and its ticks. No DOM here.
 
 import { DAY, HOUR, MINUTE, SECOND } from "./format.js";
 
@@ -25,19 +25,19 @@ export class Span {
     return this.end - this.begin;
   }
 
-  /** Moved by a share of its length. */
+  /** Returns this span moved by a share of its length. */
   moved(share) {
     const by = this.length * share;
     return new Span(this.begin + by, this.end + by);
   }
 
-  /** Longer or shorter, with what is at a share of it left where it is. */
+  /** Returns a longer or shorter span; the time at the share `at` of its length keeps its place. */
   zoomed(factor, at = 0.5) {
     const fixed = this.begin + this.length * at;
     return new Span(fixed - this.length * factor * at, fixed + this.length * factor * (1 - at));
   }
 
-  /** Round times within it, at most so many, and the step between two. */
+  /** Returns round times in this span, about `most` at most, and the step between two. */
   ticks(most) {
     const step = STEPS.find((one) => this.length / one <= most);
     return step ? { step, times: this.#regular(step) } : this.#months(most);
@@ -45,7 +45,7 @@ export class Span {
 
   #regular(step) {
     const times = [];
-    // Days and hours begin where they do on the wall, also on the days when clocks are changed.
+    // Days and hours begin in local time, also on days when clocks change.
     const first = new Date(this.begin);
     first.setHours(0, 0, 0, 0);
     if (step >= DAY) {
@@ -60,7 +60,7 @@ export class Span {
       for (const date = new Date(first); date.getTime() < this.end; date.setDate(date.getDate() + 1))
         for (let hour = 0; hour < 24; hour += step / HOUR) {
           const time = new Date(date.getFullYear(), date.getMonth(), date.getDate(), hour).getTime();
-          // An hour that a day lacks is the next one.
+          // An hour that the day lacks becomes the next one.
           if (time >= this.begin && time < this.end && time !== times.at(-1)) times.push(time);
         }
       return times;

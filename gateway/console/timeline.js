@@ -1,4 +1,4 @@
-// What is due when: the chart, the ways to move in it, and the messages of what is selected.
+// The timeline view: the chart, the ways to move in it, and the messages of the selection.
 
 import { get, now } from "./api.js";
 import { bulk } from "./bulk.js";
@@ -186,7 +186,7 @@ export function timeline(place, parameters, go) {
 
   const complain = (error) => show(caption, h("span", { class: "bad-text" }, error.message));
 
-  /** @param isAgain whether the same is looked at once more. */
+  /** @param isAgain whether this refreshes the same view. */
   async function load(isAgain = false) {
     clearTimeout(timer);
     const number = ++asked;
@@ -304,7 +304,7 @@ export function timeline(place, parameters, go) {
       Escape: () => select(),
       Enter: () => chart.zoomToSelection(),
     };
-    // Enter is for whatever button or link has the focus.
+    // If a button or link has the focus, Enter belongs to it.
     if (!keys[event.key] || (event.key === "Enter" && document.activeElement !== chart.picture)) return false;
     keys[event.key]();
     return true;

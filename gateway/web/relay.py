@@ -130,8 +130,8 @@ class Relay:
         changes: bool = True,
         each: Mapping[str, Mapping[str, object]] | None = None,
     ) -> list[tuple[str, _Answer]]:
-        """Return each worker's answer, in the order of workers. If one is missing, fail: the rest would not be the
-        truth.
+        """Return each worker's answer, in the order of workers. Fail if one is missing: a partial answer would be
+        wrong.
 
         :param values: the fields of the query.
         :param may_lack: whether an answer 404 only means that the worker does not have the object.

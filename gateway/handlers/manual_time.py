@@ -83,7 +83,7 @@ class ManualTime:
                 else:
                     clock.move_to(max(due_ms, clock.now_ms()))
             except StorageError as error:
-                # The requests behind this one have their turn.
+                # The next requests have their turn.
                 answer_failure(move.call, error, self.log)
                 break
             committer.commit()

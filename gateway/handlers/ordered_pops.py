@@ -16,7 +16,7 @@ gateway, the queues of all groups are due together."""
 
 
 class OrderedPops:
-    """Moves a group's progress behind its acknowledged messages, and then lets the next pop have the queue
+    """Moves a group's progress past its acknowledged messages, and then lets the next pop have the queue
     (AckMessageProcessor.ackOrderly, ChangeInvisibleTimeProcessor)."""
 
     def __init__(self, broker: Broker) -> None:
@@ -25,7 +25,7 @@ class OrderedPops:
         self._orders = broker.orders
 
     def acknowledge(self, place: Place, offset: int, popped_ms: int, peer: Peer) -> None:
-        """Acknowledge a message. If it was popped again meanwhile, or the group's progress is already behind it, that
+        """Acknowledge a message. If it was popped again meanwhile, or the group's progress is already past it, that
         is no error.
 
         :raises RequestError: when the pop did not bring this message.

@@ -147,7 +147,7 @@ class Popping:
     def _take(
         self, fields: PopMessage, queues: list[PopQueue], wanted: Filter, now_ms: int
     ) -> Found:
-        """Take messages: make them invisible from now on, and move the group's progress behind them."""
+        """Take messages: make them invisible from now on, and move the group's progress past them unless in order."""
         left, left_bytes = fields.max_msg_nums, self._broker.config.max_pull_bytes
         records: list[bytes] = []
         places: list[Popped] = []

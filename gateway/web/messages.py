@@ -85,7 +85,7 @@ class Event(Shown):
 class Receiver(Shown):
     """A consumer group that reads the message's queue.
 
-    `isPast` means that its progress is behind the message: it was delivered, or skipped for its tag or properties.
+    `isPast` means that its progress is past the message: it was delivered, or skipped for its tag or properties.
     """
 
     group: str

@@ -32,7 +32,7 @@ class Turns:
 
 
 class _Waiting:
-    """Waits for the committer in place of a client."""
+    """Takes a client's place among those that the committer answers."""
 
     def __init__(self) -> None:
         self.done: Deferred[Any] = Deferred()

@@ -46,7 +46,7 @@ class PausedTopic(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class PausedTopics(msgspec.Struct, frozen=True):
-    """All paused topics, by name."""
+    """All topics that are paused, or resumed with messages that still wait, by name."""
 
     topics: list[PausedTopic]
 
@@ -60,7 +60,7 @@ class PauseAnswer(msgspec.Struct, frozen=True):
 class HeldPage(msgspec.Struct, frozen=True):
     """One page of a look-up; `cursor` requests the next page and is None on the last.
 
-    `paused` lists those of the messages' topics, or the requested topic, that are paused now.
+    `paused` lists those of the messages' topics, or the requested topic, that `PausedTopics` would list.
     """
 
     messages: list[HeldMessage]

@@ -95,7 +95,7 @@ def message_offset_info(pops: Iterable[Popped]) -> str:
 def order_count_info(retried: str, queue: int, counts: dict[int, int], popped: int) -> str:
     """Return the field orderCountInfo of one queue: how often messages popped in order had been delivered before. It
     has `kind qoQUEUE%OFFSET count` for each of `counts`, and for older clients `kind QUEUE count` with the lowest
-    count.
+    count, which is 0 if a message is new.
 
     :param popped: the number of messages, including new ones.
     """

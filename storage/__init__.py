@@ -1,7 +1,7 @@
-"""Everything LMDB: messages, timers, queues, indexes, offsets and settings, in one environment behind a redo log.
+"""All use of LMDB: messages, timers, queues, indexes, offsets and settings, in one environment behind a redo log.
 
-Typed calls in, plain values out; no LMDB object leaves this room, and nothing here knows RocketMQ
-or Twisted.
+Callers use typed calls and receive plain values. No LMDB object leaves this package, and nothing here depends on
+RocketMQ or Twisted.
 """
 
 from storage.aborting import Aborted, AbortResult, abort, abort_sequences

@@ -1,4 +1,4 @@
-"""Changes of single rows of a damaged folder: each is named, and what was there before is written down."""
+"""Changes single rows of a damaged folder, lists each change, and writes the old row to a journal."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from storage.environment import Tables
 from storage.keys import split_timer_key
 
 MAX_NAMED: Final = 1_000
-"""Repairs of which more is kept than their number."""
+"""Repairs that are listed one by one; any more are only counted."""
 
 
 class Changes:
     """Changes rows in a transaction, which the caller commits or not.
 
-    :param journal: takes a line of JSON for each row that is taken out or changed: its table, and key and value in hex.
+    :param journal: takes one line of JSON for each row that is removed or changed: its table, and its old key and value
+        in hex.
     """
 
     def __init__(self, txn: lmdb.Transaction, tables: Tables, journal: IO[str] | None) -> None:
@@ -27,16 +28,16 @@ class Changes:
         self.tables = tables
         self._journal = journal
         self.named: list[str] = []
-        """The first `MAX_NAMED`, as sentences."""
+        """The first `MAX_NAMED` changes, as sentences."""
         self.count = 0
-        """How many there are."""
+        """How many changes there are."""
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        """A row's value as it is now."""
+        """Return a row's current value."""
         return self.txn.get(key, db=getattr(self.tables, table))
 
     def make(self, table: str, key: bytes, value: bytes | None, sentence: str) -> None:
-        """Put a row, or with None take it out."""
+        """Put a row, or remove it where the value is None."""
         database: lmdb._Database = getattr(self.tables, table)
         before = self.txn.get(key, db=database)
         if before == value:
@@ -53,9 +54,9 @@ class Changes:
             self.named.append(sentence)
 
     def keys(self, table: str) -> Iterator[bytes]:
-        """A table's keys as they are now, whatever is changed meanwhile.
+        """Return a table's current keys, even while rows are changed.
 
-        :raises lmdb.Error: when they are not in order: they would go round in a circle.
+        :raises lmdb.Error: when the keys are not in order: the loop would never end.
         """
         cursor = self.txn.cursor(db=getattr(self.tables, table))
         alive = cursor.first()
@@ -68,7 +69,7 @@ class Changes:
 
 
 def moment(ms: int | bytes) -> str:
-    """A time as people read it, and as the number that it is where it is none."""
+    """Format a time for people; one that is no valid time is shown as its number."""
     number = int.from_bytes(ms) if isinstance(ms, bytes) else ms
     try:
         return datetime.fromtimestamp(number / 1_000, UTC).isoformat(timespec="milliseconds")
@@ -77,11 +78,11 @@ def moment(ms: int | bytes) -> str:
 
 
 def timed(timer: bytes) -> str:
-    """The sentence that gives a message its timer."""
+    """Return the sentence that reports a timer given to a message."""
     due_ms, _, sequence, _ = split_timer_key(timer)
     return f"message {sequence}: is to fire at {moment(due_ms)}"
 
 
 def text(name: bytes) -> str:
-    """A name as people read it."""
+    """Format a name for people."""
     return name.decode(errors="backslashreplace")

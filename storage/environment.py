@@ -1,8 +1,8 @@
-"""Opens, creates or refuses a data folder, and keeps LMDB's map ahead of what is written.
+"""Opens, creates or refuses a data folder, and grows LMDB's map before writes need it.
 
-A folder holds `data.mdb` (LMDB), `durable` (which state of it the disk holds), `redo.log` and `redo-2.log` (what the
-last batches changed), `lock.mdb` (LMDB's readers) and `tidegate.lock`, on which, and on the folder, the serving process
-holds an exclusive `flock`: the kernel drops it when the process dies, however it dies.
+A folder holds `data.mdb` (LMDB), `durable` (which state of `data.mdb` is on disk), `redo.log` and `redo-2.log` (the
+changes of the last batches), `lock.mdb` (LMDB's readers) and `tidegate.lock`. The serving process holds an exclusive
+`flock` on `tidegate.lock` and on the folder itself. The kernel releases it when the process dies, however it dies.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ from storage.upgrades import FORMAT_VERSION, format_of, upgrade
 LOCK_FILE = "tidegate.lock"
 
 _STORED = (DATA_FILE, NOTE_FILE, *LOG_FILES)
-"""The files that have what is stored."""
+"""The files that hold stored data."""
 
 READERS_FILE = "lock.mdb"
-"""Where LMDB notes who reads a folder."""
+"""The file in which LMDB registers the readers of a folder."""
 
 FOLDER_FILES = (*_STORED, LOCK_FILE, READERS_FILE)
-"""All that a store has in its folder."""
+"""All files that a store keeps in its folder."""
 
 _READERS_ROOM = 1 << 16
-"""Bytes; it needs a page or two of the disk's."""
+"""Bytes. The file needs a page or two on disk."""
 
 ROOM_FACTOR = 8
-"""Pages a batch may dirty, as a multiple of its bytes: every row of a small batch can touch a leaf
-of its own."""
+"""Pages that a batch may dirty, as a multiple of its bytes: every row of a small batch can touch a leaf page of its
+own."""
 
 _META_PAGES = 2
-"""Pages at the beginning of the file that LMDB keeps for itself."""
+"""Pages at the beginning of the file that LMDB reserves."""
 
 MAX_READERS = 64
-"""Views of the file at one time, of all processes: a backup or an export needs one each, a gateway one for a moment
-when it starts and stops."""
+"""Views of the file open at the same time, of all processes. A backup or an export needs one each; a gateway needs one
+briefly when it starts and stops."""
 
 
 class Tables(NamedTuple):
@@ -95,9 +95,9 @@ class Environment:
     """An open data folder.
 
     :param path: the folder; made when it is missing.
-    :param sync: whether a batch is stored only when the disk holds it. Without, a power cut can take back the last
-        ones that were answered; a killed process does no harm.
-    :param map_size: LMDB's map, in bytes, to begin with; it doubles before it is full.
+    :param sync: whether a batch counts as stored only when the disk has it. Without it, a power cut can lose the last
+        batches although they were answered; a killed process loses nothing.
+    :param map_size: the initial size of LMDB's map, in bytes. The map doubles before it is full.
     :raises DataFolderError: when the folder cannot be used.
     """
 
@@ -114,7 +114,7 @@ class Environment:
                     go_back(path)
                 map_size = max(map_size, file_size(path))
                 with closing(_open(path, map_size)) as environment:
-                    # The disk has these changes before any other: nobody could go back to an empty file.
+                    # Sync these changes before any others: a start could not go back to an empty file.
                     _check_version(environment, path)
                     open_tables(environment)
                 self.durable = Durable(path)
@@ -127,25 +127,25 @@ class Environment:
                 self.log = RedoLog(path, sync=sync)
                 opened.callback(self.log.close)
                 self.folder = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                """The open folder, whatever its path names by now."""
+                """The open folder, wherever its path leads by now."""
                 opened.callback(os.close, self.folder)
                 self._files = [(path / name, (path / name).stat()) for name in _STORED]
             except (lmdb.Error, MemoryError, OSError) as error:
                 raise cannot_use("open", path, error) from error
             self._opened = opened.pop_all()
         self.is_away = False
-        """Whether nothing is stored any more, since the folder was moved or deleted: as `look` found it."""
+        """Whether `look` found that the folder was moved or deleted. Nothing is stored from then on."""
         self._page_size = self.lmdb.stat()["psize"]
         self._map_size = self.lmdb.info()["map_size"]
         self._lacking = 0
 
     @property
     def size(self) -> int:
-        """Bytes of the file, free pages too."""
+        """Bytes of the file, free pages included."""
         return (self.lmdb.info()["last_pgno"] + 1) * self._page_size
 
     def make_room(self, batch_bytes: int) -> None:
-        """Let the map grow before a batch needs it. Call it only while no transaction is open.
+        """Grow the map before a batch needs it. Call it only while no transaction is open.
 
         :raises StorageFullError: when the address space cannot hold a larger map.
         """
@@ -158,8 +158,7 @@ class Environment:
         while size < needed:
             size *= 2
         try:
-            # LMDB gives its map up before it asks for the larger one, and cannot go on without
-            # either: ask first.
+            # LMDB releases its map before it requests the larger one, and cannot go on without either. So check first.
             mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=0).close()
             self.lmdb.set_mapsize(size)
         except (OSError, OverflowError, MemoryError, lmdb.Error) as error:
@@ -168,24 +167,24 @@ class Environment:
         self._lacking = 0
 
     def look(self) -> None:
-        """See whether the folder still has the files that are open here. What is written to them would else be nowhere
-        that anybody knows of, and gone with this process once they are deleted."""
+        """Check that the folder still has the files that are open here. If not, writes would go to files that nobody
+        can find, and that vanish with this process once they are deleted."""
         self.is_away = not all(starmap(_is_there, self._files))
 
     def unheld_seconds(self) -> float:
-        """For how long, at most, the disk has not held something that was committed without `sync`; 0 where it holds
-        all."""
+        """Return for how many seconds, at most, a commit without `sync` has not been on disk; 0 when the disk has
+        everything."""
         held_at = max(self.durable.held_at, self.log.held_at)
         return monotonic() - held_at if self.log.written_at > held_at else 0.0
 
     def room(self) -> int:
-        """How many bytes batches may have before the map must grow."""
+        """Return how many bytes batches may add before the map must grow."""
         return (self._map_size - self._map_size // 8 - self.size) // ROOM_FACTOR
 
     def redo(self, txn: lmdb.Transaction) -> int:
-        """Do again in a transaction what the log has and LMDB has not.
+        """Apply to a transaction the changes that the redo log has and LMDB does not.
 
-        :returns: how many rows that were.
+        :returns: how many rows were changed.
         """
         count = 0
         for record in self.log.records(txn.get(STAMP, db=self.tables.meta) or b""):
@@ -201,10 +200,10 @@ class Environment:
         return count
 
     def mark(self, txn: lmdb.Transaction, stamp: bytes) -> None:
-        """Have the log begin anew behind a transaction, with records of this stamp.
+        """Note in a transaction that the redo log begins anew after it, with records of this stamp.
 
-        The copy of the inbox is old from here on. That is not left to the number of the transaction that wrote it: a
-        file that was compacted, or comes from a backup, counts from 1 again, and comes by that number once more.
+        The copy of the inbox becomes invalid, so it is deleted. Comparing transaction numbers would not do: a file that
+        was compacted, or restored from a backup, counts from 1 again and reaches the same number once more.
         """
         txn.put(STAMP, stamp, db=self.tables.meta)
         txn.delete(INBOX_COPY, db=self.tables.meta)
@@ -214,10 +213,10 @@ class Environment:
             return txn.get(STAMP, db=self.tables.meta) or b""
 
     def catch_up(self, *, past_gap: bool = False) -> None:
-        """Have LMDB hold what the log of a process that died has.
+        """Apply the redo log of a process that died to LMDB.
 
-        :param past_gap: whether to go without what follows a record that cannot be read.
-        :raises StorageError: when it cannot, or must not.
+        :param past_gap: whether to give up the records behind one that cannot be read.
+        :raises StorageError: when the log cannot be applied, or has such a gap and `past_gap` is false.
         """
         try:
             if has_records(self.path, self._stamp()):
@@ -237,10 +236,10 @@ class Environment:
 
     @contextmanager
     def change(self) -> Iterator[lmdb.Transaction]:
-        """A transaction of LMDB's own, without the redo log. The disk holds it when the context ends, or nothing of it
-        is stored, where that ends by an error.
+        """Run a transaction of LMDB's own, without the redo log. When the context ends, the changes are on disk. When
+        it ends with an error, nothing is stored.
 
-        :raises RestartNeededError: when the disk does not take it.
+        :raises RestartNeededError: when the disk does not store it.
         """
         self.durable.wait()
         with self.writing(), self.lmdb.begin(write=True) as txn:
@@ -249,10 +248,10 @@ class Environment:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """LMDB writes meanwhile.
+        """Translate the errors of LMDB's writes inside the context.
 
-        :raises lmdb.DiskError: when the disk has no room, or no more for this user. Where it had some for a part of a
-            write, LMDB speaks of an input/output error.
+        :raises lmdb.DiskError: when the disk is full, or the user's quota is used up. When only a part of a write
+            fitted, LMDB reports an input/output error instead.
         """
         try:
             yield
@@ -264,9 +263,9 @@ class Environment:
             raise
 
     def view(self) -> lmdb.Transaction:
-        """A view of what the last checkpoint left. Close it soon: meanwhile no page that is freed can be used again.
+        """Open a view of the last checkpoint. Close it soon: while it is open, LMDB cannot reuse freed pages.
 
-        :raises StorageError: when `MAX_READERS` are open.
+        :raises StorageError: when `MAX_READERS` views are open.
         """
         try:
             return self.lmdb.begin()
@@ -278,29 +277,28 @@ class Environment:
             raise too_many_readers(self.path) from error
 
     def forget_dead_readers(self) -> int:
-        """Free the pages, and the places, of processes that died while they read the file.
+        """Free the pages and the reader slots of processes that died while they read the file.
 
-        :returns: how many places.
+        :returns: how many slots.
         """
         return self.lmdb.reader_check()
 
     def was_full(self, batch_bytes: int) -> None:
-        """Note that a batch did not fit into the map, as happens when most of it came only after
-        its transaction had begun: the next batch gets a map with room for another one like it."""
+        """Note that a batch did not fit into the map. This happens when most of it arrived after its transaction began.
+        The next batch gets a map with room for another one like it."""
         self._lacking = max(1, batch_bytes)
 
     def disk_free(self) -> int:
-        """Bytes that the file can still grow by: what the disk has free, and free pages inside the
-        file are on top."""
+        """Return the bytes that the disk has free for the file to grow. Free pages inside the file come on top."""
         return free_bytes(self.folder)
 
     def close(self) -> None:
-        """Close the file and let go of the folder."""
+        """Close the file and release the folder."""
         self._opened.close()
 
 
 def _is_there(file: Path, opened: os.stat_result) -> bool:
-    """Whether a path names the file that was opened by it, as far as can be told."""
+    """Whether a path still names the file that was opened there; True when this cannot be checked."""
     try:
         return os.path.samestat(file.stat(), opened)
     except (FileNotFoundError, NotADirectoryError):
@@ -310,7 +308,7 @@ def _is_there(file: Path, opened: os.stat_result) -> bool:
 
 
 def too_many_readers(path: Path) -> StorageError:
-    """What to say when `MAX_READERS` views of a folder are open."""
+    """Return the error for a folder of which `MAX_READERS` views are open."""
     return StorageError(
         f"the data folder {path} is read {MAX_READERS} times at once, and cannot be once more: "
         "wait until backups and exports of it are done"
@@ -318,12 +316,12 @@ def too_many_readers(path: Path) -> StorageError:
 
 
 def open_tables(environment: lmdb.Environment, *, create: bool = True) -> Tables:
-    """The named databases, made where they are missing and `create` allows it."""
+    """Open the named databases; missing ones are created if `create` allows it."""
     return Tables(*(environment.open_db(name.encode(), create=create) for name in Tables._fields))
 
 
 def used_bytes(txn: Reader, tables: Tables) -> int:
-    """Bytes of the pages that are not free; about the size of a copy without those."""
+    """Return the bytes of the pages that are not free: about the size of a compacted copy."""
     stats = [txn.stat(), *map(txn.stat, tables)]
     pages = sum(
         stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats
@@ -332,22 +330,22 @@ def used_bytes(txn: Reader, tables: Tables) -> int:
 
 
 def has_room_to_lock(path: Path) -> bool:
-    """Whether LMDB has its own lock file in a folder, or the disk room for one: LMDB maps it into memory, and on a full
-    disk the process dies of writing to it (SIGBUS)."""
+    """Whether a folder has LMDB's lock file, or the disk has room for one. LMDB maps that file into memory, and on a
+    full disk a write to it kills the process (SIGBUS)."""
     return (path / READERS_FILE).exists() or free_bytes(path) >= _READERS_ROOM
 
 
 def lock_folder(path: Path) -> ExitStack:
-    """Keep other processes from serving from a folder, until what is returned is closed; made when it is missing.
+    """Keep other processes from serving from a folder until the returned stack is closed. A missing folder is created.
 
-    :raises DataFolderError: when one does so already, or the folder cannot be written to.
+    :raises DataFolderError: when another process serves from it, or the folder cannot be written to.
     """
     with ExitStack() as locked:
         try:
             make_folder(path, OF_OWNER)
             folder = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             locked.callback(os.close, folder)
-            # The folder too: the file can be removed, by who takes it for a left-over, while a process serves.
+            # Lock the folder too: somebody could delete the lock file as a left-over while a process serves.
             if _is_locked(folder):
                 raise _in_use(path)
             lock = locked.enter_context((path / LOCK_FILE).open("a+b", buffering=0))
@@ -361,12 +359,12 @@ def lock_folder(path: Path) -> ExitStack:
         except BlockingIOError as error:
             raise _in_use(path) from error
         except OSError as error:
-            # Such as a file system of a network that has no locks.
+            # For example a network file system without locks.
             raise DataFolderError(
                 f"cannot lock the data folder {path}: {error.strerror}; choose a folder on another file system"
             ) from error
-        # The number only serves what `_in_use` says: a full disk, which can still be read from, must not
-        # keep us from starting.
+        # The process id only serves the message of `_in_use`. A full disk, which can still be read, must not prevent a
+        # start.
         with suppress(OSError):
             lock.truncate(0)
             lock.write(b"%d\n" % os.getpid())
@@ -374,7 +372,7 @@ def lock_folder(path: Path) -> ExitStack:
 
 
 def _is_locked(folder: int) -> bool:
-    """Lock an open folder, where its file system can do that; whether another process has."""
+    """Lock an open folder if its file system supports that. Return whether another process holds the lock."""
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -401,14 +399,13 @@ def _open(path: Path, map_size: int, *, sync: bool = True) -> lmdb.Environment:
         max_dbs=len(Tables._fields),
         max_readers=MAX_READERS,
         sync=sync,
-        # The index is far larger than memory and read at random: read-ahead would fetch pages nobody
-        # asked for.
+        # The index is far larger than memory and is read at random, so read-ahead would fetch pages that nobody needs.
         readahead=False,
     )
 
 
 def _refuse_readers(path: Path, transaction: int) -> None:
-    """Stop where another process reads the state that a transaction made: what follows writes over its pages."""
+    """Refuse to go on while another process reads the state of a transaction: the next writes overwrite its pages."""
     with lmdb.open(str(path), readonly=True, max_readers=MAX_READERS) as environment:
         environment.reader_check()
         for reader in environment.readers().splitlines()[1:]:
@@ -421,8 +418,8 @@ def _refuse_readers(path: Path, transaction: int) -> None:
 
 
 def _check_version(environment: lmdb.Environment, path: Path) -> None:
-    """Stamp a new file with the format's version, upgrade an older one; refuse a newer one, and a
-    file that is not Tidegate's."""
+    """Stamp a new file with the format's version and upgrade an older one. Refuse a newer one, and a file that is not
+    Tidegate's."""
     with environment.begin(write=True) as txn:
         if txn.stat()["entries"] == 0:
             meta = environment.open_db(b"meta", txn=txn)

@@ -1,4 +1,4 @@
-"""What can go wrong in the storage room."""
+"""The errors of the storage package."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _DAMAGE = (
     lmdb.BadDbiError,
     lmdb.IncompatibleError,
 )
-"""What LMDB says of a file that it cannot read."""
+"""The errors that LMDB raises for a file that it cannot read."""
 
 
 class StorageError(Exception):
-    """A batch, or opening the database, failed; the text is one line a person can act on."""
+    """A batch, or opening the database, failed. The text is one line that a person can act on."""
 
 
 class StorageFullError(StorageError):
@@ -29,42 +29,42 @@ class StorageFullError(StorageError):
 
 
 class DamagedError(StorageError):
-    """A row that was needed cannot be read. Whoever can do without goes on; the text names what is damaged."""
+    """A row that is needed cannot be read. A caller that can do without it goes on. The text names what is damaged."""
 
 
 class RestartNeededError(StorageError):
-    """LMDB has given up, or the disk did not take what it wrote: nothing can be stored until the folder is opened anew,
-    which finds everything that was stored."""
+    """LMDB has given up, or the disk failed to write a checkpoint. Nothing can be stored until the folder is opened
+    again, which finds everything that was stored."""
 
 
 class DataFolderError(StorageError):
-    """The data folder cannot be used: in use, not writable, or of another format."""
+    """The data folder cannot be used: it is in use, not writable, or of another format."""
 
 
 class FolderInUseError(DataFolderError):
-    """A process serves from the data folder, or repairs it."""
+    """Another process serves from the data folder, or repairs it."""
 
 
 def cannot_read(folder: Path, error: Exception) -> DataFolderError:
-    """What is said of a data folder that has a row which cannot be read."""
+    """Return the error for a data folder with a row that cannot be read."""
     return DataFolderError(f"{folder} is damaged ({error}): see 'tidegate fsck --data {folder}'")
 
 
 def cannot_use(verb: str, folder: Path, error: Exception) -> DataFolderError:
-    """What is said of a data folder that cannot be opened or read, as the verb has it."""
+    """Return the error for a data folder that cannot be used; `verb` says for what ("open", "read")."""
     # LMDB begins some texts with the folder.
     reason = str(error).removeprefix(f"{folder}: ")
     return DataFolderError(f"cannot {verb} the data folder {folder}: {reason}{way_out(error)}")
 
 
 def as_told(error: Error) -> Error | StorageError:
-    """What is to be said of an error that came of reading what is stored: of LMDB's own a `StorageError`, any other
-    as it is."""
+    """Return the error to report when reading the store failed: a `StorageError` for an error of LMDB's own, any other
+    error unchanged."""
     if isinstance(error, lmdb.Error):
         return StorageError(f"LMDB cannot read what is stored: {error}{way_out(error)}")
     return error
 
 
 def way_out(error: Exception) -> str:
-    """What is said behind an error of LMDB's, where it means that the file is damaged."""
+    """Return advice to append to an error of LMDB's when it means that the file is damaged."""
     return "; data.mdb is damaged: restore a backup" if isinstance(error, _DAMAGE) else ""

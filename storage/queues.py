@@ -1,4 +1,4 @@
-"""A topic's queue: what is known of it in memory, and reading what it holds."""
+"""A topic's queue: its ends, which are kept in memory, and reads of its messages."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from storage.reader import Reader
 from storage.shapes import is_end, is_queued_value
 
 MAX_ROWS_FILTERED = 2_000
-"""Rows one read looks at when a tag filter skips most of them (upstream's bound is 800: 16,000
-bytes of 20-byte units)."""
+"""Rows that one read examines when a tag filter skips most of them (upstream's limit is 800: 16,000 bytes of 20-byte
+units)."""
 
 MAX_RECORDS_JUDGED = 500
-"""Messages one read shows to a filter that needs the whole of each."""
+"""Messages that one read passes to a filter that needs whole messages."""
 
 MAX_BYTES_JUDGED = 4 << 20
-"""Bytes of them, some milliseconds of reading, after which a read ends; with a filter that is shown fewer messages, as
-each takes it longer, as much less."""
+"""Bytes of such messages, some milliseconds of reading, after which a read ends. A filter that gets fewer messages,
+because it takes longer for each, also gets a proportional share of the bytes."""
 
 MAX_ROWS_SEARCHED = 20_000
-"""Rows behind its due time among which a fired message is looked for, some 5 ms."""
+"""Rows behind its due time among which a fired message is searched, some 5 ms."""
 
 
 class Queue:
-    """One queue's ends. Offsets count messages, from 0.
+    """The ends of one queue. Offsets count messages, from 0.
 
-    `first` is the oldest offset still held, `next` the one that the next message gets, and
-    `visible` the end of what is committed: consumers never see beyond it. `opened` is what it was when
-    this process first saw the queue or last began to count anew, and `added_bytes` the size of what
-    has been committed since; `next_bytes` counts what the open batch adds as well.
+    `first` is the oldest offset still held, `next` the offset of the next message, and `visible` the end of what is
+    committed: consumers never see beyond it. `opened` is the value of `visible` when this process opened the queue or
+    last called `count_anew`. `added_bytes` is the size of the messages committed since then; `next_bytes` also counts
+    those of the open batch.
     """
 
     __slots__ = (
@@ -63,7 +63,7 @@ class Queue:
         self.added_bytes = self.next_bytes = 0
 
     def count_anew(self) -> None:
-        """From now on count what is added."""
+        """Restart the count of what is added."""
         self.opened = self.visible
         self.next_bytes -= self.added_bytes
         self.added_bytes = 0
@@ -79,22 +79,22 @@ class StoredMessage(NamedTuple):
 
 
 _Row = tuple[bytes, int, int, int]
-"""The sequence of a message, packed, its offset, size, and when it was stored, in epoch ms."""
+"""A message's packed sequence, its offset, its size, and when it was stored, in epoch ms."""
 
 
 class Page(NamedTuple):
-    """What one read of a queue found; `next_offset` is where the next read goes on, past the rows
-    that a filter skipped."""
+    """The result of one read of a queue. The next read continues at `next_offset`, behind the rows that a filter
+    skipped."""
 
     messages: list[StoredMessage]
     next_offset: int
 
 
 def open_queue(txn: Reader, tables: Tables, topic: bytes, number: int) -> Queue:
-    """Find a queue's ends on disk; a queue that was never written to begins and ends at 0. Where it holds messages,
-    their rows tell, whatever became of that of `ends`.
+    """Read a queue's ends from disk; a queue that was never written to begins and ends at 0. Where it holds messages,
+    their rows decide, even if its row in `ends` is damaged.
 
-    :raises DamagedError: when they cannot be told.
+    :raises DamagedError: when they cannot be determined.
     """
     prefix = queue_prefix(topic, number)
     ends = txn.get(prefix, db=tables.ends)
@@ -114,7 +114,7 @@ def open_queue(txn: Reader, tables: Tables, topic: bytes, number: int) -> Queue:
 
 
 def cannot_read_queue(topic: bytes, number: int, reason: object) -> DamagedError:
-    """What is said of a queue of which a row is damaged."""
+    """Return the error for a queue with a damaged row."""
     name = topic.decode(errors="backslashreplace")
     return DamagedError(
         f"queue {number} of topic {name} cannot be read ({reason}): see 'tidegate fsck'"
@@ -122,18 +122,18 @@ def cannot_read_queue(topic: bytes, number: int, reason: object) -> DamagedError
 
 
 def cannot_read_row(queue: Queue, offset: int) -> DamagedError:
-    """What is said of a queue of which one row is missing or damaged."""
+    """Return the error for a queue with one row that is missing or damaged."""
     return cannot_read_queue(queue.topic, queue.number, f"offset {offset} has no row that is whole")
 
 
 def count_queues(txn: Reader, tables: Tables, topic: bytes) -> int:
-    """One more than the highest number of a topic's queues that hold messages; 0 where none does."""
+    """Return one more than the highest number of a topic's queues that hold messages; 0 when none does."""
     last = last_key_below(txn, tables, topic + b"\1") or b""
     return split_queue_key(last)[1] + 1 if last[:-13] == topic and len(last) > 13 else 0
 
 
 def last_key_below(txn: Reader, tables: Tables, bound: bytes) -> bytes | None:
-    """The greatest key of the queues' table that is less than `bound`."""
+    """Return the greatest key in table `queues` that is less than `bound`."""
     cursor = txn.cursor(db=tables.queues)
     found = cursor.prev() if cursor.set_range(bound) else cursor.last()
     return cursor.key() if found else None
@@ -152,16 +152,15 @@ def read_page(
     most_judged: int,
     record_of: Callable[[bytes], bytes | None],
 ) -> Page:
-    """Messages of a queue from an offset on, at most `limit` and `max_bytes`, but at least one
-    however large it is.
+    """Read messages of a queue from an offset on, at most `limit` and `max_bytes`, but at least one, however large.
 
-    :param tag_hashes: where given, only messages whose tag has one of these hashes; the others are
-        skipped by their row, without reading the message.
-    :param matches: where given, only messages whose record it selects.
-    :param most_judged: how many messages are shown to it, at most `MAX_RECORDS_JUDGED`; of `MAX_BYTES_JUDGED` it is
-        shown the same share.
-    :param record_of: see `Store.record`; a message without one is passed over.
-    :raises DamagedError: when the row there cannot be read; what is before such a row is read.
+    :param tag_hashes: when given, only messages whose tag has one of these hashes. The others are skipped by their row,
+        without reading the message.
+    :param matches: when given, only messages whose record it accepts.
+    :param most_judged: how many messages `matches` gets, at most `MAX_RECORDS_JUDGED`. It gets the same share of
+        `MAX_BYTES_JUDGED`.
+    :param record_of: see `Store.record`; a message without a record is skipped.
+    :raises DamagedError: when the first row cannot be read. The messages before such a row are returned.
     """
     offset = max(offset, queue.first)
     count = queue.visible - offset
@@ -200,8 +199,8 @@ def read_page(
 
 
 def _whole_rows(rows: Iterator[tuple[bytes, bytes]], prefix: bytes, offset: int) -> Iterator[bytes]:
-    """The values of a queue's rows from an offset on, up to the first that is missing or cannot be read: those behind
-    it have other offsets, or are of another queue."""
+    """Return the values of a queue's rows from an offset on, up to the first that is missing or cannot be read. The
+    rows behind it have other offsets, or belong to another queue."""
     for key, value in rows:
         if not is_queued_value(value) or key != prefix + pack_u64(offset):
             return
@@ -216,9 +215,10 @@ def _choose(
     max_bytes: int,
     tag_hashes: AbstractSet[int] | None,
 ) -> tuple[list[_Row], int]:
-    """The next rows of a queue whose tags are wanted, about as many as have `max_bytes`; and the offset behind them.
+    """Return the next rows of a queue whose tags are wanted, about as many as have `max_bytes`, and the offset behind
+    them.
 
-    :param offset: that of the first of `rows`.
+    :param offset: the offset of the first of `rows`.
     """
     chosen: list[_Row] = []
     total = 0
@@ -234,11 +234,10 @@ def _choose(
 
 
 def offset_at(txn: Reader, tables: Tables, queue: Queue, stored_ms: int) -> int:
-    """The first offset whose message was stored at `stored_ms` or later; the queue's end when there
-    is none.
+    """Return the first offset whose message was stored at `stored_ms` or later, or the queue's end when there is none.
 
-    Rows are in the order of their times, so this is a binary search. In place of a row that is missing or cannot be
-    read, the next one behind it tells.
+    Rows are ordered by time, so this is a binary search. Where a row is missing or cannot be read, the next readable
+    row stands in for it.
     """
     cursor = txn.cursor(db=tables.queues)
     low, high = queue.first, queue.visible
@@ -253,7 +252,7 @@ def offset_at(txn: Reader, tables: Tables, queue: Queue, stored_ms: int) -> int:
 
 
 def _first_told(cursor: lmdb.Cursor, prefix: bytes, offset: int) -> tuple[int, int] | None:
-    """The offset of the first row of a queue, from an offset on, that can be read, and when its message was stored."""
+    """Return the offset and stored time of a queue's first readable row from an offset on."""
     alive = cursor.set_range(prefix + pack_u64(offset))
     while alive and cursor.key().startswith(prefix):
         key, value = cursor.key(), cursor.value()
@@ -264,7 +263,7 @@ def _first_told(cursor: lmdb.Cursor, prefix: bytes, offset: int) -> tuple[int, i
 
 
 def row_at(txn: Reader, tables: Tables, queue: Queue, offset: int) -> tuple[int, int] | None:
-    """Sequence and stored ms of one offset; None where nothing tells."""
+    """Return the sequence and stored ms of one offset; None when its row is missing or cannot be read."""
     value = txn.get(queue.prefix + pack_u64(offset), db=tables.queues)
     if value is None or not is_queued_value(value):
         return None
@@ -275,9 +274,10 @@ def row_at(txn: Reader, tables: Tables, queue: Queue, offset: int) -> tuple[int,
 def rows_from(
     txn: Reader, tables: Tables, queue: Queue, offset: int, limit: int
 ) -> Iterator[tuple[int, int, int]]:
-    """Sequence, tag hash and bytes of the messages from an offset on, at most `limit`, without reading them.
+    """Return sequence, tag hash and size of the messages from an offset on, at most `limit`, without reading the
+    messages.
 
-    :raises DamagedError: when the row there cannot be read; those before such a row are told.
+    :raises DamagedError: when the first row cannot be read. The rows before such a row are returned.
     """
     count = min(limit, queue.visible - offset)
     cursor = txn.cursor(db=tables.queues)
@@ -294,12 +294,10 @@ def rows_from(
 def find_sequence(
     txn: Reader, tables: Tables, queue: Queue, sequence: int, not_before_ms: int
 ) -> tuple[int, int] | None:
-    """Offset and stored ms of a message known to have entered this queue at `not_before_ms` or
-    later.
+    """Return offset and stored ms of a message known to have entered this queue at `not_before_ms` or later.
 
-    A fired message has no row of its own that tells when: it stands in its queue just behind its
-    due time. Where very many were due at once it can be further behind than is worth the time, and
-    is not found.
+    No row gives the offset of a fired message: it is in its queue just behind its due time. Where very many messages
+    were due at once, it can be too far behind to search for, and is not found.
     """
     offset = offset_at(txn, tables, queue, not_before_ms)
     cursor = txn.cursor(db=tables.queues)
@@ -309,7 +307,7 @@ def find_sequence(
     number = pack_u64(sequence)
     for value in islice(cursor.iternext(keys=False, values=True), count):
         if value[:8] == number and is_queued_value(value):
-            # Where rows are missing, this is behind the offset that was counted, or in another queue.
+            # Where rows are missing, this is behind the counted offset, or in another queue.
             key = cursor.key()
             is_here = key[:-8] == queue.prefix
             return (int.from_bytes(key[-8:]), int.from_bytes(value[-8:])) if is_here else None

@@ -1,4 +1,4 @@
-"""What rows are read through, and reading those that stand together."""
+"""The interface through which rows are read, and a scan of neighbouring rows."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import lmdb
 
 
 class Reader(Protocol):
-    """A transaction of LMDB's own, or the one that is logged."""
+    """A transaction of LMDB's own, or a `LoggedTransaction`."""
 
     def get(self, key: bytes, *, db: lmdb._Database) -> bytes | None:
-        """A row's value."""
+        """Return a row's value."""
 
     def cursor(self, db: lmdb._Database) -> lmdb.Cursor:
-        """A place in a table."""
+        """Return a cursor in a table."""
 
     def stat(self, db: lmdb._Database | None = None) -> lmdb._Stat:
-        """A table's size; without one, that of the list of tables."""
+        """Return a table's statistics; without a table, the statistics of the list of tables."""
 
 
 def rows_with_prefix(
     txn: Reader, table: lmdb._Database, prefix: bytes, start: bytes = b""
 ) -> Iterator[tuple[bytes, bytes]]:
-    """All rows whose key begins with `prefix`, in order, from `start` on."""
+    """Return all rows whose key begins with `prefix`, in order, from `start` on."""
     cursor = txn.cursor(db=table)
     if cursor.set_range(max(prefix, start)):
         for key, value in cursor:

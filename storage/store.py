@@ -1,8 +1,8 @@
-"""The store: everything a gateway holds, behind typed calls.
+"""The store: everything a gateway keeps, behind typed calls.
 
-Changes are made in a batch: the first change of a reactor turn opens it, `commit` has the redo log hold it, and only
-then may anything of it be answered. Look-ups see nothing of an open batch: they have it committed first. One thread
-calls.
+Changes are collected in a batch. The first change of a reactor turn opens the batch, and `commit` writes it to the redo
+log. Only then may the gateway answer the requests behind it. Look-ups do not read from an open batch: they have it
+committed first. Only one thread may call the store.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ Result = TypeVar("Result")
 
 
 class Growth(NamedTuple):
-    """A queue that grew by a commit: its first new offset, and the hashes of the new messages' tags
-    (0: without)."""
+    """A queue that a commit added messages to: its first new offset, and the tag hashes of the new messages (0 for a
+    message without a tag)."""
 
     queue: Queue
     first: int
@@ -83,11 +83,11 @@ class Growth(NamedTuple):
 def in_batch(
     change: Callable[Concatenate[Store, P], Result],
 ) -> Callable[Concatenate[Store, P], Result]:
-    """Marks a change that works on the batch's transaction.
+    """Mark a method that changes the batch's transaction.
 
-    One that is cut short spoils the batch: what it did is not to be told from what it left undone,
-    so `commit` refuses the whole and stores nothing of it. Where it was alone in the batch, nobody
-    else waits for it, and it is dropped at once.
+    A change that fails half-way spoils the batch: nobody can tell which of its rows were written. So `commit` refuses
+    the whole batch and stores nothing of it. Where the change was the only one in the batch, nobody else waits for the
+    batch, and it is dropped at once.
     """
 
     @wraps(change)
@@ -110,10 +110,10 @@ class Store:
     """An open data folder and the batch that is being written.
 
     :param path: the data folder.
-    :param terms_of: reads topic, id and keys out of a record, for retention, look-up and check.
+    :param terms_of: reads topic, id and keys out of a record, for retention, look-ups and checks.
     :param sync: see `Environment`.
     :param inbox_size: see `INBOX_SIZE`.
-    :raises DataFolderError: as from `Environment`, and when what is read at a start has no sense.
+    :raises DataFolderError: as from `Environment`, and when a row that is read at the start makes no sense.
     """
 
     def __init__(
@@ -129,26 +129,25 @@ class Store:
         self.tables = self.environment.tables
         self.terms_of = terms_of
         self._queues: dict[bytes, dict[int, Queue]] = {}
-        # Topics that `forget_topics` is to look at: their settings were changed, or a queue of them was opened.
+        # Topics that `forget_topics` must check: their settings were changed, or one of their queues was opened.
         self._touched: set[bytes] = set()
         self.timed: Counter[bytes] = Counter()
-        """Messages taken in for later since the store was opened, by topic."""
+        """Timed messages accepted since the store was opened, by topic."""
         self.timed_total = 0
-        """Likewise of all topics, those that were deleted among them."""
+        """Timed messages accepted since the store was opened, of all topics, deleted ones included."""
         self.fired: Counter[bytes] = Counter()
-        """Those of them, and of those from before, that have fired."""
+        """Timed messages that have fired since the store was opened, by topic. They may have been accepted before."""
         self.commits = 0
-        """How many batches were stored since then."""
+        """Batches stored since the store was opened."""
         self.write_seconds = 0.0
-        """How long the last commit took to write its rows to the redo log and, with `sync`, have the disk hold them."""
+        """How long the last commit took to write its rows to the redo log and, with `sync`, to sync them to disk."""
         self.damaged: set[bytes] = set()
-        """Messages whose records were asked for and cannot be read, and those that cannot be fired: their sequences,
-        packed; queues that cannot be read: what their rows begin with; and other rows that are passed over: their
-        keys."""
+        """What was found damaged: the packed sequences of messages that cannot be read or cannot be fired, the key
+        prefixes of queues that cannot be read, and the keys of other rows that were skipped."""
         self.aside = b""
-        """Before this key there is nothing to fire in `timers`: what is there was due, and cannot be fired."""
+        """`timers` has nothing to fire before this key: the messages there are overdue but cannot be fired."""
         self.settle: Callable[[], object] = self.commit
-        """What a look-up calls while a batch is open; it commits."""
+        """Commits an open batch; a look-up calls it first."""
         try:
             self._txn = LoggedTransaction(self.environment)
             self._load(inbox_size)
@@ -161,7 +160,7 @@ class Store:
         self._new_batch()
 
     def _load(self, inbox_size: int) -> None:
-        """Take into memory what is not read from the tables each time."""
+        """Load the state that is kept in memory."""
         txn, tables = self._txn, self.tables
         self._next_sequence = self._committed_sequence = first_free_sequence(
             txn, tables, self.damaged
@@ -172,7 +171,8 @@ class Store:
         self.held = Held(txn, tables, self.inbox.rows(), self.damaged)
 
     def _inbox_rows(self) -> Iterable[tuple[bytes, bytes]]:
-        """The timers that are in no table; as the last stop left them, if that can be read and nothing came since."""
+        """Return the timers that are only in memory. They come from the copy that the last stop left, if it can be read
+        and nothing was stored since."""
         if not self.environment.log.size and self._has_inbox_copy():
             with suppress(ValueError, struct.error):
                 return list(read_copy(self._txn, self.tables))
@@ -195,20 +195,20 @@ class Store:
         self._grown: dict[Queue, set[int]] = {}
         self._shortened: dict[Queue, int] = {}
 
-    # -- what is written: every call joins the batch
+    # -- writing: every call joins the batch
 
     @property
     def next_sequence(self) -> int:
-        """The sequence that `new_sequence` gives next."""
+        """The sequence that `new_sequence` returns next."""
         return self._next_sequence
 
     @property
     def committed_sequence(self) -> int:
-        """What `next_sequence` was behind the last commit: the open batch may still be refused."""
+        """The value of `next_sequence` after the last commit. The open batch may still be refused."""
         return self._committed_sequence
 
     def new_sequence(self) -> int:
-        """The number of the next message: what the record carries as its physical offset."""
+        """Return the sequence of the next message, which its record carries as the physical offset."""
         sequence = self._next_sequence
         self._next_sequence = sequence + 1
         return sequence
@@ -225,8 +225,8 @@ class Store:
     ) -> int:
         """Put a message at the end of a queue.
 
-        :param sequence: from `new_sequence`, in the order in which it gave them; or that of a half
-            which `take_half` has just taken, whose record this one replaces.
+        :param sequence: from `new_sequence`, in the order in which they were handed out. Or the sequence of a half
+            message that `take_half` has just taken; the record replaces the one of the half.
         :returns: its offset in the queue.
         """
         number = pack_u64(sequence)
@@ -250,7 +250,7 @@ class Store:
         message_id: bytes,
         keys: Iterable[bytes],
     ) -> None:
-        """Hold a message until `due_ms`; then `fire_due` puts it at the end of its queue.
+        """Hold a message until `due_ms`, when `fire_due` puts it at the end of its queue.
 
         :param sequence: see `append`.
         """
@@ -260,12 +260,12 @@ class Store:
         message_id = self._add_record(sequence, number, topic, record, message_id, keys, due)
         key = b"%b%b\0%b%b" % (due, topic, number, message_id)
         if len(key) > MAX_KEY:
-            # In the inbox it would only be found out when its message has long been accepted.
+            # From the inbox it would reach LMDB, which refuses it, only long after the message was accepted.
             self.spoil(StorageError(f"a timer's key has {len(key)} bytes"))
         elif sequence >= self._committed_sequence:
             self.inbox.add(key, timer)
         else:
-            # The number of a half can stand before those among which the inbox is recovered.
+            # The sequence of a half message can be lower than the mark from which `recover` reads.
             self._timers.append((key, timer))
             self.aside = min(self.aside, key)
             self.held.count_timer(topic, due_ms, 1, len(record))
@@ -289,7 +289,7 @@ class Store:
         due: bytes,
     ) -> bytes:
         message_id = term(message_id)
-        # Behind a half that is committed there may be others already, even where it came in the same batch.
+        # A half that is committed may have later messages behind it, even when it was stored in the same batch.
         rows = self._messages if sequence == self._next_sequence - 1 else self._replaced
         rows.append((number, pack(record)))
         self._ids.append((b"%b\0%b" % (message_id, number), due))
@@ -300,9 +300,9 @@ class Store:
         return message_id
 
     def take_timer(self, txn: LoggedTransaction, key: bytes, size: int) -> bool:
-        """Remove a timer, wherever it is; False where the message does not wait.
+        """Remove a timer from wherever it is. Return False when the message is not pending.
 
-        :param size: of the message's record. What the timer has of it is not asked: it may be damaged.
+        :param size: of the message's record. The size in the timer is not used, as the timer may be damaged.
         """
         due_ms, topic, _, _ = split_timer_key(key)
         if self.inbox.take(key) is None:
@@ -316,9 +316,9 @@ class Store:
         return True
 
     def put_timer(self, txn: LoggedTransaction, key: bytes, value: bytes) -> None:
-        """Have a message wait until another time, of which `take_timer` has taken the timer."""
+        """Store the new timer of a pending message whose old timer `take_timer` has removed."""
         due_ms, topic, _, _ = split_timer_key(key)
-        # Not into the inbox: the number can stand before those among which it is recovered.
+        # Not into the inbox: the sequence can be lower than the mark from which `recover` reads.
         txn.put(key, value, db=self.tables.timers)
         self.aside = min(self.aside, key)
         size = TIMER_VALUE.unpack(value)[2]
@@ -326,18 +326,18 @@ class Store:
         self.held.count(topic, 1, size)
 
     def first_timer(self, cursor: lmdb.Cursor) -> bytes:
-        """The key of the message that is to fire next, wherever it waits; empty where there is none.
+        """Return the timer key of the message that fires next, from wherever it is; empty when there is none.
 
-        :param cursor: in `timers`; it then stands on the first that is to fire there, if any.
+        :param cursor: in `timers`. It is left at the first message there that is to fire, if any.
         """
         cursor.set_range(self.aside)
         return earlier(cursor.key(), self.inbox.first())
 
     def put_aside(self, txn: LoggedTransaction, key: bytes, value: bytes) -> None:
-        """Leave a message in `timers` that is due, as a row without which it cannot be fired cannot be read: it stays
-        pending, and keeps no other from firing. The next start tries it again.
+        """Leave a due message in `timers` because a row that firing needs cannot be read. The message stays pending and
+        does not keep others from firing. The next start tries it again.
 
-        :param key: its key there, where it need not have been yet.
+        :param key: its key in `timers`, where it need not be yet.
         """
         if txn.get(key, db=self.tables.timers) is None:
             due_ms, topic, _, _ = split_timer_key(key)
@@ -354,7 +354,7 @@ class Store:
         """Put a message that no longer waits at the end of its queue.
 
         :param number: its sequence, packed.
-        :param tag_hash: as its timer had it, like the size.
+        :param tag_hash: from its timer, like the size.
         """
         self.held.count(queue.topic, -1, size)
         self._fired[queue.topic] += 1
@@ -372,23 +372,22 @@ class Store:
         self._changes += 1
 
     def count_bytes(self, count: int) -> None:
-        """Note that a change in another file of this room makes the batch larger, so that the map
-        has room for it."""
+        """Count bytes that a change elsewhere in this package adds to the batch, so that the map has room for it."""
         self._bytes += count
 
     def shorten(self, queue: Queue, first: int) -> None:
-        """Note that retention removed what a queue held before `first`."""
+        """Note that retention removed the messages of a queue before offset `first`."""
         self._shortened.setdefault(queue, queue.first)
         queue.first = first
 
     @in_batch
     def put_note(self, name: bytes, value: bytes) -> None:
-        """Store a small value of the caller's under a name."""
+        """Store a small value for the caller under a name."""
         self.batch_transaction().put(NOTE + name, value, db=self.tables.meta)
 
     @in_batch
     def delete_note(self, name: bytes) -> None:
-        """Forget a note; one that does not exist is no error."""
+        """Delete a note. A note that does not exist is no error."""
         self.batch_transaction().delete(NOTE + name, db=self.tables.meta)
 
     @in_batch
@@ -399,7 +398,7 @@ class Store:
 
     @in_batch
     def delete_topic(self, topic: bytes) -> None:
-        """Forget a topic's settings. Its messages stay until retention comes by."""
+        """Delete a topic's settings. Its messages stay until retention removes them."""
         self._touched.add(topic)
         self.batch_transaction().delete(topic, db=self.tables.topics)
 
@@ -410,14 +409,15 @@ class Store:
 
     @in_batch
     def delete_group(self, group: bytes) -> None:
-        """Forget a consumer group's settings."""
+        """Delete a consumer group's settings."""
         self.batch_transaction().delete(group, db=self.tables.groups)
 
     # -- the batch
 
     @property
     def has_changes(self) -> bool:
-        """Whether `commit` has anything to write. Progress that is only noted is nothing yet."""
+        """Whether `commit` has anything to write. Consumer progress counts only once `progress` has included it in the
+        batch."""
         return (
             self._is_open
             or bool(self._messages)
@@ -427,14 +427,15 @@ class Store:
 
     @property
     def batch_bytes(self) -> int:
-        """About how many bytes the open batch holds."""
+        """Roughly how many bytes the open batch has."""
         return self._bytes
 
     def commit(self) -> list[Growth]:
-        """Store the batch. When it returns, the disk holds it (with `sync`), and look-ups see it.
+        """Store the batch. When this returns, the disk has it (with `sync`), and look-ups see it.
 
         :returns: the queues that grew.
-        :raises StorageFullError: nothing of the batch is stored; the store goes on as before it.
+        :raises StorageFullError: when there is no room. Nothing of the batch is stored, and the store goes on as
+            before.
         :raises StorageError: likewise, for another reason.
         """
         grown = [Growth(queue, queue.visible, tags) for queue, tags in self._grown.items()]
@@ -470,9 +471,9 @@ class Store:
         return grown
 
     def spoil(self, error: Exception) -> StorageError:
-        """Have the next `commit` refuse the batch.
+        """Make the next `commit` refuse the batch.
 
-        :returns: what it will say.
+        :returns: the error that it will raise.
         """
         if isinstance(error, lmdb.MapFullError):
             self.environment.was_full(self._bytes)
@@ -483,7 +484,7 @@ class Store:
             elif isinstance(error, (lmdb.MapFullError, lmdb.DiskError)):
                 self._failure = StorageFullError(f"no room for the batch: {error}")
             elif isinstance(error, struct.error):
-                # Not with the folder's path: whoever waits for the batch is told, over the wire.
+                # Without the folder's path: the text is sent to clients.
                 self._failure = StorageError(
                     f"the batch was not stored, as a row cannot be read ({error}): see 'tidegate fsck'"
                 )
@@ -492,11 +493,11 @@ class Store:
         return self._failure
 
     def abandon(self) -> None:
-        """Forget the batch: every offset and sequence it gave out is free again."""
+        """Drop the batch. All offsets and sequences that it handed out are free again."""
         if self._is_broken or self._txn.has_changes:
             self._is_broken = False
             with suppress(StorageError):
-                # Where that fails, the next batch tries again, and says why it cannot.
+                # If this fails, the next batch tries again, and reports why it cannot.
                 self._txn.roll_back()
         for queue in self._grown:
             queue.next = queue.visible
@@ -504,7 +505,7 @@ class Store:
         for queue, first in self._shortened.items():
             queue.first = first
         self._next_sequence = self._committed_sequence
-        # What had fired may be there again.
+        # Timers that had fired may be back.
         self.aside = b""
         self.inbox.abandon()
         self.held.abandon()
@@ -513,15 +514,15 @@ class Store:
         self._new_batch()
 
     def reopen(self) -> None:
-        """Have what is stored readable again, where it could not be read after a batch was refused.
+        """Make the store readable again where it could not be read after a batch was refused.
 
-        :raises StorageError: when it still cannot.
+        :raises StorageError: when it still cannot be read.
         """
         self._txn.reopen()
 
     def batch_transaction(self) -> LoggedTransaction:
-        """The batch's transaction, holding all rows so far, so that what reads it sees the changes
-        before it."""
+        """Return the batch's transaction with all rows so far written to it, so that reads through it see the earlier
+        changes."""
         if self._failure is not None:
             raise self._failure
         txn, tables = self._txn, self.tables
@@ -529,7 +530,7 @@ class Store:
             txn.reserve(self._bytes)
             self._is_open = True
         if self._messages or self._replaced:
-            # Ids come nearly in order, keys in any.
+            # Ids come nearly in order, keys in random order.
             self.environment.ahead.touch(txn, Rows(tables.keys, [key for key, _ in self._keys]))
             for table, rows in (
                 (tables.messages, self._replaced),
@@ -554,7 +555,7 @@ class Store:
             mark = self.inbox.ripen() or pack_u64(self._next_sequence)
             txn.put(MARK, mark, db=self.tables.meta)
         elif MARK in self.damaged:
-            # What comes now may reach it, and it would be believed.
+            # New sequences may reach the damaged mark, which would then be taken as valid.
             txn.delete(MARK, db=self.tables.meta)
         moved = self.inbox.take_latest()
         self.environment.ahead.touch(txn, Rows(self.tables.timers, [key for key, _ in moved]))
@@ -569,8 +570,8 @@ class Store:
     # -- checkpoints: see `logged`
 
     def checkpoint_if_due(self) -> bool:
-        """Make a checkpoint if it is time and no batch is open. Call it when nobody waits, after a commit: it takes
-        some milliseconds, and the disk some more, which nobody waits for.
+        """Make a checkpoint if one is due and no batch is open. Call it after a commit, when no request waits. It takes
+        some milliseconds; the disk then takes some more in the background.
 
         :returns: whether it made one.
         :raises StorageError: as from `checkpoint`.
@@ -581,10 +582,11 @@ class Store:
         return True
 
     def checkpoint(self) -> None:
-        """Have LMDB's file hold everything, and the disk the file, so that other processes see it and a start need not
-        do it again. No batch may be open.
+        """Write everything to LMDB's file and sync it, so that other processes see it and a start need not apply the
+        redo log. No batch may be open.
 
-        :raises StorageError: when it cannot be written; everything is stored as it was, and later is early enough.
+        :raises StorageError: when it cannot be written. Everything stays stored as before, and a later checkpoint will
+            do.
         """
         self._begin_checkpoint()
         self.environment.durable.wait()
@@ -596,13 +598,13 @@ class Store:
             self._txn.roll_back()
             raise StorageError(f"a checkpoint could not be written: {error}") from error
 
-    # -- what is read: only what is committed
+    # -- reading: only what is committed
 
     def queue(self, topic: bytes, number: int) -> Queue:
-        """A queue's ends, from memory after the first time.
+        """Return a queue's ends, from memory after the first call.
 
         :raises DamagedError: when they cannot be read.
-        :raises StorageError: when LMDB cannot read its file; it takes nothing more of the batch that is open.
+        :raises StorageError: when LMDB cannot read its file. It then accepts no more changes to the open batch.
         """
         try:
             return self._queues[topic][number]
@@ -619,7 +621,7 @@ class Store:
         return queue
 
     def readable_queues(self, topic: bytes, count: int) -> Iterator[Queue]:
-        """Those of a topic's first queues, so many, whose ends can be read; the others are among `damaged`."""
+        """Return those of a topic's first `count` queues whose ends can be read. The others are added to `damaged`."""
         for number in range(count):
             with suppress(DamagedError):
                 yield self.queue(topic, number)
@@ -661,7 +663,7 @@ class Store:
             raise as_told(error) from error
 
     def record(self, number: bytes) -> bytes | None:
-        """A message's record; None where there is none, or none that can be read: then it is among `damaged`.
+        """Return a message's record; None when there is none, or when it cannot be read and is added to `damaged`.
 
         :param number: its sequence, packed.
         """
@@ -669,7 +671,7 @@ class Store:
         if stored is None:
             return None
         record = unpack(stored)
-        # One that is not packed has no checksum.
+        # A record that is not packed has no checksum.
         if record is stored and read_terms(self.terms_of, record) is None:
             record = None
         if record is None:
@@ -677,7 +679,7 @@ class Store:
         return record
 
     def record_with_terms(self, number: bytes) -> tuple[bytes, Terms] | None:
-        """Likewise, and what `terms_of` reads out of it."""
+        """Return a message's record as `record` does, with the terms that `terms_of` reads out of it."""
         record = self.record(number)
         if record is None:
             return None
@@ -688,11 +690,11 @@ class Store:
         return record, terms
 
     def offset_at(self, queue: Queue, stored_ms: int) -> int:
-        """The first offset stored at `stored_ms` or later; the queue's end when there is none."""
+        """Return the first offset stored at `stored_ms` or later, or the queue's end when there is none."""
         return offset_at(self.reader(), self.tables, queue, stored_ms)
 
     def stored_ms(self, queue: Queue, offset: int) -> int | None:
-        """When the message at an offset entered its queue."""
+        """Return when the message at an offset entered its queue."""
         row = row_at(self.reader(), self.tables, queue, offset)
         return row[1] if row is not None else None
 
@@ -701,7 +703,7 @@ class Store:
         return rows_from(self.reader(), self.tables, queue, offset, limit)
 
     def next_due(self) -> int | None:
-        """When the earliest timed message is due, in epoch ms, those of the open batch included."""
+        """Return when the earliest timed message is due, in epoch ms. Messages of the open batch count."""
         earliest = self.first_timer(self.reader().cursor(db=self.tables.timers))
         return int.from_bytes(earliest[:8]) if earliest else None
 
@@ -710,46 +712,46 @@ class Store:
         return count_queues(self.reader(), self.tables, topic)
 
     def topics(self) -> list[tuple[bytes, bytes]]:
-        """All topics with their settings."""
+        """Return all topics with their settings."""
         return list(self.reader().cursor(db=self.tables.topics))
 
     def topic(self, name: bytes) -> bytes | None:
-        """A topic's settings."""
+        """Return a topic's settings."""
         return self.reader().get(name, db=self.tables.topics)
 
     def groups(self) -> list[tuple[bytes, bytes]]:
-        """All consumer groups with their settings."""
+        """Return all consumer groups with their settings."""
         return list(self.reader().cursor(db=self.tables.groups))
 
     def group(self, name: bytes) -> bytes | None:
-        """A consumer group's settings."""
+        """Return a consumer group's settings."""
         return self.reader().get(name, db=self.tables.groups)
 
     def notes(self, prefix: bytes = b"") -> list[tuple[bytes, bytes]]:
-        """All notes whose names begin so, by the rest of their names, in the order of these."""
+        """Return all notes whose names begin with `prefix`, in the order of names. The prefix is cut off the names."""
         begin = NOTE + prefix
         rows = rows_with_prefix(self.reader(), self.tables.meta, begin)
         return [(name[len(begin) :], value) for name, value in rows]
 
     def held_totals(self) -> Mapping[bytes, int]:
-        """How many messages of each topic have not fired, without those that have none."""
+        """Return how many messages are pending, for each topic that has any."""
         return self.held.messages
 
     def open_topics(self) -> list[bytes]:
-        """The topics of which this process has seen a queue so far."""
+        """Return the topics of which this process has opened a queue."""
         return list(self._queues)
 
     def open_queues(self, topic: bytes) -> Iterable[Queue]:
-        """The queues of a topic that this process has seen so far."""
+        """Return the queues of a topic that this process has opened."""
         return self._queues.get(topic, {}).values()
 
     def forget_topics(
         self, is_known: Callable[[bytes], bool], is_awaited: Callable[[Queue], bool]
     ) -> list[bytes]:
-        """Let go of what is in memory of topics that are not known, but for queues that are awaited: who waits for one
-        has hold of it. No batch may be open.
+        """Drop unknown topics from memory, except for awaited queues, whose objects the waiting requests hold. No batch
+        may be open.
 
-        :returns: the topics; of what nobody has touched since the last time, none.
+        :returns: the unknown topics, of those that were touched since the last call.
         """
         unknown = [topic for topic in self._touched if not is_known(topic)]
         self._touched.clear()
@@ -763,39 +765,38 @@ class Store:
         return unknown
 
     def oldest_record(self) -> bytes | None:
-        """The message that was accepted first among those still held; None where it cannot be read."""
+        """Return the record of the oldest message still held; None when it cannot be read."""
         cursor = self.reader().cursor(db=self.tables.messages)
         return self.record(cursor.key()) if cursor.first() else None
 
     def pending_count(self) -> int:
-        """How many messages have not fired."""
+        """Return how many messages are pending."""
         return sum(self.held.messages.values())
 
     def reader(self) -> LoggedTransaction:
-        """What all rows are read through, for the other files of this room: the rows of an open batch are among
-        them."""
+        """Return the transaction through which the other files of this package read. It includes the rows of an open
+        batch."""
         self._txn.reopen()
         return self._txn
 
     def settled_reader(self) -> LoggedTransaction:
-        """The same; a batch that is open is committed first, so that what is read is on disk."""
+        """Return the same transaction. An open batch is committed first, so that all rows read are stored."""
         if self._txn.has_changes:
             self.settle()
         return self.reader()
 
     @property
     def log_trouble(self) -> str | None:
-        """What an operator is to be told of the redo log, as batches that were stored may be gone: see `RedoLog`."""
+        """A warning for the operator that the redo log may have lost stored batches: see `RedoLog`."""
         return self.environment.log.trouble
 
     def sync(self) -> None:
-        """Have the disk hold what was committed without `sync`, where no checkpoint does: see
-        `Environment.unheld_seconds`. Another thread may call it."""
+        """Sync what was committed without `sync` to disk, when no checkpoint does: see `Environment.unheld_seconds`.
+        Another thread may call it."""
         self.environment.log.sync()
 
     def close(self) -> None:
-        """Write consumers' progress, sync, and close the folder, which is closed even if that
-        fails."""
+        """Write consumer progress, sync, and close the folder. The folder is closed even if that fails."""
         try:
             while self.progress.include() or self.has_changes:
                 self.commit()
@@ -809,7 +810,7 @@ class Store:
             self.environment.close()
 
     def _leave_inbox(self) -> None:
-        # Where that fails, the next start does without.
+        # If this fails, the next start works without the copy.
         with suppress(StorageError, lmdb.Error):
             if not self.environment.log.size and not self._has_inbox_copy():
                 write_copy(self.environment, self.tables, self.inbox.rows())

@@ -1,13 +1,13 @@
-"""Which state of LMDB's file the disk holds.
+"""Records which state of LMDB's file is on disk.
 
-A checkpoint waits for no disk: its pages, and the meta page that makes them the file's state, are written, and a thread
-has the disk hold them afterwards. A power cut before that can leave the new meta page and only some of the pages that
-it speaks of. The state before it is whole (`meta_pages`). So the file `durable` says which state the disk is known to
-hold; a start that finds a later one goes back to it, and the redo logs have what came since.
+A checkpoint does not wait for the disk. It writes its pages, and the meta page that makes them the file's state, and a
+thread then syncs them. A power cut before the sync can leave the new meta page on disk with only some of its pages.
+The state before it is whole (`meta_pages`). So the file `durable` names the state that is known to be on disk. A start
+that finds a later state goes back to the noted one, and the redo logs have the changes since then.
 
     durable   two places of 512 bytes, used in turn: CRC-32 of the state 4 | state 112 | CRC-32 of the size 4 | size 8
 
-The size is what LMDB's file has of the state. Notes of earlier versions end before it.
+The size is how many bytes LMDB's file has in that state. Notes of earlier versions end before the size.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from storage.meta_pages import (
 NOTE_FILE: Final = "durable"
 
 _PLACE: Final = 512
-"""Bytes between the two places: what a disk writes whole or not at all."""
+"""Bytes between the two places: a disk writes that much completely or not at all."""
 
 _STATE_END: Final = 4 + STATE_SIZE
 _SIZE_AT: Final = _STATE_END + 4
@@ -49,18 +49,18 @@ _END: Final = _SIZE_AT + 8
 
 
 class Durable:
-    """Has the disk hold what LMDB has committed to an open data folder.
+    """Syncs to disk what LMDB has committed to an open data folder.
 
-    :raises OSError: when the disk does not.
+    :raises OSError: when the disk fails.
     """
 
     def __init__(self, folder: Path) -> None:
         self.has_failed = False
-        """Whether the disk did not take what was committed: `wait` says why."""
+        """Whether the disk failed to store a commit; `wait` gives the reason."""
         self.held_at = monotonic()
-        """The disk holds what was committed until then, a time of `monotonic`."""
+        """The disk has everything that was committed until then, a time of `monotonic`."""
         self._thread = ThreadPoolExecutor(1, "durable")
-        # The last ones only: not every program that makes checkpoints asks.
+        # Only the last ones: not every program that makes checkpoints reads them.
         self._seconds: deque[float] = deque(maxlen=1_000)
         with ExitStack() as opened:
             self._data = os.open(folder / DATA_FILE, os.O_RDONLY | os.O_CLOEXEC)
@@ -74,23 +74,23 @@ class Durable:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the disk does not hold all yet."""
+        """Whether a sync is still running."""
         return not self._last.done()
 
     def take_seconds(self) -> Iterator[float]:
-        """How long each time took, since this was last called, that the disk came to hold what was committed."""
+        """Return how long each sync took since the last call."""
         while self._seconds:
             yield self._seconds.popleft()
 
     def begin(self) -> None:
-        """Have the disk hold what was committed last. Nothing more may be until it does."""
+        """Start to sync the last commit. Commit nothing more until the sync is done."""
         self._last = self._thread.submit(self._save_or_fail, monotonic())
 
     def wait(self) -> None:
-        """Return when the disk holds what was committed.
+        """Return when the disk has what was committed.
 
-        :raises RestartNeededError: when it does not. What became of the pages is not known, so the state before them is
-            the last one that can be relied on.
+        :raises RestartNeededError: when the sync failed. What became of the pages is unknown, so the state before them
+            is the last reliable one.
         """
         try:
             self._last.result()
@@ -98,7 +98,7 @@ class Durable:
             raise RestartNeededError(f"the disk did not take a checkpoint: {error}") from error
 
     def hold(self) -> None:
-        """Have the disk hold what was committed last, and return when it does.
+        """Sync the last commit to disk, and return when that is done.
 
         :raises RestartNeededError: as from `wait`.
         """
@@ -106,26 +106,26 @@ class Durable:
         self.wait()
 
     def close(self) -> None:
-        """Wait for what has begun, and close the files."""
+        """Wait for a running sync, and close the files."""
         self._opened.close()
 
     def _start(self) -> Future[None]:
-        """Start the thread now: where the system has no more of them, a checkpoint could not be made."""
+        """Start the thread now: if the system has no more threads, no checkpoint could be made."""
         try:
             return self._thread.submit(_nothing)
         except RuntimeError as error:
             raise OSError(EAGAIN, str(error)) from error
 
     def _take_over(self, folder: Path) -> None:
-        """Have the disk hold a note of the file that is there."""
-        # A process may have died between writing a note and its sync, or its sync have failed, and then a kernel may
-        # take for written what is not. A full disk that is written to in other places only keeps what it has.
+        """Sync a note of the existing file to disk."""
+        # If a process died between writing a note and its sync, or the sync failed, the kernel may take the note for
+        # written although it is not. So write it again. A full disk that only writes to new places keeps the old note.
         with suppress(OSError):
             os.pwrite(self._note, os.pread(self._note, 2 * _PLACE, 0), 0)
         os.fdatasync(self._note)
         states = read_states(self._data)
         if _noted(self._note).state != states[newest_of(states)]:
-            # A new file, or another one in its place, whose transactions may have smaller numbers.
+            # A new or replaced file, whose transactions may have smaller numbers.
             os.ftruncate(self._note, 0)
             self._save()
             sync(folder)
@@ -144,7 +144,7 @@ class Durable:
         os.fdatasync(self._data)
         states = read_states(self._data)
         state = states[newest_of(states)]
-        # LMDB writes none of the last pages that it has freed again.
+        # LMDB does not write pages at the end that were freed again.
         size = min(end_of(state), os.fstat(self._data).st_size).to_bytes(8)
         place = _PLACE * (transaction_of(state) & 1)
         os.pwrite(self._note, _summed(state) + _summed(size), place)
@@ -152,14 +152,14 @@ class Durable:
 
 
 def _nothing() -> None:
-    """What there is to save when a folder has just been opened."""
+    """The first task of the thread: a folder that was just opened has nothing to sync."""
 
 
 def check_file(folder: Path) -> None:
-    """Refuse a folder whose file of LMDB is gone, or lacks its end: LMDB would begin a new one, or the process die of
-    what is not there (SIGBUS).
+    """Refuse a folder whose LMDB file is missing or truncated: LMDB would start a new file, or the process would die
+    reading the missing part (SIGBUS).
 
-    :raises DataFolderError: then.
+    :raises DataFolderError: in both cases.
     """
     noted, states = _read(folder)
     file = folder / DATA_FILE
@@ -173,7 +173,7 @@ def check_file(folder: Path) -> None:
     if noted.state in states and noted.size:
         whole = noted.size
     elif states:
-        # Nobody who would have noted its size has opened it yet.
+        # No process that notes the size has opened it yet.
         whole = _least_size(file, states[newest_of(states)], size)
     if size < whole:
         raise DataFolderError(
@@ -182,7 +182,7 @@ def check_file(folder: Path) -> None:
 
 
 def _least_size(file: Path, state: bytes, size: int) -> int:
-    """Bytes that a file of LMDB has at least: it can end before its last page where that is free."""
+    """Return the least number of bytes that LMDB's file must have: it may lack its last pages if they are free."""
     whole = end_of(state)
     if size >= whole:
         return whole
@@ -192,16 +192,16 @@ def _least_size(file: Path, state: bytes, size: int) -> int:
 
 
 def transaction_ahead(folder: Path) -> int | None:
-    """The transaction in whose state LMDB's file is, where the disk is not known to hold that; else None.
+    """Return the transaction whose state LMDB's file is in, if that state is not known to be on disk; else None.
 
-    While a gateway serves that is so for some milliseconds after each checkpoint.
+    While a gateway runs, that is the case for some milliseconds after each checkpoint.
     """
     ahead = _ahead(folder)
     return None if ahead is None else transaction_of(ahead.state)
 
 
 def go_back(folder: Path) -> None:
-    """Have LMDB's file be in the last state that the disk is known to hold. No process may read a later one.
+    """Put LMDB's file back to the last state that is known to be on disk. No process may be reading a later one.
 
     :raises OSError: when it cannot be written.
     """
@@ -211,7 +211,7 @@ def go_back(folder: Path) -> None:
 
 
 class _Ahead(NamedTuple):
-    """A state that the disk is not known to hold, and the meta page that speaks of it."""
+    """A state that is not known to be on disk, and the meta page that names it."""
 
     page: int
     state: bytes
@@ -222,20 +222,20 @@ def _ahead(folder: Path) -> _Ahead | None:
     if not noted.state or not states:
         return None
     newest = newest_of(states)
-    # A note that knows neither of them is about another file: a copy was put in its place.
+    # If the note matches neither state, it is about another file: a copy was put in its place.
     is_ahead = noted.state == states[1 - newest] != states[newest]
     return _Ahead(newest, states[newest]) if is_ahead else None
 
 
 class _Noted(NamedTuple):
-    """A state that the disk holds; empty where none is known. `size` is 0 where that is not noted."""
+    """A state that is on disk; empty when none is known. `size` is 0 when it was not noted."""
 
     state: bytes = b""
     size: int = 0
 
 
 def _read(folder: Path) -> tuple[_Noted, list[bytes]]:
-    """What is noted, and what the meta pages say; nothing where there is no such file."""
+    """Return the note, and the states in the meta pages; empty when the file is missing."""
     noted, states = _Noted(), list[bytes]()
     with suppress(FileNotFoundError), (folder / NOTE_FILE).open("rb") as note:
         noted = _noted(note.fileno())
@@ -245,7 +245,7 @@ def _read(folder: Path) -> tuple[_Noted, list[bytes]]:
 
 
 def _noted(note: int) -> _Noted:
-    """The later of the two states that are noted."""
+    """Return the later of the two noted states."""
     found = []
     for place in (0, _PLACE):
         row = os.pread(note, _END, place)
@@ -257,5 +257,5 @@ def _noted(note: int) -> _Noted:
 
 
 def _summed(content: bytes) -> bytes:
-    """Content behind its CRC-32."""
+    """Return content behind its CRC-32."""
     return crc32(content).to_bytes(4) + content

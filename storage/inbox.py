@@ -1,13 +1,12 @@
 """Timed messages that were accepted lately, held in memory in front of the table `timers`.
 
-Delays spread over hours put each message's timer on a page of its own, and a checkpoint would write
-a page for each of them. So a batch has the messages and their ids, which lie side by side, and the
-timers wait here. Where there is no room for more, those that have waited longest move into the table
-in the order of their due times, the latest first, so that neighbours share a page. What is due before
-its turn comes never goes there at all.
+If delays are spread over hours, each message's timer is on a page of its own, and a checkpoint would write a page for
+each of them. So a batch writes only the messages and their ids, which lie side by side, and the timers wait here. When
+the inbox is full, the timers that have waited longest move into the table in the order of their due times, the latest
+first, so that neighbours share a page. A timer that fires before it has to move is never written to the table.
 
-Nothing here is needed to survive a crash: `recover` finds the same timers in the messages from a
-mark on, which is in `meta` and moves when all before it are in the table or done.
+A crash loses nothing of the inbox: `recover` rebuilds the same timers from the messages, starting at a mark. The mark
+is in `meta`, and moves forward once all timers before it are in the table or done.
 """
 
 from __future__ import annotations
@@ -39,44 +38,46 @@ from storage.shapes import is_queued, is_queued_value
 from storage.timers import earlier
 
 INBOX_SIZE = 64_000
-"""Timers that are here at most, with a batch's and `MOVED_AT_ONCE` more: some 20 MB. Finding them again at start takes
-some 10 us each."""
+"""The most timers in the inbox, besides those of a batch and `MOVED_AT_ONCE`: some 20 MB. Recovering them at start
+takes some 10 us each."""
 
 MOVED_AT_ONCE = 250
-"""Timers that move on together, 1 to 2 ms of work; more when a batch accepts more. With fewer each would cost more, as
+"""Timers that move together, 1 to 2 ms of work; more when a batch accepts more. With fewer, each would cost more, as
 fewer neighbours share a row of `held`."""
 
 CHANGES_PER_TIMER = 2
-"""Messages accepted and fired, for each timer of the inbox's size, until all that were here before have moved on, even
-where there is room for them: `recover` looks at so many messages, and as many again."""
+"""Messages accepted and fired, per timer of the inbox's size, by which all timers held earlier have moved, even when
+there is room for them. `recover` reads that many messages, and as many again."""
 
 MAX_ORDERED = 32
-"""Topics whose timers are kept in order, for those who list them; the first of them is dropped for another one."""
+"""Topics whose timers are kept in order, for listings. One more topic drops the one that was added first."""
 
 READ_AT_ONCE = 1_000
-"""Messages that `recover` takes together, so that what it needs of them is read side by side."""
+"""Messages that `recover` handles together, so that the rows it needs are read in parallel."""
 
 _SPAN = 6
-"""First bytes of a key's due time that neighbours share: those of one span, 65.5 s, are sorted when they move on."""
+"""First bytes of the due time that the keys of one span, 65.5 s, share. The keys of a span are sorted when they
+move."""
 
 _NARROW_SPAN = 7
-"""The same where a span has many: 256 ms."""
+"""First bytes that the keys of a narrow span, 256 ms, share: for spans with many keys."""
 
 _MANY = 1_000
-"""Keys of a span, some 0.3 ms to sort, after which those that come are kept by narrow spans."""
+"""Keys of a span, some 0.3 ms to sort, after which further keys are kept in narrow spans."""
 
 _NO_SEQUENCE = b"\xff" * 8
 
 
 class Generation:
-    """Timers that gather, and later move on, together: their keys, and some that are no longer in the inbox.
+    """Timers that are collected, and later moved, together. It has their keys, and some keys that have already left the
+    inbox.
 
-    So nothing has to be done with all of them at one time, neither when they begin to move nor later.
+    No step ever has to go through all keys at once, neither the start of the move nor a later one.
     """
 
     def __init__(self) -> None:
         self.heaps: defaultdict[bytes, list[bytes]] = defaultdict(list)
-        """For each topic a heap of its keys. The first of each is in the inbox."""
+        """For each topic a heap of its keys. The first key of each heap is in the inbox."""
         self._spans: defaultdict[bytes, list[bytes]] = defaultdict(list)
         self._narrow: defaultdict[bytes, defaultdict[bytes, list[bytes]]] = defaultdict(
             lambda: defaultdict(list)
@@ -86,7 +87,7 @@ class Generation:
         self._moved_from = b"\xff"
 
     def put(self, topic: bytes, key: bytes) -> bool:
-        """Take a key in; whether it is its topic's first now."""
+        """Add a key. Return whether it is now its topic's first."""
         heap = self.heaps[topic]
         heappush(heap, key)
         span = self._spans[key[:_SPAN]]
@@ -97,19 +98,19 @@ class Generation:
         return heap[0] is key
 
     def first_of(self, topic: bytes) -> bytes:
-        """A topic's first key; empty where it has none."""
+        """Return a topic's first key; empty when it has none."""
         heap = self.heaps.get(topic)
         return heap[0] if heap else b""
 
     def drop_gone(self, topic: bytes, here: Container[bytes]) -> bytes:
-        """Forget a topic's keys before the first that is still in the inbox.
+        """Drop a topic's keys before the first that is still in the inbox.
 
-        :returns: that one; empty where there is none.
+        :returns: that first key; empty when there is none.
         """
         heap = self.heaps[topic]
         while heap and heap[0] not in here:
             if heap[0] >= self._moved_from:
-                # So have all behind it. One by one they would hold up the batch.
+                # All keys behind it have moved too. Removing them one by one would delay the batch.
                 heap.clear()
             else:
                 heappop(heap)
@@ -119,11 +120,12 @@ class Generation:
         return b""
 
     def set_out(self) -> None:
-        """Begin to move on: no other key will come."""
+        """Begin to move: no other key will be added."""
         self._order = sorted(self._spans)
 
     def latest(self, count: int) -> list[bytes]:
-        """Remove the latest of those that are to move on, in the order of keys; none once all have."""
+        """Remove up to `count` of the latest keys that are still to move, and return them in order; none when all have
+        moved."""
         spans, found = [self._next], len(self._next)
         while self._order and found < count:
             span = self._take_last_span()
@@ -138,7 +140,8 @@ class Generation:
         return latest
 
     def _take_last_span(self) -> list[bytes]:
-        """The keys of the last span, in order. One that has narrow spans gives way to them."""
+        """Return the keys of the last span, in order. A span with narrow spans is replaced by them, and nothing is
+        returned."""
         name = self._order.pop()
         span = self._spans.pop(name)
         narrow = self._narrow.pop(name, None)
@@ -152,12 +155,12 @@ class Generation:
 
     @property
     def has_moved(self) -> bool:
-        """Whether none is left that is to move on."""
+        """Whether all keys have moved."""
         return not self._order and not self._next
 
 
 class Inbox:
-    """Timers by key, as in `timers`, with those of the open batch.
+    """Timers by key, as in `timers`, including those of the open batch.
 
     :param size: see `INBOX_SIZE`.
     :param rows: what `recover` found.
@@ -168,14 +171,14 @@ class Inbox:
         self._rows: dict[bytes, bytes] = {}
         self._gathering = Generation()
         self._moving = Generation()
-        # A heap of the first keys of each topic in each of them, and of some that were.
+        # A heap of the first key of each topic in both generations, with some keys that were first earlier.
         self._firsts: list[bytes] = []
         self._lowest = _NO_SEQUENCE
         self._changes = 0
         self._most_changes = size * CHANGES_PER_TIMER
         self._added: set[bytes] = set()
         self._taken: dict[bytes, bytes] = {}
-        # What somebody has listed lately: a topic's timers, or with None those of all.
+        # Keys in order for topics that were listed lately; None stands for all topics.
         self._ordered: dict[bytes | None, OrderedKeys] = {}
         for key, value in rows:
             self._put(key, value)
@@ -187,12 +190,12 @@ class Inbox:
     # -- changes, undone by `abandon`
 
     def add(self, key: bytes, value: bytes) -> None:
-        """Hold a timer."""
+        """Add a timer."""
         self._put(key, value)
         self._added.add(key)
 
     def take(self, key: bytes) -> bytes | None:
-        """Remove a timer: its value, or None where it is not here."""
+        """Remove a timer. Return its value, or None when it is not here."""
         value = self._rows.pop(key, None)
         if value is not None:
             self._taken[key] = value
@@ -200,8 +203,8 @@ class Inbox:
         return value
 
     def take_latest(self) -> list[tuple[bytes, bytes]]:
-        """Remove the timers whose turn has come to move into the table, in the order of keys: those for which there is
-        no room, of the generation that is to move on."""
+        """Remove the timers that must now move into the table, and return them in the order of keys: those of the
+        moving generation for which there is no room."""
         if self._moving.has_moved:
             return []
         room = min(self._size, self._most_changes - self._changes)
@@ -211,13 +214,13 @@ class Inbox:
             return []
         latest = self._moving.latest(count)
         if self._moving.has_moved:
-            # Dropping what its heaps have left one by one would hold up this batch.
+            # Removing the rest of its heaps one by one would delay this batch.
             self._moving = Generation()
         taken = ((key, self.take(key)) for key in latest)
         return [(key, value) for key, value in taken if value is not None]
 
     def commit(self, changes: int) -> None:
-        """The batch is stored; it accepted and fired so many messages."""
+        """Note that the batch is stored, and how many messages it accepted and fired."""
         self._gathered += len(self._added)
         self._changes += changes
         if self._ordered:
@@ -226,7 +229,7 @@ class Inbox:
         self._taken.clear()
 
     def abandon(self) -> None:
-        """Take back the changes of the batch."""
+        """Undo the changes of the batch."""
         for key, value in self._taken.items():
             self._put(key, value)
         for key in self._added:
@@ -235,20 +238,20 @@ class Inbox:
         self._added.clear()
         self._taken.clear()
 
-    # -- moving on
+    # -- moving into the table
 
     @property
     def is_ripe(self) -> bool:
-        """Whether those that have gathered are to begin to move on."""
+        """Whether the collected timers must begin to move."""
         if not self._moving.has_moved:
             return False
         gathered = self._gathered + len(self._added)
         return gathered >= self._size or self._changes >= self._most_changes
 
     def ripen(self) -> bytes | None:
-        """Let all that are here move on, the latest first.
+        """Start moving all timers that are here now, the latest first.
 
-        :returns: the lowest of their sequences, packed; None where there is none.
+        :returns: the lowest of their sequences, packed; None when there are no timers.
         """
         self._moving, self._gathering = self._gathering, Generation()
         self._moving.set_out()
@@ -264,28 +267,28 @@ class Inbox:
         return key in self._rows
 
     def first(self) -> bytes:
-        """The key of the earliest timer; empty where there is none."""
+        """Return the key of the earliest timer; empty when there is none."""
         firsts = self._firsts
         while firsts and firsts[0] not in self._rows:
             heappop(firsts)
         return firsts[0] if firsts else b""
 
     def first_of(self, topic: bytes) -> bytes:
-        """Likewise, of one topic."""
+        """Return the key of the earliest timer of one topic; empty when there is none."""
         return earlier(self._moving.first_of(topic), self._gathering.first_of(topic))
 
     def topics(self) -> list[bytes]:
-        """The topics that have a timer here."""
+        """Return the topics that have a timer here."""
         return list(self._moving.heaps.keys() | self._gathering.heaps.keys())
 
-    # -- reading what was committed last
+    # -- reading the state of the last commit
 
     def holds(self, key: bytes) -> bool:
         """Whether a timer is here."""
         return (key in self._rows or key in self._taken) and key not in self._added
 
     def rows(self) -> list[tuple[bytes, bytes]]:
-        """All timers, in no order."""
+        """Return all timers, in no order."""
         return [
             row
             for rows in (self._rows, self._taken)
@@ -296,14 +299,14 @@ class Inbox:
     def between(
         self, start: bytes, end: bytes, topic: bytes | None
     ) -> Iterator[tuple[bytes, bytes]]:
-        """The timers from `start` on and before `end`, of one topic or of all, in the order of keys. What is read of
-        them is all that is looked at. Read them before the next change."""
+        """Return the timers from `start` on and before `end`, of one topic or of all, in the order of keys. Only the
+        timers that the caller consumes are examined. Consume them before the next change."""
         rows, taken = self._rows, self._taken
         for key in self._in_order(topic).between(start, end):
             yield key, rows.get(key) or taken[key]
 
     def last(self) -> bytes:
-        """The key of the latest timer; empty where there is none."""
+        """Return the key of the latest timer; empty when there is none."""
         return self._in_order(None).last()
 
     def _in_order(self, topic: bytes | None) -> OrderedKeys:
@@ -326,7 +329,7 @@ class Inbox:
         return key in self._rows or key in self._taken
 
     def _keep_ordered(self) -> None:
-        """Tell those that are in order what the batch added; what grew too much unread is dropped."""
+        """Add the batch's timers to the ordered keys. Drop ordered keys that grew too much without being read."""
         for key in self._added:
             for topic in (None, timer_topic(key)):
                 ordered = self._ordered.get(topic)
@@ -345,7 +348,7 @@ class Inbox:
             self._lowest = number
 
     def _drop_first(self, topic: bytes, key: bytes) -> None:
-        """Bring the next key of a topic to the front, when `key` was there."""
+        """Bring a topic's next key to the front if `key` was there."""
         for generation in (self._moving, self._gathering):
             if generation.first_of(topic) != key:
                 continue
@@ -364,12 +367,11 @@ def recover(
     ahead: ReadAhead | None = None,
     damaged: set[bytes] | None = None,
 ) -> Iterator[tuple[bytes, bytes]]:
-    """The timers, keys and values, that are not in `timers` and belong to messages that have not
-    fired. A message is passed over whose record, or row in `ids`, is missing or cannot be read: `find_faults` tells of
-    it.
+    """Return the timers, keys and values, that are not in `timers` and belong to messages that have not fired. A
+    message is skipped if its record, or its row in `ids`, is missing or cannot be read; `find_faults` reports it.
 
-    :param damaged: gets the sequences, packed, of those that are passed over and in no queue, and the mark's name where
-        that cannot be right.
+    :param damaged: receives the packed sequences of skipped messages that are in no queue, and the mark's name if the
+        mark cannot be right.
     """
     touch: Touch = ahead.touch if ahead is not None else _leave
     damaged = set() if damaged is None else damaged
@@ -400,26 +402,26 @@ def recover(
 
 
 def _leave(_txn: Reader, *_rows: Rows) -> None:
-    """Leave rows to be read when they are needed."""
+    """Read nothing ahead."""
 
 
 _Message = tuple[bytes, Terms, int]
-"""Sequence, packed, terms, and size of the record."""
+"""A message's packed sequence, its terms, and the size of its record."""
 
 
 def _unqueued_since_mark(
     txn: Reader, tables: Tables, terms_of: TermsOf, touch: Touch, damaged: set[bytes]
 ) -> Iterator[_Message]:
-    """The messages from the mark on that are in no queue."""
+    """Return the messages from the mark on that are in no queue."""
     since_ms = 1 << 64
     queued: set[bytes] = set()
     messages = _since_mark(txn, tables, terms_of, touch, queued, damaged)
     while some := list(islice(messages, READ_AT_ONCE)):
-        # What was the half of a transaction has the time of its commit, later than many behind it.
+        # A committed half message has the time of its commit, later than many messages behind it.
         earliest_ms = min(terms.stored_ms for _, terms, _ in some)
         if earliest_ms < since_ms:
             since_ms = earliest_ms
-            # What fired or came for now since the first of these was stored.
+            # Messages that fired, or that were sent without a delay, since the first of these was stored.
             queued |= _queued_since(txn, tables, since_ms)
         yield from (message for message in some if message[0] not in queued)
     damaged -= queued
@@ -433,7 +435,7 @@ def _since_mark(
     queued: Container[bytes],
     damaged: set[bytes],
 ) -> Iterator[_Message]:
-    """The messages from the mark on, without those that are known to be in a queue when their turn comes."""
+    """Return the messages from the mark on, except those already known to be in a queue when the loop reaches them."""
     cursor = txn.cursor(db=tables.messages)
     mark = first_in_memory(txn, tables, damaged)
     if not (cursor.set_range(mark) if mark else cursor.first()):
@@ -456,14 +458,14 @@ def _since_mark(
 
 
 def _queued_since(txn: Reader, tables: Tables, since_ms: int) -> set[bytes]:
-    """The sequences, packed, of all that entered a queue at `since_ms` or later."""
+    """Return the packed sequences of all messages that entered a queue at `since_ms` or later."""
     since = pack_u64(since_ms)
     found: set[bytes] = set()
     cursor = txn.cursor(db=tables.queues)
     alive = cursor.last()
     while alive:
         if not is_queued(cursor.key(), cursor.value()):
-            # It is for a repair, and leads to no other queue; what it may name is not to fire again.
+            # The row needs a repair, and leads to no other queue. The message that it may name must not fire again.
             found.add(cursor.value()[:8])
             alive = cursor.prev()
             continue

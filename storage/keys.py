@@ -1,11 +1,11 @@
 """The layout of every key and value in the database: the one file that shows what is on disk.
 
-All integers are big-endian, so that the order of bytes is the order of meaning.
+All integers are big-endian, so that the order of bytes is the order of the numbers.
 
     table     key                                     value
     messages  sequence 8                              the record, as a pull returns it, packed: see `records`
     timers    due ms 8 | topic | 0 | sequence 8 | id  queue 4 | tag hash 4 | size 4
-              (those of messages accepted lately are in memory: see `inbox`)
+              (timers of messages accepted lately are in memory: see `inbox`)
     ids       id | 0 | sequence 8                     due ms 8 (0: not timed) [| aborted ms 8 (0: not)
                                                       [| rescheduled ms 8 | due before ms 8]]
     keys      topic | 0 | key | 0 | sequence 8        (empty)
@@ -22,38 +22,35 @@ All integers are big-endian, so that the order of bytes is the order of meaning.
     checks    next check ms 8 | sequence 8            (empty)
     pops      back ms 8 | group | 0 | topic | 0 | queue 4 | offset 8
                                                       popped ms 8
-    recurring topic | 0 | name                        definition, opaque to this room
+    recurring topic | 0 | name                        definition, defined by the caller
     recurrences
               topic | 0 | name                        next ms 8 | fired 8 | paused 1
     planned   next ms 8 | topic | 0 | name            (empty)
     offsets   group | 0 | topic | 0 | queue 4         offset 8
-    topics    topic                                   settings, opaque to this room
-    groups    group                                   settings, opaque to this room
+    topics    topic                                   settings, defined by the caller
+    groups    group                                   settings, defined by the caller
     meta      name                                    see below: `FORMAT` to `NOTE`
 
-`sequence` numbers accepted messages in the order of acceptance. Within one millisecond and topic
-the timers fire in that order, because the sequence stands before the id.
+`sequence` numbers accepted messages in the order of acceptance. Within one millisecond and topic, timers fire in that
+order, because the sequence stands before the id.
 
-A message that becomes due while its topic has a row in `paused` moves from `timers` to `waiting`,
-and is still pending there. The row of a topic that was resumed goes when none of its messages waits.
+A message that becomes due while its topic has a row in `paused` moves from `timers` to `waiting`, and is still pending
+there. After a resume, the topic's row is deleted once none of its messages waits.
 
-`debounced` says of a key that no message of the topic with it that is pending was accepted before
-`sequence`.
+A row of `debounced` says that no pending message of the topic with that key was accepted before `sequence`.
 
-A message in `halves` is the first half of a transaction: it waits in `messages` and in no index
-until it is committed, and then takes its place like any other, under the sequence that it has.
+A message in `halves` is the half message of a transaction. Until it is committed, it is in `messages` and in no index.
+Then it is indexed like any other message, under the sequence that it already has.
 
-A row of `pops` is a message that a consumer popped and has not acknowledged; at `back ms` it is
-moved to the group's retry topic. The group's progress is behind it already.
+A row of `pops` is a message that a consumer popped and has not acknowledged. At `back ms` it is moved to the group's
+retry topic. The group's progress is already behind the message.
 
-A recurring message has a row in `recurring`, written when it is set, and one in `recurrences`,
-written with every occurrence. While it is not paused it has one in `planned` as well.
+A recurring message has a row in `recurring`, written when it is set, and one in `recurrences`, written with every
+occurrence. While it is not paused it also has one in `planned`.
 
-A row of `queues` whose sequence is 0 is an offset that has no message any more: a damaged folder was
-repaired.
+A row of `queues` with sequence 0 is an offset without a message: a damaged folder was repaired.
 
-`ends` is written when retention shortens a queue; without a row, a queue begins at 0 and ends
-behind its last row.
+`ends` is written when retention shortens a queue. Without a row, a queue begins at 0 and ends behind its last row.
 
 LMDB's keys are at most 511 bytes. Topics are at most 255 bytes; ids and keys are cut by `term`.
 """
@@ -66,31 +63,31 @@ from struct import Struct
 from typing import NamedTuple
 
 MAX_TERM = 200
-"""Longest id or key, in bytes, that is stored as it is."""
+"""The longest id or key, in bytes, that is stored unchanged."""
 
 MAX_TOPIC = 255
-"""Longest topic or group name, in bytes (`TopicValidator`: retry and dead-letter topics)."""
+"""The longest topic or group name, in bytes (`TopicValidator`: retry and dead-letter topics)."""
 
 MAX_KEY = 511
-"""Longest key, in bytes, that LMDB takes."""
+"""The longest key, in bytes, that LMDB accepts."""
 
 MAX_OFFSET_NAMES = MAX_KEY - 6
-"""Longest group and topic together, in bytes, for which an offset can be kept."""
+"""The most bytes of group and topic together for which an offset can be kept."""
 
 MAX_POP_NAMES = MAX_KEY - 22
-"""Longest group and topic together, in bytes, for which a popped message can be noted."""
+"""The most bytes of group and topic together for which a popped message can be stored."""
 
 HELD_SPAN_MS = 10_000
-"""Length of the spans of time in which `held` counts. Shorter ones let a listing of one topic leap more exactly over
-the others', longer ones let messages of a batch share their rows: with spans of a second and delays of an hour
-or two, nearly each message dirtied a page for its count alone."""
+"""Length of the time spans in which `held` counts. With shorter spans, the listing of one topic can leap over other
+topics' timers more exactly; with longer ones, messages of a batch share rows. With spans of a second, and delays of an
+hour or two, nearly each message dirtied a page for its count alone."""
 
 NO_MESSAGE = 0
 """The sequence, in `queues`, of an offset that has no message."""
 
 HELD_SPANS_OF_AN_HOUR = 360
-"""Spans of `held` in a row of `hours`, which serves counts of many days. There the time stands before the topic: what
-fires changes neighbours, however many topics it is of."""
+"""Spans of `held` in a row of `hours`, which is for counts over many days. In `hours` the time stands before the topic,
+so messages that fire together change neighbouring rows, however many topics they are of."""
 
 HOUR_MS = HELD_SPAN_MS * HELD_SPANS_OF_AN_HOUR
 
@@ -99,44 +96,43 @@ U64 = Struct(">Q")
 TIMER_VALUE = Struct(">Iii")
 """queue and perhaps `NEVER_MOVED`, tag hash, size"""
 NEVER_MOVED = 1 << 31
-"""Added to a timer's queue: its message was never given another time, so its row in `ids` says no more than the timer
-does. Formats before 6 have timers of such messages without it."""
+"""Added to a timer's queue: its message was never rescheduled, so its row in `ids` adds nothing to the timer. Timers of
+such messages lack it in formats before 6."""
 QUEUE_VALUE = Struct(">QiiQ")
 """sequence, tag hash, size, stored ms"""
 QUEUE_COLUMNS = Struct(">iiQ")
-"""What follows the sequence in a queue's row: tag hash, size, stored ms."""
+"""The rest of a queue's row after the sequence: tag hash, size, stored ms."""
 PAUSE_VALUE = Struct(">QQ?")
 """since ms, messages that wait, resumed"""
 TOTAL_VALUE = Struct(">QQ")
 """messages, bytes of their records"""
 ENDS_VALUE = Struct(">QQ")
 NOT_TIMED = b"\0\0\0\0\0\0\0\0"
-"""The due ms, in `ids`, of a message for now."""
+"""The due ms in `ids` of a message without a due time."""
 HALF_VALUE = Struct(">QI")
 """next check ms, checks made"""
 RECURRENCE_VALUE = Struct(">QQ?")
 """next ms, fired, paused"""
 
 FORMAT = b"format"
-"""Name in `meta`: the version of what this page shows (`upgrades`), in decimal digits."""
+"""Name in `meta`: the version of the layout in this file (`upgrades`), in decimal digits."""
 STAMP = b"redo log"
-"""Name in `meta`: the stamp of the records of the redo log that are to be done again. It is random, so that no record
-of another time or folder has it."""
+"""Name in `meta`: the stamp of the redo log's records that a restart must apply. It is random, so that no record of
+another time or folder has it."""
 MARK = b"timers are complete before"
 """Name in `meta`: the first sequence, packed, whose timer may be missing from `timers` (`inbox`)."""
 INBOX_COPY = b"inbox"
-"""Name in `meta`: what the last stop left of the inbox (`inbox_copy`)."""
+"""Name in `meta`: the copy of the inbox that the last stop left (`inbox_copy`)."""
 NEXT_SEQUENCE = b"next sequence"
-"""Name in `meta`: the sequence that follows the last one given out, packed, noted whenever messages are removed."""
+"""Name in `meta`: the packed sequence after the last one handed out, written whenever messages are removed."""
 NOTE = b"note "
-"""Names in `meta` that begin so are the caller's own, from `Store.put_note`."""
+"""Names in `meta` with this prefix belong to the caller (`Store.put_note`)."""
 
 pack_u64 = U64.pack
 
 
 class Terms(NamedTuple):
-    """What the indexes hold of a message: its queue, when it was accepted, its id, its keys and the
-    hash of its tag."""
+    """A message's terms for the indexes: its queue, when it was accepted, its id, its keys and the hash of its tag."""
 
     topic: bytes
     queue: int
@@ -147,15 +143,14 @@ class Terms(NamedTuple):
 
 
 TermsOf = Callable[[bytes], Terms]
-"""Reads the terms out of a record, or raises ValueError: the store itself does not know how a
-record is laid out."""
+"""Reads the terms out of a record, or raises ValueError. The store does not know the layout of a record."""
 
 
 _ID_ROW_SIZES = (8, 16, 32)
 
 
 class IdRow(NamedTuple):
-    """What `ids` says of a message. A time of 0 stands for none: never timed, not aborted, never rescheduled."""
+    """A row of `ids`. A time of 0 stands for none: never timed, not aborted, never rescheduled."""
 
     due_ms: int
     aborted_ms: int = 0
@@ -164,40 +159,40 @@ class IdRow(NamedTuple):
 
     @classmethod
     def unpack(cls, value: bytes) -> IdRow:
-        """Read a row, of one, two or four columns.
+        """Read a row of one, two or four columns.
 
-        :raises ValueError: when it has not as many.
+        :raises ValueError: when it has another size.
         """
         if len(value) not in _ID_ROW_SIZES:
             raise ValueError(f"a row of ids has {len(value)} bytes")
         return cls(*(int.from_bytes(value[at : at + 8]) for at in range(0, len(value), 8)))
 
     def pack(self) -> bytes:
-        """The row with as many columns as it needs."""
+        """Return the row with as many columns as it needs."""
         columns = 4 if self.rescheduled_ms else 2 if self.aborted_ms else 1
         return b"".join(map(pack_u64, self[:columns]))
 
 
 def term(text: bytes) -> bytes:
-    """An id or key as it stands in an index: itself, or its beginning and a hash where it is longer
-    than `MAX_TERM`."""
+    """Return an id or key as the indexes store it: unchanged, or its beginning and a hash if it is longer than
+    `MAX_TERM`."""
     if len(text) <= MAX_TERM:
         return text
     return text[: MAX_TERM - 40] + sha1(text, usedforsecurity=False).hexdigest().encode()
 
 
 def id_key(message_id: bytes, number: bytes) -> bytes:
-    """Key in `ids`; the id as `term` gives it, and the sequence, packed."""
+    """Return a key in `ids`. The id must come from `term`, and the sequence is packed."""
     return message_id + b"\0" + number
 
 
 def timer_key(due_ms: int, topic: bytes, sequence: int, message_id: bytes) -> bytes:
-    """Key of a message that has not fired."""
+    """Return the key in `timers` of a pending message."""
     return b"%b%b\0%b%b" % (pack_u64(due_ms), topic, pack_u64(sequence), message_id)
 
 
 def split_timer_key(key: bytes) -> tuple[int, bytes, int, bytes]:
-    """Due ms, topic, sequence, id."""
+    """Return due ms, topic, sequence, id."""
     end = key.index(0, 8)
     return (
         int.from_bytes(key[:8]),
@@ -208,81 +203,81 @@ def split_timer_key(key: bytes) -> tuple[int, bytes, int, bytes]:
 
 
 def timer_topic(key: bytes) -> bytes:
-    """The topic in the key of a message that has not fired."""
+    """Return the topic from a pending message's key."""
     return key[8 : key.index(0, 8)]
 
 
 def timer_value(terms: Terms, row: IdRow, size: int) -> bytes:
-    """Value in `timers` of a message that has not fired, with this row in `ids` and a record of this size."""
+    """Return the value in `timers` of a pending message with this row in `ids` and a record of this size."""
     queue = terms.queue if row.rescheduled_ms else terms.queue | NEVER_MOVED
     return TIMER_VALUE.pack(queue, terms.tag_hash, size)
 
 
 def without_mark(timer: bytes) -> bytes:
-    """The value of a timer whose message may have been given another time."""
+    """Return a timer's value for a message that may have been rescheduled: without `NEVER_MOVED`."""
     return bytes((timer[0] & 0x7F,)) + timer[1:]
 
 
 def waiting_key(timer: bytes) -> bytes:
-    """Key in `waiting` of a message with this key in `timers`: the topic stands before the due time."""
+    """Return the key in `waiting` for a key in `timers`: the topic stands before the due time."""
     end = timer.index(0, 8) + 1
     return timer[8:end] + timer[:8] + timer[end:]
 
 
 def timer_key_of(waiting: bytes) -> bytes:
-    """Key in `timers` of a message with this key in `waiting`."""
+    """Return the key in `timers` for a key in `waiting`."""
     end = waiting.index(0) + 1
     return waiting[end : end + 8] + waiting[:end] + waiting[end + 8 :]
 
 
 def debounce_key(topic: bytes, key: bytes) -> bytes:
-    """Key of a debounced key; `key` as `term` gives it."""
+    """Return the key in `debounced`. `key` must come from `term`."""
     return topic + b"\0" + key
 
 
 def queue_prefix(topic: bytes, queue: int) -> bytes:
-    """What every row of a queue begins with."""
+    """Return the prefix of all rows of a queue."""
     return topic + b"\0" + U32.pack(queue)
 
 
 def split_queue_key(key: bytes) -> tuple[bytes, int, int]:
-    """Topic, queue, offset."""
+    """Return topic, queue, offset."""
     return key[:-13], int.from_bytes(key[-12:-8]), int.from_bytes(key[-8:])
 
 
 def key_prefix(topic: bytes, key: bytes) -> bytes:
-    """What the rows of a topic's messages with one key begin with; `key` as `term` gives it."""
+    """Return the prefix of the rows in `keys` of a topic's messages with one key. `key` must come from `term`."""
     return topic + b"\0" + key + b"\0"
 
 
 def held_key(topic: bytes, span: int) -> bytes:
-    """Key of the number of messages of a topic that are due in one span of time: due ms divided by `HELD_SPAN_MS`."""
+    """Return the key in `held` that counts a topic's messages due in one span: due ms divided by `HELD_SPAN_MS`."""
     return topic + b"\0" + pack_u64(span)
 
 
 def hour_key(hour: int, topic: bytes) -> bytes:
-    """Key of the number of messages of a topic that are due in one hour since the epoch."""
+    """Return the key in `hours` that counts a topic's messages due in one hour since the epoch."""
     return pack_u64(hour) + topic
 
 
 def offset_key(group: bytes, topic: bytes, queue: int) -> bytes:
-    """Key of a consumer group's progress in a queue."""
+    """Return the key of a consumer group's progress in a queue."""
     return b"%b\0%b\0%b" % (group, topic, U32.pack(queue))
 
 
 def split_offset_key(key: bytes) -> tuple[bytes, bytes, int]:
-    """Group, topic, queue."""
+    """Return group, topic, queue."""
     group, topic = key[:-5].split(b"\0")
     return group, topic, int.from_bytes(key[-4:])
 
 
 def pop_key(back_ms: int, group: bytes, topic: bytes, queue: int, offset: int) -> bytes:
-    """Key of a message that was popped and comes back."""
+    """Return the key of a popped message that comes back at `back_ms`."""
     return b"%b%b\0%b\0%b%b" % (pack_u64(back_ms), group, topic, U32.pack(queue), pack_u64(offset))
 
 
 def split_pop_key(key: bytes) -> tuple[int, bytes, bytes, int, int]:
-    """Back ms, group, topic, queue, offset."""
+    """Return back ms, group, topic, queue, offset."""
     group, topic = key[8:-13].split(b"\0")
     return (
         int.from_bytes(key[:8]),
@@ -294,21 +289,21 @@ def split_pop_key(key: bytes) -> tuple[int, bytes, bytes, int, int]:
 
 
 def recurring_key(topic: bytes, name: bytes) -> bytes:
-    """Key of a recurring message; the name has no zero byte."""
+    """Return the key of a recurring message. The name has no zero byte."""
     return topic + b"\0" + name
 
 
 def split_recurring_key(key: bytes) -> tuple[bytes, bytes]:
-    """Topic, name."""
+    """Return topic and name."""
     topic, name = key.split(b"\0")
     return topic, name
 
 
 def planned_key(next_ms: int, key: bytes) -> bytes:
-    """Place, in the order of time, of the recurring message with a key."""
+    """Return the key in `planned` of the recurring message with a key."""
     return pack_u64(next_ms) + key
 
 
 def split_planned_key(key: bytes) -> tuple[int, bytes]:
-    """Next ms, and the key of the recurring message."""
+    """Return next ms, and the key of the recurring message."""
     return int.from_bytes(key[:8]), key[8:]

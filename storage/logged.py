@@ -1,9 +1,9 @@
-"""LMDB's write transaction, which stays open over many batches, and the redo log that makes each of them last.
+"""LMDB's write transaction, which stays open over many batches, and the redo log that makes each batch durable.
 
-A commit of LMDB writes every page that it touched, and those above it, and syncs twice. So a batch only changes the
-transaction and appends its rows to the log; every now and then a checkpoint commits the transaction, and the log
-begins anew. Whoever reads in this process reads through the transaction. What is lost with it, by a crash or by a
-batch that is refused, is done again from the log.
+A commit of LMDB writes every page that it touched, with the pages above it, and syncs twice. So a batch only changes
+the transaction and appends its rows to the log. From time to time a checkpoint commits the transaction, and the log
+begins anew. All reads in this process go through the transaction. A crash, or a batch that is refused, loses the open
+transaction; its stored batches are then applied again from the log.
 """
 
 from __future__ import annotations
@@ -24,34 +24,35 @@ CHECKPOINT_BYTES: Final = 12 << 20
 """Bytes of the log after which a checkpoint is due."""
 
 CHECKPOINT_ROWS: Final = 12_000
-"""Rows after which one is due, some 2 ms of writing."""
+"""Rows after which a checkpoint is due, some 2 ms of writing."""
 
 MOST_ROWS: Final = 40_000
-"""Rows after which it waits for the disk, which may not have the one before yet: each row may be on a page of its own,
-which the transaction holds in memory until then."""
+"""Rows after which a checkpoint is due even though the disk is still busy with the previous one, and waits for it. Each
+row may be on a page of its own, which the transaction keeps in memory until the checkpoint."""
 
 CHECKPOINT_SECONDS: Final = 1.0
-"""Time after the first batch since the last one. Other processes see what the last checkpoint left."""
+"""Seconds from the first batch after a checkpoint to the next one. Other processes see the state of the last
+checkpoint."""
 
 EARLY_SECONDS: Final = 0.25
 EARLY_BYTES: Final = 1 << 17
-"""Without `sync`, the time after which one is due that has so many bytes of the log before it: the disk then holds what
-was committed without holding the log, which would be more to write."""
+"""Without `sync`, a checkpoint is due after this time already if the log has so many bytes. It puts the committed
+batches on disk without a sync of the log, which would be more to write."""
 
 RETRY_SECONDS: Final = 5.0
-"""Time until a checkpoint that failed is tried again: it costs doing all batches again."""
+"""Seconds until a failed checkpoint is tried again: a failure means that all batches must be applied again."""
 
 
 class LoggedTransaction:
     """The open transaction, with the rows that the batch has changed so far.
 
-    :raises StorageError: when LMDB has no room for what the log has.
+    :raises StorageError: when LMDB has no room for the changes in the log.
     """
 
     get: Callable[..., bytes | None]
     """See `reader.Reader`."""
     cursor: Callable[..., lmdb.Cursor]
-    """See `Reader`. What a cursor changes is not logged: see `delete_at`."""
+    """See `Reader`. Changes through a cursor are not logged: use `delete_at`."""
     stat: Callable[..., lmdb._Stat]
     """See `Reader`."""
 
@@ -64,8 +65,8 @@ class LoggedTransaction:
         self._not_before = 0.0
         self._begin()
         if self._log.has_gap or self._log.has_two:
-            # What follows a gap has the same stamp: it would come back as soon as a new record ends where it begins.
-            # And where both files of the log are needed there is none for what comes.
+            # The records behind a gap have the same stamp: they would be valid again as soon as a new record ended
+            # where they begin. And when both files of the log are needed, there is none for new records.
             try:
                 self.checkpoint()
                 environment.durable.wait()
@@ -76,7 +77,7 @@ class LoggedTransaction:
     # -- changes
 
     def put(self, key: bytes, value: bytes, *, db: lmdb._Database) -> bool:
-        """Put a row, in place of the one with its key; always True, as LMDB has it."""
+        """Put a row, replacing the one with its key. Always True, as LMDB returns it."""
         self._changed[db].append((key, value))
         return self._txn.put(key, value, db=db)
 
@@ -85,31 +86,31 @@ class LoggedTransaction:
     ) -> None:
         """Put rows.
 
-        :param append: they are behind all others, in their order.
-        :raises StorageError: when they are not.
+        :param append: the rows belong behind all others, in their order.
+        :raises StorageError: when they do not.
         """
         self._changed[db].extend(rows)
         _, added = self._txn.cursor(db=db).putmulti(rows, append=append)
         if added != len(rows):
-            # LMDB only says so by the count, and a row that is not there would be a lost message.
+            # LMDB reports this only by the count, and a missing row would be a lost message.
             raise StorageError(f"{len(rows) - added} rows of a batch were not in order")
 
     def delete(self, key: bytes, *, db: lmdb._Database) -> bool:
-        """Remove a row; False when there is none."""
+        """Remove a row. Return False when there is none."""
         found = self._txn.delete(key, db=db)
         if found:
             self._changed[db].append((key, None))
         return found
 
     def pop(self, key: bytes, *, db: lmdb._Database) -> bytes | None:
-        """Remove a row: its value, or None when there is none."""
+        """Remove a row and return its value, or None when there is none."""
         value = self._txn.pop(key, db=db)
         if value is not None:
             self._changed[db].append((key, None))
         return value
 
     def delete_at(self, cursor: lmdb.Cursor, *, db: lmdb._Database) -> None:
-        """Remove the row that a cursor stands on, which goes on to the next one."""
+        """Remove the row at a cursor, which moves on to the next one."""
         self._changed[db].append((cursor.key(), None))
         cursor.delete()
 
@@ -121,9 +122,9 @@ class LoggedTransaction:
         return bool(self._changed)
 
     def reserve(self, size: int) -> None:
-        """Let LMDB's map have room for a batch of so many bytes.
+        """Make room in LMDB's map for a batch of this many bytes.
 
-        :raises StorageError: when it cannot.
+        :raises StorageError: when that fails.
         """
         self.reopen()
         if self._log.size + size > self._room:
@@ -136,18 +137,18 @@ class LoggedTransaction:
                 self._begin()
 
     def commit(self) -> None:
-        """Have the batch last.
+        """Make the batch durable.
 
-        :raises lmdb.Error: when neither the log nor LMDB can be written: nothing of it is stored, and `roll_back` is
-            needed.
-        :raises RestartNeededError: when the disk did not take a checkpoint: likewise.
+        :raises lmdb.Error: when neither the log nor LMDB can be written. Nothing of the batch is stored, and
+            `roll_back` is needed.
+        :raises RestartNeededError: when the disk failed to write a checkpoint: likewise.
         :raises StorageError: when the folder is away: likewise.
         """
         if self._environment.is_away:
-            # Not with its path: whoever waits for the batch is told, over the wire.
+            # Without the folder's path: the text is sent to clients.
             raise StorageError("the data folder was moved or deleted")
         if self._environment.durable.has_failed:
-            # LMDB's file may have a batch that was refused for that.
+            # LMDB's file may contain a batch that was refused because of that.
             self._environment.durable.wait()
         changed = {self._names[table]: rows for table, rows in self._changed.items()}
         if not changed:
@@ -166,18 +167,18 @@ class LoggedTransaction:
         self._changed = defaultdict(list)
 
     def roll_back(self) -> None:
-        """Take back what the batch has changed.
+        """Undo the changes of the batch.
 
-        :raises StorageError: when what was stored cannot be read again; whoever reads or changes next tries once more.
+        :raises StorageError: when the stored state cannot be read again. The next read or change tries once more.
         """
         self._txn.abort()
         self._begin()
 
     def reopen(self) -> None:
-        """Begin a transaction where that failed before, or where LMDB takes nothing more of the one that is open, as
-        somebody has met a page that it cannot read: nobody else is to be refused for that.
+        """Begin a new transaction if the last attempt failed, or if LMDB blocks the open one because somebody read a
+        damaged page: others must not be refused for that.
 
-        :raises StorageError: when it fails.
+        :raises StorageError: when that fails.
         """
         if self._is_lost or (not self._changed and self._is_over()):
             self.roll_back()
@@ -209,13 +210,13 @@ class LoggedTransaction:
         return is_time and (not durable.is_busy or self._rows >= MOST_ROWS)
 
     def checkpoint(self) -> None:
-        """Have LMDB hold everything, with what the batch has changed so far.
+        """Commit everything to LMDB, with the changes of the batch so far.
 
-        The disk is left to a thread: until it holds that too, both files of the log are needed, and the next checkpoint
-        waits. A batch that the log does not have waits for it here.
+        A thread syncs it to disk. Until that is done, both files of the log are needed, and the next checkpoint waits.
+        If the log does not have the batch, this call waits for the sync.
 
-        :raises lmdb.Error: when it cannot: then `roll_back` is needed.
-        :raises RestartNeededError: when the disk did not take this checkpoint or the one before it.
+        :raises lmdb.Error: when LMDB fails: then `roll_back` is needed.
+        :raises RestartNeededError: when the disk failed to write this checkpoint or the previous one.
         """
         durable = self._environment.durable
         durable.wait()
@@ -231,16 +232,16 @@ class LoggedTransaction:
         durable.begin()
         if not is_logged:
             durable.wait()
-        # All is stored, the batch too: where this fails, whoever reads or changes next tries again.
+        # Everything is stored, the batch too. If this fails, the next read or change tries again.
         with suppress(StorageError):
             self._begin()
 
     def close(self) -> None:
-        """End the transaction; a batch that is open is forgotten."""
+        """End the transaction; an open batch is dropped."""
         self._txn.abort()
 
     def _begin(self) -> None:
-        """Begin a transaction where the last checkpoint ended, and do again what the log has."""
+        """Begin a transaction at the last checkpoint, and apply the log to it."""
         self._is_lost = True
         self._changed = defaultdict(list)
         environment = self._environment
@@ -251,17 +252,17 @@ class LoggedTransaction:
             try:
                 self._rows = environment.redo(txn)
             except BaseException:
-                # No other one begins while it is open.
+                # As long as this one is open, LMDB begins no other.
                 txn.abort()
                 raise
         except lmdb.MapFullError:
-            # A map that had room for it once; a process that died had made it larger.
+            # The map had room for it once: a process that died had enlarged it.
             environment.was_full(MAX_LOG)
             environment.make_room(0)
             self._begin()
             return
         except lmdb.PanicError as error:
-            # The page that says which state of the file is the last could not be written.
+            # The meta page, which names the last state of the file, could not be written.
             raise RestartNeededError(f"LMDB has given up: {error}") from error
         except (lmdb.Error, OSError, MemoryError) as error:
             raise StorageError(

@@ -1,4 +1,4 @@
-"""Finding messages by id, key, topic, tag hash and due time, whatever their state."""
+"""Finds messages by id, key, topic, tag hash and due time, whatever their state."""
 
 from __future__ import annotations
 
@@ -38,36 +38,37 @@ from storage.store import Store
 from storage.timers import seek_topic
 
 MAX_WITH_ID = 1_000
-"""Messages with one id that are found, or changed at once: a sender that repeats itself leaves a few."""
+"""Messages with one id that are found, or changed at once. A sender that repeats itself leaves only a few."""
 
 MAX_WITH_KEY_SCANNED = 1_000
-"""Messages with one key that a search among them looks at, some 50 ms."""
+"""Messages with one key that a filtered search examines, some 50 ms."""
 
 MAX_BYTES_SCANNED = 256 << 20
-"""Bytes of them after which it ends, however few they are: some 1.5 s where they are on the disk only."""
+"""Bytes of these messages after which the search ends, however few they are: some 1.5 s when they must be read from
+disk."""
 
 MAX_FOUND_BYTES = 64 << 20
 """Bytes of messages after which a search, or one page of a scan, ends: all of them are in memory together."""
 
 MAX_TIMERS_SCANNED = 20_000
-"""Timers that one page of a scan looks at, some 10 ms: a page that ends early says where to go on.
-"""
+"""Timers that one page of a scan examines, some 10 ms. A page that ends early says where to continue."""
 
 LEAPS = 500
-"""Leaps over other topics' timers after which a search says how far it has come."""
+"""Leaps over other topics' timers after which a search reports how far it has come."""
 
 LEAPS_WEIGH = 1_000
-"""Timers that could be looked at meanwhile."""
+"""Timers that could be examined in the time of `LEAPS` leaps."""
 
 PLACES_READ_AHEAD = 32
-"""Places of `timers` that are sought together: about where the next messages of a topic are."""
+"""Keys of `timers` that are read ahead together: about where the next messages of a topic are."""
 
 PLACES_OF_SPAN = 8
-"""Of them in the span of one row of `held`, at most: the timers of all topics there may fill several pages."""
+"""The most of these keys in the span of one row of `held`: the timers of all topics in a span may fill several
+pages."""
 
 
 class State(Enum):
-    """Where a message is in its life."""
+    """The state of a message."""
 
     PENDING = "pending"
     FIRED = "fired"
@@ -76,12 +77,11 @@ class State(Enum):
 
 
 class Found(NamedTuple):
-    """A message and what has become of it.
+    """A message, its state and its place.
 
-    `moved_ms` is when it fired, was aborted or, untimed, was stored; 0 while it is pending.
-    `offset` is its place in its queue once it is there, else -1. `due_ms` is 0 for an untimed
-    message. `rescheduled_ms` is when it was given another time for the last time, and
-    `due_before_ms` its time until then; both are 0 where it never was.
+    `moved_ms` is when the message fired or was aborted, or when it was stored if it is untimed; 0 while it is pending.
+    `offset` is its offset once it is in its queue, else -1. `due_ms` is 0 for an untimed message. `rescheduled_ms` is
+    when it was last rescheduled, and `due_before_ms` its due time before that; both are 0 if it never was.
     """
 
     sequence: int
@@ -95,27 +95,27 @@ class Found(NamedTuple):
 
 
 class FoundPage(NamedTuple):
-    """One page of a scan; `cursor` continues it, and is None at the end."""
+    """One page of a scan. `cursor` continues the scan, and is None at the end."""
 
     found: list[Found]
     cursor: bytes | None
 
 
 def find_by_id(store: Store, message_id: bytes) -> list[Found]:
-    """The messages with an id, the newest first, at most `MAX_WITH_ID`; fewer where they are large
+    """Return the messages with an id, the newest first, at most `MAX_WITH_ID`; fewer if they are large
     (`MAX_FOUND_BYTES`)."""
     return _take(all_with_id(store, message_id), MAX_WITH_ID)
 
 
 def all_with_id(store: Store, message_id: bytes) -> Iterator[Found]:
-    """All messages with an id, the newest first. They are read when they are asked for, however many and large they
-    are; nothing may be changed meanwhile."""
+    """Return all messages with an id, the newest first, however many and large they are. Each is read when the iterator
+    reaches it; nothing may be changed meanwhile."""
     txn = store.settled_reader()
     return _find(store, txn, numbers_with_id(store, txn, message_id))
 
 
 def check_readable(store: Store, message_id: bytes) -> None:
-    """See that nothing is kept from a search for an id, among the `MAX_WITH_ID` newest messages that have it.
+    """Check that damage hides nothing from a search for an id, among the `MAX_WITH_ID` newest messages that have it.
 
     :raises DamagedError: when one of them, or the row in `ids` that leads to it, cannot be read.
     """
@@ -123,9 +123,9 @@ def check_readable(store: Store, message_id: bytes) -> None:
 
 
 def check_readable_with_key(store: Store, topic: bytes, key: bytes) -> None:
-    """Likewise, from a search for a topic's messages with a key.
+    """Check the same for a search for a topic's messages with a key.
 
-    :raises DamagedError: likewise.
+    :raises DamagedError: as from `check_readable`.
     """
     _check_readable(store, _numbers_with_key(store, store.reader(), [topic], key))
 
@@ -142,20 +142,21 @@ def _check_readable(store: Store, numbers: Iterator[bytes]) -> None:
 
 
 def has_too_many(store: Store, message_id: bytes) -> bool:
-    """Whether more than `MAX_WITH_ID` messages have an id, those of the open batch included."""
+    """Whether more than `MAX_WITH_ID` messages have an id. Messages of the open batch count."""
     numbers = numbers_with_id(store, store.reader(), message_id)
     return next(islice(numbers, MAX_WITH_ID, None), None) is not None
 
 
 def find_by_sequence(store: Store, sequence: int) -> Found | None:
-    """The message with a sequence, which is its physical offset on the wire."""
+    """Return the message with a sequence, which is its physical offset on the wire."""
     if not 0 <= sequence < 1 << 64:
         return None
     return next(_find(store, store.settled_reader(), [pack_u64(sequence)]), None)
 
 
 def find_by_sequences(store: Store, sequences: Sequence[int]) -> list[Found]:
-    """The messages with these sequences, in their order; not all of them where they are large (`MAX_FOUND_BYTES`)."""
+    """Return the messages with these sequences, in the same order. If they are large, the last are left out
+    (`MAX_FOUND_BYTES`)."""
     found = _find(store, store.settled_reader(), map(pack_u64, sequences))
     return _take(found, len(sequences))
 
@@ -167,11 +168,11 @@ def find_by_key(
     limit: int,
     wanted: Callable[[Found], bool] | None = None,
 ) -> list[Found]:
-    """Messages of these topics with a key, the newest first, at most `limit`; fewer where they are large
+    """Return messages of these topics with a key, the newest first, at most `limit`; fewer if they are large
     (`MAX_FOUND_BYTES`).
 
-    :param wanted: where given, only messages for which it says so, among the newest
-        `MAX_WITH_KEY_SCANNED`; fewer where those are large (`MAX_BYTES_SCANNED`).
+    :param wanted: when given, only messages that it accepts, among the newest `MAX_WITH_KEY_SCANNED`; fewer if those
+        are large (`MAX_BYTES_SCANNED`).
     """
     if wanted is None:
         return _take(all_with_key(store, topics, key, limit), limit)
@@ -180,8 +181,8 @@ def find_by_key(
 
 
 def all_with_key(store: Store, topics: Iterable[bytes], key: bytes, limit: int) -> Iterator[Found]:
-    """Messages of these topics with a key, at most `limit`, the newest first. They are read when they are asked for,
-    however large they are; nothing may be changed meanwhile."""
+    """Return messages of these topics with a key, at most `limit`, the newest first, however large they are. Each is
+    read when the iterator reaches it; nothing may be changed meanwhile."""
     txn = store.settled_reader()
     return _find(store, txn, islice(_numbers_with_key(store, txn, topics, key), limit))
 
@@ -189,10 +190,10 @@ def all_with_key(store: Store, topics: Iterable[bytes], key: bytes, limit: int) 
 def scan_with_key(
     store: Store, topics: Iterable[bytes], key: bytes, *, cursor: bytes | None, limit: int
 ) -> FoundPage:
-    """A page of the messages of these topics with a key, whatever their state, the newest first; it ends before `limit`
-    where they are large (`MAX_FOUND_BYTES`).
+    """Return a page of the messages of these topics with a key, in any state, the newest first. The page ends before
+    `limit` if the messages are large (`MAX_FOUND_BYTES`).
 
-    :param cursor: where the page before this one ended.
+    :param cursor: where the previous page ended.
     """
     txn = store.settled_reader()
     before = () if cursor is None else (cursor,)
@@ -206,7 +207,7 @@ def scan_with_key(
 def _numbers_with_key(
     store: Store, txn: Reader, topics: Iterable[bytes], key: bytes, *before: bytes
 ) -> Iterator[bytes]:
-    """The sequences, packed, of these topics' messages with a key, the newest first."""
+    """Return the packed sequences of these topics' messages with a key, the newest first."""
     prefixes = (key_prefix(topic, term(key)) for topic in topics)
     return newest_first(txn, store.tables.keys, prefixes, *before)
 
@@ -221,15 +222,15 @@ def scan_pending(
     cursor: bytes | None,
     limit: int,
 ) -> FoundPage:
-    """A page of what has not fired, in the order of due times; it ends before `limit` where messages are large
-    (`MAX_FOUND_BYTES`).
+    """Return a page of the pending messages, in the order of due times. The page ends before `limit` if the messages
+    are large (`MAX_FOUND_BYTES`).
 
     :param topic: only messages of this topic; None for all topics.
-    :param begin_ms: first due time of interest.
-    :param end_ms: the due time behind the last of interest.
+    :param begin_ms: the first due time wanted.
+    :param end_ms: the due time just after the last one wanted.
     :param tag_hash: only messages whose tag has this hash.
-    :param cursor: where the page before this one ended. Messages that fire or arrive meanwhile
-        neither shift nor repeat the others.
+    :param cursor: where the previous page ended. Messages that fire or arrive meanwhile neither shift nor repeat the
+        others.
     """
     txn = store.settled_reader()
     start = max(pack_u64(begin_ms), cursor + b"\0" if cursor is not None else b"")
@@ -266,7 +267,7 @@ class _Timer(NamedTuple):
 
 
 def _pending(store: Store, txn: Reader, timers: list[_Timer]) -> list[Found]:
-    """The messages of these timers."""
+    """Return the messages of these timers."""
     messages, ids = store.tables.messages, store.tables.ids
     store.environment.ahead.touch(
         txn,
@@ -275,7 +276,7 @@ def _pending(store: Store, txn: Reader, timers: list[_Timer]) -> list[Found]:
     )
     found = []
     for timer in timers:
-        # Whoever asks takes it apart: one that cannot be is left out of the page, not the end of it.
+        # The caller parses the record. One that cannot be parsed is left out, and the page goes on.
         read = store.record_with_terms(timer.number)
         row: IdRow | None = IdRow(timer.due_ms)
         if not timer.never_moved:
@@ -287,8 +288,8 @@ def _pending(store: Store, txn: Reader, timers: list[_Timer]) -> list[Found]:
 
 
 def newest_stored_ms(store: Store) -> int:
-    """The latest time at which a message was accepted, entered its queue, or was due and waited because its topic is
-    paused; 0 in an empty store.
+    """Return the latest time at which a message was accepted or entered its queue, or at which a message of a paused
+    topic became due; 0 in an empty store.
 
     :raises DataFolderError: when a row cannot be read.
     """
@@ -301,21 +302,21 @@ def newest_stored_ms(store: Store) -> int:
 def _newest_stored_ms(store: Store) -> int:
     txn = store.settled_reader()
     messages = txn.cursor(db=store.tables.messages)
-    # A record that cannot be read is for `find_faults` to tell of.
+    # Leave it to `find_faults` to report a record that cannot be read.
     terms = read_terms(store.terms_of, unpack(messages.value())) if messages.last() else None
     newest_ms = terms.stored_ms if terms is not None else 0
     cursor = txn.cursor(db=store.tables.queues)
     alive = cursor.last()
     while alive:
         if not is_queued(cursor.key(), cursor.value()):
-            # It is for a repair, and leads to no other queue.
+            # The row needs a repair, and leads to no other queue.
             alive = cursor.prev()
             continue
         newest_ms = max(newest_ms, QUEUE_VALUE.unpack(cursor.value())[3])
         # From a queue's last row to the last row of the queue before it.
         alive = cursor.set_range(cursor.key()[:-8]) and cursor.prev()
     for topic, _ in store.paused.items():
-        # What waits was due, and will be in its queue at no time before that.
+        # A waiting message was due, and will enter its queue no earlier than its due time.
         cursor = txn.cursor(db=store.tables.waiting)
         alive = cursor.prev() if cursor.set_range(topic + b"\1") else cursor.last()
         while alive and cursor.key().startswith(topic + b"\0"):
@@ -335,15 +336,15 @@ def pending_timers(
     *,
     with_waiting: bool = True,
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values, as in `timers` and in their order, of all that has not fired, wherever it waits.
+    """Return keys and values, as in `timers` and in the same order, of all pending messages, wherever their timers are.
 
-    Among them, after so many `LEAPS` over other topics' timers, the key of one of those and no value: so far nothing
-    else was found.
+    After every `LEAPS` leaps over other topics' timers comes the key of one of those timers with an empty value:
+    nothing else was found so far.
 
     :param topic: only messages of this topic; None for all topics.
     :param start: the key to begin with.
-    :param end_ms: the due time behind the last of interest.
-    :param with_waiting: also what is due and waits because its topic is paused.
+    :param end_ms: the due time just after the last one wanted.
+    :param with_waiting: also return messages that are due and wait because their topic is paused.
     """
     in_table = (
         _all_timers(store, txn, start, end_ms)
@@ -354,7 +355,7 @@ def pending_timers(
     ways = [in_table, in_memory]
     if with_waiting:
         ways.append(waiting_timers(txn, store.tables, topic, start, pack_u64(end_ms)))
-    # Those that cannot be read are for a repair.
+    # Timers that cannot be read are left to a repair.
     return (row for row in merge(*ways) if not row[1] or is_timer(*row))
 
 
@@ -373,10 +374,10 @@ def _all_timers(
 def _timers_of(
     store: Store, txn: Reader, topic: bytes, start: bytes, end_ms: int
 ) -> Iterator[tuple[bytes, bytes]]:
-    """A topic's timers, leaping over the other topics'.
+    """Return a topic's timers, leaping over the timers of other topics.
 
-    `held` tells in which spans of time the topic has any, and how many; within such a span every millisecond is
-    sought directly. See `pending_timers` about keys without a value.
+    `held` says in which spans of time the topic has timers, and how many. Within such a span, each millisecond is
+    looked up directly. See `pending_timers` about keys without a value.
     """
     name = topic + b"\0"
     held = txn.cursor(db=store.tables.held)
@@ -405,8 +406,8 @@ def _timers_of(
 
 
 def _next_spans(rows: Iterator[tuple[bytes, bytes]]) -> list[tuple[int, int]]:
-    """The next spans of a topic's rows of `held`, each with how many timers are there, that have about
-    `PLACES_READ_AHEAD` places."""
+    """Return the next spans of a topic's rows of `held`, each with its number of timers, until they have about
+    `PLACES_READ_AHEAD` places to read ahead."""
     spans = []
     places = 0
     for key, value in rows:
@@ -419,7 +420,7 @@ def _next_spans(rows: Iterator[tuple[bytes, bytes]]) -> list[tuple[int, int]]:
 
 
 def _places(span: int, count: int) -> list[int]:
-    """The times, evenly spread over a span, about which so many timers of it are sought together."""
+    """Return times, evenly spread over a span, near which its timers are read ahead."""
     places = min(count, PLACES_OF_SPAN)
     return [HELD_SPAN_MS * (places * span + place) // places for place in range(places)]
 
@@ -429,7 +430,7 @@ def _find(store: Store, txn: Reader, numbers: Iterable[bytes]) -> Iterator[Found
 
 
 def _first_bytes(found: Iterable[Found]) -> Iterator[Found]:
-    """These messages, until they have `MAX_BYTES_SCANNED` together."""
+    """Return these messages until they have `MAX_BYTES_SCANNED` together."""
     size = 0
     for one in found:
         yield one
@@ -439,7 +440,7 @@ def _first_bytes(found: Iterable[Found]) -> Iterator[Found]:
 
 
 def _take(found: Iterable[Found], limit: int) -> list[Found]:
-    """The first of these messages, as far as `limit` and `MAX_FOUND_BYTES` go."""
+    """Return the first of these messages, within `limit` and `MAX_FOUND_BYTES`."""
     taken: list[Found] = []
     size = 0
     for one in islice(found, limit):
@@ -451,7 +452,7 @@ def _take(found: Iterable[Found], limit: int) -> list[Found]:
 
 
 def _describe(store: Store, txn: Reader, noted: Noted) -> Found:
-    """State and place of a message."""
+    """Add a message's state and place."""
     sequence, record, terms, row = noted.sequence, noted.record, noted.terms, noted.row
     if row.aborted_ms:
         return make_found(sequence, record, State.ABORTED, row, row.aborted_ms)
@@ -460,7 +461,7 @@ def _describe(store: Store, txn: Reader, noted: Noted) -> Found:
         if store.inbox.holds(key) or has_timer(txn, store.tables, key):
             return make_found(sequence, record, State.PENDING, row)
     place = None
-    # Of a queue that cannot be read its place is not told.
+    # The place of a message in a queue that cannot be read is left out.
     with suppress(DamagedError):
         queue = store.queue(terms.topic, terms.queue)
         place = find_sequence(txn, store.tables, queue, sequence, row.due_ms or terms.stored_ms)
@@ -472,7 +473,7 @@ def _describe(store: Store, txn: Reader, noted: Noted) -> Found:
 def make_found(
     sequence: int, record: bytes, state: State, row: IdRow, moved_ms: int = 0, offset: int = -1
 ) -> Found:
-    """A message of which is known where it is in its life."""
+    """Return a message whose state is known."""
     return Found(
         sequence, record, state, row.due_ms, moved_ms, offset, row.rescheduled_ms, row.due_before_ms
     )

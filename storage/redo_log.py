@@ -1,17 +1,16 @@
 """The redo log: what batches have changed since the last checkpoint, in front of LMDB.
 
-A batch is one record, appended and synced: a few pages side by side where LMDB would write, and sync twice, every page
-of every table that the batch touches, with all pages above it. There are two files, and with each checkpoint the
-records go on in the other one from its beginning: what the file before has is needed until the disk holds the
-checkpoint.
+A batch is one record, which is appended and synced: a few consecutive pages. LMDB instead would write, and sync twice,
+every page of every table that the batch touches, with all pages above it. There are two files, and each checkpoint
+switches to the beginning of the other one. The old file is needed until the checkpoint is on disk.
 
     record   length of the rows 4 | CRC-32 of stamp and rows 4 | stamp 8 | rows
-    rows     MessagePack: {table: [[key, value or nil where the row goes], ...], ...}
+    rows     MessagePack: {table: [[key, value or nil if the row is deleted], ...], ...}
 
-The stamp is the one that the last checkpoint left in `meta` (`STAMP` in `keys`): records of another one are left from
-before, and LMDB has what they say. The log ends at the first record that is not whole or has another stamp. The first
-record after a checkpoint also has what it follows, under the name of no table: the stamp before, and where its records
-ended.
+The stamp is the one that the last checkpoint left in `meta` (`STAMP` in `keys`). Records with another stamp are old,
+and LMDB has their changes. The log ends at the first record that is not whole or has another stamp. The first record
+after a checkpoint also says what it follows, under a key that is no table's name: the previous stamp, and where the
+records of that stamp ended.
 """
 
 from __future__ import annotations
@@ -33,37 +32,38 @@ from storage.disk import sync as sync_path
 LOG_FILES: Final = ("redo.log", "redo-2.log")
 
 MAX_LOG: Final = 24 << 20
-"""Bytes that a file grows to at most. What does not fit makes a checkpoint."""
+"""The most bytes of a file. A record that does not fit makes a checkpoint."""
 
 GAP: Final = (
     "a record of the redo log could not be read: batches that were stored after it, up to some seconds before the last "
     "stop, are gone; docs/disaster-recovery.md"
 )
-"""What an operator is told of `RedoLog.has_gap`."""
+"""The warning for the operator about `RedoLog.has_gap`."""
 
 TORN: Final = (
     "the last record of the redo log is not whole and was passed over: it was being written when a process died, "
     "and nobody was answered, unless the disk has damaged it since; docs/disaster-recovery.md"
 )
-"""What an operator is told of `RedoLog.is_torn`."""
+"""The warning for the operator about `RedoLog.is_torn`."""
 
 _FIRST_GROWTH: Final = 1 << 18
 _MOST_GROWTH: Final = 1 << 21
-"""Bytes that a file grows by: it doubles up to the latter, and goes on in steps of it. Growing costs the file system's
-journal a write; writing over what is there costs none."""
+"""Bytes that a file grows by. It doubles until the steps reach `_MOST_GROWTH`, and then grows by that much each time.
+Growth costs the file system's journal a write; overwriting existing bytes costs none."""
 
 _FOLLOWS: Final = ""
-"""In place of a table's name: one row, of the stamp that a record follows and the size of that log."""
+"""Used instead of a table's name, for one row: the stamp that a record follows, and the size of that log."""
 
 _HEADER: Final = Struct(">II8s")
 
 _STAMP_BYTES: Final = 8
 
 _FIRST_BYTES: Final = _HEADER.size + 16
-"""Of a record that says what it follows: its header, and that stamp. A disk writes them together."""
+"""Bytes of a record that says what it follows: its header, and the stamp that it follows. A disk writes them
+together."""
 
 Row = tuple[bytes, bytes | None]
-"""A key, and its value, or None where the row goes."""
+"""A key and its value, or None if the row is deleted."""
 
 _decoder: Final = msgspec.msgpack.Decoder(dict[str, list[Row]])
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -72,44 +72,44 @@ _encoder: Final = msgspec.msgpack.Encoder()
 class RedoLog:
     """The log of a data folder, open for writing.
 
-    :param sync: whether `append` returns only when the disk holds what it wrote.
+    :param sync: whether `append` returns only when the disk has what it wrote.
     :raises OSError: when its files cannot be opened.
     """
 
     def __init__(self, folder: Path, *, sync: bool) -> None:
         self.syncs = sync
         self.written_at = self.held_at = 0.0
-        """When the last record was written that `append` did not sync, and until when the disk holds those, by `sync`:
-        times of `monotonic`."""
+        """When `append` last wrote a record without a sync, and the time up to which `sync` has put such records on
+        disk. Both are times of `monotonic`."""
         self._stamp = b""
         self._current = 0
         self._follows: dict[str, list[Row]] = {}
         self.size = 0
-        """Bytes of records since the last checkpoint, which are to be done again."""
+        """Bytes of records since the last checkpoint, which a restart must apply."""
         self.has_gap = False
-        """Whether a record of the last process could not be read that others follow: a power cut without `sync`, or a
-        damaged file; or `meta` has lost the stamp, so that any may be missing. Those others are not read either; a
-        checkpoint is needed before anything is appended."""
+        """Whether the log of the last process has a record that cannot be read, with others behind it: after a power
+        cut without `sync`, or in a damaged file. Also True if `meta` has lost the stamp, so that any record may be
+        missing. The later records are not read either; a checkpoint is needed before the next append."""
         self.is_torn = False
-        """Whether the record that was read last has this log's stamp and is not whole, and no other follows it."""
+        """Whether the record read last has this log's stamp but is not whole, with no other record behind it."""
         self.has_two = False
-        """Whether both files have records that are to be done again: a checkpoint is needed, and the disk must hold it,
-        before anything is appended."""
+        """Whether both files have records that must be applied. Then a checkpoint must be made, and be on disk, before
+        the next append."""
         with ExitStack() as opened:
             self._files = tuple(_File(folder / name, opened) for name in LOG_FILES)
             if not all(file.room for file in self._files):
-                # A file that is on the disk counts for nothing while its name is not.
+                # A file's content on disk is useless as long as its name is not on disk.
                 sync_path(folder)
             self._opened = opened.pop_all()
 
     def records(self, stamp: bytes) -> Iterator[dict[str, list[Row]]]:
-        """The rows of each record with a stamp, and of those after a checkpoint that was lost; what is appended after
-        the last of them follows it.
+        """Return the rows of each record with a stamp, and of the records after a checkpoint that was lost. The next
+        append goes behind the last of them.
 
         :raises OSError: when they cannot be read, or are no longer what this process wrote.
         """
         if len(stamp) != _STAMP_BYTES:
-            # It is damaged, and nobody can tell which records are to be done again.
+            # The stamp is damaged, and nobody can tell which records must be applied.
             self.has_gap = any(any(file.read(_HEADER.size)) for file in self._files)
             return
         if stamp == self._stamp:
@@ -136,9 +136,9 @@ class RedoLog:
         elif _has_lost_first(logs[1 - current], stamp):
             has_gap = True
         if end:
-            # A process may have died between writing a record and its sync; from now on it is relied on.
+            # A process may have died between writing a record and its sync. From now on the record is relied on.
             self.sync()
-        # With two there is more behind the records of this stamp: they are read like this again.
+        # If both files are needed, more records follow those of this stamp: the next call must read both again.
         self._stamp = b"" if has_two else stamp
         self._current = current
         self.size = end
@@ -148,12 +148,12 @@ class RedoLog:
 
     @property
     def trouble(self) -> str | None:
-        """What an operator is to be told of what was read, in a line."""
+        """A warning for the operator about what was read, in one line."""
         return GAP if self.has_gap else TORN if self.is_torn else None
 
     def restart(self, stamp: bytes) -> None:
-        """Begin anew in the other file: LMDB has all records, and this stamp. What that file has must not be needed any
-        more: the disk holds the checkpoint before this one."""
+        """Begin anew in the other file, as LMDB has all records and this stamp. The other file must no longer be
+        needed: the previous checkpoint must be on disk."""
         self._follows = {_FOLLOWS: [(self._stamp, self.size.to_bytes(4))]}
         self._stamp = stamp
         self._current = 1 - self._current
@@ -163,8 +163,8 @@ class RedoLog:
     def append(self, rows: Mapping[str, list[Row]]) -> bool:
         """Write a record.
 
-        :returns: False when there is no room for it: nothing is written.
-        :raises OSError: when it cannot be written. It will not be done again.
+        :returns: False when there is no room for it, and nothing is written.
+        :raises OSError: when it cannot be written. A restart will not apply it.
         """
         packed = _encoder.encode(rows if self.size else {**self._follows, **rows})
         head = _HEADER.pack(len(packed), crc32(packed, crc32(self._stamp)), self._stamp)
@@ -187,8 +187,8 @@ class RedoLog:
         return True
 
     def sync(self) -> None:
-        """Have the disk hold all records. Another thread may call it."""
-        # What was written after a checkpoint counts only with all that was written before it.
+        """Sync all records to disk. Another thread may call it."""
+        # Records written after a checkpoint count only together with all records written before it.
         begun, current = monotonic(), self._current
         self._files[1 - current].sync()
         self._files[current].sync()
@@ -199,8 +199,8 @@ class RedoLog:
         self._opened.close()
 
     def _own_records(self) -> Iterator[dict[str, list[Row]]]:
-        """The records that this process has written or read; behind them there may be one that was refused and could
-        not be taken back."""
+        """Return the records that this process has written or read. Behind them there may be one that was refused and
+        could not be erased."""
         end = 0
         log = self._files[self._current].read(self.size)
         for record_end, rows in _records(log, self._stamp):
@@ -213,7 +213,7 @@ class RedoLog:
 class _File:
     """One of the two files.
 
-    :param opened: closes it.
+    :param opened: closes the file.
     """
 
     def __init__(self, path: Path, opened: ExitStack) -> None:
@@ -223,39 +223,39 @@ class _File:
         """Bytes that can be written without growing."""
 
     def read(self, size: int) -> bytes:
-        """What is written at the beginning."""
+        """Return the first `size` bytes."""
         return os.pread(self._file, size, 0)
 
     def has_room(self, end: int) -> bool:
-        """Whether a record may end there; the file grows where it must."""
+        """Whether a record may end at `end`. The file grows if it must."""
         if end <= self.room:
             return True
         if end > MAX_LOG:
             return False
         size = min(MAX_LOG, max(end, self.room + min(max(self.room, _FIRST_GROWTH), _MOST_GROWTH)))
-        # Zeros, not a hole: the first writing into a hole changes the file's map of blocks.
+        # Zeros, not a hole: the first write into a hole changes the file's block map.
         self.write(bytes(size - self.room), self.room)
         os.fsync(self._file)
         self.room = size
         return True
 
     def write(self, content: bytes, at: int) -> None:
-        """Write all of it."""
+        """Write all of the content."""
         if os.pwrite(self._file, content, at) < len(content):
             raise OSError(ENOSPC, os.strerror(ENOSPC))
 
     def sync(self) -> None:
-        """Have the disk hold what was written."""
+        """Sync what was written to disk."""
         os.fdatasync(self._file)
 
 
 def new_stamp() -> bytes:
-    """A stamp that no record has."""
+    """Return a stamp that no record has."""
     return os.urandom(_STAMP_BYTES)
 
 
 def has_records(folder: Path, stamp: bytes) -> bool:
-    """Whether the log of a folder, which another process may be writing to, has records with a stamp, whole or not."""
+    """Whether the log of a folder has records with a stamp, whole or not. Another process may be writing to it."""
     for name in LOG_FILES:
         with suppress(FileNotFoundError):
             if stamp in (folder / name).read_bytes():
@@ -264,7 +264,7 @@ def has_records(folder: Path, stamp: bytes) -> bool:
 
 
 class _Link(NamedTuple):
-    """What the first record of a file says: its stamp, and the stamp and the size of the records that it follows."""
+    """What the first record of a file says: its stamp, and the stamp and size of the records that it follows."""
 
     stamp: bytes
     before: bytes
@@ -272,7 +272,7 @@ class _Link(NamedTuple):
 
 
 def _link(log: bytes) -> _Link | None:
-    """None where the record is not whole, or follows nothing."""
+    """Read the link of a file; None when its first record is not whole, or follows nothing."""
     if len(log) < _HEADER.size:
         return None
     stamp = _HEADER.unpack_from(log)[2]
@@ -284,16 +284,16 @@ def _link(log: bytes) -> _Link | None:
 
 
 def _has_lost_first(log: bytes, before: bytes) -> bool:
-    """Whether a file's first record, which cannot be read, followed those with a stamp: its first bytes say so, and
-    others behind it that it was whole once. One that was refused has no stamp of its own any more."""
+    """Whether a file's first record, which cannot be read, followed the records with stamp `before`. Its first bytes
+    show that, and later records with its stamp show that it was once whole. A refused record no longer has a stamp."""
     stamp = log[_HEADER.size - len(before) : _HEADER.size]
     follows = before in log[_HEADER.size : _FIRST_BYTES]
     return follows and any(stamp) and log.find(stamp, _HEADER.size) >= 0
 
 
 def _find(logs: list[bytes], links: list[_Link | None], stamp: bytes) -> int:
-    """The number of the file with the records of a stamp, of which the first may be damaged; either where there are
-    none."""
+    """Return the number of the file with the records of a stamp, of which the first may be damaged. When there are
+    none, either number is right."""
     for number, log in enumerate(logs):
         if log[_HEADER.size - len(stamp) : _HEADER.size] == stamp:
             return number
@@ -304,7 +304,7 @@ def _find(logs: list[bytes], links: list[_Link | None], stamp: bytes) -> int:
 
 
 def _records(log: bytes, stamp: bytes) -> Iterator[tuple[int, dict[str, list[Row]]]]:
-    """The rows of tables of each record with a stamp, and where it ends."""
+    """Return the rows of each record with a stamp, and where the record ends."""
     for end, rows in _whole_records(log, stamp):
         rows.pop(_FOLLOWS, None)
         yield end, rows

@@ -1,4 +1,4 @@
-"""What rows look like: a row that has not the shape of its table, as `keys` shows it, can be read by nobody."""
+"""Checks the shape of rows. A row without its table's shape, as `keys` lists it, cannot be read."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from storage.keys import (
 )
 
 _LONG: Final = 8
-"""Bytes of a sequence, of a time, of an offset."""
+"""Bytes of a sequence, a time or an offset."""
 
 _LAST_SEQUENCE: Final = (1 << 63) - 1
-"""Clients read a sequence, and an offset, as a signed number."""
+"""Clients read sequences and offsets as signed numbers."""
 
 IsShaped = Callable[[bytes, bytes], bool]
 
@@ -39,7 +39,7 @@ class Misshapen(NamedTuple):
 
 
 def find_misshapen(txn: lmdb.Transaction, tables: Tables) -> Iterator[Misshapen]:
-    """Every row that has not the shape of its table. What callers keep as they like is not looked at: settings,
+    """Return every row without the shape of its table. Values that callers define are not checked: settings,
     definitions, notes."""
     for name, is_shaped in _SHAPES.items():
         for key, value in txn.cursor(db=getattr(tables, name)):
@@ -48,7 +48,7 @@ def find_misshapen(txn: lmdb.Transaction, tables: Tables) -> Iterator[Misshapen]
 
 
 def is_name(name: bytes) -> bool:
-    """Whether it can be that of a topic."""
+    """Whether it can be a topic's name."""
     return 0 < len(name) <= MAX_TOPIC and b"\0" not in name and _is_text(name)
 
 
@@ -100,7 +100,7 @@ def is_queued(key: bytes, value: bytes) -> bool:
 
 def is_queued_value(value: bytes) -> bool:
     """Whether it can be the value of a row of `queues`."""
-    # A time is a signed number to clients.
+    # Clients read a time as a signed number.
     return len(value) == QUEUE_VALUE.size and value[16] < 0x80
 
 
@@ -200,4 +200,4 @@ _SHAPES: Final[dict[str, IsShaped]] = {
     "offsets": is_progress,
     "meta": is_meta,
 }
-"""By the name of the table."""
+"""The check for each table, by the table's name."""

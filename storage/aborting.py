@@ -1,4 +1,4 @@
-"""Taking back messages that have not fired."""
+"""Aborts messages that have not fired."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from storage.store import Store, in_batch
 
 
 class Aborted(Enum):
-    """The true answer to an abort."""
+    """What an abort did, or found."""
 
     ABORTED = "aborted"
     ALREADY_FIRED = "already fired"
@@ -22,8 +22,7 @@ class Aborted(Enum):
 
 
 class AbortResult(NamedTuple):
-    """What became of one message that an abort named; `due_ms` is 0 where the message is unknown or
-    was not timed."""
+    """The outcome for one message that an abort named. `due_ms` is 0 if the message is unknown or was not timed."""
 
     outcome: Aborted
     due_ms: int
@@ -33,11 +32,10 @@ class AbortResult(NamedTuple):
 def abort(
     store: Store, message_id: bytes, now_ms: int, topic: bytes | None = None
 ) -> list[AbortResult]:
-    """Take back every message with this id that has not fired.
+    """Abort every pending message with this id.
 
-    :param topic: where given, only messages of this topic count.
-    :returns: one result for each message with the id, the newest first; a single UNKNOWN where
-        there is none.
+    :param topic: when given, only messages of this topic.
+    :returns: one result for each message with the id, the newest first; a single UNKNOWN when there is none.
     """
     txn = store.batch_transaction()
     numbers = list(numbers_with_id(store, txn, message_id))
@@ -50,7 +48,7 @@ def abort(
 
 @in_batch
 def abort_sequences(store: Store, sequences: Iterable[int], now_ms: int) -> set[int]:
-    """Take back messages that have not fired; which of them these were."""
+    """Abort those of these messages that are pending. Return their sequences."""
     txn = store.batch_transaction()
     return {
         noted.sequence

@@ -1,7 +1,7 @@
-"""Debounce: of the messages of a topic with one key, the last one wins.
+"""Debouncing: of a topic's messages with one key, the last one wins.
 
-A message takes the place of those with its key that are pending, in the same batch. `debounced` remembers the message
-that did so last: nothing older with the key is pending, so the next one looks only at what came since.
+A message replaces the pending messages with its key in the same batch. `debounced` stores the last message that did so.
+Nothing older with the key is pending, so the next message only has to look at those accepted since then.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from storage.reader import rows_with_prefix
 from storage.store import Store, in_batch
 
 MAX_LOOKED_AT = 2_000
-"""Messages with a key that one debounce looks at, some 50 ms. So many only come together without debounce."""
+"""Messages with a key that one debounce examines, some 50 ms. Only messages sent without debounce reach this number."""
 
 
 @in_batch
 def can_replace(store: Store, topic: bytes, key: bytes) -> bool:
-    """Whether few enough messages have come with a key since its last debounce for `replace_pending`."""
+    """Whether few enough messages with a key were accepted since its last debounce for `replace_pending`."""
     return len(_candidates(store, topic, term(key))) <= MAX_LOOKED_AT
 
 
 @in_batch
 def replace_pending(store: Store, topic: bytes, key: bytes, sequence: int, now_ms: int) -> int:
-    """Abort every message of a topic with a key that has not fired, for the one that takes their place.
+    """Abort all pending messages of a topic with a key, because another message replaces them.
 
-    :param sequence: of that one, which has the key.
-    :returns: how many were aborted. Where `can_replace` says no, only some are.
+    :param sequence: of the replacing message, which has the key.
+    :returns: how many were aborted. If `can_replace` is false, only some are.
     """
     txn = store.batch_transaction()
     store.count_bytes(400)
@@ -41,7 +41,7 @@ def replace_pending(store: Store, topic: bytes, key: bytes, sequence: int, now_m
     replaced = len(abort_sequences(store, others, now_ms))
     first = sequence
     if len(candidates) > MAX_LOOKED_AT:
-        # The message of a half is older than those that came before its commit.
+        # A committed half message can be older than messages accepted before its commit.
         first = min(sequence, candidates[MAX_LOOKED_AT])
     txn.put(debounce_key(topic, key), pack_u64(first), db=store.tables.debounced)
     return replaced
@@ -49,7 +49,7 @@ def replace_pending(store: Store, topic: bytes, key: bytes, sequence: int, now_m
 
 @in_batch
 def replaceable(store: Store, topic: bytes, key: bytes) -> dict[int, int]:
-    """What `replace_pending` would abort now: the bytes of each of these messages by their sequences."""
+    """Return what `replace_pending` would abort now: the bytes of each message by its sequence."""
     txn = store.batch_transaction()
     found: dict[int, int] = {}
     candidates = _candidates(store, topic, term(key))[:MAX_LOOKED_AT]
@@ -61,8 +61,8 @@ def replaceable(store: Store, topic: bytes, key: bytes) -> dict[int, int]:
 
 
 def _candidates(store: Store, topic: bytes, key: bytes) -> list[int]:
-    """The sequences of the messages with a key, a few more than one debounce looks at at most, among which are all
-    that are pending."""
+    """Return the sequences of messages with a key, among which are all pending ones. At most one more is returned than
+    one debounce examines."""
     txn = store.batch_transaction()
     before = txn.get(debounce_key(topic, key), db=store.tables.debounced)
     prefix = key_prefix(topic, key)
@@ -73,7 +73,8 @@ def _candidates(store: Store, topic: bytes, key: bytes) -> list[int]:
 
 @in_batch
 def note_older(store: Store, topic: bytes, keys: Iterable[bytes], sequence: int) -> None:
-    """Note that a message becomes pending now that was given its number long ago, as the half of a transaction is."""
+    """Note that a message becomes pending whose sequence was handed out long ago, like the half message of a
+    transaction."""
     txn = store.batch_transaction()
     number = pack_u64(sequence)
     for key in keys:

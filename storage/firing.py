@@ -1,4 +1,4 @@
-"""Moving messages that are due into their queues."""
+"""Moves due messages into their queues."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from storage.store import Store, in_batch
 from storage.timers import earlier, seek_topic
 
 TOPICS_AT_ONCE = 100
-"""Topics beside those at the front that one step fires messages of."""
+"""The most topics, besides those at the front, whose messages one step fires."""
 
 MOST_AT_ONCE = 500
-"""Messages that one step fires of them together."""
+"""The most messages of these topics that one step fires."""
 
 LEAPS = 2_000
-"""Leaps from one topic to the next among those with messages for later, some 3 ms, after which a step has seen enough.
-"""
+"""Leaps from one topic with timed messages to the next, some 3 ms, after which a step stops looking."""
 
 
 class Fired(NamedTuple):
-    """What one step of firing did: how many messages left, and whether more are due."""
+    """The result of one step: how many messages it fired, and whether more are due."""
 
     messages: int
     more: bool
@@ -35,10 +34,10 @@ class Fired(NamedTuple):
 
 @in_batch
 def fire_due(store: Store, now_ms: int, stored_ms: int, limit: int) -> Fired:
-    """Move messages that are due at `now_ms` into their queues, the earliest first, at most
-    `limit` of them. What cannot be fired is put aside: see `Store.put_aside`.
+    """Move messages that are due at `now_ms` into their queues, the earliest first, at most `limit`. Messages that
+    cannot be fired are put aside: see `Store.put_aside`.
 
-    :param stored_ms: the time to note in the queues; never less than the one before it.
+    :param stored_ms: the time to note in the queues; never less than in an earlier call.
     """
     txn = store.batch_transaction()
     bound = pack_u64(now_ms + 1)
@@ -58,8 +57,8 @@ def fire_due(store: Store, now_ms: int, stored_ms: int, limit: int) -> Fired:
 
 
 class CrowdedOut(NamedTuple):
-    """What one step did for the topics that are not at the front: how many messages left, and the topic behind which
-    the next step goes on; empty for the first."""
+    """The result of one step for the topics that are not at the front: how many messages it fired, and the topic behind
+    which the next step continues; empty to begin with the first topic."""
 
     messages: int
     behind: bytes
@@ -69,11 +68,11 @@ class CrowdedOut(NamedTuple):
 def fire_crowded_out(
     store: Store, now_ms: int, stored_ms: int, limit: int, behind: bytes = b""
 ) -> CrowdedOut:
-    """While more is due than one step can fire: move messages of the topics that are not at
-    the front, at most `limit` of each, so that no topic waits behind another's storm. Where these are many, it is
-    some of them, and fewer messages of each.
+    """Fire messages of the topics that are not at the front, at most `limit` of each. Call this while more messages are
+    due than one step can fire, so that no topic waits for another topic's backlog. If there are many such topics, a
+    step takes only some of them, and fewer messages of each.
 
-    :param behind: where the step before ended.
+    :param behind: where the previous step ended.
     """
     txn = store.batch_transaction()
     cursor = txn.cursor(db=store.tables.timers)
@@ -97,8 +96,8 @@ def fire_crowded_out(
 
 
 def _topics_due(store: Store, txn: Reader, now_ms: int, behind: bytes) -> tuple[list[bytes], bytes]:
-    """The next topics that may have something due, in the order of their names, and where to go on; empty for the first
-    topic."""
+    """Return the next topics that may have due messages, in the order of their names, and the topic to continue behind;
+    empty to begin again with the first."""
     found: list[bytes] = []
     held = txn.cursor(db=store.tables.held)
     alive = held.set_range(behind + b"\0" + b"\xff" * 9) if behind else held.first()
@@ -125,11 +124,10 @@ def _topics_due(store: Store, txn: Reader, now_ms: int, behind: bytes) -> tuple[
 def _fire(
     store: Store, txn: LoggedTransaction, cursor: lmdb.Cursor, key: bytes, stored_ms: int
 ) -> int | None:
-    """Move a message into its queue; or, while its topic is paused, to those that wait.
+    """Move a message into its queue or, while its topic is paused, into `waiting`.
 
-    :param cursor: in `timers`. Where it stands on this key, it goes on to the next; else the
-        key is in the inbox.
-    :returns: how many messages fired; None where this one cannot be, and was put aside.
+    :param cursor: in `timers`. If it is at this key, it moves on to the next; otherwise the key is in the inbox.
+    :returns: how many messages fired; None when this one cannot be fired and was put aside.
     """
     is_in_table = cursor.key() == key
     value = cursor.value() if is_in_table else store.inbox.take(key)

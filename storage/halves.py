@@ -1,5 +1,4 @@
-"""The first halves of transactions: messages that wait, seen by nobody, to be committed or taken
-back."""
+"""The half messages of transactions: they wait, invisible to consumers, to be committed or rolled back."""
 
 from __future__ import annotations
 
@@ -13,10 +12,9 @@ from storage.store import Store, in_batch
 
 
 class Half(NamedTuple):
-    """A half that waits.
+    """A half message that waits.
 
-    `check_ms` is when its producer is to be asked about it, in epoch ms, and `checks` how often
-    that has been done.
+    `check_ms` is when its producer must next be asked about it, in epoch ms. `checks` is how often that has been done.
     """
 
     sequence: int
@@ -27,9 +25,9 @@ class Half(NamedTuple):
 
 @in_batch
 def put_half(store: Store, sequence: int, record: bytes, check_ms: int) -> None:
-    """Hold a half until `take_half`.
+    """Store a half message until `take_half`.
 
-    :param sequence: from `Store.new_sequence`, in the order in which it gave them.
+    :param sequence: from `Store.new_sequence`, in the order in which they were handed out.
     """
     number = pack_u64(sequence)
     store.count_bytes(len(record) + 200)
@@ -41,17 +39,17 @@ def put_half(store: Store, sequence: int, record: bytes, check_ms: int) -> None:
 
 @in_batch
 def take_half(store: Store, sequence: int) -> bool:
-    """End the wait of a half. Its message is gone, unless `Store.append` or `Store.schedule` give
-    it a place in the same batch.
+    """End the wait of a half message. The message is deleted, unless `Store.append` or `Store.schedule` stores it again
+    in the same batch.
 
-    :returns: False when there is no such half, or no longer.
+    :returns: False when there is no such half message, or no longer.
     """
     txn = store.batch_transaction()
     number = pack_u64(sequence)
     if not _forget(store, txn, number):
         return False
     txn.delete(number, db=store.tables.messages)
-    # The number stays used: a late word about this half must not meet another one.
+    # The sequence stays used: a late end-transaction request for this half message must not match another one.
     txn.put(NEXT_SEQUENCE, pack_u64(store.next_sequence), db=store.tables.meta)
     return True
 
@@ -60,7 +58,7 @@ def take_half(store: Store, sequence: int) -> bool:
 def put_off_check(store: Store, sequence: int, check_ms: int, checks: int) -> bool:
     """Set when the next check is due, and how many have been made.
 
-    :returns: False when there is no such half, or no longer.
+    :returns: False when there is no such half message, or no longer.
     """
     txn = store.batch_transaction()
     number = pack_u64(sequence)
@@ -81,13 +79,14 @@ def _forget(store: Store, txn: LoggedTransaction, number: bytes) -> bool:
 
 
 def find_half(store: Store, sequence: int) -> Half | None:
-    """The half with a sequence, with the changes of the batch; none where it cannot be read."""
+    """Return the half message with a sequence, with the changes of the batch; None when there is none, or it cannot be
+    read."""
     return _read(store, store.reader(), pack_u64(sequence))
 
 
 def halves_to_check(store: Store, now_ms: int, limit: int, max_bytes: int) -> list[Half]:
-    """Halves whose check is due at `now_ms`, the longest due first: at most `limit`, and no more
-    once they have `max_bytes` together. Those that cannot be read are for a repair."""
+    """Return half messages whose check is due at `now_ms`, the longest due first: at most `limit`, and no more once
+    they have `max_bytes` together. Those that cannot be read are left to a repair."""
     halves: list[Half] = []
     bound = pack_u64(now_ms + 1)
     size = 0

@@ -1,7 +1,7 @@
-"""How much has not fired: messages and bytes by topic, and by span of time what of it is in `timers`.
+"""Counts what has not fired: messages and bytes by topic, and the rows of `timers` by span of time.
 
-In memory are only the topics' sums. What is on disk of them counts `timers` and `waiting`; what waits in the inbox
-is added when the store is opened. So opening a store reads one row for each topic, whatever is held.
+Only the topics' sums are in memory. On disk they count `timers` and `waiting`; the timers in the inbox are added when
+the store is opened. So opening a store reads one row for each topic, however much is pending.
 """
 
 from __future__ import annotations
@@ -35,12 +35,11 @@ _MOST: Final = (1 << 63) - 1
 
 
 class Held:
-    """The tables `held`, `hours` and `totals`, of which the last is in memory as well; with the changes of the open
-    batch.
+    """The tables `held`, `hours` and `totals` (the last also in memory), with the changes of the open batch.
 
-    :param inbox: keys and values of the timers that wait in the inbox.
-    :param damaged: takes the keys of rows of `totals` that are of no topic, or cannot be read. What these should say
-        is counted anew, which takes a second for each million messages.
+    :param inbox: keys and values of the timers in the inbox.
+    :param damaged: receives the keys of rows of `totals` that belong to no topic, or cannot be read. The sums of
+        unreadable rows are counted anew, which takes a second for each million messages.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class Held:
             if unread
             else {}
         )
-        # The first change of such a row puts it right, so until then this is what it should say.
+        # The first change of such a row corrects it. Until then these are its right values.
         self._recounted = {topic: sums.get(topic, (0, 0)) for topic in unread}
         for topic, total in self._recounted.items():
             self._messages[topic], self._sizes[topic] = total
@@ -83,30 +82,30 @@ class Held:
 
     @property
     def messages(self) -> Mapping[bytes, int]:
-        """How many messages of each topic have not fired, without those that have none."""
+        """The number of pending messages of each topic that has any."""
         return self._messages
 
     @property
     def sizes(self) -> Mapping[bytes, int]:
-        """How many bytes their records have."""
+        """The bytes of their records, by topic."""
         return self._sizes
 
     # -- with the changes of the batch
 
     def messages_of(self, topic: bytes) -> int:
-        """How many messages of a topic have not fired."""
+        """Return how many messages of a topic are pending."""
         change = self._changes.get(topic)
         return self._messages.get(topic, 0) + (change[0] if change is not None else 0)
 
     def sizes_of(self, topic: bytes) -> int:
-        """How many bytes their records have."""
+        """Return how many bytes the records of a topic's pending messages have."""
         change = self._changes.get(topic)
         return self._sizes.get(topic, 0) + (change[1] if change is not None else 0)
 
     # -- changes, undone by `abandon`
 
     def count(self, topic: bytes, change: int, size: int) -> None:
-        """So many messages more, of this size each, have not fired, wherever they wait."""
+        """Add to a topic's pending messages, `size` bytes each, wherever they wait."""
         before = self._changes.get(topic)
         if before is None:
             self._changes[topic] = [change, change * size]
@@ -115,7 +114,7 @@ class Held:
             before[1] += change * size
 
     def count_timer(self, topic: bytes, due_ms: int, change: int, size: int) -> None:
-        """So many more of them are in `timers`."""
+        """Add to a topic's messages in `timers`."""
         span = (topic, due_ms // HELD_SPAN_MS)
         before = self._spans.get(span)
         if before is None:
@@ -125,13 +124,13 @@ class Held:
             before[1] += change * size
 
     def count_waiting(self, topic: bytes, change: int, size: int) -> None:
-        """So many more of them are in `waiting`."""
+        """Add to a topic's messages in `waiting`."""
         before = self._waiting.setdefault(topic, [0, 0])
         before[0] += change
         before[1] += change * size
 
     def write(self, txn: LoggedTransaction, ahead: ReadAhead) -> None:
-        """Join the batch that is about to be committed."""
+        """Write the changes to the batch that is about to be committed."""
         totals = {topic: list(change) for topic, change in self._waiting.items()}
         spans: dict[bytes, int] = {}
         hours: dict[tuple[int, bytes], int] = {}
@@ -153,7 +152,7 @@ class Held:
             self._add_total(txn, topic, *change)
 
     def commit(self) -> None:
-        """The batch is stored."""
+        """Note that the batch is stored."""
         for topic in self._changes:
             messages, size = self.messages_of(topic), self.sizes_of(topic)
             if messages > 0:
@@ -164,7 +163,7 @@ class Held:
         self.abandon()
 
     def abandon(self) -> None:
-        """Forget the changes of the batch."""
+        """Drop the changes of the batch."""
         self._changes = {}
         self._spans = {}
         self._waiting = {}
@@ -185,7 +184,7 @@ class Held:
 
 
 def count_spans(timers: Iterable[bytes]) -> Counter[bytes]:
-    """What `held` is to say of these keys of `timers`: how many there are, by its keys."""
+    """Return the number of these keys of `timers` in each span, by the key in `held`."""
     counts: Counter[bytes] = Counter()
     for key in timers:
         due_ms, topic, _, _ = split_timer_key(key)
@@ -194,8 +193,7 @@ def count_spans(timers: Iterable[bytes]) -> Counter[bytes]:
 
 
 def _add(txn: LoggedTransaction, table: lmdb._Database, key: bytes, change: int) -> None:
-    """Change a number; there is no row where it is 0. One that is damaged is for a repair to put right: what it counts
-    fires all the same."""
+    """Change a count; a count of 0 has no row. A damaged count is left to a repair: its messages fire all the same."""
     old = txn.get(key, db=table)
     count = _possible(change + int.from_bytes(old[-U64.size :] if old is not None else b""))
     if count:
@@ -205,5 +203,5 @@ def _add(txn: LoggedTransaction, table: lmdb._Database, key: bytes, change: int)
 
 
 def _possible(count: int) -> int:
-    """The nearest number that a row can have: a damaged one can lead to others."""
+    """Return the nearest count that a row can hold: a damaged row can lead to others."""
     return max(0, min(count, _MOST))

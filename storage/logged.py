@@ -194,7 +194,7 @@ class LoggedTransaction:
 
     @property
     def is_due(self) -> bool:
-        """Whether a checkpoint would be well now."""
+        """Whether it is time for a checkpoint."""
         durable = self._environment.durable
         if durable.has_failed:
             return True

@@ -1,8 +1,9 @@
-"""Topics whose messages are not to fire for now, and those of their messages that are due meanwhile.
+"""Paused topics, and their messages that have become due meanwhile.
 
-What is due in a paused topic moves out of `timers` into `waiting`, once, so that what fires next always stands at
-the front of `timers`, however much waits. It is still pending there. A topic that was resumed stays here until
-nothing of it waits any more: what becomes due meanwhile takes its place behind, so the order of due times holds.
+A message that becomes due in a paused topic moves once from `timers` to `waiting`. So the next message to fire is
+always at the front of `timers`, however many wait. A waiting message is still pending. After a resume, a topic stays in
+`paused` until none of its messages waits. Messages that become due meanwhile queue behind the others, which keeps the
+order of due times.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from storage.shapes import is_name, is_pause
 
 
 class Pause(NamedTuple):
-    """A topic's pause: since when, in epoch ms; how many of its messages are due and wait; and whether it was
-    resumed and they are being let go."""
+    """A topic's pause: since when, in epoch ms; how many due messages wait; and whether the topic was resumed and they
+    are being fired."""
 
     since_ms: int
     waiting: int
@@ -28,10 +29,10 @@ class Pause(NamedTuple):
 
 
 class PausedTopics:
-    """The tables `paused`, which is in memory as well, and `waiting`; with the changes of the open batch.
+    """The tables `paused` (also kept in memory) and `waiting`, with the changes of the open batch.
 
-    :param damaged: takes the keys of rows that cannot be read. A topic with such a row stays paused: an operator may
-        resume it, nobody could call back what fired.
+    :param damaged: receives the keys of rows that cannot be read. A topic with such a row stays paused: an operator may
+        resume it, but nobody could undo the firing of its messages.
     """
 
     def __init__(self, txn: Reader, tables: Tables, damaged: set[bytes]) -> None:
@@ -51,15 +52,15 @@ class PausedTopics:
         return topic in self._pauses
 
     def get(self, topic: bytes) -> Pause | None:
-        """A topic's pause."""
+        """Return a topic's pause."""
         return self._pauses.get(topic)
 
     def items(self) -> list[tuple[bytes, Pause]]:
-        """All topics that are here, in the order of their names."""
+        """Return all topics in `paused` with their pauses, in the order of their names."""
         return sorted(self._pauses.items())
 
     def resumed(self) -> list[bytes]:
-        """The topics whose messages are being let go."""
+        """Return the topics that were resumed and whose messages are being fired."""
         return [topic for topic, pause in self._pauses.items() if pause.resumed]
 
     def put(self, topic: bytes, pause: Pause) -> None:
@@ -68,12 +69,12 @@ class PausedTopics:
         self._pauses[topic] = pause
 
     def remove(self, topic: bytes) -> None:
-        """Let a topic fire as any other."""
+        """Remove a topic's pause, so that it fires like any other."""
         self._before.setdefault(topic, self._pauses.get(topic))
         del self._pauses[topic]
 
     def put_aside(self, txn: LoggedTransaction, topic: bytes, timer: bytes, value: bytes) -> None:
-        """Have a message of a paused topic wait that is due.
+        """Put a due message of a paused topic into `waiting`.
 
         :param timer: its key in `timers`.
         """
@@ -81,21 +82,21 @@ class PausedTopics:
         self.count(topic, 1)
 
     def take(self, txn: LoggedTransaction, topic: bytes, timer: bytes) -> bool:
-        """Remove a message from those that wait; False where it is not among them."""
+        """Remove a message from `waiting`. Return False when it is not there."""
         if not txn.delete(waiting_key(timer), db=self._tables.waiting):
             return False
-        # One that could not be read when its topic was let go is still here.
+        # A message that could not be read when its topic's pause ended is still in `waiting`.
         if topic in self._pauses:
             self.count(topic, -1)
         return True
 
     def count(self, topic: bytes, change: int) -> None:
-        """Note that so many more of a topic's messages wait."""
+        """Add to the number of a topic's waiting messages."""
         pause = self._pauses[topic]
         self.put(topic, pause._replace(waiting=pause.waiting + change))
 
     def write(self, txn: LoggedTransaction) -> None:
-        """Join the batch that is about to be committed."""
+        """Write the changes to the batch that is about to be committed."""
         for topic in self._before:
             pause = self._pauses.get(topic)
             if pause is None:
@@ -104,11 +105,11 @@ class PausedTopics:
                 txn.put(topic, PAUSE_VALUE.pack(*pause), db=self._tables.paused)
 
     def commit(self) -> None:
-        """The batch is stored."""
+        """Note that the batch is stored."""
         self._before.clear()
 
     def abandon(self) -> None:
-        """Take back the changes of the batch."""
+        """Undo the changes of the batch."""
         for topic, pause in self._before.items():
             if pause is None:
                 self._pauses.pop(topic, None)
@@ -118,8 +119,8 @@ class PausedTopics:
 
 
 def has_timer(txn: Reader, tables: Tables, timer: bytes) -> bool:
-    """Whether a message that has not fired is in `timers`, or in `waiting` because its topic is paused. One that was
-    accepted lately is in neither, but in the inbox.
+    """Whether a pending message is in `timers`, or in `waiting` because its topic is paused. A message accepted lately
+    is in neither, but in the inbox.
 
     :param timer: its key in `timers`.
     """
@@ -136,8 +137,8 @@ def waiting_timers(
     start: bytes = b"",
     end: bytes = b"\xff",
 ) -> Iterator[tuple[bytes, bytes]]:
-    """What waits in one topic or in all, keys and values as in `timers` and in their order, from `start` on and
-    before `end`."""
+    """Return the waiting messages of one topic or of all: keys and values as in `timers` and in the same order, from
+    `start` on and before `end`."""
     if topic is not None:
         return _waiting_of(txn, tables, topic, start, end)
     topics = list(_topics(txn, tables))
@@ -145,7 +146,7 @@ def waiting_timers(
 
 
 def misplaced(txn: Reader, tables: Tables) -> Iterator[bytes]:
-    """The damaged keys of `waiting` that `waiting_timers` passes by, as they are nothing but a name."""
+    """Return the damaged keys of `waiting` that `waiting_timers` skips: they consist of a name only."""
     return (
         name
         for name in _topics(txn, tables)
@@ -154,7 +155,7 @@ def misplaced(txn: Reader, tables: Tables) -> Iterator[bytes]:
 
 
 def _topics(txn: Reader, tables: Tables) -> Iterator[bytes]:
-    """The topics of which something waits, leaping from one to the next."""
+    """Return the topics with waiting messages, leaping from one to the next."""
     cursor = txn.cursor(db=tables.waiting)
     alive = cursor.first()
     while alive:

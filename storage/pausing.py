@@ -1,4 +1,4 @@
-"""Pausing the firing of a topic, and resuming it."""
+"""Pauses the firing of a topic, and resumes it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from storage.store import Store, in_batch
 
 @in_batch
 def pause_topic(store: Store, topic: bytes, now_ms: int) -> bool:
-    """Let nothing of a topic fire until `resume_topic`. What is due waits, and is still pending.
+    """Let no message of a topic fire until `resume_topic`. Messages that become due wait, and are still pending.
 
-    :returns: False when the topic was paused already; then its pause goes on.
+    :returns: False when the topic was already paused; its pause goes on.
     """
     before = store.paused.get(topic)
     if before is not None and not before.resumed:
@@ -27,7 +27,7 @@ def pause_topic(store: Store, topic: bytes, now_ms: int) -> bool:
 
 @in_batch
 def resume_topic(store: Store, topic: bytes) -> bool:
-    """End a topic's pause. What waits is fired by `fire_resumed`, step by step.
+    """End a topic's pause. `fire_resumed` then fires the waiting messages step by step.
 
     :returns: False when the topic was not paused.
     """
@@ -41,11 +41,11 @@ def resume_topic(store: Store, topic: bytes) -> bool:
 
 @in_batch
 def fire_resumed(store: Store, stored_ms: int, limit: int) -> Fired:
-    """Move messages that waited for the resumption of their topic into their queues, the earliest first, at most
-    `limit` of each topic; what cannot be fired is put aside. Call it after `fire_due`, so that what is due by now has
-    joined them.
+    """Move waiting messages of resumed topics into their queues, the earliest first, at most `limit` of each topic.
+    Messages that cannot be fired are put aside. Call this after `fire_due`, which adds the messages that have become
+    due.
 
-    :param stored_ms: the time to note in the queues; never less than the one before it.
+    :param stored_ms: the time to note in the queues; never less than in an earlier call.
     """
     txn = store.batch_transaction()
     count, more = 0, False
@@ -58,7 +58,7 @@ def fire_resumed(store: Store, stored_ms: int, limit: int) -> Fired:
             key, value = cursor.key(), cursor.value()
             left -= 1
             if not is_waiting(key, value):
-                # It stays for a repair.
+                # The row is left to a repair.
                 cursor.next()
                 continue
             queue_number, tag_hash, size = TIMER_VALUE.unpack(value)

@@ -1,4 +1,4 @@
-"""Consumer groups' progress: how far each has come in each queue."""
+"""The progress of consumer groups: the offset of each group in each queue."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ Place = tuple[bytes, bytes, int]
 """Group, topic, queue."""
 
 PLACES_AT_ONCE: Final = 2_000
-"""Places that one batch takes of what was noted, some 5 ms of work."""
+"""The most noted offsets that one batch writes, some 5 ms of work."""
 
 
 class Progress:
-    """The table `offsets`, which is in memory as well; with the changes of the open batch.
+    """The table `offsets`, which is also kept in memory, with the changes of the open batch.
 
-    What is noted is known at once, and on disk once `include` made it a part of a batch: consumers tell how far they
-    are with each pull, and a batch for each would cost more than the pull.
+    A noted offset is visible at once, and on disk once `include` has made it part of a batch. Consumers send their
+    offset with each pull, and a batch for each would cost more than the pull.
 
-    :param damaged: takes the keys of rows that cannot be read: of those places there is no progress.
+    :param damaged: receives the keys of rows that cannot be read: these queues have no progress.
     """
 
     def __init__(self, txn: Reader, tables: Tables, damaged: set[bytes]) -> None:
         self._tables = tables
-        # By group, topic and queue: what is asked of one group looks at no other.
+        # By group, topic and queue: a query about one group reads no other.
         self._offsets: dict[bytes, dict[bytes, dict[int, int]]] = {}
         for key, value in txn.cursor(db=tables.offsets):
             if is_progress(key, value):
@@ -42,30 +42,30 @@ class Progress:
         self._written: set[Place] = set()
         self._advanced: dict[Place, int | None] = {}
         self.is_included = False
-        """Whether what is not on disk yet is a part of the batch."""
+        """Whether noted offsets that are not on disk are part of the batch."""
 
     def get(self, group: bytes, topic: bytes, queue: int) -> int | None:
-        """A consumer group's offset in a queue; None where it has none."""
+        """Return a consumer group's offset in a queue; None when it has none."""
         try:
             return self._offsets[group][topic].get(queue)
         except KeyError:
             return None
 
     def groups(self) -> Iterable[bytes]:
-        """The groups that have any."""
+        """Return the groups that have an offset."""
         return self._offsets.keys()
 
     def groups_in(self, topic: bytes) -> list[bytes]:
-        """The groups that have any in a topic."""
+        """Return the groups that have an offset in a topic."""
         return [group for group, topics in self._offsets.items() if topic in topics]
 
     def of_group(self, group: bytes) -> Mapping[bytes, Mapping[int, int]]:
-        """A group's offsets, by topic and queue."""
+        """Return a group's offsets, by topic and queue."""
         return self._offsets.get(group, {})
 
     def rows(self) -> Iterator[tuple[bytes, bytes, int, int]]:
-        """All of it: group, topic, queue, offset; as it is when its turn comes, where some is noted or dropped between
-        two of them."""
+        """Return all offsets: group, topic, queue, offset. Each is as it is when the iterator reaches it, if offsets
+        are noted or dropped meanwhile."""
         for group in list(self._offsets):
             for topic, queues in list(self.of_group(group).items()):
                 for queue, offset in list(queues.items()):
@@ -73,14 +73,14 @@ class Progress:
 
     @property
     def has_changes(self) -> bool:
-        """Whether there is any that is not on disk yet."""
+        """Whether an offset is not on disk yet."""
         return bool(self._changed)
 
     def note(self, group: bytes, topic: bytes, queue: int, offset: int) -> None:
         """Note a consumer group's offset.
 
-        :raises ValueError: when queue or offset is negative or too large, or a name too long: such progress could never
-            be stored, and would fail every batch that it is part of.
+        :raises ValueError: when queue or offset is negative or too large, or a name too long. Such progress could never
+            be stored, and every batch with it would fail.
         """
         topics = self._offsets.get(group)
         queues = topics.get(topic) if topics is not None else None
@@ -95,8 +95,8 @@ class Progress:
             self._changed[group, topic, queue] = None
 
     def advance(self, group: bytes, topic: bytes, queue: int, offset: int) -> None:
-        """Note an offset as a part of the batch: unlike that of `note` it is taken back when the batch is refused, with
-        what would have told of the messages before it.
+        """Note an offset as part of the batch. Unlike an offset from `note`, it is undone when the batch is refused,
+        together with the batch's rows for the messages before that offset.
 
         :raises ValueError: as from `note`.
         """
@@ -106,13 +106,13 @@ class Progress:
         self._advanced.setdefault(place, before)
 
     def forget_group(self, group: bytes) -> None:
-        """Drop a consumer group's progress in all topics, as a part of the batch."""
+        """Drop a consumer group's progress in all topics, as part of the batch."""
         for topic in list(self.of_group(group)):
             self._forget(group, topic)
         self.include()
 
     def forget_topic(self, topic: bytes) -> list[bytes]:
-        """Drop all consumer groups' progress in a topic, as a part of the batch.
+        """Drop all consumer groups' progress in a topic, as part of the batch.
 
         :returns: the groups that had any.
         """
@@ -123,16 +123,16 @@ class Progress:
         return groups
 
     def include(self) -> int:
-        """Make up to `PLACES_AT_ONCE` places that the disk does not hold a part of the batch. Those of a batch that is
-        refused become a part of the next one.
+        """Make up to `PLACES_AT_ONCE` offsets that are not on disk part of the batch. If the batch is refused, they
+        join the next one.
 
-        :returns: in how many batches there is room for all of them.
+        :returns: how many batches all of them need.
         """
         self.is_included = bool(self._changed)
         return -(-len(self._changed) // PLACES_AT_ONCE)
 
     def write(self, txn: LoggedTransaction) -> None:
-        """Join the batch that is about to be committed."""
+        """Write the changes to the batch that is about to be committed."""
         self._written = set(self._advanced)
         if self.is_included:
             self._written.update(islice(self._changed, PLACES_AT_ONCE))
@@ -144,14 +144,14 @@ class Progress:
                 txn.put(offset_key(*place), pack_u64(offset), db=self._tables.offsets)
 
     def commit(self) -> None:
-        """The batch is stored."""
+        """Note that the batch is stored."""
         for place in self._written:
             self._changed.pop(place, None)
         self.is_included = False
         self._advanced = {}
 
     def abandon(self) -> None:
-        """Take back what the batch advanced and forgot."""
+        """Undo what the batch advanced and dropped."""
         for place, before in self._advanced.items():
             if before is None:
                 self._remove(place)
@@ -172,7 +172,7 @@ class Progress:
         self._offsets.setdefault(group, {}).setdefault(topic, {})[queue] = offset
 
     def _remove(self, place: Place) -> None:
-        """Drop an offset, if there is one, and what it leaves empty."""
+        """Drop an offset, if there is one, and the dicts that this leaves empty."""
         group, topic, queue = place
         topics = self._offsets.get(group, {})
         queues = topics.get(topic, {})

@@ -1,8 +1,9 @@
-"""Records as `messages` has them: packed, as a third to a half of each is what nearly all of them have in common.
+"""Records as `messages` stores them: packed, because nearly all records have a third to a half of their bytes in
+common.
 
-A small record is a frame of zstd with a dictionary of what a record begins with and of the properties that clients and
-brokers give; a larger one stays as it is. A record begins with its length, so none begins with zstd's magic number. The
-frame has a checksum: a record that has changed by a bit is no record any more.
+A small record is a frame of zstd. Its dictionary has the beginning of a record and the properties that clients and
+brokers set. A larger record is stored unchanged. A record begins with its length, so it never begins with zstd's magic
+number. The frame has a checksum: a record in which a bit has changed can no longer be read.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from storage.keys import Terms, TermsOf
 from storage.reader import Reader
 
 MOST_PACKED: Final = 4_096
-"""Bytes of a record over which it stays as it is: clients pack larger bodies themselves (compressMsgBodyOverHowmuch),
-and packing them again would hold everybody up."""
+"""Bytes of a record above which it is stored unchanged. Clients compress larger bodies themselves
+(compressMsgBodyOverHowmuch), and compressing them again would delay everybody."""
 
 LEVEL: Final = -1
-"""Of zstd's levels: 2 to 3 us for a record, and 0.4 to unpack it. Level 1 takes 5 to 8, for up to 5 % less."""
+"""The level of zstd: 2 to 3 us to pack a record, and 0.4 to unpack it. Level 1 takes 5 to 8 us, for up to 5 % less."""
 
 DICTIONARY: Final = (
     b"CORRELATION_ID\x01\x02REPLY_TO_CLIENT\x01\x02TTL\x013000\x02TRAN_MSG\x01true\x02PGROUP\x01\x02INSTANCE_ID\x01\x02"
@@ -37,8 +38,8 @@ DICTIONARY: Final = (
     b"TAGS\x01close\x02REAL_TOPIC\x01t\x02REAL_QID\x010\x02TIMER_OUT_MS\x011763801000000\x02"
     b"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01DefaultCluster\x02"
 )
-"""What records have in common; what most of them have stands last. What was packed with it is unpacked with it alone:
-it changes with the format (`upgrades`) or never."""
+"""What records have in common, with the most frequent parts last. A record can only be unpacked with the dictionary
+that packed it, so this changes only with the format (`upgrades`)."""
 
 _dictionary = zstandard.ZstdCompressionDict(DICTIONARY, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
 _dictionary.precompute_compress(level=LEVEL)
@@ -49,7 +50,7 @@ _decompress = zstandard.ZstdDecompressor(dict_data=_dictionary).decompress
 
 
 def pack(record: bytes) -> bytes:
-    """What is stored of a record."""
+    """Return the stored form of a record."""
     if len(record) > MOST_PACKED:
         return record
     packed = _compress(record)
@@ -57,7 +58,7 @@ def pack(record: bytes) -> bytes:
 
 
 def unpack(stored: bytes) -> bytes | None:
-    """The record that is stored so; None where it is damaged."""
+    """Return the record of a stored form; None when it is damaged."""
     if not stored.startswith(zstandard.FRAME_HEADER):
         return stored
     try:
@@ -68,7 +69,8 @@ def unpack(stored: bytes) -> bytes | None:
 
 
 def read_record(txn: Reader, tables: Tables, number: bytes) -> bytes | None:
-    """The record of a message; None where there is none, or none that can be read: the check of a folder tells.
+    """Return a message's record; None when there is none, or when it cannot be read, which the check of a folder
+    reports.
 
     :param number: its sequence, packed.
     """
@@ -77,7 +79,7 @@ def read_record(txn: Reader, tables: Tables, number: bytes) -> bytes | None:
 
 
 def read_terms(terms_of: TermsOf, record: bytes | None) -> Terms | None:
-    """The terms of a record; None where there is no record, or none that can be read."""
+    """Return the terms of a record; None when there is no record, or it cannot be read."""
     try:
         return terms_of(record) if record is not None else None
     except ValueError:

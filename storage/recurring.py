@@ -1,8 +1,8 @@
-"""Recurring messages: what recurs, how often it has, and when it does next.
+"""Recurring messages: their definitions, how often they have fired, and when they fire next.
 
-A definition is opaque to this room. It is written once, when it is set; what changes with every
-occurrence is a small row of its own, and one in the order of time. The caller puts the occurrence
-itself into its queue in the same batch.
+A definition is opaque to this package, and is written once, when it is set. What changes with every occurrence is a
+small row of its own, and one in the order of time. The caller puts the occurrence itself into its queue in the same
+batch.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from storage.shapes import is_planned, is_recurrence
 from storage.store import Store, in_batch
 
 MAX_PAGE_BYTES = 2 << 20
-"""A page ends once the definitions on it have more than this together."""
+"""A page ends once its definitions have more bytes than this together."""
 
 
 class Recurring(NamedTuple):
-    """A recurring message: whose it is, when it fires next in epoch ms, how often it has fired,
-    and whether it is paused: then it does not fire, and `next_ms` is when it would have."""
+    """A recurring message: its topic and name, when it fires next in epoch ms, how often it has fired, and whether it
+    is paused. A paused one does not fire, and `next_ms` is when it would have fired."""
 
     topic: bytes
     name: bytes
@@ -39,7 +39,7 @@ class Recurring(NamedTuple):
 
 
 class RecurringPage(NamedTuple):
-    """A page of recurring messages; `cursor` leads to the next page, and is None on the last."""
+    """A page of recurring messages. `cursor` leads to the next page, and is None on the last."""
 
     found: list[Recurring]
     cursor: bytes | None
@@ -47,7 +47,7 @@ class RecurringPage(NamedTuple):
 
 @in_batch
 def put_recurring(store: Store, recurring: Recurring) -> None:
-    """Store a recurring message in place of the one with its topic and name, if there is one."""
+    """Store a recurring message, replacing the one with its topic and name, if any."""
     txn = store.batch_transaction()
     key = recurring_key(recurring.topic, recurring.name)
     store.count_bytes(len(recurring.definition) + 400)
@@ -59,7 +59,7 @@ def put_recurring(store: Store, recurring: Recurring) -> None:
 def plan_recurring(
     store: Store, topic: bytes, name: bytes, next_ms: int, fired: int, *, paused: bool
 ) -> None:
-    """Set when a recurring message fires next, and how often it has; its definition stays."""
+    """Set when a recurring message fires next, and how often it has fired; its definition stays."""
     store.count_bytes(400)
     key = recurring_key(topic, name)
     _plan(store, store.batch_transaction(), key, next_ms, fired, paused=paused)
@@ -67,7 +67,7 @@ def plan_recurring(
 
 @in_batch
 def delete_recurring(store: Store, topic: bytes, name: bytes) -> bool:
-    """Forget a recurring message.
+    """Delete a recurring message.
 
     :returns: False when there is none of that name.
     """
@@ -95,16 +95,16 @@ def delete_recurring_of(store: Store, topic: bytes) -> int:
 
 @in_batch
 def current_recurring(store: Store, topic: bytes, name: bytes) -> Recurring | None:
-    """A recurring message, with the changes that the batch has made to it."""
+    """Return a recurring message, with the changes of the batch."""
     return _read(store, store.batch_transaction(), recurring_key(topic, name))
 
 
 @in_batch
 def due_recurring(store: Store, now_ms: int, limit: int, max_bytes: int) -> list[Recurring]:
-    """What is due at `now_ms`, the earliest first: at most `limit`, and no more once their
-    definitions have `max_bytes` together. They stay as they are until `plan_recurring`.
+    """Return the recurring messages due at `now_ms`, the earliest first: at most `limit`, and no more once their
+    definitions have `max_bytes` together. They stay unchanged until `plan_recurring`.
 
-    What is planned of which nothing else tells, or nothing that can be read, is left out: that is for a repair.
+    A planned row without readable rows that agree with it is left out, for a repair.
     """
     txn = store.batch_transaction()
     bound = pack_u64(now_ms + 1)
@@ -125,17 +125,17 @@ def due_recurring(store: Store, now_ms: int, limit: int, max_bytes: int) -> list
 
 
 def find_recurring(store: Store, topic: bytes, name: bytes) -> Recurring | None:
-    """A recurring message as it was committed last."""
+    """Return a recurring message as of the last commit."""
     return _read(store, store.settled_reader(), recurring_key(topic, name))
 
 
 def count_recurring(store: Store) -> int:
-    """How many recurring messages there are, paused ones too, with the changes of the batch."""
+    """Return how many recurring messages there are, paused ones included, with the changes of the batch."""
     return store.reader().stat(store.tables.recurring)["entries"]
 
 
 def next_recurring_due(store: Store, from_ms: int = 0) -> int | None:
-    """When the first recurring message fires, of those from a time on, in epoch ms, with the changes of the batch."""
+    """Return when the next recurring message fires at or after a time, in epoch ms, with the changes of the batch."""
     cursor = store.reader().cursor(db=store.tables.planned)
     return split_planned_key(cursor.key())[0] if cursor.set_range(pack_u64(from_ms)) else None
 
@@ -143,18 +143,18 @@ def next_recurring_due(store: Store, from_ms: int = 0) -> int | None:
 def scan_recurring(
     store: Store, topic: bytes | None, cursor: bytes | None, limit: int
 ) -> RecurringPage:
-    """Recurring messages as they were committed last, by topic and name; fewer than `limit` where they are large.
-    Those of which a row cannot be read are left out, as by all who read them here: they are for a repair.
+    """Return a page of recurring messages as of the last commit, by topic and name; fewer than `limit` if they are
+    large. Messages with a row that cannot be read are left out, here as in the other reads, for a repair.
 
-    :param topic: where given, only those of this topic.
-    :param cursor: from the page before.
+    :param topic: when given, only messages of this topic.
+    :param cursor: from the previous page.
     """
     found: list[Recurring] = []
     size = 0
     prefix = topic + b"\0" if topic is not None else b""
     txn = store.settled_reader()
     rows = txn.cursor(db=store.tables.recurring)
-    # A zero byte behind a key is the first key behind it.
+    # A key followed by a zero byte is the first key behind it.
     alive = rows.set_range(max(prefix, cursor + b"\0" if cursor is not None else b""))
     while alive and rows.key().startswith(prefix):
         if len(found) == limit or size > MAX_PAGE_BYTES:

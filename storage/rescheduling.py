@@ -1,4 +1,4 @@
-"""Giving messages that have not fired another time."""
+"""Reschedules messages that have not fired."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from storage.store import Store, in_batch
 
 
 class Rescheduled(Enum):
-    """The true answer to a reschedule."""
+    """What a reschedule did, or found."""
 
     RESCHEDULED = "rescheduled"
     ALREADY_FIRED = "already fired"
@@ -22,10 +22,10 @@ class Rescheduled(Enum):
 
 
 class RescheduleResult(NamedTuple):
-    """What became of one message that a reschedule named.
+    """The outcome for one message that a reschedule named.
 
-    `due_ms` is when it is due now, or was to be; `due_before_ms` is when it was due until now. Both are 0 where the
-    message is unknown or was not timed.
+    `due_ms` is when the message is due now, or was due last; `due_before_ms` is its due time before the call. Both are
+    0 if the message is unknown or was not timed.
     """
 
     outcome: Rescheduled
@@ -34,19 +34,19 @@ class RescheduleResult(NamedTuple):
 
 
 NewDue = Callable[[int], int]
-"""The new time of a message, epoch ms, from the one that it has."""
+"""Computes a message's new due time from its present one, in epoch ms."""
 
 
 @in_batch
 def reschedule(
     store: Store, message_id: bytes, new_due: NewDue, now_ms: int, topic: bytes | None = None
 ) -> list[RescheduleResult]:
-    """Have every message with this id that has not fired fire at another time.
+    """Give every pending message with this id another due time.
 
-    :param new_due: one that has passed fires with the next step.
+    :param new_due: a time in the past makes the message fire with the next step.
     :param now_ms: the time to note in the message's history.
-    :param topic: where given, only messages of this topic count.
-    :returns: one result for each message with the id, the newest first; a single UNKNOWN where there is none.
+    :param topic: when given, only messages of this topic.
+    :returns: one result for each message with the id, the newest first; a single UNKNOWN when there is none.
     """
     txn = store.batch_transaction()
     numbers = list(numbers_with_id(store, txn, message_id))
@@ -61,9 +61,8 @@ def reschedule(
 def reschedule_sequences(
     store: Store, sequences: Iterable[int], new_due: NewDue, now_ms: int
 ) -> dict[int, RescheduleResult]:
-    """Have messages fire at another time, unless they have fired: what became of each that is known.
-
-    See `reschedule`."""
+    """Give messages another due time, unless they have fired. Return the outcome for each known message by its
+    sequence. See `reschedule`."""
     txn = store.batch_transaction()
     return {
         noted.sequence: _move(store, txn, noted, new_due, now_ms)

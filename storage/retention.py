@@ -1,5 +1,5 @@
-"""Removes what has been in its queue, or aborted, for longer than it is to be kept. Pending
-messages always stay."""
+"""Removes messages that have been in their queue, or aborted, for longer than retention keeps them. Pending messages
+are never removed."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ from storage.shapes import is_end, is_queued, is_queued_value
 from storage.store import Store, in_batch
 
 _ALL_QUEUES = b"\xff"
-"""Stands behind the keys of all queues."""
+"""A key behind the keys of all queues."""
 
 QUEUES_AT_ONCE = 500
-"""Queues that one step looks at, some 2 ms of work."""
+"""Queues that one step examines, some 2 ms of work."""
 
 KEYS_PER_MESSAGE = 50
-"""Keys of messages that one step removes at most, some 2 us each, for each message that it may remove. A single message
-can have 16,000."""
+"""The most keys that one step removes, some 2 us each, per message that it may remove. A single message can have
+16,000."""
 
 BYTES_AT_ONCE = 16 << 20
-"""Bytes of messages after which a step ends: each is read, perhaps from the disk. A batch takes in half as many."""
+"""Bytes of messages after which a step ends: each message is read, perhaps from disk. A batch accepts half as many."""
 
 
 class Removed(NamedTuple):
-    """What one step of a clean-up did: how many messages it removed, and where the next one begins; None once all
-    queues were looked at, and nothing is left to do."""
+    """The result of one step of a clean-up: how many messages it removed, and where the next step begins. None means
+    that all queues were examined and nothing is left to do."""
 
     messages: int
     behind: bytes | None
 
 
 class _Expired(NamedTuple):
-    """A message that is to go: its sequence, packed, and the key of the row that says so, which may be damaged. Where
-    that is a queue's, the queue, and the topic, number, hash of the tag and size that the row has of the message; else
-    it was aborted."""
+    """A message to remove: its packed sequence, and the key of the row that makes it expire, which may be damaged. For
+    a row in `queues`, `queue` is the queue, and `place` the message's topic, queue number, tag hash and size according
+    to the row. Otherwise the message was aborted."""
 
     number: bytes
     row: bytes
@@ -63,7 +63,7 @@ class _Expired(NamedTuple):
     place: tuple[bytes, int, int, int] | None = None
 
     def is_in_queue_of(self, record: bytes, terms: Terms) -> bool:
-        """Whether its queue's row, if it is that which says so, can be this message's."""
+        """Whether the expired row in `queues`, if it is one, can belong to this message."""
         own = (terms.topic, terms.queue, terms.tag_hash, len(record))
         return self.place in (None, own)
 
@@ -83,18 +83,17 @@ def remove_expired(
 ) -> Removed:
     """Remove up to `limit` messages that entered their queue, or were aborted, before `before_ms`.
 
-    It is one step in the store's batch, so that a long clean-up leaves room for sends between its
-    steps. One that finds nothing opens none.
+    This is one step in the store's batch, so that a long clean-up leaves time for sends between its steps. A step that
+    finds nothing opens no batch.
 
-    :param is_deleted: tells of a topic whether it was deleted, so that its messages go whatever
-        their age.
-    :param own_before_ms: such a time of a topic that has its own, for what is in its queues.
-    :param begin: where the step before ended.
+    :param is_deleted: whether a topic was deleted, so that its messages are removed at any age.
+    :param own_before_ms: replaces `before_ms` for the queues of a topic that has its own retention.
+    :param begin: where the previous step ended.
     """
-    # What an export that was killed still holds could not be used again.
+    # Otherwise pages that a killed export still holds could not be reused.
     store.environment.forget_dead_readers()
     if store.has_changes:
-        # Rows that the batch has added are there only then.
+        # This writes rows that the batch has added so far.
         store.batch_transaction()
     found: list[tuple[bytes, int]] = []
     behind: bytes | None = None
@@ -130,7 +129,8 @@ def remove_expired(
 
 @in_batch
 def remove_topic(store: Store, topic: bytes, limit: int) -> Removed:
-    """Remove up to `limit` messages from the queues of a deleted topic, as one step of a clean-up of these alone."""
+    """Remove up to `limit` messages from the queues of a deleted topic, as one step of a clean-up of that topic
+    alone."""
     txn = store.batch_transaction()
     cleared: list[_Expired] = []
     name = topic + b"\0"
@@ -144,8 +144,8 @@ def remove_topic(store: Store, topic: bytes, limit: int) -> Removed:
 
 
 def emptied_queues(store: Store, topic: bytes) -> dict[int, int]:
-    """The offset that the next message gets in each queue of a topic of which `remove_topic` has left nothing, by the
-    queue's number; queues that never held a message, or cannot be read, are left out."""
+    """Return the next offset of each queue that `remove_topic` has emptied, by the queue's number. Queues that never
+    held a message, or cannot be read, are left out."""
     rows = rows_with_prefix(store.reader(), store.tables.ends, topic + b"\0")
     return {
         int.from_bytes(key[-4:]): ENDS_VALUE.unpack(value)[1]
@@ -155,8 +155,8 @@ def emptied_queues(store: Store, topic: bytes) -> dict[int, int]:
 
 
 def _queues(txn: Reader, tables: Tables, begin: bytes) -> Iterator[tuple[bytes, int]]:
-    """The key of the oldest row of every queue that holds a message, and when that was stored, leaping from one queue
-    to the next. A queue that has a damaged row there stays as it is, for a repair.
+    """Return the key of the oldest row of every queue that holds a message, and when that message was stored. It leaps
+    from one queue to the next. A queue whose oldest row is damaged is left to a repair.
 
     :param begin: the key to begin with.
     """
@@ -174,7 +174,7 @@ def _queues(txn: Reader, tables: Tables, begin: bytes) -> Iterator[tuple[bytes, 
 def _expired_in_queue(
     store: Store, txn: LoggedTransaction, key: bytes, before_ms: int, limit: int
 ) -> list[_Expired]:
-    """The first messages of a queue, as far as they came into it before a time.
+    """Return the first messages of a queue that entered it before a time.
 
     :param key: of one of its rows.
     :raises DamagedError: when the queue cannot be read.
@@ -208,7 +208,7 @@ def _has_aborted(store: Store, before_ms: int) -> bool:
 def _expired_aborted(
     store: Store, txn: LoggedTransaction, before_ms: int, limit: int
 ) -> list[_Expired]:
-    """Likewise, the messages that were aborted before a time."""
+    """Return messages that were aborted before a time."""
     bound = pack_u64(max(0, before_ms))
     rows = takewhile(
         lambda key: key < bound, txn.cursor(db=store.tables.aborted).iternext(values=False)
@@ -217,8 +217,8 @@ def _expired_aborted(
 
 
 def _remove(store: Store, txn: LoggedTransaction, expired: list[_Expired], limit: int) -> int:
-    """Remove messages, and all rows that know them; only the first ones where they are larger or have more keys than
-    one step removes.
+    """Remove messages with all rows about them. Only the first are removed if they are larger, or have more keys, than
+    one step may remove.
 
     :returns: how many.
     """
@@ -226,14 +226,15 @@ def _remove(store: Store, txn: LoggedTransaction, expired: list[_Expired], limit
         return 0
     tables, ahead = store.tables, store.environment.ahead
     txn.put(NEXT_SEQUENCE, pack_u64(store.next_sequence), db=tables.meta)
-    # They were stored long ago: their pages may be on the disk only.
+    # The messages were stored long ago: their pages may be on disk only.
     ahead.touch(txn, Rows(tables.messages, [one.number for one in _first_bytes(expired)]))
     found: list[tuple[_Expired, Terms, bytes, list[bytes]]] = []
     gone: list[_Expired] = []
     keys_left, bytes_left = KEYS_PER_MESSAGE * limit, BYTES_AT_ONCE
     for one in expired:
         gone.append(one)
-        # One that cannot be read stays, for a repair to move it into its file; so does one that is another's.
+        # A message that cannot be read stays, so that a repair moves it to its journal. So does a message that the row
+        # only seems to name.
         read = store.record_with_terms(one.number) if len(one.number) == U64.size else None
         if read is not None and one.is_in_queue_of(*read):
             record, terms = read
@@ -265,7 +266,8 @@ def _remove(store: Store, txn: LoggedTransaction, expired: list[_Expired], limit
 
 
 def _first_bytes(expired: list[_Expired]) -> Iterator[_Expired]:
-    """These messages, until they have `BYTES_AT_ONCE` together. Of those that were aborted it is not known."""
+    """Return these messages until they have `BYTES_AT_ONCE` together. The sizes of aborted messages are unknown and
+    count as 0."""
     size = 0
     for one in expired:
         yield one
@@ -275,7 +277,7 @@ def _first_bytes(expired: list[_Expired]) -> Iterator[_Expired]:
 
 
 def _forget_rows(store: Store, txn: LoggedTransaction, gone: list[_Expired]) -> None:
-    """Let queues begin behind messages that were removed, and those that were aborted not be listed."""
+    """Let queues begin behind removed messages, and delete the rows of removed aborts."""
     begins: dict[Queue, int] = {}
     for one in gone:
         if one.queue is None:

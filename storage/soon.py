@@ -1,4 +1,4 @@
-"""How many messages are due soon."""
+"""Counts the messages that are due soon."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from storage.store import Store
 from storage.timeline import Columns, count_due
 
 _MOST_ROWS: Final = 50_000
-"""Rows that a count looks at, some 0.1 s; where there are more, there is no count. A topic that is due in every span
-has some 1,800."""
+"""Rows that a count examines, some 0.1 s. If there are more, there is no count. A topic with due messages in every span
+has some 1,800 rows."""
 
 
 def count_soon(store: Store, now_ms: int, bounds_s: Sequence[int]) -> list[int] | None:
-    """Count the messages that are due until each bound and behind the one before it.
+    """Count the messages that are due up to each bound and after the previous one.
 
-    The first bound is exact. The others count whole spans of `held` from the one on that `now_ms` lies in.
+    The first bound is exact. The others count whole spans of `held`, starting with the span that contains `now_ms`.
 
-    :param bounds_s: seconds from now, growing; all but the first whole spans.
-    :returns: None where there is too much to look at.
+    :param bounds_s: seconds from now, growing; all but the first are whole spans.
+    :returns: None when there is too much to examine.
     """
     begin_ms = now_ms - now_ms % HELD_SPAN_MS
     count = _Count(store)
     nearest = count.between(now_ms + 1, now_ms + 1 + bounds_s[0] * 1_000)
     bounds_ms = [begin_ms + bound * 1_000 for bound in (0, *bounds_s[1:])]
     counts = [nearest, *(count.spans_between(*span) for span in pairwise(bounds_ms))]
-    # What the first bound counts is not behind it.
+    # The messages within the first bound do not belong to the second.
     counts[1] = max(0, counts[1] - nearest)
     return counts if count.is_whole else None
 
 
 def count_overdue(store: Store, now_ms: int) -> int:
-    """Count the messages that are due and have not fired, without those that wait because their topic is paused. Where
-    very many are due in spans of their own, it is the first some 50,000."""
+    """Count the messages that are due and have not fired, except those of paused topics. If very many are due in spans
+    of their own, only the first 50,000 or so are counted."""
     begin_ms = now_ms - now_ms % HELD_SPAN_MS
     count = _Count(store)
     return count.spans_between(0, begin_ms) + count.between(begin_ms, now_ms + 1)
 
 
 class _Count:
-    """Counts until too much has been looked at. What is due and waits because its topic is paused is not counted: that
-    may be much, and is neither due soon nor late."""
+    """Counts until too many rows were examined. Due messages of paused topics are not counted: they can be many, and
+    are neither due soon nor late."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -51,7 +51,7 @@ class _Count:
         self.is_whole = True
 
     def spans_between(self, begin_ms: int, end_ms: int) -> int:
-        """Messages due in the spans of `held` from one on and before another: whole hours at once."""
+        """Count messages due in the spans of `held` from one time on and before another, with whole hours at once."""
         first_hour_ms = -(-begin_ms // HOUR_MS) * HOUR_MS
         last_hour_ms = end_ms // HOUR_MS * HOUR_MS
         if first_hour_ms >= last_hour_ms:
@@ -63,7 +63,7 @@ class _Count:
         )
 
     def between(self, begin_ms: int, end_ms: int) -> int:
-        """Messages due from a time on and before another, in one column."""
+        """Count messages due from one time on and before another, in one column."""
         if begin_ms == end_ms:
             return 0
         columns = Columns(begin_ms, end_ms - begin_ms, 1)

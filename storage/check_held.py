@@ -1,4 +1,4 @@
-"""Holds the sums of what has not fired against what they sum up. Memory does not grow with what is held."""
+"""Checks the sums of pending messages against the rows that they sum up. Memory use does not grow with their number."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from storage.timers import seek_topic
 
 
 def check_held(txn: Reader, tables: Tables, faults: list[str]) -> None:
-    """`held`, `hours` and `totals` say what is in `timers` and `waiting`."""
+    """Check that `held`, `hours` and `totals` agree with `timers` and `waiting`."""
     _check_spans(
         txn, tables, faults, tables.held, HELD_SPAN_MS, lambda span, topic: held_key(topic, span)
     )
@@ -66,7 +66,7 @@ def _timers_by_span(
 
 
 def _split(name: str, key: bytes) -> tuple[int, bytes]:
-    """Span and topic of a row of `held` or of `hours`."""
+    """Return span and topic of a row of `held` or of `hours`."""
     if name == "held":
         return int.from_bytes(key[-8:]), key[:-9]
     return int.from_bytes(key[:8]), key[8:]

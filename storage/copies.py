@@ -1,8 +1,8 @@
-"""Copies of a data folder, made while a gateway serves from it, and what a copy is read for.
+"""Copies a data folder while a gateway serves from it, and reads the pending messages of a copy.
 
-LMDB lets other processes read the file that one process writes: each of the functions here works on the state that a
-checkpoint left, all tables at one moment; they wait for one, so that nothing is missing that was stored before. While
-such a reader is at work, pages that are freed cannot be used again, so the file of a busy gateway grows meanwhile.
+LMDB lets other processes read the file that one process writes. Each function here works on the state of a checkpoint:
+all tables at one moment. It waits for that checkpoint, so that everything stored before is included. While such a
+reader works, freed pages cannot be reused, so the file of a busy gateway grows.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ from storage.shapes import is_timer
 from storage.upgrades import FORMAT_VERSION, format_of
 
 _COMPACTED = ".compact"
-"""Folder within a data folder where its new file is made."""
+"""The folder within a data folder in which `compact` makes the new file."""
 
 CHECKPOINT_PATIENCE = 15
-"""Seconds that a reader waits for the checkpoint of a gateway."""
+"""Seconds that a reader waits for a gateway's checkpoint."""
 
 _GROWTH = 1 << 32
-"""How much larger than the file the map of a reader is: a writer may grow the file meanwhile."""
+"""Bytes by which a reader's map exceeds the file: the gateway may grow the file meanwhile."""
 
 
 class Pending(NamedTuple):
-    """A message that has not fired, as a copy or a snapshot has it."""
+    """A pending message, read from a copy or a snapshot."""
 
     due_ms: int
     sequence: int
@@ -62,13 +62,12 @@ class Pending(NamedTuple):
 
 
 def back_up(data: Path, target: Path) -> int:
-    """Copy a data folder to a new one, without its free pages; a gateway may serve from it meanwhile.
+    """Copy a data folder to a new one, without its free pages. A gateway may serve from it meanwhile.
 
-    The copy appears under its name only when the disk holds all of it.
+    The copy gets its name only when all of it is on disk.
 
     :returns: its size, in bytes.
-    :raises DataFolderError: when there is nothing to copy, or when the target exists and is not an
-        empty folder.
+    :raises DataFolderError: when there is nothing to copy, or the target exists and is not an empty folder.
     :raises StorageError: when the copy could not be written.
     """
     with reading(data, older=True) as environment:
@@ -81,20 +80,20 @@ def copy_open(environment: lmdb.Environment, target: Path) -> int:
         try:
             environment.copy(str(unfinished), compact=True)
         except lmdb.Error as error:
-            # It may be the disk of either that is full or fails.
+            # The disk of either folder may be full or failing.
             source = environment.path()
             raise StorageError(f"{source} could not be copied to {target}: {error}") from error
         return (unfinished / DATA_FILE).stat().st_size
 
 
 def restore(backup: Path, data: Path) -> int:
-    """Make a data folder of a backup; the backup stays as it is.
+    """Create a data folder from a backup, which stays unchanged.
 
     :returns: its size, in bytes.
     :raises StorageError: as from `back_up`.
     """
-    # A gateway may serve from what was taken for a backup: while there is a view, no page of the state that the copy
-    # begins with is written over.
+    # A gateway may serve from the folder that was given as the backup. While a view is open, no page of the state that
+    # the copy begins with is overwritten.
     with (
         reading(backup, older=True) as environment,
         environment.begin(),
@@ -105,15 +104,15 @@ def restore(backup: Path, data: Path) -> int:
 
 
 def data_file(data: Path) -> Path:
-    """LMDB's file in a data folder: everything, but for what the redo log has behind it.
+    """Return the path of LMDB's file in a data folder. It has everything but the changes that are only in the redo log.
 
-    :raises DataFolderError: when there is none, or nothing in it.
+    :raises DataFolderError: when there is no such file, or it is empty.
     """
     file = data / DATA_FILE
     if not file.is_file():
         raise DataFolderError(f"{data} is not a data folder: it has no {DATA_FILE}")
     if not file.stat().st_size:
-        # It says more where the folder has held messages.
+        # The error of `check_file` says more if the folder has held messages.
         check_file(data)
         raise DataFolderError(f"{file} is empty: copy it again, or restore a backup")
     return file
@@ -129,19 +128,19 @@ class Compacted(NamedTuple):
 def compact(data: Path) -> Compacted:
     """Rewrite the data file without its free pages. No gateway may be serving from the folder.
 
-    The new file takes the old one's place in one step, once the disk has all of it.
+    The new file replaces the old one in one step, once all of it is on disk.
 
     :raises DataFolderError: when a gateway serves, or the folder is not a data folder.
     :raises StorageError: when the disk has no room for the second file beside the first.
     """
     file = data_file(data)
     with lock_folder(data):
-        # Said before anything is waited for.
+        # Report a folder in use before waiting for anything.
         pass
     _await_checkpoint(data)
     with lock_folder(data):
         unfinished = data / _COMPACTED
-        # What an earlier attempt left that was killed.
+        # An earlier attempt that was killed may have left it.
         shutil.rmtree(unfinished, ignore_errors=True)
         try:
             with reading(data) as environment:
@@ -171,11 +170,11 @@ def compact(data: Path) -> Compacted:
 def read_pending(
     data: Path, terms_of: TermsOf, damaged: set[bytes] | None = None
 ) -> Iterator[Pending]:
-    """Everything in a data folder that has not fired, in the order of due times, as of one moment.
+    """Return all pending messages of a data folder in the order of due times, as of one moment.
 
     :param terms_of: see `Store`.
-    :param damaged: gets the sequences, packed, of messages that are left out, as their records cannot be read, and the
-        keys of timers that cannot be.
+    :param damaged: receives the packed sequences of messages that are left out because their records cannot be read,
+        and the keys of timers that cannot be read.
     :raises DataFolderError: when the folder is not one that this program can read.
     """
     damaged = set() if damaged is None else damaged
@@ -200,9 +199,9 @@ def read_pending(
 
 @contextmanager
 def reading(data: Path, *, older: bool = False) -> Iterator[lmdb.Environment]:
-    """Open a data folder beside the process that may be writing to it.
+    """Open a data folder for reading, while another process may be writing to it.
 
-    :param older: whether it may have an earlier format.
+    :param older: whether the folder may have an earlier format.
     """
     _await_checkpoint(data)
     with _open_to_read(data) as environment:
@@ -233,15 +232,15 @@ def reading(data: Path, *, older: bool = False) -> Iterator[lmdb.Environment]:
 
 
 def _await_checkpoint(data: Path) -> None:
-    """Have LMDB's file hold what the redo log has now, and the disk the file: a gateway that serves does that every
-    second or so. Where none does, the last one died, and its log is done again here.
+    """Wait until LMDB's file, on disk, has everything that is now in the redo log. A serving gateway sees to that every
+    second or so. If none is serving, the last one died, and its log is applied here.
 
     :raises StorageError: when neither happens.
     """
     stamp: bytes | None = None
     last = monotonic() + CHECKPOINT_PATIENCE
     while True:
-        # Before that a file that a power cut left must not be read.
+        # Until then, the file may be one that a power cut left, which must not be read.
         if transaction_ahead(data) is None:
             stamp = stamp or _stamp(data)
             if not (stamp and has_records(data, stamp) and _stamp(data) == stamp):
@@ -265,7 +264,7 @@ def _stamp(data: Path) -> bytes | None:
             with environment.begin() as txn:
                 return txn.get(STAMP, db=meta)
         except lmdb.Error:
-            # Whoever opens it next says what is wrong with it.
+            # The next to open the file reports what is wrong with it.
             return None
 
 
@@ -280,13 +279,14 @@ def _open_to_read(data: Path) -> lmdb.Environment:
             max_readers=MAX_READERS,
             readonly=True,
             readahead=False,
-            # Without, where no process has the folder open, nor can any on a full disk: a backup can be read from it.
+            # No lock if no process has the folder open and none can on a full disk: so a backup there can still be
+            # read.
             lock=has_room_to_lock(data),
         )
     except lmdb.ReadersFullError as error:
         raise too_many_readers(data) from error
     except lmdb.LockError as error:
-        # LMDB knows its readers by the numbers of their processes, and those of containers begin with 1 in each.
+        # LMDB identifies its readers by process id, and in each container those begin with 1.
         raise DataFolderError(
             f"the data folder {data} is in use by a process of the same number in another container: "
             "run this command in that container, such as by 'podman exec'"
@@ -304,13 +304,13 @@ def _open_to_read(data: Path) -> lmdb.Environment:
 
 @contextmanager
 def new_folder(target: Path, mode: int = 0o777) -> Iterator[Path]:
-    """A folder to make a data file in, which gets its place in the target when all is well and the disk holds it, and
-    else is gone.
+    """Provide a folder in which to make a data file. On success it is synced and moved to the target; otherwise it is
+    deleted.
 
-    A target that is there already and empty stays what it is: a link, the place where a disk is mounted, or a folder
-    beside which nothing can be written.
+    An existing empty target is kept as it is: it may be a link, a mount point, or a folder beside which nothing can be
+    written.
 
-    :param mode: of the folder, but for what the umask takes away.
+    :param mode: of the folder, reduced by the umask.
     """
     try:
         is_there = target.exists()
@@ -324,10 +324,10 @@ def new_folder(target: Path, mode: int = 0o777) -> Iterator[Path]:
         raise DataFolderError(f"cannot write to {target}: {error.strerror}") from error
     with alone_in(unfinished):
         try:
-            # What an earlier attempt left that was killed.
+            # An earlier attempt that was killed may have left it.
             (unfinished / DATA_FILE).unlink(missing_ok=True)
             yield unfinished
-            # The folder too: a file that is on the disk counts for nothing while its name is not.
+            # Sync the folder too: a file's content on disk is useless as long as its name is not on disk.
             for path in (unfinished / DATA_FILE, unfinished):
                 sync(path)
             made, place = unfinished, target
@@ -337,7 +337,7 @@ def new_folder(target: Path, mode: int = 0o777) -> Iterator[Path]:
             try:
                 sync(parent)
             except OSError:
-                # The next attempt is not to find something there.
+                # The next attempt must not find a file there.
                 place.rename(made)
                 raise
         except OSError as error:

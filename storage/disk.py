@@ -1,4 +1,4 @@
-"""The disk: having it hold what was written or made, and what it has free."""
+"""Helpers for the disk: syncing files and folders, making folders, and the free space."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Final
 
 LOST_AND_FOUND: Final = "lost+found"
-"""The folder with which a new file system begins (ext4): a folder that has nothing else is empty."""
+"""The folder in a new file system (ext4). A folder that contains nothing else counts as empty."""
 
 OF_OWNER: Final = 0o700
-"""Mode of a data folder that is made: it has messages, and keys of users, that are for its owner alone."""
+"""The mode of a new data folder: it has messages and users' keys, which only its owner may read."""
 
 
 def make_folder(path: Path, mode: int = 0o777) -> None:
-    """Make a folder where it is missing, and those above it, and have the disk hold their names.
+    """Make a missing folder with its parents, and sync their names to disk.
 
-    :param mode: of the folder itself, but for what the umask takes away.
+    :param mode: of the folder itself, reduced by the umask.
     """
     if not path.exists():
         make_folder(path.parent)
@@ -25,7 +25,7 @@ def make_folder(path: Path, mode: int = 0o777) -> None:
 
 
 def sync(path: Path) -> None:
-    """Have the disk hold a file, or the names in a folder."""
+    """Sync a file, or the names in a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -34,6 +34,7 @@ def sync(path: Path) -> None:
 
 
 def free_bytes(path: Path | int) -> int:
-    """What the disk of a file or folder has free for this user; one that is open is named by its descriptor."""
+    """Return the bytes that the disk of a file or folder has free for this user. An open file is given by its
+    descriptor."""
     disk = os.statvfs(path)
     return disk.f_bavail * disk.f_frsize

@@ -1,11 +1,11 @@
-"""Which pages of LMDB's file are free, read without LMDB: it maps the file, and a process dies of touching a page that
-the file lacks (SIGBUS).
+"""Finds the free pages of LMDB's file without LMDB: LMDB maps the file, and a process that touches a page beyond the
+file's end dies (SIGBUS).
 
     page    its number 8 | 2 | flags 2 | end of the offsets 2 | begin of the nodes 2 | offsets of the nodes, 2 each
             (of a long value: its number 8 | 2 | flags 2 | pages 4 | the value)
-    node    low 2 | middle 2 | high 2 | bytes of the key 2 | key | value
-            in a branch these three are the number of the page below, in a leaf the first two the bytes of the value,
-            and the third is 1 where instead of the value there is the number of the first of its own pages
+    node    low 2 | middle 2 | high 2 | size of the key 2 | key | value
+            in a branch, low, middle and high are the number of the page below; in a leaf, low and middle are the size
+            of the value, and high is 1 if the node has, instead of the value, the number of the value's first page
     value   how many pages 8 | their numbers, 8 each        in the database of free pages
 """
 
@@ -27,9 +27,9 @@ _LONG_VALUE: Final = 1
 
 
 def are_free(file: int, state: bytes, first: int) -> bool:
-    """Whether all pages of a state from a number on are free, so that the file may end before them.
+    """Whether all pages of a state from the number `first` on are free, so that the file may end before them.
 
-    :param file: LMDB's, open.
+    :param file: LMDB's file, open.
     """
     end = last_page_of(state) + 1
     found = set[int]()
@@ -37,9 +37,9 @@ def are_free(file: int, state: bytes, first: int) -> bool:
         for free in _free_pages(file, state):
             found.update(number for number in free if first <= number < end)
     except (ValueError, OverflowError, error):
-        # A page that would tell is itself not there.
+        # A page that lists free pages is missing itself.
         return False
-    # The pages are not counted up: a damaged state can speak of more than memory has room for.
+    # The range is not enumerated: a damaged state can name more pages than fit into memory.
     return len(found) == max(end - first, 0)
 
 

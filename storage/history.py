@@ -1,4 +1,4 @@
-"""What has fired, and what was aborted: listed by time, the latest first, as far back as retention keeps it."""
+"""Lists fired and aborted messages by time, the latest first, as far back as retention keeps them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from storage.shapes import is_moment, is_queued_value
 from storage.store import Store
 
 MAX_LOOKED_THROUGH = 5_000
-"""Messages that one page looks at, some 50 ms: a page that ends early says where to go on."""
+"""Messages that one page examines, some 50 ms. A page that ends early says where to continue."""
 
 _LAST = (1 << 63) - 1
 _PLACE = Struct(">QIQ")
-"""Where a page of fired messages ended: the time, the queue, the offset."""
+"""The end of a page of fired messages: time, queue, offset."""
 
 
 class _Place(NamedTuple):
-    """A message that may be one of the page: the cursor of a page that ends with it, by which they are in order; its
-    sequence, packed; when it fired or was aborted; and its offset in its queue, if it is there."""
+    """A message that may belong to the page. `cursor` is the cursor of a page that ends with it, and gives the order.
+    `number` is its packed sequence, `moved_ms` when it fired or was aborted, and `offset` its offset if it is in its
+    queue."""
 
     cursor: bytes
     number: bytes
@@ -45,13 +46,13 @@ def scan_fired(
     cursor: bytes | None,
     limit: int,
 ) -> FoundPage:
-    """A page of the timed messages that are in these queues of one topic; as with `scan_pending`, it ends early where
-    they are large.
+    """Return a page of the timed messages in these queues of one topic. As with `scan_pending`, the page ends early if
+    the messages are large.
 
-    :param begin_ms: first time of interest at which they entered their queue.
-    :param end_ms: the time behind the last of interest.
+    :param begin_ms: the first time wanted at which they entered their queue.
+    :param end_ms: the time just after the last one wanted.
     :param tag_hash: only messages whose tag has this hash.
-    :param cursor: where the page before this one ended.
+    :param cursor: where the previous page ended.
     """
     before = _PLACE.unpack(cursor.ljust(_PLACE.size, b"\0")[: _PLACE.size]) if cursor else None
     txn = store.settled_reader()
@@ -69,7 +70,7 @@ def scan_aborted(
     cursor: bytes | None,
     limit: int,
 ) -> FoundPage:
-    """A page of what was aborted, by the times when it was; the parameters are those of `scan_fired`."""
+    """Return a page of aborted messages, by the times of their aborts. The parameters are those of `scan_fired`."""
     txn = store.settled_reader()
     before = cursor if cursor is not None else pack_u64(min(end_ms, _LAST))
     places = _aborts(store, txn, pack_u64(begin_ms), before)
@@ -87,7 +88,7 @@ def _page(
     state: State,
     is_wanted: Callable[[Noted], bool],
 ) -> FoundPage:
-    """The first of these messages, which are in this state, as far as one page goes."""
+    """Return the first wanted messages of these places, which are all in this state, up to the size of one page."""
     found: list[Found] = []
     seen = size = 0
     while some := list(
@@ -109,7 +110,7 @@ def _page(
 
 
 def _aborts(store: Store, txn: Reader, begin: bytes, before: bytes) -> Iterator[_Place]:
-    """What was aborted, from the last one before a key to the first from another on."""
+    """Return the aborts from the last one before the key `before` back to the first at or after `begin`."""
     rows = txn.cursor(db=store.tables.aborted)
     alive = rows.prev() if rows.set_range(before) else rows.last()
     while alive and rows.key() >= begin:
@@ -128,7 +129,7 @@ def _backwards(
     before: tuple[int, int, int] | None,
     tag_hash: int | None,
 ) -> Iterator[_Place]:
-    """A queue's rows, from the last one before a time or a place to the first one of interest."""
+    """Return a queue's rows backwards, from the last one before a time or a place to the first one wanted."""
     offset = offset_at(txn, store.tables, queue, min(end_ms, _LAST))
     if before is not None:
         ms, number, last_offset = before
@@ -141,7 +142,7 @@ def _backwards(
     alive = rows.prev() if rows.set_range(queue.prefix + pack_u64(offset)) else rows.last()
     while alive and rows.key().startswith(queue.prefix):
         key, value = rows.key(), rows.value()
-        # Of those that are missing or cannot be read, others are before.
+        # Skip a row that is missing or cannot be read: readable ones may stand before it.
         if len(key) == len(queue.prefix) + 8 and is_queued_value(value):
             _, own_hash, _, ms = QUEUE_VALUE.unpack(value)
             if ms < begin_ms:

@@ -1,9 +1,10 @@
-"""The inbox as a clean stop leaves it, so that the next start need not look for its timers.
+"""A copy of the inbox that a clean stop writes, so that the next start need not search for its timers.
 
-`recover` finds the same, but reads a leaf of `timers` for each of them: seconds, where those are many and not in
-memory. The copy counts only while the transaction that wrote it is the file's last one; the next checkpoint removes it.
+`recover` finds the same timers, but reads a leaf page of `timers` for each of them: that takes seconds if they are many
+and not in memory. The copy is valid only while the transaction that wrote it is the file's last one; the next
+checkpoint deletes it.
 
-The row of `meta` has that transaction 8, and for each timer the size of its key 2 | key | value.
+The row in `meta` has that transaction's number 8, and for each timer the size of its key 2 | key | value.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _SIZE = struct.Struct(">H")
 def write_copy(
     environment: Environment, tables: Tables, rows: Iterable[tuple[bytes, bytes]]
 ) -> None:
-    """Leave these timers; nothing may be written to the file behind it.
+    """Write a copy of these timers. Nothing may be written to the file after it.
 
     :raises lmdb.Error: when there is no room.
     :raises RestartNeededError: see `Environment.change`.
@@ -36,13 +37,13 @@ def write_copy(
 
 
 def has_copy(txn: lmdb.Transaction, tables: Tables) -> bool:
-    """Whether the copy is there, and nothing has been written since."""
+    """Whether there is a copy, and nothing has been written since."""
     copy = txn.get(INBOX_COPY, db=tables.meta)
     return copy is not None and copy[:8] == pack_u64(txn.id())
 
 
 def is_copy_of(txn: Reader, tables: Tables, rows: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether the copy, which is there, can be read and has these timers."""
+    """Whether the existing copy can be read and has these timers."""
     try:
         return sorted(read_copy(txn, tables)) == sorted(rows)
     except (ValueError, struct.error):
@@ -50,7 +51,7 @@ def is_copy_of(txn: Reader, tables: Tables, rows: Iterable[tuple[bytes, bytes]])
 
 
 def read_copy(txn: Reader, tables: Tables) -> Iterator[tuple[bytes, bytes]]:
-    """The timers of the copy, which is there.
+    """Return the timers of the existing copy.
 
     :raises ValueError: when it cannot be read.
     :raises struct.error: likewise.

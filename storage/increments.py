@@ -1,14 +1,14 @@
-"""Backups that write only what has changed since the one before, side by side in one folder.
+"""Incremental backups, side by side in one folder: each writes only what has changed since the previous one.
 
-LMDB never changes a page that the last checkpoint needs: the next one writes other pages. So two copies of a data file
-differ in about as many pages as were written between them, and those are all that the second one has to keep.
+LMDB never changes a page that the last checkpoint needs: the next checkpoint writes other pages. So two copies of a
+data file differ in about as many pages as were written between them. The second copy stores only these pages.
 
     NNNN.pages    of each page that differs from number NNNN - 1: page number 8 | the page
     NNNN.hashes   of every page of the data file: BLAKE2b of 16 bytes
-    NNNN.json     the backup itself: it counts once this is there, and the disk has the other two
+    NNNN.json     the backup itself: it counts once this file exists, and the other two are on disk
 
-Number 0000 has all pages. A data file is put together from the numbers up to one, and is that of the backup when every
-page has the hash that is noted.
+Number 0000 has all pages. A restore assembles the data file from the backups up to a number. The file is right when
+every page has the hash noted in the last of them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from storage.errors import DataFolderError, StorageError
 from storage.meta_pages import DATA_FILE, last_page_of, state_of, transaction_of
 
 FORMAT: Final = 1
-"""Of the three files; later ones are refused."""
+"""The format of the three files; later formats are refused."""
 
 _HASH_SIZE: Final = 16
 _NUMBER_SIZE: Final = 8
@@ -60,12 +60,12 @@ class Increment:
 
 
 def is_chain(folder: Path) -> bool:
-    """Whether a folder has such backups, be they whole or not."""
+    """Whether a folder has such backups, complete or not."""
     return bool(_numbers(folder))
 
 
 def read_chain(folder: Path) -> list[Increment]:
-    """All backups of a folder, the first one first.
+    """Return all backups of a folder, the oldest first.
 
     :raises DataFolderError: when they do not build on each other.
     """
@@ -96,12 +96,12 @@ def _numbers(folder: Path) -> list[int]:
 
 
 def back_up_changes(data: Path, folder: Path) -> Increment:
-    """Add a backup to a folder, which is made when it is missing; a gateway may serve meanwhile.
+    """Add a backup to a folder, which is created if it is missing. A gateway may serve meanwhile.
 
-    The whole data file is read, and what has changed since the last backup is written.
+    The whole data file is read, and the pages that changed since the last backup are written.
 
-    :raises DataFolderError: when there is nothing to copy, or the folder has other things than such backups.
-    :raises StorageError: when it could not be written; then the backups before it are as they were.
+    :raises DataFolderError: when there is nothing to copy, or the folder contains anything else than such backups.
+    :raises StorageError: when the backup could not be written. The earlier backups are then unchanged.
     """
     with reading(data, older=True) as environment, _locked(folder):
         chain = read_chain(folder)
@@ -122,9 +122,9 @@ def back_up_changes(data: Path, folder: Path) -> Increment:
             made = Increment(number, taken_ms, page_size, count, changed, digest, follows)
             _write_last(folder, made)
         except (OSError, lmdb.Error) as error:
-            # Without what it says to be there it must not count.
+            # An incomplete backup must not count.
             for kind in ("json", "pages", "hashes"):
-                # A file system that was in trouble can often only be read from now.
+                # After an error, a file system is often read-only.
                 with suppress(OSError):
                     _path(folder, number, kind).unlink(missing_ok=True)
             raise StorageError(f"{folder} could not be written: {error}") from error
@@ -132,11 +132,11 @@ def back_up_changes(data: Path, folder: Path) -> Increment:
 
 
 def restore_changes(folder: Path, data: Path, number: int | None = None) -> int:
-    """Make a data folder of a backup and those that it builds on.
+    """Create a data folder from a backup and the backups that it builds on.
 
-    :param number: which one; the last one unless given.
+    :param number: the number of the backup; the last one by default.
     :returns: the size of the data file, in bytes.
-    :raises DataFolderError: when there is no such backup, or a page is not as it was.
+    :raises DataFolderError: when there is no such backup, or a page has changed since it was written.
     :raises StorageError: when the data folder could not be written.
     """
     chain = read_chain(folder)
@@ -184,7 +184,7 @@ def _read_hashes(folder: Path, one: Increment) -> bytes:
 
 
 def _check_pages(folder: Path, one: Increment) -> None:
-    """See that the pages that a backup keeps are there: those after it could not be put together without."""
+    """Check that the pages of a backup are there: later backups could not be restored without them."""
     path = _path(folder, one.number, "pages")
     try:
         size = path.stat().st_size
@@ -197,7 +197,7 @@ def _check_pages(folder: Path, one: Increment) -> None:
 
 
 def _kept(folder: Path, one: Increment) -> Iterator[tuple[int, bytes]]:
-    """The pages that a backup keeps itself, with their numbers."""
+    """Return the pages that a backup stores itself, with their numbers."""
     path = _path(folder, one.number, "pages")
     size = _NUMBER_SIZE + one.page_size
     try:
@@ -212,13 +212,13 @@ def _kept(folder: Path, one: Increment) -> Iterator[tuple[int, bytes]]:
 
 
 def _pages(data: Path, environment: lmdb.Environment, page_size: int) -> Iterator[bytes]:
-    """Every page of the data file as the last checkpoint left it, free pages too.
+    """Return every page of the data file as of the last checkpoint, free pages included.
 
-    What LMDB itself offers waits for the writers' lock, which a gateway has all the time.
+    LMDB's own copy function waits for the writers' lock, which a gateway holds all the time.
     """
     with environment.begin() as txn, data_file(data).open("rb") as file:
-        # Two pages tell of the last two transactions. One of them is that of this view: that it is open keeps its
-        # pages from being used again, but not the page that tells of it, if it is not read at once.
+        # The two meta pages describe the last two transactions, and one of them is this view's transaction. The open
+        # view protects its pages from reuse, but not its meta page, so that must be read at once.
         for page in (file.read(page_size), file.read(page_size)):
             state = state_of(page)
             if transaction_of(state) == txn.id():
@@ -228,16 +228,16 @@ def _pages(data: Path, environment: lmdb.Environment, page_size: int) -> Iterato
         yield (0).to_bytes(_NUMBER_SIZE, sys.byteorder) + page[_NUMBER_SIZE:]
         yield (1).to_bytes(_NUMBER_SIZE, sys.byteorder) + page[_NUMBER_SIZE:]
         for _ in range(2, last_page_of(state) + 1):
-            # The file can end before its last page where that is free.
+            # The file can end before its last page if that page is free.
             yield file.read(page_size).ljust(page_size, b"\0")
 
 
 def _keep_changed(
     folder: Path, number: int, pages: Iterable[bytes], before: bytes
 ) -> tuple[int, int, str]:
-    """Write the hashes of a backup's pages, and those pages that differ from the backup before it.
+    """Write the hashes of a backup's pages, and the pages that differ from the previous backup.
 
-    :param before: the hashes of that one.
+    :param before: the hashes of the previous backup.
     :returns: how many pages there are, how many of them differ, and the digest of the hashes.
     """
     count = changed = 0
@@ -261,7 +261,7 @@ def _keep_changed(
 
 
 def _write_last(folder: Path, made: Increment) -> None:
-    """Let a backup count, once the disk has the rest of it."""
+    """Make a backup count, once the rest of it is on disk."""
     sync(folder)
     unfinished = folder / f".{made.number:04}.json"
     with unfinished.open("w") as file:
@@ -274,7 +274,7 @@ def _write_last(folder: Path, made: Increment) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keep other backups from the folder."""
+    """Keep other backups out of the folder."""
     try:
         make_folder(folder)
         if not is_chain(folder) and not all(map(_may_be_there, folder.iterdir())):
@@ -288,9 +288,9 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _may_be_there(file: Path) -> bool:
-    """Whether a first backup may find a file."""
+    """Whether the folder of a first backup may contain a file."""
     return file.suffix in _OURS or file.name == LOST_AND_FOUND
 
 
 _OURS: Final = (".pages", ".hashes", ".json")
-"""What a first backup leaves that was killed."""
+"""The files that a killed first backup leaves."""

@@ -1,7 +1,7 @@
-"""Looks through a data folder that no gateway serves from, and repairs it.
+"""Checks a data folder that no gateway serves from, and repairs it.
 
-Repairs are made in a transaction and looked at before anything of it is kept: what is named is what is done, in the
-same way.
+Repairs are made in a transaction, and their result is checked before anything is committed. So the repairs that a check
+reports are exactly those that a repair makes.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from storage.repairs import make_repairs
 from storage.shapes import find_misshapen
 
 _REPAIR_ROOM = 64 << 20
-"""Bytes that repairs may need although the file is small."""
+"""Bytes that repairs may need even when the file is small."""
 
 
 class Findings(NamedTuple):
-    """What is wrong with a folder, a sentence each; what repairs do about it, of which there are `made`, the first of
-    them as sentences; and what is wrong then."""
+    """`faults` are the faults of a folder, one sentence each. `repairs` are the first repairs, as sentences; `made`
+    counts all of them. `left` are the faults after the repairs."""
 
     faults: list[str]
     repairs: list[str]
@@ -38,10 +38,10 @@ class Findings(NamedTuple):
 
 
 class Inspection:
-    """A data folder that is kept from gateways while this is open. The redo log of one that died is done again first.
+    """A data folder that gateways cannot open while this is open. The redo log of a gateway that died is applied first.
 
-    :param now_ms: the time now, epoch ms.
-    :raises DataFolderError: when a gateway serves from it, or it cannot be opened.
+    :param now_ms: the current time, epoch ms.
+    :raises DataFolderError: when a gateway serves from the folder, or it cannot be opened.
     """
 
     def __init__(self, data: Path, reader: RecordReader, now_ms: int) -> None:
@@ -60,7 +60,7 @@ class Inspection:
         return self._environment.log.trouble
 
     def find(self, progress: Progress | None = None) -> Findings:
-        """Look through all tables; where there are faults, see what repairs would do. Nothing is changed."""
+        """Check all tables. If there are faults, find out what repairs would do. Nothing is changed."""
         try:
             with self._environment.lmdb.begin() as txn:
                 faults = self._misshapen(txn) or self._check(txn, progress)
@@ -80,18 +80,18 @@ class Inspection:
     def repair(self, journal: Path, progress: Progress | None = None) -> Findings:
         """Repair the folder.
 
-        :param journal: a new file for what is taken out or changed, as it was before; the disk has it before the
-            repairs.
-        :returns: what was done, and what is left; `faults` is empty.
-        :raises StorageError: when they cannot be stored: nothing is changed then, and the journal goes.
-        :raises RestartNeededError: when they are, and the disk may not have them.
+        :param journal: a new file for the old values of rows that are removed or changed. It is on disk before the
+            repairs are.
+        :returns: what was done, and which faults are left; `faults` is empty.
+        :raises StorageError: when the repairs cannot be stored. Then nothing is changed, and the journal is deleted.
+        :raises RestartNeededError: when the repairs are committed, but the disk may not have them.
         """
         try:
             with journal.open("x") as file:
                 try:
                     return self._repair([], progress, file)
                 except RestartNeededError:
-                    # The repairs are committed: the next start tells whether the disk has them.
+                    # The repairs are committed. The next start shows whether the disk has them.
                     raise
                 except BaseException:
                     journal.unlink()
@@ -100,7 +100,7 @@ class Inspection:
             raise StorageError(f"{journal} could not be written: {error.strerror}") from error
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Release the folder."""
         self._environment.close()
 
     def _repair(
@@ -116,7 +116,7 @@ class Inspection:
                 if journal is not None:
                     journal.flush()
                     os.fsync(journal.fileno())
-                    # A file that is on the disk counts for nothing while its name is not.
+                    # A file's content on disk is useless as long as its name is not on disk.
                     sync(Path(journal.name).parent)
                     with environment.writing():
                         txn.commit()
@@ -135,7 +135,7 @@ class Inspection:
         ]
 
     def _unreadable_settings(self, txn: lmdb.Transaction) -> list[str]:
-        """What nobody but an operator can tell anew."""
+        """Return the settings that only an operator can restore."""
         tables = self._environment.tables
         return [
             f"{name} {key!r}: the settings cannot be read: set them again, until then there are default ones"

@@ -1,5 +1,5 @@
-"""Messages as the indexes lead to them: by an id or a key to their sequences, and by a sequence to the record and what
-`ids` says of it."""
+"""Looks up messages through the indexes: sequences by an id or a key, and the record and its row in `ids` by a
+sequence."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ READ_AT_ONCE = 64
 """Messages that are read together."""
 
 BYTES_AT_ONCE = 1 << 20
-"""Bytes of them; where they are large, fewer are read together."""
+"""Bytes of messages that are read together; if they are large, fewer are read together."""
 
 
 class Noted(NamedTuple):
-    """A message that `ids` knows. `number` is its sequence, packed."""
+    """A message with a row in `ids`. `number` is its sequence, packed."""
 
     number: bytes
     record: bytes
@@ -33,31 +33,31 @@ class Noted(NamedTuple):
 
     @property
     def sequence(self) -> int:
-        """Its sequence, as a number."""
+        """The sequence as a number."""
         return int.from_bytes(self.number)
 
     @property
     def id_key(self) -> bytes:
-        """Key of its row in `ids`."""
+        """The key of the message's row in `ids`."""
         return id_key(term(self.terms.message_id), self.number)
 
     @property
     def timer_key(self) -> bytes:
-        """Key that its timer has while it is pending."""
+        """The key of the message's timer while it is pending."""
         return timer_key(
             self.row.due_ms, self.terms.topic, self.sequence, term(self.terms.message_id)
         )
 
     @property
     def timer_value(self) -> bytes:
-        """What stands there."""
+        """The value of that timer."""
         return timer_value(self.terms, self.row, len(self.record))
 
 
 def read_noted(store: Store, txn: Reader, numbers: Iterable[bytes]) -> Iterator[Noted]:
-    """Those messages with these sequences, packed, that `ids` knows: not the half of a transaction, and none whose row
-    there cannot be read, which is for a repair. Where they and their timers are not in memory, they are read side by
-    side."""
+    """Return the messages with these packed sequences that have a row in `ids`. Half messages of transactions have
+    none. A message whose row there cannot be read is left out, for a repair. Messages and timers that are not in memory
+    are read in parallel."""
     numbers = iter(numbers)
     while some := list(islice(numbers, READ_AT_ONCE)):
         store.environment.ahead.touch(txn, Rows(store.tables.messages, some))
@@ -67,11 +67,11 @@ def read_noted(store: Store, txn: Reader, numbers: Iterable[bytes]) -> Iterator[
 
 
 _Message = tuple[bytes, bytes, Terms]
-"""Sequence, packed, record and terms."""
+"""A message's packed sequence, its record and its terms."""
 
 
 def _read(store: Store, numbers: Iterator[bytes]) -> list[_Message]:
-    """The next of these messages, as many as have `BYTES_AT_ONCE` together."""
+    """Return the next of these messages, until they have `BYTES_AT_ONCE` together."""
     messages: list[_Message] = []
     size = 0
     for number in numbers:
@@ -84,7 +84,7 @@ def _read(store: Store, numbers: Iterator[bytes]) -> list[_Message]:
 
 
 def _known(store: Store, txn: Reader, messages: list[_Message]) -> list[Noted]:
-    """Those that `ids` knows."""
+    """Return the messages that have a row in `ids`."""
     tables, ahead = store.tables, store.environment.ahead
     keys = [id_key(term(terms.message_id), number) for number, _, terms in messages]
     ahead.touch(txn, Rows(tables.ids, keys))
@@ -96,7 +96,7 @@ def _known(store: Store, txn: Reader, messages: list[_Message]) -> list[Noted]:
         if is_id(key, value):
             known.append(Noted(*message, IdRow.unpack(value)))
         else:
-            # Nothing tells its state.
+            # Its state is unknown.
             store.damaged.add(message[0])
     timers = [one.timer_key for one in known if one.row.due_ms and not one.row.aborted_ms]
     ahead.touch(txn, Rows(tables.timers, timers))
@@ -104,17 +104,17 @@ def _known(store: Store, txn: Reader, messages: list[_Message]) -> list[Noted]:
 
 
 def numbers_with_id(store: Store, txn: Reader, message_id: bytes) -> Iterator[bytes]:
-    """The sequences, packed, of the messages with an id, the newest first."""
+    """Return the packed sequences of the messages with an id, the newest first."""
     return newest_first(txn, store.tables.ids, [id_key(term(message_id), b"")])
 
 
 def newest_first(
     txn: Reader, table: lmdb._Database, prefixes: Iterable[bytes], before: bytes = b"\xff" * 9
 ) -> Iterator[bytes]:
-    """The sequences, packed, of an index's rows with any of these prefixes, from the last to the first. One cursor
-    serves all of them: there can be as many as there are topics.
+    """Return the packed sequences of an index's rows with any of these prefixes, from the greatest to the least. One
+    cursor serves all prefixes: there can be as many as there are topics.
 
-    :param before: only those that are less.
+    :param before: only sequences less than this.
     """
     cursor = txn.cursor(db=table)
     heads = [
@@ -134,10 +134,10 @@ def newest_first(
 
 
 def _last(cursor: lmdb.Cursor, prefix: bytes, before: bytes) -> bytes:
-    """The greatest sequence, packed, of the rows with a prefix that is less than `before`; empty where none is."""
+    """Return the greatest packed sequence, less than `before`, of the rows with a prefix; empty when there is none."""
     alive = cursor.prev() if cursor.set_range(prefix + before) else cursor.last()
     while alive and cursor.key().startswith(prefix):
-        # A key that holds a zero byte can stand among the rows of a shorter one.
+        # A key that contains a zero byte can stand among the rows of a shorter one.
         if len(cursor.key()) == len(prefix) + 8:
             return cursor.key()[-8:]
         alive = cursor.prev()

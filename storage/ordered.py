@@ -1,4 +1,4 @@
-"""Keys in their order, for those who read a few of many that come and go in any order."""
+"""Sorted keys, for reading a few of many keys that are added and removed in any order."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
 
 _FEW = 30
-"""New keys that are put into their places one by one; more are sorted with all."""
+"""New keys that are inserted one by one; for more, the whole list is sorted."""
 
 
 class OrderedKeys:
-    """A sorted list that is brought up to date when somebody reads it.
+    """A sorted list that is updated when it is read.
 
-    :param keys: all there are.
-    :param is_alive: whether a key is still one of them; who removes one need not tell.
+    :param keys: all keys.
+    :param is_alive: whether a key still exists. Removed keys need not be reported.
     """
 
     def __init__(self, keys: Iterable[bytes], is_alive: Callable[[bytes], bool]) -> None:
@@ -22,15 +22,15 @@ class OrderedKeys:
         self._is_alive = is_alive
 
     def __len__(self) -> int:
-        """How many there are at most."""
+        """The most keys that there can be: some may have been removed."""
         return len(self._sorted) + len(self._new)
 
     def add(self, key: bytes) -> None:
-        """One has come."""
+        """Add a key."""
         self._new.append(key)
 
     def between(self, start: bytes, end: bytes) -> Iterator[bytes]:
-        """The keys from `start` on and before `end`, in their order; read them before others come."""
+        """Return the keys from `start` on and before `end`, in order. Consume them before keys are added."""
         self._update()
         keys = self._sorted
         for at in range(bisect_left(keys, start), bisect_left(keys, end)):
@@ -38,7 +38,7 @@ class OrderedKeys:
                 yield keys[at]
 
     def last(self) -> bytes:
-        """The last key; empty where there is none."""
+        """Return the last key; empty when there is none."""
         self._update()
         return self._sorted[-1] if self._sorted else b""
 
@@ -54,7 +54,7 @@ class OrderedKeys:
         self._trim()
 
     def _trim(self) -> None:
-        """Drop what is no longer there at both ends: the first have fired, the last moved on."""
+        """Drop removed keys at both ends: the first have fired, the last have moved into the table."""
         keys, is_alive = self._sorted, self._is_alive
         while keys and not is_alive(keys[-1]):
             keys.pop()

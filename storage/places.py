@@ -1,4 +1,4 @@
-"""Where a table says that messages belong, for a check of all of them."""
+"""The places that a table gives to messages, for a check of all messages."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from storage.reader import Reader
 
 
 class Place(NamedTuple):
-    """Where a table says that a message belongs; `due_ms` is None where the table does not tell, and
-    `entered_ms` where it is not in its queue."""
+    """The place that a table gives to a message. `due_ms` is None if the table does not have it, and `entered_ms` is
+    None if the message is not in its queue."""
 
     topic: bytes
     queue: int
@@ -21,19 +21,20 @@ class Place(NamedTuple):
 
 
 class Places:
-    """Places by sequence. A message takes 12 bytes, with a place or without, so that many millions fit into memory."""
+    """Places by sequence. Each message takes 12 bytes, with or without a place, so that many millions fit into
+    memory."""
 
     def __init__(self, txn: Reader, tables: Tables) -> None:
         messages = txn.cursor(db=tables.messages)
         self._first = int.from_bytes(messages.key()) if messages.first() else 0
         behind_last = int.from_bytes(messages.key()) + 1 if messages.last() else 0
         count = min(behind_last - self._first, 2 * txn.stat(tables.messages)["entries"])
-        # For each message the number of its kind, 0 where it has no place, and the time.
+        # For each message, the number of its kind (0 without a place) and its time.
         self._numbers = array("I", bytes(4 * count))
         self._times = array("Q", bytes(8 * count))
         self._kinds: list[tuple[bytes, int, int, bool]] = [(b"", 0, 0, False)]
         self._known: dict[tuple[bytes, int, int, bool], int] = {}
-        # Sequences that no message has, or that lie far apart.
+        # Places of sequences that no message has, or that are far apart.
         self._others: dict[int, Place] = {}
 
     def __contains__(self, sequence: int) -> bool:
@@ -57,7 +58,7 @@ class Places:
         self._times[at] = time
 
     def get(self, sequence: int) -> Place | None:
-        """A message's place; None where it has none."""
+        """Return a message's place; None when it has none."""
         at = sequence - self._first
         if not 0 <= at < len(self._numbers):
             return self._others.get(sequence)

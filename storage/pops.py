@@ -1,5 +1,4 @@
-"""Messages that were popped and not acknowledged: each comes back at its time, unless it is
-acknowledged before."""
+"""Messages that were popped and not acknowledged. Each comes back at its time, unless it is acknowledged before."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from storage.store import Store, in_batch
 
 
 class Pop(NamedTuple):
-    """A popped message: who has it, its place, and when it comes back, in epoch ms."""
+    """A popped message: when it comes back, in epoch ms, the group that has it, and its place."""
 
     back_ms: int
     group: bytes
@@ -21,7 +20,7 @@ class Pop(NamedTuple):
 
 
 class PopDue(NamedTuple):
-    """A popped message whose time is over, and when it was popped, in epoch ms."""
+    """A popped message that is due to come back, and when it was popped, in epoch ms."""
 
     pop: Pop
     popped_ms: int
@@ -44,17 +43,17 @@ def put_pops(store: Store, pops: list[Pop], popped_ms: int) -> None:
 
 @in_batch
 def take_pop(store: Store, pop: Pop) -> bool:
-    """Forget a popped message, because it was acknowledged, or is to come back at another time.
+    """Delete a popped message's row, because the message was acknowledged, or is to come back at another time.
 
-    :returns: False when it is not known, or no longer.
+    :returns: False when it has no row, or no longer.
     """
     store.count_bytes(200)
     return store.batch_transaction().delete(pop_key(*pop), db=store.tables.pops)
 
 
 def due_pops(store: Store, now_ms: int, limit: int) -> list[PopDue]:
-    """The messages that are due to come back, the earliest first, at most `limit`, with the changes of the batch. Rows
-    that cannot be read are for a repair."""
+    """Return the messages that are due to come back, the earliest first, at most `limit`, with the changes of the
+    batch. Rows that cannot be read are left to a repair."""
     bound = pack_u64(now_ms + 1)
     due: list[PopDue] = []
     for key, value in store.reader().cursor(db=store.tables.pops):

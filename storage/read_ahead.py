@@ -1,8 +1,8 @@
-"""Reading rows side by side that will be needed one after the other, where they are not in memory.
+"""Reads rows in parallel that are needed next, if they are not in memory.
 
-The index can be far larger than memory. A page of it that is on the disk only takes 0.1 to 1 ms to read, during which
-everybody waits; but a disk reads many pages at one time: here 12,000 a second one after the other and 40,000 side by
-side.
+The index can be far larger than memory. A page that is only on disk takes 0.1 to 1 ms to read, during which everybody
+waits. But a disk reads many pages at the same time: on the machine measured, 12,000 a second one after the other and
+40,000 in parallel.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ import lmdb
 from storage.reader import Reader
 
 THREADS: Final = 16
-"""Pages that are read at one time; with more, the disk here was no faster."""
+"""Pages that are read at the same time. With more, the disk measured was no faster."""
 
 FEW: Final = 8
-"""Rows that are left to be read one after the other: asking threads costs as much as some reads."""
+"""Up to this many rows are read one after the other: starting threads costs as much as some reads."""
 
 EVERY: Final = 16
-"""Of so many rows one is read first, and at least two, some 2 us each: where none of them is on the disk only, nor are
-the others."""
+"""One row of so many is probed first, and at least two, some 2 us each. If all probed rows are in memory, so are the
+others."""
 
 
 class Rows(NamedTuple):
-    """Rows of a table, by keys of which some may have none."""
+    """Rows of a table, by keys. A key may have no row."""
 
     table: lmdb._Database
     keys: Sequence[bytes]
 
 
 class ReadAhead:
-    """Threads that read a file of LMDB's; they begin with the first row that had to be waited for."""
+    """Threads that read LMDB's file. They start when a probed row had to be read from disk."""
 
     def __init__(self, environment: lmdb.Environment) -> None:
         self._environment = environment
         self._threads = ThreadPoolExecutor(THREADS, "read-ahead")
 
     def touch(self, txn: Reader, *wanted: Rows) -> None:
-        """Have rows in memory, as far as may be. Nothing is wrong where that fails: then they are read when they are
+        """Load rows into memory as far as possible. A failure does no harm: the rows are then read when they are
         needed."""
         if sum(len(rows.keys) for rows in wanted) < FEW or not _must_wait(txn, wanted):
             return
-        # No thread can be started where the system has no more.
+        # If the system has no more threads, none can be started.
         with suppress(RuntimeError):
             wait([self._threads.submit(self._read, *part) for part in _parts(wanted)])
 
     def _read(self, table: lmdb._Database, keys: Sequence[bytes]) -> None:
-        # What the last checkpoint left: whatever was changed since then is in memory anyway. With buffers no value is
-        # copied; LMDB's binding touches each of its pages all the same.
+        # This reads the state of the last checkpoint: rows changed since then are in memory anyway. With buffers, no
+        # value is copied, but LMDB's binding still touches each of its pages.
         with suppress(lmdb.Error), self._environment.begin(buffers=True) as txn:
             for key in keys:
                 txn.get(key, db=table)
@@ -64,7 +64,7 @@ class ReadAhead:
 
 
 def _must_wait(txn: Reader, wanted: Sequence[Rows]) -> bool:
-    """Whether some of these rows, of all tables, must be waited for."""
+    """Whether one of the probed rows, of all tables, had to be read from disk."""
     before = getrusage(RUSAGE_THREAD).ru_majflt
     for table, keys in wanted:
         for key in keys[:: max(1, min(len(keys) // 2, EVERY))]:
@@ -75,7 +75,7 @@ def _must_wait(txn: Reader, wanted: Sequence[Rows]) -> bool:
 
 
 def _parts(wanted: Sequence[Rows]) -> Iterator[Rows]:
-    """As many parts as there are threads. Neighbours stay together, as they may share a page."""
+    """Split rows into as many parts as there are threads. Neighbours stay together, as they may share a page."""
     size = -(-sum(len(rows.keys) for rows in wanted) // THREADS)
     for table, keys in wanted:
         for start in range(0, len(keys), size):

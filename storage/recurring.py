@@ -80,7 +80,7 @@ def delete_recurring(store: Store, topic: bytes, name: bytes) -> bool:
 
 @in_batch
 def delete_recurring_of(store: Store, topic: bytes) -> int:
-    """Forget all recurring messages of a topic.
+    """Delete all recurring messages of a topic.
 
     :returns: how many there were.
     """

@@ -1,4 +1,4 @@
-"""The numbers of messages that hold for all of them: which is free, and from which on timers may be in no table."""
+"""Computes the next free sequence, and the sequence from which on timers may be missing from `timers`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from storage.shapes import is_message, is_meta
 
 
 def first_free_sequence(txn: Reader, tables: Tables, damaged: set[bytes] | None = None) -> int:
-    """One behind the last message, or what retention noted when it removed that one too. 0 is never
-    a message.
+    """Return the sequence after the last message, or the one that retention noted when it removed that message. No
+    message has the sequence 0.
 
-    :param damaged: gets the name of that note where it cannot be right, and tells of nothing.
-    :raises ValueError: when the last row is none of a message.
+    :param damaged: receives the name of retention's note if the note cannot be right. It is then ignored.
+    :raises ValueError: when the last row of `messages` has no message's key.
     """
     cursor = txn.cursor(db=tables.messages)
     behind_last = 1
     if cursor.last():
         if not is_message(cursor.key(), cursor.value()):
-            # Whatever comes would stand in front of it, or have a number that clients cannot read.
+            # New messages would come before it, or get a number that clients cannot read.
             raise ValueError(f"the last row of messages has the key {cursor.key()!r}")
         behind_last = int.from_bytes(cursor.key()) + 1
     noted = txn.get(NEXT_SEQUENCE, db=tables.meta)
@@ -33,11 +33,11 @@ def first_free_sequence(txn: Reader, tables: Tables, damaged: set[bytes] | None 
 
 
 def first_in_memory(txn: Reader, tables: Tables, damaged: set[bytes]) -> bytes:
-    """The first sequence, packed, whose timer may be missing from `timers`, as the mark has it; empty where that may be
-    any, as there is no mark.
+    """Return the first packed sequence whose timer may be missing from `timers`, according to the mark. Empty means
+    that any may be missing, as there is no mark.
 
-    :param damaged: gets the mark's name where it cannot be right. That counts as none: behind one that is too high
-        nothing would ever fire that was accepted lately.
+    :param damaged: receives the mark's name if it cannot be right. Then it counts as missing: with a mark that is too
+        high, messages accepted lately would never fire.
     """
     mark = txn.get(MARK, db=tables.meta)
     if mark is None:

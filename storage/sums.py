@@ -1,5 +1,5 @@
-"""Makes the sums of what has not fired from the rows that they sum up: `Held` keeps them, upgrades begin them, and
-checks and repairs hold them against these."""
+"""Sums up pending messages from the rows of their timers. `Held` maintains these sums, upgrades create them, and checks
+and repairs compare them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from storage.reader import Reader
 def sum_topics(
     txn: Reader, *, timers: lmdb._Database, waiting: lmdb._Database, lenient: bool = False
 ) -> dict[bytes, tuple[int, int]]:
-    """What `totals` is to say: by topic, how many messages there are and how many bytes their records have.
+    """Return what `totals` must contain: for each topic, how many messages it has and how many bytes their records
+    have.
 
-    :param lenient: whether rows that cannot be read are passed over.
-    :raises ValueError: else, when there is one.
+    :param lenient: skip rows that cannot be read.
+    :raises ValueError: when a row cannot be read and `lenient` is false.
     :raises struct.error: likewise.
     """
     sums: dict[bytes, tuple[int, int]] = {}
-    # Keys have the topic behind the due time in `timers`, before it in `waiting`.
+    # In `timers` the topic stands behind the due time in the key, in `waiting` before it.
     for table, begin in ((timers, 8), (waiting, 0)):
         for key, value in txn.cursor(db=table):
             try:

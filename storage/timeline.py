@@ -1,7 +1,7 @@
-"""How many messages that have not fired are due when.
+"""Counts when pending messages are due.
 
-Wide columns are summed up from `hours` and `held`, narrow ones are counted one by one. Either way a call does a
-bounded piece of work, and says where the next one goes on.
+Wide columns are summed from `hours` and `held`; narrow ones are counted message by message. Either way, one call does a
+bounded amount of work, and says where the next one continues.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from storage.shapes import is_timer
 from storage.store import Store
 
 MAX_ROWS = 3_000
-"""Rows that one piece of counting looks at, some 5 ms."""
+"""Rows that one call examines, some 5 ms."""
 
 _END = b"\xff" * 8
 """Behind every timer's key."""
 
 _SUMS, _WAITING = b"s", b"w"
-"""How a cursor among sums begins: it stands in `held` or `hours`, or behind it, in `waiting`."""
+"""The first byte of a cursor among sums: the rest is a key in `held` or `hours`, or after them, in `waiting`."""
 
 
 class Columns(NamedTuple):
-    """Spans of time of one width, one behind the other."""
+    """Consecutive spans of time of the same width."""
 
     begin_ms: int
     width_ms: int
@@ -45,22 +45,22 @@ class Columns(NamedTuple):
 
     @property
     def end_ms(self) -> int:
-        """The time behind the last of them."""
+        """The time just after the last column."""
         return self.begin_ms + self.width_ms * self.number
 
     @property
     def fit_held(self) -> bool:
-        """Whether the spans of `held` lie each within one of them."""
+        """Whether each span of `held` lies within one column."""
         return self.begin_ms % HELD_SPAN_MS == 0 and self.width_ms % HELD_SPAN_MS == 0
 
     @property
     def fit_hours(self) -> bool:
-        """Whether the hours lie each within one of them."""
+        """Whether each hour lies within one column."""
         return self.begin_ms % HOUR_MS == 0 and self.width_ms % HOUR_MS == 0
 
 
 class Tally(NamedTuple):
-    """A piece of a count: messages by topic and column, and where to go on; None at the end."""
+    """A part of a count: messages by topic and column, the rows examined, and where to continue; None at the end."""
 
     counts: dict[tuple[bytes, int], int]
     rows: int
@@ -68,9 +68,9 @@ class Tally(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """So many messages of a topic that are due at a time, or in the span or hour that begins then; `place` is where
-    they stand. A row of no messages only says how far the search has come. `weight` is how many rows could be looked at
-    in the time that it took."""
+    """A number of messages of a topic that are due at a time, or in the span or hour that begins then. `place` is the
+    cursor of this row. A row without messages only says how far the search has come. `weight` is how many rows could be
+    examined in the time that it took."""
 
     place: bytes
     topic: bytes
@@ -88,12 +88,13 @@ def count_due(
     with_waiting: bool = True,
     cursor: bytes | None = None,
 ) -> Tally:
-    """Count what is due in each of these columns.
+    """Count the messages that are due in each of these columns.
 
     :param topic: only messages of this topic; None for all.
     :param tag_hash: only messages whose tag has this hash.
-    :param with_waiting: also what is due and waits because its topic is paused, row by row.
-    :param cursor: where the piece before ended. What changes between two pieces may be counted twice or not at all.
+    :param with_waiting: also count due messages of paused topics, row by row.
+    :param cursor: where the previous call ended. Messages that change between two calls may be counted twice or not at
+        all.
     """
     counts: dict[tuple[bytes, int], int] = {}
     seen = 0
@@ -117,11 +118,11 @@ def count_due(
 
 
 def due_range(store: Store) -> tuple[int, int] | None:
-    """When the earliest and the latest message are due, epoch ms; None while none is held."""
+    """Return when the earliest and the latest pending message are due, in epoch ms; None when none is pending."""
     txn = store.settled_reader()
     keys = [key for key, _ in islice(store.inbox.between(b"", _END, None), 1)]
     keys += [store.inbox.last()] if keys else []
-    # What waits in paused topics is due already; its first will do.
+    # Waiting messages of paused topics are already due; the first of them is enough.
     keys += [key for key, _ in islice(waiting_timers(txn, store.tables), 1)]
     cursor = txn.cursor(db=store.tables.timers)
     if cursor.first():
@@ -142,7 +143,7 @@ def _singly(timers: Iterable[tuple[bytes, bytes]], tag_hash: int | None) -> Iter
 
 
 def _in_memory(store: Store, columns: Columns, topic: bytes | None) -> dict[tuple[bytes, int], int]:
-    """What `held` does not count yet."""
+    """Count the messages in memory, which `held` does not count."""
     begin_ms, width_ms = columns.begin_ms, columns.width_ms
     begin, end = pack_u64(begin_ms), pack_u64(columns.end_ms)
     return Counter(
@@ -160,7 +161,8 @@ def _summed(
     *,
     with_waiting: bool,
 ) -> Iterator[_Row]:
-    """The rows of `hours` or `held`, and then one by one what waits in paused topics, which they do not count."""
+    """Return the rows of `hours` or `held`, and then one by one the waiting messages of paused topics, which those do
+    not count."""
     begin, end = pack_u64(columns.begin_ms), pack_u64(columns.end_ms)
     if cursor[:1] == _SUMS:
         sums = _hours if columns.fit_hours else _held
@@ -170,7 +172,7 @@ def _summed(
     if not with_waiting:
         return
     waiting = waiting_timers(txn, store.tables, topic, begin, end)
-    # Those that cannot be read are for a repair.
+    # Timers that cannot be read are left to a repair.
     for row in _singly((timer for timer in waiting if is_timer(*timer)), None):
         yield row._replace(place=_WAITING + row.place)
 

@@ -1,4 +1,4 @@
-"""The keys of timers: which comes first, and the next one of a topic among those of all."""
+"""Works on the keys of timers: finds a topic's next timer among those of all topics, and the earlier of two."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from storage.keys import pack_u64
 
 
 def seek_topic(cursor: lmdb.Cursor, name: bytes, bound: bytes, leaps: int | None = None) -> bool:
-    """Leap, from the timer that the cursor stands on, if any, to the next one of a topic; False when there
+    """Leap from the cursor's timer to the next one of a topic, which may be that timer itself. Return False when there
     is none before `bound`.
 
     :param name: the topic and a zero byte, as in the timers' keys.
-    :param leaps: False as well after so many, a microsecond each; then the cursor stands on another topic's timer
+    :param leaps: return False also after so many leaps, a microsecond each. The cursor is then at another topic's timer
         before `bound`, and may go on.
     """
     while True:
@@ -32,7 +32,7 @@ def seek_topic(cursor: lmdb.Cursor, name: bytes, bound: bytes, leaps: int | None
 
 
 def earlier(one: bytes, other: bytes) -> bytes:
-    """The smaller of two keys; empty ones, which stand for none, do not count."""
+    """Return the smaller of two keys. An empty key stands for none and is ignored."""
     if not one or not other:
         return one or other
     return min(one, other)

@@ -1,4 +1,4 @@
-"""Brings a data folder that an older version wrote to the present format, when it is opened."""
+"""Upgrades a data folder of an older version to the current format, when it is opened."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from storage.redo_log import new_stamp
 from storage.sums import sum_topics
 
 FORMAT_VERSION = 7
-"""Raised with every change of `keys` that an older program would misread, with a step in `STEPS`
-that leads there; newer formats are refused."""
+"""Raised with every change of `keys` that an older program would misread, together with a step in `STEPS`. Newer
+formats are refused."""
 
 _ROOM = 1 << 26
 """How much the map grows for a small file, in bytes."""
 
 
 def format_of(txn: Reader, meta: lmdb._Database) -> int:
-    """The format that a file says it has; 0 where it says none that there could be."""
+    """Return the format that a file states; 0 when it states no valid one."""
     found = txn.get(FORMAT, db=meta) or b""
     return int(found) if found.isdigit() else 0
 
 
 def upgrade(environment: lmdb.Environment, found: int) -> None:
-    """Take the steps from the format `found` to the present one, all or none.
+    """Upgrade from the format `found` to the current one, all steps or none.
 
-    :raises ValueError, struct.error: when a row that is read for it has no sense.
+    :raises ValueError, struct.error: when a row that a step reads makes no sense.
     """
     used = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
-    # The rows that come are fewer than those of `held`, which are some tenth of the file at most.
+    # The added rows are fewer than those of `held`, which are at most about a tenth of the file.
     environment.set_mapsize(max(environment.info()["map_size"], used + used // 4 + _ROOM))
     with environment.begin(write=True) as txn:
         meta = environment.open_db(b"meta", txn=txn)
@@ -42,8 +42,8 @@ def upgrade(environment: lmdb.Environment, found: int) -> None:
 
 
 def _mark_timers_complete(environment: lmdb.Environment, txn: lmdb.Transaction) -> None:
-    """Format 2 looks for timers that are not in `timers` among the messages from a mark on: there are none before the
-    next message."""
+    """Format 2 searches the messages from a mark on for timers that are not in `timers`: there are none before the next
+    message."""
     cursor = txn.cursor(db=environment.open_db(b"messages", txn=txn))
     behind_last = int.from_bytes(cursor.key()) + 1 if cursor.last() else 0
     meta = environment.open_db(b"meta", txn=txn)
@@ -51,7 +51,7 @@ def _mark_timers_complete(environment: lmdb.Environment, txn: lmdb.Transaction) 
 
 
 def _sum_up_held(environment: lmdb.Environment, txn: lmdb.Transaction) -> None:
-    """Format 3 has sums of what has not fired, by hour and by topic; some 10 s for ten million messages."""
+    """Format 3 has sums of pending messages, by hour and by topic. This takes some 10 s for ten million messages."""
     names = (b"timers", b"waiting", b"held", b"hours", b"totals")
     timers, waiting, held, hours, totals = (environment.open_db(name, txn=txn) for name in names)
     for (hour, topic), rows in groupby(
@@ -65,22 +65,22 @@ def _sum_up_held(environment: lmdb.Environment, txn: lmdb.Transaction) -> None:
 
 
 def _begin_redo_log(environment: lmdb.Environment, txn: lmdb.Transaction) -> None:
-    """Format 4 has a redo log beside the file, which older programs would not do again."""
+    """Format 4 has a redo log beside the file, which older programs would not apply."""
     txn.put(STAMP, new_stamp(), db=environment.open_db(b"meta", txn=txn))
 
 
 def _use_two_logs(environment: lmdb.Environment, txn: lmdb.Transaction) -> None:
-    """Format 5 has a second file of the redo log, which older programs would not do again; what the one of format 4 has
-    is done again as it is."""
+    """Format 5 has a second redo log file, which older programs would not apply. The file of format 4 is applied as it
+    is."""
 
 
 def _mark_timers(environment: lmdb.Environment, txn: lmdb.Transaction) -> None:
-    """Format 6 has marks in its timers (`keys.NEVER_MOVED`), which older programs would take for a part of the queue's
-    number; the timers from before do without."""
+    """Format 6 marks timers (`keys.NEVER_MOVED`); older programs would take the mark for a part of the queue's number.
+    Existing timers stay without it."""
 
 
 def _pack_records(environment: lmdb.Environment, txn: lmdb.Transaction) -> None:
-    """Format 7 packs records (`records`), which older programs could not read; those from before stay as they are."""
+    """Format 7 packs records (`records`), which older programs could not read. Existing records stay unchanged."""
 
 
 STEPS: dict[int, Callable[[lmdb.Environment, lmdb.Transaction], None]] = {

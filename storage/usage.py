@@ -1,4 +1,4 @@
-"""What a data folder takes up."""
+"""The size of a data folder."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from storage.store import Store
 
 
 class Usage(NamedTuple):
-    """What a data folder takes up: bytes, and numbers of rows.
+    """The size of a data folder in bytes, and numbers of rows.
 
-    `free` is what holds no row: pages that can be used again, and the list of them.
+    `free` is the size of pages without rows: those that can be reused, and the list of them.
     """
 
     size: int
@@ -24,7 +24,7 @@ class Usage(NamedTuple):
 
 
 def usage_of(store: Store) -> Usage:
-    """What a store's folder takes up; it costs no reading of rows."""
+    """Return the size of a store's folder, without reading rows."""
     environment, tables, txn = store.environment, store.tables, store.reader()
     size, used = environment.size, used_bytes(txn, tables)
     return Usage(

@@ -1,5 +1,5 @@
-"""Records what clients and servers say to each other, as files that `tidegate ingest` reads.
+"""Records the traffic between clients and servers in files that `tidegate ingest` reads.
 
-`format` says what a capture file is, `writer` writes and rotates them without making anybody wait,
-`proxy` stands between clients and servers; the gateway's tap uses the writer. Knows the wire alone.
+`format` defines capture files, `writer` writes and rotates them without making anybody wait, and `proxy` stands between
+clients and servers. The gateway's tap uses the writer. This package only depends on the wire protocol.
 """

@@ -1,16 +1,16 @@
-"""What a capture file is.
+"""The format of a capture file.
 
-The line `tidegate capture 1`, then records to its end, big-endian:
+A capture is the line `tidegate capture 1`, and then records up to the end of the file, big-endian:
 
     | time, ns since 1970: 8 | connection: 4 | kind: 1 | length: 4 | data: length |
 
-`kind` is a `Kind`. Frames are whole, as they were on the wire, with their length field. Connections
-are numbered from 1; a frame's time is when its last byte had arrived at the recorder, and the
-records are in the order of their times, as far as its clock is.
+`kind` is a `Kind`. Frames are complete, as they were on the wire, with their length field. Connections are numbered
+from 1. A frame's time is when its last byte arrived at the recorder. The records are in the order of their times, as
+far as the recorder's clock is.
 
-The files of one run of a recorder are named `RUN-NNNNN.capture`, counted from 1; the one that is
-being written ends with `.open` instead. Connections keep their numbers over the files of a run, and
-each file begins with an `OPENED` of every connection that is open.
+The files of one run of a recorder are named `RUN-NNNNN.capture`, counted from 1; the file being written ends with
+`.open` instead. Connections keep their numbers across the files of a run, and each file begins with an `OPENED` record
+for every open connection.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ MAGIC: Final = b"tidegate capture 1\n"
 RECORD_HEAD: Final = struct.Struct(">QIBI")
 """Time, connection, kind, length of the data."""
 LONGEST_FRAME: Final = 64 * 1024 * 1024
-"""Bytes of a frame behind its length field; what announces more is none. Servers may be set to take more than the
-16 MiB of their default (com.rocketmq.remoting.frameMaxLength)."""
+"""The most bytes of a frame after its length field; a larger length does not belong to a frame. Servers may allow more
+than their default of 16 MiB (com.rocketmq.remoting.frameMaxLength)."""
 
 SUFFIX: Final = ".capture"
 OPEN_SUFFIX: Final = ".open"
-"""Of a file that is being written, or that a killed recorder left."""
+"""The suffix of a file that is being written, or that a killed recorder left."""
 
 _NAME: Final = re.compile(r"(.+)-(\d{5,})\.(?:capture|open)")
 
 
 class Kind(IntEnum):
-    """What a record is of."""
+    """The kind of a record."""
 
     OPENED = 0
-    """A connection, to the server whose name is the data, ASCII."""
+    """A new connection. The data is the server's name, ASCII."""
     FROM_CLIENT = 1
     """A frame."""
     FROM_SERVER = 2
@@ -48,7 +48,7 @@ class Kind(IntEnum):
     CLOSED = 3
     """The end of a connection; no data."""
     LOST = 4
-    """Here so many records, an 8-byte number, could not be written. The connection is one of theirs."""
+    """So many records, an 8-byte number, could not be written here. The record's connection is one of theirs."""
 
 
 class Record(NamedTuple):
@@ -61,17 +61,18 @@ class Record(NamedTuple):
 
 
 class CaptureError(Exception):
-    """A file is no capture, or its end is missing."""
+    """A file is not a capture, or its end is missing."""
 
 
 def run_of(name: str) -> str:
-    """The name of the run that a file is of, by which connections are told apart; else the file's own."""
+    """Return the name of the run that a file belongs to; connection numbers are unique within a run. A file without a
+    run's name is its own run."""
     match = _NAME.fullmatch(name)
     return match[1] if match else name
 
 
 def read_capture(file: Path) -> Iterator[Record]:
-    """The records of an undamaged capture file, in order. Raises CaptureError."""
+    """Return the records of an undamaged capture file, in order. Raises CaptureError."""
     with file.open("rb") as stream:
         if stream.read(len(MAGIC)) != MAGIC:
             raise CaptureError(f"{file} is not a capture")

@@ -1,9 +1,8 @@
-"""Stands between clients and servers, and records what passes.
+"""A proxy between clients and servers that records their traffic.
 
-Bytes are passed on as they come; what is recorded is cut into frames beside it. Only at a name
-server's listener answers wait until they are whole, and those that name brokers are changed so that
-clients come to the proxy's own listeners for them (`routes`). What is no frame, such as TLS, is
-passed on and not recorded.
+Bytes are passed on as they arrive; for the record they are cut into frames separately. Only a name server's answers
+wait until they are whole. Answers that name brokers are changed so that clients connect to the proxy's own listeners
+for these brokers (`routes`). Bytes that are no frames, such as TLS, are passed on and not recorded.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from recording.routes import Address, answered, asks_for_brokers, rewrite
 from recording.writer import CaptureWriter
 
 _MOST_QUESTIONS: Final = 1000
-"""Questions for brokers that a connection may have unanswered and still be followed."""
+"""The most unanswered route requests of a connection that are tracked; the answers of any more are not changed."""
 _CONNECT_LIMIT_S: Final = 10.0
 _BACKLOG: Final = 1024
 
@@ -36,21 +35,21 @@ class Route(NamedTuple):
     listen: Address
     server: Address
     is_followed: bool = False
-    """Whether answers that name brokers are changed, so that clients come here for those too."""
+    """Whether answers that name brokers are changed, so that clients connect to the proxy for those brokers too."""
 
 
 class Splitter:
-    """Cuts one direction's bytes into whole frames, with their length fields."""
+    """Cuts the bytes of one direction into whole frames, with their length fields."""
 
     __slots__ = ("_partial", "is_broken")
 
     def __init__(self) -> None:
         self._partial = bytearray()
         self.is_broken = False
-        """No frames come here, or no longer."""
+        """Whether something was no frame: no more frames are returned."""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The frames that these bytes complete; none behind something that is no frame."""
+        """Return the frames that these bytes complete; none after bytes that are no frame."""
         if not self._partial and int.from_bytes(data[:4], "big") == len(data) - 4 > 0:
             return [data]
         partial = self._partial
@@ -71,17 +70,17 @@ class Splitter:
         return frames
 
     def take_rest(self) -> bytes:
-        """What has come behind the last whole frame."""
+        """Return the bytes after the last whole frame."""
         rest, self._partial = bytes(self._partial), bytearray()
         return rest
 
 
 class Proxy:
-    """Listens for clients of some servers; all of it in the running event loop.
+    """Listens for clients of some servers, entirely in the running event loop.
 
-    :param broker_host: the address that listeners for brokers are made on.
-    :param advertise: the host that clients are told to come to for brokers; None is the address
-        that each of them has come to for the answer.
+    :param broker_host: the address on which listeners for brokers are created.
+    :param advertise: the host that clients are given for brokers; None gives each client the address of the proxy to
+        which it connected.
     """
 
     def __init__(
@@ -93,11 +92,11 @@ class Proxy:
     ) -> None:
         self.writer = writer
         self.refused = 0
-        """Connections that their server did not take."""
+        """Connections that their server did not accept."""
         self.unreadable = 0
         """Directions of connections in which something was no frame."""
         self.brokers: dict[Address, int] = {}
-        """The port here for each broker."""
+        """The proxy's port for each broker."""
         self.numbers = itertools.count(1)
         self.links: set[Link] = set()
         self._broker_host = broker_host
@@ -106,7 +105,7 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def listen(self, route: Route) -> Address:
-        """Listen for one server; where it really does. Raises OSError."""
+        """Listen for one server. Return the actual address. Raises OSError."""
         here = _listener(route.listen)
         address: Address = here.getsockname()[:2]
         self.brokers.setdefault(route.server, address[1])
@@ -114,7 +113,7 @@ class Proxy:
         return address
 
     async def close(self) -> None:
-        """Take no more connections and end those that are there."""
+        """Accept no more connections, and end the existing ones."""
         for server in self._servers:
             server.close()
         for link in list(self.links):
@@ -124,14 +123,15 @@ class Proxy:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def place_of(self, broker: Address, told_host: str) -> Address:
-        """Where clients find a broker: at a listener of its own, made when it is first named."""
+        """Return the address at which clients reach a broker: a listener of its own, created when the broker is first
+        named."""
         port = self.brokers.get(broker)
         if port is None:
             port = self._listen_for(broker)
         return self._advertise or told_host, port
 
     def _listen_for(self, broker: Address) -> int:
-        """On the broker's own port if that is free here, else on any."""
+        """Listen on the broker's own port if it is free here, else on any."""
         try:
             here = _listener((self._broker_host, broker[1]))
         except OSError:
@@ -161,7 +161,7 @@ class Proxy:
                 await loop.create_connection(lambda: _ServerSide(link), *link.route.server)
         except (OSError, TimeoutError):
             self.refused += 1
-            link.end()  # the client sees its connection closed, as it would be refused there
+            link.end()  # the client sees its connection closed, as if the server had refused it
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -170,7 +170,7 @@ class Proxy:
 
 
 class Link:
-    """A client's connection and the one to its server."""
+    """A client's connection, and the connection to its server."""
 
     def __init__(self, proxy: Proxy, route: Route, client: asyncio.Transport) -> None:
         self.route = route
@@ -185,14 +185,14 @@ class Link:
         self._ends = 0
         self._told_host: str = client.get_extra_info("sockname")[0]
         proxy.links.add(self)
-        # Python 3.11.2 begins to read behind `connection_made` although that paused it.
+        # Python 3.11.2 starts reading after `connection_made` even though that paused reading.
         self._early = bytearray()
         self._ended_early = False
         client.pause_reading()
         proxy.connect(self)
 
     def connected(self, server: asyncio.Transport) -> None:
-        """The server took the connection."""
+        """Handle the server's accepted connection."""
         self.server = server
         if self.client.is_closing():
             server.close()
@@ -207,7 +207,7 @@ class Link:
             self.client.resume_reading()
 
     def client_said(self, data: bytes) -> None:
-        """Bytes of the client."""
+        """Handle bytes from the client."""
         if self.server is None:
             self._early += data
             return
@@ -220,7 +220,7 @@ class Link:
         self.server.write(data)
 
     def server_said(self, data: bytes) -> None:
-        """Bytes of the server."""
+        """Handle bytes from the server."""
         splitter = self._from_server
         if splitter.is_broken:
             self.client.write(data)
@@ -238,7 +238,8 @@ class Link:
             self.client.writelines(told)
 
     def ended(self, *, by_client: bool) -> bool:
-        """One side will say no more; whether its connection stays open for what it is told."""
+        """Handle the end of one side's data. Return whether that side's connection stays open for the other side's
+        data."""
         if self.server is None:
             self._ended_early = True
             return True
@@ -268,7 +269,7 @@ class Link:
         return rewrite(frame, lambda broker: self._proxy.place_of(broker, self._told_host))
 
     def end(self) -> None:
-        """Close both sides, once what was passed on has left."""
+        """Close both sides after all pending bytes were sent."""
         self.client.close()
         if self.server is not None:
             self.server.close()
@@ -303,7 +304,7 @@ class _ClientSide(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._link.end()
 
-    # A side that does not read is not read for either.
+    # When one side does not read, stop reading from the other.
     def pause_writing(self) -> None:
         if self._link.server is not None:
             self._link.server.pause_reading()

@@ -1,7 +1,7 @@
-"""Puts other addresses into a name server's answers, so that clients come to the proxy.
+"""Replaces addresses in a name server's answers, so that clients connect to the proxy.
 
-Of an answer to GET_ROUTEINFO_BY_TOPIC (TopicRouteData) and GET_BROKER_CLUSTER_INFO (ClusterInfo) the
-addresses in `brokerAddrs` are changed where they stand, and every other byte stays.
+In answers to GET_ROUTEINFO_BY_TOPIC (TopicRouteData) and GET_BROKER_CLUSTER_INFO (ClusterInfo), the addresses in
+`brokerAddrs` are replaced in place; every other byte stays.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gateway.wire.frames import FrameBuffer, FrameError
 REWRITTEN: Final = frozenset(
     {RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO}
 )
-"""Requests whose answers name brokers."""
+"""The requests whose answers name brokers."""
 
 _CODE: Final = re.compile(rb'"code"\s*:\s*(\d+)')
 _MIGHT_BE: Final = frozenset(str(int(code)).encode() for code in REWRITTEN)
@@ -29,9 +29,9 @@ Address = tuple[str, int]
 
 
 def asks_for_brokers(frame: bytes) -> int | None:
-    """The opaque of a client's frame whose answer will name brokers; None for any other frame."""
+    """Return the opaque of a client's request whose answer will name brokers; None for any other frame."""
     if frame[4:5] == b"\0":
-        # Most frames are no such question; looking for the code alone is quick.
+        # Most frames are no such request, and a search for the code alone is fast.
         found = _CODE.search(frame, 8, 8 + int.from_bytes(frame[5:8], "big"))
         if found is not None and found[1] not in _MIGHT_BE:
             return None
@@ -46,7 +46,7 @@ def asks_for_brokers(frame: bytes) -> int | None:
 
 
 def answered(frame: bytes) -> int | None:
-    """The opaque that a server's frame answers; None when it answers nothing."""
+    """Return the opaque of the request that a server's frame answers; None when it is no response."""
     try:
         (parts,) = FrameBuffer().feed(frame)
         command = decode_command(parts)
@@ -56,7 +56,7 @@ def answered(frame: bytes) -> int | None:
 
 
 def rewrite(frame: bytes, place_of: Callable[[Address], Address]) -> bytes:
-    """An answer with each broker's address replaced by the place that clients are to go to."""
+    """Return an answer in which each broker's address is replaced by the one that clients are to use."""
     start = 8 + int.from_bytes(frame[5:8], "big")
 
     def other(found: re.Match[bytes]) -> bytes:

@@ -1,4 +1,4 @@
-"""A recording proxy as a program: it tells how far it is, and ends by SIGTERM or SIGINT."""
+"""Runs a recording proxy as a program: it logs its progress, and ends on SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def run(listen: Address, server: Address, writer: CaptureWriter, *, advertise: str | None) -> None:
-    """Record what clients of a name server say, until a signal.
+    """Record the traffic of a name server's clients until a signal.
 
     :raises OSError: when it cannot listen, or the folder cannot be written.
     """
@@ -53,7 +53,7 @@ async def _run(
 
 
 async def _tell_until(stopping: asyncio.Event, proxy: Proxy) -> None:
-    """Says how far it is while there is something to say, and at once when writing fails."""
+    """Log progress when there is any, and at once when writing fails or works again."""
     writer = proxy.writer
     told, told_at, trouble = writer.counts, time.monotonic(), None
     while not stopping.is_set():

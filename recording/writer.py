@@ -1,9 +1,8 @@
 """Writes capture files without making anybody wait.
 
-`CaptureWriter.record` only appends to a list; a thread writes what has gathered, some times a
-second. Where the disk is slower than the traffic, or has no room, records are left out: how many is
-counted, and stands in the file where they would have been. So memory is bounded, and whoever is
-recorded goes on as if nobody listened.
+`CaptureWriter.record` only appends to a list; a thread writes the list to disk several times a second. If the disk is
+slower than the traffic, or full, records are dropped: they are counted, and the count is in the file where they would
+have been. So memory is bounded, and recorded connections are never slowed down.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from recording.format import MAGIC, OPEN_SUFFIX, RECORD_HEAD, SUFFIX, Kind
 
 _WRITE_EVERY_S: Final = 0.05
 _MOST_WAITING: Final = 64 * 1024 * 1024
-"""Bytes that wait to be written; past it records are left out."""
+"""Bytes that wait to be written; beyond that, records are dropped."""
 _TRY_AGAIN_S: Final = 5.0
-"""Between two looks at whether the disk has room again."""
+"""Seconds until the disk is tried again after a failure."""
 
 _pack_head = RECORD_HEAD.pack
 _pack_count = struct.Struct(">Q").pack
@@ -32,31 +31,32 @@ _now_ns = time.time_ns
 
 
 class Rotation(NamedTuple):
-    """When the next file begins, and how many are kept."""
+    """When the next file begins, and how many files are kept."""
 
     file_bytes: int = 256 * 1024 * 1024
     seconds: float = 3600.0
     keep: int = 0
-    """Files of this and earlier runs, the one being written included; the oldest go. 0 keeps all."""
+    """The number of files to keep, of this and earlier runs, including the one being written; the oldest are deleted. 0
+    keeps all."""
 
 
 class Counts(NamedTuple):
-    """What a recorder did."""
+    """What a recorder has done so far."""
 
     frames: int
     lost: int
     """Records that could not be written."""
     bytes: int
-    """Written, of all files."""
+    """Bytes written to all files."""
     files: int
     connections: int
-    """Open now."""
+    """Connections that are open now."""
     trouble: str | None
     """Why nothing is being written, as one line; None when all is well."""
 
 
 class _Waiting:
-    """Records that are still to be written, and which connections they open and close."""
+    """Records that are not written yet, and the connections that they open and close."""
 
     __slots__ = ("changes", "parts", "records", "size", "told")
 
@@ -66,15 +66,15 @@ class _Waiting:
         self.size = 0
         self.records = 0
         self.told = 0
-        """Lost ones that the records tell of."""
+        """Lost records that the LOST records here count."""
 
 
 class CaptureWriter:
-    """Records into a folder; `with` starts it, and ends it with complete files.
+    """Writes records into a folder. Used with `with`, it starts and stops, and leaves complete files.
 
-    One thread records. A file that a killed recorder left is given its name.
+    Only one thread may record. A file that a killed recorder left gets its final name.
 
-    :param least_free: bytes that stay free on the folder's disk; below it nothing is written.
+    :param least_free: bytes to leave free on the folder's disk; with less, nothing is written.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class CaptureWriter:
         self._number = 0
         self._waiting = _Waiting()
         self._connections: dict[int, bytes] = {}
-        """Those that are open after what is written, with their servers' names."""
+        """The connections that are open after the last written record, with their servers' names."""
         self._open_now = 0
         self._frames = 0
         self._lost = 0
@@ -102,7 +102,7 @@ class CaptureWriter:
         self._thread = threading.Thread(target=self._run_thread, name="capture", daemon=True)
 
     def start(self) -> None:
-        """Make the folder and the first file. Raises OSError when that cannot be."""
+        """Create the folder and the first file. Raises OSError when that fails."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for left in self.folder.glob(f"*{OPEN_SUFFIX}"):
             _adopt(left)
@@ -138,7 +138,8 @@ class CaptureWriter:
         )
 
     def opened(self, connection: int, server: str) -> None:
-        """A connection to the server of that name begins. Numbers are from 1 and not used again."""
+        """Record that a connection to the server of that name was opened. Connection numbers start at 1 and are not
+        reused."""
         name = server.encode("ascii", "replace")
         with self._lock:
             self._open_now += 1
@@ -146,14 +147,14 @@ class CaptureWriter:
             self._append(connection, Kind.OPENED, name)
 
     def closed(self, connection: int) -> None:
-        """A connection ends."""
+        """Record that a connection was closed."""
         with self._lock:
             self._open_now -= 1
             self._waiting.changes.append((connection, None))
             self._append(connection, Kind.CLOSED)
 
     def record(self, connection: int, kind: Kind, *frame: bytes) -> None:
-        """A frame has passed: its bytes, in pieces. Never waits for the disk."""
+        """Record a frame, given as pieces of its bytes. Never waits for the disk."""
         with self._lock:
             self._frames += 1
             self._append(connection, kind, *frame)
@@ -221,8 +222,8 @@ class CaptureWriter:
             self._follow(waiting)
 
     def _make_room(self, waiting: _Waiting) -> str | None:
-        """End a file that is full, and begin one when there is something to write. What is wrong when there is no
-        room."""
+        """End a full file, and begin a new one when there is something to write. Return what is wrong when that fails,
+        or the disk has too little room."""
         try:
             if self._least_free:
                 disk = os.statvfs(self.folder)
@@ -251,7 +252,7 @@ class CaptureWriter:
                 self._connections[connection] = name
 
     def _next_file(self, first: bytes | None = None) -> _File:
-        """A file that begins with the connections, at the time of the record that comes first."""
+        """Create a file that begins with the open connections, at the time of its first record."""
         number = self._number + 1
         file = _File(self.folder / f"{self._run}-{number:05}{OPEN_SUFFIX}")
         now = RECORD_HEAD.unpack_from(first)[0] if first else _now_ns()
@@ -270,7 +271,7 @@ class CaptureWriter:
 
     def _remove_oldest(self) -> None:
         if self._rotation.keep:
-            # By their age: where several record into one folder, names go by when each of them began.
+            # By age: if several recorders share a folder, the names only give the order in which the recorders started.
             done = sorted(self.folder.glob(f"*{SUFFIX}"), key=_age)
             for path in done[: max(0, len(done) - self._rotation.keep + 1)]:
                 path.unlink(missing_ok=True)
@@ -283,7 +284,7 @@ class CaptureWriter:
 
 
 class _File:
-    """A capture file that is being written; the lock tells others that it is."""
+    """A capture file that is being written. Its lock shows that to other recorders."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -294,7 +295,7 @@ class _File:
         self._began = time.monotonic()
 
     def append(self, data: bytes, records: int) -> int:
-        """Write whole records, so many; when that fails, none of them is there."""
+        """Write whole records. On failure, none of them is in the file."""
         done = 0
         try:
             with memoryview(data) as view:
@@ -308,19 +309,19 @@ class _File:
         return done
 
     def is_full(self, rotation: Rotation) -> bool:
-        """Whether the next one should begin."""
+        """Whether the next file should begin."""
         if self._records == 0:
             return False
         is_old = time.monotonic() - self._began >= rotation.seconds
         return is_old or self._size >= rotation.file_bytes
 
     def remove(self) -> None:
-        """As if it had not been begun."""
+        """Delete the file, as if it had not been begun."""
         os.close(self._descriptor)
         self.path.unlink(missing_ok=True)
 
     def end(self) -> None:
-        """Give it its name, once it is on disk."""
+        """Sync the file, and give it its final name."""
         try:
             os.fsync(self._descriptor)
             self.path.rename(self.path.with_suffix(SUFFIX))
@@ -329,7 +330,7 @@ class _File:
 
 
 def _age(file: Path) -> tuple[int, str]:
-    """By which files are in the order in which they were last written."""
+    """A sort key that orders files by when they were last written."""
     try:
         return file.stat().st_mtime_ns, file.name
     except FileNotFoundError:  # another recorder has removed it
@@ -337,8 +338,8 @@ def _age(file: Path) -> tuple[int, str]:
 
 
 def _adopt(left: Path) -> None:
-    """Give a file its name that a killed recorder left; its last record may be cut."""
-    # Not where somebody is writing it, or another recorder that starts has just done so.
+    """Give a file that a killed recorder left its final name. Its last record may be cut off."""
+    # Not if another recorder is writing it, or has just renamed it.
     with suppress(FileNotFoundError, BlockingIOError):
         descriptor = os.open(left, os.O_RDONLY)
         try:

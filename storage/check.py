@@ -1,5 +1,4 @@
-"""Holds every table against every other. Tests do so after each test; `tidegate fsck` does it for
-operators."""
+"""Checks every table against every other. Tests do so after each test; `tidegate fsck` does it for operators."""
 
 from __future__ import annotations
 
@@ -42,11 +41,11 @@ from storage.sequences import first_free_sequence
 from storage.store import Store
 
 Progress = Callable[[str, int], None]
-"""Told of each step of a check as it begins: what is looked at, and how many rows that is."""
+"""Called at the beginning of each step of a check, with what the step checks and how many rows that is."""
 
 
 class View(NamedTuple):
-    """A state of all tables, and what reads them.
+    """A state of all tables, and what is needed to read them.
 
     :param terms_of: see `Store`.
     :param inbox: timers, keys and values, that are in no table.
@@ -59,16 +58,16 @@ class View(NamedTuple):
 
 
 def find_faults(store: Store) -> list[str]:
-    """Each contradiction between two tables of a store, as a sentence; none in a sound one."""
+    """Return each contradiction between two tables of a store as a sentence; none for a sound store."""
     txn = store.settled_reader()
     inbox = store.inbox.rows()
     return check(View(txn, store.tables, store.terms_of, inbox))
 
 
 def check(view: View, progress: Progress | None = None) -> list[str]:
-    """Each contradiction between two tables, as a sentence. Their rows have the shapes that `shapes` tells of.
+    """Return each contradiction between two tables as a sentence. All rows must have the shapes that `shapes` checks.
 
-    What LMDB itself cannot read ends the check, and is the last sentence.
+    If LMDB itself cannot read its file, the check ends, and the last sentence says so.
     """
     faults: list[str] = []
     tables = view.tables
@@ -101,7 +100,7 @@ def check(view: View, progress: Progress | None = None) -> list[str]:
         begin("messages", tables.messages)
         ids, keys = _check_messages(view, faults, pending, queued, aborted, halves)
         begin("ids and keys", tables.ids, tables.keys)
-        # Where an index has as many rows as its messages led to, there are no others.
+        # If an index has as many rows as the messages led to, it has no others.
         if view.txn.stat(tables.ids)["entries"] != ids:
             _check_ids(view, faults)
         if view.txn.stat(tables.keys)["entries"] != keys:
@@ -112,8 +111,8 @@ def check(view: View, progress: Progress | None = None) -> list[str]:
 
 
 def _record(view: View, faults: list[str], number: bytes, name: str) -> bytes | None:
-    """The record that a row leads to, which is called so. Where there is none that is a fault; of one that cannot be
-    read its own row tells."""
+    """Return the record that a row leads to; `name` names the row in the fault. A missing message is a fault here. A
+    record that cannot be read is reported once, for its own row."""
     record = read_record(view.txn, view.tables, number)
     if record is None and view.txn.get(number, db=view.tables.messages) is None:
         faults.append(f"{name}: the message is missing")
@@ -136,7 +135,7 @@ def _check_timers(view: View, faults: list[str]) -> Places:
         if size != len(record):
             faults.append(f"timer of message {sequence}: its size is wrong")
         elif (id_row := view.txn.get(id_key(message_id, number), db=view.tables.ids)) is not None:
-            # The rest of that row is held against the message later, when the record is read anyway.
+            # The rest of that row is checked against the message later, when its record is read anyway.
             if queue & NEVER_MOVED and IdRow.unpack(id_row).rescheduled_ms:
                 faults.append(f"timer of message {sequence}: says that it was never moved")
         elif (terms := read_terms(view.terms_of, record)) and message_id != term(terms.message_id):
@@ -145,7 +144,8 @@ def _check_timers(view: View, faults: list[str]) -> Places:
 
 
 def _check_mark(view: View, faults: list[str]) -> None:
-    """The mark is at most at the next message: a start would not look for the timers of those in front of it."""
+    """Check that the mark is at most the next sequence: otherwise a start would miss the timers of messages before the
+    mark."""
     mark = int.from_bytes(view.txn.get(MARK, db=view.tables.meta) or b"")
     behind = first_free_sequence(view.txn, view.tables)
     if mark > behind:
@@ -153,7 +153,7 @@ def _check_mark(view: View, faults: list[str]) -> None:
 
 
 def _check_paused(view: View, faults: list[str]) -> None:
-    """What waits belongs to a paused topic, and is counted: else nothing would ever fire it."""
+    """Check that waiting messages belong to a paused topic, and are counted: otherwise nothing would ever fire them."""
     found = Counter(
         key[: key.index(0)]
         for key in view.txn.cursor(db=view.tables.waiting).iternext(values=False)
@@ -169,7 +169,7 @@ def _check_paused(view: View, faults: list[str]) -> None:
 
 
 def _check_debounced(view: View, faults: list[str], pending: Places) -> None:
-    """Nothing that is pending with a debounced key is older than its row says: it would not be replaced."""
+    """Check that no pending message with a debounced key is older than the key's row says: it would not be replaced."""
     for name, value in view.txn.cursor(db=view.tables.debounced):
         topic, _, key = name.partition(b"\0")
         sequence = int.from_bytes(value)
@@ -230,7 +230,7 @@ def _check_aborted(view: View, faults: list[str]) -> dict[int, int]:
 
 
 def _check_halves(view: View, faults: list[str]) -> set[int]:
-    """Halves have a message and a check each, and no index knows them."""
+    """Check that each half message has a message and one check, and is in no index."""
     due: dict[bytes, bytes] = {}
     for key in view.txn.cursor(db=view.tables.checks).iternext(values=False):
         if key[8:] in due:
@@ -251,8 +251,8 @@ def _check_halves(view: View, faults: list[str]) -> set[int]:
 
 
 def _check_pops(view: View, faults: list[str]) -> None:
-    """Every popped message has been in its queue, and its group's progress is behind it. It may
-    have been removed meanwhile, and progress may have been set back."""
+    """Check that each popped message has been in its queue, and is to come back no earlier than it was popped. The
+    message may have been removed meanwhile, and the group's progress may have been set back."""
     for key, value in view.txn.cursor(db=view.tables.pops):
         back_ms, _, topic, queue, offset = split_pop_key(key)
         if int.from_bytes(value) > back_ms:
@@ -262,7 +262,7 @@ def _check_pops(view: View, faults: list[str]) -> None:
 
 
 def _check_recurring(view: View, faults: list[str]) -> None:
-    """Every recurring message says when it fires next, and is planned for then unless it is paused."""
+    """Check that every recurring message has a next firing time, and is planned for it unless paused."""
     tables = view.tables
     expected: set[bytes] = set()
     for key, value in view.txn.cursor(db=tables.recurrences):
@@ -287,10 +287,10 @@ def _check_messages(
     aborted: dict[int, int],
     halves: set[int],
 ) -> tuple[int, int]:
-    """Every message is in exactly one of the four states, at its own place, and in the indexes;
-    halves are in none.
+    """Check that every message is in exactly one of the four states, at its own place, and in the indexes; half
+    messages are in none.
 
-    :returns: how many rows of `ids` and of `keys` lead to the message that they should.
+    :returns: how many rows of `ids` and of `keys` lead to the right message.
     """
     ids = keys = 0
     for number, stored in view.txn.cursor(db=view.tables.messages):
@@ -331,7 +331,7 @@ def _check_messages(
 
 
 def _check_ids(view: View, faults: list[str]) -> None:
-    """Every row of `ids` leads to a message that has the id."""
+    """Check that every row of `ids` leads to a message with that id."""
     for key in view.txn.cursor(db=view.tables.ids).iternext(values=False):
         terms = read_terms(view.terms_of, _record(view, faults, key[-8:], f"ids {key!r}"))
         if terms is not None and key[:-9] != term(terms.message_id):
@@ -339,7 +339,7 @@ def _check_ids(view: View, faults: list[str]) -> None:
 
 
 def _check_keys(view: View, faults: list[str]) -> None:
-    """Every row of `keys` leads to a message that has the key."""
+    """Check that every row of `keys` leads to a message with that key."""
     for key in view.txn.cursor(db=view.tables.keys).iternext(values=False):
         terms = read_terms(view.terms_of, _record(view, faults, key[-8:], f"keys {key!r}"))
         if terms and key[:-8] not in {key_prefix(terms.topic, term(one)) for one in terms.keys}:

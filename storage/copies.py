@@ -348,9 +348,9 @@ def new_folder(target: Path, mode: int = 0o777) -> Iterator[Path]:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Keep other copies from a folder in which one is made.
+    """Keep other copies out of a folder in which one is being made.
 
-    :raises DataFolderError: when one is being made already, or the folder cannot be locked.
+    :raises DataFolderError: when another copy is being made there, or the folder cannot be locked.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -1,8 +1,8 @@
-"""What the tables of a damaged folder say of each message, and what is to be believed where they disagree.
+"""Collects what the tables of a damaged folder say about each message, and decides what to believe if they disagree.
 
-One damaged row leaves traces in others that are sound: a timer's time stands in `ids` and mostly in the record, a
-fired message in its queue, an abort in two tables. What most of them say is believed. Where nothing can be told, a
-message rather fires again than not at all.
+One damaged row leaves traces in sound ones: a timer's due time is also in `ids` and mostly in the record, a fired
+message is in its queue, and an abort is in two tables. The majority is believed. If nothing can be decided, a message
+fires again rather than not at all.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from storage.queue_repairs import Lost, Row
 
 
 class RecordReader(NamedTuple):
-    """What the caller, whose they are, can read out of a record alone, and out of settings.
+    """Reads records and settings, whose layout only the caller knows.
 
     :param terms_of: see `Store`.
-    :param due_of: when the message asked to fire, epoch ms; 0 where it does not tell. A message that was rescheduled
-        fires at another time.
-    :param is_half: whether it is the first half of a transaction that waits.
+    :param due_of: the due time that a message asked for, epoch ms; 0 if it has none. A rescheduled message fires at
+        another time.
+    :param is_half: whether a record is a waiting half message of a transaction.
     :param are_settings: whether a value of a table, `topics` or `groups`, can be read.
     """
 
@@ -50,8 +50,8 @@ class RecordReader(NamedTuple):
 
 
 class Fate(Enum):
-    """Where a message belongs: among the timers, those that wait in a paused topic, or those in memory; into its queue,
-    among what was aborted; or into its queue if it fits there, because no table knows it."""
+    """Where a message belongs: in `timers`, in `waiting`, in memory, in its queue, or among the aborted messages. A
+    LOST message is in no table, and belongs in its queue if it fits there."""
 
     TIMED = "timed"
     WAITING = "waiting"
@@ -62,7 +62,7 @@ class Fate(Enum):
 
 
 class Verdict(NamedTuple):
-    """What is believed of a message: what is to stand in `ids`, and its row in its queue if it has fired."""
+    """What is believed about a message: its row for `ids`, and its row in its queue if it has fired."""
 
     fate: Fate
     id_row: IdRow
@@ -72,7 +72,7 @@ class Verdict(NamedTuple):
 class Evidence:
     """The rows of all tables that lead to a message, by its sequence.
 
-    :param now_ms: what is due later cannot have fired.
+    :param now_ms: a message that is due later cannot have fired.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Evidence:
         for key in txn.cursor(db=tables.aborted).iternext(values=False):
             self._aborts[int.from_bytes(key[8:])].append(int.from_bytes(key[:8]))
         self.queues: defaultdict[bytes, list[Row]] = defaultdict(list)
-        """All rows of each queue by its prefix."""
+        """All rows of each queue, by its prefix."""
         self._rows: defaultdict[int, list[tuple[bytes, Row]]] = defaultdict(list)
         for key, value in txn.cursor(db=tables.queues):
             row = Row(int.from_bytes(key[-8:]), *QUEUE_VALUE.unpack(value))
@@ -105,7 +105,7 @@ class Evidence:
                 self._rows[row.sequence].append((key[:-8], row))
 
     def judge(self, sequence: int, record: bytes, terms: Terms, prefix: bytes) -> Verdict:
-        """What to believe of a message.
+        """Decide what to believe about a message.
 
         :param prefix: of its queue's rows.
         """
@@ -129,7 +129,7 @@ class Evidence:
             if place == prefix
             and not self._is_named_wrongly(row, sequence, bool(timers), due_ms, id_row, asked_ms)
         ]
-        # Where it is named twice, the row is right that it can have entered at, and soon.
+        # If two rows name the message, prefer the one it can have entered by, and the one soonest after its due time.
         since_ms = max(due_ms, terms.stored_ms)
         rows.sort(key=lambda row: (row.stored_ms < since_ms, abs(row.stored_ms - since_ms)))
         columns = (terms.tag_hash, len(record))
@@ -151,7 +151,7 @@ class Evidence:
         return self._judge_unknown(sequence, terms, pending, asked_ms)
 
     def lost(self, sequence: int, record: bytes, terms: Terms, verdict: Verdict) -> Lost:
-        """A message as its queue is to find a place for it."""
+        """Describe a message for which its queue must find a place."""
         due_ms = verdict.id_row.due_ms
         may_wait = verdict.fate is Fate.LOST and due_ms > 0 and sequence >= self._mark
         since_ms = max(due_ms, terms.stored_ms)
@@ -160,7 +160,7 @@ class Evidence:
     def _believed_time(
         self, topic: bytes, times: set[int], id_row: IdRow | None, asked_ms: int
     ) -> int:
-        """When a message is due, of all that is said; 0 for never."""
+        """Decide when a message is due, from all sources; 0 for never."""
         noted_ms = id_row.due_ms if id_row is not None else 0
         if not times or noted_ms in times:
             return noted_ms or (asked_ms if id_row is None else 0)
@@ -194,7 +194,7 @@ class Evidence:
         return is_sure and sequence >= self._mark and due_ms > self._now_ms
 
     def _abort(self, sequence: int, id_row: IdRow | None, aborts: list[int]) -> int:
-        """When a message that no timer and no queue names was aborted; 0 where it was not."""
+        """Return when a message that no timer and no queue names was aborted; 0 when it was not."""
         if id_row is not None and id_row.aborted_ms:
             return id_row.aborted_ms
         in_memory = id_row is not None and id_row.due_ms and sequence >= self._mark
@@ -210,17 +210,17 @@ class Evidence:
 
 
 def _with_time(id_row: IdRow | None, due_ms: int) -> IdRow:
-    """What `ids` is to say of a message that was not aborted."""
+    """Return the row for `ids` of a message that was not aborted."""
     if id_row is None:
         return IdRow(due_ms)
     return id_row._replace(due_ms=due_ms, aborted_ms=0)
 
 
 def _fired(id_row: IdRow | None, asked_ms: int, row: Row, terms: Terms) -> Verdict:
-    """A message is in its queue, where it came no earlier than it was due."""
+    """Return the verdict for a message that is in its queue, which it entered no earlier than it was due."""
     due_ms = id_row.due_ms if id_row is not None else 0
     if id_row is not None and due_ms and due_ms == asked_ms:
-        # Then it is the queue's time that is wrong where the two disagree.
+        # Then the queue's time is the wrong one if the two disagree.
         row.stored_ms = max(row.stored_ms, due_ms)
     if id_row is not None and not id_row.aborted_ms and due_ms <= row.stored_ms:
         return Verdict(Fate.FIRED, id_row, row)

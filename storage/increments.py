@@ -41,8 +41,8 @@ _NUMBER_SIZE: Final = 8
 
 @dataclass(frozen=True)
 class Increment:
-    """One backup of a chain. `taken_ms` is when it began, epoch ms; `changed` is how many of its pages it keeps itself;
-    `before` is the digest of the hashes of the backup before it, which it builds on."""
+    """One backup of a chain. `taken_ms` is when it began, epoch ms. `changed` is how many pages it stores itself.
+    `before` is the digest of the hashes of the previous backup, on which it builds."""
 
     number: int
     taken_ms: int
@@ -55,7 +55,7 @@ class Increment:
 
     @property
     def size(self) -> int:
-        """Bytes that it keeps."""
+        """The bytes that the backup stores."""
         return self.changed * (_NUMBER_SIZE + self.page_size) + self.pages * _HASH_SIZE
 
 

@@ -1,4 +1,5 @@
-"""Repairs of what tells where each message belongs: its timer, its place in its queue, its abort, its ids and keys."""
+"""Repairs the rows that say where each message belongs: its timer, its row in its queue, its abort, its ids and
+keys."""
 
 from __future__ import annotations
 
@@ -36,9 +37,9 @@ from storage.shapes import is_name
 
 
 class MessageRepairs:
-    """Believes of each message what its record and most tables say, and has all tables say so.
+    """Makes all tables agree, for each message, with its record and with what most tables say.
 
-    :param now_ms: the time now, epoch ms: what is due later cannot have fired.
+    :param now_ms: the current time, epoch ms. A message that is due later cannot have fired.
     """
 
     def __init__(self, changes: Changes, reader: RecordReader, now_ms: int) -> None:
@@ -46,7 +47,7 @@ class MessageRepairs:
         self._reader = reader
         self._now_ms = now_ms
         self.halves: set[bytes] = set()
-        """The sequences, packed, of all halves of transactions, once the repairs are made."""
+        """The packed sequences of all half messages, complete after `make`."""
         # By their keys in `timers`.
         self._timers: dict[bytes, bytes] = {}
         self._waiting: dict[bytes, bytes] = {}
@@ -55,9 +56,9 @@ class MessageRepairs:
         self._behind = first_free_sequence(changes.txn, changes.tables)
 
     def make(self) -> set[int]:
-        """Make the repairs, each table after those that it follows from.
+        """Make the repairs, each table after the tables that it depends on.
 
-        :returns: the sequences of all messages that are pending.
+        :returns: the sequences of all pending messages.
         """
         self._take_out_unreadable()
         self._mend_mark()
@@ -89,7 +90,7 @@ class MessageRepairs:
         return read_record(self._changes.txn, self._changes.tables, number)
 
     def _terms(self, record: bytes | None) -> Terms | None:
-        """A record's terms; None where they cannot be those of a message."""
+        """Return a record's terms; None when they cannot be those of a message."""
         terms = read_terms(self._reader.terms_of, record)
         if terms is None:
             return None
@@ -97,7 +98,7 @@ class MessageRepairs:
         return terms if is_name(terms.topic) and is_place else None
 
     def _mend_mark(self) -> None:
-        """The mark is at most at the next message."""
+        """Delete a mark that is behind the next sequence."""
         mark = self._changes.get("meta", MARK)
         if mark is not None and int.from_bytes(mark) > self._behind:
             sentence = "what was accepted lately is told from all messages, not from a mark"
@@ -177,7 +178,7 @@ class MessageRepairs:
             self._changes.make("aborted", key, b"", f"{sentence} at {moment(key[:8])}")
 
     def _time_what_was_held(self) -> None:
-        """A message that no table knows was still to fire where the counts of its span of time miss just such ones."""
+        """Let lost messages fire after all where `held` counts more timers in their span of time than there are."""
         missing: defaultdict[bytes, list[int]] = defaultdict(list)
         for sequence, (_, lost, terms) in self._lost.items():
             if not lost.may_wait and lost.since_ms > terms.stored_ms:
@@ -258,12 +259,12 @@ class MessageRepairs:
             self._time("waiting", waiting_key(key), value, timed(key))
 
     def _time(self, table: str, key: bytes, value: bytes, sentence: str) -> None:
-        # Those from before format 6 have no mark.
+        # Timers of formats before 6 have no mark.
         if self._changes.get(table, key) != without_mark(value):
             self._changes.make(table, key, value, sentence)
 
     def _take_out_strays(self) -> None:
-        """Rows of `ids` and `keys` that lead to no message, or not to theirs."""
+        """Delete rows of `ids` and `keys` that lead to no message, or to another one."""
         for key in self._changes.keys("ids"):
             terms = self._terms_at(key[-8:])
             if terms is None or key[:-9] != term(terms.message_id):
@@ -279,7 +280,7 @@ class MessageRepairs:
                 )
 
     def _terms_at(self, number: bytes) -> Terms | None:
-        """The terms of a message; of a half none, as no index knows it."""
+        """Return the terms of a message; None for a half message, as no index has it."""
         record = self._record(number)
         if record is None or self._reader.is_half(record):
             return None

@@ -30,7 +30,7 @@ class PopDue(NamedTuple):
 def put_pops(store: Store, pops: list[Pop], popped_ms: int) -> None:
     """Note that messages were popped.
 
-    :raises ValueError: when a group and a topic are too long together to be noted.
+    :raises ValueError: when a group and a topic together are too long to be stored.
     """
     txn = store.batch_transaction()
     value = pack_u64(popped_ms)

@@ -1,7 +1,7 @@
-"""Putting the rows of one damaged queue right: every message that was there at its offset again, as far as that can be
-told, and no offset of any other message changed. Pure.
+"""Repairs the rows of one damaged queue: as far as possible, every message returns to its offset, and no other message
+changes its offset. The functions are pure.
 
-Consumers remember offsets, so nothing moves up into a gap: where no message is left for an offset, it stays empty.
+Consumers remember offsets, so no message moves up into a gap: an offset without a message stays empty.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from storage.keys import NO_MESSAGE
 
 MAX_HOLES: Final = 10_000
-"""Offsets in a row that are left empty. A row behind more of them was not there."""
+"""The most consecutive offsets that are left empty. A row behind a larger gap does not belong there."""
 
 _EVER: Final = (1 << 63) - 1
 
@@ -24,8 +24,8 @@ _EVER: Final = (1 << 63) - 1
 class Lost(NamedTuple):
     """A message of the queue that no row names.
 
-    `since_ms` is the first time at which it can have entered the queue. One that `may_wait` is put into a gap that
-    fits, but not at the end: it may not have fired.
+    `since_ms` is the earliest time at which it can have entered the queue. A message with `may_wait` may not have
+    fired: it is put into a gap that fits, but not at the end.
     """
 
     sequence: int
@@ -37,8 +37,8 @@ class Lost(NamedTuple):
 
 @dataclass
 class Row:
-    """A row of the queue. `owner` is the message that it belongs to; None where none can be found, and what it names is
-    another's, or nobody's where the message `is_gone`."""
+    """A row of the queue. `owner` is the message that it belongs to. It is None if none can be found: then the row
+    names another queue's message, or a message that does not exist (`is_gone`)."""
 
     offset: int
     sequence: int
@@ -50,13 +50,13 @@ class Row:
 
     @property
     def is_right(self) -> bool:
-        """Whether it names what belongs there."""
+        """Whether the row names the message that belongs there."""
         return self.owner is not None or self.sequence == NO_MESSAGE
 
 
 @dataclass
 class Mended:
-    """How the queue is to be: its rows, its ends where they are to be noted, and the messages that wait after all."""
+    """The repaired queue: its rows, its ends if they must be noted, and the messages that are still waiting."""
 
     rows: list[Row]
     ends: tuple[int, int] | None
@@ -65,7 +65,7 @@ class Mended:
 
 @dataclass
 class _Place:
-    """An offset without a message, and between which times one entered there."""
+    """An offset without a message, and the time range in which a message entered there."""
 
     offset: int
     lower_ms: int
@@ -74,16 +74,16 @@ class _Place:
 
 
 class _Free:
-    """Places that are free, in the order of offsets and so of times."""
+    """Free places, in the order of offsets and so of times."""
 
     def __init__(self, places: Sequence[_Place]) -> None:
         self._places = places
         self._uppers = [place.upper_ms for place in places]
-        # From each place to the next that may be free; a place that is free leads to itself.
+        # From each place to the next that may be free; a free place leads to itself.
         self._next = list(range(len(places) + 1))
 
     def take(self, since_ms: int) -> _Place | None:
-        """The first free place for what cannot have come before this time."""
+        """Take the first free place for a message that entered no earlier than `since_ms`."""
         begin = place = bisect_left(self._uppers, since_ms)
         while self._next[place] != place:
             place = self._next[place]
@@ -98,11 +98,11 @@ class _Free:
 def mend_queue(
     rows: Sequence[Row], ends: tuple[int, int] | None, lost: Sequence[Lost], *, is_known: bool
 ) -> Mended:
-    """Put a queue right.
+    """Repair a queue.
 
     :param rows: in the order of offsets.
-    :param ends: first and next offset, where they are noted.
-    :param is_known: whether there is such a queue even if nothing is left in it.
+    :param ends: first and next offset, if they are noted.
+    :param is_known: whether the queue exists even if nothing is left in it.
     """
     rows, displaced = _without_displaced(rows, len(lost))
     lost = sorted([*lost, *displaced], key=lambda one: (one.may_wait, one.since_ms, one.sequence))
@@ -117,7 +117,7 @@ def mend_queue(
 
 
 def _mend_empty(rows: Sequence[Row], ends: tuple[int, int] | None, *, is_known: bool) -> Mended:
-    """Nothing of the queue is left; its next message still gets an offset that no other had."""
+    """Return a queue of which nothing is left. Its next message still gets an offset that no other had."""
     behind = max([row.offset + 1 for row in rows], default=0)
     if ends is not None:
         behind = max(behind, ends[1])
@@ -125,14 +125,15 @@ def _mend_empty(rows: Sequence[Row], ends: tuple[int, int] | None, *, is_known: 
 
 
 def _begin_anew(ends: tuple[int, int] | None, lost: Sequence[Lost]) -> int:
-    """The first offset of a queue that has no row left: such that its next message gets none that another had."""
+    """Return the first offset of a queue without rows, chosen so that its next message gets an offset that no other
+    had."""
     first, behind = ends if ends is not None else (0, 0)
     count = sum(not one.may_wait for one in lost)
     return max(first, behind - count) if behind - first <= count + MAX_HOLES else first
 
 
 def _append(mended: Mended, lost: Sequence[Lost], offset: int) -> Mended:
-    """Put what fits nowhere else at the end, and note the ends where they have changed."""
+    """Append the messages that fit nowhere else, and note the ends if they have changed."""
     rows = mended.rows
     for one in lost:
         if one.may_wait:
@@ -156,7 +157,7 @@ def _row(one: Lost, offset: int, stored_ms: int) -> Row:
 
 
 def _in_order(rows: Sequence[Row]) -> set[int]:
-    """The places of the most rows whose times are in order: the others' times are wrong."""
+    """Return the indexes of the largest set of rows whose times are in order. The times of the other rows are wrong."""
     times = [row.stored_ms for row in rows]
     if all(before <= after for before, after in pairwise(times)):
         return set(range(len(rows)))
@@ -177,7 +178,7 @@ def _in_order(rows: Sequence[Row]) -> set[int]:
 
 
 def _without_displaced(rows: Sequence[Row], spare: int) -> tuple[list[Row], list[Lost]]:
-    """The rows at whose offsets something belongs, their times in order, and the messages of the others."""
+    """Return the rows that belong at their offsets, with their times in order, and the messages of the other rows."""
     ordered = _in_order(rows)
     begin, end = 0, len(rows)
     while end - begin > 1 and begin not in ordered and _gap(rows, begin):
@@ -187,14 +188,14 @@ def _without_displaced(rows: Sequence[Row], spare: int) -> tuple[list[Row], list
     place = begin
     while place < end - 1:
         if _gap(rows, place) > MAX_HOLES + spare:
-            # The few are where they do not belong.
+            # The smaller part is misplaced.
             if place + 1 - begin < end - place - 1:
                 begin = place + 1
             else:
                 end = place + 1
         place += 1
     kept: list[Row] = []
-    # A wrong time becomes the first that is possible, which is no later than the next right one.
+    # A wrong time becomes the earliest possible one, which is no later than the next right one.
     next_ms = _EVER
     latest: dict[int, int] = {}
     for place in reversed(range(begin, end)):
@@ -210,12 +211,12 @@ def _without_displaced(rows: Sequence[Row], spare: int) -> tuple[list[Row], list
 
 
 def _gap(rows: Sequence[Row], place: int) -> int:
-    """Offsets that are missing between a row and the next."""
+    """Return how many offsets are missing between a row and the next."""
     return rows[place + 1].offset - rows[place].offset - 1
 
 
 def _places(rows: Sequence[Row], ends: tuple[int, int] | None) -> list[_Place]:
-    """Every offset from the first row on that has no message."""
+    """Return every offset without a message, from the first row on."""
     places: list[_Place] = []
     before = rows[0]
     for row in rows:
@@ -244,7 +245,7 @@ def _fill(mended: Mended, places: Sequence[_Place], lost: Sequence[Lost]) -> lis
     filled: dict[int, Row] = {}
     left: list[Lost] = []
     for one in lost:
-        # What a row still tells of its message is a surer sign than a gap.
+        # The tag hash and size left in a row are better evidence than a gap.
         similar = alike.get((one.tag_hash, one.size))
         found = similar.take(one.since_ms) if similar is not None else None
         found = found or gaps.take(one.since_ms)
@@ -268,12 +269,12 @@ def _with_growing_times(rows: list[Row]) -> list[Row]:
 
 
 def _fill_front(mended: Mended, ends: tuple[int, int] | None, lost: Sequence[Lost]) -> list[Lost]:
-    """Put messages in front of the first row; where there are too few, the queue begins later."""
+    """Put messages in front of the first row. If there are too few, the queue begins at a later offset."""
     first = mended.rows[0]
     room = first.offset - min(first.offset, ends[0] if ends is not None else 0)
     fitting = [one for one in lost if one.since_ms <= first.stored_ms]
     if ends is None and room > len(fitting):
-        # It was retention that removed them, and what is lost is the row that says so.
+        # Retention removed the messages, and only the row in `ends` that says so is lost.
         fitting = [one for one in fitting if not one.may_wait]
     taken = sorted(fitting[:room], key=lambda one: (one.since_ms, one.sequence))
     begin = first.offset - len(taken)

@@ -21,7 +21,7 @@ THREADS: Final = 16
 """Pages that are read at the same time. With more, the disk measured was no faster."""
 
 FEW: Final = 8
-"""Up to this many rows are read one after the other: starting threads costs as much as some reads."""
+"""Fewer rows than this are read one after the other: starting threads costs as much as some reads."""
 
 EVERY: Final = 16
 """One row of so many is probed first, and at least two, some 2 us each. If all probed rows are in memory, so are the

@@ -1,7 +1,7 @@
-"""Repairs a damaged data folder: what the records say, and what most tables agree on, is put into all of them.
+"""Repairs a damaged data folder: all tables are made to agree with the records, and with what most tables say.
 
-No message's record is deleted: one that cannot be read is moved into the journal, where every row stands that is taken
-out or changed, as it was before.
+No message's record is deleted: a record that cannot be read is moved into the journal. The journal has the old value of
+every row that is removed or changed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def make_repairs(
 ) -> Changes:
     """Repair all tables in a transaction, which the caller commits or not.
 
-    :param now_ms: the time now, epoch ms.
+    :param now_ms: the current time, epoch ms.
     :param journal: see `Changes`.
     :returns: what was changed.
     """
@@ -71,7 +71,7 @@ def make_repairs(
 
 
 def _mend_halves(changes: Changes, halves: set[bytes], now_ms: int) -> None:
-    """A half whose check is lost is checked at once; where two times are told, at the earlier one."""
+    """Give each half message one check: at once if its check is lost, and at the earlier time if two are noted."""
     planned: dict[bytes, int] = {}
     for key in changes.keys("checks"):
         planned.setdefault(key[8:], int.from_bytes(key[:8]))
@@ -129,8 +129,7 @@ def _mend_totals(changes: Changes) -> None:
 
 
 def _mend_paused(changes: Changes, now_ms: int) -> None:
-    """A topic of which something waits stays paused: an operator may resume it, nobody could call back what
-    fired."""
+    """Keep a topic paused while messages of it wait: an operator may resume it, but nobody could undo the firing."""
     counts = Counter(key[: key.index(0)] for key in changes.keys("waiting"))
     for topic in {*changes.keys("paused"), *counts}:
         noted = changes.get("paused", topic)
@@ -142,7 +141,8 @@ def _mend_paused(changes: Changes, now_ms: int) -> None:
 
 
 def _mend_debounced(changes: Changes, pending: AbstractSet[int]) -> None:
-    """A row names the first message with the key that may be pending: where it is wrong, the first that is."""
+    """Correct rows of `debounced`. Each names the first message with the key that may be pending; a wrong one is set to
+    the first that is pending."""
     for name in changes.keys("debounced"):
         topic, _, key = name.partition(b"\0")
         prefix = key_prefix(topic, key)
@@ -176,7 +176,7 @@ def _mend_pops(changes: Changes) -> None:
 
 
 def _mend_recurring(changes: Changes, now_ms: int) -> None:
-    """One of which nothing tells when it fires is paused: resuming it plans it anew."""
+    """Correct recurring messages. One without a known firing time is paused: resuming it plans it anew."""
     planned = {split_planned_key(key)[1]: key[:8] for key in changes.keys("planned")}
     expected: set[bytes] = set()
     for key in {*changes.keys("recurring"), *changes.keys("recurrences")}:
@@ -204,10 +204,10 @@ def _mend_recurring(changes: Changes, now_ms: int) -> None:
 
 
 def _take_out_wrong_copy(changes: Changes, reader: RecordReader) -> None:
-    """What the last stop left of the inbox: the next start finds the same in the messages."""
+    """Delete a wrong copy of the inbox: the next start recovers the same timers from the messages."""
     copy = changes.get("meta", INBOX_COPY)
     if copy is None or copy[:8] != pack_u64(changes.txn.id() - 1):
-        # Something was written since, and nobody reads it.
+        # Something was written since, so the copy is not used.
         return
     found = recover(changes.txn, changes.tables, reader.terms_of)
     if not is_copy_of(changes.txn, changes.tables, found):
@@ -220,7 +220,7 @@ def _take_out_wrong_copy(changes: Changes, reader: RecordReader) -> None:
 def _take_out_misshapen(changes: Changes, now_ms: int) -> None:
     for table, key, value in list(find_misshapen(changes.txn, changes.tables)):
         if table == "paused" and is_name(key):
-            # What waits is counted later.
+            # The waiting messages are counted later.
             pause = PAUSE_VALUE.pack(now_ms, 0, False)
             sentence = (
                 f"paused {text(key)}: is paused until it is resumed, as its row cannot be read"

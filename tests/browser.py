@@ -1,6 +1,6 @@
 """A real Chromium without a window, for tests of pages; Debian's packages `chromium` and `chromium-driver`.
 
-`make setup-system` installs them where it may. Tests take the fixture `browser`:
+`make setup-system` installs them if it is permitted. Tests use the fixture `browser`:
 
     def test_a_page(browser: Browser) -> None:
         page = browser.open("http://127.0.0.1:8080/", width=390, height=844, dark=True)
@@ -22,7 +22,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.remote.command import Command
 
 PHONE: Final = (390, 844)
-"""Width and height of a usual phone in CSS pixels."""
+"""Width and height of a typical phone in CSS pixels."""
 
 _PROGRAMS: Final = ("chromium", "chromedriver")
 _PAGE_LIMIT_S: Final = 120
@@ -35,7 +35,7 @@ _ARGUMENTS: Final = (
     "--no-first-run",
     "--force-device-scale-factor=1",
     "--hide-scrollbars",
-    # It asks nobody but the pages under test.
+    # No requests except to the pages under test.
     "--disable-quic",
     "--disable-background-networking",
     "--disable-component-update",
@@ -58,7 +58,7 @@ class Browser:
             options.add_argument(argument)
         options.binary_location = str(shutil.which(_PROGRAMS[0]))
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-        # With both paths given, Selenium looks for no driver elsewhere.
+        # With both paths given, Selenium does not search for a driver.
         self._driver = Chrome(options, Service(shutil.which(_PROGRAMS[1])))
         self._driver.set_page_load_timeout(_PAGE_LIMIT_S)
         return self
@@ -98,19 +98,19 @@ class Browser:
         return page
 
     def errors(self) -> list[str]:
-        """What the page complained of on its console since the last call: failed loads, exceptions."""
+        """Return the errors on the page's console since the last call: failed loads, exceptions."""
         entries = self.page.execute(Command.GET_LOG, {"type": "browser"})["value"]
         return [str(entry["message"]) for entry in entries if entry["level"] == "SEVERE"]
 
     def overflow(self) -> int:
-        """By how many CSS pixels the page is wider than its window; 0 when nobody has to scroll sideways."""
+        """Return by how many CSS pixels the page is wider than its window; 0 when no sideways scrolling is needed."""
         script = (
             "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
         )
         return int(self.page.execute_script(script))
 
     def picture(self, file: Path) -> None:
-        """The whole page, below the window too, as a PNG file."""
+        """Save the whole page, including the part below the window, as a PNG file."""
         script = "return document.documentElement.scrollHeight"
         size = self.page.execute_cdp_cmd("Page.getLayoutMetrics", {})["cssLayoutViewport"]
         metrics = {
@@ -124,7 +124,7 @@ class Browser:
 
 
 def skip_without_browser() -> None:
-    """Skips the test where there is no Chromium, saying how it comes there."""
+    """Skip the test if there is no Chromium, and say how to install it."""
     missing = [name for name in _PROGRAMS if shutil.which(name) is None]
     if missing:
         pytest.skip(f"no {' and no '.join(missing)}: 'make setup-system' as root installs them")

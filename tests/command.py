@@ -12,24 +12,24 @@ from gateway import cli
 
 
 class Run(NamedTuple):
-    """What a command printed, and the status it ended with."""
+    """A command's output and exit status."""
 
     status: int
     out: str
     err: str
 
     def ok(self) -> str:
-        """What it printed: it has ended well."""
+        """Return the output of a command that must have succeeded."""
         assert self.status == 0, self.err
         return self.out
 
     def told(self) -> list[dict[str, Any]]:
-        """What it told a program, by `--json`."""
+        """Return the lines that the command printed with `--json`."""
         return [json.loads(line) for line in self.ok().splitlines()]
 
 
 class Tidegate:
-    """Runs the command with arguments; a server given beside them is what TIDEGATE_SERVER names."""
+    """Runs the command with arguments. A given server is set as TIDEGATE_SERVER."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys

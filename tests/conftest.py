@@ -1,4 +1,4 @@
-"""The command line, and what is started once for a whole run, when first used: real clients, broker and browser."""
+"""The command line, and what is started once for a whole run, at its first use: real clients, broker and browser."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from compat.toolchain.cpp import has_cpp_client
 from tests.browser import Browser, skip_without_browser
 from tests.command import Tidegate
 
-# How long an example takes says only how busy the machine is.
+# The time of an example only depends on how busy the machine is.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
 
 LONGEST_FIRST: Final = ("tests/spark", "tests/compat", "tests/live", "tests/web", "tests/ops")
-"""Where most time goes by in waiting: what is left for the end is short, so that processes that share the tests by
-files end at about the same time."""
+"""Folders whose tests mostly wait. What remains for the end is short, so that processes that share the tests by files
+end at about the same time."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -34,12 +34,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
     for item in items:
         if item.get_closest_marker("live"):
-            # Other programs, and a machine that others use too, have a say: the summary tells of what was run again.
+            # Other programs and other users of the machine affect these tests. The summary reports what was run again.
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show in full why a first try failed: what passes in the second is not forgotten."""
+    """Show in full why a first try failed, even if the second passes."""
     for report in terminalreporter.stats.get("rerun", []):
         terminalreporter.section(f"first try of {report.nodeid}")
         terminalreporter.write_line(report.longreprtext)
@@ -49,7 +49,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def tidegate(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Tidegate:
-    """The command `tidegate` in this process, in an empty folder and with no server set."""
+    """The command `tidegate` in this process, in an empty folder and without a configured server."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.delenv("TIDEGATE_SERVER", raising=False)
@@ -58,7 +58,7 @@ def tidegate(
 
 @pytest.fixture(scope="session")
 def drivers() -> Iterator[dict[Version, Driver]]:
-    """A JVM for each generation of the Java client; whoever uses one starts it."""
+    """A JVM for each generation of the Java client; a test that uses one starts it."""
     drivers = {version: java_driver(version) for version in VERSIONS}
     yield drivers
     for driver in drivers.values():
@@ -67,7 +67,7 @@ def drivers() -> Iterator[dict[Version, Driver]]:
 
 @pytest.fixture(scope="session")
 def cpp_process() -> Iterator[Driver]:
-    """A process with rocketmq-client-python; whoever uses it starts it."""
+    """A process with rocketmq-client-python; a test that uses it starts it."""
     if not has_cpp_client():
         pytest.skip("there is no C++ client library for this kind of machine")
     driver = cpp_driver()
@@ -77,14 +77,14 @@ def cpp_process() -> Iterator[Driver]:
 
 @pytest.fixture(scope="session")
 def real_broker() -> Iterator[RealBroker]:
-    """A real RocketMQ broker that all tests share; each test has topics of its own."""
+    """A real RocketMQ broker that all tests share; each test uses topics of its own."""
     with RealBroker(settings=PATIENT) as broker:
         yield broker
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """A Chromium without a window; each `open` begins anew."""
+    """A Chromium without a window; each `open` starts afresh."""
     skip_without_browser()
     with Browser() as browser:
         yield browser

@@ -1,4 +1,4 @@
-"""A server of canned answers, for what the command line asks of a gateway."""
+"""A fake server with prepared answers, for tests of the command line."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Reply = Callable[[Command], bytes]
 
 
 def success(command: Command, body: object) -> bytes:
-    """The frame that answers a request with a JSON body."""
+    """Return the frame that answers a request with a JSON body."""
     return encode_response(command.opaque, 0, body=json.dumps(body).encode())
 
 
 class FakeGateway:
-    """Answers each request with the next of its replies, raw bytes as they are, then hangs up.
+    """Answers each request with the next of its replies, sent as raw bytes, and then closes the connection.
 
-    `asked` holds the requests as they came.
+    `asked` has the requests in the order of arrival.
     """
 
     def __init__(self, *replies: Reply) -> None:

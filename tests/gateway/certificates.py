@@ -23,7 +23,7 @@ _Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
 class Authority:
-    """A certificate that vouches for others."""
+    """A certificate that signs others."""
 
     def __init__(self, name: str = "authority", above: Authority | None = None) -> None:
         self._key = _curve_key()
@@ -34,7 +34,8 @@ class Authority:
     def issue(
         self, folder: Path, name: str, *, password: bytes | None = None, rsa_bits: int | None = None
     ) -> Issued:
-        """A certificate for this machine, as two files; its key is on a curve unless `rsa_bits` is given."""
+        """Return a certificate for this machine, as two files. Its key is an elliptic-curve key unless `rsa_bits` is
+        given."""
         key = rsa.generate_private_key(65_537, rsa_bits) if rsa_bits else _curve_key()
         certificate = self._sign(_name(name), key, self, is_authority=False)
         lock = BestAvailableEncryption(password) if password else NoEncryption()
@@ -69,7 +70,7 @@ class Issued:
         self.key = key
 
     def replace(self, other: Issued) -> None:
-        """Become another certificate, in the same files."""
+        """Put another certificate into the same files."""
         other.certificate.replace(self.certificate)
         other.key.replace(self.key)
 

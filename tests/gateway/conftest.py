@@ -14,28 +14,28 @@ from twisted.logger import LogEvent, globalLogPublisher
 from tests.gateway.memory import MemoryClient, MemoryGateway
 
 MakeGateway = Callable[..., MemoryGateway]
-"""Makes a gateway with settings of one's own."""
+"""Makes a gateway with the given settings."""
 
 MEMORY_DISK = "/dev/shm"
-"""A file system in memory, where there is one: every commit is synced, and a busy disk takes its time over that."""
+"""A file system in memory, if there is one: every commit is synced, and a busy disk is slow at that."""
 
 
 def scratch_place() -> str | None:
-    """Where folders of tests are, in memory where possible; None for where the system has them."""
+    """Return where to put folders of tests, in memory if possible; None for the system's default."""
     return MEMORY_DISK if os.access(MEMORY_DISK, os.W_OK) else None
 
 
 @pytest.fixture
 def scratch() -> Iterator[Path]:
-    """A folder of the test's own."""
+    """A folder for this test alone."""
     with tempfile.TemporaryDirectory(prefix="tidegate-test-", dir=scratch_place()) as folder:
         yield Path(folder)
 
 
 @pytest.fixture
 def failures() -> Iterator[list[str]]:
-    """The errors that were logged with their traceback: work goes on after them, so a test would not see that it was
-    cut short. One that makes them happen takes them out; any that is left fails the test."""
+    """Errors that were logged with their traceback. Work goes on after such an error, so a test would not notice it. A
+    test that causes such errors removes them from the list; any that are left fail the test."""
     logged: list[str] = []
 
     def note(event: LogEvent) -> None:
@@ -51,7 +51,7 @@ def failures() -> Iterator[list[str]]:
 
 @pytest.fixture
 def make_gateway(scratch: Path, failures: list[str]) -> Iterator[MakeGateway]:
-    """Makes gateways; each is checked and stopped when the test is over."""
+    """Makes gateways. Each is checked and stopped when the test is over."""
     made: list[MemoryGateway] = []
 
     def make(**settings: Any) -> MemoryGateway:
@@ -71,13 +71,13 @@ def gateway(make_gateway: MakeGateway) -> MemoryGateway:
 
 @pytest.fixture
 def client(gateway: MemoryGateway) -> MemoryClient:
-    """A connection to it."""
+    """A connection to the gateway."""
     return gateway.connect()
 
 
 @pytest.fixture
 def writes(client: MemoryClient, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """What is written to the client from now on, by call."""
+    """The bytes of each call that writes to the client from now on."""
     written: list[bytes] = []
     write = client.transport.write
 

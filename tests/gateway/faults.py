@@ -1,4 +1,4 @@
-"""What can go wrong below the gateway, made to happen."""
+"""Makes faults happen below a gateway."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.storage.folder import change_table
 
 @contextmanager
 def commits_fail(gateway: MemoryGateway, trouble: lmdb.Error = DISK_FULL) -> Iterator[None]:
-    """No commit succeeds."""
+    """Let every commit fail."""
     with faults.commits_fail(gateway.store, trouble):
         yield
 
 
 @contextmanager
 def batches_cannot_begin() -> Iterator[None]:
-    """There is no room for a batch, which is found out with its first change."""
+    """Let there be no room for a batch, which its first change finds out."""
 
     def fail(txn: LoggedTransaction, size: int) -> None:
         raise StorageFullError("no room for the batch")
@@ -38,7 +38,7 @@ def batches_cannot_begin() -> Iterator[None]:
 
 @contextmanager
 def file_cannot_grow(gateway: MemoryGateway) -> Iterator[None]:
-    """The kernel refuses to let the database's file become larger."""
+    """Make the kernel refuse to let the database's file grow."""
     size = (gateway.data / "data.mdb").stat().st_size
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
@@ -52,9 +52,9 @@ def file_cannot_grow(gateway: MemoryGateway) -> Iterator[None]:
 def damaged_row(
     gateway: MemoryGateway, table: str, key: bytes, damage: Callable[[bytes], bytes]
 ) -> Iterator[None]:
-    """A row of a table is another one meanwhile. Before and after that the gateway is stopped and started.
+    """Replace a row of a table meanwhile. The gateway is stopped and started before and after that.
 
-    :param damage: is given what stands there; nothing, where no row does.
+    :param damage: receives the row's value, or nothing if there is no row, and returns the new value.
     """
     whole: list[bytes] = []
 
@@ -82,7 +82,7 @@ def damaged_row(
 
 @contextmanager
 def damaged_page(gateway: MemoryGateway, table: str, key: bytes) -> Iterator[None]:
-    """LMDB cannot read the page of a table on which a row stands, meanwhile. Before that the gateway is stopped and
+    """Make LMDB unable to read the page with a row of a table meanwhile. Before that, the gateway is stopped and
     started."""
     gateway.restart()
     row = gateway.store.reader().get(key, db=getattr(gateway.store.tables, table))
@@ -96,7 +96,7 @@ def damaged_page(gateway: MemoryGateway, table: str, key: bytes) -> Iterator[Non
             for at, own in zip(pages, flags, strict=True):
                 os.pwrite(file.fileno(), own, at + 10)
 
-        # Neither those of a leaf nor of a page above one.
+        # Flags of neither a leaf nor a branch page.
         put_flags([b"\4\0"] * len(pages))
         try:
             yield

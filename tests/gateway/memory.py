@@ -1,7 +1,7 @@
-"""A whole gateway without sockets, threads or waiting: real parts, real LMDB, a clock that tests move.
+"""A whole gateway without sockets, threads or waiting: the real parts, a real LMDB, and a clock that tests move.
 
-Time stands still until `advance` or `jump`. What a client sends is handled at once; its answer is there
-when `ask` returns, because `ask` lets the reactor's turns end.
+Time stands still until `advance` or `jump`. A client's request is handled at once. Its answer is there when `ask`
+returns, because `ask` runs the reactor until it is idle.
 """
 
 from __future__ import annotations
@@ -32,39 +32,39 @@ from gateway.wire.properties import parse
 from storage import Store, find_faults
 
 START_MS = 1_800_000_000_000
-"""Where the tests' time begins."""
+"""The time at which tests begin."""
 
 PROPERTY = "\x01"
 END = "\x02"
 
 MOST_TURNS = 20_000
-"""Turns within one moment after which something must be calling itself for ever."""
+"""Turns within one moment after which something must be rescheduling itself for ever."""
 
 _ports = itertools.count(50_000)
 
 
 def property_string(properties: Mapping[str, str]) -> str:
-    """Properties as a request carries them, empty values included."""
+    """Return properties as a request carries them, empty values included."""
     return "".join(f"{name}{PROPERTY}{value}{END}" for name, value in properties.items())
 
 
 def properties_of(message: Message) -> dict[str, str]:
-    """A message's properties by name."""
+    """Return a message's properties by name."""
     return parse(message.properties)
 
 
 def bodies(messages: Iterable[Message]) -> list[str]:
-    """The bodies of messages, as text."""
+    """Return the bodies of messages as text."""
     return [message.body.decode() for message in messages]
 
 
 class TurnReactor(MemoryReactorClock):
-    """A fake reactor that goes on turn by turn: what is called for now during a turn waits for the next."""
+    """A fake reactor that runs turn by turn: a call scheduled for now during a turn waits for the next turn."""
 
     calls: list[Any]
 
     def turn(self) -> bool:
-        """Make the calls that are due; whether there were any."""
+        """Make the calls that are due. Return whether there were any."""
         due = [call for call in self.calls if call.getTime() <= self.seconds()]
         for call in due:
             if call in self.calls:
@@ -75,7 +75,7 @@ class TurnReactor(MemoryReactorClock):
 
 
 class ReactorClock(Clock):
-    """Epoch milliseconds by the reactor's fake seconds; `offset_ms` is how far the wall clock was set."""
+    """Returns epoch milliseconds from the reactor's fake seconds; `offset_ms` is how far the wall clock was set."""
 
     def __init__(self, reactor: TurnReactor, offset_ms: int) -> None:
         self._reactor = reactor
@@ -92,8 +92,8 @@ class ReactorClock(Clock):
 class MemoryTransport(StringTransport):
     """The gateway's end of a connection. It pauses its producer and closes as Twisted's TCP transport does.
 
-    `reads` tells whether the client takes what arrives; while it does not, output piles up here. `taken` counts what
-    its machine takes slowly meanwhile.
+    `reads` is whether the client reads; while it does not, output collects here. `taken` is how many bytes the client's
+    machine has acknowledged meanwhile.
     """
 
     BUFFER = 1 << 16
@@ -109,7 +109,7 @@ class MemoryTransport(StringTransport):
         self.producer_paused = False
 
     def setTcpNoDelay(self, enabled: bool) -> None:
-        """Nothing to delay here."""
+        """Do nothing: nothing is delayed here."""
 
     def write(self, data: bytes) -> None:
         if self.connected:
@@ -119,8 +119,8 @@ class MemoryTransport(StringTransport):
                 self.producer.pauseProducing()
 
     def writeSomeData(self, data: bytes) -> int | Exception:
-        """Write what the client takes: all of it, or nothing while it does not read. How many bytes, or what ended the
-        connection."""
+        """Write what the client reads: everything, or nothing while it does not read. Return how many bytes, or the
+        error that ended the connection."""
         if not self.reads:
             return 0
         self.write(data)
@@ -128,18 +128,18 @@ class MemoryTransport(StringTransport):
 
     @property
     def dataBuffer(self) -> bytes:
-        """What is not written."""
+        """The bytes that are not written yet."""
         return b"" if self.reads else self.value()  # type: ignore[no-untyped-call]
 
     def doWrite(self) -> None:
-        """Written at once."""
+        """Do nothing: everything is written at once."""
 
     def getHandle(self) -> Self:
-        """The socket, which is asked only how much was taken."""
+        """Return a socket, which is only asked how many bytes were acknowledged."""
         return self
 
     def getsockopt(self, level: int, option: int, size: int) -> bytes:
-        """Linux' `tcp_info`, as long as kernels tell it."""
+        """Return Linux' `tcp_info`, as long as kernels make it."""
         assert (level, option) == (socket.IPPROTO_TCP, socket.TCP_INFO)
         return struct.pack("=120xQ", self.taken)[:size]
 
@@ -153,7 +153,7 @@ class MemoryTransport(StringTransport):
         self.reactor.callLater(0, self.lost, Failure(ConnectionLost()))  # type: ignore[no-untyped-call]
 
     def drained(self) -> None:
-        """The client has taken all there was."""
+        """Handle that the client has read everything."""
         if self.producer is not None and self.producer_paused:
             self.producer_paused = False
             self.producer.resumeProducing()
@@ -161,14 +161,14 @@ class MemoryTransport(StringTransport):
             self._close_if_drained()
 
     def lost(self, reason: Failure) -> None:
-        """The connection is gone, whoever ended it."""
+        """End the connection, whichever side closed it."""
         if self.connected:
             self.connected = False
             self.protocol.connectionLost(reason)
 
     @property
     def unread(self) -> int:
-        """Bytes that the client has not taken."""
+        """Bytes that the client has not read."""
         return self.io.tell()
 
     def _close_if_drained(self) -> None:
@@ -177,7 +177,7 @@ class MemoryTransport(StringTransport):
 
 
 class MemoryClient:
-    """One connection."""
+    """One connection of a client."""
 
     def __init__(self, gateway: MemoryGateway, host: str = "127.0.0.1") -> None:
         self._gateway = gateway
@@ -201,7 +201,7 @@ class MemoryClient:
         version: int = 513,
         language: str = "JAVA",
     ) -> int:
-        """Send a request; its opaque."""
+        """Send a request. Return its opaque."""
         self._opaque += 1
         self.raw(
             encode_command(
@@ -222,7 +222,7 @@ class MemoryClient:
         self.protocol.dataReceived(data)
 
     def take(self) -> list[Command]:
-        """What has arrived since the last time, once the turns are over."""
+        """Return what has arrived since the last call, after the reactor is idle."""
         self._gateway.settle()
         data = self.transport.value()
         self.transport.clear()
@@ -232,7 +232,7 @@ class MemoryClient:
         return arrived
 
     def answer(self, opaque: int) -> Command | None:
-        """The answer to a request, if it is there."""
+        """Return the answer to a request, if it has arrived."""
         self.take()
         found = [one for one in self.received if one.is_response and one.opaque == opaque]
         assert len(found) <= 1, "a request was answered twice"
@@ -247,7 +247,7 @@ class MemoryClient:
         return answer
 
     def requests(self) -> list[Command]:
-        """What the gateway asked of this client since the last time."""
+        """Return the requests that the gateway has sent to this client since the last call."""
         return [command for command in self.take() if not command.is_response]
 
     @property
@@ -257,14 +257,14 @@ class MemoryClient:
         return not self.transport.connected
 
     def stop_reading(self) -> None:
-        """Take nothing of what arrives, until `take`."""
+        """Read nothing that arrives until `take`."""
         self.transport.reads = False
 
     def disconnect(self) -> None:
-        """Leave without a word."""
+        """Disconnect without any request."""
         self.transport.lost(Failure(ConnectionLost()))  # type: ignore[no-untyped-call]
 
-    # -- what clients do
+    # -- requests of clients
 
     def send_fields(
         self,
@@ -279,7 +279,7 @@ class MemoryClient:
         batch: bool = False,
         properties: str = "",
     ) -> dict[str, str]:
-        """The fields of a send as Java writes them (310, 320)."""
+        """Return the fields of a send as Java writes them (310, 320)."""
         ext = {
             "a": "producers",
             "b": topic,
@@ -338,7 +338,7 @@ class MemoryClient:
         commit: int | None = None,
         sub_version: int = 0,
     ) -> dict[str, str]:
-        """The fields of a pull (11). With `tags` None, the group's heartbeats say what it wants."""
+        """Return the fields of a pull (11). With `tags` None, the group's heartbeats give the subscription."""
         flags = (4 if tags is not None else 0) | (2 if wait_ms else 0)
         flags |= 1 if commit is not None else 0
         ext = {
@@ -359,45 +359,45 @@ class MemoryClient:
         return ext
 
     def ask_pull(self, *args: Any, **options: Any) -> Command:
-        """A pull's answer."""
+        """Pull, and return the answer."""
         return self.ask(RequestCode.PULL_MESSAGE, self.pull_request(*args, **options))
 
     def park(self, *args: Any, wait_ms: int = 15_000, **options: Any) -> int:
-        """A pull that waits: its opaque, for `answer`."""
+        """Send a pull that waits. Return its opaque, for `answer`."""
         request = self.pull_request(*args, wait_ms=wait_ms, **options)
         opaque = self.send(RequestCode.PULL_MESSAGE, request)
         assert self.answer(opaque) is None, "the pull did not wait"
         return opaque
 
     def pull(self, *args: Any, **options: Any) -> list[Message]:
-        """The messages that a pull without waiting finds."""
+        """Return the messages that a pull without waiting finds."""
         answer = self.ask_pull(*args, **options)
         return decode_messages(answer.body) if answer.code == ResponseCode.SUCCESS else []
 
     def pull_all(self, topic: str = "orders", queue: int = 0) -> list[Message]:
-        """All messages of a queue."""
+        """Return all messages of a queue."""
         messages: list[Message] = []
         while page := self.pull(topic, queue, len(messages)):
             messages += page
         return messages
 
     def recall(self, topic: str, handle: str) -> Command:
-        """Take a message back by its handle (370)."""
+        """Recall a message by its handle (370)."""
         return self.ask(RequestCode.RECALL_MESSAGE, {"topic": topic, "recallHandle": handle})
 
     def abort(self, **fields: str) -> list[dict[str, Any]]:
-        """Abort as `tidegate abort` does; the results."""
+        """Abort as `tidegate abort` does. Return the results."""
         answer = self.ask(RequestCode.ABORT_TIMERS, fields)
         assert answer.code == ResponseCode.SUCCESS, answer.remark
         results: list[dict[str, Any]] = json.loads(answer.body)["results"]
         return results
 
     def look_up(self, **fields: object) -> list[dict[str, Any]]:
-        """Look up as `tidegate pending` does; the messages of one page."""
+        """Look up as `tidegate pending` does. Return the messages of one page."""
         return self.look_up_page(**fields)[0]
 
     def look_up_page(self, **fields: object) -> tuple[list[dict[str, Any]], str | None]:
-        """A page of a look-up, and the cursor that continues it."""
+        """Return a page of a look-up, and the cursor that continues it."""
         ext = {name: str(value) for name, value in fields.items()}
         answer = self.ask(RequestCode.LOOK_UP_TIMERS, ext)
         assert answer.code == ResponseCode.SUCCESS, answer.remark
@@ -416,7 +416,7 @@ class MemoryClient:
         language: str = "JAVA",
         version: int = 513,
     ) -> Command:
-        """Say that a client is there (34): a consumer of topics with tags, a producer, or both."""
+        """Send a heartbeat (34): of a consumer of topics with tags, of a producer, or both."""
         topics = {"orders": "*"} if subscriptions is None else subscriptions
         consumer = {
             "groupName": group,
@@ -462,7 +462,7 @@ class MemoryGateway:
     def start(self) -> None:
         """Open the data folder and serve."""
         self.clock = ReactorClock(self.reactor, self.offset_ms)
-        # Commits wait for nobody unless a test says so: then an answer is there when its turn ends.
+        # No commit waits for another unless a test says so: an answer is then there when its turn ends.
         settings: dict[str, Any] = {"vip_channel": False, "commit_wait": timedelta(0)}
         settings |= self.settings
         config = Config(data=self.data, listen=HostPort("127.0.0.1", 9876), **settings)
@@ -472,7 +472,7 @@ class MemoryGateway:
         self.settle()
 
     def stop(self) -> None:
-        """Stop in good order; connections are lost."""
+        """Stop cleanly; connections are lost."""
         self.settle()
         stopped = self.service.stop()
         self.settle()
@@ -482,12 +482,12 @@ class MemoryGateway:
         self.running = False
 
     def restart(self) -> None:
-        """Stop in good order and start again on the same folder."""
+        """Stop cleanly and start again on the same folder."""
         self.stop()
         self.start()
 
     def crash(self) -> None:
-        """End at once, with whatever is not committed lost, as a killed process does; then start again."""
+        """End at once like a killed process, so that everything not committed is lost. Then start again."""
         self.store.environment.close()
         self.service.broker.audit.close()
         self.reactor = TurnReactor()  # type: ignore[no-untyped-call]
@@ -495,12 +495,12 @@ class MemoryGateway:
         self.start()
 
     def checkpoint(self) -> None:
-        """Have other processes see all that is stored, as a gateway does every second."""
+        """Make everything stored visible to other processes, as a gateway does every second."""
         self.store.checkpoint()
 
     @property
     def store(self) -> Store:
-        """The store behind it."""
+        """The gateway's store."""
         return self.service.broker.store
 
     @property
@@ -509,18 +509,18 @@ class MemoryGateway:
         return self.clock.now_ms()
 
     def connect(self, host: str = "127.0.0.1") -> MemoryClient:
-        """A client's connection."""
+        """Return a new client connection."""
         return MemoryClient(self, host)
 
     def settle(self) -> None:
-        """Let the reactor's turns go by until nothing is left to do now."""
+        """Run the reactor's turns until nothing is left to do now."""
         for _ in range(MOST_TURNS):
             if not self.reactor.turn():
                 return
         raise AssertionError("the reactor does not come to rest")
 
     def advance(self, ms: int) -> None:
-        """Let time pass, with everything that happens meanwhile at its own time."""
+        """Let time pass; everything scheduled meanwhile happens at its own time."""
         self.elapsed_ms += ms
         end = self.elapsed_ms / 1000
         while True:
@@ -531,7 +531,7 @@ class MemoryGateway:
         self._reach(end)
 
     def jump(self, ms: int) -> None:
-        """Let time pass as in one long stall: what was to happen meanwhile happens once, late."""
+        """Let time pass as in one long stall: what was scheduled meanwhile happens once, late."""
         self.elapsed_ms += ms
         self._reach(self.elapsed_ms / 1000)
 
@@ -540,12 +540,12 @@ class MemoryGateway:
         self.settle()
 
     def set_clock(self, ms: int) -> None:
-        """Step the wall clock, forward or back, without time going by."""
+        """Set the wall clock forward or back, without letting time pass."""
         self.offset_ms += ms
         self.clock.offset_ms = self.offset_ms
 
     def check(self) -> None:
-        """Hold every table against every other."""
+        """Check every table against every other."""
         self.settle()
         assert find_faults(self.store) == []
 

@@ -1,4 +1,4 @@
-"""What tools send, and how they read the answers."""
+"""Requests of admin tools, and readers of their answers."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tests.gateway.memory import MemoryClient
 
 
 def ok(answer: Command) -> Command:
-    """The answer, which must be a success."""
+    """Return the answer, which must be a success."""
     assert answer.code == ResponseCode.SUCCESS, answer.remark
     return answer
 
 
 def read(answer: Command) -> Any:
-    """The body of a success, in whatever dialect of JSON; a key that was an object is its text."""
+    """Return the body of a success, in any dialect of JSON. A key that was an object becomes its text."""
     return json.loads(to_json(ok(answer).body))
 
 
 def by_queue(table: dict[str, Any]) -> dict[tuple[str, int], Any]:
-    """A map keyed by queues, with (topic, number) for each; the broker is always the same."""
+    """Return a map keyed by queues with (topic, number) as keys; the broker is always the same."""
     found = {}
     for key, value in table.items():
         queue = json.loads(key)

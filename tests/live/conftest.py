@@ -1,4 +1,4 @@
-"""Real gateway processes, and the Java client on them."""
+"""Real gateway processes, and Java clients connected to them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JavaMaker = Callable[..., JavaClient]
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """A gateway that the tests of a file share; each test has topics of its own."""
+    """A gateway that the tests of a file share; each test uses topics of its own."""
     with GatewayProcess(tmp_path_factory.mktemp("gateway") / "data") as gateway:
         yield gateway
 
@@ -49,12 +49,12 @@ def java_client(drivers: dict[Version, Driver]) -> Iterator[JavaMaker]:
 def java(
     request: pytest.FixtureRequest, java_client: JavaMaker, gateway: GatewayProcess
 ) -> JavaClient:
-    """The Java client, of either generation, on the shared gateway."""
+    """The Java client, of either generation, connected to the shared gateway."""
     return java_client(gateway, request.param)
 
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A topic of the test's own."""
+    """A topic for this test alone."""
     name = request.node.name.replace("[", "-").replace("]", "").replace(".", "_")
     return f"T-{name}"[:100]

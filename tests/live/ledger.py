@@ -1,4 +1,4 @@
-"""A load of timed messages that is sent, moved and aborted, and a ledger of what was answered."""
+"""A load of timed messages that are sent, rescheduled and aborted, and a ledger of the gateway's answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUEUES = 4
 
 
 class Ledger:
-    """What the gateway acknowledged."""
+    """The gateway's acknowledgements."""
 
     def __init__(self) -> None:
         self.sent: dict[str, int] = {}
@@ -29,13 +29,13 @@ class Ledger:
         self.moved: set[str] = set()
         self.aborted: set[str] = set()
         self.unanswered: set[str] = set()
-        """Messages whose abort was asked for when the gateway went down: either is true."""
+        """Messages whose abort was requested when the gateway went down: they may be aborted or not."""
         self.tried: set[str] = set()
         self.refused = 0
         """Sends that were answered with an error."""
 
     def faults(self, found: list[Message]) -> dict[str, set[str]]:
-        """The ids of what is not as it must be among all that fired, by the kind of fault."""
+        """Compare all fired messages with the ledger. Return the ids of the wrong ones by the kind of fault."""
         ids = Counter(find(message.properties, "UNIQ_KEY") or "" for message in found)
         early = set()
         for message in found:
@@ -53,7 +53,7 @@ class Ledger:
 
 
 def send(client: RemotingClient, message_id: str, due_ms: int) -> str | None:
-    """Send a timed message; its recall handle, or None when it was not accepted."""
+    """Send a timed message. Return its recall handle, or None when it was not accepted."""
     properties = f"UNIQ_KEY\x01{message_id}\x02TIMER_DELIVER_MS\x01{due_ms}\x02"
     ext = {"a": "ledger", "b": TOPIC, "c": "TBW102", "d": str(QUEUES), "f": "0", "h": "0"}
     ext |= {"e": str(hash(message_id) % QUEUES), "g": str(due_ms), "i": properties, "j": "0"}
@@ -64,7 +64,7 @@ def send(client: RemotingClient, message_id: str, due_ms: int) -> str | None:
 def work(
     connection: RemotingClient, ledger: Ledger, seed: int, numbers: Iterator[int], over: Event
 ) -> None:
-    """Send, move and abort until the gateway is gone, or it is over."""
+    """Send, reschedule and abort until the gateway is gone, or `over` is set."""
     chance = random.Random(seed)
     try:
         with connection as client:
@@ -75,7 +75,7 @@ def work(
                 handle = send(client, message_id, due_ms)
                 if handle is None:
                     ledger.refused += 1
-                    # What refuses now will also refuse the next one at once.
+                    # A gateway that refuses now will refuse the next one at once too.
                     over.wait(0.01)
                     continue
                 ledger.sent[message_id] = due_ms
@@ -92,7 +92,7 @@ def work(
 
 
 def move(client: RemotingClient, ledger: Ledger, message_id: str, new_ms: int) -> None:
-    """Give a message another time. Until the answer is there, either of the two may be true."""
+    """Reschedule a message. Until the answer arrives, either due time may be valid."""
     old_ms = ledger.sent[message_id]
     ledger.sent[message_id] = min(old_ms, new_ms)
     [result] = reschedule(client, id=message_id, topic=TOPIC, due=new_ms)
@@ -105,7 +105,7 @@ def move(client: RemotingClient, ledger: Ledger, message_id: str, new_ms: int) -
 
 
 def wait_until_fired(client: RemotingClient) -> None:
-    """Returns when nothing is pending; raises TimeoutError when that takes too long."""
+    """Return when nothing is pending; raise TimeoutError when that takes too long."""
 
     def is_nothing_pending() -> bool:
         return not msgspec.json.decode(client.ask(RequestCode.LOOK_UP_TIMERS).body)["messages"]
@@ -114,7 +114,7 @@ def wait_until_fired(client: RemotingClient) -> None:
 
 
 def read_all(connection: RemotingClient) -> list[Message]:
-    """Everything in the topic's queues."""
+    """Return all messages of the topic's queues."""
     found: list[Message] = []
     with connection as client:
         for queue in range(QUEUES):

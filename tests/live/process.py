@@ -17,7 +17,7 @@ from gateway.settings.network import WORKER_PORT_DISTANCE
 from gateway.wire.addresses import VIP_CHANNEL_DISTANCE
 
 LIMIT_S = 120
-"""How long is waited for an answer, or for its end; no gateway takes so long, however busy the machine."""
+"""How long to wait for an answer, or for the end of a gateway. No gateway takes so long, however busy the machine."""
 
 _NEIGHBOURS = (
     -VIP_CHANNEL_DISTANCE,
@@ -27,13 +27,13 @@ _NEIGHBOURS = (
         for below in (0, VIP_CHANNEL_DISTANCE)
     ),
 )
-"""How far from its port the others are that it listens on, with up to two workers."""
+"""The distances from its port to the other ports on which it listens, with up to two workers."""
 
 _LISTENING = re.compile(r"listening on 127\.0\.0\.1:(\d+)")
 
 
 class GatewayProcess:
-    """`tidegate serve` on a port that it keeps over restarts; nobody else is lent it meanwhile."""
+    """`tidegate serve` on a port that it keeps over restarts; the port is not lent to anybody else meanwhile."""
 
     def __init__(
         self, data: Path, *flags: str, environment: Mapping[str, str] | None = None
@@ -54,12 +54,12 @@ class GatewayProcess:
 
     @property
     def address(self) -> str:
-        """What clients are pointed at."""
+        """The address for clients."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """The process id."""
         assert self._process is not None
         return self._process.pid
 
@@ -86,17 +86,17 @@ class GatewayProcess:
 
     @property
     def log(self) -> Path:
-        """Where its log goes."""
+        """The log file."""
         return self.data.with_name(self.data.name + ".log")
 
     def kill(self) -> None:
-        """kill -9."""
+        """Kill the process with SIGKILL."""
         assert self._process is not None
         self._process.kill()
         self.ended()
 
     def ended(self) -> int:
-        """Wait until it has ended; its exit status."""
+        """Wait until the process has ended. Return its exit status."""
         assert self._process is not None
         status = self._process.wait(LIMIT_S)
         assert self._process.stdout is not None
@@ -105,11 +105,11 @@ class GatewayProcess:
         return status
 
     def terminate(self) -> int:
-        """SIGTERM; its exit status."""
+        """Send SIGTERM. Return the exit status."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         return self.ended()
 
     def client(self) -> RemotingClient:
-        """A connection for raw requests."""
+        """Return a connection for raw requests."""
         return RemotingClient("127.0.0.1", self.port, timeout=LIMIT_S)

@@ -1,4 +1,4 @@
-"""Gateways in memory for what operators do, and the command line in a process of its own."""
+"""Gateways in memory for operators' tasks, and the command line in a process of its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def tidegate(tmp_path: Path) -> Command:
-    """Runs `tidegate` with arguments, beside whatever holds a data folder in this process."""
+    """Runs `tidegate` with arguments in another process, even while this process has a data folder open."""
 
     def run(*arguments: object, text: str | None = None) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "gateway.cli", *map(str, arguments)]

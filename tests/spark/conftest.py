@@ -21,8 +21,8 @@ RECORDED = Path(__file__).parent.parent / "wire" / "recorded"
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A session; whoever uses one starts it."""
-    # For small tables compiling takes longer than running.
+    """A session, started for the first test that uses it."""
+    # For small tables, compiling takes longer than running.
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         session = open_session("local[1]", memory="1g")
@@ -36,7 +36,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tables of the captures of real clients."""
+    """Tables made from the captures of real clients."""
     folder = tmp_path_factory.mktemp("tables")
     ingest(spark, [RECORDED], folder, levels=DEFAULT_LEVELS)
     return folder

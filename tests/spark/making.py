@@ -1,4 +1,4 @@
-"""Files as recorders and brokers write them, made of frames and messages of our own."""
+"""Makes files like those of recorders and brokers, from given frames and messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HOST = pack_host("127.0.0.1", 10_911)
 
 
 def capture_bytes(records: Iterable[tuple[int, int, int, bytes]]) -> bytes:
-    """A capture file of time in ns, connection, kind and data."""
+    """Return a capture file of records: time in ns, connection, kind and data."""
     parts = [MAGIC]
     for time_ns, connection, kind, data in records:
         parts.append(struct.pack(">QIBI", time_ns, connection, kind, len(data)) + data)
@@ -36,7 +36,7 @@ def capture_bytes(records: Iterable[tuple[int, int, int, bytes]]) -> bytes:
 
 
 def exchange(number: int) -> list[bytes]:
-    """A request and its answer."""
+    """Return a request and its answer."""
     return [encode_command(34, number, body=b"{}"), encode_response(number, 0)]
 
 
@@ -49,7 +49,7 @@ def packet(
     flags: int = dpkt.tcp.TH_ACK,
     client: tuple[bytes, int] = CLIENT,
 ) -> bytes:
-    """An Ethernet frame with one TCP segment."""
+    """Return an Ethernet frame with one TCP segment."""
     sender, receiver = (client, SERVER) if from_client else (SERVER, client)
     ports = {"sport": sender[1], "dport": receiver[1]}
     numbers = {"seq": sequence & 0xFFFFFFFF, "ack": acknowledged & 0xFFFFFFFF}
@@ -61,7 +61,7 @@ def packet(
 
 
 def pcap_bytes(packets: Iterable[tuple[int, bytes]], order: str = "<", unit: int = 10**6) -> bytes:
-    """A pcap file of time in ns and packet; `unit` is a million or a billion."""
+    """Return a pcap file of packets, each a time in ns and its bytes; `unit` is a million or a billion."""
     magic = 0xA1B2C3D4 if unit == 10**6 else 0xA1B23C4D
     parts = [struct.pack(f"{order}IHHiIII", magic, 2, 4, 0, 0, 65_535, 1)]
     for time_ns, data in packets:
@@ -72,7 +72,7 @@ def pcap_bytes(packets: Iterable[tuple[int, bytes]], order: str = "<", unit: int
 
 
 def pcapng_bytes(packets: Iterable[tuple[int, bytes]], order: str = "<") -> bytes:
-    """A pcapng file of two interfaces, and half way a section of its own with one."""
+    """Return a pcapng file with two interfaces, and half-way a second section with one."""
 
     def block(kind: int, body: bytes) -> bytes:
         body += bytes(-len(body) % 4)
@@ -102,7 +102,7 @@ def pcapng_bytes(packets: Iterable[tuple[int, bytes]], order: str = "<") -> byte
 
 
 def log_bytes(messages: Iterable[tuple[str, bytes, str]], base: int = 0) -> bytes:
-    """A commit log of topic, body and properties."""
+    """Return a commit log of messages, each a topic, body and properties."""
     log = b""
     for number, (topic, body, properties) in enumerate(messages):
         log += encode_message(
@@ -125,7 +125,7 @@ def log_bytes(messages: Iterable[tuple[str, bytes, str]], base: int = 0) -> byte
 
 
 def as_records(file: Path) -> list[Record]:
-    """The frames of a whole capture, with the openings and closings left out."""
+    """Return the frames of a complete capture, without the openings and closings."""
     from spark_jobs.capture import read_records
 
     records = [record for record in read_records(file) if isinstance(record, Record)]
@@ -133,7 +133,7 @@ def as_records(file: Path) -> list[Record]:
 
 
 class Tables(NamedTuple):
-    """What became of a file."""
+    """The tables made from a file."""
 
     pairs: list[dict[str, Any]]
     asides: list[dict[str, Any]]
@@ -141,7 +141,7 @@ class Tables(NamedTuple):
 
     @property
     def frames(self) -> int:
-        """Frames in rows: two in a pair, one in a request without an answer or an aside."""
+        """The number of frames in rows: two in a pair, one in a request without an answer or in an aside."""
         ends = [
             (one["asked_ns"] is not None) + (one["answered_ns"] is not None) for one in self.pairs
         ]
@@ -149,7 +149,7 @@ class Tables(NamedTuple):
 
 
 def tables_of(folder: Path, *receipts: Receipt) -> Tables:
-    """What tasks wrote to a folder; it is removed."""
+    """Return the tables that tasks wrote to a folder, and delete the folder."""
     stitched = stitch(folder, receipts, LEVELS)
     counts: Counter[str] = Counter()
     for one in [receipt.counts for receipt in receipts] + [one for _, one in stitched]:

@@ -1,4 +1,4 @@
-"""What clients of a gateway without sockets say, recorded as pairs; and the same said to another one."""
+"""Records the requests and answers of a gateway without sockets as pairs, and replays them against another one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.gateway.memory import MemoryClient, MemoryGateway
 
 
 class RecordedClient(MemoryClient):
-    """Keeps each request that is asked, with its answer, as rows of `exchanges.ROWS`."""
+    """Keeps each request with its answer, as rows of `exchanges.ROWS`."""
 
     def __init__(self, gateway: MemoryGateway) -> None:
         super().__init__(gateway)
@@ -44,7 +44,7 @@ class RecordedClient(MemoryClient):
 def replay(
     pairs: Sequence[Mapping[str, Any]], rewriter: Rewriter, gateway: MemoryGateway
 ) -> tuple[RecordedClient, list[tuple[str, ...]]]:
-    """Ask it all again, as long after one another; the client, and what was not mapped of each request."""
+    """Send all requests again, at the same intervals. Return the client, and for each request what was not mapped."""
     client = RecordedClient(gateway)
     unmapped = []
     began_ms = gateway.now_ms - pairs[0]["asked_ns"] // 1_000_000

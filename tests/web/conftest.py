@@ -20,5 +20,5 @@ def gateway(make_gateway: MakeGateway) -> MemoryGateway:
 
 @pytest.fixture
 def http(gateway: MemoryGateway) -> HttpClient:
-    """Asks it."""
+    """An HTTP client of the gateway."""
     return HttpClient(gateway)

@@ -13,11 +13,11 @@ from tests.gateway.memory import MemoryGateway, MemoryTransport
 API = "/api/v1"
 
 HTTP_PORT = "127.0.0.1:9877"
-"""The setting `http` of the gateways here."""
+"""The setting `http` of the gateways in these tests."""
 
 
 class HttpAnswer(NamedTuple):
-    """Status, headers with small letters, and the body."""
+    """Status, headers in lower case, and the body."""
 
     status: int
     headers: dict[str, str]
@@ -30,9 +30,9 @@ class HttpAnswer(NamedTuple):
 
 
 class HttpClient:
-    """Asks a gateway's HTTP port.
+    """Sends requests to a gateway's HTTP port.
 
-    :param peer: the address that it asks from.
+    :param peer: the address from which requests come.
     """
 
     def __init__(self, gateway: MemoryGateway, peer: str = "127.0.0.1", **headers: str) -> None:
@@ -48,11 +48,11 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
         data: bytes | None = None,
     ) -> HttpAnswer:
-        """Send a request on a connection of its own; its answer. In a header a lone surrogate stands for a byte that is
-        not UTF-8.
+        """Send a request on a connection of its own, and return its answer. In a header, a lone surrogate stands for a
+        byte that is not UTF-8.
 
         :param body: sent as JSON.
-        :param data: sent as it is.
+        :param data: sent unchanged.
         """
         if data is None:
             data = json.dumps(body).encode() if body is not None else b""
@@ -68,7 +68,7 @@ class HttpClient:
         return _parse(transport.value(), method)
 
     def connect(self) -> Any:
-        """The gateway's end of a new connection."""
+        """Return the gateway's end of a new connection."""
         _, factory, *_ = self._gateway.reactor.tcpServers[-1]
         transport: Any = MemoryTransport(self._gateway.reactor, self._peer)
         transport.protocol = factory.buildProtocol(transport.getPeer())
@@ -76,19 +76,19 @@ class HttpClient:
         return transport
 
     def get(self, path: str, **query: object) -> Any:
-        """The JSON that the API answers a GET with, which must succeed."""
+        """Send a GET to the API, which must succeed. Return the JSON of the answer."""
         answer = self.ask("GET", API + path + ("?" + urlencode(query) if query else ""))
         assert answer.status == 200, answer
         return answer.json
 
     def post(self, path: str, body: object = None) -> Any:
-        """The JSON that the API answers a POST with, which must succeed."""
+        """Send a POST to the API, which must succeed. Return the JSON of the answer."""
         answer = self.ask("POST", API + path, body if body is not None else {})
         assert answer.status == 200, answer
         return answer.json
 
     def refusal(self, method: str, path: str, body: object = None, **query: object) -> Any:
-        """The problem that the API answers with."""
+        """Send a request that must be refused. Return the problem in the answer."""
         answer = self.ask(method, API + path + ("?" + urlencode(query) if query else ""), body)
         assert answer.status >= 400, answer
         assert answer.headers["content-type"] == "application/problem+json"
@@ -97,7 +97,7 @@ class HttpClient:
 
 
 def api_endpoints(gateway: MemoryGateway) -> list[Endpoint]:
-    """The table of a gateway."""
+    """Return a gateway's table of endpoints."""
     _, factory, *_ = gateway.reactor.tcpServers[-1]
     endpoints: list[Endpoint] = (
         factory.wrappedFactory.resource.children[b"api"].children[b"v1"]._endpoints

@@ -1,4 +1,4 @@
-"""Writes ROCKETMQ headers, as clients do that are set to send them (RocketMQSerializable)."""
+"""Writes ROCKETMQ headers, as clients with that setting send them (RocketMQSerializable)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def binary_header(
     version: int = 513,
     remark: str = "",
 ) -> bytes:
-    """A header in the binary form."""
+    """Return a header in the binary form."""
     said = remark.encode()
     pairs = b"".join(
         struct.pack(">h", len(name.encode()))

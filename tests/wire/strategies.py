@@ -1,4 +1,4 @@
-"""What hypothesis makes up for the wire: numbers, texts, properties, fields, frames."""
+"""Hypothesis strategies for the wire: numbers, texts, properties, fields, frames."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.wire.frames import Frame
 INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
-"""Any text that UTF-8 can carry."""
+"""Any text that UTF-8 can encode."""
 
 PROPERTY_TEXT = st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1, max_size=12
@@ -30,7 +30,7 @@ FRAMES: st.SearchStrategy[Frame] = st.tuples(
 
 
 def fields_of(kind: type[Fields]) -> st.SearchStrategy[Fields]:
-    """Any fields of one structure."""
+    """Return a strategy for the fields of one structure."""
     fields = msgspec.structs.fields(kind)
     return st.builds(kind, **{field.name: _values(field.type) for field in fields})
 

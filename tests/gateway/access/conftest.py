@@ -1,4 +1,4 @@
-"""A gateway that asks for names, its super user, and others as they are needed."""
+"""A gateway with authentication, its super user, and more users as tests need them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gateway that asks for names, and clients that have one."""
+"""Clients that sign their requests, and the requests of mqadmin for users and policies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SignedClient(MemoryClient):
         body: bytes = b"",
         **options: Any,
     ) -> int:
-        """Send a request; its opaque."""
+        """Send a request. Return its opaque."""
         fields = {**(ext or {}), ACCESS_KEY: self._name}
         fields[SIGNATURE] = sign(fields, body, self._key.encode())
         return super().send(code, fields, body, **options)

@@ -82,7 +82,7 @@ class Browser:
     def open(
         self, address: str | Path, *, width: int = 1280, height: int = 900, dark: bool = False
     ) -> Chrome:
-        """Show a page, a file or an address, at a size in CSS pixels, as a light or dark theme.
+        """Open a page, a file or an address, at a size in CSS pixels, with the light or dark theme.
 
         Cookies and messages of earlier pages are dropped.
         """

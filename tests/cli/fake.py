@@ -39,7 +39,7 @@ class FakeGateway:
 
     @property
     def server(self) -> str:
-        """The address as `--server` takes it."""
+        """The address as `--server` expects it."""
         return "{}:{}".format(*self.address)
 
     def __enter__(self) -> Self:

@@ -241,7 +241,7 @@ class MemoryClient:
     def ask(
         self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"", **options: Any
     ) -> Command:
-        """Send a request and give its answer."""
+        """Send a request and return its answer."""
         answer = self.answer(self.send(code, ext, body, **options))
         assert answer is not None, f"no answer to {code}"
         return answer
@@ -462,7 +462,7 @@ class MemoryGateway:
     def start(self) -> None:
         """Open the data folder and serve."""
         self.clock = ReactorClock(self.reactor, self.offset_ms)
-        # No commit waits for another unless a test says so: an answer is then there when its turn ends.
+        # Commits are not delayed unless a test says so: an answer is then there when its turn ends.
         settings: dict[str, Any] = {"vip_channel": False, "commit_wait": timedelta(0)}
         settings |= self.settings
         config = Config(data=self.data, listen=HostPort("127.0.0.1", 9876), **settings)

@@ -1,4 +1,4 @@
-"""Every test of the storage room ends with a check of its whole database."""
+"""Fixtures of the storage tests: each test ends with a check of its whole database."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ def store(folder: Folder) -> Store:
 
 @pytest.fixture
 def reopen(folder: Folder) -> Callable[[], Store]:
-    """Close the store and open it again."""
+    """Closes the store and opens it again."""
     return folder.open

@@ -1,7 +1,7 @@
-"""A disk that loses its power: what a folder's files can be then, as far as nothing was synced.
+"""A disk that loses its power: generates the states in which a folder's files can be then if they were not synced.
 
-Only what a sync has returned for is sure. Of all else each sector may be as it was at the last sync, or at any time
-since, whatever was written before or after it.
+Only data whose sync has returned is certain. Every other sector may be as it was at the last sync, or at any time
+since, independently of the order of writes.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ SECTOR: Final = 512
 PAGE: Final = 4096
 
 NOT_ON_DISK: Final = ("lock.mdb", "tidegate.lock")
-"""What nobody needs after a power cut."""
+"""Files that nobody needs after a power cut."""
 
 NEWNESS: Final = (0.0, 0.1, 0.5, 0.9, 0.97, 1.0)
-"""How likely it is that a sector of a file has changed: one of these for each file."""
+"""The probability that a sector of a file has changed; one of these is chosen for each file."""
 
 
 class Disk:
-    """The disk below one folder: it takes the place of `os.fsync` and `os.fdatasync`, and of the thread in which a
-    store calls them."""
+    """The disk below one folder. It replaces `os.fsync` and `os.fdatasync`, and the thread in which a store calls
+    them."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._folder = Path()
         self._states: dict[str, list[bytes]] = {}
-        """Of each file what the disk holds, and what it has been since."""
+        """For each file its state on disk, and its states since."""
         self._names: set[str] = set()
-        """The files whose names the disk holds."""
+        """The files whose names are on disk."""
         self._syncs = 0
         self._action: Callable[[], None] | None = None
         self._broken = ""
@@ -54,7 +54,7 @@ class Disk:
             patch.setattr(environment, name, self._synced_by_lmdb(getattr(environment, name)))
 
     def hold(self, folder: Path) -> None:
-        """Be the disk below another folder, and hold all that is in it."""
+        """Become the disk below another folder, and treat everything in it as synced."""
         self._folder = folder
         self._states = {}
         self._action = None
@@ -64,7 +64,7 @@ class Disk:
         self._names = set(self._states)
 
     def look(self) -> None:
-        """See what was written: no state that a file is in may be missed before it is written over."""
+        """Note the current state of all files. Every state must be noted before it is overwritten."""
         files = [path for path in self._folder.glob("*") if path.name not in NOT_ON_DISK]
         for path in files:
             states = self._states.setdefault(path.name, [b""])
@@ -72,15 +72,15 @@ class Disk:
                 states.append(content)
 
     def before_sync(self, number: int, action: Callable[[], None]) -> None:
-        """Do something when this many syncs have begun, of which the last has had no effect."""
+        """Do something after this many syncs have begun, before the last of them has had any effect."""
         self._syncs, self._action = number, action
 
     def break_once(self, name: str) -> None:
-        """Have the next sync of a file fail."""
+        """Let the next sync of a file fail."""
         self._broken = name
 
     def cut_power(self, target: Path, random: Random) -> None:
-        """Make the folder that is there afterwards."""
+        """Create the folder as it is after a power cut."""
         self.look()
         self._action = None
         target.mkdir()
@@ -112,12 +112,13 @@ class Disk:
 
     def _take(self, name: str, written: bytes) -> None:
         states = self._states[name]
-        # What was written since the sync began can be on the disk or not.
+        # Data written after the sync began may be on disk or not.
         while any(state is written for state in states[1:]):
             del states[0]
 
     def _synced_by_lmdb(self, function: Callable[P, Result]) -> Callable[P, Result]:
-        """What sets a folder up: LMDB has the disk hold what it changes there, which nobody sees here."""
+        """Wrap a function that sets up a folder: LMDB syncs what it changes there by itself, which cannot be seen
+        here."""
 
         def synced(*args: P.args, **kwargs: P.kwargs) -> Result:
             self.look()
@@ -144,21 +145,21 @@ def _mixed(states: list[bytes], unit: int, random: Random) -> bytes:
 
 
 class Worker:
-    """In place of a store's thread: its work goes on only when it is told to, from sync to sync, so that whatever it
-    does between two commits it does there each time."""
+    """Replaces a store's thread. Its work proceeds only on request, from sync to sync, so that the same work is always
+    done between the same two commits."""
 
     def __init__(self, max_workers: int, name: str) -> None:
         assert max_workers == 1
         self._tasks: deque[_Task] = deque()
 
     def submit(self, work: Callable[..., None], *args: object) -> Future[None]:
-        """Take on more work, which does not begin yet."""
+        """Add work, which does not begin yet."""
         task = _Task(self, partial(work, *args))
         self._tasks.append(task)
         return task.future
 
     def step(self) -> bool:
-        """Work until the next sync, which begins, or the end; False where there is nothing to do."""
+        """Work until the next sync begins, or until the end of a task. Return False when there is nothing to do."""
         if not self._tasks:
             return False
         self._tasks[0].go_on()
@@ -167,18 +168,18 @@ class Worker:
         return True
 
     def kill(self) -> None:
-        """Never do what is not done yet."""
+        """Never do the remaining work."""
         for task in self._tasks:
             task.is_killed = True
 
     def shutdown(self) -> None:
-        """Do all."""
+        """Do all remaining work."""
         while self.step():
             pass
 
 
 class _Outcome(Future[None]):
-    """Whoever waits for it has the work go on."""
+    """A future that makes the work proceed when somebody waits for it."""
 
     def __init__(self, worker: Worker) -> None:
         super().__init__()
@@ -191,11 +192,11 @@ class _Outcome(Future[None]):
 
 
 class _KilledError(Exception):
-    """The process is gone."""
+    """The process was killed."""
 
 
 class _Task(threading.Thread):
-    """A thread that runs while the one that tells it to waits."""
+    """A thread that runs only while the thread that resumes it waits."""
 
     def __init__(self, worker: Worker, work: Callable[[], None]) -> None:
         super().__init__(daemon=True)
@@ -219,14 +220,14 @@ class _Task(threading.Thread):
             self._other_turn.release()
 
     def pause(self) -> None:
-        """Let the other one go on; called by the work."""
+        """Let the other thread go on; called by the work."""
         self._other_turn.release()
         self._own_turn.acquire()
         if self.is_killed:
             raise _KilledError
 
     def go_on(self) -> None:
-        """Wait until the work pauses, or ends."""
+        """Resume the work, and wait until it pauses or ends."""
         if not self.is_alive():
             self.start()
         self._own_turn.release()

@@ -1,4 +1,4 @@
-"""What can go wrong below a store, made to happen."""
+"""Makes faults happen below a store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DISK_BROKEN = lmdb.Error("mdb_txn_commit: Input/output error")
 
 
 class _FailingTransaction:
-    """A transaction that LMDB takes everything into, and then cannot write."""
+    """A transaction into which every row can be written, but whose commit fails."""
 
     def __init__(self, txn: lmdb.Transaction, trouble: lmdb.Error) -> None:
         self._txn = txn
@@ -34,7 +34,7 @@ class _FailingTransaction:
         return getattr(self._txn, name)
 
     def commit(self) -> None:
-        """What LMDB does when a write fails: the transaction is over, and nothing is stored."""
+        """Fail like LMDB when a write fails: the transaction is over, and nothing is stored."""
         self._txn.abort()
         raise self._trouble
 
@@ -56,7 +56,7 @@ class _FailingDatabase:
 
 @contextmanager
 def lmdb_cannot_be_written(store: Store, trouble: lmdb.Error = DISK_FULL) -> Iterator[None]:
-    """No checkpoint succeeds. No batch may be open when this begins, or when it ends."""
+    """Let every checkpoint fail. No batch may be open when this begins or ends."""
     environment = store.environment
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(environment, "lmdb", _FailingDatabase(environment.lmdb, trouble))
@@ -67,10 +67,10 @@ def lmdb_cannot_be_written(store: Store, trouble: lmdb.Error = DISK_FULL) -> Ite
 
 @contextmanager
 def disk_takes_no_checkpoint(data: Path) -> Iterator[None]:
-    """What a checkpoint of this process has written is not synced. The store stays open until this ends."""
+    """Leave out the syncs of this process's checkpoints. The store stays open until this ends."""
     file = (data / "data.mdb").resolve()
     opened = [int(link.name) for link in Path("/proc/self/fd").iterdir() if link.resolve() == file]
-    # The one that is only synced and read: LMDB writes through the others.
+    # The read-only descriptor is for syncs and reads: LMDB writes through the others.
     (synced,) = [
         number for number in opened if fcntl(number, F_GETFL) & os.O_ACCMODE == os.O_RDONLY
     ]
@@ -86,7 +86,7 @@ def disk_takes_no_checkpoint(data: Path) -> Iterator[None]:
 
 @contextmanager
 def log_cannot_be_written(store: Store) -> Iterator[None]:
-    """No record can be appended to the redo log."""
+    """Let every append to the redo log fail."""
 
     def fail(rows: object) -> bool:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -98,7 +98,7 @@ def log_cannot_be_written(store: Store) -> Iterator[None]:
 
 @contextmanager
 def nothing_can_be_written(store: Store, trouble: lmdb.Error = DISK_FULL) -> Iterator[None]:
-    """No commit succeeds; a batch may be open."""
+    """Let every commit fail; a batch may be open."""
 
     def fail(txn: LoggedTransaction) -> None:
         raise trouble
@@ -110,14 +110,15 @@ def nothing_can_be_written(store: Store, trouble: lmdb.Error = DISK_FULL) -> Ite
 
 @contextmanager
 def commits_fail(store: Store, trouble: lmdb.Error = DISK_FULL) -> Iterator[None]:
-    """Neither can be written, so no commit succeeds. No batch may be open when this begins, or when it ends."""
+    """Let writes to both the redo log and LMDB fail, so that every commit fails. No batch may be open when this begins
+    or ends."""
     with log_cannot_be_written(store), lmdb_cannot_be_written(store, trouble):
         yield
 
 
 @contextmanager
 def no_more_threads() -> Iterator[None]:
-    """The system starts no thread; those that there are go on."""
+    """Let the system start no thread; running ones go on."""
 
     def start(_: Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -128,14 +129,14 @@ def no_more_threads() -> Iterator[None]:
 
 
 class Closable(Protocol):
-    """Has files open."""
+    """An object with open files."""
 
     def close(self) -> None: ...
 
 
 def left_open_by_failures(folder: Path, start: Callable[[], Closable]) -> list[int]:
-    """Start something in a folder again and again, each time with another call of the system that fails: how many files
-    it had open after each time that it failed."""
+    """Start something in a folder again and again, each time with a different system call that fails. Return how many
+    of the folder's files were open after each failed start."""
     left = []
     for number in range(20):
         try:
@@ -150,7 +151,7 @@ def left_open_by_failures(folder: Path, start: Callable[[], Closable]) -> list[i
 
 @contextmanager
 def _call_fails(number: int) -> Iterator[None]:
-    """Of the calls that open, read, write and sync files the one with this number fails."""
+    """Let one call fail, given by its number among the calls that open, read, write and sync files."""
     numbers = count()
 
     def failing(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -168,6 +169,6 @@ def _call_fails(number: int) -> Iterator[None]:
 
 
 def _open_files(folder: Path) -> int:
-    """How many files of a folder this process has open, itself included."""
+    """Return how many files of a folder, and the folder itself, this process has open."""
     opened = (link.resolve() for link in Path("/proc/self/fd").iterdir())
     return sum(folder in (path, path.parent) for path in opened)

@@ -15,9 +15,9 @@ from tests.storage.sample import terms_of
 
 
 class Folder:
-    """One data folder; at most one store is open on it.
+    """One data folder, with at most one open store.
 
-    Nothing here outlives the machine, so unless told otherwise a commit does not wait for the disk.
+    No test here outlives the machine, so by default a commit does not wait for the disk.
     """
 
     def __init__(self, path: Path) -> None:
@@ -42,7 +42,7 @@ class Folder:
             store.close()
 
     def reopen_after_crash(self, *, inbox_size: int = INBOX_SIZE) -> Store:
-        """Open the folder as a process finds it whose forerunner died before its commit."""
+        """Open the folder as it is after a process died before its commit."""
         store, self.store = self.store, None
         assert store is not None
         store.environment.close()
@@ -62,7 +62,7 @@ class Folder:
         return self.open()
 
     def check(self) -> None:
-        """Whatever the test left must be sound, also once it is opened again, and after a crash."""
+        """Check that the folder is sound, also after it is opened again, and after a crash."""
         try:
             if self.store is not None:
                 check(self.store)
@@ -73,7 +73,7 @@ class Folder:
 
 
 def check(store: Store) -> None:
-    """All tables agree, and a start after a crash would find what waits in memory."""
+    """Check that all tables agree, and that a start after a crash would recover the timers in memory."""
     assert find_faults(store) == []
     txn = store.settled_reader()
     assert sorted(recover(txn, store.tables, terms_of)) == sorted(store.inbox.rows())
@@ -82,8 +82,8 @@ def check(store: Store) -> None:
 def change_table(
     data: Path, table: str, how: Callable[[lmdb.Transaction, lmdb._Database], object]
 ) -> None:
-    """Change a table behind everybody's back."""
-    # A start would go back to the state that is noted there.
+    """Change a table without the store's knowledge."""
+    # Without the note, a start does not go back to the state noted there.
     (data / NOTE_FILE).unlink(missing_ok=True)
     with lmdb.open(str(data), max_dbs=32, map_size=1 << 30) as environment:
         database = environment.open_db(table.encode())
@@ -92,7 +92,7 @@ def change_table(
 
 
 def damage_log(data: Path, text: bytes) -> None:
-    """Change a byte of the record of the redo log that has a text."""
+    """Change one byte of the redo log's record that contains a text."""
     for name in LOG_FILES:
         content = bytearray((data / name).read_bytes())
         if text in content:

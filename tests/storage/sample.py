@@ -1,7 +1,7 @@
-"""Messages as the storage tests speak of them: what is sent, held and found, in one line each.
+"""Sample messages for the storage tests: helpers to send, hold and find them, in one line each.
 
-The store does not know how a record is laid out. Here a record is the message's own columns, one
-after the other, so that a test can read every one of them back.
+The store does not know the layout of a record. Here a record consists of the message's own columns, one after the
+other, so that a test can read all of them back.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Sample:
     body: bytes = b""
 
     def record(self, stored_ms: int) -> bytes:
-        """What the store keeps of it."""
+        """Return the message's record."""
         columns = [
             self.topic.hex(),
             self.queue,
@@ -41,7 +41,7 @@ class Sample:
 
 
 def terms_of(record: bytes) -> Terms:
-    """By what a sample is found."""
+    """Read the terms out of a record."""
     topic, queue, stored_ms, message_id, keys, tag_hash = json.loads(record[: record.index(b"\n")])
     return Terms(
         bytes.fromhex(topic),
@@ -54,17 +54,17 @@ def terms_of(record: bytes) -> Terms:
 
 
 def body_of(record: bytes) -> bytes:
-    """What a sample carries."""
+    """Return the body in a record."""
     return record[record.index(b"\n") + 1 :]
 
 
 def id_of(record: bytes) -> bytes:
-    """A sample's id."""
+    """Return the id in a record."""
     return terms_of(record).message_id
 
 
 def send(store: Store, message: Sample, stored_ms: int = 1) -> int:
-    """Put a message at the end of its queue; its offset. The test commits."""
+    """Put a message at the end of its queue. Return its offset. The test commits."""
     return store.append(
         store.queue(message.topic, message.queue),
         store.new_sequence(),
@@ -77,7 +77,7 @@ def send(store: Store, message: Sample, stored_ms: int = 1) -> int:
 
 
 def hold(store: Store, message: Sample, due_ms: int, stored_ms: int = 1) -> int:
-    """Hold a message until it is due; its sequence. The test commits."""
+    """Hold a message until it is due. Return its sequence. The test commits."""
     sequence = store.new_sequence()
     store.schedule(
         due_ms,
@@ -93,21 +93,21 @@ def hold(store: Store, message: Sample, due_ms: int, stored_ms: int = 1) -> int:
 
 
 def fire(store: Store, now_ms: int, limit: int = 1_000_000) -> int:
-    """Fire all that is due, and commit; how many messages left."""
+    """Fire all due messages, and commit. Return how many fired."""
     fired = fire_due(store, now_ms, now_ms, limit)
     store.commit()
     return fired.messages
 
 
 def ids_in(store: Store, topic: bytes = TOPIC, queue: int = 0) -> list[bytes]:
-    """The ids of what consumers can read from a queue, in its order."""
+    """Return the ids of the messages that consumers can read from a queue, in order."""
     place = store.queue(topic, queue)
     page = store.read(place, place.first, 1_000_000, 1 << 30)
     return [id_of(message.record) for message in page.messages]
 
 
 def states(store: Store, message_id: bytes) -> list[str]:
-    """The state of every message with an id, the newest first."""
+    """Return the state of every message with an id, the newest first."""
     return [found.state.value for found in find_by_id(store, message_id)]
 
 
@@ -121,7 +121,7 @@ def pending_page(
     cursor: bytes | None = None,
     limit: int = 1_000_000,
 ) -> FoundPage:
-    """A page of what has not fired; everything, unless told otherwise."""
+    """Return a page of the pending messages; by default, of all of them."""
     return scan_pending(
         store,
         topic=topic,
@@ -134,17 +134,17 @@ def pending_page(
 
 
 def pending_ids(store: Store, *, topic: bytes | None = None) -> list[bytes]:
-    """The ids of what has not fired, in the order in which it will."""
+    """Return the ids of the pending messages, in the order in which they will fire."""
     return [id_of(found.record) for found in pending_page(store, topic=topic).found]
 
 
 def numbered(count: int, prefix: bytes = b"m") -> list[bytes]:
-    """Ids in order."""
+    """Return `count` ids in ascending order."""
     return [b"%b%05d" % (prefix, number) for number in range(count)]
 
 
 def hold_all(store: Store, ids: Iterable[bytes], due_ms: int, topic: bytes = TOPIC) -> list[int]:
-    """Hold one message for each id, and commit; their sequences."""
+    """Hold one message for each id, and commit. Return their sequences."""
     sequences = [hold(store, Sample(message_id, topic), due_ms) for message_id in ids]
     store.commit()
     return sequences

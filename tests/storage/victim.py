@@ -1,11 +1,11 @@
-"""A process that works on a data folder until it is killed, and says what it was told is stored.
+"""A process that works on a data folder until it is killed, and reports what the store has acknowledged.
 
-Each line on its standard output is one batch, as JSON, printed when `commit` has returned:
+Each line on its standard output is one batch, as JSON, printed after `commit` has returned:
 
     batch      its number
-    accepted   ids that were sent or held in it
+    accepted   ids of the messages that were sent or held in it
     aborted    ids whose abort was answered with success
-    fired      how many messages left
+    fired      how many messages fired
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from tests.storage.folder import Folder
 from tests.storage.sample import Sample, hold, send
 
 SENT, HELD = 3, 6
-"""Messages that are sent, and held, in each batch."""
+"""Messages that are sent, and that are held, in each batch."""
 
 LONG_AGO_MS = 0
 BODY = b"x" * 3_000
 
 
 def ids_of_batch(run: int, batch: int) -> list[str]:
-    """The ids of the messages that a run accepts in a batch."""
+    """Return the ids of the messages that a run accepts in a batch."""
     return [f"{run}-{batch}-{number}" for number in range(SENT + HELD)]
 
 
 def work(path: Path, run: int) -> None:
-    """Accept, fire and abort, batch after batch, in a time that goes on from run to run."""
+    """Accept, fire and abort, batch after batch. Time goes on from run to run."""
     random = Random(run)
     store = Folder(path).open(sync=True, map_size=1 << 20)
     for batch in count():
@@ -51,7 +51,7 @@ def work(path: Path, run: int) -> None:
             if abort(store, message_id.encode(), now_ms)[0].outcome is Aborted.ABORTED:
                 aborted.append(message_id)
         fired = fire_due(store, now_ms, now_ms, 10)
-        # Finds nothing, as everything is young; but it is part of what a kill can hit.
+        # This finds nothing, as all messages are young, but a kill may hit it.
         remove_expired(store, LONG_AGO_MS, 10, lambda topic: False)
         store.commit()
         line = {"batch": batch, "accepted": ids, "aborted": aborted, "fired": fired.messages}

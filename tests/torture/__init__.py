@@ -1,1 +1,1 @@
-"""Everything goes wrong at once, under load, for minutes; a ledger tells what became of each message."""
+"""All faults at once, under load, for minutes; a ledger shows what became of each message."""

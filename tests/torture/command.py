@@ -19,11 +19,11 @@ from tests.torture.site import MAX_CONNECTIONS, Site, disk
 _MIB = 1 << 20
 _SPELL_S = 3.0
 _PATIENCE_S = 180
-"""How much longer a run may take so that each harm is done once."""
+"""Seconds by which a run may be extended so that each harm is done once."""
 
 
 class Verdict(NamedTuple):
-    """What a run came to."""
+    """The result of a run."""
 
     acknowledged: int
     fired: int
@@ -33,11 +33,11 @@ class Verdict(NamedTuple):
     faults: dict[str, set[str]]
     harms: Counter[str]
     own_memory: int
-    """The most, in bytes, at the moments that it was looked at."""
+    """The highest memory use measured, in bytes."""
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was lost, early or doubled."""
+        """Whether no message was lost, early or doubled."""
         return not any(self.faults.values())
 
     def __str__(self) -> str:
@@ -54,8 +54,8 @@ class Verdict(NamedTuple):
 def torture(
     site: Site, seconds: float, senders: int, terms: Terms, seed: int, tell: Callable[[str], None]
 ) -> Verdict:
-    """Harm a gateway under load for so long, each harm once before any comes twice. Raises TimeoutError when it does
-    not serve again."""
+    """Harm a gateway under load for so many seconds; each harm is done once before any is repeated. Raises TimeoutError
+    when the gateway does not serve again."""
     chance = random.Random(seed)
     known, missing = harms.possible(site)
     for reason in missing:
@@ -137,7 +137,7 @@ def main(
     No message may be lost, early or doubled; the exit status is 0 only then. A full disk needs root (a file
     system in memory is mounted), and a stepped clock needs Debian's libfaketime.
     """
-    # Asked to end, it also stops what it started and unmounts its disk.
+    # On SIGTERM, too, stop what was started and unmount the disk.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     chosen = random.randrange(1 << 32) if seed is None else seed
     click.echo(f"seed {chosen}, workers {workers}, flush {flush}, {minutes:g} min")

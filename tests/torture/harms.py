@@ -1,4 +1,4 @@
-"""What is done to a gateway. Each harm returns when it is over; the load goes on meanwhile."""
+"""The harms that are done to a gateway. Each returns when it is over; the load goes on meanwhile."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ LONGEST_STEP_S: Final = 30
 _CHUNK: Final = bytes(1 << 20)
 _SLOW_READERS: Final = 20
 _QUESTIONS: Final = 400
-"""That a slow reader asks at once; the answers are of up to 32 messages each."""
+"""Requests that a slow reader sends at once; each answer has up to 32 messages."""
 
 _RESERVED_FILES: Final = 500
 
 
 class Terms(NamedTuple):
-    """How hard the harms are."""
+    """How severe the harms are."""
 
     pause_s: float
-    """How long a process stands still."""
+    """How long a process is stopped."""
     spell_s: float
-    """How long, up to twice over, whatever else takes time goes on."""
+    """How long other harms last that take time, up to twice over."""
     connections: int
-    """In a crowd."""
+    """The connections of a crowd."""
 
 
 def kill(site: Site, chance: random.Random, terms: Terms) -> str:
-    """All processes at once, and again while they start."""
+    """Kill all processes at once, and perhaps again while they start."""
     times = chance.choice((1, 1, 2))
     for _ in range(times):
         for pid in site.worker_pids():
@@ -52,17 +52,17 @@ def kill(site: Site, chance: random.Random, terms: Terms) -> str:
 
 
 def kill_worker(site: Site, chance: random.Random, terms: Terms) -> str:
-    """One worker; its leader starts it again."""
+    """Kill one worker; its leader starts it again."""
     victim = chance.choice(site.worker_pids())
     os.kill(victim, signal.SIGKILL)
-    # Its leader must notice before it can be said to serve again.
+    # The leader must notice before it can report that the worker serves again.
     time.sleep(0.2)
     site.wait_until_serving()
     return f"process {victim}"
 
 
 def stop_and_continue(site: Site, chance: random.Random, terms: Terms) -> str:
-    """A process that stands still, as on a machine that swaps or is moved."""
+    """Stop a process for a while, as on a machine that swaps or is migrated."""
     victim = chance.choice(site.worker_pids())
     os.kill(victim, signal.SIGSTOP)
     try:
@@ -74,7 +74,7 @@ def stop_and_continue(site: Site, chance: random.Random, terms: Terms) -> str:
 
 
 def step_clock(site: Site, chance: random.Random, terms: Terms) -> str:
-    """The wall clock jumps, and jumps back."""
+    """Step the wall clock, and later step it back."""
     step = chance.choice((-1, 1)) * chance.randint(2, LONGEST_STEP_S)
     site.set_clock(step)
     time.sleep(chance.uniform(1, 2) * terms.spell_s)
@@ -84,14 +84,15 @@ def step_clock(site: Site, chance: random.Random, terms: Terms) -> str:
 
 
 def fill_disk(site: Site, chance: random.Random, terms: Terms) -> str:
-    """No byte is left on the disk, and then there is room again."""
+    """Fill the disk completely, and then free it again."""
     refused = site.ledger.refused
     filler = site.folder / "filler"
     try:
         with filler.open("wb", buffering=0) as file:
             status = os.statvfs(site.folder)
             free = status.f_bavail * status.f_frsize
-            # All but a little at once, as the gateway takes some meanwhile; then the rest, and what it gives back.
+            # First allocate all but a little, as the gateway takes some meanwhile; then the rest, and what the gateway
+            # frees.
             os.posix_fallocate(file.fileno(), 0, max(1, free - 32 * len(_CHUNK)))
             file.seek(0, os.SEEK_END)
             end = time.monotonic() + chance.uniform(1, 2) * terms.spell_s
@@ -107,7 +108,7 @@ def fill_disk(site: Site, chance: random.Random, terms: Terms) -> str:
 
 
 def crowd(site: Site, chance: random.Random, terms: Terms) -> str:
-    """Many connections that say nothing, closed all at once."""
+    """Open many connections that send nothing, and close them all at once."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     count = min(terms.connections, MAX_CONNECTIONS, most - _RESERVED_FILES)
     connections: list[socket.socket] = []
@@ -125,7 +126,7 @@ def crowd(site: Site, chance: random.Random, terms: Terms) -> str:
 
 
 def read_slowly(site: Site, chance: random.Random, terms: Terms) -> str:
-    """Clients that ask for much and take little of what they asked for."""
+    """Send many requests from clients that read little of the answers."""
     address = site.address(chance.randrange(site.workers))
     question = {"consumerGroup": "slow", "topic": TOPIC, "queueOffset": "0", "maxMsgNums": "32"}
     question |= {"sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0"}
@@ -144,7 +145,7 @@ def read_slowly(site: Site, chance: random.Random, terms: Terms) -> str:
                 for opaque in range(1, _QUESTIONS + 1)
             )
             reader.setblocking(False)
-            # As much as it takes: a gateway that has too much to say to someone stops listening to him.
+            # As much as the gateway accepts: it stops reading from a client with too many unread answers.
             reader.send(b"".join(frames))
             selector.register(reader, selectors.EVENT_READ)
         end = time.monotonic() + terms.spell_s
@@ -155,7 +156,7 @@ def read_slowly(site: Site, chance: random.Random, terms: Terms) -> str:
             time.sleep(0.05)
         site.watch_memory()
     except ConnectionError:
-        pass  # It may close a connection that costs it too much.
+        pass  # The gateway may close a connection that costs it too much.
     finally:
         selector.close()
         for reader in readers:
@@ -168,7 +169,7 @@ Harm = Callable[[Site, random.Random, Terms], str]
 
 
 def possible(site: Site) -> tuple[dict[str, Harm], list[str]]:
-    """What can be done to this site, by name, and what is left out, with the reason."""
+    """Return the harms that can be done to this site, by name, and the reasons for those left out."""
     found: dict[str, Harm] = {
         "kill -9": kill,
         "SIGSTOP": stop_and_continue,
@@ -192,7 +193,7 @@ def possible(site: Site) -> tuple[dict[str, Harm], list[str]]:
 
 
 def raise_file_limit(count: int) -> None:
-    """Let this process and those that it starts have so many files open, where that is allowed."""
+    """Let this process and those that it starts open so many files, if that is allowed."""
     soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + _RESERVED_FILES
     try:
@@ -202,4 +203,4 @@ def raise_file_limit(count: int) -> None:
 
 
 KNOWN_ERRORS: Final = (ClientError, RefusalError, OSError)
-"""What may come of a harm that met the gateway at a bad moment: it is tried again later."""
+"""Errors of a harm that met the gateway at a bad moment: it is tried again later."""

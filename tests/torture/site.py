@@ -1,4 +1,4 @@
-"""The gateway that is tortured: its disk, its clock, its processes, and the load on it."""
+"""The gateway under torture: its disk, its clock, its processes, and the load on it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tests.live.process import GatewayProcess
 
 MAX_CONNECTIONS: Final = 25_000
 PATIENCE_S: Final = 180
-"""How long the gateway may take to serve again after anything."""
+"""How long the gateway may take to serve again after a harm."""
 
 _CLOCK_LIBRARY: Final = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
-"""Of Debian's package libfaketime."""
+"""From Debian's package libfaketime."""
 
 
 class Site:
-    """A gateway in a folder, whose clock can be set where libfaketime is installed.
+    """A gateway in a folder. Its clock can be set if libfaketime is installed.
 
     :param has_own_disk: whether the folder is a file system that may be filled.
     """
@@ -58,19 +58,19 @@ class Site:
             "LD_PRELOAD": str(_CLOCK_LIBRARY),
             "FAKETIME_TIMESTAMP_FILE": str(self._clock),
             "FAKETIME_CACHE_DURATION": "1",
-            # Set is the wall clock alone, as by an operator or NTP.
+            # Only the wall clock is set, as by an operator or NTP.
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             "NO_FAKE_STAT": "1",
         }
 
     def set_clock(self, seconds: int) -> None:
-        """Have the gateway's wall clock, within a second, differ from the true one by so much."""
+        """Shift the gateway's wall clock, within a second, by so many seconds from the true time."""
         new = self._clock.with_suffix(".new")
         new.write_text(f"{seconds:+d}s\n")
         new.rename(self._clock)
 
     def address(self, number: int) -> tuple[str, int]:
-        """Where one of the workers listens. Raises ClientError and RefusalError."""
+        """Return the address of one of the workers. Raises ClientError and RefusalError."""
         with self.gateway.client() as client:
             body = successful(client.ask(RequestCode.GET_BROKER_CLUSTER_INFO)).body
         brokers = msgspec.json.decode(body)["brokerAddrTable"]
@@ -79,11 +79,11 @@ class Site:
         return host, int(port)
 
     def connect(self, number: int) -> RemotingClient:
-        """A connection to one of the workers. Raises ClientError and RefusalError."""
+        """Return a connection to one of the workers. Raises ClientError and RefusalError."""
         return RemotingClient(*self.address(number))
 
     def begin(self, senders: int) -> None:
-        """Put the load on."""
+        """Start the load."""
         self._senders = [
             threading.Thread(target=self._send, args=(number, senders), daemon=True)
             for number in range(senders)
@@ -102,8 +102,8 @@ class Site:
             work(connection, self.ledger, seed, numbers, self._over)
 
     def end(self) -> list[Message]:
-        """Take the load off, and wait for all that is pending; everything that fired."""
-        # One that failed has said why. What went on without it was hardly under load.
+        """Stop the load, and wait for all pending messages. Return all messages that fired."""
+        # A sender that failed has logged why. Without it, the gateway was hardly under load.
         assert all(sender.is_alive() for sender in self._senders), "a sender ended before its time"
         self._over.set()
         for sender in self._senders:
@@ -117,7 +117,7 @@ class Site:
         ]
 
     def wait_until_serving(self) -> None:
-        """Returns when every worker answers again; raises TimeoutError when that takes too long."""
+        """Return when every worker answers again; raise TimeoutError when that takes too long."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
@@ -130,7 +130,7 @@ class Site:
                 time.sleep(0.05)
 
     def worker_pids(self) -> list[int]:
-        """The processes that hold the data: the workers, or the gateway itself."""
+        """Return the ids of the processes that hold the data: the workers, or the gateway itself."""
         pid = self.gateway.pid
         if self.workers == 1:
             return [pid]
@@ -138,14 +138,14 @@ class Site:
         return [int(one) for one in children.split()]
 
     def watch_memory(self) -> None:
-        """Note how much memory of its own the whole gateway has."""
+        """Note the current memory use of the whole gateway."""
         used = usage(self.gateway.pid)
         self.peak_own_memory = max(self.peak_own_memory, used.own_memory)
 
 
 @contextmanager
 def disk(size_mib: int) -> Iterator[tuple[Path, bool]]:
-    """A new folder, and whether it is a file system of its own, of this size: that needs root."""
+    """Provide a new folder, and whether it is a file system of its own, of this size, which needs root."""
     folder = Path(tempfile.mkdtemp(prefix="torture-"))
     mount, umount = shutil.which("mount"), shutil.which("umount")
     mounted = False

@@ -27,9 +27,9 @@ class Folder:
     def open(
         self, *, sync: bool = False, map_size: int = 1 << 28, inbox_size: int = INBOX_SIZE
     ) -> Store:
-        """Open the folder, closing it first where it is open.
+        """Open the folder; an open store is closed first.
 
-        :param inbox_size: 0 has every commit put its timers into `timers`.
+        :param inbox_size: with 0, every commit puts its timers into `timers`.
         """
         self.close()
         self.store = Store(self.path, terms_of, sync=sync, map_size=map_size, inbox_size=inbox_size)

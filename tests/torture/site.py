@@ -103,7 +103,7 @@ class Site:
 
     def end(self) -> list[Message]:
         """Stop the load, and wait for all pending messages. Return all messages that fired."""
-        # A sender that failed has logged why. Without it, the gateway was hardly under load.
+        # A sender that failed has printed its error. Without it, the gateway was hardly under load.
         assert all(sender.is_alive() for sender in self._senders), "a sender ended before its time"
         self._over.set()
         for sender in self._senders:

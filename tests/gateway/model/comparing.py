@@ -1,5 +1,5 @@
-"""What happens of itself, and all that there is: after each step every message that entered a queue must have had its
-turn and its time, nothing may be left that should have happened, and what look-ups, counts and lists tell is true."""
+"""Compares the gateway with the model after each step. Every message that entered a queue must have been in turn and on
+time, nothing may be overdue, and look-ups, counts and lists must be right."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ CLEAN_UP_MS = 10_000
 
 
 class Comparing(Consumers, Pops, Recurrences):
-    """Holds the gateway against the model."""
+    """Compares the gateway with the model."""
 
     def __init__(self) -> None:
         super().__init__()
         self.expirable: dict[int, int] = {}
-        """Since when messages may be removed, in ms of the reactor, by sequence."""
+        """Since when each message may be removed, in ms of the reactor, by sequence."""
 
     @invariant()
     def compare(self) -> None:
@@ -53,10 +53,11 @@ class Comparing(Consumers, Pops, Recurrences):
         self.before_highest_ms = self.highest_ms
         self.before_ms, self.before_elapsed_ms = self.now_ms, self.gateway.elapsed_ms
 
-    # -- what entered queues
+    # -- messages that entered queues
 
     def _check_entered(self) -> None:
-        """Explain every message that entered a queue of itself: each was due, in its turn, and at its time."""
+        """Explain every message that entered a queue without a request: each must have been due, in turn and on
+        time."""
         world = self.world
         self._enter_deleted()
         for topic in (CHECKED_OUT_TOPIC, *self._made_by_pops()):
@@ -82,7 +83,7 @@ class Comparing(Consumers, Pops, Recurrences):
         return self.client.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": topic}).code == 0
 
     def _enter_deleted(self) -> None:
-        """What is due in a topic that was deleted enters its queue all the same, to be removed with it."""
+        """Put due messages of a deleted topic into its queue as well; they are removed with it."""
         for one in self.world.pending():
             if one.topic in self.world.topics or one.due_ms > self.highest_ms:
                 continue
@@ -98,7 +99,7 @@ class Comparing(Consumers, Pops, Recurrences):
         return next((each for each in found if self._sequence(each) == one.sequence), None)
 
     def _born(self, place: Place, record: Record) -> Message:
-        """A message that the gateway made of another one."""
+        """Return a message that the gateway made from another one."""
         properties = properties_of(record)
         one = Message(
             record.physical_offset,
@@ -119,10 +120,10 @@ class Comparing(Consumers, Pops, Recurrences):
             assert one.topic not in self.world.paused
         return one
 
-    # -- what was removed
+    # -- messages that were removed
 
     def _check_removed(self) -> None:
-        """What is old enough may be gone, and has to go soon."""
+        """Check that only messages that are old enough are gone, and that old ones are removed soon."""
         world = self.world
         cutoff_ms = max(self.now_ms, self.before_ms) - RETENTION_MS
         for sequence, one in world.messages.items():
@@ -144,7 +145,7 @@ class Comparing(Consumers, Pops, Recurrences):
         for one in sorted(gone, key=lambda one: one.offset):
             world.forget(one)
 
-    # -- what is told
+    # -- answers to queries
 
     def _check_found(self) -> None:
         world = self.world
@@ -177,7 +178,7 @@ class Comparing(Consumers, Pops, Recurrences):
 
     def _check_held(self, held: dict[str, Any], one: Message) -> None:
         if one.state == ABORTED and held["movedMs"] != one.moved_ms:
-            # Who takes another's place notes a time that never goes back.
+            # The time noted for the abort of a replaced message never goes back.
             assert one.moved_ms <= held["movedMs"] <= self.highest_ms
             one.moved_ms = held["movedMs"]
         moved_ms = 0 if one.state == PENDING else one.moved_ms

@@ -1,5 +1,5 @@
-"""Consumers that pull: what a queue has from an offset on, at once or as soon as it comes; how far a group has come;
-and messages that are sent back, to come again or to be dead letters."""
+"""Consumers that pull: the messages of a queue from an offset on, at once or when they arrive; a group's progress; and
+messages that are sent back, to be retried or to become dead letters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _wants(tags: str, one: Message) -> bool:
 
 
 class WaitingPull(NamedTuple):
-    """A pull that found nothing yet, and when it ends, in ms of the reactor."""
+    """A pull that has found nothing yet, and when it ends, in ms of the reactor."""
 
     client: MemoryClient
     opaque: int
@@ -37,7 +37,7 @@ class WaitingPull(NamedTuple):
 
 
 class Consumers(Machine):
-    """What consumers of queues do, and operators to their progress."""
+    """The requests of consumers of queues, and of operators about their progress."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class Consumers(Machine):
         topic=topics, queue=queues, tags=wanted_tags, wait_ms=st.sampled_from([300, 3_000, 15_000])
     )
     def pull_and_wait(self, topic: str, queue: int, tags: str, wait_ms: int) -> None:
-        """For whatever comes next."""
+        """Pull at the end of a queue, and wait for the next message."""
         if topic not in self.world.topics:
             return
         offset = self.world.rows((topic, queue)).end
@@ -106,8 +106,8 @@ class Consumers(Machine):
         )
 
     def _check_waiting_pulls(self) -> None:
-        """Each is answered with the first that came and is wanted, and perhaps more of them; with nothing only at its
-        end."""
+        """Check that each waiting pull is answered with the first wanted message that arrived, and perhaps more, or
+        with none only at its end."""
         for one in list(self.waiting_pulls):
             rows = self.world.rows(one.place)
             if one.client is not self.client:

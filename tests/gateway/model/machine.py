@@ -1,7 +1,7 @@
-"""A gateway and its model side by side, and what the rules of all kinds need.
+"""Runs a gateway and its model side by side, with helpers for the rules of all kinds.
 
-Each rule does the same to both. Whatever is answered must be what the model says; what happens of itself must be found
-in the gateway at its time, once (`comparing`).
+Each rule does the same to both. Every answer must agree with the model. What happens without a request must be found in
+the gateway at its time, once (`comparing`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SETTINGS = {
 }
 
 picks = st.integers(0, 40)
-"""Which one of what there is, the newest first."""
+"""A number that picks one of several items; 0 picks the newest."""
 topics = st.sampled_from(("a", "a", "a", "b"))
 queues = st.integers(0, 1)
 ids = st.sampled_from(IDS)
@@ -51,7 +51,7 @@ delays = st.none() | st.sampled_from([-5, 1, 2, 3, 1_000, 2_500, 20_000])
 
 
 class Machine(RuleBasedStateMachine):
-    """Both of them, what is asked of the gateway again and again, and what the model does again and again."""
+    """The gateway and the model, with requests and model changes that several rules need."""
 
     client: MemoryClient
 
@@ -83,36 +83,36 @@ class Machine(RuleBasedStateMachine):
         return self.gateway.now_ms
 
     def _stalled(self) -> None:
-        """What was due until now may have been late."""
+        """Note that everything due until now may have been late."""
         self.is_late = True
         self.regular_since = self.gateway.elapsed_ms
 
     def _check_moment(self, stored_ms: int, expected_ms: int, late_ms: int = 0) -> None:
-        """Whether something happened when it was to happen: never early, and late only where nothing could happen."""
+        """Check that something happened at its time: never early, and late only when nothing could happen."""
         assert expected_ms <= stored_ms <= self.highest_ms, "early, or in the future"
         was_regular = self.before_elapsed_ms - self.regular_since >= late_ms
         if was_regular and not self.is_late:
-            # Where the clock was set back, what is noted goes on from where it was.
+            # After the clock was set back, noted times continue from the highest one.
             assert stored_ms <= max(expected_ms + late_ms, self.before_highest_ms), "late"
 
     # -- messages
 
     def _ensure(self, topic: str) -> None:
-        """As a send does: it makes a topic of 4 queues, where there is none."""
+        """Create a missing topic with 4 queues, as a send does."""
         if topic not in self.world.topics:
             self.world.make(topic, 4)
 
     def _message(
         self, topic: str, queue: int, message_id: str, tag: str = "", keys: Iterable[str] = ()
     ) -> tuple[Message, dict[str, str]]:
-        """A new message, and its properties."""
+        """Return a new message, and its properties."""
         self.bodies += 1
         one = Message(0, message_id, topic, queue, f"m{self.bodies}", tag, tuple(sorted(keys)))
         properties = {"UNIQ_KEY": message_id, "TAGS": tag, "KEYS": " ".join(one.keys)}
         return one, {name: value for name, value in properties.items() if value}
 
     def _timing(self, kind: str, delay_ms: int | None) -> tuple[dict[str, str], int | None]:
-        """The properties that ask for a delay, and what it is in ms; None for none."""
+        """Return the properties that request a delay, and the delay in ms; None for none."""
         if delay_ms is None:
             return {}, None
         if kind == "level":
@@ -125,32 +125,32 @@ class Machine(RuleBasedStateMachine):
 
     @staticmethod
     def _debouncing(one: Message, debounces: bool) -> dict[str, str]:
-        """The property by which a message takes the place of those with its first key, where it is to and has one."""
+        """Return the property by which a message replaces those with its first key, if it is to do so and has a key."""
         if not debounces or not one.keys:
             return {}
         one.debounce = one.keys[0]
         return {"TIDEGATE_DEBOUNCE": one.debounce}
 
     def _told(self, message_id: str) -> int:
-        """The sequence of a message by the id that its send was answered with: no two ever have the same."""
+        """Return a message's sequence from the id in the answer to its send. Sequences must grow."""
         sequence = parse_offset_msg_id(message_id)[1]
         assert sequence > self.last_sequence
         self.last_sequence = sequence
         return sequence
 
     def _accepted(self, one: Message, delay_ms: int | None) -> None:
-        """A message was accepted, or the half of it committed."""
+        """Note that a message was accepted, or its half message committed."""
         if delay_ms is not None:
             self.world.hold(one, self.now_ms + delay_ms, self.now_ms)
             return
         record = self._view(one.sequence)
         assert record is not None
-        # Never before another that was stored earlier.
+        # Store times never go back.
         assert self.now_ms <= record.store_ms <= self.highest_ms
         self.world.enqueue(one, record.store_ms)
 
     def _some_message(self, pick: int) -> Message:
-        """One of those that are held."""
+        """Return one of the messages that are held."""
         messages = self.world.newest_first()
         return messages[pick % len(messages)]
 
@@ -166,11 +166,11 @@ class Machine(RuleBasedStateMachine):
 
     @staticmethod
     def _sequence(held: dict[str, Any]) -> int:
-        """Of a message that a look-up found."""
+        """Return the sequence of a message that a look-up found."""
         return parse_offset_msg_id(held["offsetMsgId"])[1]
 
     def _new_rows(self, place: Place) -> list[Record]:
-        """What entered a queue since it was looked at."""
+        """Return the messages that entered a queue since the last comparison."""
         rows = self.world.rows(place)
         found: list[Record] = []
         while True:
@@ -185,7 +185,7 @@ class Machine(RuleBasedStateMachine):
             found += decode_messages(answer.body)
 
     def _check_record(self, record: Record, one: Message) -> None:
-        """Whether what a consumer gets is the message."""
+        """Check that a consumer receives the message of the model."""
         assert record.body.decode() == one.body
         assert record.physical_offset == one.sequence
         assert record.reconsume_times == one.retries

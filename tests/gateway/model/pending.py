@@ -1,5 +1,5 @@
-"""What is pending: aborted, given another time or changed with many others, whoever names it by whatever it has; what
-is answered is what became of each."""
+"""Pending messages: they are aborted, rescheduled or changed in bulk, named in all possible ways. The answer must be
+the outcome for each message."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.gateway.tools import read
 
 
 class Pending(Machine):
-    """What becomes of messages before they fire."""
+    """The requests about messages before they fire."""
 
     @precondition(lambda self: self.world.messages)
     @rule(pick=picks, by=st.sampled_from(["id", "own id", "key", "handle", "recall", "order"]))
@@ -34,7 +34,7 @@ class Pending(Machine):
         assert found == (expected or [("unknown", fields["id"], "", 0)])
 
     def _named(self, one: Message, by: str) -> tuple[dict[str, str], list[Message]]:
-        """How a request names a message, and all that it means so."""
+        """Return the fields by which a request names a message, and all messages that these fields mean."""
         world = self.world
         if by == "handle" and one.handle:
             return {"handle": one.handle}, world.with_id(one.message_id, one.topic)

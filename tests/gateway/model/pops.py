@@ -1,6 +1,6 @@
-"""Pops: each message goes to one consumer of a group for some time, at once or as soon as it comes; acknowledged it is
-done with, put off or forgotten it is back at its time, and a dead letter after too many times. Popped in order, nothing
-of a queue passes what is under way."""
+"""Pops: a message is invisible to the rest of a group for some time, whether it was popped at once or when it arrived.
+An acknowledged message is done. A postponed or unacknowledged one comes back at its time, and becomes a dead letter
+after too many times. With pops in order, no message of a queue overtakes the invisible ones."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ GROUP, IN_ORDER = "poppers", "ordered"
 
 REVIVAL_MS = 200
 WAITING_INVISIBLE_MS = 60_000
-"""Of pops that wait: what they get is not back before it is looked at."""
+"""The invisible time of pops that wait: long enough that their messages are compared before they come back."""
 
 
 class Taken(NamedTuple):
-    """A message that a pop brought: from which topic it was asked for, and the client's handle."""
+    """A message from a pop: the topic of the request, and the client's handle."""
 
     group: str
     topic: str
@@ -46,11 +46,11 @@ class Taken(NamedTuple):
         return self.fields()["topic"], self.handle.queue
 
     def fields(self) -> dict[str, str]:
-        """Of a request about it."""
+        """Return the fields of a request about the message."""
         return handle_fields(self.text, self.group, self.topic)
 
     def renewed(self, answer: Command) -> Taken:
-        """The same after it was put off."""
+        """Return the message with its new handle after it was postponed."""
         start, _, _, _, *rest = self.text.split(" ")
         ext = answer.ext()
         parts = [start, ext["popTime"], ext["invisibleTime"], ext["reviveQid"], *rest]
@@ -58,7 +58,7 @@ class Taken(NamedTuple):
 
 
 class WaitingPop(NamedTuple):
-    """A pop that found nothing yet, and when it ends, in ms of the reactor."""
+    """A pop that has found nothing yet, and when it ends, in ms of the reactor."""
 
     client: MemoryClient
     opaque: int
@@ -72,7 +72,7 @@ def _back_in(group: str, topic: str) -> str:
 
 
 class Pops(Machine):
-    """What consumers that pop do."""
+    """The requests of consumers that pop."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class Pops(Machine):
 
     @rule(topic=topics, queue=st.sampled_from([-1, 0, 1]), wait_ms=st.sampled_from([300, 15_000]))
     def pop_and_wait(self, topic: str, queue: int, wait_ms: int) -> None:
-        """For what comes next, where there is nothing."""
+        """Pop when there is no message, and wait for the next one."""
         fields = pop_fields(
             self.gateway,
             consumerGroup=GROUP,
@@ -120,7 +120,8 @@ class Pops(Machine):
             self._begin_of(GROUP, place)
 
     def _check_waiting_pops(self) -> None:
-        """Each is answered with what came first into one of its queues; with nothing only at its end."""
+        """Check that each waiting pop is answered with the first messages that entered one of its queues, or with none
+        only at its end."""
         for one in list(self.waiting_pops):
             if one.client is not self.client:
                 self.waiting_pops.remove(one)
@@ -138,7 +139,7 @@ class Pops(Machine):
                 is_over = one.end_ms <= self.gateway.elapsed_ms
                 assert came or is_over, "a pop was let go too early"
                 looked_at = [place for place in looked_at if came and place <= max(came)]
-            # It looked again at each queue whose progress was set, one after the other.
+            # The waiting pop looked again at each queue whose progress was reset, one after the other.
             for place in looked_at:
                 self.world.resets.pop((GROUP, *place), None)
 
@@ -149,8 +150,8 @@ class Pops(Machine):
     def _take(
         self, answer: Command, topic: str, places: list[Place], invisible_ms: int
     ) -> tuple[int, int]:
-        """A pop's messages are invisible from now on; how many there are, and how many are left in the places that were
-        looked at."""
+        """Make a pop's messages invisible from now on. Return how many there are, and how many are left in the places
+        examined."""
         world = self.world
         found: dict[Place, list[int]] = {place: [] for place in places}
         for text, record in self._popped(answer):
@@ -174,12 +175,12 @@ class Pops(Machine):
         return sum(map(len, found.values())), rest
 
     def _left(self, place: Place) -> bool:
-        """Whether a queue has something for the group."""
+        """Whether a queue has messages left for the group."""
         rows = self.world.rows(place)
         return self.world.progress.get((GROUP, *place), rows.first) < rows.end
 
     def _begin_of(self, group: str, place: Place) -> int:
-        """Where a group goes on that pops."""
+        """Return the offset at which a group that pops continues."""
         world, rows, key = self.world, self.world.rows(place), (group, *place)
         progress = world.progress.get(key)
         if progress is None:
@@ -193,7 +194,7 @@ class Pops(Machine):
     def _ask_pop(
         self, group: str, topic: str, queue: int, most: int, invisible_ms: int, **more: object
     ) -> Command | None:
-        """A pop's answer; None where the topic is not there."""
+        """Return a pop's answer; None when the topic does not exist."""
         fields = pop_fields(
             self.gateway,
             consumerGroup=group,
@@ -212,7 +213,7 @@ class Pops(Machine):
 
     @staticmethod
     def _popped(answer: Command) -> list[tuple[str, Record]]:
-        """The messages of a pop, each with the handle that a client makes for it."""
+        """Return the messages of a pop, each with the handle that a client makes for it."""
         if answer.code != ResponseCode.SUCCESS:
             return []
         return list(zip(handles(answer), decode_messages(answer.body), strict=True))
@@ -248,12 +249,12 @@ class Pops(Machine):
             world.orders[key] = Order(now_ms, {one.offset: until_ms for one in expected})
             world.advance(key, begin)
 
-    # -- what was popped
+    # -- acknowledgements
 
     @precondition(lambda self: self.taken)
     @rule(pick=picks, invisible_ms=st.none() | st.sampled_from([0, 1, 500, 4_000]))
     def acknowledge(self, pick: int, invisible_ms: int | None) -> None:
-        """Consume a message, or have it come back at another time."""
+        """Acknowledge a message, or change when it comes back."""
         one: Taken = self._pick(self.taken, pick)
         handle, fields = one.handle, one.fields()
         if invisible_ms is None:
@@ -278,7 +279,7 @@ class Pops(Machine):
     @precondition(lambda self: any(one.group == GROUP for one in self.taken))
     @rule(pick=picks, bits=st.integers(1, 15))
     def acknowledge_many(self, pick: int, bits: int) -> None:
-        """Consume the messages of a pop by a set of bits, among which may be others than it brought."""
+        """Acknowledge messages of a pop by a set of bits, perhaps including messages that it did not return."""
         one: Taken = self._pick([one for one in self.taken if one.group == GROUP], pick)
         handle = one.handle
         batch = {
@@ -308,7 +309,7 @@ class Pops(Machine):
                 world.pop(GROUP, pop.place, pop.message, self.now_ms + invisible_ms)
 
     def _acknowledge_in_order(self, one: Taken, invisible_ms: int | None) -> int:
-        """What is answered."""
+        """Return the expected response code."""
         world, offset = self.world, one.handle.offset
         key = (IN_ORDER, *one.place)
         order = world.orders.get(key)
@@ -317,7 +318,7 @@ class Pops(Machine):
         if offset < world.progress.get(key, -1):
             return ResponseCode.SUCCESS
         if offset not in order.until_ms:
-            # Of another pop within the same millisecond.
+            # The message is from another pop within the same millisecond.
             return ResponseCode.MESSAGE_ILLEGAL if invisible_ms is None else ResponseCode.SUCCESS
         if invisible_ms is None:
             order.until_ms[offset] = None
@@ -326,10 +327,10 @@ class Pops(Machine):
             order.until_ms[offset] = self.now_ms + invisible_ms
         return ResponseCode.SUCCESS
 
-    # -- what comes back
+    # -- messages that come back
 
     def _revived(self, one: Message, stored_ms: int) -> None:
-        """A message came back that was popped and not acknowledged in time."""
+        """Note that a popped message came back because it was not acknowledged in time."""
         world = self.world
         candidates = []
         for pop in world.pops:
@@ -346,7 +347,7 @@ class Pops(Machine):
         self._check_moment(stored_ms, pop.back_ms, REVIVAL_MS)
 
     def _check_revived(self) -> None:
-        """Nothing is left that should be back."""
+        """Check that no message is overdue to come back."""
         world, now_ms = self.world, self.now_ms
         regular_ms = self.gateway.elapsed_ms - self.regular_since
         for pop in list(world.pops):
@@ -359,5 +360,5 @@ class Pops(Machine):
 
     @staticmethod
     def _made_by_pops() -> list[str]:
-        """The topics that pops make."""
+        """Return the topics that pops create."""
         return [*(_back_in(GROUP, topic) for topic in TOPICS), f"%DLQ%{GROUP}"]

@@ -1,5 +1,5 @@
-"""Recurring messages: each fires at its times by period or cron, once for each or once for many that were missed, until
-it is paused, deleted, or has fired as often as it was to."""
+"""Recurring messages: each fires at its times, by period or cron. Several missed times may be fired as one. It fires
+until it is paused, deleted, or has fired as often as it should."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ names = st.sampled_from("xy")
 
 
 class Recurrences(Machine):
-    """What recurs, and who has it do so."""
+    """The requests about recurring messages."""
 
     @rule(
         topic=topics,
@@ -28,7 +28,7 @@ class Recurrences(Machine):
     def recur(
         self, topic: str, queue: int, name: str, every_s: int, cron: bool, count: int | None
     ) -> None:
-        """Set a message that recurs; by cron, at the full seconds that `every_s` divides."""
+        """Set a recurring message; with cron, at the full seconds that `every_s` divides."""
         world, every_ms = self.world, every_s * 1_000
         self._ensure(topic)
         message, _ = self._message(topic, queue, "")
@@ -74,7 +74,7 @@ class Recurrences(Machine):
                 one.paused, self.is_late = False, True
 
     def _recurred(self, one: Message, planned_ms: int, fired_ms: int) -> None:
-        """A message came of a recurring one."""
+        """Note that a recurring message fired."""
         recurring = self.world.recurring
         [name] = [
             name
@@ -95,7 +95,7 @@ class Recurrences(Machine):
             del recurring[name]
 
     def _check_recurring(self) -> None:
-        """Nothing is left that should have recurred. Of a paused topic it waits, and is pending."""
+        """Check that no recurring message is overdue. Occurrences in a paused topic wait, and are pending."""
         world, now_ms = self.world, self.now_ms
         for (topic, name), each in list(world.recurring.items()):
             if each.paused or each.next_ms > now_ms:

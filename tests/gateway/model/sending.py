@@ -1,5 +1,5 @@
-"""Sends: a message is in its queue with the answer, or waits for its time; one of a batch likewise, and of a debounced
-key the last."""
+"""Sends: a message is in its queue when it is answered, or waits until it is due. The same holds for messages of a
+batch. Of a debounced key only the last message stays pending."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.gateway.tools import ok
 
 
 class Sending(Machine):
-    """What producers do without transactions."""
+    """The requests of producers without transactions."""
 
     @rule(
         topic=topics,

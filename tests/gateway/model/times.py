@@ -1,5 +1,5 @@
-"""Time, which goes by, leaps and is set back; and the ends of the gateway, in good order or not. Nothing that was
-answered is lost, and the folder holds together."""
+"""Time, which passes, leaps and is set back, and the gateway's ends, clean or not. Nothing that was answered is lost,
+and the folder stays sound."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.gateway.model.machine import Machine, topics
 
 
 class Times(Machine):
-    """What happens to a gateway."""
+    """The rules about time, restarts and crashes."""
 
     @rule(ms=st.sampled_from([1, 2, 500, 1_000, 4_000, 12_000]))
     def advance(self, ms: int) -> None:
@@ -19,13 +19,13 @@ class Times(Machine):
 
     @rule(ms=st.sampled_from([700, 5_000, 30_000, 200_000]))
     def stall(self, ms: int) -> None:
-        """Time goes by, and the process gets no part of it."""
+        """Let time pass while the process does not run."""
         self.gateway.jump(ms)
         self._stalled()
 
     @rule(ms=st.sampled_from([-20_000, -300, 400, 30_000, 100_000]))
     def step_clock(self, ms: int) -> None:
-        """The wall clock is set; the gateway looks at it every second."""
+        """Set the wall clock, which the gateway checks every second."""
         self.gateway.set_clock(ms)
         self.gateway.advance(1_000)
         self._stalled()
@@ -40,7 +40,7 @@ class Times(Machine):
 
     @rule(sends=st.booleans(), topic=topics)
     def crash(self, sends: bool, topic: str) -> None:
-        """The process is killed, perhaps while it has a message that nobody was told of."""
+        """Kill the process, perhaps while it has a message whose send is not answered."""
         if sends:
             fields = self.client.send_fields(topic)
             self.client.send(RequestCode.SEND_MESSAGE_V2, fields, b"never answered")

@@ -1,4 +1,5 @@
-"""Topics: made, given more queues, deleted with all that is in their queues, and paused, while nothing fires."""
+"""Topics: creating them, adding queues, deleting them with all messages in their queues, and pausing them so that
+nothing fires."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from tests.gateway.tools import create_topic, ok, put_group, read
 
 
 class Topics(Machine):
-    """What operators do with topics."""
+    """The requests of operators about topics."""
 
     @initialize()
     def begin(self) -> None:
@@ -22,7 +23,7 @@ class Topics(Machine):
 
     @rule(topic=topics, queues=st.integers(2, 4))
     def create(self, topic: str, queues: int) -> None:
-        """Make a topic, or give it more queues."""
+        """Create a topic, or add queues to it."""
         queues = max(queues, self.world.topics.get(topic, 0))
         ok(create_topic(self.client, topic, queues))
         self.world.make(topic, queues)

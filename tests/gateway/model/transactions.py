@@ -1,5 +1,5 @@
-"""Transactions: nobody sees a half; committed it is as good as sent then, rolled back it is gone, and forgotten by its
-producer it ends where halves do that were checked often enough."""
+"""Transactions: no consumer sees a half message. A committed one counts as sent at its commit, and a rolled-back one is
+deleted. One that its producer forgets goes to the topic for half messages that were checked often enough."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COMMIT, ROLL_BACK, UNKNOWN = 8, 12, 0
 
 
 class Transactions(Machine):
-    """What producers do in transactions."""
+    """The requests of producers in transactions."""
 
     @rule(
         topic=topics,

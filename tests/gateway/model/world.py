@@ -1,4 +1,4 @@
-"""What a gateway holds, as a plain account of RocketMQ's semantics and of Tidegate's promises (docs/later.md)."""
+"""A model of what a gateway holds: plain state with RocketMQ's semantics and Tidegate's promises (docs/later.md)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ MADE_FOR_GROUPS = ("%RETRY%", "%DLQ%")
 
 @dataclass(eq=False)
 class Message:
-    """A message. `moved_ms` is when it entered its queue, or was aborted; what its clock could not tell
-    exactly is taken over from the gateway, once it was found to be possible."""
+    """A message. `moved_ms` is when it entered its queue, or was aborted. Where the model's clock cannot tell that
+    exactly, the gateway's value is adopted after it was found to be possible."""
 
     sequence: int
     message_id: str
@@ -40,13 +40,13 @@ class Message:
 
     @property
     def is_of_group(self) -> bool:
-        """Whether it is in a topic of a group's own."""
+        """Whether the message is in a retry or dead-letter topic of a group."""
         return self.topic.startswith(MADE_FOR_GROUPS)
 
 
 @dataclass
 class Rows:
-    """A queue: the messages from offset `first` on. It began at `begin`."""
+    """A queue: its messages from offset `first` on. `begin` is the offset at which the queue began."""
 
     begin: int = 0
     first: int = 0
@@ -58,13 +58,13 @@ class Rows:
         return self.first + len(self.messages)
 
     def at(self, offset: int) -> Message | None:
-        """The message with an offset, if it is held."""
+        """Return the message at an offset, if it is held."""
         held = self.first <= offset < self.end
         return self.messages[offset - self.first] if held else None
 
 
 class Pop(NamedTuple):
-    """A message that a group has until `back_ms`."""
+    """A message that is invisible to the rest of a group until `back_ms`."""
 
     group: str
     place: Place
@@ -75,7 +75,7 @@ class Pop(NamedTuple):
 
 @dataclass
 class Order:
-    """What a group popped last in order from a queue, and until when each of it is invisible; None once it is
+    """The messages that a group popped last in order from a queue, and until when each is invisible; None once it is
     acknowledged."""
 
     popped_ms: int
@@ -87,14 +87,14 @@ class Order:
 
     @property
     def next_offset(self) -> int:
-        """Where the group goes on."""
+        """The offset at which the group continues."""
         left = [offset for offset, until in self.until_ms.items() if until is not None]
         return min(left, default=max(self.until_ms) + 1)
 
 
 @dataclass
 class Recurrence:
-    """A message that recurs every `every_ms`, next at `next_ms`; `rule` are the properties that say so."""
+    """A message that recurs every `every_ms`, next at `next_ms`. `rule` has the properties that define that."""
 
     queue: int
     body: str
@@ -108,7 +108,7 @@ class Recurrence:
 
 @dataclass
 class World:
-    """All that there is. `messages` are those that are held, by sequence; halves are apart."""
+    """The whole state. `messages` has the messages that are held, by sequence; half messages are in `halves`."""
 
     topics: dict[str, int] = field(default_factory=dict)
     messages: dict[int, Message] = field(default_factory=dict)
@@ -117,38 +117,39 @@ class World:
     paused: set[str] = field(default_factory=set)
     progress: dict[tuple[str, str, int], int] = field(default_factory=dict)
     unsure: dict[tuple[str, str, int], set[int | None]] = field(default_factory=dict)
-    """What a crash may leave of progress that was told lately, beside what was told last."""
+    """Earlier offsets that a crash may restore, besides the last one, for progress that was committed recently."""
     resets: dict[tuple[str, str, int], int] = field(default_factory=dict)
     pops: list[Pop] = field(default_factory=list)
     orders: dict[tuple[str, str, int], Order] = field(default_factory=dict)
     recurring: dict[tuple[str, str], Recurrence] = field(default_factory=dict)
 
     def rows(self, place: Place) -> Rows:
-        """A queue."""
+        """Return a queue."""
         return self.queues.setdefault(place, Rows())
 
     def places(self) -> Iterator[Place]:
-        """The queues of all topics."""
+        """Return the queues of all topics."""
         for topic, queues in self.topics.items():
             for number in range(queues):
                 yield topic, number
 
     def make(self, topic: str, queues: int) -> None:
-        """A topic is there, anew where it was deleted: it begins where the deleted one ended."""
+        """Create a topic. A topic that was deleted is created anew, and its queues begin where the deleted ones
+        ended."""
         if topic not in self.topics:
             for place in [place for place in self.queues if place[0] == topic]:
                 self.clear(place)
         self.topics[topic] = queues
 
     def clear(self, place: Place) -> None:
-        """A queue of a deleted topic is emptied."""
+        """Empty a queue of a deleted topic."""
         rows = self.rows(place)
         for one in rows.messages:
             del self.messages[one.sequence]
         self.queues[place] = Rows(rows.end, rows.end)
 
     def delete(self, topic: str) -> None:
-        """A topic goes, with its queues, and what is known of it; what is pending fires into nothing."""
+        """Delete a topic with its queues and everything about it. Its pending messages fire into a deleted topic."""
         if self.topics.pop(topic, None) is None:
             return
         self.paused.discard(topic)
@@ -162,24 +163,25 @@ class World:
             self.clear(place)
 
     def pop(self, group: str, place: Place, one: Message, back_ms: int) -> None:
-        """A group has a message until then; once, if it has it already."""
+        """Note that a group has popped a message until `back_ms`; a second pop with the same time is not noted
+        again."""
         pop = Pop(group, place, one.offset, back_ms, one)
         if pop not in self.pops:
             self.pops.append(pop)
 
     def tell(self, key: tuple[str, str, int], offset: int) -> None:
-        """A group's progress is told, which is stored soon."""
+        """Note a group's progress that is stored soon, but not at once."""
         if self.progress.get(key) != offset:
             self.unsure.setdefault(key, set()).add(self.progress.get(key))
             self.progress[key] = offset
 
     def advance(self, key: tuple[str, str, int], offset: int) -> None:
-        """A group's progress is stored at once."""
+        """Note a group's progress that is stored at once."""
         self.progress[key] = offset
         self.unsure.pop(key, None)
 
     def enqueue(self, one: Message, moved_ms: int) -> None:
-        """A message enters its queue."""
+        """Put a message into its queue."""
         rows = self.rows((one.topic, one.queue))
         one.state = FIRED if one.due_ms else UNTIMED
         one.offset, one.moved_ms = rows.end, moved_ms
@@ -187,7 +189,7 @@ class World:
         self.messages[one.sequence] = one
 
     def forget(self, one: Message) -> None:
-        """A message is removed, as it was there for long enough: the first of its queue, or one that was aborted."""
+        """Remove a message by retention: the first of its queue, or an aborted one."""
         del self.messages[one.sequence]
         if one.state != ABORTED:
             rows = self.rows((one.topic, one.queue))
@@ -195,12 +197,12 @@ class World:
             rows.first += 1
 
     def hold(self, one: Message, due_ms: int, now_ms: int) -> None:
-        """A message waits for its time."""
+        """Hold a message until it is due."""
         one.state, one.due_ms, one.from_ms = PENDING, due_ms, now_ms
         self.messages[one.sequence] = one
 
     def pending(self, topic: str | None = None) -> list[Message]:
-        """What waits, in the order in which it fires."""
+        """Return the pending messages in the order in which they fire."""
         return sorted(
             (
                 one
@@ -211,11 +213,11 @@ class World:
         )
 
     def newest_first(self) -> list[Message]:
-        """All messages."""
+        """Return all messages, the newest first."""
         return sorted(self.messages.values(), key=lambda one: -one.sequence)
 
     def with_id(self, message_id: str, topic: str | None = None) -> list[Message]:
-        """Messages with an id, the newest first."""
+        """Return the messages with an id, the newest first."""
         return [
             one
             for one in self.newest_first()
@@ -223,25 +225,25 @@ class World:
         ]
 
     def with_key(self, topic: str, key: str) -> list[Message]:
-        """Messages of a topic with a key, the newest first."""
+        """Return the messages of a topic with a key, the newest first."""
         return [one for one in self.newest_first() if one.topic == topic and key in one.keys]
 
     def abort(self, one: Message, now_ms: int) -> str:
-        """Take a message back; what is true of it."""
+        """Abort a message. Return the outcome."""
         if one.state == PENDING:
             one.state, one.moved_ms = ABORTED, now_ms
             return "aborted"
         return "already aborted" if one.state == ABORTED else "already fired"
 
     def move(self, one: Message, due_ms: int, now_ms: int) -> str:
-        """Give a message another time; what is true of it."""
+        """Reschedule a message. Return the outcome."""
         if one.state == PENDING:
             one.due_before_ms, one.due_ms, one.from_ms = one.due_ms, due_ms, now_ms
             return "rescheduled"
         return "already aborted" if one.state == ABORTED else "already fired"
 
     def debounce(self, topic: str, key: str, now_ms: int) -> int:
-        """Abort what is pending with a key; how many."""
+        """Abort the pending messages with a key. Return how many."""
         older = [one for one in self.with_key(topic, key) if one.state == PENDING]
         for one in older:
             self.abort(one, now_ms)

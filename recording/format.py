@@ -48,7 +48,8 @@ class Kind(IntEnum):
     CLOSED = 3
     """The end of a connection; no data."""
     LOST = 4
-    """So many records, an 8-byte number, could not be written here. The record's connection is one of theirs."""
+    """Records that could not be written here. The data is their number, 8 bytes; the connection is that of one of
+    them."""
 
 
 class Record(NamedTuple):

@@ -192,7 +192,7 @@ class Link:
         proxy.connect(self)
 
     def connected(self, server: asyncio.Transport) -> None:
-        """Handle the server's accepted connection."""
+        """Handle that the server has accepted the connection."""
         self.server = server
         if self.client.is_closing():
             server.close()

@@ -1,8 +1,8 @@
 """Writes capture files without making anybody wait.
 
 `CaptureWriter.record` only appends to a list; a thread writes the list to disk several times a second. If the disk is
-slower than the traffic, or full, records are dropped: they are counted, and the count is in the file where they would
-have been. So memory is bounded, and recorded connections are never slowed down.
+slower than the traffic, or full, records are dropped. Their number is written in the file where they would have been.
+So memory is bounded, and recorded connections are never slowed down.
 """
 
 from __future__ import annotations

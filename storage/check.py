@@ -251,8 +251,9 @@ def _check_halves(view: View, faults: list[str]) -> set[int]:
 
 
 def _check_pops(view: View, faults: list[str]) -> None:
-    """Check that each popped message has been in its queue, and is to come back no earlier than it was popped. The
-    message may have been removed meanwhile, and the group's progress may have been set back."""
+    """Check that each popped message has been in its queue, and is to come back no earlier than it was popped. It need
+    not be there any more, and the group's progress need not be behind it: retention may have removed it, and progress
+    may have been set back."""
     for key, value in view.txn.cursor(db=view.tables.pops):
         back_ms, _, topic, queue, offset = split_pop_key(key)
         if int.from_bytes(value) > back_ms:

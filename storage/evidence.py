@@ -1,6 +1,6 @@
 """Collects what the tables of a damaged folder say about each message, and decides what to believe if they disagree.
 
-One damaged row leaves traces in sound ones: a timer's due time is also in `ids` and mostly in the record, a fired
+One damaged row leaves traces in sound ones. A timer's due time is also in `ids` and mostly in the record. A fired
 message is in its queue, and an abort is in two tables. The majority is believed. If nothing can be decided, a message
 fires again rather than not at all.
 """

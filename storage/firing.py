@@ -58,7 +58,7 @@ def fire_due(store: Store, now_ms: int, stored_ms: int, limit: int) -> Fired:
 
 class CrowdedOut(NamedTuple):
     """The result of one step for the topics that are not at the front: how many messages it fired, and the topic behind
-    which the next step continues; empty to begin with the first topic."""
+    which the next step continues. An empty topic stands for the beginning."""
 
     messages: int
     behind: bytes
@@ -96,8 +96,8 @@ def fire_crowded_out(
 
 
 def _topics_due(store: Store, txn: Reader, now_ms: int, behind: bytes) -> tuple[list[bytes], bytes]:
-    """Return the next topics that may have due messages, in the order of their names, and the topic to continue behind;
-    empty to begin again with the first."""
+    """Return the next topics that may have due messages, in the order of their names, and the topic to continue behind.
+    An empty topic stands for the beginning."""
     found: list[bytes] = []
     held = txn.cursor(db=store.tables.held)
     alive = held.set_range(behind + b"\0" + b"\xff" * 9) if behind else held.first()

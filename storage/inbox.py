@@ -46,8 +46,8 @@ MOVED_AT_ONCE = 250
 fewer neighbours share a row of `held`."""
 
 CHANGES_PER_TIMER = 2
-"""Messages accepted and fired, per timer of the inbox's size, by which all timers held earlier have moved, even when
-there is room for them. `recover` reads that many messages, and as many again."""
+"""After so many messages accepted and fired, per timer of the inbox's size, all timers held before have moved into the
+table, even when there is room for them. `recover` reads that many messages, and as many again."""
 
 MAX_ORDERED = 32
 """Topics whose timers are kept in order, for listings. One more topic drops the one that was added first."""
@@ -203,8 +203,8 @@ class Inbox:
         return value
 
     def take_latest(self) -> list[tuple[bytes, bytes]]:
-        """Remove the timers that must now move into the table, and return them in the order of keys: those of the
-        moving generation for which there is no room."""
+        """Remove the timers that must now move into the table: those of the moving generation for which there is no
+        room. Return them in the order of keys."""
         if self._moving.has_moved:
             return []
         room = min(self._size, self._most_changes - self._changes)

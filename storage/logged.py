@@ -36,7 +36,7 @@ checkpoint."""
 
 EARLY_SECONDS: Final = 0.25
 EARLY_BYTES: Final = 1 << 17
-"""Without `sync`, a checkpoint is due after this time already if the log has so many bytes. It puts the committed
+"""Without `sync`, a checkpoint is due after `EARLY_SECONDS` already if the log has `EARLY_BYTES`. It puts the committed
 batches on disk without a sync of the log, which would be more to write."""
 
 RETRY_SECONDS: Final = 5.0
@@ -176,7 +176,7 @@ class LoggedTransaction:
 
     def reopen(self) -> None:
         """Begin a new transaction if the last attempt failed, or if LMDB blocks the open one because somebody read a
-        damaged page: others must not be refused for that.
+        damaged page. Other requests must not be refused for that.
 
         :raises StorageError: when that fails.
         """

@@ -288,8 +288,8 @@ def _pending(store: Store, txn: Reader, timers: list[_Timer]) -> list[Found]:
 
 
 def newest_stored_ms(store: Store) -> int:
-    """Return the latest time at which a message was accepted or entered its queue, or at which a message of a paused
-    topic became due; 0 in an empty store.
+    """Return the latest of three times: when a message was accepted, when one entered its queue, and when one of a
+    paused topic became due; 0 in an empty store.
 
     :raises DataFolderError: when a row cannot be read.
     """

@@ -87,9 +87,10 @@ class RedoLog:
         self.size = 0
         """Bytes of records since the last checkpoint, which a restart must apply."""
         self.has_gap = False
-        """Whether the log of the last process has a record that cannot be read, with others behind it: after a power
-        cut without `sync`, or in a damaged file. Also True if `meta` has lost the stamp, so that any record may be
-        missing. The later records are not read either; a checkpoint is needed before the next append."""
+        """Whether the log of the last process has a record that cannot be read, with others behind it. That happens
+        after a power cut without `sync`, or in a damaged file. It is also True if `meta` has lost the stamp, so that
+        any record may be missing. The later records are not read either; a checkpoint is needed before the next
+        append."""
         self.is_torn = False
         """Whether the record read last has this log's stamp but is not whole, with no other record behind it."""
         self.has_two = False

@@ -142,8 +142,8 @@ class Store:
         self.write_seconds = 0.0
         """How long the last commit took to write its rows to the redo log and, with `sync`, to sync them to disk."""
         self.damaged: set[bytes] = set()
-        """What was found damaged: the packed sequences of messages that cannot be read or cannot be fired, the key
-        prefixes of queues that cannot be read, and the keys of other rows that were skipped."""
+        """What was found damaged: packed sequences of messages that cannot be read or fired, key prefixes of queues
+        that cannot be read, and keys of other rows that were skipped."""
         self.aside = b""
         """`timers` has nothing to fire before this key: the messages there are overdue but cannot be fired."""
         self.settle: Callable[[], object] = self.commit

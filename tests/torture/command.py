@@ -19,7 +19,7 @@ from tests.torture.site import MAX_CONNECTIONS, Site, disk
 _MIB = 1 << 20
 _SPELL_S = 3.0
 _PATIENCE_S = 180
-"""Seconds by which a run may be extended so that each harm is done once."""
+"""Seconds that a run may take beyond three times its length, until each harm is done once."""
 
 
 class Verdict(NamedTuple):

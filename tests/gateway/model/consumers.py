@@ -1,5 +1,5 @@
-"""Consumers that pull: the messages of a queue from an offset on, at once or when they arrive; a group's progress; and
-messages that are sent back, to be retried or to become dead letters."""
+"""Consumers that pull: they receive the messages of a queue from an offset on, at once or when they arrive. They commit
+their group's progress, and send messages back, which are retried or become dead letters."""
 
 from __future__ import annotations
 

@@ -37,12 +37,12 @@ class Taken(NamedTuple):
 
     @property
     def handle(self) -> Handle:
-        """What the handle says."""
+        """The parsed handle."""
         return parse_handle(self.text)
 
     @property
     def place(self) -> Place:
-        """Where the message is."""
+        """The queue in which the message is."""
         return self.fields()["topic"], self.handle.queue
 
     def fields(self) -> dict[str, str]:

@@ -66,24 +66,24 @@ def _is_queue(key: bytes) -> bool:
 
 
 def is_message(key: bytes, value: bytes) -> bool:
-    """Whether it can be a row of `messages`."""
+    """Whether a key and value can be a row of `messages`."""
     return len(key) == _LONG and 0 < int.from_bytes(key) <= _LAST_SEQUENCE
 
 
 def is_timer(key: bytes, value: bytes) -> bool:
-    """Whether it can be a row of `timers`."""
+    """Whether a key and value can be a row of `timers`."""
     topic, zero, rest = key[_LONG:].partition(b"\0")
     return is_name(topic) and len(zero + rest) > _LONG and len(value) == TIMER_VALUE.size
 
 
 def is_waiting(key: bytes, value: bytes) -> bool:
-    """Whether it can be a row of `waiting`."""
+    """Whether a key and value can be a row of `waiting`."""
     topic, zero, rest = key.partition(b"\0")
     return is_name(topic) and len(zero + rest) > 2 * _LONG and len(value) == TIMER_VALUE.size
 
 
 def is_id(key: bytes, value: bytes) -> bool:
-    """Whether it can be a row of `ids`."""
+    """Whether a key and value can be a row of `ids`."""
     return key[-9:-8] == b"\0" and len(value) in (_LONG, 2 * _LONG, 4 * _LONG)
 
 
@@ -93,19 +93,19 @@ def _is_key(key: bytes, value: bytes) -> bool:
 
 
 def is_queued(key: bytes, value: bytes) -> bool:
-    """Whether it can be a row of `queues`."""
+    """Whether a key and value can be a row of `queues`."""
     is_offset = len(key) > _LONG and key[-_LONG] < 0x80
     return is_offset and _is_queue(key[:-_LONG]) and is_queued_value(value)
 
 
 def is_queued_value(value: bytes) -> bool:
-    """Whether it can be the value of a row of `queues`."""
+    """Whether a value can be that of a row of `queues`."""
     # Clients read a time as a signed number.
     return len(value) == QUEUE_VALUE.size and value[16] < 0x80
 
 
 def is_end(key: bytes, value: bytes) -> bool:
-    """Whether it can be a row of `ends`."""
+    """Whether a key and value can be a row of `ends`."""
     if not _is_queue(key) or len(value) != ENDS_VALUE.size:
         return False
     first, next_offset = ENDS_VALUE.unpack(value)
@@ -125,7 +125,7 @@ def _is_total(key: bytes, value: bytes) -> bool:
 
 
 def is_pause(key: bytes, value: bytes) -> bool:
-    """Whether it can be a row of `paused`."""
+    """Whether a key and value can be a row of `paused`."""
     return is_name(key) and len(value) == PAUSE_VALUE.size and value[-1] <= 1
 
 
@@ -135,7 +135,7 @@ def _is_debounced(key: bytes, value: bytes) -> bool:
 
 
 def is_moment(key: bytes, value: bytes) -> bool:
-    """Whether it can be a row of `aborted` or `checks`: time 8 | sequence 8"""
+    """Whether a key and value can be a row of `aborted` or `checks`: time 8 | sequence 8"""
     return len(key) == 2 * _LONG and not value
 
 
@@ -144,12 +144,12 @@ def _is_half(key: bytes, value: bytes) -> bool:
 
 
 def is_pop(key: bytes, value: bytes) -> bool:
-    """Whether it can be a row of `pops`."""
+    """Whether a key and value can be a row of `pops`."""
     return is_progress(key[_LONG:-_LONG], value)
 
 
 def is_progress(key: bytes, value: bytes) -> bool:
-    """Whether it can be a row of `offsets`: group | 0 | topic | 0 | queue 4"""
+    """Whether a key and value can be a row of `offsets`: group | 0 | topic | 0 | queue 4"""
     names = key[:-5]
     is_place = key[-5:-4] == b"\0" and names.count(b"\0") == 1 and _is_text(names)
     return is_place and len(value) == _LONG and value[0] < 0x80
@@ -161,17 +161,17 @@ def _is_recurring(key: bytes, value: bytes) -> bool:
 
 
 def is_recurrence(key: bytes, value: bytes) -> bool:
-    """Whether it can be a row of `recurrences`."""
+    """Whether a key and value can be a row of `recurrences`."""
     return _is_recurring(key, value) and len(value) == RECURRENCE_VALUE.size and value[-1] <= 1
 
 
 def is_planned(key: bytes, value: bytes) -> bool:
-    """Whether it can be a row of `planned`."""
+    """Whether a key and value can be a row of `planned`."""
     return _is_recurring(key[_LONG:], value) and not value
 
 
 def is_meta(key: bytes, value: bytes) -> bool:
-    """Whether it can be a row of `meta`."""
+    """Whether a key and value can be a row of `meta`."""
     return key not in (MARK, NEXT_SEQUENCE) or (
         len(value) == _LONG and int.from_bytes(value) <= _LAST_SEQUENCE
     )

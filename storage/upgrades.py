@@ -91,4 +91,4 @@ STEPS: dict[int, Callable[[lmdb.Environment, lmdb.Transaction], None]] = {
     5: _mark_timers,
     6: _pack_records,
 }
-"""By the version that they start from."""
+"""The upgrade steps, by the format from which they start."""

@@ -452,7 +452,7 @@ def _take(found: Iterable[Found], limit: int) -> list[Found]:
 
 
 def _describe(store: Store, txn: Reader, noted: Noted) -> Found:
-    """Add a message's state and place."""
+    """Return a message with its state and place."""
     sequence, record, terms, row = noted.sequence, noted.record, noted.terms, noted.row
     if row.aborted_ms:
         return make_found(sequence, record, State.ABORTED, row, row.aborted_ms)

@@ -27,11 +27,11 @@ CHECKPOINT_ROWS: Final = 12_000
 """Rows after which a checkpoint is due, some 2 ms of writing."""
 
 MOST_ROWS: Final = 40_000
-"""Rows after which a checkpoint is due even though the disk is still busy with the previous one, and waits for it. Each
-row may be on a page of its own, which the transaction keeps in memory until the checkpoint."""
+"""Rows after which a checkpoint is due even while the disk is busy with the previous one. It then blocks until the disk
+is done. Each row may be on a page of its own, which the transaction keeps in memory until the checkpoint."""
 
 CHECKPOINT_SECONDS: Final = 1.0
-"""Seconds from the first batch after a checkpoint to the next one. Other processes see the state of the last
+"""Seconds from the first batch after a checkpoint to the next checkpoint. Other processes see the state of the last
 checkpoint."""
 
 EARLY_SECONDS: Final = 0.25

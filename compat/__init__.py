@@ -1,1 +1,1 @@
-"""Real RocketMQ clients and a real broker, got, driven and compared with the gateway."""
+"""Downloads real RocketMQ clients and a real broker, drives them and compares the broker with the gateway."""

@@ -23,17 +23,17 @@ def start(
     stdout: int | IO[bytes] | None = None,
     stderr: int | IO[bytes] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a program in a folder; the environment given is added to this process's.
+    """Start a program in a folder, with `environment` added to the variables of this process.
 
-    The kernel kills it when the *thread* that called this ends, however it ends: start what is to
-    live long from a thread that does.
+    The kernel kills the program when the *thread* that called this ends, for whatever reason. Start
+    a program that must live long from a thread that lives as long.
     """
     parent = os.getpid()
 
     def tie_to_parent() -> None:
         # Runs in the child between fork and exec.
         _C_LIBRARY.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it ended before the call above
+        if os.getppid() != parent:  # the parent ended before the call above
             os._exit(1)
 
     return subprocess.Popen(
@@ -48,7 +48,7 @@ def start(
 
 
 def stop(process: subprocess.Popen[bytes], grace_s: float) -> int:
-    """Ask a process to end, kill it when it has not done so in time; its exit status."""
+    """Terminate a process, kill it if it has not ended in time, and return its exit status."""
     process.terminate()
     try:
         return process.wait(grace_s)

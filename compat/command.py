@@ -127,7 +127,7 @@ def _running(address: str) -> peers.Peer:
 
 @contextlib.contextmanager
 def _progress(total: int) -> Iterator[runner.Tell]:
-    """What says on standard error how far it is: a bar for people, a line a scenario for files."""
+    """Show the progress on standard error: as a bar on a terminal, else as one line per scenario."""
     console = Console(stderr=True)
     if not console.is_terminal:
 

@@ -1,10 +1,10 @@
 """Compares what two servers did in one scenario: first what the client saw, then the answers.
 
-Clients poll and retry as their clocks have it, so answers are not compared by their position. Those
-to one request code are taken together: for each field the set of its values, made comparable by
-`normal`, must be the same on both sides. Where a race decides which of two right answers comes
-(`RACING`), only answer codes that both gave about the same topic are compared. Of raw requests every
-answer is one of the things seen instead, so those are compared answer by answer, each in its step.
+The clients' clocks decide when they poll and retry, so answers are not compared by position. All
+answers to one request code are taken together: for each field the set of its values, made comparable
+by `normal`, must be the same on both sides. Where a race decides which of two right answers a client
+gets (`RACING`), only the answer codes that both servers gave for the same topic are compared. The
+answers to raw requests are part of what the client saw, so they are compared one by one, step by step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gateway.wire.commands import Command
 
 ABSENT: Final = "(absent)"
 RAW: Final = "OTHER"
-"""The language that raw requests say they are of."""
+"""The `language` in the header of raw requests."""
 
 RACING: Final = frozenset(
     {
@@ -43,18 +43,18 @@ RACING: Final = frozenset(
         Code.UNREGISTER_CLIENT,
     }
 )
-"""Requests that clients and servers make by their own clocks."""
+"""Codes of requests whose number and time depend on the clocks of clients and servers."""
 
 _FIGURES: Final = frozenset(
     {"ext.maxOffset", "ext.nextBeginOffset", "ext.offset", "ext.queueOffset", "remark"}
 )
-"""What tells how far things were by then."""
+"""Fields whose values depend on how far sending and consuming had got at the time of the answer."""
 
 _NOT_ALWAYS: Final = "TRANSACTION_CHECK_TIMES"
-"""A property that a message has when a check came before the decision."""
+"""A property that a message has only if a check was sent before the transaction was decided."""
 
 Values = dict[str, set[str]]
-"""What each field was, as text."""
+"""By field: the values that it had, as text."""
 
 
 class Finding(NamedTuple):
@@ -69,11 +69,11 @@ class Finding(NamedTuple):
 
 
 class Spoken(NamedTuple):
-    """What one server said to one client in a scenario."""
+    """What one server sent to one client in a scenario."""
 
     seen: Mapping[str, Any]
     codes: Mapping[str, int]
-    """The request code of the steps that are answers."""
+    """By step, for the steps that are answers to a raw request: the request code."""
     answers: Mapping[int, Mapping[str, Values]]
     """By request code and answer code; `-` for a request without an answer."""
 
@@ -81,7 +81,7 @@ class Spoken(NamedTuple):
 def spoken(
     seen: Mapping[str, Any], codes: Mapping[str, int], exchanges: Iterable[Exchange]
 ) -> Spoken:
-    """Gather what is compared."""
+    """Gather what is compared of one server."""
     answers: dict[int, dict[str, Values]] = defaultdict(lambda: defaultdict(dict))
     for exchange in exchanges:
         if exchange.request.language == RAW and not exchange.is_from_server:
@@ -90,21 +90,21 @@ def spoken(
         said: Command | None = exchange.answer
         answer = "-" if said is None else str(said.code)
         if exchange.is_from_server:
-            said = exchange.request  # what the client answers is not the server's
+            said = exchange.request  # the answer is the client's, not the server's
         if request in RACING and (about := _subject(exchange.request)):
             answer = f"{answer} {about}"
         values = answers[request][answer]
         if said is not None:
             for path, value in normal.facts(_of_clients(exchange, said)):
                 if request in RACING and (path.endswith(_NOT_ALWAYS) or value == []):
-                    continue  # what is not there, or not yet
+                    continue  # is absent, or not there yet
                 is_figure = request in RACING and path in _FIGURES
                 values.setdefault(path, set()).add("<offset>" if is_figure else _text(value))
     return Spoken(seen, codes, answers)
 
 
 def _subject(request: Command) -> str:
-    """What a racing request is about: routes of different topics are not to be mixed up."""
+    """Return the topic or group of a racing request, so that routes of different topics stay apart."""
     ext = request.ext()
     return ext.get("topic") or ext.get("b") or ext.get("consumerGroup") or ""
 
@@ -114,15 +114,15 @@ def _of_clients(exchange: Exchange, said: Command) -> dict[str, Any]:
     known.pop("code", None)
     asked = exchange.request.ext()
     if known["ext"].get("queueId") in (asked.get("e"), asked.get("queueId")):
-        known["ext"].pop("queueId", None)  # the client's own choice, given back
+        known["ext"].pop("queueId", None)  # the client's own choice, returned to it
     topic = asked.get("b") or asked.get("topic")
     if topic and not TAG.search(topic.encode()):
-        known["ext"].pop("queueOffset", None)  # of a topic that others send to, such as traces
+        known["ext"].pop("queueOffset", None)  # in a topic that others send to, such as traces
     return known
 
 
 def compare(left: Spoken, right: Spoken) -> list[Finding]:
-    """All on which they do not agree."""
+    """Return every difference between the two servers."""
     codes = {**left.codes, **right.codes}
     seen = _compare_seen(left.seen, right.seen, codes)
     return [*seen, *_compare_answers(left.answers, right.answers)]
@@ -145,7 +145,10 @@ def _compare_seen(
 
 
 def _codes_differ(request: int, step: str, left: Any, right: Any) -> Finding | None:
-    """The one finding that matters when answers have different codes: the rest follows from that."""
+    """Return the one finding that matters when two answers differ in their codes.
+
+    The other differences of such answers follow from the codes.
+    """
     if isinstance(left, Mapping) and isinstance(right, Mapping) and left["code"] != right["code"]:
         one, other = (f"{each['code']} {each.get('remark', '')}".strip() for each in (left, right))
         return Finding(request, f"seen/{step}/code", one, other)

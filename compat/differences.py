@@ -1,4 +1,4 @@
-"""THE TABLE of deliberate differences between RocketMQ 5.5.0 and the gateway. Any other one fails."""
+"""THE TABLE of deliberate differences between RocketMQ 5.5.0 and the gateway. Any other difference fails."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Difference(NamedTuple):
     places: tuple[str, ...]
     """Patterns of `Finding.place`, where `*` is any text."""
     scenarios: tuple[str, ...] = ("*",)
-    """Patterns of the scenarios in which it is seen."""
+    """Patterns of the names of the scenarios that show the difference."""
     upstream: str = "*"
-    """Pattern of what RocketMQ has there."""
+    """Pattern of RocketMQ's value in that place."""
 
     def covers(self, scenario: str, finding: Finding) -> bool:
         """Whether a finding is this difference."""
@@ -207,7 +207,7 @@ DIFFERENCES: Final[Sequence[Difference]] = (
 
 
 def number_of(scenario: str, finding: Finding) -> int | None:
-    """The number, from 1, of the difference that a finding is; None when it is not deliberate."""
+    """Return the number, from 1, of the difference that covers a finding; None if none does."""
     for number, difference in enumerate(DIFFERENCES, 1):
         if difference.covers(scenario, finding):
             return number

@@ -1,8 +1,8 @@
-"""What a capture holds: each request with its answer, by the scenario and the client that it is of.
+"""Reads a capture as requests with their answers, each with the tag of its scenario.
 
-A scenario's topics and groups begin with its tag, so a connection belongs to the scenario whose tag
-is in one of its frames: in what the client sent, if it is there, since a server may list what is
-others'. What no tag is in, such as a broker's own talk, is nobody's.
+The topics and groups of a scenario begin with its tag, so a connection belongs to the scenario whose
+tag is in one of its frames. The client's frames are searched first, because a server may list names
+of other scenarios. A connection without a tag, such as the broker's own, belongs to no scenario.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from gateway.wire.frames import FrameBuffer, FrameError
 from recording.format import Kind, read_capture
 
 TAG: Final = re.compile(rb"cmp[0-9]{3}x")
-"""What `tag` makes."""
+"""Matches what `tag` returns."""
 
 
 class Exchange(NamedTuple):
-    """A request and its answer, if one came."""
+    """A request and its answer, if it got one."""
 
     tag: str
     is_from_server: bool
-    """Whether the server asked and the client answered."""
+    """Whether the server made the request, for the client to answer."""
     request: Command
     answer: Command | None
 
 
 def tag(number: int) -> str:
-    """What the names of the scenario of that number begin with."""
+    """Return the prefix of all names of the scenario with that number."""
     return f"cmp{number:03}x"
 
 
 def exchanges(file: Path) -> Iterator[Exchange]:
-    """All of a capture that belong to a scenario, connection by connection."""
+    """Yield the exchanges of a capture that belong to a scenario, connection by connection."""
     connections: dict[int, list[tuple[Kind, bytes]]] = defaultdict(list)
     for record in read_capture(file):
         if record.kind in (Kind.FROM_CLIENT, Kind.FROM_SERVER):
@@ -50,7 +50,7 @@ def exchanges(file: Path) -> Iterator[Exchange]:
 
 
 def _paired(owner: str, frames: Iterable[tuple[Kind, bytes]]) -> Iterator[Exchange]:
-    """Requests with their answers: an answer has the number of its request on the same connection."""
+    """Pair requests with answers: an answer has the `opaque` of its request on the same connection."""
     waiting: dict[tuple[Kind, int], Command] = {}
     for kind, data in frames:
         command = command_in(data)
@@ -62,7 +62,7 @@ def _paired(owner: str, frames: Iterable[tuple[Kind, bytes]]) -> Iterator[Exchan
             if request is not None:
                 yield Exchange(owner, asker == Kind.FROM_SERVER, request, command)
         elif command.is_oneway or kind == Kind.FROM_SERVER:
-            # Nobody answers the server's own but for the relays, whose answers the client makes.
+            # Of a server's requests only relayed ones are answered, and those answers are the client's.
             yield Exchange(owner, kind == Kind.FROM_SERVER, command, None)
         else:
             waiting[kind, command.opaque] = command
@@ -71,7 +71,7 @@ def _paired(owner: str, frames: Iterable[tuple[Kind, bytes]]) -> Iterator[Exchan
 
 
 def command_in(data: bytes) -> Command | None:
-    """The command in a frame; None for what is none, as a scenario may send on purpose."""
+    """Return the command in a frame; None for bytes that are no command, which a scenario may send."""
     try:
         (frame,) = FrameBuffer().feed(data)
         return decode_command(frame)

@@ -1,4 +1,4 @@
-"""RocketMQ's own tools 5.5.0, with many calls in one JVM: starting one for each would take most of the time."""
+"""RocketMQ's own tools 5.5.0, with many calls in one JVM: a JVM for each call would take most of the time."""
 
 from __future__ import annotations
 
@@ -22,25 +22,27 @@ from gateway.wire.dialect import to_json
 _SOURCES: Final = Path(__file__).with_name("clients") / "java"
 _END: Final = "\x04"
 
-# Without it the tool logs its own logging's set-up to standard output.
+# Without it the tool prints how its logging is set up to standard output.
 _QUIET_LOG: Final = """<configuration>
 <statusListener class="org.apache.rocketmq.logging.ch.qos.logback.core.status.NopStatusListener"/>
 </configuration>"""
 
 
 class ToolError(Exception):
-    """A tool ended, as mqadmin does on arguments that it does not know. The text has what it printed."""
+    """A tool ended, as mqadmin does on unknown arguments. The text has what the tool printed."""
 
 
 class JavaTool:
-    """A JVM with one of the programs of `clients/java`, which answers each line with lines; `with`
-    starts and ends it."""
+    """A JVM with one of the programs in `clients/java`, which answers each line of input with lines.
+
+    `with` starts and ends it.
+    """
 
     def __init__(self, source: Path, arguments: Sequence[str] = ()) -> None:
         self._source = source
         self._arguments = arguments
         self.folder = Path(tempfile.mkdtemp(prefix=f"tidegate-{source.stem.lower()}-"))
-        """Where the tool looks for its settings, and writes."""
+        """The folder where the tool reads its settings and writes its files."""
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -74,9 +76,9 @@ class JavaTool:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _ask(self, line: str) -> str:
-        """What the tool answers to a line.
+        """Send a line and return the tool's answer.
 
-        Raises ToolError when it ends, or does not come to an end in time.
+        Raises ToolError if the tool ends, or does not finish its answer in time.
         """
         process = self._process
         assert process is not None
@@ -103,7 +105,7 @@ class Mqadmin(JavaTool):
     """RocketMQ's own `mqadmin`.
 
     :param namesrv: `ip:port` of the name server that the commands ask.
-    :param credentials: access key and secret key of the user that it asks as.
+    :param credentials: access key and secret key of the user in whose name it asks.
     """
 
     def __init__(self, namesrv: str, credentials: tuple[str, str] | None = None) -> None:
@@ -115,7 +117,7 @@ class Mqadmin(JavaTool):
             (self.folder / "conf" / "tools.yml").write_text(tools)
 
     def run(self, command: str, *arguments: str) -> str:
-        """What a command such as `topicStatus` prints, errors included. Raises ToolError."""
+        """Run a command such as `topicStatus` and return what it prints, errors included. Raises ToolError."""
         return self._ask("\t".join((command, "-n", self._namesrv, *arguments)))
 
 
@@ -129,8 +131,11 @@ class Dashboard(JavaTool):
         super().__init__(_SOURCES / "dashboard" / "Dashboard.java", [namesrv])
 
     def call(self, method: str, *arguments: object) -> Any:
-        """What a method of `MQAdminExt` gives, as JSON would have it; when it raises, its response code
-        or the exception's class as `refused`. Raises ToolError."""
+        """Call a method of `MQAdminExt` and return its result as JSON types.
+
+        If the method throws, the result is `{"refused": ...}` with the response code or the class of
+        the exception. Raises ToolError.
+        """
         answer = self._ask(msgspec.json.encode([method, *arguments]).decode())
         result: dict[str, Any] = msgspec.json.decode(to_json(answer.encode()))
         if "said" in result:

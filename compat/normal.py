@@ -1,6 +1,6 @@
-"""Makes what two servers said comparable: what differs from run to run becomes a word for its kind.
+"""Makes the answers of two servers comparable: a value that differs from run to run becomes a word for its kind.
 
-Ids, offsets, times, addresses and numbers of requests do; anything else is kept as it is.
+Such values are ids, offsets, times, addresses and the numbers of requests. All others are kept.
 """
 
 from __future__ import annotations
@@ -75,18 +75,18 @@ _RECORDS: Final = frozenset(
         RequestCode.PEEK_MESSAGE,
     }
 )
-"""Requests whose bodies, or those of their answers, are records of messages."""
+"""Codes of requests with stored messages in the body of the request or of its answer."""
 
 
 def text(value: str) -> str:
-    """A text with what is of this run alone replaced."""
+    """Return a text with the parts replaced that differ from run to run."""
     for pattern, word in _TEXTS:
         value = pattern.sub(word, value)
     return value
 
 
 def normal(value: Any, name: str = "") -> Any:
-    """A value of a field of that name, made of what JSON knows."""
+    """Return the value of the field `name` as JSON types, made comparable."""
     if isinstance(value, Mapping):
         return {_key(str(key)): normal(each, str(key)) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -98,14 +98,14 @@ def normal(value: Any, name: str = "") -> Any:
 
 
 def _key(name: str) -> str:
-    """A name in a map; one that is an object itself has its fields in order, whatever theirs was."""
+    """Return a map's key made comparable. A key that is a JSON object itself gets its fields sorted."""
     if name.startswith("{"):
         name = msgspec.json.encode(msgspec.json.decode(name), order="sorted").decode()
     return text(name)
 
 
 def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The leaves of a normal value with the path of each; items of a list by their number."""
+    """Yield the leaves of a normal value with their paths. A list's items have their number in the path."""
     if isinstance(value, Mapping) and value:
         for key, each in value.items():
             yield from flat(each, f"{path}.{key}" if path else str(key))
@@ -117,7 +117,7 @@ def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def facts(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Like `flat`, with the items of each list taken together: there is no telling their order."""
+    """Yield like `flat`, but with one path for all items of a list, because their order is not fixed."""
     if isinstance(value, Mapping) and value:
         for key, each in value.items():
             yield from facts(each, f"{path}.{key}" if path else str(key))
@@ -129,9 +129,9 @@ def facts(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def command(request: int, answer: Command) -> dict[str, Any]:
-    """An answer, or a request of the server's, as the fields that are compared.
+    """Return the compared fields of an answer, or of a request that the server made.
 
-    A remark counts only beside an error: of a success no client reads it.
+    A remark counts only with an error: no client reads the remark of a success.
     """
     known: dict[str, Any] = {"ext": normal(answer.ext())}
     if answer.is_response:
@@ -146,7 +146,7 @@ def command(request: int, answer: Command) -> dict[str, Any]:
 
 
 def body(request: int, data: bytes) -> Any:
-    """A body as records of messages, as JSON, or as text: whichever the request is known for."""
+    """Return a body as records of messages if the request has such, else as JSON, else as text."""
     if request in _RECORDS:
         return [record(message) for message in messages.decode_messages(data)]
     if data[:1] in (b"{", b"["):
@@ -158,7 +158,7 @@ def body(request: int, data: bytes) -> Any:
 
 
 def record(message: messages.Message) -> dict[str, Any]:
-    """A record of a message, its properties taken apart."""
+    """Return the compared fields of a message, with its properties as a map."""
     return {
         "topic": message.topic,
         "queue": message.queue_id,

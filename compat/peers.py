@@ -1,4 +1,4 @@
-"""The two servers of a comparison, each behind a recorder unless it is somebody else's."""
+"""The two servers of a comparison, each behind a recorder unless it was already running."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ from gateway.wire.dialect import to_json
 from recording.proxy import Route
 
 TOLD_HOST: Final = "127.0.0.2"
-"""Where clients are told that the servers are, and where the recorders are instead."""
+"""The host that clients are given for the servers. The recorders listen there instead."""
 
 _MOST_CHECKS: Final = "1000"
-"""More than a second apart can be asked before a client on a busy machine has said that it is there."""
+"""The setting for the most checks of a transaction. Checks are a second apart, so this limit is not
+reached before a client on a busy machine has registered with its heartbeat."""
 
 _HOST: Final = "127.0.0.1"
 _STOP_LIMIT_S: Final = 120
@@ -37,37 +38,37 @@ Address = tuple[str, int]
 
 
 class PeerError(Exception):
-    """A server did not start, or is not one; the text is one line."""
+    """A server did not start, or an address is not that of a name server with a broker; one line of text."""
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A name server with a broker. A scenario does not know whose they are."""
+    """A name server with a broker. Scenarios do not depend on whose they are."""
 
     name: str
     namesrv: Address
     broker: Address
     direct: Address
-    """The broker past the recorder, which passes on nothing but whole frames."""
+    """The broker's own address, past the recorder, which passes on whole frames only."""
     capture: Path | None = None
-    """Where what is said to it is recorded."""
+    """The file where its traffic is recorded."""
     questions: Questions | None = None
-    """What it has not answered yet, where that is recorded."""
+    """The requests that it has not answered yet; None if nothing is recorded."""
 
     @property
     def namesrv_text(self) -> str:
-        """What a client is configured with."""
+        """The name server's address as clients are configured with it."""
         return show_address(*self.namesrv)
 
     @property
     def broker_text(self) -> str:
-        """What a tool is told to ask."""
+        """The broker's address as tools take it."""
         return show_address(*self.broker)
 
 
 @contextmanager
 def rocketmq(folder: Path) -> Iterator[Peer]:
-    """A real RocketMQ, with what is optional there and on by default in the gateway switched on."""
+    """Run a real RocketMQ, with options switched on that are on by default in the gateway."""
     capture = folder / "rocketmq.capture"
     provider = "org.apache.rocketmq.auth.{0}.provider.Local{1}MetadataProvider"
     settings = {
@@ -100,7 +101,7 @@ def rocketmq(folder: Path) -> Iterator[Peer]:
 
 @contextmanager
 def tidegate(folder: Path, data: Path) -> Iterator[Peer]:
-    """A gateway in a process of its own, with the same settings."""
+    """Run a gateway in a process of its own, with the same settings."""
     capture = folder / "tidegate.capture"
     log = data / "tidegate.log"
     with log.open("wb") as output:
@@ -135,7 +136,7 @@ def tidegate(folder: Path, data: Path) -> Iterator[Peer]:
 
 
 def running(name: str, namesrv: Address) -> Peer:
-    """Somebody's name server with the first broker that it knows; nothing is recorded."""
+    """Return a running name server with the first broker of its table; nothing is recorded."""
     with RemotingClient(*namesrv) as client:
         answer = client.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
     try:
@@ -148,9 +149,9 @@ def running(name: str, namesrv: Address) -> Peer:
 
 @contextmanager
 def built_in_pair(folder: Path, data: Path) -> Iterator[tuple[Peer, Peer]]:
-    """The real broker and the gateway, fresh, with their captures in the one folder.
+    """Run a fresh real broker and a fresh gateway, with both captures in `folder`.
 
-    `data` is a scratch folder that somebody else removes.
+    `data` is a scratch folder that the caller removes.
     """
     with ExitStack() as stack:
         gateway = stack.enter_context(tidegate(folder, data))

@@ -1,4 +1,4 @@
-"""TCP ports for servers on loopback that have to be told theirs before they start."""
+"""Chooses TCP ports for servers on loopback whose port must be set before they start."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import socket
 from pathlib import Path
 from typing import Final
 
-# Linux takes the port of an outgoing connection, and one that is asked for as 0, from this range.
+# From this range Linux takes the ports of outgoing connections, and the port for a bind to port 0.
 _LENT_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LOWEST: Final = 10_000
 _FEWEST: Final = 2_000
-"""How many ports there are to be to choose from."""
+"""The fewest ports to choose from."""
 
 _chance = random.Random()  # the shared one may be seeded, alike in several processes
 
 
 def free_port(*neighbours: int) -> int:
-    """A port that nobody uses at the moment on any address, nor those at these distances from it.
+    """Return a port that is free on every address, as are the ports at these distances from it.
 
-    It is none that the kernel lends to outgoing connections, of which there may be thousands before
-    the server that it is meant for has come so far as to listen.
+    The port is below the range that the kernel lends to outgoing connections, if enough ports are:
+    thousands of connections may be made before the server listens on its port.
     """
     highest = _lent_from() - 1 - max(0, *neighbours, 0)
     if highest - _LOWEST < _FEWEST:
@@ -41,7 +41,7 @@ def _lent_from() -> int:
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         try:
-            probe.bind(("0.0.0.0", port))  # noqa: S104  it only asks
+            probe.bind(("0.0.0.0", port))  # noqa: S104  it does not listen
         except OSError:
             return False
         return True

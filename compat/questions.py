@@ -1,8 +1,8 @@
-"""What servers were asked and have not answered yet, while they are being recorded.
+"""Tracks the requests that a server has not answered yet, while its traffic is recorded.
 
-Some requests are made behind a scenario's back: whoever sends a reply is answered only after the
-one who asked has it, and traces are sent when there is time. A client that is shut down waits for
-none of those answers, so whether they are recorded would be chance.
+Clients make some requests that a scenario does not wait for: the sender of a reply is answered only
+after the requester has the reply, and traces are sent in the background. A client that is shut down
+does not wait for those answers, so without this it would be chance whether they are recorded.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from recording.format import Kind
 
 @dataclass
 class _Connection:
-    """One that is open."""
+    """An open connection."""
 
     owner: str | None = None
-    """The scenario whose tag the client has said first."""
+    """The tag of its scenario: the first in the client's frames."""
     open: dict[int, tuple[int, str]] = field(default_factory=dict)
-    """By the request's number: its code, and the language that it says it is of."""
+    """By the `opaque` of an unanswered request: its code and the `language` in its header."""
 
 
 class Questions:
-    """The open questions of all connections to one server; a recorder tells of what passes."""
+    """The unanswered requests of all connections to one server. A recorder reports the frames that pass."""
 
     def __init__(self) -> None:
         self._connections: dict[int, _Connection] = {}
         self._changed = threading.Condition()
 
     def passed(self, connection: int, kind: Kind, frame: bytes) -> None:
-        """A frame has passed, from the client or from the server."""
+        """Note a frame that passed, from the client or from the server."""
         command = command_in(frame)
         with self._changed:
             known = self._connections.setdefault(connection, _Connection())
@@ -48,7 +48,7 @@ class Questions:
                 self._changed.notify_all()
 
     def closed(self, connection: int) -> None:
-        """A connection has ended: nothing more is answered there."""
+        """Note that a connection has ended: nothing more is answered on it."""
         with self._changed:
             self._connections.pop(connection, None)
             self._changed.notify_all()
@@ -56,10 +56,10 @@ class Questions:
     def wait_until_answered(
         self, tag: str, limit_s: float, *, but: Collection[int], not_of: str
     ) -> bool:
-        """Wait until all that a scenario's clients have asked is answered; whether it was in time.
+        """Wait until all requests of a scenario's clients are answered; return False if time ran out.
 
-        :param but: codes of requests that are not waited for.
-        :param not_of: the language whose requests are not waited for.
+        :param but: codes of requests to ignore.
+        :param not_of: the language of requests to ignore.
         """
 
         def is_answered() -> bool:

@@ -31,11 +31,11 @@ PATIENT: Final[Mapping[str, str]] = dict.fromkeys(
     ),
     "120000",
 )
-"""Settings, in milliseconds, with which it does not turn requests away where the machine is busy: of
-those that wait longer it says that it is too busy itself (BrokerFastFailure)."""
+"""Settings, in milliseconds, with which the broker does not refuse requests on a busy machine. By
+default it answers a request that has waited too long with "system busy" (BrokerFastFailure)."""
 
 _FIRST_TOPIC: Final = "TBW102"
-"""The topic that a broker registers so that others can be made by sending to them."""
+"""The topic that a broker registers as the template of topics that the first send creates."""
 
 _HA_DISTANCE: Final = 1
 _NAMESRV_DISTANCE: Final = 2
@@ -44,9 +44,9 @@ _START_LIMIT_S: Final = 300
 _STOP_LIMIT_S: Final = 120
 _MOST_STARTS: Final = 5
 _PORT_IS_TAKEN: Final = "Address already in use"
-"""What both say of that before they end, in the text of java.net.BindException."""
+"""What broker and name server print before they end over a taken port (text of java.net.BindException)."""
 
-# What the broker reaches into on Java 17, for its direct buffers.
+# Internals of Java 17 that the broker needs for its direct buffers.
 _OPENED: Final = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
@@ -56,25 +56,25 @@ _OPENED: Final = (
 
 
 class RealBrokerError(Exception):
-    """The broker or the name server did not start. The text has the end of what it said."""
+    """The broker or the name server did not start. The text has the end of what it printed."""
 
 
 class _PortTakenError(RealBrokerError):
-    """Somebody else listens where it was to."""
+    """Another process listens on one of the ports."""
 
 
 class RealBroker:
     """A name server and a broker with their data in one folder; `with` starts and stops them.
 
-    `flush` is whether a send is answered before or after it is on disk; `heap` is a JVM size.
-    `folder` is kept when it is given, and continued from when it is used again; else it is a
-    scratch folder that is removed. The ports are free ones, and change at the start when somebody
-    was quicker; the broker also takes the one above its port, on every interface, and the one two
-    below.
+    With `flush` "async" a send is answered before it is on disk, with "sync" after. `heap` is a JVM
+    size. A `folder` that is given is kept, and the broker continues from the data in it; without
+    one, a scratch folder is made and removed. The ports are free ones. They change at the start if
+    another process has taken one. The broker also uses the port one above its own, on every
+    interface, and the port two below.
 
-    `advertised_host` is the address that clients are told. The servers listen on 127.0.0.1, so with
-    another loopback address whoever listens there on the same ports is in between.
-    `settings` are more lines for the broker's file.
+    `advertised_host` is the address that clients are given. The servers listen on 127.0.0.1. With
+    another loopback address, a recorder that listens there on the same ports is between them and the
+    clients. `settings` are more lines for the broker's file.
     """
 
     def __init__(
@@ -98,32 +98,32 @@ class RealBroker:
 
     @property
     def namesrv_port(self) -> int:
-        """The name server's."""
+        """The name server's port."""
         return self.port + _NAMESRV_DISTANCE
 
     @property
     def address(self) -> str:
-        """The broker's, as it is told to clients."""
+        """The broker's address as clients are given it."""
         return f"{self.advertised_host}:{self.port}"
 
     @property
     def namesrv_address(self) -> str:
-        """What a client is configured with."""
+        """The name server's address as clients are configured with it."""
         return f"{self.advertised_host}:{self.namesrv_port}"
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The running processes: the broker's first, then the name server's."""
+        """The ids of the running processes: the broker's first, then the name server's."""
         return tuple(process.pid for process in (self._broker, self._namesrv) if process)
 
     @property
     def folder(self) -> Path:
-        """Where both have their data, settings and logs."""
+        """The folder with the data, settings and logs of both."""
         return self._folder
 
     @property
     def output(self) -> Path:
-        """What the broker says."""
+        """The file with what the broker prints."""
         return self._output("broker")
 
     def __enter__(self) -> Self:
@@ -138,7 +138,7 @@ class RealBroker:
         return free_port(-VIP_CHANNEL_DISTANCE, _HA_DISTANCE, _NAMESRV_DISTANCE)
 
     def start(self) -> None:
-        """Start both; returns when clients can find the broker. Raises RealBrokerError."""
+        """Start both and return when clients can find the broker. Raises RealBrokerError."""
         try:
             for _ in range(_MOST_STARTS - 1):
                 try:
@@ -188,7 +188,7 @@ class RealBroker:
         self._wait_until(self._broker_is_found)
 
     def stop(self) -> None:
-        """Stop both and remove a scratch folder; does nothing when they do not run."""
+        """Stop both if they run, and remove a scratch folder."""
         self._end()
         if self._is_scratch:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -196,7 +196,7 @@ class RealBroker:
     def _end(self) -> None:
         for process in (self._broker, self._namesrv):
             if process and self._is_scratch:
-                process.kill()  # it would take its time to store what is not wanted
+                process.kill()  # an orderly end would store data that nobody wants
                 process.wait()
             elif process:
                 children.stop(process, _STOP_LIMIT_S)

@@ -1,4 +1,4 @@
-"""RocketMQ's own Proxy 5.5.0 on loopback, which lets clients of the gRPC protocol speak to a cluster."""
+"""RocketMQ's own Proxy 5.5.0 on loopback, which gives clients of the gRPC protocol access to a cluster."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _START_LIMIT_S: Final = 300
 
 
 class RealProxyError(Exception):
-    """The Proxy did not start. The text has the end of what it said."""
+    """The Proxy did not start. The text has the end of what it printed."""
 
 
 class RealProxy:
     """A Proxy in cluster mode, with its settings and logs in a scratch folder; `with` starts and ends it.
 
     :param namesrv: `ip:port` of the name server of its cluster, which must serve when the Proxy starts.
-    :param settings: more of `rmq-proxy.json`.
+    :param settings: more settings for `rmq-proxy.json`.
     """
 
     def __init__(self, namesrv: str, settings: Mapping[str, object] | None = None) -> None:
@@ -50,7 +50,7 @@ class RealProxy:
 
     @property
     def address(self) -> str:
-        """What clients of the gRPC protocol are pointed at."""
+        """The address for clients of the gRPC protocol."""
         return f"127.0.0.1:{self._port}"
 
     def __enter__(self) -> Self:
@@ -86,7 +86,7 @@ class RealProxy:
         return self._folder / "proxy.out"
 
     def _answers(self) -> bool:
-        """Whether it serves: where it speaks the remoting protocol it begins to after its gRPC."""
+        """Whether the Proxy serves: its remoting port, which is asked here, opens after its gRPC port."""
         assert self._process is not None
         if self._process.poll() is not None:
             raise RealProxyError(

@@ -1,7 +1,7 @@
-"""Records what real clients and a real broker say to each other, for the tests of the wire format.
+"""Records the traffic between real clients and a real broker, for the tests of the wire format.
 
 `python -m compat.record_fixtures` makes the captures in `tests/wire/recorded` anew. Each script
-below does whatever has a request of its own, with small bodies.
+below performs every action that has a request of its own, with small bodies.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from recording.proxy import Route
 RECORDED: Final = PROJECT / "tests" / "wire" / "recorded"
 
 _TOLD_HOST: Final = "127.0.0.2"
-"""Where clients are told that the servers are, and where the recorder is instead."""
+"""The host that clients are given for the servers. The recorder listens there instead."""
 
 _TOO_LONG_S: Final = 300 * 24 * 60 * 60
 """More than the three days that a real broker allows."""
@@ -105,7 +105,7 @@ def _expect_failure(action: Callable[[], object]) -> None:
 def _cpp(broker: RealBroker) -> None:
     topic = "recorded-cpp"
     with CppClient(broker.namesrv_address) as client:
-        # Sent first, so that the topic comes to be by it.
+        # Sent first, because it creates the topic.
         client.send(topic, b"now", tags="red", keys="k1", properties={"colour": "blue"})
         consumer = client.consume(topic, "readers-cpp", expression="red || blue", fail_first=1)
         client.send_oneway(Outgoing(topic=topic, body=b"oneway", tags="green"))
@@ -154,7 +154,7 @@ SCRIPTS: Final[dict[str, Script]] = {
 
 
 def record(folder: Path) -> None:
-    """Run each script against one real broker; a capture for each."""
+    """Run all scripts against one real broker and write a capture for each."""
     with RealBroker(advertised_host=_TOLD_HOST, settings=PATIENT) as broker:
         routes = [
             Route(name, (_TOLD_HOST, port), ("127.0.0.1", port))

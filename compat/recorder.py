@@ -1,4 +1,4 @@
-"""The recording proxy in a thread of its own, with one capture file, and what is unanswered by now."""
+"""Runs the recording proxy in a thread of its own, with one capture file, and tracks unanswered requests."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _ONE_FILE: Final = Rotation(file_bytes=1 << 62, seconds=float("inf"))
 
 
 class Recorder:
-    """Passes traffic on from its routes; `with` starts it, and ends it with the file.
+    """Passes on the traffic of its routes; `with` starts it, and at its end completes the file.
 
-    What passes is not changed, so clients keep using it only while servers tell them the address
-    where it listens.
+    Frames pass unchanged, so clients keep using the recorder only if the servers advertise the
+    address where it listens.
     """
 
     def __init__(self, file: Path, routes: Sequence[Route]) -> None:
@@ -75,7 +75,7 @@ class Recorder:
 
 
 class _Watched(CaptureWriter):
-    """Writes one file, and tells of what passes."""
+    """Writes one file, and reports the frames that pass to `questions`."""
 
     def __init__(self, folder: Path, questions: Questions) -> None:
         super().__init__(folder, _ONE_FILE)

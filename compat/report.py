@@ -32,7 +32,7 @@ code { font-size: 13px }
 
 
 def listing(console: Console, scenarios: Sequence[Scenario]) -> None:
-    """Every scenario with its clients and its promise."""
+    """Print every scenario with its clients and its promise."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in ("Scenario", "Clients", "Promise"):
         table.add_column(column, overflow="fold")
@@ -47,9 +47,9 @@ def show(
     titles: tuple[str, str],
     left_out: Sequence[str] = (),
 ) -> None:
-    """What differs and is not deliberate, each with both values; then how many did what.
+    """Print the differences that are not deliberate, each with both values, and then the summary.
 
-    `left_out` are the lines of what could not run here.
+    `left_out` has a line for each group of scenarios that could not run here.
     """
     if not console.is_terminal:
         console = Console(width=_UNFOLDED, highlight=False, file=console.file)
@@ -74,13 +74,13 @@ def show(
 
 
 def unseen(outcomes: Sequence[Outcome]) -> list[str]:
-    """The deliberate differences that nothing showed, as is to be expected unless everything was run."""
+    """Return the deliberate differences that no scenario showed. There are some unless everything was run."""
     seen = {found.difference for outcome in outcomes for found in outcome.findings}
     return [one.what for number, one in enumerate(DIFFERENCES, 1) if number not in seen]
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
-    """One line."""
+    """Summarise the outcomes in one line."""
     failed = sum(not outcome.passed for outcome in outcomes)
     scenarios = {outcome.run.scenario.name for outcome in outcomes}
     numbers = {found.difference for outcome in outcomes for found in outcome.findings}
@@ -94,17 +94,17 @@ def summary(outcomes: Sequence[Outcome]) -> str:
 
 
 def undeclared(outcome: Outcome) -> Iterator[Finding]:
-    """The findings that are in no table."""
+    """Return the findings that are no deliberate difference."""
     return (judged.finding for judged in outcome.findings if judged.difference is None)
 
 
 def where(finding: Finding) -> str:
-    """A place with the request's name."""
+    """Return a finding's place with the name of its request."""
     return finding.place if finding.request is None else f"{name(finding.request)} {finding.place}"
 
 
 def name(request: int) -> str:
-    """A request code's name; nothing for one that has none."""
+    """Return the name of a request code; an empty text for an unknown code."""
     try:
         return RequestCode(request).name
     except ValueError:
@@ -117,7 +117,7 @@ def write(
     titles: tuple[str, str],
     left_out: Sequence[str] = (),
 ) -> None:
-    """`report.md` and `report.html`."""
+    """Write `report.md` and `report.html`."""
     folder.joinpath("report.md").write_text(_markdown(outcomes, titles, left_out))
     folder.joinpath("report.html").write_text(_html(outcomes, titles, left_out))
 
@@ -144,7 +144,7 @@ def _markdown(outcomes: Sequence[Outcome], titles: tuple[str, str], left_out: Se
 
 
 def difference_lines() -> list[str]:
-    """The table of deliberate differences, in Markdown."""
+    """Return the table of deliberate differences as lines of Markdown."""
     lines = ["| | what | why |", "|---|---|---|"]
     for number, one in enumerate(DIFFERENCES, 1):
         lines.append(f"| {number} | {_cell(one.what)} | {_cell(one.reason)} |")
@@ -156,7 +156,7 @@ def _cell(text: str) -> str:
 
 
 def shown(text: str) -> str:
-    """A value as a report has it: what does not print is written out, and what is long cut."""
+    """Return a value as the report shows it: escaped where it is not printable, and cut if it is long."""
     text = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
     return text if len(text) <= MOST_SHOWN else text[:MOST_SHOWN] + "…"
 

@@ -1,4 +1,4 @@
-"""The generated part of docs/compatibility.md: request code by client."""
+"""Writes the generated part of docs/compatibility.md: differences, requests by client, and scenarios."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _END: Final = "<!-- end -->"
 
 
 def write(outcomes: Sequence[Outcome]) -> None:
-    """Put new tables between the marks of the file."""
+    """Replace the tables between the marks of the file."""
     text = FILE.read_text()
     before, _, rest = text.partition(_BEGIN)
     _, _, after = rest.partition(_END)
@@ -29,7 +29,7 @@ def write(outcomes: Sequence[Outcome]) -> None:
 
 
 def tables(outcomes: Sequence[Outcome]) -> str:
-    """The deliberate differences, the requests by client, and the scenarios; in Markdown."""
+    """Return the deliberate differences, the requests by client, and the scenarios as Markdown."""
     lines = ["## Deliberate differences", "", *difference_lines(), ""]
     lines += ["## Requests by client", ""]
     lines.append("| request | " + " | ".join(CLIENTS) + " |")

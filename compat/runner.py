@@ -1,4 +1,4 @@
-"""Runs scenarios against two servers at once, and compares what came of each."""
+"""Runs scenarios against two servers at once, and compares the results."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from gateway.wire.codes import ResponseCode
 from gateway.wire.commands import Command
 
 LANES: Final = 4
-"""How many scenarios run at a time: most of each is waiting."""
+"""How many scenarios run at a time. They spend most of their time waiting."""
 
 _FAILURES: Final = (
     *(ClientFailure, DriverError, ToolError),
     *(OSError, ValueError, LookupError, AssertionError),
 )
-"""What ends a scenario early, to be told as a failure of it; TimeoutError is an OSError."""
+"""Exceptions that end a scenario early and are reported as its failure. TimeoutError is an OSError."""
 
 _OPTIONAL: Final = {
     "cpp": (has_cpp_client, "its library is for Linux on x86-64 with glibc"),
     "go": (has_go_client, "no Go 1.22 or newer is on the path"),
 }
-"""Clients that not every machine can run: whether this one can, and why not."""
+"""By client that not every machine can run: a check whether this machine can, and the reason if not."""
 
 _FAILED: Final = "(failed)"
-"""The step that a scenario which ended early has last."""
+"""The name of the last step of a scenario that ended early."""
 
 
 class Run(NamedTuple):
@@ -64,30 +64,30 @@ class Performance(NamedTuple):
     run: Run
     stages: tuple[Stage, Stage]
     before: Sequence[str] = ()
-    """What ended it early at a first try, of which this is the second."""
+    """If this is a second try: the errors that ended the first one early."""
 
     @property
     def failures(self) -> list[str]:
-        """What ended it early, on the first server and on the second."""
+        """The errors that ended it early, on the first server and on the second."""
         return [stage.seen[_FAILED] for stage in self.stages if _FAILED in stage.seen]
 
 
 class Judged(NamedTuple):
-    """A finding, and which of the deliberate differences it is, if it is one."""
+    """A finding, and the number of the deliberate difference that covers it, if any."""
 
     finding: Finding
     difference: int | None
 
 
 class Outcome(NamedTuple):
-    """What came of a run."""
+    """The result of a run."""
 
     run: Run
     findings: list[Judged]
     requests: Mapping[tuple[str, int], bool]
-    """Who asked for what: client and request code; and whether the gateway supports it."""
+    """By client and request code: whether the gateway supports the request."""
     before: Sequence[str] = ()
-    """What ended it early at a first try."""
+    """The errors that ended a first try early."""
 
     @property
     def passed(self) -> bool:
@@ -95,13 +95,14 @@ class Outcome(NamedTuple):
 
 
 Tell = Callable[[Run, bool], None]
-"""Told of each run when it begins (False) and when both servers are through with it (True)."""
+"""Called for each run when it begins (False) and when it is done on both servers (True)."""
 
 
 def plan(names: Sequence[str] = ()) -> list[Run]:
-    """The runs of the scenarios of these names: all without any; a file's name means all of it.
+    """Return the runs of the scenarios with these names, or of all scenarios without names.
 
-    Those for clients that cannot run here are `left_out`. Raises KeyError with a name that is none.
+    The name of a file means all of its scenarios. Runs of clients that this machine cannot run are
+    not returned; see `left_out`. Raises KeyError with an unknown name.
     """
     missing = _missing()
     runs = [
@@ -112,7 +113,7 @@ def plan(names: Sequence[str] = ()) -> list[Run]:
 
 
 def left_out(names: Sequence[str] = ()) -> list[str]:
-    """What of the plan is skipped here: a line for each client that cannot run, with the reason."""
+    """Return a line for each client that this machine cannot run: its skipped scenarios and the reason."""
     lines = []
     for client, reason in _missing().items():
         if count := sum(client in one.clients for one in _chosen(names)):
@@ -136,7 +137,7 @@ def _chosen(names: Sequence[str]) -> list[Scenario]:
 
 @contextmanager
 def drivers(runs: Sequence[Run]) -> Iterator[Mapping[str, Driver]]:
-    """The processes with the real clients that the runs need, all started."""
+    """Run the processes with the real clients that the runs need."""
     wanted = {run.client for run in runs}
     # Raw scenarios and those of tools may set their scene with the current Java client.
     found = {"java-5.5.0": java_driver("5.5.0")}
@@ -144,10 +145,10 @@ def drivers(runs: Sequence[Run]) -> Iterator[Mapping[str, Driver]]:
         if f"java-{version}" in wanted:
             found[f"java-{version}"] = java_driver(version)
     if "cpp" in wanted:
-        # Its producers of transactions share one connection in a process, whatever their server is.
+        # Its producers of transactions share one connection per process, even to different servers.
         found |= {f"cpp-{side}": cpp_driver() for side in (0, 1)}
     if "go" in wanted:
-        # Likewise those of message traces.
+        # Its producers of message traces share one likewise.
         found |= {f"go-{side}": go_driver() for side in (0, 1)}
     try:
         for driver in found.values():
@@ -163,8 +164,8 @@ def perform(
 ) -> list[Performance]:
     """Run everything on both servers.
 
-    What ended early on either of them is run once more, when nothing else is: waiting has its limits,
-    and a machine that is busy with other things may go beyond them.
+    A run that ended early on either server is tried once more at the end, alone: its waits have time
+    limits, and on a machine that is busy with other runs they may not suffice.
     """
     lane = threading.Semaphore(LANES)
 
@@ -205,8 +206,11 @@ def _act(run: Run, stage: Stage) -> None:
 
 
 def judge(performed: Sequence[Performance], peers: tuple[Peer, Peer]) -> list[Outcome]:
-    """Compare what was seen and, where it was recorded, what was said: except to the dashboard, whose
-    pages note every result, and what of a server's lists is theirs."""
+    """Compare what clients saw and, where it was recorded, the servers' answers.
+
+    The answers to the dashboard are not compared: its scenarios note each result, with only their
+    own entries of a server's lists.
+    """
     recorded = [_by_tag(peer.capture) for peer in peers]
     outcomes = []
     for one in performed:
@@ -222,7 +226,7 @@ def judge(performed: Sequence[Performance], peers: tuple[Peer, Peer]) -> list[Ou
         found = compare(*said)
         failures = one.failures
         if len(failures) == 2 and failures[0] == failures[1]:
-            # Alike, but a scenario that ends early has shown nothing.
+            # The same on both, but a scenario that ends early has shown nothing.
             found.append(Finding(None, f"seen/{_FAILED}", failures[0], failures[1]))
         judged = [Judged(finding, differences.number_of(run.name, finding)) for finding in found]
         requests = _requests(run, stages[1], recorded[1].get(run.tag, ()))
@@ -239,7 +243,10 @@ def _by_tag(capture: Path | None) -> Mapping[str, list[Exchange]]:
 
 
 def _requests(run: Run, stage: Stage, said: Sequence[Exchange]) -> Mapping[tuple[str, int], bool]:
-    """Raw requests count where their answers were noted: others only set the scene."""
+    """Return the requests of a run, and whether the gateway supports each.
+
+    A raw request counts only if a step noted its answer: the others only prepare the scenario.
+    """
     found = {
         (run.client, exchange.request.code): _is_supported(exchange.answer)
         for exchange in said

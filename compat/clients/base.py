@@ -1,4 +1,4 @@
-"""What the real clients have in common: each is a driver's producers and consumers, by name."""
+"""The common part of the real clients: each is a set of producers and consumers in a driver, by name."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from compat.clients.driver import (
 )
 
 From = Literal["first", "last"]
-"""Where a group that is new to a queue begins."""
+"""Where a group without an offset for a queue begins."""
 
 FROM: Final = {"first": "CONSUME_FROM_FIRST_OFFSET", "last": "CONSUME_FROM_LAST_OFFSET"}
-"""The same, as it is called on the wire."""
+"""By `From`: its name on the wire (ConsumeFromWhere)."""
 
 Mode = Literal["sync", "async"]
 
 
 class Consuming(TypedDict, total=False):
-    """How a push consumer consumes, as far as most of the real clients can."""
+    """The options of a push consumer that most of the real clients have."""
 
     expression: str
-    """Of tags, `*` by default, or with `sql` of SQL92."""
+    """An expression of tags, `*` by default, or with `sql` one of SQL92."""
     sql: bool
     orderly: bool
     start: From
     fail_first: int
-    """How often it refuses each message."""
+    """How often the consumer refuses each message."""
     retry_level: int
-    """The delay level that it asks for then; 0, the default, is the server's choice."""
+    """The delay level of the retry; with 0, the default, the server chooses."""
     max_reconsume_times: int
-    """-1, the default, is the server's choice."""
+    """With -1, the default, the server chooses."""
     broadcast: bool
     reply: bytes | None
-    """What it answers each message with, as those expect that Client.request sends; it refuses none then."""
+    """The body of the reply to each message, for messages of Client.request. With it, none is refused."""
 
 
 _LARGEST_BODY: Final = 8 * 1024 * 1024
@@ -55,13 +55,13 @@ _names = itertools.count(1)
 
 
 class Client:
-    """One user of a real client: a producer, and consumers as they are asked for.
+    """One user of a real client: a producer, and any number of consumers.
 
-    What a client cannot do raises ClientFailure.
+    An action that a client does not support raises ClientFailure.
 
-    `driver` is a running process to share; else the one given as `own` is started, and ended by
-    `close`. With `credentials`, an access key and its secret key, requests are signed.
-    `group` is the producer's, and `settings` are fields that every producer and consumer is started with.
+    `driver` is a running process to share. Without it, the driver that `own` makes is started, and
+    `close` ends it. With `credentials`, an access key and its secret key, requests are signed.
+    `group` is the producer's. `settings` are fields of the start of every producer and consumer.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Shut everything down that was started; ends the process when that does not work."""
+        """Shut down everything that was started. If that fails, end the process."""
         try:
             for name in reversed(self._open):
                 self._driver.call("close", name=name)
@@ -121,15 +121,15 @@ class Client:
     def send_all(
         self, messages: Sequence[Outgoing], mode: Mode = "sync", timeout: float = PATIENCE_S
     ) -> list[Sent | ClientFailure]:
-        """Send several, one after the other or all at once; what became of each, in order."""
+        """Send messages, one after the other or all at once, and return the result of each, in order."""
         return [_sent(result) for result in self._send(messages, mode, timeout)]
 
     def send_oneway(self, *messages: Outgoing) -> None:
-        """Send without an answer."""
+        """Send messages without waiting for an answer."""
         self._send(messages, "oneway")
 
     def send_batch(self, messages: Sequence[Outgoing]) -> Sent:
-        """Send several to one queue as one; the ids of the result are joined by commas."""
+        """Send messages to one queue as a batch. The ids in the result are joined by commas."""
         return _one([_sent(result) for result in self._send(messages, "batch")])
 
     def transactor(self, group: str) -> Transactor:
@@ -138,7 +138,7 @@ class Client:
         return Transactor(self._driver, name, lambda: self._close(name))
 
     def request(self, topic: str, body: bytes, timeout: float = PATIENCE_S, **wanted: Any) -> Reply:
-        """Send a message and wait for the message that answers it. Raises ClientFailure."""
+        """Send a request message and wait for its reply. Raises ClientFailure."""
         message = Outgoing(topic=topic, body=body, **wanted).as_json()
         answer = self._driver.call(
             "request", name=self._sender(), timeoutMs=int(timeout * 1000), **message
@@ -148,7 +148,7 @@ class Client:
     # --- consuming ---
 
     def poller(self, topic: str, group: str) -> Poller:
-        """Start a consumer of one topic that is asked for messages."""
+        """Start a lite pull consumer of one topic."""
         fields = {"from": FROM["first"]}
         name = self._start("poller", group=group, topic=topic, expression="*", **fields)
         return Poller(self._driver, name)
@@ -156,7 +156,7 @@ class Client:
     def _start_consumer(
         self, topic: str, group: str, consuming: Consuming, **fields: object
     ) -> str:
-        """Start a push consumer of one topic; its name. `fields` are what only one of the clients has."""
+        """Start a push consumer of one topic and return its name. `fields` are those of one client only."""
         reply = consuming.get("reply")
         return self._start(
             "consume",
@@ -198,31 +198,31 @@ class Client:
 
 
 class Listener:
-    """Something that runs in a driver and tells what messages it is given."""
+    """A consumer or producer in a driver that reports the messages that it gets."""
 
     def __init__(self, driver: Driver, name: str, close: Callable[[], None]) -> None:
         self._driver = driver
         self._name = name
         self._inbox = driver.inbox(name)
         self.close = close
-        """Shut it down, as one that leaves its group in good order."""
+        """Shut it down in good order, so that it leaves its group."""
 
 
 class Consumer(Listener):
-    """A running push consumer and what it has received."""
+    """A running push consumer and the messages that it has received."""
 
     def messages(self) -> list[Received]:
-        """All that came so far, in order of arrival."""
+        """Return all messages so far, in order of arrival."""
         return self._inbox.messages()
 
     def wait_for(self, count: int, timeout: float = PATIENCE_S) -> list[Received]:
-        """All that came, once there are so many. Raises TimeoutError after seconds."""
+        """Wait for `count` messages and return all. Raises TimeoutError after `timeout` seconds."""
         return self._inbox.wait_until(lambda messages: len(messages) >= count, timeout)
 
     def wait_until(
         self, is_enough: Callable[[list[Received]], bool], timeout: float = PATIENCE_S
     ) -> list[Received]:
-        """All that came, once it is enough. Raises TimeoutError after seconds."""
+        """Wait until the messages are enough and return all. Raises TimeoutError after `timeout` seconds."""
         return self._inbox.wait_until(is_enough, timeout)
 
 
@@ -230,19 +230,22 @@ class Transactor(Listener):
     """A running producer of transactions."""
 
     def send(self, topic: str, body: bytes, *decisions: Decision, **wanted: Any) -> Sent:
-        """Send a message in a transaction. The first of `decisions` is made at once, the next ones
-        when the server asks; the last one is repeated. `wanted` are fields of Outgoing."""
+        """Send a message in a transaction. `wanted` are fields of Outgoing.
+
+        The first of `decisions` is made at once, and the next ones at the server's checks. The last
+        one is repeated.
+        """
         properties = {"decisions": ",".join(decisions), **wanted.pop("properties", {})}
         message = Outgoing(topic=topic, body=body, properties=properties, **wanted).as_json()
         return msgspec.convert(self._driver.call("transact", name=self._name, **message), Sent)
 
     def checks(self, count: int, timeout: float = PATIENCE_S) -> list[Received]:
-        """The messages that the server has asked about, once it asked so often."""
+        """Wait until the server has made `count` checks and return the messages that it checked."""
         return self._inbox.wait_until(lambda messages: len(messages) >= count, timeout)
 
 
 class Pulled(msgspec.Struct, rename="camel", kw_only=True):
-    """The answer to a pull. `status` is named as the Java client's PullStatus."""
+    """The answer to a pull. `status` is a name of the Java client's PullStatus."""
 
     status: str
     next_offset: int
@@ -268,7 +271,7 @@ class Puller:
         expression: str = "*",
         block: bool = False,
     ) -> Pulled:
-        """Pull from one queue; with `block` the server waits up to 20 s for something to come."""
+        """Pull from one queue. With `block` the server waits up to 20 s for a message."""
         answer = self._driver.call(
             "pull",
             name=self._name,
@@ -283,20 +286,20 @@ class Puller:
 
 
 class Poller:
-    """A running consumer of one topic that is asked for messages."""
+    """A running lite pull consumer of one topic."""
 
     def __init__(self, driver: Driver, name: str) -> None:
         self._driver = driver
         self._name = name
 
     def poll(self, timeout: float = 5) -> list[Received]:
-        """What comes within seconds; empty when nothing does."""
+        """Return the messages that arrive within `timeout` seconds; an empty list if none does."""
         found = self._driver.call("poll", name=self._name, timeoutMs=int(timeout * 1000))
         return msgspec.convert(found, list[Received])
 
 
 class Reply(msgspec.Struct):
-    """What a request was answered with."""
+    """The reply to a request message."""
 
     body: bytes
     properties: dict[str, str]

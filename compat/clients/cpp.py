@@ -15,7 +15,7 @@ _PROGRAM: Final = Path(__file__).with_name("cpp_driver.py")
 
 
 def cpp_driver() -> Driver:
-    """A process with the client, not started yet; any number of clients share it."""
+    """Return a driver for the client, not started yet. Any number of clients can share it."""
 
     def environment(folder: Path) -> Mapping[str, str]:
         return {
@@ -28,13 +28,13 @@ def cpp_driver() -> Driver:
 
 
 class CppClient(Client):
-    """It can neither pull, recall nor look up, and sends neither batches nor asynchronously.
+    """The C++ client. It cannot pull, recall, look up messages, send batches or send asynchronously.
 
     A body is a C string: a zero byte ends it.
     """
 
     def __init__(self, namesrv: str, *, driver: Driver | None = None, **options: Any) -> None:
-        """`options` are those of Client; the number of retries is the library's own."""
+        """Make the client. `options` are those of Client, but the number of retries is the library's own."""
         super().__init__(namesrv, driver, cpp_driver, **options)
 
     def consume(
@@ -49,8 +49,8 @@ class CppClient(Client):
     ) -> Consumer:
         """Start a push consumer that refuses each message `fail_first` times.
 
-        There is no telling when it has its queues. A group that is new to a topic begins with what
-        is there.
+        The client does not show when it has its queues. A group that is new to a topic begins with
+        the messages that are there.
         """
         name = self._start_consumer(
             topic,

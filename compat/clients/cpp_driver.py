@@ -1,7 +1,7 @@
-"""Does with rocketmq-client-python what it is told on standard input; see driver.py.
+"""Runs commands from standard input with rocketmq-client-python; see driver.py.
 
-A program of its own, because the package is in an environment of its own: it imports nothing else
-that has to be installed. What the package cannot do (pull, recall, look up) is not here.
+This is a program of its own because the package is in an environment of its own. It imports nothing
+else that must be installed. The package cannot pull, recall or look up messages.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from rocketmq.client import (
 from rocketmq.ffi import MessageModel, dll
 
 LONGEST_BODY_TOLD: Final = 16 * 1024
-"""Of a longer body only the length and the SHA-256 are told."""
+"""The longest body that is reported. Of a longer one only the length and the SHA-256 are."""
 
-# The client hands out properties by name only.
+# The client returns properties only by name.
 _PROPERTIES_TOLD: Final = (
     "DELAY",
     "KEYS",
@@ -74,7 +74,7 @@ class Driver:
         answer = {"id": request["id"]}
         try:
             answer["done"] = getattr(self, "do_" + request["do"])(request)
-        except Exception as failure:  # noqa: BLE001  whatever it is, the one who asked is told
+        except Exception as failure:  # noqa: BLE001  any failure is the answer
             answer["error"] = _error(failure)
         self.tell(answer)
 
@@ -102,7 +102,7 @@ class Driver:
                 continue
             try:
                 result = producer.send_sync(message)
-            except Exception as failure:  # noqa: BLE001  it is this message's result
+            except Exception as failure:  # noqa: BLE001  any failure is this message's result
                 results.append({"error": _error(failure)})
                 continue
             results.append(_sent(result))
@@ -160,7 +160,7 @@ class Driver:
 
 
 def _sign(client: Producer | PushConsumer, request: dict[str, Any]) -> None:
-    """Have it sign its requests, where there is a "secretKey" of the user of "accessKey"."""
+    """Make a client sign its requests if the request has an "accessKey" with its "secretKey"."""
     if "accessKey" in request:
         client.set_session_credentials(request["accessKey"], request["secretKey"], "")
 
@@ -191,7 +191,10 @@ def _message(wanted: dict[str, Any]) -> Message:
 
 
 def _decision(message: ReceivedMessage, check: int) -> int:
-    """What its property "decisions" says to this check; to the first question it is number 0."""
+    """Return the decision for a check, from the message's property "decisions".
+
+    Number 0 is the decision right after the send.
+    """
     decisions = message.get_property("decisions").decode().split(",")
     status: int = TransactionStatus[decisions[min(check, len(decisions) - 1)].upper()]
     return status
@@ -232,13 +235,13 @@ def _error(failure: Exception) -> dict[str, Any]:
 
 def main() -> None:
     out = os.dup(1)
-    os.dup2(2, 1)  # what the library prints is not an answer
+    os.dup2(2, 1)  # keeps what the library prints apart from the answers
     driver = Driver(out)
     workers = ThreadPoolExecutor(_WORKERS)
     driver.tell({"ready": True})
     for line in sys.stdin:
         workers.submit(driver.answer, json.loads(line))
-    # Leaving in good order would wait for the library's threads for ever.
+    # An orderly exit would wait for the library's threads for ever.
     os._exit(0)
 
 

@@ -1,7 +1,8 @@
-"""A program that does what it is told by JSON lines on standard input, in a child process.
+"""A child process that runs a real client, driven by JSON lines on its standard input.
 
-Each request is an object with `id` and `do`; its answer has the same `id` and `done` or `error`.
-A line with `consumer` and `message` is a message that a push consumer received.
+Each request is an object with `id` and `do`. Its answer has the same `id` and `done` or `error`.
+A line with `consumer` and `message` is a message that a push consumer received, or one that the
+server checked.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ import msgspec
 from compat import children
 
 Decision = Literal["commit", "rollback", "unknown"]
-"""What a producer says of its transaction."""
+"""What a producer decides about its transaction."""
 
 PATIENCE_S: Final = 180.0
-"""How long is waited for what is sure to come: on a busy machine nothing that works takes so long."""
+"""How long to wait for events that are sure to happen. Even on a busy machine none takes so long."""
 
 
 class DriverError(Exception):
@@ -36,7 +37,7 @@ class DriverError(Exception):
 class ClientFailure(Exception):  # noqa: N818  it is the client's failure, told by a sound driver
     """A real client raised an exception.
 
-    `kind` is its class name, `code` the protocol's response code where it has one.
+    `kind` is the exception's class name, `code` its response code of the protocol, if it has one.
     """
 
     def __init__(self, kind: str, message: str, code: int | None) -> None:
@@ -51,9 +52,9 @@ class ClientFailure(Exception):  # noqa: N818  it is the client's failure, told 
 
 
 class Outgoing(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
-    """A message to send. At most one of the kinds of time is usual; all that are given are set.
+    """A message to send. Usually at most one of the delays and times is given; all given ones are set.
 
-    `size` is the length of a body that the driver makes, for one too long to tell.
+    `size` is the length of a body that the driver makes itself, for bodies too long for a JSON line.
     """
 
     topic: str
@@ -76,7 +77,7 @@ class Outgoing(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True)
 
 
 class Sent(msgspec.Struct, rename="camel", kw_only=True):
-    """What a client told of a send. The C++ client tells only the status, the id and the offset."""
+    """A client's result of a send. The C++ client has only the status, the id and the queue offset."""
 
     status: str
     msg_id: str
@@ -90,9 +91,9 @@ class Sent(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class Received(msgspec.Struct, rename="camel", kw_only=True):
-    """A message as a client handed it to its user. `received_ms` is when, for a push consumer.
+    """A message as a client handed it to its user. `received_ms` is the time of that, for a push consumer.
 
-    `body` is None when it is over 16 KiB; its length and SHA-256 are always there.
+    `body` is None if it is over 16 KiB. Its length and SHA-256 are always there.
     """
 
     msg_id: str
@@ -119,7 +120,7 @@ class Received(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class Inbox:
-    """What one push consumer has received so far."""
+    """The messages that a push consumer has received, or that were checked for a transactor."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -131,14 +132,14 @@ class Inbox:
             self._changed.notify_all()
 
     def messages(self) -> list[Received]:
-        """All so far, in order of arrival."""
+        """Return all messages so far, in order of arrival."""
         with self._changed:
             return list(self._messages)
 
     def wait_until(
         self, is_enough: Callable[[list[Received]], bool], timeout: float = PATIENCE_S
     ) -> list[Received]:
-        """What has come as soon as it is enough. Raises TimeoutError after seconds."""
+        """Wait until the messages are enough and return all. Raises TimeoutError after `timeout` seconds."""
         with self._changed:
             if not self._changed.wait_for(lambda: is_enough(self._messages), timeout):
                 raise TimeoutError(f"{len(self._messages)} messages came in {timeout:g} s")
@@ -146,7 +147,7 @@ class Inbox:
 
 
 class Driver:
-    """The child process. `with` or `start` and `close`; several threads may call it."""
+    """The child process, run by `with` or by `start` and `close`. Several threads may call it."""
 
     def __init__(
         self,
@@ -154,7 +155,7 @@ class Driver:
         command: Callable[[Path], Sequence[str | Path]],
         environment: Callable[[Path], Mapping[str, str]] | None = None,
     ) -> None:
-        """Both functions are given the scratch folder for what the client writes."""
+        """Make a driver. Both functions get the scratch folder for the client's files."""
         self._name = name
         self._command = command
         self._environment = environment
@@ -184,7 +185,7 @@ class Driver:
         return self._process.pid
 
     def start(self) -> None:
-        """Start the program, unless it runs; returns when it listens to requests."""
+        """Start the program, unless it runs, and return when it is ready for requests."""
         with self._starting:
             if not self.is_alive:
                 self._start()
@@ -210,7 +211,7 @@ class Driver:
             raise DriverError(f"the driver {self._name} did not start: {said}")
 
     def close(self) -> None:
-        """End the program at once, and forget what it wrote; does nothing when it does not run."""
+        """Kill the program, if it runs, and remove its files."""
         if self._process is None:
             return
         self._process.kill()
@@ -222,7 +223,7 @@ class Driver:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def call(self, do: str, *, timeout: float = PATIENCE_S, **fields: object) -> Any:
-        """Ask for one thing and wait. Raises ClientFailure or DriverError."""
+        """Send one request and wait for its answer. Raises ClientFailure or DriverError."""
         number = next(self._ids)
         future: Future[Any] = Future()
         line = msgspec.json.encode({"id": number, "do": do, **fields}) + b"\n"
@@ -248,7 +249,7 @@ class Driver:
                 del self._waiting[number]
 
     def inbox(self, consumer: str) -> Inbox:
-        """Where the messages of a push consumer of that name go."""
+        """Return the inbox for the messages of the push consumer or transactor with that name."""
         return self._inboxes.setdefault(consumer, Inbox())
 
     @property
@@ -291,7 +292,7 @@ class Driver:
 
 
 def signing_fields(credentials: tuple[str, str] | None) -> dict[str, Any]:
-    """What a driver's client is started with so that it signs its requests: access key and secret key."""
+    """Return the fields of a client's start that make it sign requests: access key and secret key."""
     if credentials is None:
         return {}
     return {"accessKey": credentials[0], "secretKey": credentials[1]}
@@ -300,7 +301,7 @@ def signing_fields(credentials: tuple[str, str] | None) -> dict[str, Any]:
 def until(
     is_so: Callable[[], bool], what: str, timeout: float = PATIENCE_S, pause: float = 0.2
 ) -> None:
-    """Wait until something that cannot be waited for is so. Raises TimeoutError after seconds."""
+    """Poll a condition until it is true. Raises TimeoutError after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while not is_so():
         if time.monotonic() > deadline:

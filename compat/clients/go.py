@@ -12,16 +12,16 @@ from compat.toolchain.go import go_client
 
 
 def go_driver() -> Driver:
-    """A process with the client, not started yet; any number of clients of one server share it."""
+    """Return a driver for the client, not started yet. Any number of clients of one server can share it."""
 
     def environment(folder: Path) -> Mapping[str, str]:
-        return {"HOME": str(folder)}  # where the offsets of broadcasts are
+        return {"HOME": str(folder)}  # the client writes the offsets of broadcasts there
 
     return Driver("go", lambda _: [go_client()], environment)
 
 
 class GoClient(Client):
-    """It can neither recall nor look up; its topics must be there before it consumes."""
+    """The Go client. It can neither recall nor look up messages. A topic must exist before it consumes."""
 
     def __init__(
         self,
@@ -33,15 +33,15 @@ class GoClient(Client):
         namespace: str = "",
         **options: Any,
     ) -> None:
-        """`options` are those of Client."""
+        """Make the client. `options` are those of Client."""
         settings = {"vipChannel": vip_channel, "trace": trace, "namespace": namespace}
         super().__init__(namesrv, driver, go_driver, settings=settings, **options)
 
     def consume(self, topic: str, group: str, **consuming: Unpack[Consuming]) -> Consumer:
-        """Start a push consumer. There is no telling when it has its queues."""
+        """Start a push consumer. The client does not show when it has its queues."""
         name = self._start_consumer(topic, group, consuming)
         return Consumer(self._driver, name, lambda: self._close(name))
 
     def puller(self, group: str) -> Puller:
-        """Start a pull consumer, of one topic at a time."""
+        """Start a pull consumer, which pulls from one topic at a time."""
         return Puller(self._driver, self._start("puller", group=group))

@@ -15,7 +15,7 @@ from compat.toolchain.jars import GRPC_CLIENT, classpath
 from compat.toolchain.java import compile_java, light_java
 
 Decided = Literal["commit", "rollback", "none"]
-"""What a producer says of its transaction when it has sent the message."""
+"""What a producer decides about its transaction right after the send."""
 
 _SOURCES: Final = Path(__file__).with_name("java")
 _PROGRAM: Final = ("Conversation", "grpc/GrpcDriver")
@@ -24,7 +24,7 @@ _names = itertools.count(1)
 
 
 def grpc_driver() -> Driver:
-    """A JVM with the client, not started yet; any number of producers and consumers share it."""
+    """Return a driver for the client, not started yet. Any number of producers and consumers can share it."""
 
     def command(folder: Path) -> Sequence[str | Path]:
         libraries = classpath(GRPC_CLIENT)
@@ -37,7 +37,7 @@ def grpc_driver() -> Driver:
 
 
 class Receipt(msgspec.Struct, rename="camel"):
-    """What the client tells of a send."""
+    """The client's result of a send."""
 
     message_id: str
     recall_handle: str
@@ -46,7 +46,7 @@ class Receipt(msgspec.Struct, rename="camel"):
 class View(msgspec.Struct, rename="camel", kw_only=True):
     """A message as the client handed it to its user.
 
-    `attempt` counts from one; `held` is the driver's number of one that a simple consumer received.
+    `attempt` counts from one. `held` is the driver's number of a message that a simple consumer received.
     """
 
     message_id: str
@@ -59,10 +59,10 @@ class View(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class _Part:
-    """A producer or consumer in the driver, as long as that runs."""
+    """A producer or consumer in the driver, which lives as long as the driver runs."""
 
     def __init__(self, driver: Driver, what: str, proxy: str, **fields: object) -> None:
-        """`proxy` is the Proxy's `ip:port`."""
+        """Start the part. `proxy` is the Proxy's `ip:port`."""
         self._driver = driver
         self._name = f"{what}-{next(_names)}"
         self._call(what, endpoints=proxy, **fields)
@@ -90,8 +90,8 @@ class Producer(_Part):
     ) -> Receipt:
         """Send a message and wait. Raises ClientFailure.
 
-        `failures` is how often a push consumer's listener refuses it. With `decided` it is sent in a transaction;
-        `asked` is what is said of that when the server asks.
+        `failures` is how often a push consumer's listener refuses the message. With `decided` the
+        message is sent in a transaction, and `asked` is the answer to the server's checks of it.
         """
         fields: Mapping[str, object] = {
             "messageGroup": group,
@@ -108,36 +108,39 @@ class Producer(_Part):
         return msgspec.convert(answer, Receipt)
 
     def recall(self, handle: str) -> str:
-        """Take back a message; its id. Raises ClientFailure."""
+        """Recall a message and return its id. Raises ClientFailure."""
         message_id: str = self._call("recall", topic=self._topic, handle=handle)
         return message_id
 
 
 class SimpleConsumer(_Part):
-    """A consumer of one topic that asks for messages and says what became of each."""
+    """A consumer of one topic that receives messages on request and acknowledges each."""
 
     def __init__(self, driver: Driver, proxy: str, topic: str, group: str) -> None:
         super().__init__(driver, "simple", proxy, topic=topic, group=group)
 
     def receive(self, invisible_ms: int) -> list[View]:
-        """What there is, or comes within five seconds; nobody else is given it for a time. Raises ClientFailure."""
+        """Return the messages that are there or arrive within five seconds. Raises ClientFailure.
+
+        They are invisible to other consumers for `invisible_ms`.
+        """
         return msgspec.convert(self._call("receive", invisibleMs=invisible_ms), list[View])
 
     def ack(self, message: View) -> None:
-        """Say that a message is done. Raises ClientFailure."""
+        """Acknowledge a message. Raises ClientFailure."""
         self._call("ack", held=message.held)
 
     def change_invisible_duration(self, message: View, invisible_ms: int) -> None:
-        """Have a message come again when another time from now is over. Raises ClientFailure."""
+        """Make a message visible again `invisible_ms` from now. Raises ClientFailure."""
         self._call("hide", held=message.held, invisibleMs=invisible_ms)
 
 
 class PushConsumer(_Part):
-    """A consumer of one topic whose listener refuses a message as often as that says."""
+    """A consumer of one topic whose listener refuses a message as often as the message's `failures` say."""
 
     def __init__(self, driver: Driver, proxy: str, topic: str, group: str) -> None:
         super().__init__(driver, "push", proxy, topic=topic, group=group)
 
     def wait_for(self, count: int, timeout: float = PATIENCE_S) -> list[View]:
-        """All that came, in order of arrival, once there are so many. Raises DriverError after seconds."""
+        """Wait for `count` messages and return all, in order of arrival. Raises DriverError after `timeout` seconds."""
         return msgspec.convert(self._call("received", count=count, timeout=timeout), list[View])

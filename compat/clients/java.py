@@ -1,4 +1,4 @@
-"""The official Java client, of the current and of the older generation."""
+"""The official Java client, in versions of the current and of older generations."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from compat.toolchain.java import compile_java, light_java
 Version = Literal["5.5.0", "4.9.8", "4.5.2", "4.2.0"]
 
 VERSIONS: Final[tuple[Version, ...]] = ("5.5.0", "4.9.8")
-"""The generations in use."""
+"""The versions of the generations in use."""
 
 OLD_VERSIONS: Final[tuple[Version, ...]] = ("4.5.2", "4.2.0")
-"""They can send, push and pull. The last is the oldest that this server is for."""
+"""Older versions, which can send, and consume by push and pull. The last is the oldest that the gateway supports."""
 
 Compression = Literal["LZ4", "ZSTD", "ZLIB"]
 
 COMPRESSIONS: Final[tuple[Compression, ...]] = ("LZ4", "ZSTD", "ZLIB")
-"""How the client 5.x can compress."""
+"""The compressions of the 5.x client."""
 
 _SOURCES: Final = Path(__file__).with_name("java")
 _DRIVER: Final = ("Driver", "Conversation", "Extras", "Generation")
@@ -39,13 +39,13 @@ _PROGRAMS: Final[Mapping[Version, tuple[str, ...]]] = {
 }
 """The sources of the driver for each version."""
 
-# Netty 4.0 looks into the runtime, which has been closed to that since Java 16.
+# Netty 4.0 reaches into internals of the runtime, which Java 16 and later close to it.
 _OPEN: Final = ("--add-opens=java.base/java.nio=ALL-UNNAMED",)
 _DOORS: Final[Mapping[Version, tuple[str, ...]]] = dict.fromkeys(OLD_VERSIONS, _OPEN)
 
 
 def java_driver(version: Version = "5.5.0") -> Driver:
-    """A JVM with one generation of the client, not started yet; any number of clients share it."""
+    """Return a driver for one version of the client, not started yet. Any number of clients can share it."""
 
     def command(folder: Path) -> Sequence[str | Path]:
         libraries = classpath(f"client-{version}")
@@ -55,7 +55,7 @@ def java_driver(version: Version = "5.5.0") -> Driver:
         return [
             *light_java(folder, "512m"),
             f"-Drocketmq.client.logRoot={folder}",
-            # Of those that trace: else they trace sends and consumption only.
+            # Without it, clients that trace do not trace recalls.
             "-Dcom.rocketmq.recall.default.trace.enable=true",
             *_DOORS.get(version, ()),
             *("-cp", paths, "Driver"),
@@ -65,7 +65,7 @@ def java_driver(version: Version = "5.5.0") -> Driver:
 
 
 class JavaClient(Client):
-    """The official client: it can do everything."""
+    """The official client, which supports every action."""
 
     def __init__(
         self,
@@ -82,8 +82,11 @@ class JavaClient(Client):
         heartbeat_ms: int | None = None,
         **options: Any,
     ) -> None:
-        """`namespace_v2` and `compression` are for 5.x. `heartbeat_ms` is how often it tells brokers that it is there
-        instead of every 30 s: a broker that was restarted does not know it before. `options` are those of Client."""
+        """Make the client. `options` are those of Client; `namespace_v2` and `compression` are for 5.x.
+
+        `heartbeat_ms` is the time between heartbeats, 30 s by default. A broker that was restarted
+        does not know a client until its next heartbeat.
+        """
         self.version: Version = version
         settings = {
             "vipChannel": vip_channel,
@@ -94,14 +97,14 @@ class JavaClient(Client):
             **({"compression": compression} if compression else {}),
             **({"heartbeatMs": heartbeat_ms} if heartbeat_ms else {}),
         }
-        # What the server calls its topics and groups with.
+        # The prefix of its topics and groups on the server.
         self._space = f"{namespace}%" if namespace else ""
         super().__init__(
             namesrv, driver, lambda: java_driver(version), settings=settings, **options
         )
 
     def recall(self, topic: str, handle: str) -> str:
-        """Take back a message; its id. Raises ClientFailure, always for the older generation."""
+        """Recall a message and return its id. Raises ClientFailure, always with the older generations."""
         message_id: str = self._driver.call(
             "recall", name=self._sender(), topic=topic, handle=handle
         )
@@ -110,20 +113,20 @@ class JavaClient(Client):
     # --- topics and look-up ---
 
     def create_topic(self, topic: str, queues: int = 4) -> None:
-        """Make a topic by way of the one that brokers make others from."""
+        """Create a topic from TBW102, the template topic of brokers."""
         self._driver.call(
             "createTopic", name=self._sender(), like="TBW102", topic=topic, queues=queues
         )
 
     def view(self, topic: str, message_id: str) -> Received:
-        """The message with either of its ids. Raises ClientFailure when there is none."""
+        """Look up a message by either of its ids. Raises ClientFailure if there is none."""
         found = self._driver.call("view", name=self._sender(), topic=topic, of=message_id)
         return msgspec.convert(found, Received)
 
     def query(
         self, topic: str, key: str, limit: int = 32, begin_ms: int = 0, end_ms: int | None = None
     ) -> list[Received]:
-        """The messages with a key, stored within the time. Raises ClientFailure when none is."""
+        """Look up the messages with a key that were stored in that time. Raises ClientFailure if there are none."""
         end = end_ms if end_ms is not None else time.time_ns() // 1_000_000 + 60_000
         found = self._driver.call(
             "query",
@@ -150,10 +153,10 @@ class JavaClient(Client):
     ) -> JavaConsumer:
         """Start a push consumer.
 
-        With `since`, an epoch second, a group that is new begins there and not where `start` says. With
-        `pop_invisible_ms` it leaves its queues to the server (5.x only), and asks for that time if it
-        is to pop; do not `wait` then. With `wait`, returns once it has queues of the topic and knows
-        where its group's retry topic is.
+        With `since`, an epoch second, a new group begins there instead of at `start`. With
+        `pop_invisible_ms` the server assigns the queues (5.x only), and pops ask for that invisible
+        time; do not `wait` then. With `wait`, return once the consumer has queues of the topic and
+        the route of its group's retry topic.
         """
         fields: dict[str, Any] = {}
         if since is not None:
@@ -182,13 +185,13 @@ class JavaConsumer(Consumer):
     """A running DefaultMQPushConsumer."""
 
     def assigned(self, topic: str) -> set[int]:
-        """The queues of a topic that it has, after it has looked for changes at once."""
+        """Make the consumer rebalance at once, and return the queues of a topic that it has."""
         state = self._driver.call("assigned", name=self._name)
         found = (queue.rpartition(":") for queue in state["queues"])
         return {int(number) for name, _, number in found if name == topic}
 
     def knows(self, topics: set[str]) -> bool:
-        """Whether it has routes of all these topics, after it has looked for changes at once."""
+        """Make the consumer rebalance at once; whether it has routes of all these topics."""
         state = self._driver.call("assigned", name=self._name)
         return topics <= set(state["topics"])
 
@@ -197,7 +200,7 @@ class JavaPuller(Puller):
     """A running DefaultMQPullConsumer."""
 
     def queues(self, topic: str) -> int:
-        """How many queues a topic has."""
+        """Return how many queues a topic has."""
         count: int = self._driver.call("queues", name=self._name, topic=topic)
         return count
 
@@ -207,11 +210,11 @@ class JavaPuller(Puller):
         queue: int,
         which: Literal["min", "max", "earliestTime", "committed"],
     ) -> int:
-        """One of the server's figures of a queue; `earliestTime` is in milliseconds."""
+        """Ask for one of the server's offsets of a queue; `earliestTime` is a time in milliseconds."""
         return self._offset(topic, queue, which)
 
     def offset_at(self, topic: str, queue: int, timestamp_ms: int) -> int:
-        """The offset of the first message stored at a time or after it."""
+        """Ask for the offset of the first message stored at a time or after it."""
         return self._offset(topic, queue, "at", timestampMs=timestamp_ms)
 
     def _offset(self, topic: str, queue: int, which: str, **fields: Any) -> int:

@@ -1,4 +1,4 @@
-"""The scenarios: each file shows what one part of the product does, each function one promise."""
+"""The scenarios: each file covers one part of the product, each function one promise."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ FILES = (
     *(admin, clients, consuming, dashboard, filters, later, ordered, popping, queries),
     *(recall, sending, traces, transactions),
 )
-"""The files that registered them; importing these is what fills the table."""
+"""The modules that register the scenarios when they are imported."""
 
 __all__ = ["FILES", "SCENARIOS", "Scenario", "Stage"]

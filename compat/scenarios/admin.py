@@ -1,4 +1,4 @@
-"""What tools ask for: mqadmin's commands, and the requests behind them."""
+"""Requests of tools: mqadmin's commands, and the requests behind them."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ _CHANGES = {
     "fileReservedTime": "48",
     "recallMessageEnable": "false",
 }
-"""Settings that operators know, and other values than those of a scenario's servers."""
+"""Settings that operators use, with values other than those of a scenario's servers."""
 
 
 @scenario(*RAW, alone=True)
@@ -259,7 +259,7 @@ def commands(stage: Stage) -> None:
 
 
 def _printed(line: str) -> str:
-    """A printed line without what its columns are padded with, and without times, rates and places."""
+    """Return a printed line without the padding of its columns, and without times, rates and offsets."""
     line = re.sub(r"\d{4}-\d\d-\d\d[ #]\d\d:\d\d:\d\d[,:\d]*", "<time>", line)
     line = re.sub(
         r"(Consume TPS:|OffsetID:|CommitLog Offset:|#MasterCommitLogMaxOffset)\s+\S+",

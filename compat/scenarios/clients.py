@@ -1,4 +1,4 @@
-"""Heartbeats, who is told of whom, what no server knows, and frames that are none."""
+"""Heartbeats, notifications of a group's members, unknown requests, and invalid frames."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.wire.commands import encode_command
 
 
 def named(raw: RawClient, stage: Stage, step: str, code: int, **ext: str) -> None:
-    """Ask with fields by name."""
+    """Send a request with its fields as keyword arguments, and note the answer."""
     stage.ask(step, raw, code, ext)
 
 
@@ -134,7 +134,7 @@ def frames_that_are_none(stage: Stage) -> None:
         ("HTTP", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
     ):
         raw = stage.raw_direct()
-        # RocketMQ looks at nothing before it has the 12 bytes that a PROXY header begins with.
+        # RocketMQ reads nothing until it has 12 bytes, the length of a PROXY header's signature.
         raw.write(data.ljust(12, b" "))
         stage.see(step, raw.is_closed())
     raw = stage.raw_direct()

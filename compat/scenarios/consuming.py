@@ -1,4 +1,4 @@
-"""Consumers that push and pull, their offsets, and messages that they refuse."""
+"""Push and pull consumers, their offsets, and messages that they refuse."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def refused_for_good(stage: Stage) -> None:
 
 
 def buried(stage: Stage, client: JavaClient | GoClient, group: str) -> object:
-    """What is in a group's dead letter topic once something is."""
+    """Wait for a message in a group's dead-letter topic, and return what is in the topic."""
     raw = stage.raw()
     dead = f"%DLQ%{group}"
     raw.wait_for(dead, 1)

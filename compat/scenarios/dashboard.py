@@ -1,4 +1,4 @@
-"""RocketMQ's dashboard: each method of the admin client that it is made of, in the order of its pages."""
+"""RocketMQ's dashboard: each method of the admin client that it calls, in the order of its pages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NEVER_MS = 4_000_000_000_000
 
 
 class _Page:
-    """What a page of the dashboard asks, noted step by step."""
+    """The calls of a page of the dashboard, noted step by step."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -31,7 +31,7 @@ class _Page:
 
 
 def _without_hosts(value: Any) -> Any:
-    """A result without the addresses in messages, which it has as numbers."""
+    """Return a result without the addresses in messages, which are numbers in it."""
     if isinstance(value, dict):
         return {
             name: _without_hosts(each)
@@ -42,7 +42,7 @@ def _without_hosts(value: Any) -> Any:
 
 
 def _at_work(stage: Stage) -> tuple[JavaClient, JavaConsumer]:
-    """A client with a message, and a consumer that has had it and has said so."""
+    """Return a client that has sent a message, and a consumer that has consumed and committed it."""
     topic, group = stage.topic(), stage.topic("g")
     client = stage.java(group=stage.topic("gp"), heartbeat_ms=1_000)
     client.create_topic(topic, 1)

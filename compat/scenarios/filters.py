@@ -1,4 +1,4 @@
-"""Messages chosen by their properties, in SQL92."""
+"""Messages filtered by their properties with SQL92."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages for later: what is asked for, what is answered, and what arrives."""
+"""Messages for later: their sends, the answers, and what arrives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DAY_S = 24 * 60 * 60
 
 
 def arrived(messages: list[Received]) -> list[dict[str, object]]:
-    """What the user of a consumer sees of each, by body: they may come in any order."""
+    """Return what a consumer's user sees of each message, sorted by body: they may arrive in any order."""
     return [
         {
             "body": message.body,
@@ -21,7 +21,7 @@ def arrived(messages: list[Received]) -> list[dict[str, object]]:
             "properties": {
                 name: value
                 for name, value in message.properties.items()
-                if name not in ("MIN_OFFSET", "MAX_OFFSET")  # how far the queue was by then
+                if name not in ("MIN_OFFSET", "MAX_OFFSET")  # the queue's state at that moment
             },
             "reconsume times": message.reconsume_times,
             "sys flag": message.sys_flag,
@@ -54,7 +54,7 @@ def times(stage: Stage) -> None:
     begin = time.time_ns() // 1_000_000
     stage.see("seconds", client.send(topic, b"seconds", delay_time_sec=1).status)
     stage.see("milliseconds", client.send(topic, b"milliseconds", delay_time_ms=1_200).status)
-    due = time.time_ns() // 1_000_000 + 3_000  # else a busy machine sends it when it is past
+    due = time.time_ns() // 1_000_000 + 3_000  # a busy machine might send it after a nearer time
     stage.see("an instant", client.send(topic, b"an instant", deliver_time_ms=due).status)
     messages = client.consume(topic, stage.topic("g")).wait_for(3)
     dues = {b"seconds": begin + 1_000, b"milliseconds": begin + 1_200, b"an instant": due}
@@ -119,11 +119,11 @@ def an_order_of_times(stage: Stage) -> None:
     topic = stage.topic()
     client = stage.java()
     client.create_topic(topic, 1)
-    client.send(topic, b"0")  # by which the client gets ready
+    client.send(topic, b"0")  # the client connects with its first send
     now = time.time_ns() // 1_000_000
     for seconds in (6, 4, 5):
         client.send(topic, b"%d" % seconds, deliver_time_ms=now + seconds * 1_000)
     messages = client.consume(topic, stage.topic("g")).wait_for(4)
-    # By their places in the queue: a consumer's threads hand them over in any order.
+    # Sorted by queue offset: a consumer's threads hand messages over in any order.
     messages.sort(key=lambda message: message.queue_offset)
     stage.see("order", [message.body for message in messages])

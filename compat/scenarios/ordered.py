@@ -46,7 +46,7 @@ def the_next_takes_over(stage: Stage) -> None:
     first.close()
     second = client.consume(topic, group, orderly=True)
     client.send(topic, b"2", queue=0)
-    # The first comes again when its consumer had not committed it yet.
+    # The first message is redelivered if its consumer had not committed it yet.
     second.wait_until(lambda all_: all_[-1:] != [] and all_[-1].body == b"2")
     until(lambda: second.assigned(topic) == {0}, "the queue")
 

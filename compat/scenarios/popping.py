@@ -1,4 +1,4 @@
-"""POP consumption: the broker keeps what is being consumed, and the client tells what is done."""
+"""POP consumption: the broker tracks which messages are being consumed, and clients acknowledge them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SOON_MS = "60000"
 
 
 def pop_fields(stage: Stage, **ext: str) -> dict[str, str]:
-    """The fields of a pop that does not wait, with others in place of the usual ones."""
+    """Return the fields of a pop that does not wait. `ext` adds fields or replaces the usual ones."""
     return {
         "consumerGroup": stage.topic("g"),
         "topic": stage.topic(),
@@ -30,7 +30,7 @@ def pop_fields(stage: Stage, **ext: str) -> dict[str, str]:
 
 
 def receipt(stage: Stage, popped: Command) -> dict[str, str]:
-    """What the first message of an answer is acknowledged with (ExtraInfoUtil)."""
+    """Return the fields that acknowledge the first message of an answer (ExtraInfoUtil)."""
     ext = popped.ext()
     start = ext["startOffsetInfo"].split(" ")[2]
     first = ext["msgOffsetInfo"].split(" ")[2].split(",")[0]
@@ -45,7 +45,7 @@ def receipt(stage: Stage, popped: Command) -> dict[str, str]:
 
 
 def fill(stage: Stage, raw: RawClient, count: int) -> None:
-    """Send numbered messages; a broker that has just started may be too busy for the first ones."""
+    """Send numbered messages, again if refused: a broker that has just started may say that it is busy."""
     for number in range(count):
         while raw.send(stage.topic(), b"%d" % number).code == ResponseCode.SYSTEM_BUSY:
             time.sleep(0.1)
@@ -84,7 +84,7 @@ def in_order(stage: Stage) -> None:
         fields = {**receipt(stage, popped), "invisibleTime": invisible_ms}
         answer = raw.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields)
         ext = answer.ext()
-        # It counts from the pop, so it is longer by what has passed since.
+        # The answer's time counts from the pop, so it is longer by the time since then.
         passed_ms = int(ext["invisibleTime"]) - int(invisible_ms)
         of_pop = ext["popTime"] == popped.ext()["popTime"] and 0 <= passed_ms < int(_SOON_MS)
         stage.see(step, [answer.code, of_pop, ext["reviveQid"]])

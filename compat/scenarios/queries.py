@@ -1,4 +1,4 @@
-"""Finding messages again."""
+"""Queries of messages by key and by id."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.wire.codes import RequestCode
 
 
 def is_found(client: JavaClient, topic: str, key: str) -> bool:
-    """Whether a key is indexed already: a broker does that a little later."""
+    """Whether a key is indexed already: a broker indexes a message a little after it is stored."""
     try:
         return bool(client.query(topic, key))
     except ClientFailure:

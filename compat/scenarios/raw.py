@@ -1,4 +1,4 @@
-"""A connection on which a scenario says what no client would."""
+"""A connection for requests that no real client sends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SEND_LETTERS: Final = {
 def heartbeat(
     client: str, group: str, topic: str, expression: str = "*", **more: str | int
 ) -> bytes:
-    """The body of a consumer's heartbeat; `more` are fields of its subscription."""
+    """Return the body of a consumer's heartbeat. `more` are fields of its subscription."""
     subscription = {"topic": topic, "subString": expression, "subVersion": 1, **more}
     consumer = {
         "groupName": group,
@@ -65,7 +65,7 @@ class RawClient:
         self.leave()
 
     def leave(self) -> None:
-        """Close the connection without a word."""
+        """Close the connection without unregistering."""
         assert self._socket is not None
         self._socket.close()
 
@@ -84,7 +84,7 @@ class RawClient:
         version: int = 513,
         language: str = RAW,
     ) -> int:
-        """Send a request; its number."""
+        """Send a request and return its `opaque`."""
         opaque = next(self._opaques)
         flag = CommandFlag.ONEWAY if oneway else 0
         self.write(
@@ -107,15 +107,15 @@ class RawClient:
         return self.answer(self.tell(code, ext, body, version=version, language=language))
 
     def answer(self, opaque: int, limit_s: float = PATIENCE_S) -> Command:
-        """The answer to the request of that number."""
+        """Wait for the answer to the request with that `opaque`."""
         return self._wait(lambda command: command.is_response and command.opaque == opaque, limit_s)
 
     def request(self, code: int, limit_s: float = PATIENCE_S) -> Command:
-        """What the server asks of its own accord, of that code."""
+        """Wait for a request with that code from the server."""
         return self._wait(lambda command: not command.is_response and command.code == code, limit_s)
 
     def is_asked(self, code: int) -> bool:
-        """Whether the server asks that of its own accord within half a second."""
+        """Whether the server sends a request with that code within half a second."""
         try:
             self.request(code, 0.5)
         except TimeoutError:
@@ -125,7 +125,7 @@ class RawClient:
     def send(
         self, topic: str, body: bytes = b"-", *, code: int = RequestCode.SEND_MESSAGE_V2, **ext: str
     ) -> Command:
-        """Send a message, with fields under their long names in place of the usual ones."""
+        """Send a message. `ext` replaces usual fields, by their long names."""
         fields = {
             "producerGroup": "raw-senders",
             "topic": topic,
@@ -143,7 +143,7 @@ class RawClient:
         return self.ask(code, fields, body)
 
     def pull_fields(self, topic: str, offset: int = 0, **ext: str) -> dict[str, str]:
-        """The fields of a pull that does not wait, with others in place of the usual ones."""
+        """Return the fields of a pull that does not wait. `ext` adds fields or replaces the usual ones."""
         return {
             "consumerGroup": f"{topic}-g",
             "topic": topic,
@@ -159,17 +159,19 @@ class RawClient:
         }
 
     def max_offset(self, topic: str, queue: int = 0) -> int:
-        """The next offset of a queue."""
+        """Ask for the next offset of a queue."""
         ext = {"topic": topic, "queueId": str(queue)}
         return int(self.ask(RequestCode.GET_MAX_OFFSET, ext).ext()["offset"])
 
     def wait_for(self, topic: str, count: int) -> None:
-        """Wait until a topic's first queue shows so many messages: RocketMQ puts them there a moment
-        after it has answered their senders."""
+        """Wait until a topic's first queue has `count` messages.
+
+        RocketMQ adds a message to its queue a moment after it has answered the sender.
+        """
         until(lambda: self.max_offset(topic) == count, f"{count} messages in {topic}")
 
     def wait_for_commit(self, topic: str, group: str, queue: int = 0) -> None:
-        """Wait until a consumer has said that it has had a queue's first message."""
+        """Wait until a group's offset is past the queue's first message."""
         place = {"consumerGroup": group, "topic": topic, "queueId": str(queue)}
 
         def is_committed() -> bool:
@@ -179,7 +181,7 @@ class RawClient:
         until(is_committed, "the consumer's commit")
 
     def is_closed(self, limit_s: float = PATIENCE_S) -> bool:
-        """Whether the server closes the connection, saying nothing before."""
+        """Whether the server closes the connection within the limit without sending anything."""
         assert self._socket is not None
         self._socket.settimeout(limit_s)
         try:

@@ -1,4 +1,4 @@
-"""Taking back what was sent for later."""
+"""Recalls of messages for later."""
 
 from __future__ import annotations
 

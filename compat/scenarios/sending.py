@@ -1,4 +1,4 @@
-"""Messages for now: how they are taken, and how they are refused."""
+"""Messages without a delay: how they are stored, and how they are refused."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _SYSTEM_PROPERTIES = {
     "INNER_MULTI_DISPATCH": "one,two",
     "__CRC32#": "12345",
 }
-"""Of the names in MessageConst those that no other scenario is about."""
+"""Reserved property names (MessageConst) that no other scenario covers, each with a value."""
 
 
 @scenario(*OFFICIAL_AND_OLD)

@@ -1,4 +1,4 @@
-"""What a scenario works with: clients of one server, names of its own, and a place to note what it sees."""
+"""The stage of a scenario: clients of one server, names of its own, and notes of what it sees."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ JAVA: Final = tuple(f"java-{version}" for version in VERSIONS)
 OLD_JAVA: Final = tuple(f"java-{version}" for version in OLD_VERSIONS)
 GO: Final = ("go",)
 ABLE: Final = (*JAVA, *GO)
-"""Those that do more than send, and be pushed what is sent."""
+"""Clients that can do more than send messages and consume them by push."""
 OFFICIAL: Final = (*ABLE, "cpp")
 OFFICIAL_AND_OLD: Final = (*OFFICIAL, *OLD_JAVA)
 RAW: Final = ("raw",)
@@ -44,12 +44,12 @@ class Scenario(NamedTuple):
     """One promise: what a client does and sees."""
 
     name: str
-    """Its file and its function, such as `sending.one-message`."""
+    """Made from the names of file and function, such as `sending.one-message`."""
     promise: str
     clients: tuple[str, ...]
     act: Callable[[Stage], None]
     is_alone: bool
-    """Whether it changes what others see, and therefore runs while no other does."""
+    """Whether it changes what other scenarios see, and therefore runs alone."""
 
 
 SCENARIOS: Final[dict[str, Scenario]] = {}
@@ -58,7 +58,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {}
 def scenario(
     *clients: str, alone: bool = False
 ) -> Callable[[Callable[[Stage], None]], Callable[[Stage], None]]:
-    """Registers a function, for each of the clients; its docstring is the promise."""
+    """Register a function as a scenario for these clients. Its docstring is the promise."""
 
     def register(act: Callable[[Stage], None]) -> Callable[[Stage], None]:
         file = act.__module__.rpartition(".")[2]
@@ -81,38 +81,41 @@ class Stage:
     tag: str
     drivers: Mapping[str, Driver]
     seen: dict[str, Any] = field(default_factory=dict)
-    """What was seen, by step, made comparable."""
+    """By step: what was seen, made comparable."""
     codes: dict[str, int] = field(default_factory=dict)
-    """The request code of the steps that are answers to raw requests."""
+    """By step, for the steps that are answers to raw requests: the request code."""
     _open: ExitStack = field(default_factory=ExitStack)
 
     def topic(self, name: str = "") -> str:
-        """A topic of this scenario's own, or a group."""
+        """Return the name of a topic or group of this scenario's own."""
         return f"{self.tag}{name}"
 
     def wait_for_answers(self) -> None:
-        """Wait until the clients have had the answers that are compared: those that they do not wait
-        for themselves would be recorded or not. What is never answered shows in the comparison."""
+        """Wait until the clients have all the answers that are compared.
+
+        Clients do not wait for each answer themselves, and then it would be chance whether it is
+        recorded. A request that is never answered shows in the comparison.
+        """
         if self.peer.questions is not None:
             self.peer.questions.wait_until_answered(
                 self.tag, PATIENCE_S, but=RACING, not_of=RAW_LANGUAGE
             )
 
     def close(self) -> None:
-        """Shut down the clients that were asked for."""
+        """Shut down the clients that were made here."""
         self._open.close()
 
     # --- clients
 
     def official(self) -> JavaClient | CppClient | GoClient:
-        """The client that this run is for, for what all of them do."""
+        """Start the client of this run, for actions that all clients can do."""
         if self.client == "cpp":
             cpp = CppClient(self.peer.namesrv_text, driver=self._driver(f"cpp-{self.side}"))
             return self._open.enter_context(cpp)
         return self.able()
 
     def able(self, **options: Any) -> JavaClient | GoClient:
-        """Likewise, for what the C++ client cannot do."""
+        """Start the client of this run, for actions that the C++ client cannot do."""
         if self.client == "go":
             driver = self._driver(f"go-{self.side}")
             return self._open.enter_context(
@@ -121,7 +124,7 @@ class Stage:
         return self.java(**options)
 
     def java(self, **options: Any) -> JavaClient:
-        """A Java client, of this run's version or of the current one."""
+        """Start a Java client, of this run's version or else of the current one."""
         version = _VERSION_OF.get(self.client, VERSIONS[0])
         client = JavaClient(
             self.peer.namesrv_text, version, driver=self._driver(f"java-{version}"), **options
@@ -130,33 +133,33 @@ class Stage:
 
     def _driver(self, name: str) -> Driver:
         driver = self.drivers[name]
-        driver.start()  # anew, where it has ended with what another scenario was doing
+        driver.start()  # if it has ended during another scenario
         return driver
 
     def raw(self) -> RawClient:
-        """A connection to the broker."""
+        """Open a connection to the broker."""
         return self._open.enter_context(RawClient(self.peer.broker))
 
     def raw_namesrv(self) -> RawClient:
-        """A connection to the name server."""
+        """Open a connection to the name server."""
         return self._open.enter_context(RawClient(self.peer.namesrv))
 
     def raw_direct(self) -> RawClient:
-        """A connection to the broker that is not recorded, for what is no frame."""
+        """Open a connection to the broker past the recorder, for bytes that are no frame."""
         return self._open.enter_context(RawClient(self.peer.direct))
 
     def mqadmin(self) -> Mqadmin:
-        """RocketMQ's own tool."""
+        """Start RocketMQ's own mqadmin."""
         return self._open.enter_context(Mqadmin(self.peer.namesrv_text))
 
     def dashboard(self) -> Dashboard:
-        """The admin client as RocketMQ's dashboard uses it."""
+        """Start the admin client as RocketMQ's dashboard uses it."""
         return self._open.enter_context(Dashboard(self.peer.namesrv_text))
 
     def make_group(self, group: str) -> None:
-        """Make a group with its retry topic, and wait for the route to it.
+        """Create a group with its retry topic, and wait for the route to that topic.
 
-        The Go client looks for that route when it starts, and then not for half a minute.
+        The Go client looks for the route when it starts, and again only after half a minute.
         """
         raw, names = self.raw(), self.raw_namesrv()
         raw.ask(RequestCode.HEART_BEAT, body=heartbeat(group, group, self.topic()))
@@ -170,7 +173,7 @@ class Stage:
     # --- what is seen
 
     def see(self, step: str, value: Any) -> None:
-        """Note what was seen: a structure of the drivers', an answer's fields, or any plain value."""
+        """Note what a step saw: a structure of the drivers, the fields of an answer, or any plain value."""
         assert step not in self.seen, f"step {step} is there already"
         self.seen[step] = normal.normal(_plain(value))
 
@@ -183,7 +186,7 @@ class Stage:
         body: bytes = b"",
         version: int = 513,
     ) -> Command:
-        """Ask in raw frames, and note the whole answer."""
+        """Send a raw request, and note the whole answer."""
         return self.note(step, code, client.ask(code, ext, body, version=version))
 
     def send(
@@ -195,7 +198,7 @@ class Stage:
         code: int = RequestCode.SEND_MESSAGE_V2,
         **ext: str,
     ) -> Command:
-        """Send a message in raw frames, and note the whole answer."""
+        """Send a message by a raw request, and note the whole answer."""
         return self.note(step, code, client.send(topic, body, code=code, **ext))
 
     def note(self, step: str, code: int, answer: Command) -> Command:
@@ -206,7 +209,7 @@ class Stage:
         return answer
 
     def attempt(self, step: str, action: Callable[[], object]) -> None:
-        """Note what an action gives, or how its client refuses."""
+        """Note what an action returns, or the ClientFailure that it raises."""
         try:
             self.see(step, action())
         except ClientFailure as failure:
@@ -215,7 +218,7 @@ class Stage:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, ClientFailure):
-        # The text is the client's own, with the server's remark in it; that is compared elsewhere.
+        # The text is the client's own, around the server's remark, which is compared elsewhere.
         return {"refused": value.code if value.code is not None else value.kind}
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items()}

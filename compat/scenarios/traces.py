@@ -1,4 +1,4 @@
-"""Message traces: what clients tell of their messages in a topic of its own."""
+"""Message traces, which clients send to a topic of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.wire.codes import RequestCode
 from gateway.wire.messages import decode_messages
 
 Traces = dict[str, list[list[str]]]
-"""By step the records of a message's trace."""
+"""By step: the records of a message's trace."""
 
 CONSUMED = {"Pub", "SubBefore", "SubAfter"}
 """The kinds of record that a consumed message has."""
@@ -24,7 +24,7 @@ _COMPARED = {
     "SubBefore": (2, 3, 6, 7),
     "SubAfter": (4, 5, 6, 8),
 }
-"""Which fields of each kind of record are no ids, times or addresses (TraceDataEncoder)."""
+"""By kind of record: the fields that are no ids, times or addresses (TraceDataEncoder)."""
 
 
 @scenario(*ABLE)
@@ -70,9 +70,9 @@ def of_messages_for_later(stage: Stage) -> None:
 
 
 def see_traces(stage: Stage, act: Callable[[str], Traces]) -> None:
-    """Note the traces of what is done, if need be at a second attempt with other clients.
+    """Note the traces of an action, which is tried a second time with other clients if need be.
 
-    A client sends a trace once, and gives it up when that fails, as it may on a busy machine.
+    A client sends a trace only once and drops it if the send fails, as it may on a busy machine.
     """
     try:
         traces = act(stage.topic("g1"))
@@ -83,7 +83,10 @@ def see_traces(stage: Stage, act: Callable[[str], Traces]) -> None:
 
 
 def make_trace_topic(stage: Stage) -> None:
-    """A broker makes it with the first trace, which the Go client loses when that takes a moment."""
+    """Create the trace topic with a first message, and wait for its route.
+
+    Otherwise the first trace creates it, and the Go client loses that trace if this takes a moment.
+    """
     stage.raw().send(_TOPIC)
     names, route = stage.raw_namesrv(), {"topic": _TOPIC}
     until(
@@ -93,14 +96,14 @@ def make_trace_topic(stage: Stage) -> None:
 
 
 def traced(stage: Stage, sent: Sent, wanted: set[str]) -> list[list[str]]:
-    """The records of a message's trace, once there is one of each kind that is wanted."""
+    """Wait until a message's trace has a record of each wanted kind, and return its records."""
     found: list[list[str]] = []
     window = {"beginTimestamp": "0", "endTimestamp": str(2**62)}
     raw, message_id = stage.raw(), sent.msg_id
     asked = {"topic": _TOPIC, "key": message_id, "maxNum": "32", **window}
 
     def is_there() -> bool:
-        # By raw frames, whose answers are not compared: the traces of others may be in them.
+        # By a raw request, as its answer is not compared: it may have traces of other scenarios.
         carriers = decode_messages(raw.ask(RequestCode.QUERY_MESSAGE, asked).body)
         found[:] = [record for each in carriers for record in records(each.body, message_id)]
         return wanted <= {record[0] for record in found}
@@ -110,7 +113,7 @@ def traced(stage: Stage, sent: Sent, wanted: set[str]) -> list[list[str]]:
 
 
 def records(body: bytes, message_id: str) -> list[list[str]]:
-    """What a message of the trace topic tells of one message: a record's kind and comparable fields."""
+    """Return the records about one message in a message of the trace topic: kind and comparable fields."""
     all_records = [record.split("\x01") for record in body.decode().split("\x02") if record]
     return [
         [fields[0], *(fields[place] for place in _COMPARED[fields[0]] if place < len(fields))]

@@ -31,7 +31,7 @@ def decided_when_asked(stage: Stage) -> None:
     sender.send(topic, b"asked", "unknown", "commit")
     stage.see("checked", sender.checks(1)[0].body)
     messages = client.consume(topic, stage.topic("g")).wait_for(1)
-    # RocketMQ may have asked twice before the first answer came, and then delivers it twice.
+    # RocketMQ may check twice before the first answer arrives, and then delivers the message twice.
     first = arrived(messages[:1])[0]
     stage.see("arrived", {name: first[name] for name in ("body", "tags", "sys flag")})
 
@@ -53,7 +53,7 @@ def request_and_reply(stage: Stage) -> None:
     stage.java().create_topic(topic, 1)
     group = stage.topic("p")
     client = stage.able(group=group)
-    client.send(stage.topic("first"))  # Go does not say who it is before it has found a broker
+    client.send(stage.topic("first"))  # Go sends no heartbeat before it has found a broker
     client.consume(topic, stage.topic("g"), reply=b"the answer")
     raw, asked = stage.raw(), {"producerGroup": group}
     until(

@@ -1,6 +1,6 @@
-"""Recorded traffic as tables, what it was, and whether a replay of it went differently.
+"""Reads recorded traffic into tables, describes it, replays it, and compares the answers of a replay.
 
 `tidegate ingest|profile|replay|compare|verify|report`; docs/replay.md says how they work together.
-What reads bytes or decides anything is plain functions; the jobs over them are thin. Needs the
+Plain functions read the bytes and make the decisions; the Spark jobs around them are thin. Needs the
 extra `spark`.
 """

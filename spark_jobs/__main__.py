@@ -1,4 +1,4 @@
-"""`python -m spark_jobs ingest ...`, and what `spark-submit` is given."""
+"""`python -m spark_jobs ingest ...`, and the program for `spark-submit`."""
 
 from __future__ import annotations
 

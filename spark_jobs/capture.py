@@ -1,8 +1,8 @@
-"""Reads what `tidegate capture` and the tap wrote: `recording.format` says what a capture file is.
+"""Reads the captures of `tidegate capture` and the tap; `recording.format` describes a capture file.
 
-A damaged file is read on behind the damage, and what was passed over is told with its place. A
-large file is read in ranges: `survey` looks at the records' heads alone and says where the first of
-a range begins, which cannot be told for certain before the range in front of it has been surveyed.
+Reading continues after damage, and the bytes that were skipped are returned with their place. A large
+file is read in ranges: `survey` reads only the heads of the records and finds where the first one of a
+range begins. That is not certain until the range before it has been surveyed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 from recording.format import LONGEST_FRAME, MAGIC, RECORD_HEAD, Kind
 from spark_jobs.errors import Damage, JobError
 
-# Numbers, for a record's kind is one: comparing it with an enum's would take longer.
+# Plain numbers, like the kind in a record: comparing it with an enum would take longer.
 OPENED: Final = int(Kind.OPENED)
 FROM_CLIENT: Final = int(Kind.FROM_CLIENT)
 FROM_SERVER: Final = int(Kind.FROM_SERVER)
@@ -31,9 +31,9 @@ _head_and_length = struct.Struct(">QIBII").unpack_from
 _LONGEST: Final = LONGEST_FRAME + 4
 _LONGEST_NAME: Final = 256
 _NO_TIME: Final = 1 << 63
-"""From here on a time is none, in the tables as elsewhere."""
+"""Times must be below this: the tables have signed numbers of 64 bits."""
 _NEAR_NS: Final = 24 * 60 * 60 * 1_000_000_000
-"""A record within a day of the one before is believed to be one, where records are looked for."""
+"""When records are searched after damage, one counts only if it is within a day of the record before."""
 
 
 class Record(NamedTuple):
@@ -47,33 +47,33 @@ class Record(NamedTuple):
 
 
 _record = partial(tuple.__new__, Record)
-"""What `Record(...)` does, in a third of the time."""
+"""Does the same as `Record(...)`, in a third of the time."""
 
 
 class Survey(msgspec.Struct, kw_only=True):
-    """What stands in a range of a capture."""
+    """The contents of a range of a capture."""
 
     first: int
-    """Where its first record, or damage, begins."""
+    """Where the range's first record, or damage, begins."""
     after: int
-    """Where the first behind it begins."""
+    """Where the first record, or damage, after the range begins."""
     last_ns: int | None
-    """Time of its last record, or of the last before it."""
+    """Time of the range's last record, or else of the last record before it."""
     opened: dict[int, str]
-    """Connections that are open at its end and were opened in it, with the name of their server."""
+    """Connections that were opened in the range and are open at its end, with the name of their server."""
     closed: list[int]
-    """Connections that were closed in it and opened before."""
+    """Connections that were closed in the range and opened before it."""
 
 
 def read_records(
     file: Path, start: int = 0, end: int | None = None, last_ns: int | None = None
 ) -> Iterator[Record | Damage]:
-    """The records of a capture file: each byte behind the first line is in one record or damage.
+    """Yield the records of a capture file. Each byte after the first line is in one record or damage.
 
-    :param start: a record's beginning; 0 is the first one's.
-    :param end: records that begin here or later are not told.
+    :param start: where a record begins; 0 means the first one.
+    :param end: records that begin here or later are not returned.
     :param last_ns: time of the record before `start`.
-    :raises JobError: when it is no capture file.
+    :raises JobError: if the file is no capture.
     """
     with closing(_map(file)) as data:
         for found in _walk(data, max(start, len(MAGIC)), min(end or len(data), len(data)), last_ns):
@@ -88,11 +88,11 @@ def read_records(
 def survey(
     file: Path, start: int, end: int, *, is_certain: bool, last_ns: int | None = None
 ) -> Survey:
-    """Look at a range of a capture, at the heads of its records alone.
+    """Survey a range of a capture by the heads of its records.
 
-    :param is_certain: whether `start` is where a record begins, or damage; else the next place
-        that looks like a record is taken for one.
-    :raises JobError: when it is no capture file.
+    :param is_certain: whether a record, or damage, begins at `start`. If not, the range begins at
+        the next place that looks like a record.
+    :raises JobError: if the file is no capture.
     """
     with closing(_map(file)) as data:
         first = max(start, len(MAGIC))
@@ -113,7 +113,7 @@ def survey(
 
 
 def check_head(file: Path) -> None:
-    """Raises JobError for a file that does not begin as a capture of this format does."""
+    """Raise JobError for a file that does not begin with the first line of this format."""
     with file.open("rb") as stream:
         if stream.read(len(MAGIC)) != MAGIC:
             raise JobError(f"{file} is not a capture: its first line is not {MAGIC.decode()!r}")
@@ -128,7 +128,7 @@ def _map(file: Path) -> mmap.mmap:
 def _walk(
     data: mmap.mmap, position: int, end: int, last_ns: int | None
 ) -> Iterator[tuple[int, int, int, int, int] | Damage]:
-    """Position, time, connection, kind and end of the records that begin before `end`."""
+    """Yield position, time, connection, kind and end of the records that begin before `end`."""
     size = len(data)
     while position < end:
         if position + 21 <= size:
@@ -160,7 +160,7 @@ def _walk(
 
 
 def _end_of_record(data: mmap.mmap, position: int, size: int) -> int | None:
-    """Where the record at a byte ends; None when there is none."""
+    """Return where the record at a byte ends; None if there is no record."""
     if position + RECORD_HEAD.size > size:
         return None
     time_ns, connection, kind, length = RECORD_HEAD.unpack_from(data, position)
@@ -168,7 +168,7 @@ def _end_of_record(data: mmap.mmap, position: int, size: int) -> int | None:
     if kind > LOST or length > _LONGEST or end > size or connection == 0 or time_ns >= _NO_TIME:
         return None
     if kind in (FROM_CLIENT, FROM_SERVER):
-        # A frame says its own length; when the two differ, one of them is damaged.
+        # A frame has its own length; if the two lengths differ, one of them is damaged.
         start = position + RECORD_HEAD.size
         if length < 4 or int.from_bytes(data[start : start + 4], "big") != length - 4:
             return None
@@ -182,7 +182,7 @@ def _end_of_record(data: mmap.mmap, position: int, size: int) -> int | None:
 
 
 def _next_record(data: mmap.mmap, position: int, size: int, last_ns: int | None) -> int:
-    """The next byte at which two records in a row begin, or one that ends the file; else its end."""
+    """Return the next byte where two records in a row begin, or one that ends the file; else the file's end."""
     for at in range(position, size - RECORD_HEAD.size + 1):
         end = _end_of_record(data, at, size)
         if end is None or not _is_near(data, at, last_ns):

@@ -1,7 +1,7 @@
-"""The commands of the pipeline; each reads its arguments and calls one function.
+"""The commands of the pipeline. Each reads its arguments and calls one function.
 
-Exit status: 0 done, and nothing found wrong; 1 it could not be done; 2 a wrong flag; 3 answers
-differ, or messages were not fired as they should.
+Exit status: 0 if it succeeded and found nothing wrong; 1 if it failed; 2 for a wrong flag; 3 if
+answers differ, or messages did not fire as they should.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class _LocalPath(click.Path):
-    """A path on this machine. The address of an object store would be taken for one of a folder `s3a:` here."""
+    """A path on this machine. Without the check, an object store's address would be a local folder `s3a:`."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Refuse an address."""
@@ -75,14 +75,14 @@ def _session(options: dict[str, Any]) -> SparkSession:
 
 
 def _shown(job: str, spark: SparkSession, options: dict[str, Any]) -> AbstractContextManager[None]:
-    """One line of progress, unless Spark shows its own."""
+    """Show one line of progress, unless Spark shows its own."""
     from spark_jobs.progress import shown, tasks_of
 
     return nullcontext() if options["progress"] else shown(job, tasks_of(spark))
 
 
 def _tell(found: msgspec.Struct, json_file: Path | None) -> None:
-    """Print a report's Markdown of what was found, and write the JSON that `report` reads."""
+    """Print the verdict of each section of the findings' report, and write the JSON that `report` reads."""
     from spark_jobs import reporting
 
     _write_json(found, json_file)
@@ -443,7 +443,7 @@ def compare(
     if recorded is not None:
         asked = read_table(spark, recorded, "pair").where("asked_ns is not null")
         asked = asked.join(results.select("file", "position"), ["file", "position"], "semi")
-        # What was not seen to be answered cannot be compared; a one-way request has no answer.
+        # A request without a recorded answer cannot be compared, except a oneway one, which has none.
         expected = asked.where("answered_ns is not null or flag & 2 != 0")
         if unseen := asked.count() - expected.count():
             click.echo(f"{unseen:,} requests have no recorded answer and are left out")
@@ -574,7 +574,7 @@ def _load(file: Path, kind: type[_Kind]) -> _Kind:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs one of the commands and exits. What goes wrong for a known reason is one line."""
+    """Run one of the commands. A known error is printed as one line and ends the process with its status."""
     try:
         cli.main(list(arguments), prog_name="tidegate", standalone_mode=False)
     except JobError as error:

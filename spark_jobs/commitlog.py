@@ -1,7 +1,7 @@
 """Reads a broker's commit log in place (CommitLog, MappedFileQueue).
 
-A file's name is the offset of its first byte in the whole log. A record says its own offset, which
-is how a reader that begins anywhere in a file finds the next true record.
+A file's name is the offset of its first byte in the whole log. A record contains its own offset, so a
+reader that begins anywhere in a file can find the next true record.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Found(NamedTuple):
 
 
 def base_offset(file: Path) -> int:
-    """The offset of a file's first byte.
+    """Return the offset of a file's first byte in the log.
 
-    :raises JobError: when the name is not one of 20 digits.
+    :raises JobError: if the name does not have 20 digits.
     """
     if len(file.name) != 20 or not file.name.isdecimal():
         raise JobError(f"{file} is no commit log file: its name is not an offset in 20 digits")
@@ -49,11 +49,10 @@ def base_offset(file: Path) -> int:
 
 
 def read_log(file: Path, start: int, end: int) -> Iterator[Found | Damage]:
-    """The records that begin within a range of a file's bytes, and the damage found there.
+    """Yield the records that begin within a range of a file's bytes, and the damage there.
 
-    Ranges that follow one another give each record and each damage once: a damage belongs to the
-    range with the record in front of it. The unwritten end of a file is zeros, and
-    the end of a full one is blank; neither is damage.
+    Adjacent ranges yield each record and each damage once: a damage belongs to the range with the
+    record before it. The unwritten end of a file (zeros) and the blank end of a full file are no damage.
     """
     base = base_offset(file)
     size = file.stat().st_size
@@ -92,7 +91,7 @@ def read_log(file: Path, start: int, end: int) -> Iterator[Found | Damage]:
 
 
 def _is_end(data: mmap.mmap, position: int, size: int) -> bool:
-    """Whether nothing more was written to the file."""
+    """Whether the written part of the file ends here."""
     if position + 8 > size:
         return _is_zero(data, position, size)
     length, magic = _head(data, position)
@@ -109,7 +108,7 @@ def _is_record(data: mmap.mmap, position: int, size: int, base: int) -> bool:
 
 
 def _next_record(data: mmap.mmap, start: int, size: int, base: int) -> int:
-    """The first byte from `start` on where a record begins; else the file's size."""
+    """Return the first byte from `start` on where a record begins; else the file's size."""
     found = size
     for magic in _MAGICS:
         at = data.find(magic, start + 4, found + 8 if found < size else size)

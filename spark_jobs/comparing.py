@@ -1,8 +1,8 @@
-"""`compare`: what is answered differently, with what differs anyway told apart.
+"""`compare`: finds answers that differ, and separates differences from noise.
 
 Three runs of the same requests are compared: a baseline, a candidate, and a second run of the
-baseline's server. What also differs between the baseline and its second run, such as ids and
-offsets, is noise, and is told as such (the idea of Twitter's Diffy).
+baseline's server. Fields that also differ between the baseline and its second run, such as ids and
+offsets, are noise, and are reported as such (the idea of Twitter's Diffy).
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ _RECORDS: Final = tuple(
         | {RequestCode.POP_MESSAGE, RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID}
     )
 )
-"""Requests that are answered with messages."""
+"""Codes of requests whose answers have messages."""
 _RESERVED: Final = {value for name, value in vars(names).items() if name.isupper()} - {
     names.KEYS,
     names.SHARDING_KEY,
     names.SHARDING_KEY_GO,
 }
-"""Names of properties that mean something to clients and servers; many of their values are others in each run."""
+"""Names of properties with a meaning to clients and servers. The values of many differ from run to run."""
 _CANDIDATE, _NOISE = 1, 2
-"""Numbers of runs; the baseline's is 0."""
+"""Numbers of the runs; the baseline has 0."""
 _OLD, _NEW, _AGAIN = 1, 2, 4
-"""Which of the runs have an answer, or had none after asking; summed."""
+"""Flags, summed, of the runs that have a request: baseline, candidate, second run. It may be unanswered there."""
 _BOTH: Final = _OLD | _NEW
 _SIGNIFICANT: Final = 3.0
-"""Standard deviations by which a rate of differences must be above the noise's."""
+"""By how many standard deviations a rate of differences must exceed the rate of the noise."""
 
 _SIDE_BY_SIDE: Final = (
     *("run", "file", "position", "code", "feature", "asked_ns"),
@@ -76,8 +76,8 @@ _TALLIES: Final = pa.schema(
         ("found", pa.string()),
     ]
 )
-"""What a task counted: answers by the runs that have them, where `field` is null; else differences
-to one run, those of each `_kind` for themselves; with the first as a sample."""
+"""The counts of a task. A row without a `field` counts the requests that exactly these runs have. Any other
+row counts the differences of one `_kind` between the baseline and one run, with the first as a sample."""
 
 
 class Difference(msgspec.Struct, kw_only=True):
@@ -87,18 +87,18 @@ class Difference(msgspec.Struct, kw_only=True):
     field: str
     """`answered`, `code`, `remark`, `ext.NAME` or `body.WHAT`."""
     kind: str
-    """`missing` or `added` in the candidate, or `changed`; of the sample."""
+    """The sample's difference: `missing` or `added` in the candidate, or `changed`."""
     answers: int
-    """Of this code that both runs have."""
+    """How many answers of this code both runs have."""
     differ: int
-    """Of a field that differs anyway: those where it is missing or added, or where one code became another, if
-    these alone are more than the noise."""
+    """In how many of them the field differs. If all these are within the noise, but some kinds of difference are
+    not (missing or added, or one code in place of another), only those kinds are counted."""
     noise: int
-    """How many differ so between the two runs of the baseline's server."""
+    """How many answers differ in the same way between the two runs of the baseline's server."""
     verdict: str
     """`differs`, `noise` or `ignored`."""
     first_ns: int | None
-    """When the first request was recorded whose answer differs in this, and the last; epoch ns."""
+    """When the first and last requests were recorded whose answers differ in this field; epoch ns."""
     last_ns: int | None
     file: str
     position: int
@@ -114,39 +114,39 @@ class CodeVerdict(msgspec.Struct, kw_only=True):
     name: str
     answers: int
     verdict: str
-    """`same`, `noise` (nothing differs but what differs anyway) or `differs`."""
+    """`same`, `noise` (all differences are noise or ignored) or `differs`."""
     baseline_ms: tuple[float, float] | None = None
-    """How long the baseline's answers took, P50 and P99; None where none was seen with its time. Not judged."""
+    """How long the baseline's answers took, P50 and P99; None without answers that have times. Not judged."""
     candidate_ms: tuple[float, float] | None = None
-    """Likewise the candidate's."""
+    """How long the candidate's answers took, in the same way."""
 
 
 class FeatureVerdict(msgspec.Struct, kw_only=True):
     """Whether the answers to the requests that use one feature are the same."""
 
     name: str
-    """One of those of `features.feature`."""
+    """A name that `features.feature` gives."""
     answers: int
     differ: int
-    """Of the field that differs most."""
+    """How many answers differ in the field that differs most."""
     verdict: str
-    """As of `CodeVerdict`."""
+    """As in `CodeVerdict`."""
     fields: list[str]
-    """Code and name of those that differ."""
+    """Request code and name of the fields that differ."""
     first_ns: int | None
-    """Since when: the recorded time of the first request whose answer differs, epoch ns."""
+    """The recorded time of the first request whose answer differs, epoch ns."""
 
 
 class Comparison(msgspec.Struct, kw_only=True):
-    """What two runs answered differently."""
+    """The differences between the answers of two runs."""
 
     compared: int
     only_in_baseline: int
     only_in_candidate: int
     has_noise: bool
-    """Whether there was a second run to tell noise by."""
+    """Whether there was a second run to measure the noise."""
     late_ms: dict[str, float] = {}
-    """How late the requests of each replay left, P99: of `baseline`, `candidate` and `noise`."""
+    """By run (`baseline`, `candidate`, `noise`), if it is a replay: how late its requests were sent, P99."""
     codes: list[CodeVerdict]
     features: list[FeatureVerdict]
     differences: list[Difference]
@@ -158,12 +158,12 @@ class Comparison(msgspec.Struct, kw_only=True):
 
 
 def body_facts(code: int, old: bytes, new: bytes) -> tuple[dict[str, str], dict[str, str]]:
-    """What is compared of the bodies of two answers: of messages their contents, of JSON each key.
+    """Return the facts to compare of the bodies of two answers: contents of messages, or each key of JSON.
 
-    Each message is held against the same one: that an answer begins or ends with another, as it does
-    when it is asked for a moment later, is told by `body.messages` alone. Where none is the same, those at one
-    place of a queue are held against each other. Lists in JSON are sets of queues, clients or addresses; their
-    order is a hash table's.
+    Each message is compared with the same one in the other answer. If an answer only begins or ends
+    with another message, as it does when the request comes a moment later, only `body.messages`
+    differs. If no message is the same, messages at the same offset of a queue are compared. Lists in
+    JSON are compared as sets: they have queues, clients or addresses in the order of a hash table.
     """
     if code not in _RECORDS:
         return _facts(old), _facts(new)
@@ -201,10 +201,10 @@ def body_facts(code: int, old: bytes, new: bytes) -> tuple[dict[str, str], dict[
 
 
 class _Told(NamedTuple):
-    """What is compared of a message."""
+    """The facts to compare of a message."""
 
     contents: str
-    """Not as the record has it: that is the sum of what was stored, whatever is handed out."""
+    """A CRC of the body. The record's own CRC is of the stored body, whatever body is returned."""
     tags: str
     properties: str
     topics: str
@@ -222,7 +222,7 @@ def _told(message: Message) -> _Told:
 
 
 def _shift(old: Sequence[Hashable], new: Sequence[Hashable]) -> int | None:
-    """How many places further on what they have in common stands in `new`, for the most of it; None: nothing."""
+    """Return by how many places most of the common items are further on in `new`; None without common items."""
     if all(map(operator.eq, old, new)):
         return 0
     places: dict[Hashable, list[int]] = {}
@@ -235,7 +235,7 @@ def _shift(old: Sequence[Hashable], new: Sequence[Hashable]) -> int | None:
 
 
 def _facts(body: bytes) -> dict[str, str]:
-    """What is compared of a body that has no messages."""
+    """Return the facts to compare of a body without messages."""
     if not body:
         return {}
     try:
@@ -251,7 +251,7 @@ def _facts(body: bytes) -> dict[str, str]:
 
 
 def _own(message: Message) -> dict[str, str]:
-    """The keys of a message, and the properties that mean something to its users alone."""
+    """Return the keys of a message, and the properties that only its users give a meaning."""
     properties = parse(message.properties)
     return {name: value for name, value in properties.items() if name not in _RESERVED}
 
@@ -271,11 +271,11 @@ def compare(
     *,
     ignored: Iterable[str] = (),
 ) -> Comparison:
-    """Compare answers of two runs of the same requests.
+    """Compare the answers of two runs of the same requests.
 
-    :param noise: a second run of the baseline's server; without one everything that differs counts.
+    :param noise: a second run of the baseline's server; without one every difference counts.
     :param ignored: fields that do not count, as `FIELD` or `CODE:FIELD`.
-    :raises JobError: when baseline and candidate have no request in common.
+    :raises JobError: if baseline and candidate have no request in common.
     """
     runs = [baseline, candidate] if noise is None else [baseline, candidate, noise]
     tallied = _side_by_side(runs).mapInArrow(
@@ -316,7 +316,7 @@ def compare(
     }
     for one in differences:
         if (one.code, one.field) in used:
-            one.verdict = "differs"  # whatever the noise in other features
+            one.verdict = "differs"  # even if other features have noise in that field
     return Comparison(
         compared=whole.answers.total(),
         only_in_baseline=by_runs[_OLD],
@@ -338,7 +338,7 @@ def compare(
 
 
 def _took(answers: DataFrame) -> dict[int, tuple[float, float]]:
-    """How long the answers of a run took, P50 and P99 in ms by request code."""
+    """Return by request code how long the answers of a run took, P50 and P99 in ms."""
     from pyspark.sql import functions as f
 
     left = "sent_ns" if "sent_ns" in answers.columns else "asked_ns"
@@ -353,7 +353,7 @@ def _took(answers: DataFrame) -> dict[int, tuple[float, float]]:
 
 
 def _late_ms(answers: DataFrame) -> float | None:
-    """How late the requests of a replay left, P99; None of a recording."""
+    """Return how late the requests of a replay were sent, P99 in ms; None for a recording."""
     from pyspark.sql import functions as f
 
     if "due_ns" not in answers.columns:
@@ -364,12 +364,12 @@ def _late_ms(answers: DataFrame) -> float | None:
 
 
 def _side_by_side(runs: Sequence[DataFrame]) -> DataFrame:
-    """The answers of all runs, in an order in which those to one request follow one another."""
+    """Return the answers of all runs, sorted so that the answers to one request are adjacent."""
     from pyspark.sql import functions as f
 
     def of_request(answers: DataFrame, run: int) -> DataFrame:
         if run:
-            # The baseline's rows tell it, and are the first.
+            # The baseline's rows have these two, and come first.
             none = {"feature": f.lit(None).cast("string"), "asked_ns": f.lit(None).cast("bigint")}
             return answers.withColumns(none)
         return answers if "feature" in answers.columns else answers.withColumn("feature", feature())
@@ -390,18 +390,18 @@ def _side_by_side(runs: Sequence[DataFrame]) -> DataFrame:
 _Tally = dict[str, Any]
 """A row of `_TALLIES`."""
 _Answer = list[Any]
-"""Code, remark, names and values of the fields, body; `_NO_NUMBER` where there was no answer."""
+"""Code, remark, names and values of the fields, body; the code is `_NO_NUMBER` if there was no answer."""
 _NO_NUMBER: Final = -(1 << 40)
-"""Stands for null; no code and no time is as small."""
+"""Stands for null. It is smaller than any code or time."""
 
 
 class _Compared(NamedTuple):
     """How many answers were compared, by request code."""
 
     answers: Counter[int]
-    """To the candidate's."""
+    """Baseline answers compared with the candidate's."""
     again: Counter[int]
-    """Of these also to those of the second run."""
+    """How many of them were also compared with the second run's."""
 
 
 class _Request(NamedTuple):
@@ -410,11 +410,11 @@ class _Request(NamedTuple):
     code: int
     feature: str
     asked_ns: int
-    """`_NO_NUMBER` where that was not seen."""
+    """`_NO_NUMBER` if the recording does not have it."""
 
 
 def _tally(batches: Iterable[pa.RecordBatch], has_noise: bool) -> Iterator[pa.RecordBatch]:
-    """Compare the answers to each request; what was counted, as one batch of `_TALLIES`."""
+    """Compare the answers to each request, and yield the counts as one batch of `_TALLIES`."""
     counts: Counter[tuple[int, str, int]] = Counter()
     found: dict[tuple[int, str, int, str, str], _Tally] = {}
     for request, (old, new, again) in _by_request(batches):
@@ -443,7 +443,7 @@ def _count(
     field: str,
     values: Sequence[str | None],
 ) -> None:
-    """Count a difference; the sample is the first in the recording."""
+    """Count a difference. The sample is the first one in the recording."""
     file, position, code, name, _ = request
     asked_ns = None if request.asked_ns == _NO_NUMBER else request.asked_ns
     kind = _kind(field, values)
@@ -473,10 +473,10 @@ def _count(
 
 
 def _kind(field: str, values: Sequence[str | None]) -> str:
-    """What a difference is, where that is a fact of its own whatever else the field differs in; else no letters.
+    """Return the kind of a difference if such differences are judged on their own; else an empty text.
 
-    That one of the two has not the field; and of a code which two became one another, in whatever order: runs
-    that differ by the moment alone do so both ways.
+    The kinds are `one-sided`, if one of the two answers lacks the field, and for a code the two
+    codes, sorted: runs that differ only in timing swap the two in both directions.
     """
     if None in values:
         return "one-sided"
@@ -486,7 +486,7 @@ def _kind(field: str, values: Sequence[str | None]) -> str:
 def _by_request(
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[tuple[_Request, list[_Answer | None]]]:
-    """Each request with its answers in the three runs."""
+    """Yield each request with its answers in the three runs."""
     last: tuple[str, int] | None = None
     request: _Request | None = None
     answers: list[_Answer | None] = [None, None, None]
@@ -504,7 +504,7 @@ def _by_request(
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
-    """A batch's rows, by whole columns: `to_pylist` makes an object for each value on the way."""
+    """Return a batch's rows, converted by whole columns: `to_pylist` makes an extra object for each value."""
     columns: dict[str, Any] = {}
     for name in _SIDE_BY_SIDE:
         column = batch.column(name)
@@ -523,7 +523,7 @@ def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
 def _differences(
     code: int, old: _Answer, new: _Answer
 ) -> Iterator[tuple[str, str | None, str | None]]:
-    """The fields in which two answers differ, with both values."""
+    """Yield the fields in which two answers differ, with both values."""
     if old[0] != new[0]:
         before, after = (None if one[0] == _NO_NUMBER else str(one[0]) for one in (old, new))
         if before is None or after is None:
@@ -562,7 +562,7 @@ def _of(tallies: Iterable[_Tally], name: str) -> list[_Tally]:
 def _judged(
     differ: Iterable[_Tally], noisy: Iterable[_Tally], compared: _Compared, ignored: set[str]
 ) -> list[Difference]:
-    """What tasks counted, judged by code and field."""
+    """Judge the counts of the tasks by code and field."""
     noise: dict[tuple[int, str], list[_Tally]] = {}
     for row in noisy:
         noise.setdefault((row["code"], row["field"]), []).append(row)
@@ -618,9 +618,10 @@ def _difference(
 
 
 def exceeds(differ: int, of: int, noise: int, noise_of: int) -> bool:
-    """Whether so many differences, of so many answers, are more than the noise explains.
+    """Whether `differ` differences in `of` answers are more than the noise explains.
 
-    Without any noise one is; else the two rates must differ by three standard deviations.
+    Without noise, one difference suffices. Otherwise the rate must exceed that of the noise by more
+    than three standard deviations.
     """
     if noise == 0:
         return differ > 0

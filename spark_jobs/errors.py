@@ -1,4 +1,4 @@
-"""What a job cannot do, and what a file should not have."""
+"""Errors of jobs, and damage in files."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 
 class JobError(Exception):
-    """A job cannot be done as it was asked for. The text is one line and says why."""
+    """A job cannot be done as requested. The text is one line and gives the reason."""
 
 
 class Damage(NamedTuple):
-    """Bytes of a file, from a position on, that are not what the file should have there."""
+    """Bytes of a file, from a position on, that could not be read as the file's format requires."""
 
     position: int
     size: int

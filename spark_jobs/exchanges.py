@@ -1,10 +1,10 @@
-"""Frames, in the order of a recording, paired to requests with their answers, as Arrow batches.
+"""Pairs the frames of a recording, in order, into requests with their answers, as Arrow batches.
 
-A request is paired with the next answer of the same number on its connection. Every frame is in
-exactly one row: as the request of a `pair`, as its answer, or in an `aside` with the reason.
+A request is paired with the next answer of the same number (`opaque`) on its connection. Every frame
+is in exactly one row: as the request of a `pair`, as its answer, or in an `aside` with the reason.
 
-Nothing here is done per row that can be done per column: a million frames are paired and made
-columns in about six seconds of a core.
+Work is done per column instead of per row wherever possible: a core pairs a million frames and makes
+columns of them in about six seconds.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ ROWS: Final = pa.schema(
         ("answer_body", pa.binary()),
     ]
 )
-"""Pairs; docs/replay.md says what each column means."""
+"""The columns of pairs; docs/replay.md describes them."""
 
 DDL: Final = ddl(ROWS)
-"""`ROWS` as Spark writes it."""
+"""`ROWS` as a schema of Spark."""
 
 ASIDES: Final = pa.schema(
     [
@@ -60,14 +60,14 @@ ASIDES: Final = pa.schema(
         ("body", pa.binary()),
     ]
 )
-"""What is no frame."""
+"""The columns of bytes that are no readable frame."""
 
 ASIDE_DDL: Final = ddl(ASIDES)
 
 BATCH_ROWS: Final = 8192
 _BATCH_BYTES: Final = 16 * 1024 * 1024
 _OUTSTANDING: Final = 100_000
-"""So many unanswered requests are remembered; the older half is then told as unanswered."""
+"""The most unanswered requests that are kept. Beyond it, the older half is written as unanswered."""
 _KEPT_OF_ASIDE: Final = 256
 
 
@@ -75,7 +75,7 @@ _Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 31)]
 
 
 class Header(msgspec.Struct, gc=False):
-    """A JSON header as the protocol means it; what deviates is read by `decode_command`."""
+    """A JSON header with the types of the protocol. `decode_command` reads headers that deviate."""
 
     code: _Int32 | None = 0
     opaque: _Int32 = 0
@@ -87,7 +87,7 @@ class Header(msgspec.Struct, gc=False):
 
 
 class _LooseHeader(Header, gc=False):
-    """As C++ clients write it: with numbers where text is due."""
+    """A header as C++ clients write it, with numbers in place of text."""
 
     ext: dict[str, str | int] | None = msgspec.field(  # type: ignore[assignment]
         default=None, name="extFields"
@@ -97,13 +97,13 @@ class _LooseHeader(Header, gc=False):
 _read_header = msgspec.json.Decoder(Header).decode
 _read_loose = msgspec.json.Decoder(_LooseHeader).decode
 _NOTHING: Final = Header(None, 0, None, None, None, None, None)
-"""Where the other side of a pair was not seen."""
+"""Stands for the answer of a request without one."""
 
 
 def decode_frame(data: bytes) -> tuple[Header, bytes]:
-    """Header and body of one whole frame with its length field.
+    """Return header and body of one whole frame with its length field.
 
-    :raises ValueError: when it is not exactly one frame with a header.
+    :raises ValueError: if the data is not exactly one frame with a header.
     """
     if len(data) >= 8 and data[4] == 0 and int.from_bytes(data[:4], "big") == len(data) - 4:
         end = 8 + int.from_bytes(data[5:8], "big")
@@ -115,7 +115,7 @@ def decode_frame(data: bytes) -> tuple[Header, bytes]:
                 if header is not None:
                     return header, data[end:]
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                pass  # the patient way below reads more, and says better what is wrong
+                pass  # the slower way below reads more, and has better error messages
     return _decode_patiently(data)
 
 
@@ -150,11 +150,11 @@ def _decode_patiently(data: bytes) -> tuple[Header, bytes]:
 
 
 _Asked = tuple[int, "Connection", bool, int, Header, bytes]
-"""Position, connection, whether the client asked, time, header, body."""
+"""A request: position, connection, whether it is the client's, time, header, body."""
 Exchange = tuple[
     int, "Connection", bool, int | None, Header, bytes | None, int | None, Header, bytes | None
 ]
-"""An `_Asked`, and time, header and body of the answer. No class: one is made for each pair."""
+"""An `_Asked`, and time, header and body of the answer. A tuple, for speed: each pair has one."""
 
 
 class Connection:
@@ -166,23 +166,23 @@ class Connection:
         self.name = name
         """Unique among recordings."""
         self.server = server
-        """Name or address of the side that listens; None where its opening was not seen."""
+        """Name or address of the side that listens; None if the opening was not recorded."""
         self.begins = begins
-        """Whether nothing was said on it before what is read here."""
+        """Whether it has no frames before the part that is read here."""
         self.asked: tuple[dict[int, _Asked], dict[int, _Asked]] = ({}, {})
         """Unanswered requests of server and client, by their numbers."""
         self.known: tuple[set[int], set[int]] = (set(), set())
-        """Numbers that were seen so far; kept only where it does not begin here."""
+        """Numbers seen so far, of server and client; kept only if the connection does not begin here."""
 
 
 class Pairer:
-    """Takes frames in the order of a recording, and gives rows as Arrow batches.
+    """Pairs frames, which it gets in the order of a recording, into rows of Arrow batches.
 
     Memory is bounded by the outstanding requests and one batch.
 
-    :param begins: whether the recording begins here. Elsewhere an answer to what was asked before
-        is no answer to nothing: it is kept in `heads`.
-    :param is_in_order: whether the frames of all connections come in the order of their times.
+    :param begins: whether the recording begins here. If not, an answer without a request may belong
+        to a request before this part, and is kept in `heads`.
+    :param is_in_order: whether the frames of all connections are in the order of their times.
     """
 
     def __init__(self, file: str, *, begins: bool = True, is_in_order: bool = True) -> None:
@@ -195,14 +195,14 @@ class Pairer:
         self._waiting = 0
         self._connections: dict[int, Connection] = {}
         self.closed: dict[int, str] = {}
-        """Numbers and names of connections that have ended, where the recording does not begin."""
+        """Numbers and names of connections that have ended; empty if the recording begins here."""
         self.heads: list[Exchange] = []
-        """Answers whose requests are before the beginning, each the first of its number."""
+        """Answers to requests before this part. Each is the first frame of its number here."""
         self.counts = {"frames": 0, "paired": 0, "aside": 0, "unanswered": 0, "unasked": 0}
         self.last_ns = 0
 
     def open(self, number: int, name: str, server: str | None) -> Connection:
-        """A connection is there; one that was there before goes on, with that server."""
+        """Add an open connection. One that is open already continues, with this name and server."""
         begins = self._begins or number in self.closed
         connection = Connection(name, server, begins=begins)
         before = self._connections.get(number)
@@ -212,7 +212,7 @@ class Pairer:
         return connection
 
     def close(self, number: int) -> None:
-        """A connection ends, and what it was asked will not be answered."""
+        """End a connection: its outstanding requests count as unanswered."""
         connection = self._connections.pop(number, None)
         if connection is not None:
             if not self._begins:
@@ -222,7 +222,7 @@ class Pairer:
                 self._unanswered(list(asked.values()))
 
     def connection(self, number: int) -> Connection | None:
-        """The open connection of a number."""
+        """Return the open connection with a number."""
         return self._connections.get(number)
 
     def frame(
@@ -267,12 +267,12 @@ class Pairer:
             self._forget_older_half()
 
     def aside(self, position: int, connection: str | None, size: int, reason: str) -> None:
-        """Take bytes that are no frame; they are only counted and told."""
+        """Take bytes that are no frame. They are counted and listed, but not kept."""
         self.count("aside bytes", size)
         self._asides.append((self.file, position, connection, size, reason, None))
 
     def count(self, name: str, by: int = 1) -> None:
-        """Count something that the file's row is to tell."""
+        """Add to a count of the file's row."""
         self.counts[name] = self.counts.get(name, 0) + by
 
     @property
@@ -281,13 +281,13 @@ class Pairer:
         return len(self._exchanges) >= BATCH_ROWS or self._bytes >= _BATCH_BYTES
 
     def take(self) -> tuple[list[Exchange], list[tuple[Any, ...]]]:
-        """The pairs and the rows of `ASIDES` that there are now; they are not kept."""
+        """Remove and return the pairs and the rows of `ASIDES` so far."""
         taken = self._exchanges, self._asides
         self._exchanges, self._asides, self._bytes = [], [], 0
         return taken
 
     def outstanding(self) -> list[Exchange]:
-        """The requests without an answer so far; they are not kept."""
+        """Remove and return the requests without an answer so far."""
         found: list[_Asked] = []
         for connection in self._connections.values():
             for asked in connection.asked:
@@ -298,7 +298,7 @@ class Pairer:
         return [(*request, None, _NOTHING, None) for request in found]
 
     def end(self) -> None:
-        """The recording ends: what is outstanding will not be answered."""
+        """End the recording: outstanding requests count as unanswered."""
         rest = self.outstanding()
         self.counts["unanswered"] += len(rest)
         self._exchanges += rest
@@ -350,7 +350,7 @@ def _position(row: tuple[Any, ...]) -> int:
 
 
 def exchange_batch(file: str, exchanges: Sequence[Exchange]) -> pa.RecordBatch:
-    """Pairs of a file as a batch of `ROWS`; there must be one at least."""
+    """Return pairs of a file as a batch of `ROWS`. There must be at least one."""
     positions, connections, askers, asked, requests, bodies, answered, answers, answer_bodies = zip(
         *exchanges, strict=True
     )
@@ -378,14 +378,14 @@ def exchange_batch(file: str, exchanges: Sequence[Exchange]) -> pa.RecordBatch:
 
 
 def aside_batch(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
-    """Rows of `ASIDES` as a batch; there must be one at least."""
+    """Return rows of `ASIDES` as a batch. There must be at least one."""
     columns = zip(*rows, strict=True)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, ASIDES, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=ASIDES)
 
 
 def text_maps(maps: Sequence[dict[str, str] | None]) -> pa.MapArray:
-    """A column of `TEXTS`, made of all keys and all values at once."""
+    """Return a column of `TEXTS`, made from all keys and all values at once."""
     ends = accumulate([len(one) if one else 0 for one in maps], initial=0)
     full = [one for one in maps if one]
     return pa.MapArray.from_arrays(

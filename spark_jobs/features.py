@@ -1,4 +1,4 @@
-"""What a request makes use of: the feature by which `compare` judges beside the request code."""
+"""The feature that a request uses. `compare` judges by feature as well as by request code."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ _ADMIN: Final = "admin"
 
 
 def feature() -> Column:
-    """The feature of each row that has the columns `code` and `ext` of a request; an expression."""
+    """Return the expression for a request's feature, from the columns `code` and `ext`."""
     from pyspark.sql import functions as f
 
     def field(*fields: str) -> Column:
@@ -90,7 +90,7 @@ def feature() -> Column:
     properties = field("i", "properties")
 
     def has(wanted: Iterable[str]) -> Column:
-        # A property begins the text, or stands behind the end of another.
+        # A property is at the start of the text, or after the end of another.
         return properties.rlike(f"(^|\\x02)({'|'.join(wanted)})\\x01")
 
     is_send = f.col("code").isin(*map(int, SENDS))

@@ -1,10 +1,10 @@
-"""`verify`: whether each delayed message was fired once, and when, against what was asked for.
+"""`verify`: checks that each delayed message fired once, and compares the time with the due time.
 
-A message is known by topic and UNIQ_KEY. It is fired when it has a place in its topic's queue:
-deliveries at one place are one firing that a consumer got more than once, two places are two
-firings. The error of a firing is its time less the time that was asked for, in ms; its time is when
-a consumer first got it, which has the consumer's own delay in it, or when the broker stored it in
-the queue, by the broker's clock.
+A message is identified by topic and UNIQ_KEY. It has fired when it has an offset in its topic's
+queue: several deliveries at one offset are one firing, two offsets are two firings. The error of a
+firing is its time minus the due time, in ms. There are two such times: when a consumer first got the
+message, which includes the consumer's own delay, and when the broker stored it in the queue, by the
+broker's clock.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ RANGES: Final = (
     (86_400_000, "1 h to 1 day"),
     (3 * 86_400_000, "1 to 3 days"),
 )
-"""Upper bounds of delays in ms, and how the ranges are called; above is `over 3 days`."""
+"""Upper bounds of delays in ms, and the names of the ranges; longer delays are `over 3 days`."""
 
 _BAD: Final = ("lost", "doubled", "early", "fired though recalled", "fired though replaced")
 _NS_PER_MS: Final = 1_000_000
 _NEVER_MS: Final = 1 << 52
-"""A time behind all."""
+"""A time after all others."""
 _STEPS_NS: Final = 60_000_000_000
-"""Steps of a change of many within a minute are looked at as one."""
+"""A minute, within which the steps of a bulk change are treated as one."""
 
 
 class Errors(msgspec.Struct, kw_only=True):
     """How late the firings of a group of messages were, in ms; negative is early."""
 
     by: str
-    """What the group is by: all, topic, asked or delay."""
+    """What the messages of the group have in common: all, topic, asked (the kind of delay) or delay."""
     name: str
     messages: int
     fired: int
@@ -56,20 +56,20 @@ class Errors(msgspec.Struct, kw_only=True):
     p99: float | None = None
     p999: float | None = None
     max: float | None = None
-    """These five are of the times when consumers got them."""
+    """The errors p50 to max are of the times when consumers got the messages."""
     stored_p50: float | None = None
     stored_p99: float | None = None
     stored_max: float | None = None
-    """These three are of the times when the broker stored them."""
+    """The three stored errors are of the times when the broker stored the messages."""
 
 
 class Verdict(msgspec.Struct, kw_only=True):
-    """What became of the delayed messages of a recording."""
+    """The outcomes of the delayed messages of a recording."""
 
     messages: int
     fired: int
     lost: int
-    """Due, and not there when its queue had been seen up to a later time."""
+    """Due, but not in its queue, although the queue was watched up to a later time."""
     doubled: int
     early: int
     recalled: int
@@ -77,36 +77,36 @@ class Verdict(msgspec.Struct, kw_only=True):
     not_due: int
     """Due after the recording's end, or too shortly before it."""
     not_watched: int
-    """Due, but nobody who takes all of its queue was seen to come so far; so nothing is known."""
+    """Due, but no consumer that takes all of its queue was recorded up to that time, so nothing is known."""
     unanswered: int = 0
-    """Due and not there, but no answer says that it was accepted, or a request that may have taken it back, given
-    it another time or replaced it was not answered; so it may not have to be there."""
+    """Due and not in its queue, but perhaps rightly so: no answer says that it was accepted, or a request that may
+    have recalled, rescheduled or replaced it got no answer."""
     without_id: int
-    """Sent without an id; nothing can be told of them."""
+    """Sent without an id, so nothing is known about them."""
     rescheduled: int = 0
-    """Given another time while they waited; they are judged by their last one."""
+    """Rescheduled while pending; they are judged by their last due time."""
     replaced: int = 0
-    """A later message with one of their keys took their place before they were due."""
+    """A later message with one of their keys replaced them before they were due."""
     fired_though_replaced: int = 0
     changed_in_bulk: int = 0
-    """A change of many while they waited may have been about them: what it did to each is not told."""
+    """A bulk change while they were pending may have included them: it does not list its messages."""
     recorded_twice: int = 0
-    """Sends, also without a delay, that two recordings have: whether their messages were doubled is not known."""
+    """Sends, also without a delay, that are in two recordings: whether their messages were doubled is not known."""
     groups: list[Errors]
     samples: list[dict[str, Any]]
-    """Some of the messages that were lost, doubled, early or fired in vain."""
+    """Some of the messages that were lost, doubled or early, or fired though recalled or replaced."""
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing was lost, doubled, early or fired though it was recalled or replaced."""
+        """Whether no message was lost, doubled or early, or fired though recalled or replaced."""
         fired_in_vain = self.fired_though_recalled or self.fired_though_replaced
         return not (self.lost or self.doubled or self.early or fired_in_vain)
 
 
 def recorded_twice(messages: DataFrame) -> int:
-    """How many sends are there more than once, as two recordings of the same traffic have them.
+    """Count the sends that occur more than once because two recordings have the same traffic.
 
-    A client that sends a message again, as it got no answer, says another time when it was born.
+    A client that repeats a send because it got no answer gives it another born time.
 
     :param messages: rows of `messages.MESSAGES`.
     """
@@ -125,10 +125,10 @@ def recorded_twice(messages: DataFrame) -> int:
 
 
 def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
-    """One row for each delayed message with what became of it.
+    """Return a row for each delayed message with its outcome.
 
     :param messages: rows of `messages.MESSAGES`.
-    :param grace_ms: what was due so shortly before its queue was last seen is not called lost.
+    :param grace_ms: a message that was due within this time before its queue was last seen is not lost.
     """
     from pyspark.sql import functions as f
 
@@ -172,9 +172,10 @@ def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
         .join(_unanswered(messages), ["message_id"], "left")
         .join(_watched(messages), ["topic", "queue_id"], "left")
     )
-    # What was due already when it was sent can only be fired then.
+    # A message that was already due when it was sent cannot fire before the send.
     possible_ms = f.greatest(f.col("due_ms"), f.floor(f.col("time_ns") / _NS_PER_MS))
-    # A topic that was paused holds what becomes due; what came all the same, as its pause began, came from it.
+    # A paused topic holds its messages until it resumes. One that arrived before then was not held: it fired as
+    # the pause began.
     is_held = f.col("fired_ms").isNull() | (f.col("fired_ms") >= f.col("held_ms"))
     possible_ms = f.greatest(possible_ms, f.when(is_held, f.col("held_ms")))
     return (
@@ -188,18 +189,18 @@ def outcomes(messages: DataFrame, *, grace_ms: int) -> DataFrame:
 
 
 def _in_recorders_time(messages: DataFrame) -> DataFrame:
-    """Messages with `store_ms` of what was delivered by the recorder's clock, and `broker_ms` by the broker's.
+    """Return messages with the `store_ms` of deliveries by the recorder's clock, and `broker_ms` by the broker's.
 
-    Nothing is stored before it was sent, or after it was delivered: a broker's clock is taken to be off by as little
-    as explains that. `is_timed` says whether it is known so well; of two groups of times that contradict each other,
-    as when a clock was set meanwhile, it is not.
+    A message is stored neither before it was sent nor after it was delivered: a broker's clock is taken to
+    be off by the smallest difference that fits this. `is_timed` says whether sends and deliveries bound that
+    difference. They do not if they contradict each other, as after a clock was set.
     """
     from pyspark.sql import functions as f
 
     def first_ms(is_wanted: Column, name: str, unit: int = 1) -> Column:
         return f.min(f.when(is_wanted, f.floor(f.col(name) / unit)))
 
-    # The times of those that were to be delivered later say nothing: that is what is judged.
+    # Sends with a delay do not count here: the times of delayed messages are what is judged.
     is_sent = (f.col("event") == "sent") & f.col("due_ms").isNull()
     is_delivered = (f.col("event") == "delivered") & (f.col("reconsume_times") == 0)
     stored_ms = first_ms(is_delivered, "store_ms")
@@ -234,7 +235,7 @@ def _in_recorders_time(messages: DataFrame) -> DataFrame:
 
 
 def _log() -> Column:
-    """The folder of the commit log that a row was read from; else null."""
+    """Return the folder of the commit log that a row was read from; null for other rows."""
     from pyspark.sql import functions as f
 
     folder = f.coalesce(f.regexp_replace("file", "/[^/]*$", ""), f.lit(""))
@@ -242,7 +243,7 @@ def _log() -> Column:
 
 
 def _asked(messages: DataFrame) -> DataFrame:
-    """Each message that was to be delivered later, with its time and how often it was sent."""
+    """Return each delayed message with its due time and how often it was sent."""
     from pyspark.sql import functions as f
 
     sent = messages.where(
@@ -251,7 +252,7 @@ def _asked(messages: DataFrame) -> DataFrame:
         & (f.col("answer_code").isNull() | f.col("answer_code").isin(*STORED_CODES))
         & ~f.col("topic").startswith("%RETRY%")
     )
-    # A client that got no answer sends the message again with its id: that is one message still.
+    # A client that got no answer sends the message again with the same id: that is still one message.
     alone = f.when(f.col("message_id").isNull(), f.monotonically_increasing_id())
     return sent.groupBy("topic", "message_id", alone.alias("alone")).agg(
         f.min("due_ms").alias("due_ms"),
@@ -269,9 +270,9 @@ def _asked(messages: DataFrame) -> DataFrame:
 
 
 def _fired(messages: DataFrame) -> DataFrame:
-    """When each message was first seen in a queue, and in how many places.
+    """Return when each message was first seen in a queue, and at how many offsets.
 
-    One that was seen only when it was consumed again has no times and no places.
+    A message that was seen only when it was consumed again has no times and no offsets.
     """
     from pyspark.sql import functions as f
 
@@ -289,7 +290,7 @@ def _fired(messages: DataFrame) -> DataFrame:
 
 
 def _recalled(messages: DataFrame) -> DataFrame:
-    """When each message was taken back."""
+    """Return when each message was recalled."""
     from pyspark.sql import functions as f
 
     recalled = messages.where("event = 'recalled'")
@@ -297,7 +298,7 @@ def _recalled(messages: DataFrame) -> DataFrame:
 
 
 def _unanswered(messages: DataFrame) -> DataFrame:
-    """Messages that a request without an answer may have taken back or moved."""
+    """Return the messages that a request without an answer may have recalled or rescheduled."""
     from pyspark.sql import functions as f
 
     asked = messages.where("event = 'unanswered'").select("message_id").distinct()
@@ -305,10 +306,10 @@ def _unanswered(messages: DataFrame) -> DataFrame:
 
 
 def _watched(messages: DataFrame) -> DataFrame:
-    """What was seen of each queue by groups that take all of it: for each server, from when on and until when.
+    """Return for each queue and server the periods in which groups that take all messages were watching it.
 
-    A group that left places of the queue out, as where its offset was reset, another consumer of it had the queue
-    that was not recorded, or packets were lost, has a stretch of its own on each side.
+    A gap in the offsets of a group ends one period and begins another: the group's offset was reset, a consumer
+    that was not recorded had the queue, or packets were lost.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
@@ -319,14 +320,14 @@ def _watched(messages: DataFrame) -> DataFrame:
         .distinct()
     )
     is_drained = f.col("event") == "drained"
-    # What is consumed again has a place in another queue.
+    # A message that is consumed again has an offset of another queue.
     is_watching = is_drained | ((f.col("event") == "delivered") & (f.col("reconsume_times") == 0))
     reached = f.when(is_drained, f.floor(f.col("time_ns") / _NS_PER_MS)).otherwise(
         f.col("store_ms")
     )
     of_group = Window.partitionBy("topic", "queue_id", "server", "group")
     by_place = of_group.orderBy("queue_offset")
-    # Brokers have queues of the same numbers; of a message it is not told whose it is in.
+    # Several brokers have queues with the same numbers, and it is not known in whose queue a message is.
     seen = (
         messages.where(is_watching)
         .join(filtered, ["group", "topic"], "left_anti")
@@ -336,8 +337,8 @@ def _watched(messages: DataFrame) -> DataFrame:
     seen_before = f.max("next").over(by_place.rowsBetween(Window.unboundedPreceding, -1))
     is_behind_gap = f.coalesce(f.col("queue_offset") > seen_before, f.lit(False))
     began_ms = f.least("store_ms", "reached_ms")
-    # What comes into the queue after somebody asked is behind the place from which they asked; but behind a gap
-    # others that had asked may have been given it.
+    # A message that is stored after a pull was sent has an offset past the pull's. After a gap, though, another
+    # consumer's pull may have got it.
     asked_ms = f.when(f.col("stretch") == 0, f.floor(f.col("asked_ns") / _NS_PER_MS))
     since = f.when(f.col("queue_offset") == 0, 0).otherwise(f.least(asked_ms, began_ms))
     return (
@@ -353,7 +354,7 @@ def _watched(messages: DataFrame) -> DataFrame:
 
 
 def _is_watched(grace_ms: int) -> Column:
-    """Whether somebody saw a message's queue from before it was due until `grace_ms` later, on each server."""
+    """Whether a message's queue was watched from before it was due until `grace_ms` later, on each server."""
     from pyspark.sql import functions as f
 
     def saw(group: Column) -> Column:
@@ -364,9 +365,9 @@ def _is_watched(grace_ms: int) -> Column:
 
 
 def _logged_ms(logs: Mapping[str, int]) -> Column:
-    """Until when a message's commit log, or the one that ends first, has everything of its broker.
+    """Return the time up to which a message's commit log, or else the log that ends first, is complete.
 
-    :param logs: when each ends.
+    :param logs: by commit log: when it ends.
     """
     from pyspark.sql import functions as f
 
@@ -377,14 +378,14 @@ def _logged_ms(logs: Mapping[str, int]) -> Column:
 
 
 def _is_of_broker() -> Column:
-    """Whether a message's time is one of the broker's clock: a moment that was asked for, or told by an answer."""
+    """Whether a message's due time is by the broker's clock: it was requested as a time, or is from an answer."""
     from pyspark.sql import functions as f
 
     return (f.col("asked") == "time") | f.col("is_moved")
 
 
 def _stored_ms() -> Column:
-    """When a message was stored, by the clock that says when it is due."""
+    """Return when a message was stored, by the same clock as its due time."""
     from pyspark.sql import functions as f
 
     return f.when(_is_of_broker(), f.col("broker_ms")).otherwise(f.col("store_ms"))
@@ -393,8 +394,8 @@ def _stored_ms() -> Column:
 def _is_early() -> Column:
     """Whether a message was stored before it was due.
 
-    What the recorder counts from a send needs its clock and the broker's to agree. Where no send tells that, the
-    time when a consumer had it counts.
+    A due time that counts from a send is by the recorder's clock, which must agree with the broker's. Where no
+    send shows that they agree, the time when a consumer got the message counts.
     """
     from pyspark.sql import functions as f
 
@@ -403,9 +404,9 @@ def _is_early() -> Column:
 
 
 def _outcome(end_ms: int, logged_ms: Column, grace_ms: int) -> Column:
-    """What became of a message.
+    """Return the outcome of a message.
 
-    :param end_ms: of the recording.
+    :param end_ms: the end of the recording.
     :param logged_ms: see `_logged_ms`.
     """
     from pyspark.sql import functions as f
@@ -432,7 +433,7 @@ def _outcome(end_ms: int, logged_ms: Column, grace_ms: int) -> Column:
 
 
 def _range_of_delay() -> Column:
-    """Which of `RANGES` a message's delay is in."""
+    """Return the name of the range in `RANGES` that has a message's delay."""
     from pyspark.sql import functions as f
 
     delay = f.col("due_ms") - f.col("time_ns") / _NS_PER_MS
@@ -443,7 +444,7 @@ def _range_of_delay() -> Column:
 
 
 def _moved(asked: DataFrame, messages: DataFrame) -> DataFrame:
-    """Each message with its last time, as if it had been sent when it got that."""
+    """Return each message with its last due time, as if it had been sent when that was set."""
     from pyspark.sql import functions as f
 
     moved = (
@@ -461,9 +462,9 @@ def _moved(asked: DataFrame, messages: DataFrame) -> DataFrame:
 
 
 def _replaced(asked: DataFrame, messages: DataFrame, grace_ms: int) -> DataFrame:
-    """Each message with the time from which on another one had its place, epoch ms, or null.
+    """Return each message with the time when another message replaced it, epoch ms, or null.
 
-    :param grace_ms: within it a commit that was not answered is done, and what is due has fired.
+    :param grace_ms: within this time an unanswered commit is done, and a message that is due has fired.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
@@ -495,8 +496,8 @@ def _replaced(asked: DataFrame, messages: DataFrame, grace_ms: int) -> DataFrame
         sent_ns.alias("at_ns"),
         f.explode(f.split("keys", " ")).alias("key"),
     )
-    # The first that took a place after it was sent, which is not itself: joined by the key alone, a key
-    # that is used all day would give each with each.
+    # Find the first other message that took its place after it was sent. A plain join by the key would
+    # pair every message of a key that is used all day with every other.
     from_the_end = of_key.orderBy(f.desc("at_ns"), f.col("message_id").isNotNull())
     taker = f.last("taker", ignorenulls=True).over(
         from_the_end.rowsBetween(Window.unboundedPreceding, Window.currentRow)
@@ -512,7 +513,7 @@ def _replaced(asked: DataFrame, messages: DataFrame, grace_ms: int) -> DataFrame
         .withColumn(
             "by_ms", f.when(is_other, f.col("taker.by_ms")).otherwise(f.col("taker.next.by_ms"))
         )
-        # Much later it had fired, or was lost already.
+        # Much later the message had fired already, or was lost.
         .where(f.col("by_ns") / _NS_PER_MS <= f.col("due_ms") + grace_ms)
         .groupBy("topic", "message_id")
         .agg(f.min("by_ms").alias("replaced_ms"))
@@ -521,11 +522,13 @@ def _replaced(asked: DataFrame, messages: DataFrame, grace_ms: int) -> DataFrame
 
 
 def _changed_in_bulk(asked: DataFrame, messages: DataFrame) -> DataFrame:
-    """Each message with whether it waited while many were changed, and is as those were to be, by an answer or by a
-    request that has none."""
+    """Return each message with whether it was pending during a bulk change whose conditions it meets.
+
+    `is_in_bulk` is for changes with an answer, `may_be_in_bulk` for requests without one.
+    """
     from pyspark.sql import functions as f
 
-    # A change has many steps of the same kind.
+    # A bulk change has many steps with the same conditions.
     wanted = ("topic", "tags", "keys", "asked_value", "due_ms")
     changes = (
         messages.where("event = 'changed'")
@@ -563,8 +566,10 @@ def _changed_in_bulk(asked: DataFrame, messages: DataFrame) -> DataFrame:
 
 
 def _held(asked: DataFrame, messages: DataFrame) -> DataFrame:
-    """Each message with the end of the pause of its topic in which it was due, epoch ms, or null; `_NEVER_MS` where
-    that was not seen."""
+    """Return each message with the end, epoch ms, of the pause of its topic in which it was due, or null.
+
+    The end is `_NEVER_MS` if it was not recorded.
+    """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -573,7 +578,7 @@ def _held(asked: DataFrame, messages: DataFrame) -> DataFrame:
     resumed_ms = f.min(f.when(f.col("event") == "resumed", at_ms))
     later = of_topic.rowsBetween(Window.currentRow, Window.unboundedFollowing)
     is_paused = f.col("event") == "paused"
-    # What is resumed first was paused before the recording began.
+    # A topic whose first event is a resume was paused before the recording began.
     is_first = f.row_number().over(of_topic) == 1
     pauses = (
         messages.where("event in ('paused', 'resumed')")
@@ -597,7 +602,7 @@ def _held(asked: DataFrame, messages: DataFrame) -> DataFrame:
 
 
 def verify(messages: DataFrame, *, grace_ms: int = 5_000, samples: int = 20) -> Verdict:
-    """What became of the delayed messages, with the errors by topic, way of asking and delay."""
+    """Return the outcomes of the delayed messages, with the errors by topic, kind of delay and length of delay."""
     from pyspark.sql import functions as f
 
     table = outcomes(messages, grace_ms=grace_ms).cache()
@@ -638,7 +643,7 @@ def verify(messages: DataFrame, *, grace_ms: int = 5_000, samples: int = 20) -> 
 
 
 def _errors(table: DataFrame) -> list[Errors]:
-    """The errors of all groups, in one pass: each message is in a group of each kind."""
+    """Return the errors of all groups, in one pass. Each message is in one group of each kind."""
     from pyspark.sql import functions as f
 
     level = f.concat(f.lit("level "), f.col("asked_value").cast("string"))

@@ -1,16 +1,16 @@
-"""Sources to Parquet tables, file by file, each once.
+"""Reads sources into Parquet tables, each file once.
 
-The folder has one folder for each batch of files, made under another name and renamed when it is
-whole, so what a killed run left is never read:
+The folder of tables has one folder for each batch of files. It is written under another name and
+renamed when it is complete, so the leftovers of a killed run are never read as tables:
 
     batch=00001/sources.json        the files, with size and time of change, and their counts
     batch=00001/rows/kind=pair/     pairs (`exchanges.ROWS`)
-    batch=00001/rows/kind=aside/    what is no frame, with file, place and reason
+    batch=00001/rows/kind=aside/    bytes that are no frame, with file, place and reason
     batch=00001/rows/kind=file/     the counts of each file
-    batch=00001/rows/kind=send/     of commit logs, the requests that brought their messages (`logged_sends`)
+    batch=00001/rows/kind=send/     for commit logs: the requests that sent their messages (`logged_sends`)
     batch=00001/messages/           events of messages (`messages.MESSAGES`)
 
-A run that was killed is gone on with: parts that have a receipt are not read again.
+The next run continues a killed one: parts with a receipt are not read again.
 """
 
 from __future__ import annotations
@@ -70,25 +70,25 @@ PACKETS: Final = "packets"
 COMMIT_LOG: Final = "commitlog"
 
 LACKING: Final = ("records that the recorder lost", "bytes that were not recorded", "aside bytes")
-"""Counts of what a recording should have had."""
+"""Names of counts that show that a recording is incomplete."""
 
 _NO_LOGS: Final = frozenset(
     {"consumequeue", "consumequeue_ext", "batchconsumequeue", "timerlog", "compaction"}
 )
-"""Folders of a broker's store whose files have the names of commit logs, and are none."""
+"""Folders of a broker's store whose files are named like commit logs, but are none."""
 _CAPTURE_START: Final = b"tidegate capture"
 _COMPRESSED: Final = frozenset({".gz", ".bz2", ".zst", ".lz4"})
-"""How the names of files end that recorders or those who keep their files compress."""
+"""Suffixes of compressed files; recorders, or people who archive recordings, may compress them."""
 _HEAD: Final = 24
-"""Bytes by which a recording is known."""
+"""Bytes at the start of a file that identify a recording."""
 _FILES_AT_ONCE: Final = 64
 _LOCK: Final = ".lock"
-"""In the folder of tables; the run that reads into it holds a lock on it."""
+"""A file in the folder of tables; the run that writes to the folder holds a lock on it."""
 _NUMBER: Final = re.compile(r"\d+")
 
 
 class Source(NamedTuple):
-    """A file to be read, as it was when it was found."""
+    """A file to read, with its size and time of change when it was found."""
 
     path: str
     kind: str
@@ -97,7 +97,7 @@ class Source(NamedTuple):
 
 
 class Ingested(NamedTuple):
-    """What a run did. `counts` are summed over its files."""
+    """The result of a run. `counts` are summed over its files."""
 
     files: int
     known: int
@@ -105,15 +105,15 @@ class Ingested(NamedTuple):
 
 
 def find_sources(paths: Iterable[Path]) -> list[Source]:
-    """The files of these paths, folders searched through, each once, in the order of their names.
+    """Return the files of these paths, each once. Folders are searched recursively, in the order of names.
 
-    :raises JobError: when a path is not there, a named file is of no known kind, or one is a capture of another
-        format, or compressed.
+    :raises JobError: if a path does not exist, a file given by name is of no known kind, or a file is a
+        capture of another format or a compressed recording.
     """
     found = []
     for path in paths:
         if path.is_dir():
-            # A capture that is being written is left for a later run.
+            # A capture that is still being written is left for a later run.
             there = (file for file in path.rglob("*") if file.suffix != OPEN_SUFFIX)
             files = sorted(file for file in there if file.is_file())
             kinds = [(file, _kind(file)) for file in files]
@@ -150,7 +150,7 @@ def _is_log_name(name: str) -> bool:
 
 
 def _has_recording(compressed: Path) -> bool:
-    """Whether a compressed file has a recording in it; what cannot be unpacked has none."""
+    """Whether a compressed file contains a recording; False if it cannot be decompressed."""
     if _is_log_name(compressed.stem):
         return not _NO_LOGS.intersection(compressed.parts)
     try:
@@ -167,12 +167,12 @@ def _source(file: Path, kind: str) -> Source:
 
 
 def batches(folder: Path) -> list[Path]:
-    """The whole batches of a folder of tables."""
+    """Return the complete batches of a folder of tables."""
     return sorted(path for path in folder.glob("batch=*") if path.is_dir())
 
 
 def known_sources(folder: Path) -> set[Source]:
-    """What has been read into a folder."""
+    """Return the sources that have been read into a folder."""
     return {
         Source(*entry)
         for batch in batches(folder)
@@ -188,12 +188,12 @@ def ingest(
     ports: Sequence[int] = (),
     levels: str,
 ) -> Ingested:
-    """Read what is new among the files of these paths into a folder of tables.
+    """Read the new files of these paths into a folder of tables.
 
-    A file that has grown since it was read is read anew only when it is named in another folder:
-    it is an error here, because its first part would be counted twice.
+    A file that has changed since it was read is an error, because its first part would be counted
+    twice. It can be read into another folder.
 
-    :raises JobError: as `find_sources`, for a file that has changed, and while another run reads into the folder.
+    :raises JobError: as `find_sources`, for a changed file, and while another run writes to the folder.
     """
     sources = find_sources(paths)
     folder.mkdir(parents=True, exist_ok=True)
@@ -215,7 +215,7 @@ def ingest(
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Keep other runs from a folder: they would take this one's unfinished batch for what a killed one left."""
+    """Keep other runs out of a folder: they would take this run's unfinished batch for that of a killed run."""
     with (folder / _LOCK).open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -227,7 +227,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
 
 
 def _in_groups(sources: list[Source]) -> Iterator[list[Source]]:
-    """Some files at a time; the files of one run of a recorder stay together."""
+    """Yield the files in groups. The files of one run of a recorder stay together."""
     some: list[Source] = []
     for _, run in itertools.groupby(sources, _run_of):
         some += run
@@ -239,12 +239,12 @@ def _in_groups(sources: list[Source]) -> Iterator[list[Source]]:
 
 
 def _run_of(source: Source) -> str:
-    """What files have in common that may be of one run of a recorder."""
+    """Return a key that is the same for files that may be from one run of a recorder."""
     path = Path(source.path)
     if source.kind == CAPTURE:
         return str(path.parent / run_of(path.name))
     if source.kind == PACKETS:
-        # tcpdump puts a number behind the name, or a time into it.
+        # tcpdump appends a number to the name, or puts a time into it.
         return str(path.parent / _NUMBER.sub("", path.name))
     return source.path
 
@@ -277,7 +277,7 @@ def _ingest_batch(
 
 
 def _keep_if_same(unfinished: Path, plan: bytes) -> None:
-    """What a killed run has read is gone on with when this one is to read the same."""
+    """Keep what a killed run has read if this run has the same plan; else remove it."""
     file = unfinished / "plan.json"
     if unfinished.exists() and (not file.exists() or file.read_bytes() != plan):
         shutil.rmtree(unfinished)
@@ -311,7 +311,7 @@ def _read_parts(
     ports: frozenset[int],
     levels: tuple[int, ...],
 ) -> list[Receipt]:
-    """Read what has not been read of these files, a task for each part."""
+    """Read the parts of these files that have no receipt yet, with a task for each part."""
     shuffled: list[list[Source]] = []
     if kind == CAPTURE:
         parts = _parts_of_captures(spark, sources)
@@ -338,7 +338,7 @@ def _read_parts(
 
 
 def _recordings(spark: SparkSession, sources: list[Source]) -> list[list[Source]]:
-    """Packet captures, those of one recorder together that began a new file now and then."""
+    """Group packet captures into recordings: a recorder may begin a new file now and then."""
     found: list[list[Source]] = []
     for _, files in itertools.groupby(sources, _run_of):
         by_path = {source.path: source for source in files}
@@ -349,7 +349,7 @@ def _recordings(spark: SparkSession, sources: list[Source]) -> list[list[Source]
 
 
 def _parts_of_captures(spark: SparkSession, sources: list[Source]) -> list[Part]:
-    """The files' ranges as parts. Those of more than one range are looked at beforehand."""
+    """Return the files' ranges as parts. Runs with more than one range are surveyed first."""
     found: list[Part] = []
     for run, files in itertools.groupby(sources, _run_of):
         spans = [
@@ -369,10 +369,10 @@ def _whole(source: Source) -> Part:
 
 
 def _counts(unfinished: Path, told: Iterable[tuple[str, Mapping[str, int]]]) -> dict[str, int]:
-    """The counts of all files of a batch, checked against the rows that were written.
+    """Sum the counts of a batch, write those of each file, and check them against the written rows.
 
-    :param told: of files, and of the seams between their parts.
-    :raises JobError: when a frame is in no row, or in two.
+    :param told: the counts of files, and of the seams between their parts.
+    :raises JobError: if a frame is in no row, or in two.
     """
     by_file: defaultdict[str, Counter[str]] = defaultdict(Counter)
     total: Counter[str] = Counter()
@@ -391,9 +391,9 @@ def _counts(unfinished: Path, told: Iterable[tuple[str, Mapping[str, int]]]) -> 
 
 
 def read_table(spark: SparkSession, folder: Path, table: str) -> DataFrame:
-    """`pair`, `send`, `aside`, `file` or `messages` of all whole batches.
+    """Read the table `pair`, `send`, `aside`, `file` or `messages` of all complete batches.
 
-    :raises JobError: when nothing was read into the folder.
+    :raises JobError: if nothing was read into the folder.
     """
     found = batches(folder)
     if not found:
@@ -412,7 +412,7 @@ def read_table(spark: SparkSession, folder: Path, table: str) -> DataFrame:
 
 
 def totals(folder: Path) -> dict[str, Any]:
-    """The counts of all batches of a folder, summed, with the number of files."""
+    """Return the summed counts of all batches of a folder, with the number of files."""
     total: dict[str, int] = {"files": 0}
     for batch in batches(folder):
         entry = json.loads((batch / "sources.json").read_text())

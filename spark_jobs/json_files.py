@@ -1,4 +1,4 @@
-"""The JSON files of what was found, which are written at the end of minutes or hours."""
+"""The JSON files of results, which are written after minutes or hours of work."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from spark_jobs.errors import JobError
 
 
 def check(file: Path) -> None:
-    """Notice before the work whether a file can be written after it; what it has stays.
+    """Check before the work that a file can be written after it. Its contents stay as they are.
 
-    :raises JobError: when it cannot.
+    :raises JobError: if it cannot be written.
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -26,9 +26,9 @@ def check(file: Path) -> None:
 
 
 def write(file: Path, found: Any) -> None:
-    """Write what was found.
+    """Write a result.
 
-    :raises JobError: when that cannot be.
+    :raises JobError: if the file cannot be written.
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

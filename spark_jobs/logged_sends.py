@@ -1,9 +1,9 @@
-"""What clients sent, made of the records of a commit log: each message as the request that brought it.
+"""Makes send requests from the records of a commit log: each message as the request that sent it.
 
-A timed message is sent by its parked record, which stands where it was accepted, with its true
-topic, queue and time; the copy that was stored when it fired was sent by nobody. Neither were
-messages of the broker itself, those that consumers sent back, and halves of transactions, which
-are sent by the record that their commit left.
+A delayed message becomes a request by its parked record, which was written when the message was
+accepted, with its real topic, queue and time. The record that was stored when it fired does not
+become one. Neither do messages of the broker itself, messages that consumers sent back, and half
+messages: a transaction becomes a request by the record of its commit.
 """
 
 from __future__ import annotations
@@ -21,34 +21,37 @@ from spark_jobs.exchanges import ROWS, text_maps
 from spark_jobs.messages import PARKING, asked_time
 
 GROUP: Final = "tidegate-replay-log"
-"""The producer group where the record does not tell one."""
+"""The producer group for records without one."""
 
 _VERSION: Final = 513
-"""Of a 5.5.0 client (MQVersion)."""
+"""The version of a 5.5.0 client (MQVersion)."""
 NOT_SENT: Final = ("%RETRY%", "%DLQ%", "RMQ_SYS_", "rmq_sys_")
-"""Beginnings of topics that no client sends to."""
+"""Prefixes of topics that no client sends to."""
 _ADDED: Final = (
     *(names.REAL_TOPIC, names.REAL_QID, names.MSG_REGION, names.TRACE_ON, names.CLUSTER),
     *(names.TIMER_OUT_MS, names.TIMER_ENQUEUE_MS, names.TIMER_DEQUEUE_MS, names.TRAN_MSG),
     *(names.TRANSACTION_ID, names.TRAN_PREPARED_QUEUE_OFFSET, names.TRANSACTION_CHECK_TIMES),
     *(names.BORN_TIMESTAMP, names.BORN_HOST, names.CRC32, names.DUP_INFO),
 )
-"""Properties that the server, or a transaction, has added."""
+"""Properties that the server or a transaction adds."""
 _HOSTS: Final = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
 _BATCHED: Final = SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH
 _ORDER_BODY: Final = b"x"
-"""An order has no body in a log, and no empty one is taken."""
+"""The body for a recall order: its record has none, and servers refuse an empty body."""
 
 
 def send_of(message: Message) -> dict[str, Any] | None:
-    """A row of `exchanges.ROWS` without file and position; None where no client sent the record."""
+    """Return a record's request as a row of `exchanges.ROWS` without file and position.
+
+    The result is None if no client sent the record.
+    """
     properties = message.properties
     topic, queue = message.topic, message.queue_id
     is_parked = topic in PARKING
     real = find(properties, names.REAL_TOPIC)
     if is_parked:
         if real is None or find(properties, names.TIMER_ROLL_TIMES) is not None:
-            return None  # the wheel put it on again
+            return None  # the timer wheel wrote it again
         if find(properties, names.TIMER_ROLL_LABEL) is not None:
             return None
         topic = real
@@ -89,7 +92,7 @@ def send_of(message: Message) -> dict[str, Any] | None:
 
 
 def send_batch(rows: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
-    """Rows as a batch of `exchanges.ROWS`; what a row does not have is null."""
+    """Return rows as a batch of `exchanges.ROWS`. Columns that a row lacks are null."""
     rows = list(rows)
     arrays = [
         text_maps([row.get(field.name) for row in rows])

@@ -1,4 +1,4 @@
-"""What happened to messages, read out of pairs and commit logs: one row for each event."""
+"""Reads the events of messages from pairs and commit logs: one row for each event."""
 
 from __future__ import annotations
 
@@ -50,46 +50,45 @@ MESSAGES: Final = pa.schema(
 DDL: Final = ddl(MESSAGES)
 
 SENT: Final = "sent"
-"""A producer sent it; `answer_code` is null where no answer was seen."""
+"""A producer sent the message; `answer_code` is null if the recording has no answer."""
 DELIVERED: Final = "delivered"
-"""A consumer of `group` was given it, by a pull or a pop."""
+"""A consumer of `group` got the message, by a pull or a pop."""
 PARKED: Final = "parked"
-"""A broker stored it for later (commit log)."""
+"""A broker stored the message for later (commit log)."""
 STORED: Final = "stored"
-"""A broker stored it in its topic (commit log)."""
+"""A broker stored the message in its topic (commit log)."""
 DRAINED: Final = "drained"
-"""A consumer of `group` was told that there is no more in a queue."""
+"""A pull of a consumer of `group` found no more messages in a queue."""
 SUBSCRIBED: Final = "subscribed"
-"""A consumer of `group` said in a heartbeat, or where it asked for messages, that it takes `tags` of a topic; `*` is
-all."""
+"""A heartbeat, pull or pop of a consumer of `group` subscribed to `tags` of a topic; `*` is all."""
 RECALLED: Final = "recalled"
-"""A producer took it back, with success."""
+"""A producer recalled the message, with success."""
 RESCHEDULED: Final = "rescheduled"
-"""It was given another time, `due_ms`, with success; Tidegate's own."""
+"""The message got another due time, `due_ms`, with success (Tidegate only)."""
 REPLACED: Final = "replaced"
-"""A message (`message_id`) that was sent at `time_ns`, and accepted by `store_ms`, took the place of those with its
-key (`keys`) that had not fired; Tidegate's own."""
+"""A message (`message_id`) that was sent at `time_ns`, and accepted by `store_ms`, replaced the pending messages with
+its key (`keys`) (Tidegate only)."""
 PREPARED: Final = "prepared"
-"""A half of a transaction was sent; when it is committed, it takes the place of those with its key (`keys`)."""
+"""A half message was sent that, once committed, replaces the pending messages with its key (`keys`)."""
 COMMITTED: Final = "committed"
-"""The transaction of a half (`message_id`) was committed; `store_ms` is when that was answered, if it was."""
+"""The transaction of a half message (`message_id`) was committed; `store_ms` is the time of the answer, if any."""
 UNANSWERED: Final = "unanswered"
-"""Somebody asked to take it back, or to give it another time, and no answer was seen."""
+"""A request to recall or reschedule the message has no recorded answer."""
 CHANGED: Final = "changed"
-"""Messages of `topic` were taken back or given another time, in a step of a change of many (31007): which of those
-with the tag `tags`, the key `keys`, due from `asked_value` on, and before `due_ms`, is not told. Null is any. Where
-`answer_code` is null, no answer was seen, and they may have been: also by key alone (31002, 31003), or replaced by a
-message with that key."""
+"""A step of a bulk change (31007) aborted or rescheduled messages of `topic` with the tag `tags` and the key `keys`,
+due from `asked_value` on and before `due_ms`; null means any. The answer does not list them. If `answer_code` is
+null, there was no answer, and the change may not have happened. That may also be a change by key alone (31002,
+31003), or a send that replaces messages with that key."""
 PAUSED: Final = "paused"
-"""From now on nothing of `topic` fires, or perhaps, where `answer_code` is null, as no answer was seen; Tidegate's
-own."""
+"""From now on no message of `topic` fires. If `answer_code` is null, there was no answer, and the pause may not have
+happened (Tidegate only)."""
 RESUMED: Final = "resumed"
-"""It fires again, with what became due meanwhile."""
+"""Messages of `topic` fire again, with those that became due meanwhile."""
 UNREADABLE: Final = "unreadable"
-"""A body that should have messages and has something else; `reason` tells what."""
+"""A body that should have messages could not be read; `reason` says why."""
 
 STORED_CODES: Final = (0, 10, 11, 12)
-"""Answers to a send that say that the message was stored (SendStatus)."""
+"""Answer codes of a send whose message was stored (SendStatus)."""
 SENDS: Final = frozenset(
     {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
 )
@@ -105,7 +104,7 @@ CODES: Final = tuple(
         | {RequestCode.PAUSE_TOPIC, RequestCode.RESUME_TOPIC}
     )
 )
-"""Requests that `messages_of_pair` reads something from."""
+"""Codes of the requests that `messages_of_pair` reads."""
 
 DEFAULT_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 """MessageStoreConfig.messageDelayLevel."""
@@ -131,15 +130,15 @@ _WORDS: Final = {
     "batch": "batch",
 }
 PARKING: Final = frozenset({"SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"})
-"""Topics of messages that wait for their time."""
+"""Topics of pending messages."""
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LONG: Final = 1 << 63
 
 
 def parse_levels(text: str) -> tuple[int, ...]:
-    """Delays in ms, level 1 first, of a broker's `messageDelayLevel`.
+    """Return the delays of a broker's `messageDelayLevel` in ms, level 1 first.
 
-    :raises ValueError: for what is no such text.
+    :raises ValueError: if the text is not such a list.
     """
     try:
         return tuple(int(part[:-1]) * _UNITS_MS[part[-1]] for part in text.split(" "))
@@ -150,9 +149,9 @@ def parse_levels(text: str) -> tuple[int, ...]:
 def asked_time(
     properties: str, now_ms: int, levels: tuple[int, ...]
 ) -> tuple[str | None, int | None, int | None]:
-    """How a message asks for a later delivery, the value it gives, and when that is, epoch ms.
+    """Return the kind of a message's delay, its value, and the due time, epoch ms; None without a delay.
 
-    The precedence is that of HookUtils.handleScheduleMessage. Relative times count from `now_ms`.
+    The precedence is as in HookUtils.handleScheduleMessage. Relative times count from `now_ms`.
     """
     if "DEL" not in properties:
         return None, None, None
@@ -180,11 +179,11 @@ def _number(text: str | None) -> int | None:
         value = int(text)
     except ValueError:
         return None
-    return value if abs(value) < _LONG // 2000 else None  # seconds from now fit in as well
+    return value if abs(value) < _LONG // 2000 else None  # so that seconds from now fit too, in ms
 
 
 def _bounded(text: str, bits: int) -> int:
-    """A number of so many bits. Raises ValueError for any other."""
+    """Return a text as a signed number of so many bits. Raises ValueError if it is not one."""
     value = int(text)
     if not -(1 << bits - 1) <= value < 1 << bits - 1:
         raise ValueError(f"{text} is no number of {bits} bits")
@@ -192,14 +191,14 @@ def _bounded(text: str, bits: int) -> int:
 
 
 def messages_of_pair(pair: Mapping[str, Any], levels: tuple[int, ...]) -> Iterator[dict[str, Any]]:
-    """The events in one request and its answer, as rows of `MESSAGES`.
+    """Yield the events in one request and its answer, as rows of `MESSAGES`.
 
-    :param pair: the columns of `exchanges.ROWS`; maps as lists of pairs.
+    :param pair: the columns of `exchanges.ROWS`, with maps as lists of pairs.
     """
     code = pair["code"]
     ext = dict(pair["ext"] or ())
     place = {name: pair[name] for name in ("file", "position", "connection", "answer_code")}
-    place["server"] = pair.get("server")  # that of a replay is one and the same
+    place["server"] = pair.get("server")  # rows of a replay have none: it has only one server
     try:
         if code in SENDS:
             yield from _sent(pair, ext, place, levels)
@@ -272,7 +271,7 @@ def _sent(
     for body, own in parts:
         asked, value, due_ms = asked_time(own, asked_ms, levels)
         if is_half:
-            asked = value = due_ms = None  # it begins to wait when it is committed, if it is
+            asked = value = due_ms = None  # it becomes pending only with its commit
         if len(parts) == 1 and (order := _order(own, asked, due_ms, answer)) is not None:
             if pair["answer_code"] is None:
                 order["event"] = UNANSWERED
@@ -293,15 +292,15 @@ def _sent(
             "body_crc": zlib.crc32(body) & 0x7FFFFFFF,
         }
         key = find(own, names.DEBOUNCE) if names.DEBOUNCE in own else None
-        # The answer to a batch does not tell how many were replaced.
+        # The answer to a batch does not have the number of replaced messages.
         is_replacing = len(parts) > 1 or answer.get("replaced", "0") != "0"
         if key is not None and pair["answer_code"] == ResponseCode.SUCCESS:
             if is_half:
                 yield common | {"event": PREPARED, "message_id": message_id, "keys": key}
-            elif is_replacing:  # of those in a batch the last one is left
+            elif is_replacing:  # within a batch the last message with the key remains
                 replaced[key] = {"event": REPLACED, "message_id": message_id, "keys": key}
         elif key is not None and pair["answer_code"] is None and not is_half:
-            # It is about those that were sent before it.
+            # It concerns only messages that were sent before it.
             before = {"time_ns": pair["asked_ns"] - 1, "asked_value": 0}
             yield common | before | {"event": CHANGED, "keys": key}
     yield from (common | accepted | one for one in replaced.values())
@@ -310,14 +309,14 @@ def _sent(
 def _order(
     properties: str, asked: str | None, due_ms: int | None, answer: Mapping[str, str]
 ) -> dict[str, Any] | None:
-    """What a message did to another one, where it is no message but an order."""
+    """Return the event that a message causes for another one if it is an order; None for a real message."""
     if names.RESCHEDULE in properties:
         target = find(properties, names.RESCHEDULE)
         event = RESCHEDULED
         if target is not None and "recallHandle" in answer:
             handle = RecallHandle.parse(answer["recallHandle"])
             if handle.message_id != target:
-                return None  # of a broker that does not know of such orders
+                return None  # the broker does not support such orders
             due_ms = handle.due_ms
     elif names.TIMER_DEL_UNIQKEY in properties and asked is not None:
         target = find(properties, names.TIMER_DEL_UNIQKEY)
@@ -330,7 +329,7 @@ def _order(
 
 
 class _Changed(msgspec.Struct, rename="camel"):
-    """What the requests 31002 and 31003 did to a message (`AbortOutcome`, `RescheduleOutcome`)."""
+    """The outcome of the requests 31002 and 31003 for a message (`AbortOutcome`, `RescheduleOutcome`)."""
 
     outcome: str
     msg_id: str | None = None
@@ -361,7 +360,7 @@ def _changed(pair: Mapping[str, Any], place: dict[str, Any]) -> Iterator[dict[st
 def _unanswered(
     pair: Mapping[str, Any], ext: Mapping[str, str], place: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """What may have become of a message by its id or handle, of those with a key, or of a topic."""
+    """Yield the events that an unanswered request may have caused: for a message, a key, or a topic."""
     common = place | {"time_ns": pair["asked_ns"], "topic": ext.get("topic")}
     message_id = ext.get("id")
     if handle := ext.get("recallHandle") or ext.get("handle"):
@@ -387,7 +386,7 @@ def _changed_in_bulk(
 
 
 def _chosen(ext: Mapping[str, str]) -> dict[str, Any]:
-    """What the messages have that a change of many, or one by key, is about."""
+    """Return the conditions by which a bulk change, or one by key, chooses messages."""
     return {
         "tags": ext.get("tag") or None,
         "keys": ext.get("key") or None,
@@ -399,7 +398,7 @@ def _chosen(ext: Mapping[str, str]) -> dict[str, Any]:
 def _committed(
     pair: Mapping[str, Any], ext: Mapping[str, str], place: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Java decides one-way: then it is taken as done."""
+    """Yield the event of a commit. Java clients commit oneway, so one without an answer counts as done."""
     is_commit = _bounded(ext.get("commitOrRollback", "0"), 32) == SysFlag.TRANSACTION_COMMIT
     if is_commit and pair["answer_code"] in (None, ResponseCode.SUCCESS):
         answered_ns = pair["answered_ns"]
@@ -439,7 +438,7 @@ def _delivered(
 
 
 def _filter_of(code: int, ext: Mapping[str, str]) -> str:
-    """The filter that a pull or a pop has with it; else no letters, and that of the heartbeat counts."""
+    """Return the filter in a pull or a pop; an empty text if it has none, so that the heartbeat's counts."""
     if code == RequestCode.POP_MESSAGE:
         return ext.get("exp", "").strip()
     has_filter = _bounded(ext.get("sysFlag", "0"), 32) & PullSysFlag.SUBSCRIPTION
@@ -459,7 +458,7 @@ def _subscribed(pair: Mapping[str, Any], place: dict[str, Any]) -> Iterator[dict
 
 
 def message_of_log(message: Message, levels: tuple[int, ...]) -> dict[str, Any]:
-    """The event that a record of a commit log tells of."""
+    """Return the event of a record of a commit log."""
     found = _of_record(message, levels) | {"event": STORED, "time_ns": message.store_ms * 1_000_000}
     if message.topic in PARKING:
         found |= {"event": PARKED, "topic": find(message.properties, names.REAL_TOPIC)}
@@ -476,7 +475,7 @@ def _of_record(message: Message, levels: tuple[int, ...]) -> dict[str, Any]:
     properties = message.properties
     asked, value, due_ms = asked_time(properties, message.store_ms, levels)
     if asked != "time":
-        due_ms = None  # a relative time counted from when it was sent, not from this record
+        due_ms = None  # a relative time counts from the send, not from this record
     if _is_half(message.sys_flag):
         asked = value = due_ms = None
     return {
@@ -498,19 +497,19 @@ def _of_record(message: Message, levels: tuple[int, ...]) -> dict[str, Any]:
 
 
 def _is_half(sys_flag: int) -> bool:
-    """Whether a message waits for the end of its transaction."""
+    """Whether a message is a half message."""
     return sys_flag & SysFlag.TRANSACTION_MASK == SysFlag.TRANSACTION_PREPARED
 
 
 def message_batch(rows: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
-    """Rows as a batch of `MESSAGES`; what a row does not have is null."""
+    """Return rows as a batch of `MESSAGES`. Columns that a row lacks are null."""
     return pa.RecordBatch.from_pylist(list(rows), schema=MESSAGES)
 
 
 def messages_of_pairs(
     batches: Iterable[pa.RecordBatch], levels: tuple[int, ...]
 ) -> Iterator[pa.RecordBatch]:
-    """The events in pairs, batch by batch; for `DataFrame.mapInArrow`."""
+    """Yield the events in pairs, batch by batch; for `DataFrame.mapInArrow`."""
     for batch in batches:
         yield message_batch(
             event for pair in batch.to_pylist() for event in messages_of_pair(pair, levels)

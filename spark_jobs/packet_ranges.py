@@ -1,9 +1,9 @@
-"""A packet capture that is read in ranges of its bytes, so that a large one spreads over executors.
+"""Reads a packet capture in ranges of its bytes, so that a large one spreads over executors.
 
-Ranges are read first: each packet that says something, by its connection. Spark brings together
-what belongs to a connection, sorted by its place in the recording and on disk where it does not fit
-in memory; then connections are put together, one after the other. What comes of it is what reading
-a file at once gives, but the order of the rows.
+First the ranges are read: each packet with data or a change of its connection becomes a segment. Spark
+groups the segments by connection and sorts them by place in the recording, on disk if they do not fit
+in memory. Then the connections are assembled, one after the other. The result is the same as when a
+file is read at once, except for the order of the rows.
 
 The files of a recorder that begins a new one now and then (`tcpdump -C`, `-G`) are one recording.
 """
@@ -46,14 +46,14 @@ SEGMENTS: Final = pa.schema(
         ("data", pa.binary()),
     ]
 )
-"""What packets say, by the keys of their connections (`packets.Segment`)."""
+"""The columns of segments (`packets.Segment`), with the keys of their connections."""
 
 _ROWS: Final = 4096
 _BYTES: Final = 8 * 1024 * 1024
 _OVERLAP_NS: Final = 1_000_000_000
-"""Packets of several processors, and a clock that is adjusted, are out of order by less."""
+"""Packets are out of order by less than this, even from several processors or after a clock adjustment."""
 _SILENCE_NS: Final = 120_000_000_000
-"""A RocketMQ connection on which nothing is said for so long is closed (serverChannelMaxIdleTimeSeconds)."""
+"""RocketMQ closes a connection that is idle for so long (serverChannelMaxIdleTimeSeconds)."""
 
 
 class Times(NamedTuple):
@@ -64,26 +64,26 @@ class Times(NamedTuple):
 
 
 class Recording(NamedTuple):
-    """Files that follow one another, read as if they were one."""
+    """Consecutive files, read as if they were one."""
 
     files: tuple[str, ...]
     starts: tuple[int, ...]
-    """Where each begins in the whole."""
+    """Where each file begins in the whole recording."""
 
     @classmethod
     def of(cls, files: Sequence[tuple[str, int]]) -> Recording:
-        """Of paths and sizes."""
+        """Make a recording from paths and sizes."""
         starts = accumulate((size for _, size in files), initial=0)
         return cls(tuple(path for path, _ in files), tuple(starts)[:-1])
 
     def place(self, position: int) -> tuple[str, int]:
-        """The file of a place in the whole, and the place in it."""
+        """Return the file of a place in the whole recording, and the place in that file."""
         number = bisect_right(self.starts, position) - 1
         return self.files[number], position - self.starts[number]
 
 
 class PacketRange(msgspec.Struct, kw_only=True):
-    """A range of a file whose beginning is certain, and how the file is to be read there."""
+    """A range of a file whose beginning is certain, with the file's layout there."""
 
     file: str
     file_start: int = 0
@@ -95,9 +95,9 @@ class PacketRange(msgspec.Struct, kw_only=True):
 
 
 def times_of(path: str) -> Times | None:
-    """The times of a packet capture; None when it has no packet.
+    """Return the times of a packet capture; None if it has no packet.
 
-    :raises JobError: when it is no packet capture.
+    :raises JobError: if the file is no packet capture.
     """
     file = Path(path)
     first_ns = last_ns = None
@@ -109,10 +109,10 @@ def times_of(path: str) -> Times | None:
 
 
 def in_recordings(files: Sequence[str], times: Sequence[Times | None]) -> list[list[str]]:
-    """Which files are one recording, in its order: each begins when the one before has ended.
+    """Group files into recordings. In a recording each file begins when the one before it has ended.
 
-    Files that were written at the same time, or with a break between them in which connections
-    would have been closed, are recordings of their own.
+    Files that overlap in time, or that have a break between them in which idle connections would
+    have been closed, belong to different recordings.
     """
     timed = [(found, file) for file, found in zip(files, times, strict=True) if found is not None]
     recordings = [[file] for file, found in zip(files, times, strict=True) if found is None]
@@ -133,7 +133,7 @@ def in_recordings(files: Sequence[str], times: Sequence[Times | None]) -> list[l
 
 
 def guess(span: Span) -> Survey:
-    """The survey of a range; where it begins is only likely."""
+    """Survey a range. The beginning that is found is only likely."""
     file, start, end = span
     return survey(Path(file), layout_of(Path(file)), start, end, is_certain=start == 0)
 
@@ -141,7 +141,7 @@ def guess(span: Span) -> Survey:
 def packet_ranges(
     file: Path, spans: Sequence[Span], guesses: Sequence[Survey], file_start: int = 0
 ) -> list[PacketRange]:
-    """The ranges of a file, each beginning where the one in front of it ends.
+    """Return the ranges of a file. Each begins where the one before it ends.
 
     :param file_start: where the file begins in its recording.
     """
@@ -182,8 +182,8 @@ def read_in_ranges(
 ) -> list[Receipt]:
     """Read the packet captures of one recording, paths and sizes, and write their tables.
 
-    :param first: the number of its first part. It has one for each range of a file, of what is no
-        packet there, and one for each range of the whole, of some of the connections.
+    :param first: the number of its first part. There is a part for each range of a file, with the
+        bytes that are no packets, and one for each range of the whole, with some of the connections.
     """
     recording = Recording.of(files)
     spans = [(path, start, end) for path, size in files for start, end in ranges(size)]
@@ -237,9 +237,9 @@ def read_range(
     ports: frozenset[int],
     levels: tuple[int, ...],
 ) -> Iterator[pa.RecordBatch]:
-    """What the packets of ranges say, as batches of `SEGMENTS`; what is no packet is written.
+    """Yield the segments of ranges as batches of `SEGMENTS`, and write the bytes that are no packets.
 
-    :param batches: numbers of ranges.
+    :param batches: the numbers of the ranges.
     """
     for number in (number for batch in batches for number in batch.column(0).to_pylist()):
         part = parts[number]
@@ -293,9 +293,9 @@ def assemble(
     ports: frozenset[int],
     levels: tuple[int, ...],
 ) -> Receipt:
-    """Put connections together and write their tables. They count for the recording's first file.
+    """Assemble connections and write their tables. Their counts are those of the recording's first file.
 
-    :param batches: of `SEGMENTS`, sorted by connection and place.
+    :param batches: batches of `SEGMENTS`, sorted by connection and place.
     """
     path = recording.files[0]
     writer = PartWriter(folder, number, levels)
@@ -319,7 +319,7 @@ def assemble(
 
 
 def _write_taken(pairer: Pairer, writer: PartWriter, recording: Recording) -> None:
-    """Write what a pairer of a whole recording has so far, as rows of its files."""
+    """Write the rows that a pairer of a whole recording has so far, each with its file."""
     exchanges, asides = pairer.take()
     by_file: dict[str, list[Exchange]] = {}
     for exchange in exchanges:

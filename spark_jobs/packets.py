@@ -1,4 +1,4 @@
-"""Packets of ports where RocketMQ servers listen, put together to connections and their frames."""
+"""Assembles the packets of RocketMQ servers' ports into connections and their frames."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ Address = tuple[bytes, int]
 """Address and port."""
 
 _NO_STATIONS: Final = bytes(12)
-"""In place of the two addresses in front of an Ethernet frame's type."""
+"""Stands for the two addresses before the type of an Ethernet frame."""
 _TELLING: Final = dpkt.tcp.TH_SYN | dpkt.tcp.TH_RST
 _port = struct.Struct(">H").pack
 
 
 class Segment(NamedTuple):
-    """What a packet says in a TCP connection: data, or that it begins or is broken off."""
+    """A packet of a TCP connection: data, or the connection's beginning or reset."""
 
     sender: Address
     receiver: Address
     sequence: int
     acknowledged: int | None
-    """The sender has everything in front of it; None where that is not said."""
+    """The sender has received all bytes before this number; None without an acknowledgement."""
     flags: int
     data: bytes
 
     @property
     def key(self) -> bytes:
-        """The connection's: the same in both directions, and of as many bytes as its ends need."""
+        """The key of the connection: the same in both directions, made of both addresses and ports."""
         low, high = sorted((self.sender, self.receiver))
         return b"".join((low[0], _port(low[1]), high[0], _port(high[1])))
 
@@ -45,7 +45,7 @@ class _Way:
 
     def __init__(self, first: int | None) -> None:
         self.first = first
-        """Sequence number of its first byte; None where its beginning was not seen."""
+        """Sequence number of its first byte; None if its beginning was not recorded."""
         self.stream = Stream(first)
         self.frames = FrameScanner(in_step=first is not None)
 
@@ -57,24 +57,23 @@ class _Connection:
         self.frames = frames
         self.ways: dict[bool, _Way] = {}
         self.position = 0
-        """Of the last packet, with its time."""
+        """The place of the last packet; `time_ns` is its time."""
         self.time_ns = 0
 
     def has_begun(self, sender: Address, first: int | None) -> bool:
-        """Whether a side's opening was seen, and this is it once more."""
+        """Whether this is a repetition of a side's opening packet."""
         way = self.ways.get(sender != self.server)
         return way is not None and first is not None and way.first == first
 
 
 class PacketReader:
-    """Puts the connections of one file together and hands their frames to a `Pairer`.
+    """Assembles the connections of one file and passes their frames to a `Pairer`.
 
-    Nothing of a connection depends on what else the file has, so they may be read together or one
-    after the other.
+    Connections do not depend on one another, so they may be read together or one after the other.
 
-    :param name: the file's.
-    :param ports: where servers listen. Without any, a connection's server is who was connected to,
-        or, where that was not seen, the side with the lower port.
+    :param name: the name of the file.
+    :param ports: the ports of servers. They choose the server of a connection whose opening was not
+        recorded; without them it is the side with the lower port.
     """
 
     def __init__(self, name: str, pairer: Pairer, ports: frozenset[int] = frozenset()) -> None:
@@ -86,7 +85,7 @@ class PacketReader:
         self._number = 0
 
     def segment(self, position: int, time_ns: int, segment: Segment) -> None:
-        """Take what a packet says; those of a connection come in the order of the file."""
+        """Take a segment. The segments of a connection must be in the order of the file."""
         key = segment.key
         opens = bool(segment.flags & dpkt.tcp.TH_SYN)
         first = (segment.sequence + 1) & 0xFFFFFFFF if opens else None
@@ -119,7 +118,7 @@ class PacketReader:
             del self._connections[key]
 
     def end(self) -> None:
-        """The file ends, or no more of these connections will come."""
+        """End all connections: the file ends, or no more of their segments follow."""
         for connection in self._connections.values():
             self._end(connection)
         self._connections.clear()
@@ -150,14 +149,14 @@ class PacketReader:
     def _tell(
         self, connection: _Connection, from_client: bool, way: _Way, pieces: Iterable[Piece | Gap]
     ) -> None:
-        """Hand on the frames that pieces of a stream complete."""
+        """Pass on the frames that pieces of a stream complete."""
         for piece in pieces:
             if isinstance(piece, Gap):
                 self._pairer.count("bytes that were not recorded", piece.size)
                 for lost in way.frames.gap(piece.size):
                     self._aside(connection, lost)
                 continue
-            # Fewer frames end in a packet than it has bytes: each has a place of its own.
+            # A packet ends fewer frames than it has bytes, so each frame gets a place of its own.
             place = piece.position
             for one in way.frames.feed(piece.data):
                 if isinstance(one, Skipped):
@@ -173,9 +172,9 @@ class PacketReader:
 def told_segments(
     found: Iterable[Packet | Damage], ports: frozenset[int], pairer: Pairer
 ) -> Iterator[tuple[Packet, Segment] | None]:
-    """Which packets say something in connections of servers; the others are counted and None.
+    """Yield the segments of connections of servers, and None for each packet that has none to keep.
 
-    A packet that only acknowledges says nothing.
+    All packets are counted. A packet that only acknowledges is not kept.
     """
     for one in found:
         if isinstance(one, Damage):
@@ -197,7 +196,7 @@ def told_segments(
 
 
 def show_address(address: Address) -> str:
-    """Host and port as people write them."""
+    """Return host and port as people write them."""
     host, port = address
     if len(host) == 4:
         return f"{'.'.join(str(byte) for byte in host)}:{port}"
@@ -205,12 +204,12 @@ def show_address(address: Address) -> str:
 
 
 def segment_of(link: int, data: bytes) -> Segment | None:
-    """What a packet says; None when it is not TCP, or not readable.
+    """Return the segment in a packet; None if it is not TCP, or not readable.
 
     :param link: the link type (LINKTYPE_).
     """
     try:
-        if link == dpkt.pcap.DLT_LINUX_SLL:  # behind the type all is as in Ethernet, VLAN tags too
+        if link == dpkt.pcap.DLT_LINUX_SLL:  # from the type on as in Ethernet, with VLAN tags too
             packet = dpkt.ethernet.Ethernet(_NO_STATIONS + data[14:]).data
         elif link == dpkt.pcap.DLT_LINUX_SLL2:
             packet = dpkt.ethernet.Ethernet(_NO_STATIONS + data[:2] + data[20:]).data

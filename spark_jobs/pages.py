@@ -1,4 +1,4 @@
-"""A report's parts as one HTML page that needs nothing else, and as Markdown."""
+"""Renders a report's parts as one self-contained HTML page, and as Markdown."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Final, NamedTuple
 
 _MOST_ROWS: Final = 200
 _LONG: Final = 36
-"""A text that is longer may be broken into lines."""
+"""A longer text in a cell may wrap."""
 _MARKDOWN_BAR: Final = 30
-"""Characters of the longest bar."""
+"""The length of the longest bar in characters."""
 
 _STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1c2430; --paper: #fff; --faint: #5b6675; --line: #dfe4eb;
@@ -62,7 +62,7 @@ class Table(NamedTuple):
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
     is_folded: bool = False
-    """Whether a reader has to ask for the rows."""
+    """Whether the rows are hidden until the reader opens the table."""
 
 
 class Plot(NamedTuple):
@@ -74,7 +74,7 @@ class Plot(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A part of the report. `is_good` is None where there is nothing to judge."""
+    """A part of the report. `is_good` is None if there is nothing to judge."""
 
     title: str
     verdict: str
@@ -83,7 +83,7 @@ class Section(NamedTuple):
 
 
 def html(title: str, made_at: datetime.datetime, sections: Sequence[Section]) -> str:
-    """The report as a page without scripts, and without anything from elsewhere."""
+    """Return the report as an HTML page without scripts or external resources."""
     body = [f'<h1>{escape(title)}</h1><p class="made">Made {made_at:%Y-%m-%d %H:%M} UTC</p>']
     judged = [section for section in sections if section.is_good is not None]
     if judged:
@@ -167,12 +167,12 @@ def _bars(plot: Plot) -> str:
 
 
 def _most(plot: Plot) -> float:
-    """The longest bar's value; what is negative, such as of messages that were early, has none."""
+    """Return the value of the longest bar. Negative values, such as of early messages, have no bar."""
     return max(0, *(value for _, value in plot.bars)) or 1
 
 
 def markdown(title: str, made_at: datetime.datetime, sections: Sequence[Section]) -> str:
-    """The same as Markdown; bars are made of characters."""
+    """Return the report as Markdown, with bars made of characters."""
     lines = [f"# {title}", "", f"Made {made_at:%Y-%m-%d %H:%M} UTC"]
     for section in sections:
         mark = {True: "OK: ", False: "NOT OK: ", None: ""}[section.is_good]
@@ -208,7 +208,7 @@ def _markdown_table(table: Table) -> Iterable[str]:
 
 
 def _markdown_row(cells: Sequence[str]) -> str:
-    # A tag would not be shown.
+    # Markdown would treat `<...>` as a tag and not show it.
     lines = (" ".join(escape(cell, quote=False).splitlines()) for cell in cells)
     safe = (line.replace("|", "\\|") for line in lines)
     return f"| {' | '.join(safe)} |"

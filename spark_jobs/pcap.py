@@ -1,13 +1,13 @@
-"""Packet capture files (pcap and pcapng): the packets of a whole file, or of a range of its bytes.
+"""Reads packet capture files (pcap and pcapng): the packets of a whole file, or of a range of its bytes.
 
-    pcap      24 bytes of head; then packets: seconds, fraction, bytes kept, bytes there were (four
+    pcap      24 bytes of head; then packets: seconds, fraction, bytes kept, original bytes (four
               numbers of 4 bytes), and the bytes that were kept
-    pcapng    blocks: type, length, body, length again (numbers of 4 bytes, the body filled up to 4)
+    pcapng    blocks: type, length, body, length again (numbers of 4 bytes, the body padded to 4)
 
-Neither marks where a packet begins. A range is entered at the first place from which several heads
-follow one another, which is only likely to be one: `survey` looks at the heads alone and says where
-the first of a range begins, and that is certain once the range in front of it ends there. Damage
-is read on behind in the same way, and is told with its place.
+Neither format marks where a packet begins. Reading a range starts at the first place where several
+heads follow one another, which is only likely to be right. `survey` reads only the heads and finds
+where the first packet of a range begins. That is certain once the range before it ends there. Reading
+continues after damage in the same way, and the damage is returned with its place.
 
 The formats are those of draft-ietf-opsawg-pcap and draft-ietf-opsawg-pcapng.
 """
@@ -46,19 +46,19 @@ _OLD_PACKET: Final = 2
 _SIMPLE_PACKET: Final = 3
 _PACKET: Final = 6
 _BLOCKS: Final = (_INTERFACE, _OLD_PACKET, _SIMPLE_PACKET, 4, 5, _PACKET, _SECTION)
-"""Types of blocks that are believed to be ones where blocks are looked for."""
+"""Types of blocks that count as found when blocks are searched."""
 _BYTE_ORDER: Final = 0x1A2B3C4D
 _LEAST_BLOCK: Final = 12
 _LONGEST_BLOCK: Final = 16 * 1024 * 1024
 _RESOLUTION, _OFFSET = 9, 14
-"""Options of an interface: what its times count, and from when (if_tsresol, if_tsoffset)."""
+"""Options of an interface: the unit and the offset of its times (if_tsresol, if_tsoffset)."""
 
 _LONGEST: Final = 262_144
-"""Bytes of a packet that are kept at most where the file does not say more (libpcap)."""
+"""The most bytes kept of a packet, unless the file has a higher limit (libpcap)."""
 _LARGEST: Final = 1 << 20
-"""Bytes of a packet, kept or not, where packets are looked for."""
+"""The most bytes that a packet may have had, kept or not, when packets are searched."""
 _CHAIN: Final = 4
-"""So many packets must follow one another where one is looked for, or reach the file's end."""
+"""A search must find so many packets in a row, or packets up to the file's end."""
 _NEAR_NS: Final = 24 * 60 * 60 * 10**9
 _WINDOW: Final = 1 << 20
 _NS: Final = 10**9
@@ -66,24 +66,24 @@ _NO_TIME: Final = 1 << 63
 
 
 class Interface(msgspec.Struct, frozen=True):
-    """Where packets were recorded."""
+    """A network interface on which packets were recorded."""
 
     link: int
     """Link type (LINKTYPE_)."""
     unit: int
-    """What times count, in parts of a second."""
+    """The unit of times: so many are a second."""
     offset_s: int = 0
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """How a file is to be read from some place on."""
+    """The format of a file from some place on."""
 
     is_blocks: bool
     """Whether it is pcapng."""
     order: Order
     """The byte order."""
     interfaces: tuple[Interface, ...]
-    """Those that were described in front; a pcap file has one."""
+    """The interfaces that were described before that place; a pcap file has one."""
     longest: int = _LONGEST
 
 
@@ -95,34 +95,34 @@ class Packet(NamedTuple):
     link: int
     data: bytes
     is_cut: bool
-    """Whether it was longer than what the recorder kept of it."""
+    """Whether the recorder kept only a part of it."""
 
 
 class Survey(msgspec.Struct, kw_only=True):
-    """What stands in a range."""
+    """The contents of a range."""
 
     first: int
-    """Where its first packet, block or damage begins."""
+    """Where the range's first packet, block or damage begins."""
     after: int
-    """Where the first behind it begins."""
+    """Where the first packet, block or damage after the range begins."""
     last_ns: int | None
-    """Time of its last packet, or of the last before it; of pcapng whether there was a block."""
+    """Time of the range's last packet, or else of the last before it. For pcapng: 0 if the range has a block."""
     section: Order | None = None
-    """Byte order of the last section that begins in it."""
+    """Byte order of the last section that begins in the range."""
     interfaces: tuple[Interface, ...] = ()
-    """Those that are described in it, behind the beginning of that section."""
+    """The interfaces that the range describes, after the beginning of that section."""
 
     def follow(self, layout: Layout) -> Layout:
-        """How the file is to be read behind this range, when it was so in front."""
+        """Return the layout after this range, given the layout before it."""
         before = () if self.section else layout.interfaces
         order = self.section or layout.order
         return msgspec.structs.replace(layout, order=order, interfaces=before + self.interfaces)
 
 
 def layout_of(file: Path) -> Layout:
-    """How a file is to be read from its first byte on.
+    """Return the layout of a file from its first byte on.
 
-    :raises JobError: when it is no packet capture.
+    :raises JobError: if the file is no packet capture.
     """
     with file.open("rb") as stream:
         layout = layout_told(stream.read(_PCAP_HEAD))
@@ -132,9 +132,9 @@ def layout_of(file: Path) -> Layout:
 
 
 def layout_told(head: bytes) -> Layout | None:
-    """How a file that begins so is to be read; None when it is no packet capture.
+    """Return the layout of a file; None if it is no packet capture.
 
-    :param head: its first 24 bytes.
+    :param head: the file's first 24 bytes.
     """
     known = _PCAP_MAGICS.get(head[:4])
     if known is not None and len(head) == _PCAP_HEAD:
@@ -152,9 +152,9 @@ def layout_told(head: bytes) -> Layout | None:
 def read_packets(
     file: Path, layout: Layout, start: int = 0, end: int | None = None, last_ns: int | None = None
 ) -> Iterator[Packet | Damage]:
-    """The packets that begin within a range of a file, and what is none.
+    """Yield the packets that begin within a range of a file, and the damage there.
 
-    :param layout: as it is at `start`.
+    :param layout: the layout at `start`.
     :param start: where a packet, a block or damage begins; 0 is the file's beginning.
     :param last_ns: time of the packet before `start`.
     """
@@ -174,9 +174,9 @@ def survey(
     is_certain: bool,
     last_ns: int | None = None,
 ) -> Survey:
-    """Look at a range of a file, at the heads alone.
+    """Survey a range of a file by its heads.
 
-    :param layout: as it is at `start`, or at the file's beginning.
+    :param layout: the layout at `start`, or at the file's beginning.
     :param is_certain: whether a packet, a block or damage begins at `start`.
     """
     with closing(_map(file)) as data:
@@ -228,7 +228,7 @@ class _Packets:
         return found
 
     def following(self, position: int, last_ns: int | None) -> int:
-        """The next place that looks like a packet; else the file's end."""
+        """Return the next place that looks like a packet; else the file's end."""
         for at in _words(self._data, position, self._size, self._order, self._may_be):
             if self._is_chain(at, last_ns):
                 return at
@@ -237,7 +237,7 @@ class _Packets:
     def _walk(
         self, position: int, end: int, last_ns: int | None
     ) -> Iterator[tuple[int, int, int] | Damage]:
-        """Beginning, end and time of packets."""
+        """Yield beginning, end and time of packets, and damage."""
         end = min(end, self._size)
         while position < end:
             found = self._packet_at(position)
@@ -251,7 +251,7 @@ class _Packets:
             position = following
 
     def _packet_at(self, position: int) -> tuple[int, int] | None:
-        """End and time of the packet at a byte; None when there is none."""
+        """Return end and time of the packet at a byte; None if there is no packet."""
         if position + _PACKET_HEAD > self._size:
             return None
         seconds, fraction, kept, size = self._heads(self._data, position)
@@ -327,7 +327,7 @@ class _Blocks:
         return found
 
     def following(self, position: int, last_ns: int | None) -> int:
-        """The next place that looks like a block; else the file's end."""
+        """Return the next place that looks like a block; else the file's end."""
         for at in _words(self._data, position, self._size, self._order, self._may_be):
             stop = self._end_of_block(at)
             if stop is not None and (stop == self._size or self._end_of_block(stop) is not None):
@@ -335,7 +335,7 @@ class _Blocks:
         return self._size
 
     def _walk(self, position: int, end: int) -> Iterator[tuple[int, int, int] | Damage]:
-        """Beginning, end and type of blocks."""
+        """Yield beginning, end and type of blocks, and damage."""
         end = min(end, self._size)
         while position < end:
             stop = self._end_of_block(position)
@@ -413,7 +413,7 @@ def _reader(data: mmap.mmap, layout: Layout) -> _Packets | _Blocks:
 
 
 def _gap(position: int, following: int, size: int, wanted: str) -> Damage:
-    """What stands before the next packet or block, or before the file's end."""
+    """Return the bytes before the next packet or block, or before the file's end, as damage."""
     reason = f"the file ends within a {wanted}" if following == size else f"no {wanted}"
     return Damage(position, following - position, reason)
 
@@ -428,9 +428,9 @@ def _order_of_section(data: mmap.mmap, position: int) -> Order | None:
 def _words(
     data: mmap.mmap, position: int, size: int, order: Order, may_be: Callable[[_Words], _Mask]
 ) -> Iterator[int]:
-    """Bytes from one on at which four numbers stand that may be a head, in their order.
+    """Yield, in order, the places from `position` on where four numbers may be a head.
 
-    :param may_be: says of numbers that follow one another which may be the first of a head.
+    :param may_be: returns for adjacent numbers a mask of those that may be the first of a head.
     """
     for begin in range(position, size, _WINDOW):
         window = data[begin : begin + _WINDOW + _PACKET_HEAD - 1]

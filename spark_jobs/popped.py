@@ -1,8 +1,8 @@
-"""What a replay's pops got in place of the recorded ones, so that what is acknowledged is that.
+"""Maps recorded pops to those of a replay, so that acknowledgements name messages that the replay popped.
 
-A consumer that pops names a message by a handle (`extraInfo`) with the pop's time and the message's
-place, all of which are others in each run. Messages of the recording and of the run are the same
-ones when their ids are, however the run's pops divide them. Pure, as `rewriting` is.
+A consumer that pops refers to a message by a handle (`extraInfo`) with the pop's time and the message's
+queue and offset, which all differ from run to run. A message of the recording and one of the replay
+are the same if their ids are, in whatever pops they were. The module does no I/O, like `rewriting`.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from gateway.wire.pops import (
 from gateway.wire.properties import find
 
 POLLS: Final = frozenset({RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION})
-"""Requests that say when they were made, and wait so long from then on."""
+"""Codes of requests that contain the time when they were made and wait from that time on."""
 _CHANGE: Final = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
 ACKS: Final = frozenset({RequestCode.ACK_MESSAGE, _CHANGE, RequestCode.BATCH_ACK_MESSAGE})
-"""Requests about messages that were popped."""
+"""Codes of requests about popped messages."""
 TELLING: Final = frozenset({RequestCode.POP_MESSAGE, _CHANGE})
-"""Requests whose answers make handles."""
+"""Codes of requests whose answers make handles."""
 
 _NO_END: Final = 1 << 62
 
 
 class _Place(NamedTuple):
-    """A recorded popped message: which pop's, and where it is."""
+    """The place of a recorded popped message: the time of its pop, and its queue and offset."""
 
     pop_time: int
     retried: str
@@ -50,7 +50,7 @@ class _Place(NamedTuple):
 
 
 def ids_needed(code: int, ext: Mapping[str, str], body: bytes) -> tuple[str, ...]:
-    """The recorded pops, or changes of what they got, that a request is about."""
+    """Return tokens for the recorded pops, or changes of invisible times, that a request refers to."""
     try:
         if code in (RequestCode.ACK_MESSAGE, _CHANGE):
             handle = parse_handle(ext.get("extraInfo", ""))
@@ -64,7 +64,7 @@ def ids_needed(code: int, ext: Mapping[str, str], body: bytes) -> tuple[str, ...
 
 
 def ids_told(code: int, ext: Mapping[str, str], answer_ext: Mapping[str, str]) -> tuple[str, ...]:
-    """What a recorded answer makes handles of, as `ids_needed` names it."""
+    """Return the tokens, as in `ids_needed`, for the handles that a recorded answer makes."""
     time = answer_ext.get("popTime", "0")
     if code == RequestCode.POP_MESSAGE:
         places = [part.split(" ") for part in answer_ext.get("startOffsetInfo", "").split(";")]
@@ -83,10 +83,10 @@ def _token(pop_time: int | str, retried: str, queue: int | str) -> str:
 
 
 class Receipts:
-    """The handles of one connection's popped messages, recorded and of this run.
+    """The handles of one connection's popped messages, in the recording and in this run.
 
-    :param topics: new names by recorded ones; likewise `groups`.
-    :param new_id: what the id of a recorded message is in this run.
+    :param topics: by recorded topic: its new name. `groups` is the same for groups.
+    :param new_id: returns the id that a recorded message has in this run.
     """
 
     def __init__(
@@ -96,9 +96,9 @@ class Receipts:
         self._groups = groups
         self._new_id = new_id
         self._ids: dict[_Place, tuple[str, str]] = {}
-        """Topic, as it is asked for, and recorded id of what was popped in the recording."""
+        """By recorded place: the message's topic, as in the request, and its recorded id."""
         self._handles: dict[tuple[str, str], Handle] = {}
-        """What this run's pops got, by topic and new id: the latest."""
+        """By topic and new id: the latest handle that this run's pops got."""
 
     def answer(
         self,
@@ -107,7 +107,7 @@ class Receipts:
         recorded: tuple[Mapping[str, str], bytes],
         replayed: tuple[Mapping[str, str], bytes],
     ) -> None:
-        """Learn from the answer to a pop, or to a change of when something comes back.
+        """Learn handles from the answer to a pop, or to a change of an invisible time.
 
         :param ext: the fields of the recorded request.
         """
@@ -121,9 +121,9 @@ class Receipts:
             self._handles[self._topics.get(topic, topic), message_id] = handle
 
     def request(self, code: int, ext: dict[str, str], body: bytes, unmapped: list[str]) -> bytes:
-        """Name this run's handles in a request; its body.
+        """Put this run's handles into a request and return its body.
 
-        :param ext: the fields of the recorded request, with topics and groups renamed; changed.
+        :param ext: the fields of the recorded request, with topics and groups renamed; changed in place.
         """
         if code == RequestCode.BATCH_ACK_MESSAGE:
             return self._batch(body, unmapped)
@@ -149,7 +149,7 @@ class Receipts:
         return body
 
     def _known(self, place: _Place) -> tuple[str, Handle] | None:
-        """The new name of the topic and this run's handle of a recorded message."""
+        """Return the new name of the topic and this run's handle of a recorded message."""
         if place not in self._ids:
             return None
         topic, message_id = self._ids[place]
@@ -162,7 +162,7 @@ class Receipts:
     def _changed(
         self, ext: Mapping[str, str], old: Mapping[str, str], new: Mapping[str, str]
     ) -> None:
-        """The message goes on under handles with the times of the answers."""
+        """Replace a message's handles by those with the times of the answers."""
         try:
             place = _place(parse_handle(ext.get("extraInfo", "")))
             known = self._known(place)
@@ -205,7 +205,7 @@ class Receipts:
     def _acked(
         self, recorded: BatchAck, place: _Place, unmapped: list[str]
     ) -> tuple[BatchAck, int]:
-        """What is to be acknowledged in place of one message, without its bit, and the offset."""
+        """Return this run's acknowledgement for one recorded message, without its bit, and the offset."""
         ack = msgspec.structs.replace(
             recorded,
             topic=self._topics.get(recorded.topic, recorded.topic),
@@ -232,7 +232,7 @@ class Receipts:
         return ack, handle.offset
 
     def _forget(self, place: _Place) -> None:
-        """A message was acknowledged, and nothing more is asked about it."""
+        """Forget a message that was acknowledged: no further request refers to it."""
         topic, message_id = self._ids.pop(place)
         for one in (self._new_id(message_id), message_id):
             self._handles.pop((self._topics.get(topic, topic), one), None)
@@ -243,23 +243,23 @@ def _place(handle: Handle) -> _Place:
 
 
 def _back_topic(topic: str, group: str, handle: Handle) -> str:
-    """Where what was not acknowledged comes back; the newer name is told by the handle's kind."""
+    """Return the retry topic of a message that was not acknowledged. The handle's kind selects the old or new name."""
     if handle.retried == RETRIED:
         return retry_topic(topic, group)
     return f"{retry_topic('', group).removesuffix('_')}+{topic}"
 
 
 def _bits(start: int, offsets: set[int]) -> str:
-    """A little-endian set of bits: bit n is the offset n behind the first (BatchAck)."""
+    """Return offsets as little-endian bits: bit n stands for the offset `start` + n (BatchAck)."""
     number = sum(1 << (offset - start) for offset in offsets if offset >= start)
     return base64.b64encode(number.to_bytes((number.bit_length() + 7) // 8, "little")).decode()
 
 
 def _popped(ext: Mapping[str, str], body: bytes) -> Iterator[tuple[Handle, str]]:
-    """The handles that a client makes of the answer to a pop, with the messages' ids.
+    """Yield the handles that a client makes from the answer to a pop, with the messages' ids.
 
-    What came back has its handle with it (`POP_CK`); of the others it is made of the answer's fields
-    and the message's place (ExtraInfoUtil.buildExtraInfo).
+    A redelivered message contains its handle (`POP_CK`). For others the client makes it from the
+    answer's fields and the message's queue and offset (ExtraInfoUtil.buildExtraInfo).
     """
     if not body or "popTime" not in ext:
         return
@@ -280,4 +280,4 @@ def _popped(ext: Mapping[str, str], body: bytes) -> Iterator[tuple[Handle, str]]
             place = (NORMAL, "", message.queue_id, message.queue_offset)
             yield Handle(start, time, invisible, revive, *place), message_id
     except (MessageError, FieldError, KeyError, ValueError):
-        return  # broken; what was read so far is known
+        return  # broken; the handles so far are kept

@@ -1,4 +1,4 @@
-"""`profile`: what recorded traffic is, and what capacity it needs."""
+"""`profile`: describes recorded traffic and the capacity that it needs."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class CodeFigures(msgspec.Struct, kw_only=True):
     from_client: bool
     requests: int
     share: float
-    """Of all requests."""
+    """The share of all requests."""
     unanswered: int
-    """One-way requests, which have no answer, left out."""
+    """Requests without an answer, except oneway requests, which have none."""
     refused: int
-    """Answered with a code other than 0; for pulls that includes that there was nothing."""
+    """Requests answered with a code other than 0, including pulls that found nothing."""
     bytes: int
-    """Of the bodies of requests and answers."""
+    """The size of the bodies of requests and answers."""
     p50_ms: float | None
     p99_ms: float | None
-    """From the request to its answer; a pull may wait on purpose."""
+    """Times from the request to its answer; a pull may wait on purpose."""
 
 
 class TopicFigures(msgspec.Struct, kw_only=True):
@@ -48,11 +48,11 @@ class TopicFigures(msgspec.Struct, kw_only=True):
     bytes: int
     largest: int
     groups: int
-    """Consumer groups that got messages of it."""
+    """How many consumer groups got its messages."""
 
 
 class DelayFigures(msgspec.Struct, kw_only=True):
-    """Messages that asked for a later delivery in one way."""
+    """The messages with one kind of delay and one range of its length."""
 
     asked: str
     delay: str
@@ -60,7 +60,7 @@ class DelayFigures(msgspec.Struct, kw_only=True):
 
 
 class Profile(msgspec.Struct, kw_only=True):
-    """What recorded traffic is. Rates are per second of the recording."""
+    """The description of recorded traffic. Rates are per second of the recording."""
 
     seconds: float
     connections: int
@@ -70,23 +70,23 @@ class Profile(msgspec.Struct, kw_only=True):
     send_rate: float
     delayed: int
     peak_requests: int
-    """In the busiest second, as `peak_sent` and `peak_due`."""
+    """Requests in the busiest second; `peak_sent` and `peak_due` are for their busiest seconds."""
     peak_sent: int
     peak_due: int
     pending_at_most: int
-    """Most delayed messages that were waiting at one time."""
+    """The most delayed messages that were pending at one time."""
     stored_bytes_a_day: float
-    """Of message bodies, at the recording's mean rate."""
+    """Bytes of message bodies a day, at the recording's mean rate."""
     languages: dict[str, int]
     codes: list[CodeFigures]
     topics: list[TopicFigures]
     delays: list[DelayFigures]
     hot_seconds: list[dict[str, int]]
-    """The busiest seconds, as epoch s, with their requests."""
+    """The busiest seconds, in epoch seconds, with their numbers of requests."""
 
 
 def profile(pairs: DataFrame, messages: DataFrame) -> Profile:
-    """The figures of a recording.
+    """Return the figures of a recording.
 
     :param pairs: rows of `exchanges.ROWS`.
     :param messages: rows of `messages.MESSAGES`.
@@ -104,7 +104,7 @@ def profile(pairs: DataFrame, messages: DataFrame) -> Profile:
     ends = [at for at in (whole[2], events[1]) if at is not None]
     seconds = max((max(ends) - min(starts)) / _NS, 1e-9) if starts else 0.0
     requests = int(whole[0])
-    # A commit log has no sends but what they became.
+    # A commit log has no sends, only the records that they left.
     has_sends = messages.where("event = 'sent'").limit(1).count() > 0
     is_sent = f.col("event") == "sent"
     if not has_sends:
@@ -163,7 +163,7 @@ def _peak(by_second: DataFrame) -> int:
 
 
 def _pending_at_most(due: DataFrame) -> int:
-    """Messages add one when they are sent and take one away when they are due; by seconds."""
+    """Return the most pending messages: each counts from the second of its send to that of its due time."""
     from pyspark.sql import functions as f
     from pyspark.sql.window import Window
 
@@ -173,7 +173,7 @@ def _pending_at_most(due: DataFrame) -> int:
         .groupBy("second")
         .agg(f.sum("change").alias("change"))
     )
-    # One partition: a row a second of a recording is few.
+    # One partition is enough: there is one row per second of the recording.
     running = f.sum("change").over(Window.orderBy("second"))
     return int(changes.select(running.alias("n")).agg(f.max("n")).collect()[0][0] or 0)
 

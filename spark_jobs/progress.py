@@ -1,4 +1,4 @@
-"""One line that says how far a job is: a bar on a terminal, else a line now and then."""
+"""Shows the progress of a job: a bar on a terminal, else a line now and then."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LINE_EVERY_S: Final = 10.0
 
 
 class Done(NamedTuple):
-    """How much of what is done. `what` comes behind the numbers, as in `3 of 8 tasks`."""
+    """How much of a job is done. `what` follows the numbers, as in `3 of 8 tasks`."""
 
     done: int
     total: int
@@ -32,12 +32,12 @@ class Done(NamedTuple):
 
 
 Look = Callable[[], Done | None]
-"""Says how far it is; None while that is not known."""
+"""Returns the progress of a job; None while it is not known."""
 
 
 @contextmanager
 def shown(job: str, look: Look, console: Console | None = None) -> Iterator[None]:
-    """Show how far it is, on standard error, while what is in it is done."""
+    """Show a job's progress on standard error while the block runs."""
     console = console or Console(stderr=True)
     ended = threading.Event()
     show = _bar if console.is_terminal else _lines
@@ -77,7 +77,7 @@ def _lines(job: str, look: Look, console: Console, ended: threading.Event) -> No
 
 
 def tasks_of(spark: SparkSession) -> Look:
-    """How far Spark is with the tasks of the step that it is at; a job has several steps."""
+    """Return a look at Spark's progress with the tasks of its current step. A job has several steps."""
     from py4j.protocol import Py4JError
 
     tracker = spark.sparkContext.statusTracker()
@@ -99,9 +99,9 @@ def tasks_of(spark: SparkSession) -> Look:
 
 
 def sent_of(folder: Path, requests: int) -> Look:
-    """How many of its requests a replay has sent.
+    """Return a look at how many of its requests a replay has sent.
 
-    :param folder: its journal's.
+    :param folder: the folder of the replay's journal.
     """
     from spark_jobs.replaying import MARK_BYTES
 

@@ -185,13 +185,13 @@ class JavaConsumer(Consumer):
     """A running DefaultMQPushConsumer."""
 
     def assigned(self, topic: str) -> set[int]:
-        """Make the consumer rebalance at once, and return the queues of a topic that it has."""
+        """Make the consumer update its routes and rebalance, and return its queues of a topic."""
         state = self._driver.call("assigned", name=self._name)
         found = (queue.rpartition(":") for queue in state["queues"])
         return {int(number) for name, _, number in found if name == topic}
 
     def knows(self, topics: set[str]) -> bool:
-        """Make the consumer rebalance at once; whether it has routes of all these topics."""
+        """Make the consumer update its routes, and return whether it has those of all these topics."""
         state = self._driver.call("assigned", name=self._name)
         return topics <= set(state["topics"])
 

@@ -1,4 +1,4 @@
-"""`replay`: sends recorded requests to another server, from Spark's tasks, at their times."""
+"""`replay`: sends recorded requests to another server, from Spark's tasks, with their recorded timing."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 JOURNAL: Final = "journal"
-"""The folder, within a replay's, of what was sent."""
+"""The folder, within that of a replay, with the marks of sent requests."""
 _ASK_TIMEOUT_S: Final = 10.0
 _GATE_POLL_S: Final = 0.02
 _HEAD_START_NS: Final = 200_000_000
-"""Between the agreement on a start and the start, so that every task hears of it in time."""
+"""The time between the agreement on a start and the start, so that every task reads it in time."""
 _COLUMNS: Final = (
     *("file", "position", "connection", "asked_ns", "code", "flag", "version", "language"),
     *("ext", "body", "answer_code", "answer_ext", "answer_body"),
@@ -53,43 +53,43 @@ _COLUMNS: Final = (
 
 
 class Plan(msgspec.Struct, kw_only=True):
-    """What a replay would send, or has sent."""
+    """The requests that a replay would send, or has sent."""
 
     requests: int
     connections: int
     seconds: float
-    """Of the recording."""
+    """The length of the recording."""
     by_code: dict[int, int]
     left_out: dict[int, int]
-    """Requests that are not sent, by code."""
+    """By code: how many requests are not sent."""
     from_servers: int
     """Recorded requests of servers to clients; the target sends its own."""
     brokers: int
-    """Addresses of brokers that they were sent to; all go to one now."""
+    """To how many broker addresses they were sent in the recording; a replay sends all to one."""
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What became of a replay."""
+    """The result of a replay."""
 
     outcomes: dict[str, int]
     unmapped: dict[str, int]
-    """Requests that still had recorded values, by the names of the fields."""
+    """By field: how many requests were sent with its recorded value."""
     pacing_p50_ms: float | None
     pacing_p99_ms: float | None
-    """How late requests left."""
+    """How late requests were sent."""
     rate: float
     """Requests sent per second, from the first to the last."""
 
 
 class Gate(NamedTuple):
-    """Where tasks wait for one another: a folder that all of them see."""
+    """A folder, shared by all tasks, where they wait for one another before the start."""
 
     folder: str
     tasks: int
     patience_s: float
 
     def wait(self, name: str) -> int:
-        """Say that this task is ready; the moment at which all begin, epoch ns."""
+        """Report this task as ready, wait for the others, and return the time when all begin, epoch ns."""
         folder = Path(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.ready").touch()
@@ -101,7 +101,7 @@ class Gate(NamedTuple):
                 proposal = folder / f"{name}.proposal"
                 proposal.write_text(str(time.time_ns() + _HEAD_START_NS))
                 with suppress(FileExistsError):
-                    start.hardlink_to(proposal)  # whole, and by the first one only
+                    start.hardlink_to(proposal)  # atomic, and only the first task succeeds
             time.sleep(_GATE_POLL_S)
         return int(start.read_text())
 
@@ -109,9 +109,9 @@ class Gate(NamedTuple):
 def choose(
     pairs: DataFrame, codes: Collection[int] | None, without: Collection[int] = ()
 ) -> tuple[DataFrame, Plan]:
-    """The requests that are to be sent, and what they are.
+    """Return the requests to send, and a plan that describes them.
 
-    :param codes: only these; None is all but those of `rewriting.DESTRUCTIVE`.
+    :param codes: send only these codes; None means all except `rewriting.DESTRUCTIVE`.
     """
     from pyspark.sql import functions as f
 
@@ -155,13 +155,13 @@ def replay(
     patience_s: float = 30.0,
     keeps_sends: bool = False,
 ) -> Outcome:
-    """Send the requests and write what became of them to `folder/results`.
+    """Send the requests and write their results to `folder/results`.
 
-    All tasks run at once, as many as there are cores; a connection is in one of them. They begin
-    together, when all are ready, or `lead_s` after the first one is. A folder with an interrupted
-    run is gone on with: what that has sent is not sent again.
+    All tasks run at once, as many as there are cores; each connection is in one of them. They begin
+    together when all are ready, or `lead_s` after the first one is. A folder with an interrupted run
+    is continued: requests that were sent are not sent again.
 
-    :raises JobError: when there is nothing to send, or the folder has a finished run.
+    :raises JobError: if there is nothing to send, or the folder has a finished run.
     """
     from pyspark.sql import functions as f
 
@@ -180,11 +180,11 @@ def replay(
         start_ns=0,  # the tasks agree on it
         first_ns=first_ns,
         speed=speed,
-        rate=rate / min(tasks, connections),  # at most so many tasks have something to send
+        rate=rate / min(tasks, connections),  # at most so many tasks have requests
         patience_s=patience_s,
         keeps_sends=keeps_sends,
     )
-    # Adaptive execution would join small partitions, and their tasks would wait for one another.
+    # Adaptive execution would merge small partitions, and then some of the tasks that wait would not run.
     parts = chosen.select(*_COLUMNS, feature()).repartition(tasks, "connection")
     ordered = parts.sortWithinPartitions("asked_ns", "file", "position")
     play = partial(
@@ -200,7 +200,7 @@ def replay(
 
 
 def run_name(folder: Path) -> str:
-    """The name of a folder's run, from which its ids come; the same when it is gone on with."""
+    """Return the name of a folder's run, from which its ids are made. A continued run keeps its name."""
     file = folder / "run"
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -209,9 +209,9 @@ def run_name(folder: Path) -> str:
 
 
 def read_results(spark: SparkSession, folder: Path) -> DataFrame:
-    """What became of the requests of a finished replay, as rows of `replaying.RESULTS`.
+    """Return the results of a finished replay, as rows of `replaying.RESULTS`.
 
-    :raises JobError: when there is none.
+    :raises JobError: if there is no finished replay.
     """
     results = folder / "results"
     if not (results / "_SUCCESS").exists():
@@ -220,7 +220,7 @@ def read_results(spark: SparkSession, folder: Path) -> DataFrame:
 
 
 def read_answers(spark: SparkSession, folder: Path) -> tuple[DataFrame, int]:
-    """The results whose answers are known, and how many requests an interrupted run had sent.
+    """Return the results except those of an interrupted run, and how many requests that run had sent.
 
     :raises JobError: as `read_results`.
     """
@@ -232,9 +232,9 @@ def read_answers(spark: SparkSession, folder: Path) -> tuple[DataFrame, int]:
 
 
 def read_events(spark: SparkSession, folder: Path, levels: tuple[int, ...]) -> DataFrame:
-    """What happened to the messages of a replay that was watched, as rows of `messages.MESSAGES`.
+    """Return the events of the messages of a watched replay, as rows of `messages.MESSAGES`.
 
-    :raises JobError: when there is none, or nobody watched it.
+    :raises JobError: if there is no finished replay, or it was not watched.
     """
     from pyspark.sql import functions as f
 
@@ -253,10 +253,10 @@ def read_events(spark: SparkSession, folder: Path, levels: tuple[int, ...]) -> D
 def topics_of(
     events: DataFrame, renamed: Mapping[str, str], *, from_log: bool = False
 ) -> list[str]:
-    """The topics that a replay of recorded messages sends to.
+    """Return the topics that a replay sends to.
 
     :param events: rows of `messages.MESSAGES`.
-    :param from_log: whether it sends what commit logs have.
+    :param from_log: whether it sends the messages of commit logs.
     """
     from pyspark.sql import functions as f
 
@@ -282,7 +282,7 @@ def _play(
     name = f"part-{context.partitionId() if context else 0}"
     with Journal(Path(journal), name) as sent:
         batches = iter(batches)
-        first = next(batches, None)  # once it is there, everything has been sorted
+        first = next(batches, None)  # it arrives only after all rows are sorted
         start_ns = gate.wait(name)
         if first is not None:
             player = Player(target, pacing._replace(start_ns=start_ns), rules, sent)
@@ -290,7 +290,7 @@ def _play(
 
 
 def outcome(results: DataFrame) -> Outcome:
-    """What became of a replay, of its rows `replaying.RESULTS`."""
+    """Sum up the results of a replay, which are rows of `replaying.RESULTS`."""
     from pyspark.sql import functions as f
 
     outcomes = {
@@ -313,9 +313,9 @@ def outcome(results: DataFrame) -> Outcome:
 
 
 def find_target(name_server: tuple[str, int]) -> Target:
-    """Asks a name server, or a gateway, for its first broker.
+    """Ask a name server, or a gateway, for its first broker.
 
-    :raises JobError: when it does not answer, or refuses to, or has no broker, or one that cannot be reached.
+    :raises JobError: if it does not answer, refuses, has no broker, or has one that cannot be reached.
     """
     shown = show_address(*name_server)
     try:

@@ -1,7 +1,7 @@
-"""Sends recorded requests again, each at its time, and keeps what is answered. Knows no Spark.
+"""Sends recorded requests again, each at its time, and keeps the answers. It does not depend on Spark.
 
-One `Player` plays many connections in one event loop. Requests leave by time, in the order of their
-connection, whether or not earlier ones have been answered; only one that names what an answer told,
+One `Player` plays many connections in one event loop. Requests are sent by time, in the order of their
+connection, whether or not earlier ones have been answered. Only a request with an id from an answer,
 such as a recall, waits for that answer.
 """
 
@@ -51,12 +51,12 @@ RESULTS: Final = pa.schema(
         ("body", pa.binary()),
     ]
 )
-"""What became of each request; docs/replay.md says what each column means."""
+"""The columns of results, one row for each request; docs/replay.md describes them."""
 
 DDL: Final = ddl(RESULTS)
 
 _KEPT: Final = ("file", "position", "connection", "code", "feature", "asked_ns")
-"""What a result has of the recorded request."""
+"""Columns that a result copies from the recorded request."""
 
 _KEPT_CODES: Final = SENDS | {
     RequestCode.RECALL_MESSAGE,
@@ -68,7 +68,7 @@ _KEPT_CODES: Final = SENDS | {
     RequestCode.RESUME_TOPIC,
 }
 _KEPT_BODIES: Final = frozenset({RequestCode.SEND_BATCH_MESSAGE})
-"""What of a send's body is told about its messages' times stands in the properties, but for these."""
+"""Sends whose results keep the body: it has the delays of a batch's messages. Others have them in the properties."""
 
 ANSWERED: Final = "answered"
 ONEWAY: Final = "oneway"
@@ -77,7 +77,7 @@ CLOSED: Final = "closed"
 """The target closed the connection before it answered."""
 REFUSED: Final = "not connected"
 SENT_BEFORE: Final = "sent before"
-"""An earlier, interrupted run of the same replay has sent it."""
+"""An earlier, interrupted run of the same replay has sent the request."""
 
 NAME_SERVER_CODES: Final = frozenset(
     {
@@ -94,28 +94,28 @@ NAME_SERVER_CODES: Final = frozenset(
         RequestCode.GET_NAMESRV_CONFIG,
     }
 )
-"""Requests that a name server answers; all others are a broker's."""
+"""Requests that go to the name server; all others go to the broker."""
 
 _MOST_OPEN: Final = 500
-"""Of a task's connections; when there are more, those that nothing is waited for on are closed."""
+"""Above so many connections of a task, one that waits for no answer is closed for each new one."""
 MARK_BYTES: Final = 8
-"""What a journal has of each request."""
+"""The size of a request's mark in a journal."""
 _TEACHING_S: Final = 2.0
-"""A request whose ids an earlier answer is to tell waits so long for it."""
+"""The longest wait of a request for an earlier answer that has its ids."""
 _RETRY_CONNECT_S: Final = 1.0
 _SPIN_S: Final = 0.0005
 
 
 class Pacing(NamedTuple):
-    """When requests leave.
+    """When requests are sent, and how long their answers are waited for.
 
     :param start_ns: epoch ns at which the recording's first moment is played.
     :param first_ns: the recording's first moment.
     :param speed: how much faster than recorded; 0 is as fast as possible.
-    :param rate: most requests per second of this player; 0 is no limit.
-    :param outstanding: most requests that wait for their answers; then no more are sent.
-    :param patience_s: an answer is waited for so long.
-    :param keeps_sends: whether the results have the sends as they left, for `verify`.
+    :param rate: the most requests per second of this player; 0 is no limit.
+    :param outstanding: the most unanswered requests; at this number no more are sent.
+    :param patience_s: how long to wait for an answer.
+    :param keeps_sends: whether the results have the sends as they were sent, for `verify`.
     """
 
     start_ns: int
@@ -128,16 +128,16 @@ class Pacing(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Where to send: name server and broker may be one address."""
+    """The addresses to send to. Name server and broker may be the same."""
 
     name_server: tuple[str, int]
     broker: tuple[str, int]
 
 
 class Journal:
-    """What a player has sent, on disk before it is sent, so that nobody sends it again.
+    """The requests that a player has sent. Each is noted on disk before the send, so it is never sent again.
 
-    `MARK_BYTES` for each request: a hash of its file and position.
+    Each request has `MARK_BYTES`: a hash of its file and position.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -165,7 +165,7 @@ class Journal:
         os.close(self._file)
 
     def claim(self, file: str, position: int) -> bool:
-        """Note that a request is about to be sent; False when it was noted before."""
+        """Note that a request is about to be sent; return False if it was noted before."""
         place = f"{file}\0{position}".encode()
         mark = hashlib.blake2b(place, digest_size=MARK_BYTES).digest()
         if mark in self._sent:
@@ -178,8 +178,8 @@ class Journal:
 class _Line(asyncio.Protocol):
     """A connection to the target.
 
-    Nothing waits to be written while the next request is noted as sent: what a kill takes from a
-    connection is one request at most.
+    Its write buffer is empty before the next request is noted as sent, so a kill loses at most one
+    request of a connection.
     """
 
     def __init__(self, player: Player) -> None:
@@ -191,11 +191,11 @@ class _Line(asyncio.Protocol):
         self.waiting: dict[int, _Sent] = {}
         self.next_opaque = 1
         self.later = 0
-        """Requests that will be sent on it when an answer on some other has come."""
+        """How many requests will be sent on it once an earlier answer has arrived."""
 
     @property
     def is_unused(self) -> bool:
-        """Whether nothing is waited for on it."""
+        """Whether no answer is outstanding, and no delayed request will use it."""
         return not self.waiting and not self.later
 
     @property
@@ -236,12 +236,12 @@ class _Line(asyncio.Protocol):
         self._transport.write(data)
 
     def end(self) -> None:
-        """Hang up once all that was sent has left."""
+        """Close the connection once all data has been written."""
         if self._transport is not None:
             self._transport.close()
 
     async def written(self, patience_s: float) -> None:
-        """Wait until all that was sent has left; hang up on a target that does not read."""
+        """Wait until all data has been written; close the connection to a target that does not read."""
         if self._written.is_set():
             return
         try:
@@ -262,11 +262,11 @@ class _Sent(NamedTuple):
     line: _Line
     opaque: int
     teaches: tuple[str, ...] = ()
-    """Recorded ids that its answer will tell the new ones of."""
+    """Recorded ids whose new values are in its answer."""
 
 
 class Player:
-    """Plays rows of `exchanges.ROWS` that are requests, in the order of their times."""
+    """Sends the requests in rows of `exchanges.ROWS`, which must be in the order of their times."""
 
     def __init__(self, target: Target, pacing: Pacing, rules: Rules, journal: Journal) -> None:
         self._target = target
@@ -274,7 +274,7 @@ class Player:
         self._rules = rules
         self._journal = journal
         self._lines: dict[tuple[str, tuple[str, int]], _Line] = {}
-        """The one that was not used for the longest time comes first."""
+        """Open connections, the least recently used first."""
         self._failed: dict[tuple[str, int], tuple[float, str]] = {}
         self._rewriters: dict[str, Rewriter] = {}
         self._finished: list[dict[str, Any]] = []
@@ -282,12 +282,12 @@ class Player:
         self._last_send_ns = 0
         self._room = asyncio.Event()
         self._teachers: dict[str, _Sent] = {}
-        """Requests whose answers will tell what a recorded id is in this run."""
+        """By recorded id: the outstanding request whose answer has the id of this run."""
         self._later: set[asyncio.Task[None]] = set()
-        """Requests that wait for what they need to know, while others go on."""
+        """Requests that wait for an id while later requests are sent."""
 
     def play(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Play all of it; what became of the requests, as batches of `RESULTS`."""
+        """Send all requests and yield their results, as batches of `RESULTS`."""
         loop = asyncio.new_event_loop()
         try:
             for batch in batches:
@@ -306,7 +306,7 @@ class Player:
             loop.close()
 
     def finish(self, sent: _Sent, outcome: str) -> None:
-        """A request has come to its end."""
+        """Finish a request with its outcome."""
         self._outstanding.pop(id(sent.result), None)
         for taught in sent.teaches:
             self._teachers.pop(taught, None)
@@ -315,7 +315,7 @@ class Player:
         self._room.set()
 
     def answer(self, sent: _Sent, command: Command) -> None:
-        """The target has answered a request."""
+        """Take the target's answer to a request."""
         ext = command.ext()
         sent.result.update(
             answered_ns=time.time_ns(),
@@ -371,7 +371,7 @@ class Player:
         ext = dict(row["ext"] or ())
         if self._teachers and (needed := ids_needed(row["code"], ext, row["body"] or b"")):
             if row["code"] in ACKS and any(one in self._teachers for one in needed):
-                # A pop may wait long, and consumers acknowledge beside whatever else they do.
+                # A pop may wait long, and consumers acknowledge in parallel to their other requests.
                 line.later += 1
                 task = asyncio.create_task(self._send_when_taught(needed, row, ext, line, result))
                 self._later.add(task)
@@ -436,7 +436,7 @@ class Player:
         self._outstanding[id(result)] = sent
 
     async def _be_taught(self, needed: Collection[str]) -> None:
-        """Wait for the answers that tell what these ids are in this run, if they are to come."""
+        """Wait for outstanding answers that have this run's values of these ids."""
         deadline = time.monotonic() + min(_TEACHING_S, self._pacing.patience_s)
         while any(one in self._teachers for one in needed):
             left_s = deadline - time.monotonic()
@@ -447,7 +447,7 @@ class Player:
                 await asyncio.wait_for(self._room.wait(), left_s)
 
     async def _make_room(self) -> None:
-        """Wait while too many answers are outstanding; give up those that are due for long."""
+        """Wait while too many answers are outstanding; give up those that take too long."""
         while len(self._outstanding) >= self._pacing.outstanding:
             self._room.clear()
             oldest = next(iter(self._outstanding.values()))
@@ -492,7 +492,7 @@ class Player:
         return line
 
     async def _connect(self, address: tuple[str, int]) -> _Line:
-        """A new connection. Where the process may open no more, another one ends first. Raises OSError."""
+        """Open a connection. If the process may open no more, close an unused one first. Raises OSError."""
         deadline = time.monotonic() + self._pacing.patience_s
         while True:
             try:
@@ -505,13 +505,13 @@ class Player:
                     raise
             self._room.clear()
             if self._end_unused():
-                await asyncio.sleep(0)  # it is closed then
+                await asyncio.sleep(0)  # lets the loop close it
                 continue
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._room.wait(), left_s)
 
     def _end_unused(self) -> bool:
-        """Hang up where no answer is waited for; what is asked there later is asked on a new connection."""
+        """Close an unused connection; its later requests use a new one. Return False if there is none."""
         unused = next((key for key, line in self._lines.items() if line.is_unused), None)
         if unused is None:
             return False
@@ -524,6 +524,6 @@ class Player:
 
 
 async def _sleep_until(moment_ns: int) -> None:
-    """Answers are taken meanwhile, also when the moment has passed."""
+    """Sleep until a moment. Answers are processed meanwhile, even if the moment has passed."""
     left_s = (moment_ns - time.time_ns()) / 1e9
     await asyncio.sleep(max(left_s - _SPIN_S, 0) if left_s > _SPIN_S else 0)

@@ -1,4 +1,4 @@
-"""`report`: what the other jobs found, as the parts of one report; `pages` shows them."""
+"""`report`: turns the findings of the other jobs into the parts of one report; `pages` renders them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from spark_jobs.profiling import Profile
 from spark_jobs.replay import Outcome
 
 Finding = tuple[str, msgspec.Struct]
-"""What one job found, with the name that tells it from others of its kind."""
+"""The findings of one job, with a name that distinguishes them from others of the same kind."""
 
 
 def sections(findings: Sequence[Finding]) -> list[Section]:
-    """The report's parts, the judged ones first."""
+    """Return the report's sections, first those with a verdict."""
     makers: list[tuple[type[Any], Callable[[Any], Section]]] = [
         (Comparison, _comparison),
         (Verdict, _firing),
@@ -240,13 +240,13 @@ def _moment_ms(moment_ms: int | None) -> str:
         return ""
     try:
         moment = datetime.datetime.fromtimestamp(moment_ms / 1000, datetime.UTC)
-    except (ValueError, OverflowError):  # past the year 9999: whoever sends can ask for any number
+    except (ValueError, OverflowError):  # past the year 9999: a sender may request any number
         return str(moment_ms)
     return f"{moment:%Y-%m-%d %H:%M:%S}.{moment_ms % 1000:03}"
 
 
 def _short(text: str | None) -> str:
-    """A value as a cell; that there is none, and that it has no letters, are two things."""
+    """Return a value as a cell. An absent value and an empty one look different."""
     if text is None:
         return "(absent)"
     return (text if len(text) <= 120 else f"{text[:117]}...") or "(empty)"

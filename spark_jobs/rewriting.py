@@ -1,7 +1,7 @@
-"""What a recorded request is in another run: its time, ids and offsets fitted to that run.
+"""Rewrites recorded requests for another run: times, ids and offsets become those of that run.
 
-Pure: a `Rewriter` is told the requests of one connection and the answers to them, in the order of
-the replay, and keeps what it learned from these.
+The module does no I/O. A `Rewriter` gets the requests of one connection and their answers, in the order
+of the replay, and learns ids and offsets from the answers.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ DESTRUCTIVE: Final = frozenset(
         RequestCode.CHANGE_RECURRING,
     }
 )
-"""Requests that take something away from others than the sender; sent only when they are named."""
+"""Requests whose effects go beyond their sender, such as deletions. They are sent only if named."""
 
 _TOPIC_FIELDS: Final = ("topic", "b", "originTopic")
 _GROUP_FIELDS: Final = ("consumerGroup", "group", "producerGroup", "a", "groupName")
@@ -73,15 +73,15 @@ _NAMED_IN_BODY: Final = {
     RequestCode.UNLOCK_BATCH_MQ,
     RequestCode.CHECK_CLIENT_CONFIG,
 }
-"""Requests that name topics and groups in a JSON body."""
+"""Requests that have topics and groups in a JSON body."""
 _BULK_TIMES: Final = ("begin", "end", "due")
-"""Fields of a change of many messages that are moments."""
+"""Fields of a bulk change that are times."""
 _LONGEST_NUMBER: Final = 20
-"""Letters of a number of 64 bits, with its sign."""
+"""The most characters of a number of 64 bits, with its sign."""
 
 
 def ids_needed(code: int, ext: Mapping[str, str], body: bytes) -> tuple[str, ...]:
-    """Ids in a recorded request that an earlier answer told, and that a run has others for."""
+    """Return the ids in a recorded request that are from an earlier answer and differ in each run."""
     if code in (
         RequestCode.RECALL_MESSAGE,
         RequestCode.ABORT_TIMERS,
@@ -94,7 +94,7 @@ def ids_needed(code: int, ext: Mapping[str, str], body: bytes) -> tuple[str, ...
 
 
 def ids_told(code: int, ext: Mapping[str, str], answer_ext: Mapping[str, str]) -> tuple[str, ...]:
-    """Ids in the recorded answer to a request that later requests may need."""
+    """Return the ids in the recorded answer to a request that later requests may need."""
     if code in SENDS:
         told = ("recallHandle", "transactionId")
         return tuple(answer_ext[name] for name in told if name in answer_ext)
@@ -102,7 +102,7 @@ def ids_told(code: int, ext: Mapping[str, str], answer_ext: Mapping[str, str]) -
 
 
 class Rules(NamedTuple):
-    """How requests are to be changed. `run` tells this run's ids from those of others."""
+    """How to change requests. `run` makes this run's ids differ from those of others."""
 
     run: str
     speed: float = 1.0
@@ -112,7 +112,7 @@ class Rules(NamedTuple):
 
 
 class Rewritten(NamedTuple):
-    """A request as it is to be sent. `unmapped` names fields that still have recorded values."""
+    """A request to send. `unmapped` has the names of fields that still have recorded values."""
 
     ext: dict[str, str]
     body: bytes
@@ -138,7 +138,7 @@ class Rewriter:
     def request(
         self, code: int, ext: Mapping[str, str], body: bytes, recorded_ms: int, now_ms: int
     ) -> Rewritten:
-        """The request as it is to be sent at `now_ms`; it was recorded at `recorded_ms`."""
+        """Return a request that was recorded at `recorded_ms` as it must be sent at `now_ms`."""
         changed = dict(ext)
         for fields, renamed in (
             (_TOPIC_FIELDS, self._rules.topics),
@@ -191,10 +191,10 @@ class Rewriter:
         recorded: tuple[Mapping[str, str], bytes],
         replayed: tuple[Mapping[str, str], bytes],
     ) -> None:
-        """Learn from an answer what the recorded one's ids and offsets are in this run.
+        """Learn from an answer which ids and offsets of this run replace the recorded ones.
 
         :param ext: the fields of the recorded request.
-        :param recorded: fields and body of the recorded answer; likewise `replayed`.
+        :param recorded: fields and body of the recorded answer; `replayed` has those of this run's.
         """
         (old, old_body), (new, new_body) = recorded, replayed
         if code in SENDS:
@@ -222,7 +222,7 @@ class Rewriter:
                 recorded_id = _id_of(message.properties)
                 now = by_id.get(new_id(recorded_id, self._rules.run)) or by_id.get(recorded_id)
                 if now is not None:
-                    # Whoever sent it, perhaps on another connection.
+                    # The message may have been sent on another connection.
                     self._ids[recorded_id] = _id_of(now.properties)
                     self._physical[message.physical_offset] = now.physical_offset
                     self._offsets[(*place, message.queue_offset)] = now.queue_offset
@@ -254,7 +254,7 @@ class Rewriter:
             return  # as broken as it was recorded
         recorded = int(ext[name])
         if recorded == 0:
-            return  # the beginning, in any run
+            return  # offset 0 is the same in each run
         known = self._offsets.get((*place, recorded))
         if known is None:
             unmapped.append(name)
@@ -304,11 +304,11 @@ class Rewriter:
     def _change(
         self, ext: dict[str, str], recorded_ms: int, now_ms: int, unmapped: list[str]
     ) -> None:
-        """A message that waits is taken back, or given another time."""
+        """Rewrite a request that aborts or reschedules pending messages."""
         if ext.get("handle"):
             self._map(ext, "handle", self._handles, unmapped)
         if ext.get("id"):
-            # Replayed sends have new ids, which follow from the recorded ones.
+            # Replayed sends have new ids, which are made from the recorded ones.
             ext["id"] = self._ids.get(ext["id"]) or new_id(ext["id"], self._rules.run)
         self._move_times(ext, recorded_ms, now_ms, ("due",))
 
@@ -342,14 +342,17 @@ class Rewriter:
             return text  # as broken as it was recorded
 
     def _moved(self, moment_ms: int, recorded_ms: int, now_ms: int) -> int:
-        """As far from now as the moment was from its request, or as the speed makes of that."""
+        """Return the moment that is as far from now as the recorded one was from its request.
+
+        With `delays` "scale" that time is divided by the speed.
+        """
         ahead = moment_ms - recorded_ms
         if self._rules.delays == "scale":
             ahead = round(ahead / self._rules.speed)
         return now_ms + ahead
 
     def _scale(self, properties: dict[str, str]) -> None:
-        """Relative delays, shorter by the speed. Levels are the server's, and stay."""
+        """Divide relative delays by the speed. Delay levels stay, as the server defines them."""
         seconds = properties.get(names.TIMER_DELAY_SEC, "")
         if _is_number(seconds):
             del properties[names.TIMER_DELAY_SEC]
@@ -359,20 +362,20 @@ class Rewriter:
             properties[names.TIMER_DELAY_MS] = str(round(delay / self._rules.speed))
 
     def _new_id(self, recorded: str) -> str:
-        """An id of the same length for this run; the same one whenever it is asked for."""
+        """Return this run's id for a recorded one, always the same, and note it."""
         new = new_id(recorded, self._rules.run)
         self._ids[recorded] = new
         return new
 
 
 def new_id(recorded: str, run: str) -> str:
-    """The id that a recorded message has in a run: as long as it was, upper-case hex."""
+    """Return the id of a recorded message in a run: upper-case hex, as long as it was, but at least 16 digits."""
     digest = hashlib.blake2b(f"{run}\0{recorded}".encode(), digest_size=32).hexdigest().upper()
     return (digest * (len(recorded) // len(digest) + 1))[: max(len(recorded), 16)]
 
 
 def _is_number(text: str) -> bool:
-    """Whether it is one that fits into 64 bits, or nearly; any other is replayed as broken as it was recorded."""
+    """Whether a text is a number of 64 bits, or not much longer. Other texts are replayed as recorded."""
     return text.removeprefix("-").isdecimal() and text.isascii() and len(text) <= _LONGEST_NUMBER
 
 

@@ -1,4 +1,4 @@
-"""The columns of a table, as Arrow has them, in Spark's words."""
+"""Translates an Arrow schema into Spark's DDL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAMES: Final = {
 
 
 def ddl(schema: pa.Schema) -> str:
-    """The schema as `DataFrameReader.schema` and `DataFrame.mapInArrow` take it."""
+    """Return a schema as `DataFrameReader.schema` and `DataFrame.mapInArrow` take it."""
     return ", ".join(f"`{field.name}` {_name(field.type)}" for field in schema)
 
 

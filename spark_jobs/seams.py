@@ -1,8 +1,8 @@
-"""Pairs that reach over the ends of parts: a request in one, its answer in a later one.
+"""Pairs a request in one part with its answer in a later part.
 
-Each part leaves the requests that it has no answer for, and the answers that come first of their
-number; the parts are gone through in their order, as if they were one. Only what is outstanding
-between two parts is in memory.
+Each part writes its unanswered requests, and the answers that are the first frames of their number.
+These are matched part by part, in order, as if the parts were one. Only the requests that are
+outstanding between two parts are in memory.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _Key = tuple[str, bool, int]
 def stitch(
     folder: Path, parts: Sequence[Receipt], levels: tuple[int, ...]
 ) -> list[tuple[str, dict[str, int]]]:
-    """Write the pairs that reach over ends, and what is alone after all.
+    """Write the pairs across parts, and the requests and answers that remain without a partner.
 
-    :returns: files, and the counts that are to be added to theirs.
+    :returns: files, and the counts to add to theirs.
     """
     rows: list[_Row] = []
     counts: list[tuple[str, dict[str, int]]] = []
@@ -55,7 +55,7 @@ def stitch(
 
 
 def _stitched(folder: Path, parts: Sequence[Receipt]) -> Iterator[tuple[str, _Row]]:
-    """Rows of `exchanges.ROWS`, and which count each belongs to."""
+    """Yield rows of `exchanges.ROWS`, each with the name of its count."""
     carried: dict[_Key, _Row] = {}
     for part in parts:
         name = f"part-{part.part:06}.parquet"
@@ -67,8 +67,8 @@ def _stitched(folder: Path, parts: Sequence[Receipt]) -> Iterator[tuple[str, _Ro
                 yield "unasked", head
             else:
                 yield "paired", row | {field: head[field] for field in _ANSWER}
-        # A request has no answer whose number was used again, and not by an answer first, or whose
-        # connection has ended.
+        # A request has no answer if its connection has ended, or if another request used its number before
+        # an answer did.
         closed = set(part.closed)
         ended = {key for key in carried if key[0] in closed}
         for key in ended | _used(folder / PAIRS / name, carried) | (carried.keys() & opened.keys()):
@@ -89,7 +89,7 @@ def _key(row: Mapping[str, Any]) -> _Key:
 
 
 def _used(file: Path, carried: Mapping[_Key, _Row]) -> set[_Key]:
-    """Which of these numbers requests in a part have, one-way requests left out."""
+    """Return the keys in `carried` that requests of a part have too, except oneway requests."""
     if not carried or not file.exists():
         return set()
     table = pq.read_table(file, columns=["connection", "from_client", "opaque", "asked_ns", "flag"])

@@ -1,4 +1,4 @@
-"""A Spark session: on this machine unless a master is named."""
+"""Opens a Spark session, on this machine unless another master is given."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 def open_session(
     master: str = "local[*]", *, memory: str = "2g", progress: bool = False
 ) -> SparkSession:
-    """A session with our data sources; one that runs already is returned as it is.
+    """Return a session with the data source of commit logs. One that runs already keeps its settings.
 
-    :param memory: of the driver, as a JVM size; in local mode it is all that Spark takes.
-    :raises JobError: when there is no Java runtime for it.
+    :param memory: the driver's memory, as a JVM size; in local mode Spark uses no other.
+    :raises JobError: if there is no Java runtime for it.
     """
     from pyspark.sql import SparkSession
 
@@ -50,7 +50,7 @@ def open_session(
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "4096")
         .config("spark.sql.execution.arrow.maxBytesPerBatch", str(_BATCH_BYTES))
-        # A task that is run twice would send twice.
+        # A task that runs twice would send its requests twice.
         .config("spark.speculation", "false")
     )
     if master.startswith("local"):
@@ -68,13 +68,13 @@ def open_session(
 
 @contextmanager
 def interrupted_later() -> Iterator[None]:
-    """Has a Ctrl-C wait for the end of what is done here; a second one does not wait.
+    """Delay a Ctrl-C until the end of the block. A second Ctrl-C is not delayed.
 
-    A JVM that is being started heeds none, and stays for good where the process that it is to tell of itself has ended.
+    A JVM that is starting ignores a Ctrl-C. It would run for ever if the process that it reports to ended.
     """
     came = False
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield  # it is ignored, or Spark runs and cancels its jobs first
+        yield  # a Ctrl-C is ignored anyway, or Spark runs and cancels its jobs first
         return
 
     def wait(number: int, frame: object) -> None:
@@ -93,7 +93,7 @@ def interrupted_later() -> Iterator[None]:
 
 
 def _is_no_interrupt(record: logging.LogRecord) -> bool:
-    """Py4J logs the traceback of a Ctrl-C, at the root, before it passes it on."""
+    """Drop log records of a Ctrl-C: Py4J logs its traceback, at the root, before it passes it on."""
     return record.exc_info is None or record.exc_info[0] is not KeyboardInterrupt
 
 
@@ -115,9 +115,10 @@ def _java_home() -> Path:
 
 
 def _without_vector_module(executable: Path) -> Path:
-    """A JAVA_HOME whose `java` drops the flag for a module that not every runtime has.
+    """Return a JAVA_HOME whose `java` drops the flag for a module that not every runtime has.
 
-    Spark's launcher always asks for it, runs as well without it, and warns of it on every start.
+    Spark's launcher always sets the flag. Spark runs as well without the module, and Java warns about the
+    module on every start.
     """
     from compat.toolchain.folder import make_folder
 

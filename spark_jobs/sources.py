@@ -1,7 +1,7 @@
-"""What a task reads: a whole file, or a range of one, of captures, packets and commit logs.
+"""Reads sources in tasks: whole files, or ranges of files, of captures, packet captures and commit logs.
 
-Captures and packet captures become Parquet at once, in the tasks (`tables`). Commit logs are a
-Spark data source, of Arrow batches, in ranges of `RANGE_BYTES`.
+The tasks write captures and packet captures directly as Parquet (`tables`). Commit logs are a Spark
+data source of Arrow batches, in ranges of `RANGE_BYTES`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from spark_jobs.logged_sends import send_batch, send_of
 from spark_jobs.tables import HEADS, OPEN, PartWriter, Receipt
 
 RANGE_BYTES: Final = 128 * 1024 * 1024
-"""So much of a file is one task."""
+"""The size of a file's range for one task."""
 
 _LOG_ROWS: Final = 4096
 _LOG_BYTES: Final = 16 * 1024 * 1024
@@ -53,21 +53,21 @@ class FilePart(InputPartition):
 
 
 class Part(msgspec.Struct, kw_only=True):
-    """A range of a capture whose beginning is certain, and how it stands there."""
+    """A range of a capture whose beginning is certain, with the state of the recording there."""
 
     number: int
     file: str
     run: str
-    """Files of one run of a recorder share their connections."""
+    """The run of a recorder that wrote the file; files of one run share their connections."""
     start: int
     end: int
     last_ns: int | None = None
     connections: dict[int, str] = {}
-    """Those that are open at the beginning, with the name of their server."""
+    """Connections that are open at the beginning, with the name of their server."""
     begins: bool = True
-    """Whether the recording begins with it, and so nothing was asked before."""
+    """Whether the recording begins with this part, so that there are no earlier requests."""
     ends: bool = True
-    """Whether the recording ends with it, and so nothing will be answered behind."""
+    """Whether the recording ends with this part, so that there are no later answers."""
 
 
 Span = tuple[str, int, int]
@@ -75,19 +75,19 @@ Span = tuple[str, int, int]
 
 
 def ranges(size: int, range_bytes: int = RANGE_BYTES) -> list[tuple[int, int]]:
-    """A file's bytes in ranges that follow one another; an empty file is one."""
+    """Divide a file's bytes into adjacent ranges; an empty file has one."""
     starts = range(0, max(size, 1), range_bytes)
     return [(start, min(start + range_bytes, size)) for start in starts]
 
 
 def guess(span: Span) -> Survey:
-    """The survey of a range; where it begins is only likely."""
+    """Survey a range. The beginning that is found is only likely."""
     file, start, end = span
     return survey(Path(file), start, end, is_certain=start == 0)
 
 
 class Surveyed(Protocol):
-    """What was found in a range of a file, of whatever kind."""
+    """The survey of a range of a capture or a packet capture."""
 
     first: int
     after: int
@@ -102,10 +102,10 @@ def certain(
     guesses: Sequence[_Survey],
     again: Callable[[Span, Sequence[_Survey]], _Survey],
 ) -> list[_Survey]:
-    """The surveys of ranges that follow one another in files.
+    """Return the surveys of adjacent ranges of files, with their beginnings now certain.
 
-    :param again: surveys a range that was entered at a wrong place. It is to begin where the last
-        one in front of it ends, of those that it is given.
+    :param again: surveys a range again whose guessed beginning was wrong. It gets the certain surveys
+        so far; the range begins where the last of them ends.
     """
     found: list[_Survey] = []
     for span, guessed in zip(spans, guesses, strict=True):
@@ -118,16 +118,16 @@ def certain(
 
 
 def survey_again(span: Span, before: Sequence[Survey]) -> Survey:
-    """The survey of a range of a capture that begins where the last one ends."""
+    """Survey a range of a capture that begins where the last survey ends."""
     file, _, end = span
     last = before[-1]
     return survey(Path(file), last.after, end, is_certain=True, last_ns=last.last_ns)
 
 
 def parts_of_run(run: str, spans: Sequence[Span], surveys: Sequence[Survey]) -> list[Part]:
-    """A run's parts, of what was surveyed of its files, in their order.
+    """Return a run's parts, made from the surveys of its files, in order.
 
-    The number of each part is to be set.
+    The caller must set the number of each part.
     """
     parts: list[Part] = []
     connections: dict[int, str] = {}
@@ -168,7 +168,7 @@ def read_part(part: Part, folder: Path, levels: tuple[int, ...]) -> Receipt:
                 pairer.aside(record.position, None, record.size, record.reason)
             elif record[3] == OPENED or record[3] > FROM_SERVER:
                 _opening(record, part.run, pairer)
-                pairer.last_ns = record[1]  # as what begins behind it is told
+                pairer.last_ns = record[1]  # as a part that begins after this record gets it
             else:
                 position, time_ns, number, kind, data = record
                 connection = pairer.connection(number)
@@ -212,7 +212,7 @@ def read_packet_file(
 def _opening(record: Record, run: str, pairer: Pairer) -> None:
     _, _, number, kind, data = record
     if kind == CLOSED:
-        if pairer.connection(number) is None:  # all that was said on it is before this part
+        if pairer.connection(number) is None:  # all its frames are before this part
             pairer.open(number, f"{run}#{number}", None)
         pairer.close(number)
     elif kind == LOST:
@@ -220,12 +220,14 @@ def _opening(record: Record, run: str, pairer: Pairer) -> None:
     else:
         known = pairer.connection(number)
         pairer.open(number, f"{run}#{number}", data.decode(errors="replace"))
-        if known is None or known.server is None:  # else an earlier file of the run has told it
+        if (
+            known is None or known.server is None
+        ):  # else it was opened in an earlier file of the run
             pairer.count("connections")
 
 
 def write_taken(pairer: Pairer, writer: PartWriter) -> None:
-    """Write what a pairer has so far."""
+    """Write the rows that a pairer has so far."""
     exchanges, asides = pairer.take()
     writer.write_pairs(pairer.file, exchanges)
     writer.write_asides(asides)
@@ -233,7 +235,7 @@ def write_taken(pairer: Pairer, writer: PartWriter) -> None:
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Rows in the making are many and in no cycles: looking for cycles takes a third of the time."""
+    """Switch off garbage collection: there are many rows without cycles, and it takes a third of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -244,8 +246,8 @@ def without_collector() -> Iterator[None]:
 
 
 class LogReader(DataSourceReader):
-    """Reads commit logs; the option `levels` is the broker's `messageDelayLevel`, and `table` is `sends`
-    or `messages`."""
+    """Reads commit logs. The option `levels` is the broker's `messageDelayLevel`; `table` is `sends` or
+    `messages`."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.files: list[str] = json.loads(options["files"])
@@ -267,8 +269,11 @@ class LogReader(DataSourceReader):
 
 
 class CommitLogSource(DataSource):
-    """What a broker stored; the option `files` is a JSON list of paths. The option `table` is `messages`, which is
-    what happened to them, or `sends`: the requests that brought them, as rows of `exchanges.ROWS`."""
+    """The data source of commit logs. The option `files` is a JSON list of paths.
+
+    The option `table` is `messages` for the events of messages, or `sends` for the requests that sent
+    them, as rows of `exchanges.ROWS`.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -284,7 +289,7 @@ class CommitLogSource(DataSource):
 def read_commit_log(
     file: Path, start: int, end: int, levels: tuple[int, ...]
 ) -> Iterator[pa.RecordBatch]:
-    """The records in a range of a commit log (`messages.MESSAGES`), and what is none."""
+    """Yield the records in a range of a commit log, and the damage, as rows of `messages.MESSAGES`."""
     rows: list[dict[str, Any]] = []
     for found in read_log(file, start, end):
         place = {"file": str(file), "position": found.position}
@@ -301,7 +306,7 @@ def read_commit_log(
 
 
 def read_sends(file: Path, start: int, end: int) -> Iterator[pa.RecordBatch]:
-    """The requests that brought the records in a range of a commit log (`exchanges.ROWS`)."""
+    """Yield the requests that sent the records in a range of a commit log (`exchanges.ROWS`)."""
     rows: list[dict[str, Any]] = []
     size = 0
     for found in read_log(file, start, end):

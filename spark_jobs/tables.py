@@ -1,7 +1,7 @@
-"""What a task writes of a part of the sources: Parquet files, whole or not at all.
+"""Writes the tables of one part of the sources: Parquet files that are complete or absent.
 
-Tasks write with Arrow rather than hand rows to Spark, which takes a third of the processor time.
-All of them, and the driver, must see the folder under one path.
+Tasks write with Arrow, which takes a third of the processor time of passing rows to Spark. All tasks,
+and the driver, must see the folder under the same path.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ PAIRS: Final = "rows/kind=pair"
 ASIDES: Final = "rows/kind=aside"
 FILES: Final = "rows/kind=file"
 SENDS: Final = "rows/kind=send"
-"""Requests made of the records of commit logs."""
+"""Requests made from the records of commit logs."""
 MESSAGES: Final = "messages"
 OPEN: Final = "seams/open"
-"""Requests that were not answered in their part, where another part follows."""
+"""Requests without an answer in their part, if another part follows."""
 HEADS: Final = "seams/heads"
-"""Answers to requests that are not in their part, where another part is in front of it."""
+"""Answers without a request in their part, if there is an earlier part."""
 RECEIPTS: Final = "receipts"
 
 _FILES: Final = pa.schema([("file", pa.string()), ("counts", pa.map_(pa.string(), pa.int64()))])
@@ -39,23 +39,23 @@ _CODES: Final = frozenset(messages.CODES)
 
 
 class Receipt(msgspec.Struct, kw_only=True):
-    """What was read in a part, and written of it."""
+    """The counts of a part that was read and written."""
 
     part: int
     file: str
     group: str
-    """Parts of one recording have one name here."""
+    """The same name for all parts of one recording."""
     counts: dict[str, int]
     rows: dict[str, int]
-    """How many were written to each table."""
+    """By table: how many rows were written."""
     closed: list[str] = []
-    """Connections that ended in it."""
+    """Connections that ended in the part."""
 
 
 class PartWriter:
     """Writes the tables of one part, under hidden names until `end`.
 
-    What a task that was killed has left is replaced when the task runs again.
+    A task that runs again replaces the files that its killed run left.
     """
 
     def __init__(self, folder: Path, part: int, levels: tuple[int, ...]) -> None:
@@ -80,7 +80,7 @@ class PartWriter:
             self._write_waiting(table)
 
     def write_pairs(self, file: str, exchanges: Sequence[Exchange]) -> None:
-        """Take pairs, and write the messages in them too."""
+        """Take pairs, and the events of the messages in them."""
         if exchanges:
             self.write(PAIRS, exchange_batch(file, exchanges))
             self.write(MESSAGES, _messages(file, exchanges, self._levels))
@@ -91,12 +91,12 @@ class PartWriter:
             self.write(ASIDES, aside_batch(rows))
 
     def write_seam(self, table: str, file: str, exchanges: Sequence[Exchange]) -> None:
-        """Take what belongs to pairs that reach over the part's ends."""
+        """Take requests or answers whose partner may be in another part."""
         if exchanges:
             self.write(table, exchange_batch(file, exchanges))
 
     def end(self, file: str, group: str, pairer: Pairer) -> Receipt:
-        """All is written: show the files, and the receipt last."""
+        """Write the rest and give the files their visible names, with the receipt last."""
         receipt = Receipt(
             part=self._part,
             file=file,
@@ -135,7 +135,7 @@ class PartWriter:
 
 
 def receipts(folder: Path) -> dict[int, Receipt]:
-    """The parts that have been written whole."""
+    """Return the receipts of the parts that were written completely, by number."""
     found = [
         msgspec.json.decode(file.read_bytes(), type=Receipt)
         for file in sorted((folder / RECEIPTS).glob("part-*.json"))
@@ -152,7 +152,7 @@ def write_file_counts(folder: Path, counts: Mapping[str, Mapping[str, int]]) -> 
 
 
 def rows_in(file: Path) -> int:
-    """How many rows a Parquet file has."""
+    """Return how many rows a Parquet file has."""
     rows: int = pq.read_metadata(file).num_rows
     return rows
 

@@ -1,4 +1,4 @@
-"""Spark's tasks, and what they fail of, in one line."""
+"""Runs functions in Spark's tasks, and reports their failures in one line."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _Got = TypeVar("_Got")
 def in_tasks(
     spark: SparkSession, function: Callable[[_Given], _Got], given: Sequence[_Given]
 ) -> list[_Got]:
-    """What a function makes of each, a task for each, in their order.
+    """Call a function for each item, in a task of its own, and return the results in order.
 
-    :raises JobError: when a task fails.
+    :raises JobError: if a task fails.
     """
     if not given:
         return []
@@ -35,7 +35,7 @@ def in_tasks(
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """What Spark fails of in it becomes a `JobError`."""
+    """Turn failures of Spark within the block into a `JobError`."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 

@@ -1,8 +1,8 @@
-"""TCP streams put together from packets, and frames found in them.
+"""Assembles TCP streams from segments, and finds the frames in them.
 
-`Stream` takes segments of one direction in any order, some of them twice, and gives the bytes in
-order; what never came is a gap. `FrameScanner` takes these bytes and gives frames. It begins
-anywhere: where it does not stand at a frame's beginning it looks for the next one.
+`Stream` takes segments of one direction in any order, some of them twice, and yields the bytes in
+order; missing bytes are a gap. `FrameScanner` takes these bytes and yields frames. It may begin
+anywhere: if it is not at the beginning of a frame, it searches for the next one.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ _LONGEST: Final = 16_777_216
 _SEQUENCE_MASK: Final = 0xFFFFFFFF
 _HALF: Final = 1 << 31
 _BINARY_HEAD: Final = 21
-"""Least size of a ROCKETMQ header: its fixed part and an empty remark and ext."""
+"""The least size of a ROCKETMQ header: its fixed part with an empty remark and ext."""
 
 
 class Piece(NamedTuple):
-    """Bytes of a stream, with the place of the packet that they came in."""
+    """Bytes of a stream, with the place of their packet."""
 
     position: int
     time_ns: int
-    """When they came, or later, when what was missing in front of them came."""
+    """When they arrived, or when the missing bytes before them did, if that was later."""
     data: bytes
 
 
 class Gap(NamedTuple):
-    """Bytes of a stream that are not there."""
+    """Missing bytes of a stream."""
 
     size: int
 
@@ -38,8 +38,8 @@ class Gap(NamedTuple):
 class Stream:
     """The segments of one direction of one connection.
 
-    :param first: the sequence number of the first byte; None where its beginning was not seen.
-    :param patience: how many bytes may wait for missing ones before these are given up.
+    :param first: the sequence number of the first byte; None if the beginning was not recorded.
+    :param patience: how many bytes may wait for missing ones before the missing ones are given up.
     """
 
     def __init__(self, first: int | None, patience: int = 4 * 1024 * 1024) -> None:
@@ -52,14 +52,14 @@ class Stream:
     def add(
         self, sequence: int, data: bytes, position: int = 0, time_ns: int = 0
     ) -> Iterator[Piece | Gap]:
-        """Take a segment; what can be told in order now."""
+        """Take a segment, and yield the pieces that are in order now."""
         if not data:
             return
         if self._next is None:
             self._next = sequence
         ahead = (sequence - self._next) & _SEQUENCE_MASK
         if ahead >= _HALF:
-            data = data[_SEQUENCE_MASK + 1 - ahead :]  # its beginning was here before
+            data = data[_SEQUENCE_MASK + 1 - ahead :]  # its first bytes are known already
             sequence = self._next
             if not data:
                 return
@@ -79,18 +79,18 @@ class Stream:
         yield from self._follow(time_ns)
 
     def acknowledge(self, sequence: int) -> Iterator[Piece | Gap]:
-        """The other side has everything in front of a byte: what is missing of that was not recorded."""
+        """Note that the other side has all bytes before this one: those missing were not recorded."""
         if self._next is not None and 0 < (sequence - self._next) & _SEQUENCE_MASK < _HALF:
             self._acknowledged = sequence
             yield from self._give_up()
 
     def end(self) -> Iterator[Piece | Gap]:
-        """What still waits, with the gaps in front of it."""
+        """Yield the pieces that still wait, with the gaps before them."""
         while self._waiting:
             yield from self._skip()
 
     def _give_up(self) -> Iterator[Piece | Gap]:
-        """Tell what waits for nothing but what was acknowledged."""
+        """Yield the pieces that wait only for bytes that were acknowledged, with their gaps."""
         while self._waiting and self._acknowledged is not None:
             assert self._next is not None
             acknowledged = (self._acknowledged - self._next) & _SEQUENCE_MASK
@@ -99,7 +99,7 @@ class Stream:
             yield from self._skip()
 
     def _missing(self) -> int:
-        """Bytes in front of the first that waits."""
+        """Return how many bytes are missing before the first piece that waits."""
         assert self._next is not None
         return min((sequence - self._next) & _SEQUENCE_MASK for sequence in self._waiting)
 
@@ -111,9 +111,10 @@ class Stream:
         yield from self._follow(0)
 
     def _follow(self, time_ns: int) -> Iterator[Piece]:
-        """Tell what waited for what has come, and forget what has come by other ways.
+        """Yield the waiting pieces that are in order now, and drop bytes that are known already.
 
-        :param time_ns: when that came; what follows it is later, so that times tell the order.
+        :param time_ns: when the bytes before them arrived. Each following piece gets a later time, so
+            that times show the order.
         """
         assert self._next is not None
         found = True
@@ -132,14 +133,14 @@ class Stream:
 
 
 class Skipped(NamedTuple):
-    """Bytes in front of a frame, or at the end, that belong to no whole frame."""
+    """Bytes before a frame, or at the end, that belong to no whole frame."""
 
     size: int
     reason: str
 
 
 class FrameScanner:
-    """Frames, with their length fields, out of a stream's bytes.
+    """Finds frames, with their length fields, in a stream's bytes.
 
     :param in_step: whether the first byte begins a frame.
     """
@@ -151,7 +152,7 @@ class FrameScanner:
         self._reason = "the connection began before the recording"
 
     def feed(self, data: bytes) -> Iterator[bytes | Skipped]:
-        """Take the next bytes; the frames that they complete."""
+        """Take the next bytes, and yield the frames that they complete."""
         self._buffer += data
         position = 0
         buffer = self._buffer
@@ -186,7 +187,7 @@ class FrameScanner:
         self._drop(position)
 
     def gap(self, size: int) -> Iterator[Skipped]:
-        """Some bytes are missing here: what has begun is lost, and the next frame is looked for."""
+        """Note that bytes are missing here: an unfinished frame is lost, and the next one is searched."""
         lost = len(self._buffer) + self._skipped
         self._buffer.clear()
         self._skipped = 0
@@ -196,7 +197,7 @@ class FrameScanner:
             yield Skipped(lost, f"{size} bytes behind it were not recorded")
 
     def end(self) -> Iterator[Skipped]:
-        """What remains is no whole frame."""
+        """End the stream: the remaining bytes are no whole frame."""
         lost = len(self._buffer) + self._skipped
         self._buffer.clear()
         self._skipped = 0
@@ -215,7 +216,7 @@ def _can_be(length: int, word: int) -> bool:
 
 
 def _look_for_frame(buffer: bytearray, position: int) -> tuple[bool, int]:
-    """Whether a frame begins at or behind a byte, and where; else from where to look on later."""
+    """Search for a frame from a byte on; whether there is one, and its place or where to continue later."""
     last = len(buffer) - 8 - _BINARY_HEAD
     while position <= last:
         length, word = _lengths(buffer, position)

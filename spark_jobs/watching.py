@@ -1,7 +1,8 @@
-"""Consumes what a replay sends while it runs, so that `verify` can say when it was delivered.
+"""Consumes the messages of a replay while it runs, so that `verify` knows when they were delivered.
 
-Every queue of the replayed topics is pulled, from what is there at the start on, with long polling
-and without a filter; nothing is committed, so no consumer of the target notices. Knows no Spark.
+Every queue of the replayed topics is pulled, from its end at the start on, with long polling and
+without a filter. No offset is committed, so the target's consumers are not affected. The module does
+not depend on Spark.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from spark_jobs import messages
 from spark_jobs.replaying import Target
 
 WATCHED: Final = "watched"
-"""The folder, within a replay's, of what was delivered, as rows of `messages.MESSAGES`."""
+"""The folder, within that of a replay, with the deliveries, as rows of `messages.MESSAGES`."""
 
 GROUP: Final = "tidegate-replay-watch"
 
@@ -37,12 +38,12 @@ _HAS_SUBSCRIPTION: Final = 4
 _SUSPEND_MS: Final = 1_000
 _ANSWER_LIMIT_S: Final = 10.0
 _AGAIN_S: Final = 0.2
-"""Until a topic or a server that is not there is asked for again."""
+"""The pause before a missing topic or server is tried again."""
 _ROWS_AT_ONCE: Final = 10_000
 
 
 class Watcher:
-    """Pulls in a thread of its own; `with` starts it, and ends it with everything written."""
+    """Pulls in a thread of its own. `with` starts it, and at its end writes all rows."""
 
     def __init__(self, target: Target, topics: Iterable[str], folder: Path) -> None:
         self._target = target
@@ -50,7 +51,7 @@ class Watcher:
         self._folder = folder / WATCHED
         self._rows: list[dict[str, Any]] = []
         self._drained: dict[tuple[str, int], dict[str, Any]] = {}
-        """Of each queue the last event that says so; the first one is among the rows, and others say nothing more."""
+        """By queue: its last `drained` event. The first one is in the rows, and those between add nothing."""
         self._files = 0
         self._ready = threading.Event()
         self._loop = asyncio.new_event_loop()
@@ -95,7 +96,7 @@ class Watcher:
         self._write()
 
     async def _watch_topic(self, topic: str, started: asyncio.Event) -> None:
-        """Find the topic's queues; where it comes to be later, they are read from their beginning."""
+        """Find the topic's queues and pull them. If the topic is created later, pull from the beginning."""
         is_new = False
         try:
             while (queues := await self._queues(topic)) == 0:
@@ -152,7 +153,7 @@ class Watcher:
             await asyncio.sleep(_AGAIN_S)
 
     def _note(self, ext: Mapping[str, str], asked_ns: int, answer: Command) -> bool:
-        """Keep what an answer tells; False when it tells nothing."""
+        """Keep the events of an answer; return False if its code is neither messages nor their absence."""
         pair = {
             "file": WATCHED,
             "position": len(self._rows) + self._files * _ROWS_AT_ONCE,
@@ -184,7 +185,7 @@ class Watcher:
 
 
 class _Line:
-    """A connection on which one question is asked at a time."""
+    """A connection with one request at a time."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._address = address
@@ -205,7 +206,7 @@ class _Line:
         self._writer.close()
 
     async def ask(self, code: int, ext: Mapping[str, str]) -> Command:
-        """The answer. Raises OSError, TimeoutError, or what a frame is wrong by."""
+        """Send a request and return its answer. Raises OSError, TimeoutError, FrameError or CommandError."""
         self._opaque += 1
         self._writer.write(encode_command(code, self._opaque, ext=ext))
         async with asyncio.timeout(_ANSWER_LIMIT_S):

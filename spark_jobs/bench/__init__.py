@@ -1,4 +1,4 @@
-"""`make bench-spark`: how fast the jobs are, from recordings of real clients multiplied.
+"""`make bench-spark`: measures the speed of the jobs on multiplied recordings of real clients.
 
-docs/replay.md has the figures and says what they mean.
+docs/replay.md has the figures and explains them.
 """

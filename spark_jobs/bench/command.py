@@ -112,7 +112,7 @@ def _measure(
             measurements.append(runs.ingest_once(session, capture, tables))
             if size != min(sizes):
                 shutil.rmtree(tables)
-        # Behind all of that: Java keeps the memory that comparing takes, and ingest is to show its own.
+        # After ingest: Java keeps the memory that comparing takes, and the figures of ingest must not include it.
         measurements.append(runs.compare_once(session, folder / f"tables-{min(sizes)}"))
         if requests:
             session.use("local[2]")

@@ -1,4 +1,4 @@
-"""What was measured, the goals, and how both are shown."""
+"""The measurements and the goals, and how both are shown."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rich.table import Table
 
 
 class Machine(msgspec.Struct, kw_only=True):
-    """Where it was measured."""
+    """The machine of a measurement."""
 
     cpu: str
     cores: int
     load_average: float
-    """Processes that wanted to run in the minute before: over 0.5, others were using the machine."""
+    """Runnable processes in the minute before; over 0.5, other work was using the machine."""
 
 
 class Measurement(msgspec.Struct, kw_only=True):
@@ -25,28 +25,28 @@ class Measurement(msgspec.Struct, kw_only=True):
     job: str
     master: str
     number: int
-    """Of what is counted, such as frames."""
+    """How many of the unit, such as frames."""
     unit: str
     wall_s: float
     cpu_s: float
-    """Of the driver, the Java process and all Python workers, with those that have ended."""
+    """Processor time of the driver, the Java process and all Python workers, including ended ones."""
     peak_bytes: int
-    """Most memory that they had together: heap and stacks, not the page cache."""
+    """The most memory that they used together: heap and stacks, not the page cache."""
     details: dict[str, float] = {}
 
     @property
     def per_s(self) -> float:
-        """By the clock."""
+        """The number per second of elapsed time."""
         return self.number / self.wall_s
 
     @property
     def per_cpu_s(self) -> float:
-        """By processor time; what a core of its own would do."""
+        """The number per second of processor time, as a core of its own would reach it."""
         return self.number / self.cpu_s if self.cpu_s else 0.0
 
 
 class Goal(msgspec.Struct, kw_only=True):
-    """What a figure must reach."""
+    """A limit that a figure must reach, or with `at_most` must not exceed."""
 
     name: str
     value: float
@@ -55,7 +55,7 @@ class Goal(msgspec.Struct, kw_only=True):
 
     @property
     def is_met(self) -> bool:
-        """Whether it does."""
+        """Whether the figure keeps to the limit."""
         return self.value <= self.limit if self.at_most else self.value >= self.limit
 
 
@@ -76,7 +76,7 @@ TIME_GROWTH: Final = 1.25
 
 
 def goals(measurements: Sequence[Measurement]) -> list[Goal]:
-    """Those that the measurements tell something about."""
+    """Return the goals for which there are measurements."""
     found: list[Goal] = []
     by_job: dict[str, list[Measurement]] = {}
     for one in measurements:
@@ -132,7 +132,7 @@ def goals(measurements: Sequence[Measurement]) -> list[Goal]:
 
 
 def show(console: Console, results: Results) -> None:
-    """Print two tables: what was measured, and the goals."""
+    """Print two tables: the measurements and the goals."""
     machine = results.machine
     console.print(
         f"{machine.cores} cores of {machine.cpu}, load average {machine.load_average:.1f}"

@@ -1,8 +1,8 @@
-"""Large captures out of small ones: the frames of real clients, many times over.
+"""Makes large captures from small ones: the frames of real clients, many times over.
 
-A copy has the frames as they were recorded, bytes and order, but for the time, the connection's
-number, and the last digits of the ids that clients give to messages (UNIQ_KEY), which differ from
-copy to copy as they would in production.
+A copy has the recorded frames with their bytes and order. Only the time, the connection's number, and
+eight digits of the message ids of clients (UNIQ_KEY) differ from copy to copy, as they would in
+production.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from spark_jobs.exchanges import decode_frame
 _ID: Final = re.compile(
     rb"(?:\\u0001|[^0-9A-F])(?:[0-9A-F]{24})?[0-9A-F]{16}([0-9A-F]{8})[0-9A-F]{8}(?![0-9A-F])"
 )
-"""An id of 32 digits, or 56 of a client with an IPv6 address; what is replaced are digits in front of
-its time and counter."""
+"""An id of 32 digits, or of 56 from a client with an IPv6 address. The eight digits before the last eight are
+replaced."""
 
 
 class Recording(NamedTuple):
@@ -32,9 +32,9 @@ class Recording(NamedTuple):
     frames: int
     requests: int
     size: int
-    """Bytes of the file."""
+    """The size of the file in bytes."""
     seconds: float
-    """From its first to its last frame, by the times in it."""
+    """The time from its first to its last frame, by the times in it."""
 
 
 class _Template:
@@ -72,11 +72,11 @@ def multiply(
     per_second: float = 10_000.0,
     lanes: int = 8,
 ) -> Recording:
-    """Write a capture of at least so many frames.
+    """Write a capture of at least `frames` frames.
 
-    :param codes: only requests of these codes, and their answers.
+    :param codes: write only requests of these codes, and their answers.
     :param per_second: frames per second, by the times in the capture.
-    :param lanes: copies follow one another on this many sets of the recordings' connections.
+    :param lanes: copies use this many sets of the recordings' connections in turn.
     """
     records, opened, requests = _records(recordings, codes)
     template = _Template(records)
@@ -106,7 +106,7 @@ def multiply(
 def _records(
     recordings: Sequence[Path], codes: Collection[int] | None
 ) -> tuple[list[Record], dict[int, bytes], int]:
-    """The wanted records with connections numbered through; the connections; how many requests."""
+    """Return the wanted records with new connection numbers, the connections, and the number of requests."""
     wanted: list[Record] = []
     opened: dict[int, bytes] = {}
     requests = 0

@@ -1,4 +1,4 @@
-"""Processor time and memory of a job: of this process, its Java process and their workers."""
+"""Measures processor time and memory of a job: of this process, its Java process and their workers."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _EVERY_S: Final = 0.5
 
 @contextmanager
 def measured(job: str, master: str, unit: str, beside: int | None = None) -> Iterator[Measurement]:
-    """Measure what is done in it; the number is to be set there.
+    """Measure the block. The caller must set the measurement's number.
 
-    :param beside: a child process whose use is not counted, such as a gateway.
+    :param beside: a child process that does not count, such as a gateway.
     """
     found = Measurement(
         job=job, master=master, number=0, unit=unit, wall_s=0.0, cpu_s=0.0, peak_bytes=0
@@ -44,7 +44,7 @@ def measured(job: str, master: str, unit: str, beside: int | None = None) -> Ite
 
 
 def _used(beside: int | None) -> tuple[float, int]:
-    """CPU seconds, and bytes of memory."""
+    """Return the CPU seconds and the bytes of memory used so far."""
     own = usage(os.getpid())
     other = usage(beside) if beside is not None else Usage(0.0, 0.0, 0, 0, 0)
     return own.cpu - other.cpu, own.own_memory - other.own_memory

@@ -1,4 +1,4 @@
-"""Plots of a run, as small SVG files for the documentation."""
+"""Plots a run as small SVG files for the documentation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STYLE: Final = (
 
 
 def write(results: Results, folder: Path) -> list[Path]:
-    """Write the plots; which files they are."""
+    """Write the plots and return their files."""
     folder.mkdir(parents=True, exist_ok=True)
     speeds = [
         (f"{one.job}, {one.master}, {one.number:,}", one.per_cpu_s)

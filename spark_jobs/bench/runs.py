@@ -1,4 +1,4 @@
-"""The jobs as users run them, each measured once."""
+"""Runs the jobs as users do, and measures each once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Session:
         stack.callback(self.stop)
 
     def use(self, master: str) -> None:
-        """Go on with this master."""
+        """Continue with a new session on this master."""
         self.stop()
         self.master = master
         self._spark = open_session(master, memory="2g")
@@ -68,14 +68,14 @@ def _recordings(recorded: Path) -> list[Path]:
 
 
 def make_capture(recorded: Path, folder: Path, frames: int) -> Path:
-    """A capture of so many frames at least."""
+    """Make a capture of at least `frames` frames."""
     file = folder / f"{frames}.capture"
     multiply(_recordings(recorded), file, frames, start_ns=_START_NS)
     return file
 
 
 def warm_up(session: Session, recorded: Path, folder: Path) -> None:
-    """Let Spark start what it starts once."""
+    """Run a first job, so that Spark's one-time start-up is not measured."""
     ingest(session.spark, _recordings(recorded), folder / "warm", levels=DEFAULT_LEVELS)
 
 
@@ -89,7 +89,7 @@ def ingest_once(session: Session, capture: Path, tables: Path) -> Measurement:
 
 
 def compare_once(session: Session, tables: Path) -> Measurement:
-    """Compare recorded answers with themselves, changed here and there, three ways."""
+    """Compare recorded answers with two copies of themselves in which some values are changed."""
     from pyspark.sql import functions as f
 
     answers = read_table(session.spark, tables, "pair").where("asked_ns is not null")
@@ -112,7 +112,7 @@ def compare_once(session: Session, tables: Path) -> Measurement:
 
 
 def replays(session: Session, recorded: Path, folder: Path, requests: int) -> Iterator[Measurement]:
-    """Sends of real clients replayed against a gateway process: fast, and at 1,000 per s."""
+    """Replay sends of real clients to a gateway process: as fast as possible, and at 1,000 per second."""
     sends = [int(RequestCode.SEND_MESSAGE_V2)]
     for name, number, speed in (
         ("replay, as fast as possible", requests, 0.0),
@@ -153,7 +153,7 @@ def _details(outcome: Outcome) -> dict[str, float]:
 
 @contextmanager
 def gateway(data: Path) -> Iterator[tuple[int, int]]:
-    """A gateway process on a free port, and which process it is."""
+    """Run a gateway process on a free port, and yield the port and the process id."""
     command: list[Any] = [sys.executable, "-m", "gateway.cli", "serve", "--data", data]
     process = children.start(
         [*command, "--listen", "127.0.0.1:0"],

@@ -1,6 +1,6 @@
-"""The benchmark: the official Java client as load on a gateway and on a real RocketMQ broker in turn.
+"""The benchmark: the official Java client puts load on a gateway and on a real RocketMQ broker in turn.
 
-`tidegate bench` or `python -m compat.bench`; docs/performance.md says what each figure means.
+`tidegate bench` or `python -m compat.bench`; docs/performance.md explains each figure.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command and exits: 0 done; 1 it could not be run; 2 a wrong flag."""
+    """Run the command and exit with its status: 0 for success, 1 if a part failed, 2 for a wrong flag."""
     from compat.bench.command import bench
 
     bench.main(args=arguments, prog_name="tidegate bench")

@@ -1,7 +1,7 @@
-"""`python -m compat.bench.answers QUEUES`: answers sends and keeps nothing of them.
+"""`python -m compat.bench.answers QUEUES`: a server that answers sends and stores nothing.
 
-Says `listening on 127.0.0.1:PORT` and is name server and broker of every topic there. What the load reaches
-against it is about the most that the official client and loopback can do on this machine, whatever the server.
+It prints `listening on 127.0.0.1:PORT` and is name server and broker of every topic there. The load's rate with it is
+about the most that the official client and loopback can reach on this machine with any server.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Answers(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         assert self._transport is not None
-        # One write for all that came together, as the gateway does.
+        # One write for all requests that arrived together, as in the gateway.
         self._transport.write(b"".join(map(self._answer, self._frames.feed(data))))
 
     def _answer(self, frame: Frame) -> bytes:

@@ -1,4 +1,4 @@
-"""Runs scenarios on systems in turn and gathers what was found."""
+"""Runs scenarios on the systems in turn and gathers the results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from compat.toolchain.jars import CLIENT_VERSIONS
 from compat.toolchain.java import java, java_version
 
 _LIMITS_S: Final = 1.5
-"""How long each of the machine's own limits is measured."""
+"""How long to measure each of the machine's own limits."""
 
 
 class Step(NamedTuple):
@@ -37,9 +37,9 @@ class Step(NamedTuple):
 
 
 def steps(scenarios: Sequence[Scenario], systems: Sequence[str], repeat: int) -> list[Step]:
-    """What is run, in its order.
+    """Return the steps of a run, in order.
 
-    The systems take turns at going first, so that a machine that grows slower or faster favours none.
+    The systems take turns at going first, so that a machine that becomes slower or faster favours none.
     """
     found = []
     for turn in range(repeat):
@@ -50,7 +50,7 @@ def steps(scenarios: Sequence[Scenario], systems: Sequence[str], repeat: int) ->
 
 
 def _says(scenario: Scenario, system: str) -> bool:
-    """Whether a scenario tells something about a system."""
+    """Whether a scenario is meaningful for a system."""
     match system:
         case "tidegate":
             return True
@@ -61,7 +61,7 @@ def _says(scenario: Scenario, system: str) -> bool:
 
 @contextlib.contextmanager
 def scratch_folder(parent: Path) -> Iterator[Path]:
-    """A new folder for the servers' data, removed afterwards."""
+    """Make a new folder for the servers' data, and remove it afterwards."""
     parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="run-", dir=parent))
     try:
@@ -71,7 +71,7 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
 
 
 def run_step(step: Step, folder: Path, tell: Callable[[Progress], None]) -> Outcome:
-    """Starts the system with no data, puts the load on it, stops it and removes its data.
+    """Start the system fresh, put the load on it, stop it and remove its data.
 
     Raises StartError or LoadError.
     """
@@ -98,10 +98,10 @@ def run_step(step: Step, folder: Path, tell: Callable[[Progress], None]) -> Outc
 
 
 def judge(step: Step, measured: Measured, held: Held | None = None) -> Outcome:
-    """The figures of one run."""
+    """Return the figures of one run."""
     ledger = balance(measured.sent, measured.received)
     if not step.scenario.consume:
-        # Nobody was there to receive: nothing is missing.
+        # Nothing was consumed, so nothing is lost.
         ledger = msgspec.structs.replace(ledger, lost=0)
     received = measured.received
     return Outcome(
@@ -137,7 +137,7 @@ def _judge_storm(sent: Sent, received: Received) -> Storm:
 
 
 def gather(scenarios: Sequence[Scenario], folder: Path) -> Results:
-    """The results of a run that has not begun: its date, versions and machine."""
+    """Return the results of a run before its first step: its date, versions and machine."""
     return Results(
         format=FORMAT,
         began=datetime.now().astimezone().isoformat(timespec="seconds"),
@@ -162,7 +162,7 @@ def _versions() -> dict[str, str]:
 
 
 def _revision() -> str:
-    """The commit that is measured, with a plus sign when files differ from it; empty outside of git."""
+    """Return the measured commit, with a plus sign if files differ from it; an empty text outside of git."""
     git = shutil.which("git")
     if git is None:
         return ""

@@ -129,7 +129,7 @@ def bench(
           --compare before.json
       tidegate bench --show before.json --plots docs/plots
     """
-    # What reads a pipe has no width, and figures must not be cut.
+    # A pipe has no width, and figures must not be cut.
     console = Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
     try:
         earlier = results.load(compare) if compare else None
@@ -156,7 +156,7 @@ def bench(
 
 
 def _check_plots(folder: Path) -> None:
-    """Make the folder, before anything is measured; raises ResultsError when nothing could be drawn into it."""
+    """Make the folder for plots before anything is measured. Raises ResultsError if plots cannot be drawn."""
     if importlib.util.find_spec("matplotlib") is None:
         raise ResultsError("--plots needs matplotlib: run make setup-clients")
     try:
@@ -175,10 +175,10 @@ def _draw(console: Console, found: Results, folder: Path | None) -> None:
 
 
 def choose(extent: str | None, names: Sequence[str]) -> list[scenarios.Scenario]:
-    """The scenarios of an extent, or those with these names and what they are held against."""
+    """Return the scenarios of an extent, or those with these names and the ones they are compared with."""
     if not names:
         return scenarios.full() if extent == "full" else scenarios.quick()
-    # A scenario of the same name is shorter in the quick run, which therefore counts first.
+    # In the quick run a scenario of the same name is shorter, so it takes precedence.
     known = {s.name: s for s in scenarios.full()}
     if extent != "full":
         known |= {s.name: s for s in scenarios.quick()}
@@ -188,7 +188,7 @@ def choose(extent: str | None, names: Sequence[str]) -> list[scenarios.Scenario]
         raise click.UsageError(f"no scenario {unknown[0]!r}; there are: {', '.join(known)}")
     chosen: list[scenarios.Scenario] = []
     for name in names:
-        # What a scenario is held against is run before it.
+        # The scenario to compare with runs first.
         for needed in (known[name].beside, name):
             if needed and known[needed] not in chosen:
                 chosen.append(known[needed])
@@ -202,14 +202,17 @@ def _run(
     folder: Path,
     file: Path,
 ) -> tuple[Results, list[str]]:
-    """Run all of it; what was found, and what failed, a line each: the rest is worth its hour without that."""
-    # Asked to end, it also stops what it started and removes its data.
+    """Run all steps and return the results, with a line for each step that failed.
+
+    A failed step does not end the run, because the results of the others have cost up to an hour.
+    """
+    # On SIGTERM, also stop the servers and remove their data.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     load.prepare()
     plan = campaign.steps(chosen, systems, repeat)
     with campaign.scratch_folder(folder) as scratch, _progress(plan) as begin:
         found = campaign.gather(chosen, scratch)
-        # Before any of them: whether it can be written is not to be found out after the measuring.
+        # Before the first step: a file that cannot be written must fail before the measuring.
         results.save(found, file)
         failed: list[str] = []
         for step in plan:
@@ -217,14 +220,14 @@ def _run(
                 found.outcomes.append(campaign.run_step(step, scratch, begin(step)))
             except _KNOWN_ERRORS as error:
                 failed.append(str(error))
-            # After each step: a run that is stopped half-way leaves what it has.
+            # After each step, so that a run that is stopped half-way keeps its results so far.
             results.save(found, file)
     return found, failed
 
 
 @contextlib.contextmanager
 def _progress(plan: Sequence[Step]) -> Iterator[Callable[[Step], Tell]]:
-    """What says on standard error how far the run is: a bar for people, a line a step for files."""
+    """Show the progress on standard error: as a bar on a terminal, else as one line per step."""
     console = Console(stderr=True)
     total = sum(step.scenario.expected_seconds for step in plan)
     if not console.is_terminal:

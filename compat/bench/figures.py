@@ -1,6 +1,6 @@
-"""Which figures are shown of each kind of scenario, and the goals they are held against.
+"""The figures of each kind of scenario, and their goals.
 
-The goals are explained in docs/performance.md. A ratio is Tidegate's figure over RocketMQ's in the same run.
+docs/performance.md explains the goals. A ratio is Tidegate's figure divided by RocketMQ's in the same run.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ class Figure:
 
     key: str
     label: str
-    """With the unit."""
+    """The name with the unit."""
     of: Callable[[Outcome], float | None]
     digits: int = 1
     more_is_better: bool = False
     is_count: bool = False
-    """A count of faults: several runs add up instead of giving their median."""
+    """Whether it counts faults: those of several runs are added up, without a median."""
 
     def over(self, outcomes: Sequence[Outcome]) -> float | None:
-        """The figure of several runs of one scenario: the median, or the sum of faults."""
+        """Return the figure of several runs of one scenario: the median, or the sum of faults."""
         found = [value for outcome in outcomes if (value := self.of(outcome)) is not None]
         if not found:
             return None
@@ -40,17 +40,20 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What Tidegate's figure must reach; both bounds must hold where there are two."""
+    """The bounds of Tidegate's figure. All that are given must hold.
+
+    Each is an upper bound, or a lower bound if more is better.
+    """
 
     limit: float | None = None
-    """The figure itself: at most this (at least, where more is better)."""
+    """The bound of the figure itself."""
     ratio: float | None = None
-    """The ratio to RocketMQ's: at most this (at least, where more is better)."""
+    """The bound of its ratio to RocketMQ's figure."""
     beside: float | None = None
-    """The ratio to Tidegate's own in the scenario that stands beside: likewise."""
+    """The bound of its ratio to Tidegate's own figure in the scenario `Scenario.beside`."""
 
     def text(self, figure: Figure) -> str:
-        """The goal in a few characters."""
+        """Return the goal in a few characters."""
         sign = "≥" if figure.more_is_better else "≤"
         parts = []
         if self.limit is not None:
@@ -68,10 +71,10 @@ class Goal:
         other: float | None,
         beside: float | None = None,
     ) -> bool | None:
-        """Whether the goal is met; None when that cannot be told.
+        """Whether the goal is met; None if a figure is missing.
 
         :param other: RocketMQ's figure.
-        :param beside: Tidegate's in the scenario that stands beside.
+        :param beside: Tidegate's figure in the scenario `Scenario.beside`.
         """
         if own is None:
             return None
@@ -264,7 +267,7 @@ _CALM: Final = {"send.mean": Goal(ratio=1), "send.p99": Goal(ratio=1)}
 
 
 def goals(scenario: Scenario) -> dict[str, Goal]:
-    """The goals of a scenario's figures, by their keys."""
+    """Return the goals of a scenario's figures, by the figures' keys."""
     match scenario.kind:
         case "sends":
             least = 2.0 if scenario.flush == "sync" else 1.3
@@ -295,8 +298,8 @@ def goals(scenario: Scenario) -> dict[str, Goal]:
             cpu = {"cpu": Goal(beside=2)} if scenario.beside else {}
             return {**cpu, **_FAULTLESS, **_MEMORY}
         case "workers":
-            # Where no core is free the rate cannot grow; a worker that costs little more than one alone would add its
-            # share if there were one.
+            # The rate cannot grow if no core is free. The goal is therefore the CPU: workers that cost little more per
+            # message than one alone would raise the rate if there were more cores.
             return {"cpu": Goal(beside=1 / 0.8)} if scenario.beside else {}
         case "held":
             return {

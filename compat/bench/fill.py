@@ -1,7 +1,7 @@
-"""`python -m compat.bench.fill DATA COUNT`: fills a gateway's data folder with messages that wait.
+"""`python -m compat.bench.fill DATA COUNT`: fills a gateway's data folder with pending messages.
 
-They go straight through the gateway's own storage, with records as the gateway makes them, some ten times as fast as
-sends. What `message_id`, `key` and `topic` say of a number is true of the message that has it.
+The messages are written directly through the gateway's own storage, with records as the gateway makes them. That is
+about ten times as fast as sends. `message_id`, `key` and `topic` return the values of the message with a number.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from storage import Store
 
 TOPICS: Final = 20
 KEYED: Final = 10
-"""One message in so many has a key, and nobody else has the same."""
+"""One message in so many has a key, which no other message has."""
 
 SOONEST_MS: Final = 3_600_000
 SPAN_MS: Final = 30 * 24 * 3_600_000
-"""When the messages are due: from in an hour on, even over 30 days."""
+"""The messages are due evenly over 30 days, from one hour from now on."""
 
 _BATCH: Final = 500
-"""Messages of one commit. As many timers leave the inbox with each, so it is as full as after sends."""
+"""Messages per commit. Each commit moves as many timers out of the inbox, so the inbox is as full as after sends."""
 
 _MAP_BYTES: Final = 1 << 30
 _HOST: Final = bytes((127, 0, 0, 1, 0, 0, 0x2A, 0x9F))
@@ -34,22 +34,22 @@ _BODY_BYTES: Final = 256
 
 
 def message_id(number: int) -> str:
-    """The id of a message, of the form that the Java client gives: 32 hexadecimal digits that count up."""
+    """Return the id of a message, in the form of the Java client: 32 hexadecimal digits that count up."""
     return f"7F000001{number:024X}"
 
 
 def key(number: int) -> str:
-    """The key of a message whose number `KEYED` divides."""
+    """Return the key of a message whose number is a multiple of `KEYED`."""
     return f"order-{number}"
 
 
 def topic(number: int) -> str:
-    """The topic of a message."""
+    """Return the topic of a message."""
     return f"held-{number % TOPICS}"
 
 
 def fill(data: Path, count: int) -> None:
-    """Put so many timed messages into a folder; the disk holds them when it returns."""
+    """Write `count` timed messages into a folder and return when they are on disk."""
     chance = random.Random(count)
     now_ms = time.time_ns() // 1_000_000
     store = Store(data, terms_of, sync=False, map_size=max(_MAP_BYTES, count * 1_000))
@@ -88,7 +88,7 @@ def fill(data: Path, count: int) -> None:
 
 
 def _leave_the_page_cache(data: Path) -> None:
-    """Have the kernel forget the files, so that whoever opens them next reads the disk."""
+    """Drop the files from the page cache, so that the next process reads them from disk."""
     for file in data.iterdir():
         descriptor = os.open(file, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""A server that begins with a full folder: how soon it answers, and how long look-ups take."""
+"""Measures a server that begins with a full folder: how soon it answers, and how long look-ups take."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class FillError(Exception):
 def fill(data: Path, count: int) -> int:
     """Fill a gateway's data folder, in a process of its own.
 
-    :returns: bytes that its files then occupy on disk.
-    :raises FillError: when that process fails.
+    :returns: the bytes that its files then occupy on disk.
+    :raises FillError: if that process fails.
     """
     process = children.start(
         [sys.executable, "-m", "compat.bench.fill", data, str(count)],
@@ -51,17 +51,20 @@ def fill(data: Path, count: int) -> int:
 
 
 def disk_reads(data: Path) -> Spread | None:
-    """How long the disk takes for what look-ups ask of it: random pages of the tables of a folder that nobody uses."""
+    """Measure how long the disk takes to read random pages of a folder's tables, as look-ups do.
+
+    No process may use the folder.
+    """
     return machine.random_reads(data / _TABLES, _DISK_S)
 
 
 def connect(address: str) -> RemotingClient:
-    """A connection to a server's address."""
+    """Open a connection to a server's address."""
     return RemotingClient(*parse_address(address), timeout=_ANSWER_LIMIT_S)
 
 
 def wait_for_answer(address: str) -> None:
-    """Returns with the server's first answer. Raises ClientError."""
+    """Wait for the server's first answer. Raises ClientError."""
     with connect(address) as client:
         successful(client.ask(RequestCode.GET_BROKER_CLUSTER_INFO))
 
@@ -75,7 +78,7 @@ def measure(
     disk_bytes: int,
     disk_read: Spread | None,
 ) -> Held:
-    """Look messages up. Raises ClientError, and RefusalError."""
+    """Measure look-ups of messages. Raises ClientError, RefusalError, or FillError if a message is missing."""
     chance = random.Random(count)
     now_ms = time.time_ns() // 1_000_000
     by_id = by_key = by_range = None

@@ -1,4 +1,4 @@
-"""Runs the load, a Java program of the official client, and samples the server while it works."""
+"""Runs the load, a Java program with the official client, and samples the server meanwhile."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from compat.toolchain.java import compile_java, java
 
 CLIENT: Final = "client-5.5.0"
 _PATIENCE_S: Final = 30
-"""How long after the last asked time a message is waited for before it counts as lost."""
+"""How long after the last due time to wait for a message before it counts as lost."""
 
 _GRACE_S: Final = 120
-"""On top of all that a run should take: starts, a slow machine."""
+"""Extra time that a run may take beyond the expected time, for starts and slow machines."""
 
 
 class LoadError(Exception):
@@ -36,7 +36,7 @@ class LoadError(Exception):
 
 
 class Progress(NamedTuple):
-    """How far a run is."""
+    """The progress of a run."""
 
     phase: str
     sent: int = 0
@@ -44,21 +44,21 @@ class Progress(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """All that a run left to be judged."""
+    """The measurements of a run."""
 
     sent: Sent
     received: Received
     storm: tuple[Sent, Received] | None
-    """The same of the storm, where there is one."""
+    """Sends and receipts of the storm, if there is one."""
     send_seconds: float
     failures: dict[str, int]
     """How many sends failed, by the start of the error's text."""
     client_gc_ms: int
-    """How long the client's own garbage collection stopped it, in all."""
+    """How long garbage collection stopped the client in all."""
     client_cpu: float
     """CPU seconds of the client between `before` and `after`."""
     device_bytes: int | None
-    """Written to the disk between `before` and `after`; None where no disk is behind the folder."""
+    """Bytes written to the disk between `before` and `after`; None if the folder is on no disk."""
     clock_step_ms: float
     """The largest step that the wall clock made, forward or back."""
     before: Usage
@@ -76,7 +76,7 @@ class _Program(NamedTuple):
 
 @functools.cache
 def prepare() -> _Program:
-    """Gets the client and compiles the load. Raises ToolchainError."""
+    """Get the client and compile the load. Raises ToolchainError."""
     libraries = classpath(CLIENT)
     classes = compile_java([Path(__file__).with_name("Load.java")], libraries, "bench")
     return _Program(java(), os.pathsep.join(str(path) for path in (classes, *libraries)))
@@ -88,9 +88,9 @@ def run(
     scratch: Path,
     tell: Callable[[Progress], None],
 ) -> Measured:
-    """Puts one load on a running server, and measures the server from the first send to the last message.
+    """Put one load on a running server, and measure the server from the first send to the last message.
 
-    Raises LoadError when the load ends before its time.
+    Raises LoadError if the load or the server ends early, or the run takes too long.
     """
     records = scratch / "records"
     shutil.rmtree(records, ignore_errors=True)
@@ -118,7 +118,7 @@ def run(
                 reason = "it took too long" if was_killed else _last_words(errors)
                 raise LoadError(f"{scenario.name} on {system.name}: {reason}") from None
             finally:
-                # After its last event nothing is left for it to do.
+                # After its last event it has nothing left to do.
                 process.kill()
     finally:
         watch.cancel()
@@ -152,7 +152,7 @@ def _watch(
     after, client_after, written_after = before, client_before, written_before
     held_after = held_before
     peak_own, peak_resident = before.own_memory, before.resident
-    # What is on its way to the disk is left alone until nothing fires any more.
+    # The final sync to disk comes only once nothing fires any more.
     end = "drained" if scenario.consume else "sent"
     phase = "sending"
     send_seconds = 0.0
@@ -199,7 +199,7 @@ def _watch(
 
 
 def _written(folder: Path) -> int | None:
-    """What the disk has taken, with all that waits in memory for it."""
+    """Write all dirty pages to disk, and return the bytes written to the disk so far."""
     os.sync()
     return device_bytes(folder)
 
@@ -209,7 +209,7 @@ def _between(before: int | None, after: int | None) -> int | None:
 
 
 class _WallClock:
-    """Watches the wall clock for steps: against the steady clock, from one look to the next."""
+    """Detects steps of the wall clock, by comparing it with the monotonic clock at each look."""
 
     def __init__(self) -> None:
         self._distance_ns = self._measure()
@@ -223,7 +223,7 @@ class _WallClock:
 
     @staticmethod
     def _measure() -> int:
-        """How far the wall clock is ahead; the closest of a few readings, for one can be interrupted."""
+        """Return how far the wall clock is ahead, from the quickest of a few readings: one can be interrupted."""
         readings = []
         for _ in range(5):
             begin = time.monotonic_ns()
@@ -264,7 +264,7 @@ def _command(scenario: Scenario, address: str, records: Path, scratch: Path) -> 
         # One size from the start: a growing heap pauses the client, and its pauses look like the server's.
         "-Xms512m",
         "-Xmx512m",
-        # Where the client writes its logs.
+        # The client writes its logs there.
         f"-Duser.home={scratch}",
         "-classpath",
         program.paths,
@@ -282,7 +282,7 @@ def _events(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 
 
 def _last_words(file: Path) -> str:
-    """The first line of the last exception in an error output, or its last line."""
+    """Return the first line of the last exception in an error output, or else its last line."""
     lines = [line for line in file.read_text(errors="replace").splitlines() if line.strip()]
     exceptions = [line for line in lines if "Exception" in line and not line.startswith("\t")]
     found = (exceptions or lines or ["it ended without a word"])[-1]

@@ -1,4 +1,4 @@
-"""The machine that a run was made on, and the limits that no server on it can pass."""
+"""The machine of a run, and its limits, which no server on it can exceed."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ _RANDOM_READS: Final = 1_000
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts that explain a figure."""
+    """Facts about the machine that explain figures."""
 
     cpu: str
     cores: int
     memory_bytes: int
     system: str
     file_system: str
-    """Of the folder that the servers' data was in."""
+    """The file system of the folder with the servers' data."""
     load_average: float
-    """Processes that wanted to run in the minute before: over 0.5, others were using the machine."""
+    """Runnable processes in the minute before; over 0.5, other work was using the machine."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What the machine itself does per second, one after the other."""
+    """What the machine itself can do per second, one operation after the other."""
 
     overwrites_per_second: float
     """Writes of 4 KiB to one place, each followed by fdatasync."""
     appends_per_second: float
-    """The same to the end of a file: the file system then also writes the file's new length."""
+    """The same, but at the end of a file: the file system then also writes the file's new length."""
     append_p50_ms: float
     append_p99_ms: float
     round_trips_per_second: float
-    """64 bytes there and back over a loopback TCP connection between two processes."""
+    """Round trips of 64 bytes over a loopback TCP connection between two processes."""
 
 
 def describe(folder: Path) -> Machine:
-    """The machine's facts; the file system is that of the folder."""
+    """Return the facts of this machine, with the file system of a folder."""
     return Machine(
         cpu=_cpu_model(),
         cores=len(os.sched_getaffinity(0)),
@@ -64,7 +64,7 @@ def describe(folder: Path) -> Machine:
 
 
 def measure_limits(folder: Path, seconds: float) -> Limits:
-    """Measures disk and loopback, each for so long."""
+    """Measure overwrites, appends and loopback, each for so many seconds."""
     overwrites = _sync_times(folder, seconds, step=0)
     appends = _sync_times(folder, seconds, step=len(_PAGE))
     ordered = sorted(appends)
@@ -78,19 +78,19 @@ def measure_limits(folder: Path, seconds: float) -> Limits:
 
 
 def random_reads(file: Path, seconds: float) -> Spread | None:
-    """How long reads of 4 KiB from the disk take, one after the other: a thousand, or as many as fit into the time.
+    """Measure reads of 4 KiB from the disk, one after the other: a thousand, or as many as fit into the time.
 
-    Each is of a page of the file that was chosen at random and not read before. The file must have been synced; the
-    kernel forgets it before and afterwards, so that nothing read here is in the page cache for whoever comes next.
+    Each read is of a page of the file that is chosen at random and was not read before. The file must have been synced.
+    It is dropped from the page cache before and afterwards, so that the next process finds none of it there.
 
-    :returns: None when the file has no whole page.
+    :returns: None if the file has no whole page.
     """
     pages = range(file.stat().st_size // len(_PAGE))
     times = []
     with file.open("rb", buffering=0) as opened:
         descriptor = opened.fileno()
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        # Without it the kernel reads ahead, which takes longer and finds later pages in memory.
+        # Without it the kernel reads ahead, which takes longer and brings later pages into memory.
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         begin = time.monotonic()
         end = begin + seconds
@@ -106,7 +106,7 @@ def random_reads(file: Path, seconds: float) -> Spread | None:
 
 
 def _sync_times(folder: Path, seconds: float, step: int) -> list[float]:
-    """The seconds that each write and its fdatasync took, `step` bytes apart from one to the next."""
+    """Return the seconds that each write with its fdatasync took. The writes are `step` bytes apart."""
     times: list[float] = []
     with tempfile.TemporaryFile(dir=folder) as file:
         os.pwrite(file.fileno(), _PAGE, 0)

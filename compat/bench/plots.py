@@ -1,4 +1,4 @@
-"""Pictures of a run: SVG files, small enough to stand beside the documentation that shows them."""
+"""Plots a run as SVG files that are small enough to be kept with the documentation."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _ROW_INCHES: Final = 0.42
 
 
 def draw(results: Results, folder: Path) -> list[Path]:
-    """Draw what a run has figures for.
+    """Draw the plots for which a run has figures.
 
-    :returns: the files, in `folder`: `rates.svg`, `firing.svg`, `held.svg`.
+    :returns: those of the files `rates.svg`, `firing.svg` and `held.svg` in `folder` that were drawn.
     """
     import matplotlib as mpl
 
-    # Text stays text, and the same figures give the same bytes.
+    # Text stays text, and the same figures result in the same bytes.
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "tidegate", "font.size": 9})
     folder.mkdir(parents=True, exist_ok=True)
     found = []
@@ -46,7 +46,7 @@ def draw(results: Results, folder: Path) -> list[Path]:
 
 
 def _rates(results: Results) -> Picture | None:
-    """Rates and CPU per message of every scenario that was run, both systems as bars of one row."""
+    """Plot rates and CPU per message: a row for each scenario, with a bar for each system."""
     chosen = [s for s in results.scenarios if s.kind in _COMPARED]
     if not chosen:
         return None
@@ -74,7 +74,7 @@ def _bars(axes: Axes, results: Results, chosen: Sequence[Scenario], figure: Figu
 
 
 def _firing(results: Results) -> Picture | None:
-    """How late messages come, percentile by percentile, a line for each scenario and system."""
+    """Plot how late messages arrive, by percentile, with a line for each scenario and system."""
     chosen = [s for s in results.scenarios if s.kind == "life"]
     if not chosen:
         return None
@@ -87,7 +87,7 @@ def _firing(results: Results) -> Picture | None:
             if not outcomes:
                 continue
             values = [figure.over(outcomes) for figure in _PERCENTILES]
-            # A logarithmic axis has no place for none at all.
+            # A logarithmic axis cannot show zero.
             heights = [max(value or 0, 0.5) for value in values]
             label = f"{title}, {scenario.name}"
             axes.plot(range(len(heights)), heights, "o", ls=style, color=colour, ms=3, label=label)
@@ -101,7 +101,7 @@ def _firing(results: Results) -> Picture | None:
 
 
 def _held(results: Results) -> Picture | None:
-    """What a send and a look-up cost against the number of messages that are held."""
+    """Plot the costs of a send and of a look-up over the number of pending messages."""
     chosen = [s for s in results.scenarios if s.kind == "held"]
     if len(chosen) < 2:
         return None
@@ -132,7 +132,7 @@ def _held(results: Results) -> Picture | None:
 
 
 def _new(width: float, height: float) -> Picture:
-    """An empty picture, in inches; no window system is asked for one."""
+    """Make an empty picture, in inches, without a window system."""
     from matplotlib.figure import Figure as Picture
 
     return Picture(figsize=(width, height), layout="constrained")

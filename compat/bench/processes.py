@@ -1,4 +1,4 @@
-"""What a process and its children have used, read from /proc."""
+"""Reads from /proc what a process and its children have used."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Final, NamedTuple
 
 _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 _BLOCK_BYTES: Final = 512
-"""The unit of st_blocks and of a disk's sectors, whatever their own size is."""
+"""The unit of st_blocks and of a disk's sectors, whatever the disk's own block size is."""
 
 
 class Usage(NamedTuple):
-    """What a process, all its threads and its children had used at one moment."""
+    """The usage of a process, all its threads and its children up to one moment."""
 
     at: float
     """time.monotonic() in seconds."""
     cpu: float
-    """CPU in seconds, user and system, ended children included; steps of 10 ms."""
+    """CPU time in seconds, user and system, with ended children, in steps of 10 ms."""
     written: int
     """Bytes that the process caused to be sent to disk (/proc/PID/io, write_bytes)."""
     own_memory: int
-    """Resident bytes that no file is behind: heap and stacks, not the page cache."""
+    """Resident bytes that belong to no file: heap and stacks, not the page cache."""
     resident: int
     """All resident bytes, mapped files included."""
 
 
 def usage(pid: int) -> Usage:
-    """Reads what a process and its children have used. Raises ProcessLookupError when it has ended."""
+    """Read what a process and its children have used. Raises ProcessLookupError if the process has ended."""
     cpu = 0.0
     written = own = resident = 0
     for member in _family(pid):
@@ -40,17 +40,17 @@ def usage(pid: int) -> Usage:
             own += (memory["RssAnon"] + memory["RssShmem"]) * 1024
             resident += memory["VmRSS"] * 1024
         except (OSError, KeyError):
-            # One that has ended and whose parent has not yet taken notice has no memory.
+            # A process that has ended, but that its parent has not reaped yet, has no memory.
             if member == pid:
                 raise ProcessLookupError(f"the server, process {pid}, has ended") from None
     return Usage(time.monotonic(), cpu, written, own, resident)
 
 
 def device_bytes(folder: Path) -> int | None:
-    """Bytes written so far to the disk that a folder is on, by anybody; None where no disk is behind it.
+    """Return the bytes that all processes have written to the disk of a folder; None if it is on no disk.
 
-    What a process is told to have written (write_bytes of /proc/PID/io) says less: where the page cache is in large
-    folios, a page of 4 KiB counts as its whole folio, which is not what goes to disk.
+    A process's own count (write_bytes of /proc/PID/io) is less exact: with large folios in the page cache, a page of
+    4 KiB counts as its whole folio, although less goes to disk.
     """
     number = folder.stat().st_dev
     disk = Path("/sys/dev/block", f"{os.major(number)}:{os.minor(number)}", "stat")
@@ -62,7 +62,7 @@ def device_bytes(folder: Path) -> int | None:
 
 
 def held_bytes(folder: Path) -> int:
-    """Bytes that the files below a folder occupy on disk; what a sparse file leaves out is not counted."""
+    """Return the bytes that the files below a folder occupy on disk, without the holes of sparse files."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:

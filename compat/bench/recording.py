@@ -1,9 +1,9 @@
-"""What recording costs: `python -m compat.bench.recording`.
+"""Measures the cost of recording: `python -m compat.bench.recording`.
 
-One client asks a gateway process: directly, one whose own tap records, and through `tidegate
-capture`. Requests are heartbeats of 1 KiB: the gateway does almost nothing for one, so the
-recording's share is as large as it gets. Processor time is that of the processes between, so it says
-the same on a busy machine.
+One client asks a gateway directly, a gateway whose own tap records, and a gateway through `tidegate
+capture`. Requests are heartbeats of 1 KiB: the gateway does almost nothing for one, so the share of
+the recording is as large as possible. Only the processor time of the gateway or the capture counts, so
+a busy machine does not change the figures.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ Address = tuple[str, int]
 
 
 class _Way(NamedTuple):
-    """Where to ask, and the process whose processor time counts."""
+    """The address to ask, and the process whose processor time counts."""
 
     address: Address
     pid: int
 
     def processor_s(self) -> float:
-        """Processor time that it has taken."""
+        """Return the processor time of the process so far, in seconds."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
 def _running(folder: Path, *arguments: str) -> Iterator[_Way]:
-    """A command that says where it listens, on whichever of its outputs."""
+    """Run a command and wait until it prints where it listens, on any of its outputs."""
     process = children.start(
         [sys.executable, "-m", "gateway.cli", *arguments],
         folder=folder,
@@ -76,7 +76,7 @@ def _serve(folder: Path, name: str, *flags: str) -> Sequence[str]:
 
 
 async def _ask_many(address: Address) -> None:
-    """With some in flight."""
+    """Send all requests, with several in flight."""
     reader, writer = await asyncio.open_connection(*address)
     frames = FrameBuffer()
     body = b'{"clientID":"bench","consumerDataSet":[],"producerDataSet":[]}'.ljust(1024)
@@ -90,7 +90,7 @@ async def _ask_many(address: Address) -> None:
 
 
 def _latency_us(address: Address) -> float:
-    """Median time of one request, with none other in flight."""
+    """Return the median time of one request, with no other in flight, in microseconds."""
     took = []
     with RemotingClient(*address) as client:
         for _ in range(_ONE_BY_ONE):
@@ -101,7 +101,7 @@ def _latency_us(address: Address) -> float:
 
 
 def main() -> None:
-    """Measure, and print a Markdown table."""
+    """Measure all ways and print a Markdown table."""
     with tempfile.TemporaryDirectory(prefix="tidegate-recording-") as scratch:
         folder = Path(scratch)
         tap = ("--capture", str(folder / "tap"))

@@ -1,6 +1,6 @@
-"""The load's records: percentiles of what was measured, and a ledger of what became of each message.
+"""Reads the load's records: percentiles of the measured times, and a ledger of the messages.
 
-Knows nothing of servers or processes: two files in, plain values out.
+The module does not depend on servers or processes: it turns two files into plain values.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _NUMBER_BYTES = 8
 
 
 class RecordError(Exception):
-    """A records file that was not written whole; the text is one line."""
+    """A records file is incomplete; the text is one line."""
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
-    """How one quantity was spread over a run, in ms."""
+    """The distribution of one quantity over a run, in ms."""
 
     count: int
     mean: float
@@ -37,24 +37,24 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the messages of a run, counted by id."""
+    """The outcomes of the messages of a run, counted by id."""
 
     acknowledged: int
     """Sends that were answered with success."""
     refused: int
     """Sends that were answered otherwise, or not at all."""
     received: int
-    """Different messages that a listener was given."""
+    """Different messages that a listener got."""
     lost: int
-    """Acknowledged and never received."""
+    """Messages that were acknowledged and never received."""
     doubled: int
     """Receipts of a message that had been received before."""
     early: int
-    """Received before the asked time."""
+    """Receipts before the due time."""
 
 
 class Sent(NamedTuple):
-    """One number of each send, column by column: id, asked time in epoch ms, latency in ns (-1: refused)."""
+    """The columns of the sends: id, due time in epoch ms, latency in ns (-1: refused)."""
 
     ids: array[int]
     asked: array[int]
@@ -62,7 +62,7 @@ class Sent(NamedTuple):
 
 
 class Received(NamedTuple):
-    """One number of each receipt, column by column; the times are epoch ms."""
+    """The columns of the receipts: id, due time, time of receipt and store time; times are epoch ms."""
 
     ids: array[int]
     asked: array[int]
@@ -71,12 +71,12 @@ class Received(NamedTuple):
 
 
 def read_sent(file: Path) -> Sent:
-    """Reads what `Load.java` wrote of its sends. Raises RecordError when the file is cut off."""
+    """Read the sends that `Load.java` wrote. Raises RecordError if the file is cut off."""
     return Sent(*_columns(file, _SENT_COLUMNS))
 
 
 def read_received(file: Path) -> Received:
-    """Reads what `Load.java` wrote of its receipts. Raises RecordError when the file is cut off."""
+    """Read the receipts that `Load.java` wrote. Raises RecordError if the file is cut off."""
     return Received(*_columns(file, _RECEIVED_COLUMNS))
 
 
@@ -91,12 +91,12 @@ def _columns(file: Path, width: int) -> list[array[int]]:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The least of the ordered values that at least this share (0 to 1) of them do not exceed."""
+    """Return the least of the ordered values that at least this share (0 to 1) of them do not exceed."""
     return ordered[max(math.ceil(share * len(ordered)), 1) - 1]
 
 
 def spread(values: Sequence[float]) -> Spread | None:
-    """The spread of values in ms; None when there are none."""
+    """Return the distribution of values in ms; None if there are none."""
     if not values:
         return None
     ordered = sorted(values)
@@ -113,19 +113,19 @@ def spread(values: Sequence[float]) -> Spread | None:
 
 
 def send_times(sent: Sent) -> Spread | None:
-    """How long the acknowledged sends took."""
+    """Return how long the acknowledged sends took."""
     return spread([latency / 1e6 for latency in sent.latency if latency >= 0])
 
 
 def lateness(asked: Sequence[int], happened: Sequence[int]) -> Spread | None:
-    """How long after the asked times something happened; below zero is early."""
+    """Return how long after the due times something happened; negative is early."""
     return spread([then - due for due, then in zip(asked, happened, strict=True)])
 
 
 def balance(sent: Sent, received: Received) -> Ledger:
-    """Sets what was received against what was acknowledged, by id.
+    """Compare the received messages with the acknowledged ones, by id.
 
-    A message whose send was refused may still arrive (its answer was late): that is no fault.
+    A message whose send counts as refused may still arrive, if its answer was late: that is no fault.
     """
     acknowledged = {
         message for message, latency in zip(sent.ids, sent.latency, strict=True) if latency >= 0

@@ -23,17 +23,17 @@ _MET: Final[dict[bool | None, Text]] = {
 
 
 _CLOCK_STEP_MS: Final = 2.0
-"""A step of the wall clock that is worth a line: it moves the firing error of what is due meanwhile."""
+"""The least step of the wall clock that is reported. A step changes the firing errors of messages due meanwhile."""
 
 
 def show(console: Console, results: Results, earlier: Results | None = None) -> None:
-    """Prints a run: the machine, its limits, then a table of each scenario."""
+    """Print a run: the machine, its limits, then a table of each scenario."""
     console.print(head(results, earlier))
     for scenario in results.scenarios:
         systems = [name for name in TITLES if results.of(scenario.name, name)]
         if not systems:
             continue
-        # Not the table's own title, which is folded to the table's width.
+        # Not as the table's own title, which would wrap at the table's width.
         console.print(Text(f"\n{scenario.title}", style="bold"))
         console.print(table(results, scenario, systems, earlier))
         for line in comparisons(results, scenario):
@@ -45,7 +45,7 @@ def show(console: Console, results: Results, earlier: Results | None = None) -> 
 
 
 def head(results: Results, earlier: Results | None = None) -> RenderableType:
-    """What a reader must know before the figures."""
+    """Return what a reader must know before the figures: versions, machine and its limits."""
     machine, limits = results.machine, results.limits
     lines = [
         f"{_moment(results.began)} · "
@@ -82,7 +82,7 @@ def head(results: Results, earlier: Results | None = None) -> RenderableType:
 def table(
     results: Results, scenario: Scenario, systems: Sequence[str], earlier: Results | None
 ) -> Table:
-    """One scenario: a line of each figure, a column of each of these systems."""
+    """Return the table of one scenario: a row for each figure, a column for each of these systems."""
     both = {"tidegate", "rocketmq"} <= set(systems)
     shown = Table()
     shown.add_column("", no_wrap=True)
@@ -119,7 +119,7 @@ def table(
 
 
 def comparisons(results: Results, scenario: Scenario) -> list[str]:
-    """A line of each figure that is held against that of the scenario beside."""
+    """Return a line for each figure that is compared with that of the scenario `Scenario.beside`."""
     lines = []
     held_to = goals(scenario)
     for figure in FIGURES[scenario.kind]:
@@ -135,7 +135,7 @@ def comparisons(results: Results, scenario: Scenario) -> list[str]:
 
 
 def failures(results: Results, scenario: Scenario) -> list[str]:
-    """A line of each reason for which sends failed."""
+    """Return a line for each reason for which sends failed."""
     found: dict[tuple[str, str], int] = {}
     for name in TITLES:
         for outcome in results.of(scenario.name, name):
@@ -145,7 +145,7 @@ def failures(results: Results, scenario: Scenario) -> list[str]:
 
 
 def clock_steps(results: Results, scenario: Scenario) -> list[str]:
-    """A line of each system whose messages were timed by a clock that was set meanwhile."""
+    """Return a line for each system during whose run the wall clock was stepped."""
     largest = {
         name: max((o.clock_step_ms for o in results.of(scenario.name, name)), default=0.0)
         for name in TITLES
@@ -158,12 +158,12 @@ def clock_steps(results: Results, scenario: Scenario) -> list[str]:
 
 
 def number(value: float | None, digits: int) -> str:
-    """A figure with its digits after the point; a dash when there is none."""
+    """Return a figure with its digits after the point; a dash if there is none."""
     return "-" if value is None else f"{value:,.{digits}f}"
 
 
 def ratio(own: float | None, other: float | None) -> str:
-    """How many times the other figure the own one is; nothing where that says nothing."""
+    """Return the own figure divided by the other; an empty text if one is missing or the other is zero."""
     if own is None or not other:
         return ""
     times = own / other

@@ -1,4 +1,4 @@
-"""What a benchmark found, as it is kept in a file: facts and figures, no judgement."""
+"""The results of a benchmark as they are kept in a file: facts and figures, without a verdict."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from compat.bench.records import Ledger, Spread
 from compat.bench.scenarios import Scenario
 
 FORMAT: Final = 1
-"""Changes when a field changes its meaning or leaves; a new optional field does not change it."""
+"""Changes if a field changes its meaning or is removed, but not with a new optional field."""
 
 
 class ResultsError(Exception):
-    """A results file that cannot be read; the text is one line."""
+    """A results file cannot be read or written, or a plot cannot be drawn; the text is one line."""
 
 
 class Storm(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the many messages that were due in one second."""
+    """The outcomes of the many messages that were due in one second."""
 
     ledger: Ledger
     firing: Spread | None
@@ -28,26 +28,26 @@ class Storm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """How a server does that begins with a folder full of messages."""
+    """The figures of a server that begins with a folder full of messages."""
 
     fill_seconds: float
-    """How long filling the folder took: no figure of the server's."""
+    """How long filling the folder took. The server has no part in it."""
     disk_bytes: int
-    """What the messages occupied on disk before the start."""
+    """How many bytes the messages occupied on disk before the start."""
     start_seconds: float
     """From the start of the process to its first answer. The files were not in the page cache."""
     by_id: Spread | None
-    """Look-ups of one message by its id, from the question to the answer; None where none is held."""
+    """Look-ups of one message by its id, from the request to the answer; None without held messages."""
     by_key: Spread | None
     by_range: Spread | None
-    """First pages of one topic's messages that are due in an hour chosen at random."""
+    """Look-ups of the first page of one topic's messages that are due in an hour chosen at random."""
     disk_read: Spread | None = None
-    """Reads of 4 KiB from random places of the gateway's tables, before its start, by nobody but the benchmark: what
-    the disk took for each at the time. None where none is held, and in files of before this was measured."""
+    """How long the disk took for reads of 4 KiB from random places of the gateway's tables. The benchmark made them
+    before the gateway's start. None without held messages, and in files that are older than this field."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """One scenario on one system, once."""
+    """The figures of one run of one scenario on one system."""
 
     scenario: str
     system: str
@@ -56,31 +56,31 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     send: Spread | None
     """From a send's start to its answer; at a given rate, from when it should have started."""
     firing: Spread | None
-    """From the asked time to the listener's call. For a message for now: from its send's start."""
+    """From the due time to the listener's call. For a message without a delay: from its send's start."""
     stored: Spread | None
-    """From the asked time to the server's own store time."""
+    """From the due time to the server's own store time."""
     ledger: Ledger
     seconds: float
-    """From the first send to the last message, or to the last answer where nothing is consumed."""
+    """From the first send to the last message, or to the last answer if nothing is consumed."""
     cpu_seconds: float
-    """The server's, in that time."""
+    """The server's CPU time in these seconds."""
     written_bytes: int
-    """By the server, in that time, as the kernel accounts for a process: see `processes.device_bytes`."""
+    """Bytes written by the server in these seconds, as the kernel counts for a process: see `processes.device_bytes`."""
     held_bytes: int
-    """By how much the files grew on disk in that time."""
+    """By how much the files grew on disk in these seconds."""
     own_memory_bytes: int
-    """The most that was resident beside the page cache."""
+    """The most resident memory without the page cache."""
     resident_bytes: int
-    """The most that was resident in all."""
+    """The most resident memory in all."""
     failures: dict[str, int]
-    """Failed sends, by the start of the error's text."""
+    """By the start of the error's text: how many sends failed."""
     client_gc_ms: int
     client_cpu_seconds: float = 0.0
-    """The load's own, in the time that the server's is measured in."""
+    """The load's own CPU time in these seconds."""
     device_bytes: int | None = None
-    """Written to the disk in that time, by anybody; None where no disk is behind the data folder."""
+    """Bytes written to the disk in these seconds by all processes; None if the data folder is on no disk."""
     clock_step_ms: float = 0.0
-    """The largest step of the wall clock: firing errors hold it, for it is the wall clock that they are told by."""
+    """The largest step of the wall clock. Firing errors include it, because they are measured by the wall clock."""
     storm: Storm | None = None
     held: Held | None = None
 
@@ -98,12 +98,12 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     outcomes: list[Outcome]
 
     def of(self, scenario: str, system: str) -> list[Outcome]:
-        """Each time that the scenario was run on the system."""
+        """Return the outcomes of all runs of a scenario on a system."""
         return [o for o in self.outcomes if o.scenario == scenario and o.system == system]
 
 
 def save(results: Results, file: Path) -> None:
-    """Writes a results file. Raises ResultsError when that cannot be."""
+    """Write a results file. Raises ResultsError if it cannot be written."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n")
@@ -112,7 +112,7 @@ def save(results: Results, file: Path) -> None:
 
 
 def load(file: Path) -> Results:
-    """Reads a results file. Raises ResultsError when it is none, or of another format."""
+    """Read a results file. Raises ResultsError if it cannot be read, is none, or has another format."""
     try:
         data = file.read_bytes()
     except OSError as error:

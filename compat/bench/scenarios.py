@@ -1,4 +1,4 @@
-"""What is run: each scenario is one load, put on every system in turn."""
+"""The scenarios of the benchmark: each is one load, put on every system in turn."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Final, Literal
 import msgspec
 
 Flush = Literal["sync", "async"]
-"""Whether a send is answered after it is on disk, or before."""
+"""Whether a send is answered after it is on disk (sync), or before (async)."""
 
 Kind = Literal["sends", "life", "levels", "normal", "storm", "waiting", "workers", "held"]
 
 _STORM_SENDS_PER_SECOND: Final = 4_000
-"""About how fast a storm is gathered, with the reserve that is left until it is due."""
+"""About how many messages of a storm are sent per second, including the reserve of time until they are due."""
 
 _FILLED_PER_SECOND: Final = 30_000
-"""About how fast a data folder is filled."""
+"""About how many messages per second are written to fill a data folder."""
 
 _FAR_MS: Final = (30 * 60_000, 120 * 60_000)
-"""Delays that end long after the run: such a scenario measures the accepting alone."""
+"""Delays that end long after the run. Such a scenario measures only sends."""
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,37 +30,37 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     flush: Flush
     threads: int
-    """Sending threads; they share one producer and so one connection, as in most programs."""
+    """Sending threads. They share one producer and thus one connection, as in most programs."""
     rate: int = 0
-    """Sends per second of all threads together; 0: each sends as soon as it has its answer."""
+    """Sends per second of all threads together; with 0 each sends as soon as it has its answer."""
     delay_ms: tuple[int, int] = (0, 0)
-    """The asked delay, uniform between both; zeros: for now."""
+    """The bounds of the delay, which is uniform between them; zeros mean no delay."""
     levels: tuple[int, ...] = ()
-    """Delay levels to choose from instead."""
+    """Delay levels to choose from, in place of `delay_ms`."""
     consume: bool = True
     seconds: float
     """How long sends are measured."""
     warmup: float
     """How long the same load runs before anything is measured."""
     body: int = 256
-    """Bytes."""
+    """The size of a body in bytes."""
     queues: int = 8
     storm: int = 0
     """So many messages of another topic are due in one second while the load goes on."""
     consumers: int = 1
-    """Consumers whose pulls wait; several share out the messages' tags among them."""
+    """Consumers whose pulls wait; several of them divide the messages' tags among them."""
     workers: int = 1
-    """The gateway's setting."""
+    """The gateway's setting `workers`."""
     held: int = 0
-    """Messages that the data folder holds before the server starts."""
+    """Messages that the data folder has before the server starts."""
     beside: str = ""
-    """The scenario whose figures this one's are held against."""
+    """The scenario with whose figures this one's are compared."""
     alone: bool = False
-    """It says something about the gateway only."""
+    """Whether it runs on the gateway only."""
 
     @property
     def longest_delay(self) -> float:
-        """Seconds until the last message is due after its send; only for what is waited for."""
+        """The longest delay of a message in seconds; 0 if a run does not wait for its messages."""
         return (
             max(_LEVEL_SECONDS[level] for level in self.levels)
             if self.levels
@@ -69,7 +69,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def expected_seconds(self) -> float:
-        """About how long a run takes, with the start of a server and of the client."""
+        """About how many seconds a run takes, with the starts of server and client."""
         drain = 2 * self.longest_delay if self.consume else 0
         gathering = self.storm / _STORM_SENDS_PER_SECOND + self.held / _FILLED_PER_SECOND
         return 12 + self.warmup + self.seconds + drain + gathering
@@ -78,7 +78,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 _HELD_NAME: Final = re.compile(r"held-(\d{1,9})")
 
 _LEVEL_SECONDS: Final = {1: 1, 2: 5, 3: 10}
-"""The default table's first delay levels: those that a benchmark can wait for."""
+"""By delay level: its seconds. Only the first levels of the default table are short enough for a benchmark."""
 
 
 def _sends(threads: int, flush: Flush, seconds: float, warmup: float) -> Scenario:
@@ -103,7 +103,7 @@ def _life(
         kind="life",
         title=f"Whole life of timed messages at {rate:,} per s, {flush} flush",
         flush=flush,
-        # A synchronous send that waits for the disk holds its thread: the rate needs enough of them.
+        # A synchronous send blocks its thread until it is on disk, so the rate needs enough threads.
         threads=16 if rate <= 1_000 else 64,
         rate=rate,
         delay_ms=delay_ms,
@@ -113,7 +113,7 @@ def _life(
 
 
 def quick() -> list[Scenario]:
-    """What matters most, in about three minutes."""
+    """Return the most important scenarios, which take about three minutes."""
     return [
         _sends(16, "sync", seconds=5, warmup=6),
         _sends(16, "async", seconds=5, warmup=6),
@@ -122,7 +122,7 @@ def quick() -> list[Scenario]:
 
 
 def full() -> list[Scenario]:
-    """Everything, in about half an hour."""
+    """Return all scenarios, which take somewhat over half an hour."""
     flushes: tuple[Flush, ...] = ("sync", "async")
     scenarios = [
         _sends(threads, flush, seconds=12, warmup=10) for threads in (16, 64) for flush in flushes
@@ -177,13 +177,13 @@ def full() -> list[Scenario]:
 
 
 def named(name: str) -> Scenario | None:
-    """A scenario that is in no run unless it is asked for: `held-N` of any N."""
+    """Return the scenario `held-N` for any N, which may be in no other run; None for other names."""
     found = _HELD_NAME.fullmatch(name)
     return held(int(found[1])) if found else None
 
 
 def held(count: int) -> Scenario:
-    """Sends and look-ups while so many messages wait."""
+    """Return a scenario of sends and look-ups while so many messages are pending."""
     return Scenario(
         name=f"held-{count}",
         kind="held",
@@ -223,7 +223,7 @@ def _workers(count: int) -> Scenario:
         kind="workers",
         title=f"Timed sends, 64 threads for each worker, workers = {count}, sync flush",
         flush="sync",
-        # As many for each, so that as many messages share one worker's commit.
+        # As many threads for each worker, so that as many messages share a worker's commit.
         threads=64 * count,
         delay_ms=_FAR_MS,
         consume=False,

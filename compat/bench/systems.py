@@ -1,4 +1,4 @@
-"""The systems that are measured: each is started fresh for each scenario, on loopback."""
+"""The measured systems. Each is started fresh for each scenario, on loopback."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ class System(NamedTuple):
 
     name: str
     address: str
-    """What a client takes as its name server."""
+    """The address of its name server for clients."""
     pid: int
-    """The process that takes, keeps and delivers messages."""
+    """The process that stores and delivers messages."""
     folder: Path
-    """Where its data is."""
+    """The folder with its data."""
     output: Path
-    """What it says: its log, and why it ended."""
+    """The file with its output: its log, and why it ended."""
     start_seconds: float = 0.0
-    """How long it took until it listened; 0 where that is not measured."""
+    """The time from its start to its first answer; 0 if that is not measured."""
     fill_seconds: float = 0.0
-    """How long it took before that to fill its data folder."""
+    """How long it took to fill its data folder before the start."""
     filled_bytes: int = 0
-    """What that occupies on disk."""
+    """How many bytes the filled data folder occupied on disk."""
     disk_read: Spread | None = None
-    """What the disk took for a random page of it, before the start."""
+    """How long the disk took for random pages of that data, before the start."""
 
 
 @contextmanager
 def tidegate(folder: Path, scenario: Scenario) -> Iterator[System]:
-    """A gateway in a process of its own, on a free port.
+    """Run a gateway in a process of its own, on a free port.
 
-    Its other settings are those of the environment variables, so that one can be tried:
+    Its other settings come from environment variables, so that a setting can be tried:
     `TIDEGATE_... tidegate bench`.
     """
     folder.mkdir(parents=True)
@@ -82,7 +82,7 @@ def tidegate(folder: Path, scenario: Scenario) -> Iterator[System]:
 
 @contextmanager
 def answers(folder: Path, scenario: Scenario) -> Iterator[System]:
-    """A server that answers sends and keeps nothing: what it reaches, client and loopback allow."""
+    """Run a server that answers sends and stores nothing: its rate is the limit of client and loopback."""
     folder.mkdir(parents=True)
     with _program("compat.bench.answers", scenario.queues, folder=folder) as server:
         yield System("answers", server.address, server.pid, folder, server.output)
@@ -96,7 +96,7 @@ class _Server(NamedTuple):
 
 @contextmanager
 def _program(module: str, *arguments: object, folder: Path) -> Iterator[_Server]:
-    """A Python program that says where it listens."""
+    """Run a Python program and wait until it prints where it listens."""
     output = folder / "output"
     with output.open("wb") as out:
         process = children.start(
@@ -127,7 +127,10 @@ def _address(process: subprocess.Popen[bytes], output: Path) -> str:
 
 @contextmanager
 def rocketmq(folder: Path, scenario: Scenario) -> Iterator[System]:
-    """A real broker with its defaults but for the flush, and a heap of 2 GiB. Its name server is not measured."""
+    """Run a real broker with a heap of 2 GiB and its default settings, except the flush.
+
+    Its name server is not measured.
+    """
     with RealBroker(flush=scenario.flush, heap="2g", folder=folder) as broker:
         address, pid = broker.namesrv_address, broker.pids[0]
         yield System("rocketmq", address, pid, folder / "store", broker.output)

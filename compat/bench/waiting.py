@@ -1,11 +1,11 @@
 """`python -m compat.bench.waiting NAMESRV TOPIC RECORDS CONSUMERS RATE WARMUP SECONDS BODY`: pulls that wait.
 
-Each consumer is a connection with one pull that waits at the topic's one queue; with several, each wants one tag of as
-many as there are consumers, and one more connection sends messages whose tags take turns. So each message goes to
-exactly one consumer, however many there are. A hundred official clients would need more of the machine than the
-server: this speaks the protocol itself, in one thread.
+Each consumer is a connection with one pull that waits at the end of the topic's only queue. With several consumers,
+each pulls a tag of its own. One more connection sends messages with these tags in turn, so each message goes to exactly
+one consumer. A hundred official clients would need more of the machine than the server does. This program therefore
+speaks the protocol itself, in one thread.
 
-Standard output and the records are those of `Load.java`, whose place it takes.
+It replaces `Load.java`, with the same standard output and records.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from gateway.wire.frames import FrameBuffer
 from gateway.wire.messages import decode_messages
 
 _FIRST_ID: Final = 1 << 40
-"""Of what is measured; smaller ones are warm-up."""
+"""The first id of measured messages; smaller ids are those of the warm-up."""
 
 _GROUP: Final = "bench-waiting"
 _WAIT_MS: Final = 15_000
 _PATIENCE_S: Final = 30
 _SUSPEND_AND_SUBSCRIBE: Final = 2 | 4
-"""PullSysFlag: wait for a message, and the subscription is in the request."""
+"""PullSysFlag: the pull waits for a message, and has its subscription in the request."""
 
 _NUMBERS: Final = re.compile(r"\d+")
 
@@ -51,7 +51,7 @@ _unpack_id = struct.Struct(">q").unpack_from
 
 
 class Connection:
-    """A connection that sends requests and hands on what comes back."""
+    """A connection that sends requests and receives answers."""
 
     def __init__(self, address: tuple[str, int], selector: selectors.BaseSelector) -> None:
         self.socket = socket.create_connection(address)
@@ -61,13 +61,13 @@ class Connection:
         selector.register(self.socket, selectors.EVENT_READ, self)
 
     def ask(self, code: int, ext: Mapping[str, str], body: bytes = b"") -> int:
-        """Send a request; its number."""
+        """Send a request and return its `opaque`."""
         opaque = next(self._opaques)
         self.socket.sendall(encode_command(code, opaque, ext=ext, body=body))
         return opaque
 
     def receive(self) -> list[Command]:
-        """The answers that have arrived."""
+        """Return the answers that have arrived."""
         data = self.socket.recv(1 << 18)
         if not data:
             raise ConnectionError("the server closed a connection")
@@ -93,12 +93,12 @@ class Consumer:
         }
 
     def pull(self, offset: str) -> None:
-        """Ask for what follows."""
+        """Pull the messages from an offset on."""
         self.connection.ask(RequestCode.PULL_MESSAGE, self._ext | {"queueOffset": offset})
 
 
 class Load:
-    """The whole load, turned by one selector."""
+    """The whole load, driven by one selector."""
 
     def __init__(self, broker: tuple[str, int], topic: str, consumers: int, body: int) -> None:
         self._selector = selectors.DefaultSelector()
@@ -120,7 +120,7 @@ class Load:
             consumer.pull("0")
 
     def send(self, first: int, rate: float, seconds: float, *, tell: bool) -> float:
-        """Send at a rate, whatever the answers; returns with the last answer, after so many seconds."""
+        """Send at a rate, without waiting for answers. Wait for the last answer and return the seconds taken."""
         begin = time.monotonic()
         count = int(rate * seconds)
         told = begin
@@ -138,7 +138,7 @@ class Load:
         return time.monotonic() - begin
 
     def drain(self, count: int) -> bool:
-        """Wait until so many have been received; False when that takes too long."""
+        """Wait until `count` messages have been received; return False if that takes too long."""
         deadline = time.monotonic() + _PATIENCE_S
         while self.received_count < count:
             if time.monotonic() > deadline:
@@ -147,7 +147,7 @@ class Load:
         return True
 
     def idle(self, seconds: float) -> None:
-        """Take what comes for some time."""
+        """Process what arrives for some time."""
         end = time.monotonic() + seconds
         while (now := time.monotonic()) < end:
             self._turn(end - now)
@@ -179,7 +179,7 @@ class Load:
             latency = -1
         if number >= _FIRST_ID:
             if latency < 0:
-                # Without the numbers that make each one unique: enough to tell kinds apart.
+                # Without numbers, which make each remark unique, so that equal reasons are counted together.
                 remark = _NUMBERS.sub("#", answer.remark or "")[:100]
                 reason = f"code {answer.code}, {remark}"
                 self.failures[reason] = self.failures.get(reason, 0) + 1
@@ -200,7 +200,7 @@ class Load:
 
 
 def find_broker(namesrv: str) -> tuple[str, int]:
-    """The address of the one broker that a name server knows."""
+    """Return the address of a name server's only broker."""
     with RemotingClient(*parse_address(namesrv)) as client:
         body = successful(client.ask(RequestCode.GET_BROKER_CLUSTER_INFO)).body
     # RocketMQ writes the brokers' numbers without quotes.
@@ -209,7 +209,7 @@ def find_broker(namesrv: str) -> tuple[str, int]:
 
 
 def make_topic(broker: tuple[str, int], topic: str) -> None:
-    """Make a topic with one queue, at the broker itself."""
+    """Create a topic with one queue, at the broker itself."""
     ext = {"topic": topic, "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1"}
     ext |= {"perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}
     with RemotingClient(*broker) as client:
@@ -217,12 +217,12 @@ def make_topic(broker: tuple[str, int], topic: str) -> None:
 
 
 def say(**event: object) -> None:
-    """An event, as a line for whoever started this."""
+    """Print an event as a line of JSON for the parent process."""
     print(json.dumps(event), flush=True)
 
 
 def main(arguments: list[str]) -> None:
-    """Run the load as the arguments say."""
+    """Run the load that the arguments describe."""
     namesrv, topic, records, *numbers = arguments
     consumers, rate, warmup, seconds, body = (float(one) for one in numbers)
     broker = find_broker(namesrv)

@@ -24,9 +24,9 @@ from compat.toolchain.folder import ToolchainError
 _LISTENING: Final = re.compile(r"listening on ([\d.]+:\d+)")
 _STOP_LIMIT_S: Final = 120
 _PATIENCE_S: Final = 10.0
-"""Pulls that wait at the recording's end are waited for so long."""
+"""How long a replay waits for answers, such as those to pulls that wait when the recording ends."""
 _DIFFERENT: Final = 3
-"""Exit status of jobs that found a difference."""
+"""The exit status of jobs that found a difference."""
 
 _KNOWN_ERRORS: Final = (DemoError, DriverError, OSError, RealBrokerError, ToolchainError)
 
@@ -41,7 +41,7 @@ class Demo:
         self._began = time.monotonic()
 
     def run(self) -> Path:
-        """All of it; the report's page. Raises DemoError."""
+        """Run the whole demonstration and return the report's page. Raises DemoError."""
         self._title("Real clients talk to a real RocketMQ 5.5.0 and are recorded")
         recorded = record(self._folder, self._tell)
         self._title("Where it is sent again: to Tidegate, and twice to a fresh RocketMQ 5.5.0")
@@ -114,7 +114,7 @@ class Demo:
 
 
 def main() -> int:
-    """The demonstration's exit status."""
+    """Run the demonstration and return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m compat.demo", description=__doc__)
     parser.add_argument(
         "--out", type=Path, help="a new folder; default: one in the temporary folder"

@@ -23,10 +23,10 @@ def jobs(
     speed: float,
     patience: float,
 ) -> list[list[str]]:
-    """Tables of each recording, what they are, replays of the capture, a comparison, and the report.
+    """Return the commands: tables of each recording, profile, replays of the capture, comparison and report.
 
-    :param targets: name server addresses by the names of the replays, `BASELINE`, `AGAIN` and the
-        candidate among them.
+    :param targets: by name of the replay: the address of its name server. `BASELINE`, `AGAIN` and the
+        candidate must be among the names.
     """
     tables = folder / "tables-capture"
     lines: list[list[object]] = [["ingest", recorded.capture, "--out", tables]]

@@ -1,4 +1,4 @@
-"""A real broker whose clients are recorded in three ways at the same time."""
+"""Runs a real broker whose clients are recorded in three ways at the same time."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _STOP_LIMIT_S: Final = 120
 _LINES_BEFORE_IT_LISTENS: Final = 20
 
 SETTINGS: Final = {**PATIENT, "transactionTimeOut": "3000", "transactionCheckInterval": "1000"}
-"""Of each real broker of the demonstration."""
+"""The settings of each real broker of the demonstration."""
 
 _SMALL_FILES: Final = {"mappedFileSizeCommitLog": str(64 * 1024 * 1024)}
 
 
 class Recorded(NamedTuple):
-    """Where the recordings are. `packets` is None where packets could not be recorded."""
+    """The places of the recordings. `packets` is None if packets could not be recorded."""
 
     capture: Path
     packets: Path | None
     commit_log: Path
     ports: tuple[int, int]
-    """The name server's and the broker's."""
+    """The ports of name server and broker."""
 
 
 class DemoError(Exception):
@@ -42,7 +42,7 @@ class DemoError(Exception):
 
 
 def record(folder: Path, tell: Tell, *, briefly: bool = False) -> Recorded:
-    """Let the clients `talk` to a fresh broker, recorded in every way that there is here."""
+    """Let the clients `talk` to a fresh broker, and record them in every way that this machine allows."""
     capture, store = folder / "capture", folder / "broker"
     with (
         RealBroker(folder=store, settings={**SETTINGS, **_SMALL_FILES}) as broker,
@@ -80,7 +80,7 @@ def _capture(server: str, folder: Path, tell: Tell) -> Iterator[str]:
 
 @contextmanager
 def _packets(file: Path, ports: tuple[int, int], tell: Tell) -> Iterator[Path | None]:
-    """Where tcpdump is and may record; else None, and it is said why."""
+    """Record packets and yield their file. Without a working tcpdump, report the reason and yield None."""
     program = shutil.which("tcpdump")
     if program is None:
         tell("packets are NOT recorded: there is no tcpdump (Debian: apt-get install tcpdump)")
@@ -89,7 +89,7 @@ def _packets(file: Path, ports: tuple[int, int], tell: Tell) -> Iterator[Path | 
     which = " or ".join(f"tcp port {port}" for port in ports)
     command = [program, "-i", "lo", "-U", "-B", "16384", "-w", str(file), which]
     if os.geteuid() == 0:
-        command[1:1] = ["-Z", "root"]  # else it gives up its rights before it opens the file
+        command[1:1] = ["-Z", "root"]  # else it drops its privileges before it opens the file
     tell(f"$ tcpdump -i lo -w {file} '{which}'")
     process = children.start(command, folder=file.parent, stderr=subprocess.PIPE)
     assert process.stderr is not None

@@ -1,4 +1,4 @@
-"""What the clients of the demonstration do: real Java and Python clients, using each feature a little."""
+"""The traffic of the demonstration: real Java and Python clients that use each feature a little."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ Tell = Callable[[str], None]
 
 
 def talk(namesrv: str, tell: Tell, *, briefly: bool = False) -> int:
-    """Do all of it, and wait until everything was delivered; how many messages were sent.
+    """Run all clients, wait until everything was delivered, and return how many messages were sent.
 
-    `briefly` leaves out what takes long, and has fewer and shorter delays.
+    `briefly` leaves out slow parts, and uses fewer delayed messages with shorter delays.
     """
     delayed, longest_ms = (_BRIEFLY, _BRIEFLY_MS) if briefly else (_DELAYED, _LONGEST_MS)
     with ExitStack() as stack:
@@ -120,7 +120,7 @@ def _look_up(java: JavaClient) -> None:
         try:
             java.view(SHIPMENTS, sent.msg_id)
         except ClientFailure:
-            return False  # a broker indexes what it has answered for, a little later
+            return False  # a broker indexes a message a little after it has answered the send
         return True
 
     until(is_found, "the message to be found by its id")

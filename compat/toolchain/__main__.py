@@ -1,4 +1,4 @@
-"""`python -m compat.toolchain`: gets everything, or runs a program with what was got."""
+"""`python -m compat.toolchain`: gets everything, or runs a program with a real client."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def prepare() -> None:
 
 
 def _run_java(source: Path, arguments: Sequence[str]) -> NoReturn:
-    """Become the Java program in a file, which sees the current official client."""
+    """Replace this process by the Java program in a file, with the current official client."""
     libraries = classpath("client-5.5.0")
     classes = compile_java([source], libraries, source.stem)
     paths = os.pathsep.join(str(path) for path in (classes, *libraries))
-    home = f"-Duser.home={TOOLS / 'home'}"  # where the client writes its logs
+    home = f"-Duser.home={TOOLS / 'home'}"  # the client writes its logs there
     os.execv(java(), [str(java()), home, "-cp", paths, source.stem, *arguments])
 
 
 def _run_python(source: Path, arguments: Sequence[str]) -> NoReturn:
-    """Become the Python program in a file, which sees rocketmq-client-python."""
+    """Replace this process by the Python program in a file, with rocketmq-client-python."""
     (TOOLS / "home").mkdir(exist_ok=True)
     environment = {
         **os.environ,

@@ -14,9 +14,9 @@ from compat.toolchain.folder import TOOLS, ToolchainError, install, make_folder,
 _PYTHON_CLIENT: Final = "rocketmq-client-python==2.0.0"
 _LIBRARY_PACKAGE: Final = "rocketmq-python-cvs==2.1.0.3"
 _LIBRARY_SHA256: Final = "ed3fce39f2b926637637a2b8b9122799f207b0cdf98dbd9110505bf43170fa30"
-# Where DefaultMQPushConsumerImpl::shutdownMessageTraceInnerProducer() begins in the library. Unless
-# tracing is on it follows a null pointer, so every shutdown of a consumer crashes; it is made to
-# return at once (x86: push %rbx becomes ret).
+# The offset of DefaultMQPushConsumerImpl::shutdownMessageTraceInnerProducer() in the library. Without
+# tracing it follows a null pointer, so every shutdown of a consumer crashes. The patch makes it return
+# at once (x86: push %rbx becomes ret).
 _LIBRARY_PATCH: Final = (0x184280, 0x53, 0xC3)
 
 
@@ -30,10 +30,10 @@ def has_cpp_client() -> bool:
 
 
 def cpp_client() -> Path:
-    """A folder for PYTHONPATH from which `import rocketmq` loads rocketmq-client-python 2.0.0.
+    """Return a folder for PYTHONPATH from which `import rocketmq` loads rocketmq-client-python 2.0.0.
 
-    The package is as published. It carries no library; the one beside it is that of another
-    package, which has every symbol that it calls.
+    The package is as published, but has no library. The library beside it is from another package and
+    has every symbol that is called.
     """
     if not has_cpp_client():
         raise ToolchainError("the C++ client library exists for Linux on x86-64 with glibc only")
@@ -50,7 +50,7 @@ def cpp_client() -> Path:
 
 
 def without_crash(library: bytes) -> bytes:
-    """The library with the one function that crashes cut short."""
+    """Return the library with the function that crashes patched to return at once."""
     if hashlib.sha256(library).hexdigest() != _LIBRARY_SHA256:
         raise ToolchainError(f"the library in {_LIBRARY_PACKAGE} is not the expected one")
     offset, before, after = _LIBRARY_PATCH

@@ -1,4 +1,4 @@
-"""The folder `.tools`: what is in it is made whole, once for each state of what it is made of."""
+"""The folder `.tools`: each of its parts is made completely or not at all, and again if its sources change."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ TOOLS: Final = PROJECT / ".tools"
 
 
 class ToolchainError(Exception):
-    """Something cannot be had here. The text is one line and says what to do about it."""
+    """Something cannot be got or made here. The text is one line and says what to do."""
 
 
 def say(text: str) -> None:
-    """Tell on standard error what is being done."""
+    """Print a line on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager
 def locked(name: str) -> Iterator[None]:
-    """Held by one process at a time, for what is made in `.tools/NAME`."""
+    """Hold the lock of `.tools/NAME`, which only one process at a time can hold."""
     TOOLS.mkdir(exist_ok=True)
     with (TOOLS / f".{name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -34,9 +34,9 @@ def locked(name: str) -> Iterator[None]:
 
 
 def make_folder(name: str, stamp: str, make: Callable[[Path], None]) -> Path:
-    """The folder `.tools/NAME`, made by `make` unless it was made with the same stamp before.
+    """Return the folder `.tools/NAME`. `make` makes it, unless it was made with the same stamp before.
 
-    It is made under another name and renamed, so an interrupted call leaves no half of one.
+    The folder is made under another name and renamed, so an interrupted call leaves no incomplete folder.
     """
     folder = TOOLS / name
     stamp_file = folder / ".stamp"
@@ -73,8 +73,8 @@ def run(
 ) -> None:
     """Run a program that makes something.
 
-    :param trouble: what to say when it fails; the last line of its standard error is the reason.
-    :param folder: where it runs.
+    :param trouble: the error's text if it fails; the last line of its standard error is added as the reason.
+    :param folder: its working directory.
     """
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False

@@ -15,17 +15,17 @@ from compat.toolchain.folder import PROJECT, ToolchainError, make_folder, run, s
 
 _SOURCES: Final = PROJECT / "compat" / "clients" / "go"
 _SUFFIXES: Final = {".go", ".mod", ".sum"}
-_VERSION: Final = (1, 22)  # what go.mod asks for
+_VERSION: Final = (1, 22)  # the version in go.mod
 
 
 def has_go_client() -> bool:
-    """Whether there is a Go that is new enough to build the client's driver with."""
+    """Whether a Go is installed that is new enough to build the client's driver."""
     return installed_go() is not None
 
 
 @functools.cache
 def installed_go() -> str | None:
-    """The Go on the path, if it is of a suitable version."""
+    """Return the Go on the path if its version is suitable."""
     if not (go := shutil.which("go")):
         return None
     done = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, check=False)
@@ -34,7 +34,7 @@ def installed_go() -> str | None:
 
 
 def go_client() -> Path:
-    """The program that drives the Go client, built unless its sources have not changed."""
+    """Return the program that drives the Go client. It is built again if its sources have changed."""
     go = installed_go()
     if go is None:
         raise ToolchainError("there is no Go of version 1.22 or newer on the path: install one")

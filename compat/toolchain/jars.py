@@ -1,4 +1,4 @@
-"""Jars from the default Maven repository, those that `jars.lock` names."""
+"""Gets the jars in `jars.lock` from the default Maven repository."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ PROXY: Final = "proxy-5.5.0"
 GRPC_CLIENT: Final = "client-grpc-5.2.0"
 COMPILER: Final = "compiler"
 
-# What `jars.lock` is resolved from: the jars of each class path with all that they depend on.
+# The source of `jars.lock`: by class path, the jars whose dependencies are resolved.
 ROOTS: Final = {
     "client-5.5.0": ("org.apache.rocketmq:rocketmq-client:5.5.0",),
     "client-4.9.8": (
         "org.apache.rocketmq:rocketmq-client:4.9.8",
-        # What signs requests; the later client has it in itself.
+        # It signs requests. The later client can do that itself.
         "org.apache.rocketmq:rocketmq-acl:4.9.8",
     ),
     "client-4.5.2": ("org.apache.rocketmq:rocketmq-client:4.5.2",),
@@ -40,7 +40,7 @@ ROOTS: Final = {
     ),
     PROXY: (
         "org.apache.rocketmq:rocketmq-proxy:5.5.0",
-        # As above; and the resolver would take another guava than Maven does.
+        # As above. Besides, the resolver would choose another guava than Maven does.
         "io.grpc:grpc-api:1.53.0",
         "io.grpc:grpc-core:1.53.0",
         "com.google.guava:guava:32.0.1-jre",
@@ -78,7 +78,7 @@ class Jar:
 
 
 def locked_jars(name: str) -> list[Jar]:
-    """The jars of one class path of `jars.lock`, in class path order.
+    """Return the jars of one class path of `jars.lock`, in class path order.
 
     The file has a line `[NAME]` for each class path, then a line for each jar:
     `group:artifact:version[:classifier] sha256`.
@@ -98,7 +98,7 @@ def locked_jars(name: str) -> list[Jar]:
 
 
 def classpath(name: str) -> list[Path]:
-    """The jars of one class path of `jars.lock`, got if they are not there yet."""
+    """Return the files of one class path of `jars.lock`, and download those that are missing."""
     jars = locked_jars(name)
     folder = TOOLS / "jars"
     with locked("jars"):
@@ -125,14 +125,14 @@ def _maven() -> MavenContext:
 
 
 def _download(context: MavenContext, jar: Jar, folder: Path) -> None:
-    """Get one jar into the folder, under its final name only once its checksum is right."""
+    """Download one jar into the folder. It gets its final name only once its checksum is right."""
     component = context.project(jar.group, jar.artifact).at_version(jar.version)
     artifact = component.artifact(classifier=jar.classifier)
     attempts = 3
     for attempt in range(1, attempts + 1):
         cached = artifact.cached_path
         assert cached is not None
-        # What an interrupted download left would be taken for the whole.
+        # The resolver would take the file of an interrupted download as complete.
         cached.unlink(missing_ok=True)
         try:
             path = artifact.resolve()
@@ -149,7 +149,7 @@ def _download(context: MavenContext, jar: Jar, folder: Path) -> None:
 
 
 def write_lock() -> None:
-    """Resolve the roots again and write `jars.lock`, with the checksums of what is downloaded."""
+    """Resolve the roots again and write `jars.lock`, with the checksums of the downloaded jars."""
     from jgo.maven import Dependency
 
     context = _maven()

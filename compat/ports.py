@@ -13,7 +13,7 @@ _LOWEST: Final = 10_000
 _FEWEST: Final = 2_000
 """The fewest ports to choose from."""
 
-_chance = random.Random()  # the shared one may be seeded, alike in several processes
+_chance = random.Random()  # the shared one may have the same seed in several processes
 
 
 def free_port(*neighbours: int) -> int:

@@ -102,6 +102,6 @@ class RealProxy:
 
     def _end(self) -> None:
         if self._process is not None:
-            self._process.kill()  # it has nothing to keep
+            self._process.kill()  # it has no data to save
             self._process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)

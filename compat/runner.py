@@ -139,7 +139,7 @@ def _chosen(names: Sequence[str]) -> list[Scenario]:
 def drivers(runs: Sequence[Run]) -> Iterator[Mapping[str, Driver]]:
     """Run the processes with the real clients that the runs need."""
     wanted = {run.client for run in runs}
-    # Raw scenarios and those of tools may set their scene with the current Java client.
+    # Raw scenarios and those of tools may prepare topics and messages with the current Java client.
     found = {"java-5.5.0": java_driver("5.5.0")}
     for version in (*VERSIONS, *OLD_VERSIONS):
         if f"java-{version}" in wanted:

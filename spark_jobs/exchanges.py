@@ -228,7 +228,7 @@ class Pairer:
     def frame(
         self, position: int, time_ns: int, connection: Connection, from_client: bool, data: bytes
     ) -> None:
-        """Take a frame."""
+        """Take the next frame and pair it."""
         self.counts["frames"] += 1
         if time_ns < self.last_ns and self._is_in_order:
             self.count("clock went back")

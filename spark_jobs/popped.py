@@ -59,7 +59,7 @@ def ids_needed(code: int, ext: Mapping[str, str], body: bytes) -> tuple[str, ...
             acks = parse_batch_acks(body)
             return tuple({_token(one.pop_time, str(one.retried), one.queue) for one in acks})
     except (FieldError, ValueError):
-        pass  # as broken as it was recorded
+        pass  # invalid, and sent as recorded
     return ()
 
 
@@ -130,7 +130,7 @@ class Receipts:
         try:
             recorded = parse_handle(ext.get("extraInfo", ""))
         except FieldError:
-            return body  # as broken as it was recorded
+            return body  # invalid, and sent as recorded
         known = self._known(_place(recorded))
         if known is None:
             unmapped.append("extraInfo")
@@ -187,7 +187,7 @@ class Receipts:
             acks = parse_batch_acks(body)
             each = [(ack, offset) for ack in acks for offset in ack.offsets(_NO_END)]
         except (BodyError, ValueError):
-            return body  # as broken as it was recorded
+            return body  # invalid, and sent as recorded
         found: dict[tuple[object, ...], tuple[BatchAck, set[int]]] = {}
         for recorded, recorded_offset in each:
             place = _Place(

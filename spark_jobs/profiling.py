@@ -113,7 +113,7 @@ def profile(pairs: DataFrame, messages: DataFrame) -> Profile:
     sent = messages.where(is_sent & f.coalesce(f.col("answer_code"), f.lit(0)).isin(*STORED_CODES))
     sums = sent.agg(f.count("*"), f.sum("body_size"), f.count("asked")).collect()[0]
     hot = _by_second(asked, "asked_ns").orderBy(f.desc("count")).limit(_SECONDS).collect()
-    language = f.coalesce("language", f.lit("unknown"))  # null in the header
+    language = f.coalesce("language", f.lit("unknown"))  # the header has null
     due = sent.where("due_ms is not null").withColumn("due_ns", f.col("due_ms") * 1_000_000)
     delays = (
         outcomes(messages, grace_ms=0)

@@ -251,7 +251,7 @@ class Rewriter:
         self, ext: dict[str, str], name: str, place: tuple[str, str], unmapped: list[str]
     ) -> None:
         if not _is_number(ext.get(name, "")):
-            return  # as broken as it was recorded
+            return  # invalid, and sent as recorded
         recorded = int(ext[name])
         if recorded == 0:
             return  # offset 0 is the same in each run
@@ -292,7 +292,7 @@ class Rewriter:
             try:
                 items = split_batch(body)
             except MessageError:
-                return body  # as broken as it was recorded
+                return body  # invalid, and sent as recorded
             return encode_batch(
                 BatchItem(flag, content, self._properties(text, recorded_ms, now_ms))
                 for flag, content, text in items
@@ -327,7 +327,7 @@ class Rewriter:
         if names.UNIQ_KEY in found:
             found[names.UNIQ_KEY] = self._new_id(found[names.UNIQ_KEY])
         for name in (names.RESCHEDULE, names.TIMER_DEL_UNIQKEY):
-            if name in found:  # an order about another message
+            if name in found:  # a recall or reschedule order about another message
                 topic, plus, target = found[name].rpartition("+")
                 target = self._ids.get(target) or new_id(target, self._rules.run)
                 found[name] = f"{self._rules.topics.get(topic, topic)}{plus}{target}"
@@ -339,7 +339,7 @@ class Rewriter:
         try:
             return join(found)
         except ValueError:
-            return text  # as broken as it was recorded
+            return text  # invalid, and sent as recorded
 
     def _moved(self, moment_ms: int, recorded_ms: int, now_ms: int) -> int:
         """Return the moment that is as far from now as the recorded one was from its request.

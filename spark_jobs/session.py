@@ -27,7 +27,7 @@ _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 def open_session(
     master: str = "local[*]", *, memory: str = "2g", progress: bool = False
 ) -> SparkSession:
-    """Return a session with the data source of commit logs. One that runs already keeps its settings.
+    """Return a session with the data source of commit logs. One that runs already is returned as it is.
 
     :param memory: the driver's memory, as a JVM size; in local mode Spark uses no other.
     :raises JobError: if there is no Java runtime for it.

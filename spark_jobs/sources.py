@@ -220,9 +220,7 @@ def _opening(record: Record, run: str, pairer: Pairer) -> None:
     else:
         known = pairer.connection(number)
         pairer.open(number, f"{run}#{number}", data.decode(errors="replace"))
-        if (
-            known is None or known.server is None
-        ):  # else it was opened in an earlier file of the run
+        if known is None or known.server is None:  # else an earlier file has its opening
             pairer.count("connections")
 
 

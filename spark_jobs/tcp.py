@@ -79,7 +79,7 @@ class Stream:
         yield from self._follow(time_ns)
 
     def acknowledge(self, sequence: int) -> Iterator[Piece | Gap]:
-        """Note that the other side has all bytes before this one: those missing were not recorded."""
+        """Note that the other side has all bytes before `sequence`: missing ones were not recorded."""
         if self._next is not None and 0 < (sequence - self._next) & _SEQUENCE_MASK < _HALF:
             self._acknowledged = sequence
             yield from self._give_up()

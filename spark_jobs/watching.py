@@ -153,7 +153,7 @@ class Watcher:
             await asyncio.sleep(_AGAIN_S)
 
     def _note(self, ext: Mapping[str, str], asked_ns: int, answer: Command) -> bool:
-        """Keep the events of an answer; return False if its code is neither messages nor their absence."""
+        """Keep the events of an answer, and return whether the pull succeeded, with or without messages."""
         pair = {
             "file": WATCHED,
             "position": len(self._rows) + self._files * _ROWS_AT_ONCE,

@@ -39,7 +39,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What the machine itself can do per second, one operation after the other."""
+    """The operations that the machine itself can do per second, one after the other."""
 
     overwrites_per_second: float
     """Writes of 4 KiB to one place, each followed by fdatasync."""

@@ -65,7 +65,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     cpu_seconds: float
     """The server's CPU time in these seconds."""
     written_bytes: int
-    """Bytes written by the server in these seconds, as the kernel counts for a process: see `processes.device_bytes`."""
+    """Bytes written by the server in these seconds, by its count in the kernel: see `processes.device_bytes`."""
     held_bytes: int
     """By how much the files grew on disk in these seconds."""
     own_memory_bytes: int

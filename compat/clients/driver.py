@@ -34,7 +34,7 @@ class DriverError(Exception):
     """The driver ended, or did not answer in time; the text has the end of what it logged."""
 
 
-class ClientFailure(Exception):  # noqa: N818  it is the client's failure, told by a sound driver
+class ClientFailure(Exception):  # noqa: N818  it is the client's failure, not the driver's
     """A real client raised an exception.
 
     `kind` is the exception's class name, `code` its response code of the protocol, if it has one.

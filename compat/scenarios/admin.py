@@ -105,7 +105,7 @@ def progress(stage: Stage) -> None:
     for number in range(3):
         raw.send(topic, b"%d" % number)
     raw.wait_for(topic, 3)
-    raw.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": group})  # which makes it
+    raw.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": group})  # creates the group
     place = {"topic": topic, "queueId": "0", "consumerGroup": group, "commitOffset": "1"}
     raw.ask(RequestCode.UPDATE_CONSUMER_OFFSET, place)
     of_it = {"consumerGroup": group, "topic": topic}

@@ -79,7 +79,7 @@ def pull_results(stage: Stage) -> None:
     stage.java().create_topic(topic, 1)
     client = stage.able()
     puller = client.puller(stage.topic("g"))
-    may_wait = stage.client in GO  # for 20 s each
+    may_wait = stage.client in GO  # its pulls wait 20 s
     if not may_wait:
         stage.see("empty queue", puller.pull(topic, 0, 0))
     stage.see("beyond an empty queue", puller.pull(topic, 0, 5))
@@ -111,7 +111,7 @@ def figures_of_a_queue(stage: Stage) -> None:
     stage.see("at the first", puller.offset_at(topic, 0, stored))
     stage.see("long ago", puller.offset_at(topic, 0, stored - 100_000))
     stage.see("in the future", puller.offset_at(topic, 0, stored + 100_000))
-    puller.pull(topic, 0, 0)  # which makes the group
+    puller.pull(topic, 0, 0)  # creates the group
     puller.commit(topic, 0, 1)
     until(lambda: puller.offset(topic, 0, "committed") == 1, "the commit")
 
@@ -268,7 +268,7 @@ def offsets(stage: Stage) -> None:
     raw = stage.raw()
     raw.send(topic)
     raw.wait_for(topic, 1)
-    raw.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": group})  # which makes it
+    raw.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": group})  # creates the group
     queue = {"topic": topic, "queueId": "0"}
     of_group = {**queue, "consumerGroup": group}
     nowhere = {"topic": f"{topic}-none", "queueId": "0"}
@@ -305,7 +305,7 @@ def sent_back(stage: Stage) -> None:
     topic, group = stage.topic(), stage.topic("g")
     raw = stage.raw()
     raw.send(topic)
-    raw.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": group})  # which makes it
+    raw.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": group})  # creates the group
 
     def back(step: str, **ext: str) -> None:
         fields = {"offset": "1", "group": group, "delayLevel": "1", "originTopic": topic, **ext}

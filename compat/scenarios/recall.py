@@ -16,7 +16,7 @@ def by_its_handle(stage: Stage) -> None:
     client = stage.java()
     client.create_topic(topic, 1)
     kept = client.send(topic, b"kept", delay_time_ms=6_000)
-    taken = client.send(topic, b"taken", delay_time_ms=5_500)  # a busy machine takes its time
+    taken = client.send(topic, b"taken", delay_time_ms=5_500)  # long, for busy machines
     stage.see("handles", [bool(kept.recall_handle), bool(taken.recall_handle)])
     assert taken.recall_handle is not None
     handle = taken.recall_handle

@@ -47,7 +47,7 @@ ROOTS: Final = {
     ),
     GRPC_CLIENT: (
         "org.apache.rocketmq:rocketmq-client-java:5.2.0",
-        "com.alibaba:fastjson:1.2.83",  # the driver's
+        "com.alibaba:fastjson:1.2.83",  # for the driver
     ),
     # The last release that runs on Java 11.
     COMPILER: ("org.eclipse.jdt:ecj:3.32.0",),

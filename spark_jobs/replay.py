@@ -184,7 +184,7 @@ def replay(
         patience_s=patience_s,
         keeps_sends=keeps_sends,
     )
-    # Adaptive execution would merge small partitions, and then some of the tasks that wait would not run.
+    # The explicit number keeps adaptive execution from merging small partitions: the gate waits for that many tasks.
     parts = chosen.select(*_COLUMNS, feature()).repartition(tasks, "connection")
     ordered = parts.sortWithinPartitions("asked_ns", "file", "position")
     play = partial(

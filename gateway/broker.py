@@ -1,4 +1,4 @@
-"""What all handlers share: the settings and the parts of the gateway that hold state."""
+"""The state that all handlers share: the settings, and the parts of the gateway that hold state."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from storage import Removed, Store, remove_expired
 class Broker:
     """A running gateway, without its sockets.
 
-    `advertised` is the address that clients are told to connect to; `host` the same as records have it.
+    `advertised` is the address that clients connect to, and `host` the same address as stored in records.
     """
 
     config: Config
@@ -60,19 +60,19 @@ class Broker:
     _followers: list[Callable[[Config], None]] = field(default_factory=list)
 
     def follow(self, take_up: Callable[[Config], None]) -> None:
-        """Tell a part of the settings, now and whenever they change: for what keeps a value of them."""
+        """Call a function with the settings now and after each change. It is for parts that keep values of settings."""
         self._followers.append(take_up)
         take_up(self.config)
 
     def reconfigure(self, config: Config) -> None:
-        """Serve by these settings from now on. Only those marked as live may differ."""
+        """Apply new settings. Only settings that are marked as live may differ."""
         self.config = config
         self.changes += 1
         for take_up in self._followers:
             take_up(config)
 
     def remove_expired(self, limit: int, begin: bytes = b"") -> Removed:
-        """Remove messages that are past their retention or were of deleted topics, at most so many; see
+        """Remove at most `limit` messages that are past their retention or belong to deleted topics; see
         `storage.remove_expired`. The change joins the store's batch.
 
         :raises StorageError: when they cannot be removed.
@@ -88,8 +88,7 @@ class Broker:
         )
 
     def forget_deleted(self) -> None:
-        """Let go of what is in memory of topics that were deleted, and of what came into them since. No batch may be
-        open."""
+        """Free the memory for deleted topics, and for messages that came into them since. No batch may be open."""
 
         def is_known(topic: bytes) -> bool:
             return self.topics.get(topic.decode()) is not None
@@ -99,9 +98,9 @@ class Broker:
             self.stats.forget_entered(topic.decode())
 
     def message_queue(self, topic: str, number: int) -> MessageQueue:
-        """A queue of this gateway's, as tools name it."""
+        """Return a queue of this gateway as tools name it."""
         return MessageQueue(topic, self.config.broker_name, number)
 
     def topics_consumed_by(self, group: str) -> list[str]:
-        """The topics that a group has progress in."""
+        """Return the topics in which a group has progress."""
         return sorted(topic.decode() for topic in self.store.progress.of_group(group.encode()))

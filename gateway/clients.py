@@ -1,4 +1,4 @@
-"""Who is connected: producers and consumers by group, as their heartbeats tell."""
+"""The connected clients: producers and consumers by group, according to their heartbeats."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ CLIENT_EXPIRY = 120.0
 """Seconds without a heartbeat after which a client is forgotten (ConsumerManager)."""
 
 CROWD = 20
-"""Members of a group that are told of each change; of two thousand that come back after a restart each would be told
-two thousand times."""
+"""Groups with at most this many members notify all of them of each change. If two thousand members came back after a
+restart, each would be notified two thousand times."""
 
 CROWD_SECONDS = 0.5
-"""How often the members of a larger group are told, at most."""
+"""Least seconds between two rounds of notifying the members of a larger group."""
 
 TOLD_TOGETHER = 100
-"""Members of a larger group that are told at a time. Each asks at once who is there, and the answer is as long as the
-group is large: those of 5,000 are 400 MB."""
+"""Members of a larger group that are notified at a time. Each asks for the list of members at once: for a group of
+5,000 these answers are 400 MB together."""
 
 TOLD_SECONDS = 0.05
-"""How long after those the next ones are told."""
+"""Seconds until the next ones are notified."""
 
 
 class Client:
-    """One member of a group: a client program by its id and its connection. `caller` is the user that it has signed
-    its last heartbeat as, None where nobody is asked for a name."""
+    """One member of a group: a client program by its id and its connection. `caller` is the user that signed its last
+    heartbeat, None without authentication."""
 
     __slots__ = ("caller", "client_id", "language", "last_seen", "peer", "version")
 
@@ -55,7 +55,7 @@ class Client:
 
 
 class ConsumerGroup:
-    """A consumer group that is online: its members, and what they subscribe to."""
+    """An online consumer group: its members and their subscriptions."""
 
     def __init__(self, data: ConsumerData) -> None:
         self.name = data.group_name
@@ -64,7 +64,7 @@ class ConsumerGroup:
         self.subscriptions: dict[str, Subscription] = {}
 
     def subscribe(self, data: ConsumerData) -> bool:
-        """Take over what a member subscribes to; True when that changes anything."""
+        """Take over the subscriptions of a member. Return whether they change the group's."""
         self.data = data
         changed = False
         for subscription in data.subscription_data_set:
@@ -97,11 +97,11 @@ class Clients:
         self._producers: dict[str, dict[str, Client]] = {}
         # The same by client id, then group: each reply looks for its client.
         self._producers_by_id: dict[str, dict[str, Client]] = {}
-        # Who has which places by each connection, so that nobody else is looked at when it is lost.
+        # The places of each connection, so that only these are looked at when it is lost.
         self._places: dict[Peer, dict[_Place, Client]] = {}
-        # Who had a place before another connection of the same id, and has it again when that is lost.
+        # The clients that had a place before another connection with the same id, and get it back when that is lost.
         self._behind: dict[_Place, dict[Peer, Client]] = {}
-        # The crowds that are told, or will be, and whether they have changed since that began.
+        # The crowds that are being notified, or will be, and whether they have changed since that began.
         self._told_later: dict[str, bool] = {}
 
     def heartbeat(
@@ -114,14 +114,14 @@ class Clients:
         quiet: AbstractSet[str] = frozenset(),
         caller: Caller | None = None,
     ) -> None:
-        """Note that a client lives; tell the members of a group whose members or subscriptions changed. It may have
-        come back by another connection, or there are two with one id, as of containers with one address and one process
-        number; the place of another user's client it cannot take.
+        """Record a client's heartbeat, and notify the members of groups whose members or subscriptions changed. The
+        client may have come back by another connection. Two clients may also have one id, like containers with the same
+        address and process number. A client cannot take the place of another user's client.
 
-        :param quiet: groups whose members are not told (notifyConsumerIdsChangedEnable = false): they find out at
-            their next look in 20 s.
-        :param caller: whose heartbeat it is.
-        :raises RequestError: when it says that it is another user's client.
+        :param quiet: groups whose members are not notified (notifyConsumerIdsChangedEnable = false): they find out when
+            they ask again, every 20 s.
+        :param caller: the user who signed the heartbeat.
+        :raises RequestError: when the client id belongs to another user's client.
         """
         client_id = heartbeat.client_id
         self._check_owner(heartbeat, caller)
@@ -147,10 +147,10 @@ class Clients:
         *,
         quietly: bool = False,
     ) -> None:
-        """A client says that it leaves a group; of one that is there by another connection, as upstream, nothing is
-        forgotten.
+        """Remove a client from a group at its own request. As upstream, a client that has come by another connection
+        since stays.
 
-        :param quietly: whether those who stay in the consumer group are not told.
+        :param quietly: whether the remaining members of the consumer group are not notified.
         """
         for place in (
             _Place(True, producer_group, client_id),
@@ -161,12 +161,12 @@ class Clients:
                 self._forget([(place, client)], quietly=quietly)
 
     def disconnected(self, peer: Peer) -> None:
-        """Forget the clients of a lost connection."""
+        """Remove the clients of a lost connection."""
         self._forget(self._places.get(peer, {}).items())
 
     def expire(self, now: float) -> None:
-        """Forget the clients that sent no heartbeat for long. Those that are not read from, as they are slow to take
-        their answers, stay until their connection is closed."""
+        """Remove the clients without a heartbeat for `CLIENT_EXPIRY`. Clients whose connection is paused, because they
+        take their answers slowly, stay until it is closed."""
         self._forget(
             (place, client)
             for places in self._places.values()
@@ -175,32 +175,32 @@ class Clients:
         )
 
     def consumer_group(self, name: str) -> ConsumerGroup | None:
-        """A consumer group that is online."""
+        """Return an online consumer group."""
         return self._consumers.get(name)
 
     def gave_up(self, group: str, topic: str) -> bool:
-        """Whether a group is online and subscribes to other topics alone. One whose members subscribe to nothing has
-        given up none: pull consumers that are given their queues do not say which."""
+        """Return whether a group is online and subscribes to other topics only. A group without subscriptions has not
+        given up any topic: pull consumers with assigned queues do not name their topics."""
         online = self._consumers.get(group)
         return (
             online is not None and bool(online.subscriptions) and topic not in online.subscriptions
         )
 
     def consumer_groups(self) -> Iterable[ConsumerGroup]:
-        """All consumer groups that are online."""
+        """Return all online consumer groups."""
         return self._consumers.values()
 
     def producer_groups(self) -> Iterator[tuple[str, Iterable[Client]]]:
-        """All producer groups that are online."""
+        """Return all online producer groups."""
         for name, members in self._producers.items():
             yield name, members.values()
 
     def producers(self, group: str) -> Iterable[Client]:
-        """The online members of a producer group."""
+        """Return the online members of a producer group."""
         return self._producers.get(group, {}).values()
 
     def producer(self, client_id: str) -> Client | None:
-        """A producer's client, whatever its groups."""
+        """Return the client of a producer, in any group."""
         return next(iter(self._producers_by_id.get(client_id, {}).values()), None)
 
     def _check_owner(self, heartbeat: Heartbeat, caller: Caller | None) -> None:
@@ -219,7 +219,7 @@ class Clients:
                 )
 
     def _note(self, place: _Place, client: Client) -> None:
-        """A client takes its place."""
+        """Put a client into its place."""
         known = self._client(place)
         behind = self._behind.get(place, {})
         behind.pop(client.peer, None)
@@ -240,7 +240,7 @@ class Clients:
             self._consumers[place.group].members[place.client_id] = client
 
     def _client(self, place: _Place) -> Client | None:
-        """Who has a place, if anybody."""
+        """Return the client that has a place, if any."""
         if place.of_producers:
             return self._producers.get(place.group, {}).get(place.client_id)
         group = self._consumers.get(place.group)
@@ -268,7 +268,7 @@ class Clients:
                 self._notify(group)
 
     def _give_way(self, place: _Place, client: Client) -> bool:
-        """Whether a place that a client leaves is still another connection's of the same id, the latest of those."""
+        """Leave a place to the latest other connection with the same id, if there is one. Return whether there is."""
         behind = self._behind.get(place)
         if behind is None:
             return False
@@ -280,8 +280,9 @@ class Clients:
         return True
 
     def _notify(self, group: ConsumerGroup) -> None:
-        """Have every member share the queues out again, at once rather than at its next look in 20 s; in a crowd, once
-        for all that come or leave within `CROWD_SECONDS`, and not all of them at a time."""
+        """Notify every member, so that it shares out the queues again at once rather than within 20 s. A crowd is
+        notified once for all members that come or leave within `CROWD_SECONDS`, and not all of its members at a
+        time."""
         if group.data.is_broadcasting:
             return
         if len(group.members) <= CROWD:
@@ -301,7 +302,7 @@ class Clients:
         self._tell_on(name, list(group.members.values()) if group is not None else [])
 
     def _tell_on(self, name: str, members: list[Client]) -> None:
-        """Tell the next members of a crowd; those who were told begin anew once all were, if it has changed since."""
+        """Notify the next members of a crowd. Begin anew after the last one if the group has changed since."""
         self._tell(name, members[:TOLD_TOGETHER])
         if len(members) > TOLD_TOGETHER:
             rest = members[TOLD_TOGETHER:]

@@ -1,9 +1,8 @@
-"""The gateway's heartbeat: fire what is due, commit, answer, wake.
+"""The gateway's main step: fire due messages, commit, answer, wake waiting pulls.
 
-Handlers change the store during a reactor turn and leave their answers here. At the end of the turn everything is
-committed at once, so batches grow by themselves under load; only then do the answers leave. The same step fires the
-timed messages that are due, so a commit serves both; when nothing arrives, one scheduled call waits for exactly the
-earliest of them.
+Handlers change the store during a turn of the reactor and leave their answers here. At the end of the turn one commit
+stores all changes, so batches grow with the load. Only then are the answers sent. The same step fires the messages that
+are due, so one commit serves both. When nothing arrives, one scheduled call waits for the earliest due message.
 """
 
 from __future__ import annotations
@@ -24,61 +23,61 @@ from gateway.unwritten import Unwritten
 from storage import Growth, RestartNeededError, StorageError, Store
 
 LONGEST_SLEEP_MS = 1_000
-"""Time until the timers are looked at again even if none is known to be due: the wall clock may have been set."""
+"""Longest time between two looks at the timers, even if none is known to be due: the wall clock may have been set."""
 
 RETRY_AFTER = 1.0
 """Seconds until firing is tried again after a commit failed, for example on a full disk."""
 
 FORGETTING = 0.7
-"""What is left, after a commit with fewer, of the number of senders that are expected."""
+"""The factor by which the number of expected senders shrinks after a commit with fewer senders."""
 
 MOST_EXPECTED = 256
-"""Senders that are waited for at most: with so many the cost of a commit does not count any more."""
+"""Most senders that a commit waits for: shared by so many, the cost of a commit no longer matters."""
 
 MAX_BATCH_BYTES = 8 << 20
 """A batch larger than this is committed in the middle of a turn, so that memory stays bounded."""
 
 
 class Waker(Protocol):
-    """Told of the queues that have new messages."""
+    """Is told which queues have new messages."""
 
     def grown(self, growth: Growth) -> None: ...
 
 
 class Waiting(Protocol):
-    """Waits until what it changed is on disk; a `Call` is one."""
+    """A request that waits until its changes are on disk; a `Call` is one."""
 
     def send(self, frame: bytes) -> None:
-        """It is: here is the answer that was left for it."""
+        """Send the answer: the changes are on disk."""
 
     def fail(self, code: int, remark: str) -> None:
-        """It is not, and never will be."""
+        """Refuse the request: the changes were not stored."""
 
 
 class Copy(Protocol):
-    """Holds in memory what the store has, with the changes that are to be committed."""
+    """A copy in memory of something in the store, including uncommitted changes."""
 
     def reload(self) -> None:
-        """Take over what the store has: the changes were refused."""
+        """Read the stored state again: the changes could not be committed."""
 
 
 class Journal(Copy, Protocol):
-    """Keeps lines of the changes that are to be committed."""
+    """Collects log lines about uncommitted changes."""
 
     def write(self) -> None:
-        """The changes are on disk, and are answered now."""
+        """Write the lines: the changes are on disk, and the answers are about to be sent."""
 
 
 class Committer:
-    """Commits the store's batch at the end of each turn that changed something, and fires what is due.
+    """Commits the store's batch at the end of each turn that changed something, and fires due messages.
 
-    :param firing: what is due; it becomes part of the batch.
+    :param firing: fires due messages as part of the batch.
     :param waker: answers the pulls that wait for a queue.
-    :param unwritten: has the answers written, before a checkpoint holds anybody up.
-    :param copies: told when a batch was refused.
-    :param journal: told of that too, and when one is stored.
-    :param give_up: called when nothing can be stored or read any more, with the reason; more than once, perhaps.
-    :param wait: seconds that a commit may wait for the senders that the commit before it answered. Those that send one
+    :param unwritten: writes the answers before a checkpoint, which could delay them.
+    :param copies: are reloaded when a batch cannot be stored.
+    :param journal: is reloaded too, and is told when a batch is stored.
+    :param give_up: called with the reason when the store can neither be written nor read any more; perhaps repeatedly.
+    :param wait: seconds that a commit may wait for the senders that the previous commit answered. Senders of one
         message after the other all come back, and a commit costs the same for one of them as for all.
     """
 
@@ -122,15 +121,15 @@ class Committer:
 
     @property
     def stopped(self) -> bool:
-        """Whether nothing fires any more."""
+        """Whether firing has stopped."""
         return self._stopped
 
     def start(self) -> None:
-        """Fire what came due while the gateway was down, and go on from there."""
+        """Begin to fire, with the messages that came due while the gateway was down."""
         self._set_alarm()
 
     def stop(self) -> None:
-        """Commit what is open and let the timers rest."""
+        """Commit the open batch, and stop firing."""
         if self._answers or self._store.has_changes:
             self.commit()
         self._stopped = True
@@ -148,14 +147,14 @@ class Committer:
             self.commit()
 
     def change(self) -> None:
-        """Commit at the end of the turn, or when the senders are there that are waited for."""
+        """Commit at the end of the turn, or once the expected senders have sent."""
         if self._turn_end is None:
             self._turn_end = self._reactor.callLater(0, self._end_turn)
 
     def commit(self) -> None:
-        """Fire what is due, commit, answer, wake."""
+        """Fire due messages, commit, answer, and wake waiting pulls."""
         if self._turn_end is not None:
-            # One commit a turn is enough, and firing in steps goes on by a single chain of calls.
+            # One commit a turn is enough, and one chain of calls fires the remaining messages step by step.
             self._turn_end.cancel()
             self._turn_end = None
         answers, self._answers = self._answers, []
@@ -179,8 +178,8 @@ class Committer:
         self.checkpoint()
 
     def checkpoint(self) -> None:
-        """Bring LMDB's file up to date if it is time. Called when answers have just left, so that those who got them
-        do not wait for it, and now and then when nothing comes."""
+        """Make a checkpoint of LMDB's file if one is due. Called just after answers have left, so that their clients do
+        not wait for it, and now and then when nothing arrives."""
         for seconds in self._store.environment.durable.take_seconds():
             self.meter.checkpoint_sync_seconds.add(seconds)
         begun = perf_counter()
@@ -194,11 +193,11 @@ class Committer:
             self.log.error("{error}; everything is stored in the redo log", error=str(error))
 
     def _store_batch(self, answers: int) -> tuple[Step, list[Growth]]:
-        """Fire what is due and have the disk hold it, with what was changed since the last commit.
+        """Fire due messages, and store them together with all changes since the last commit.
 
-        :param answers: how many wait for it.
-        :returns: what fired, and the queues that grew.
-        :raises StorageError: nothing of it is stored.
+        :param answers: how many answers wait for this commit.
+        :returns: what the step fired, and the queues that grew.
+        :raises StorageError: when nothing of the batch could be stored.
         """
         store = self._store
         if self._are_copies_old:
@@ -220,16 +219,16 @@ class Committer:
             for call, frame in answers:
                 call.send(frame)
             if self._wakes_change:
-                # As after the commit before: where each of them wakes somebody who pops, no other moment comes.
+                # If every commit wakes a pop, which changes the store again, there is no other moment for a checkpoint.
                 self._unwritten.flush()
                 self.checkpoint()
-            # Who is woken may fill a batch, which is committed at once: what grew by it comes after what grew before.
+            # A woken pop may fill a batch, which is then committed at once: its queues must come after the ones here.
             self._grown += grown
             while self._grown:
                 self._waker.grown(self._grown.popleft())
 
     def _refuse(self, answers: list[tuple[Waiting, bytes]], error: StorageError) -> None:
-        """Nothing of the batch is stored: say so to everyone who waits, and fire again later."""
+        """Refuse all waiting requests, as nothing of the batch is stored, and try to fire again later."""
         if not self.failing:
             self.log.error("a batch could not be stored: {error}", error=str(error))
         self.failing = True
@@ -247,8 +246,8 @@ class Committer:
             self._give_up(str(error))
 
     def _reload(self) -> None:
-        """Have the copies take over what is stored. While it cannot be read they have what was refused, so all that is
-        made of them is refused too."""
+        """Reload the copies. Until the store can be read again they include changes that were not stored, so all
+        batches made from them are refused too."""
         try:
             self._store.reopen()
         except RestartNeededError as error:
@@ -265,7 +264,7 @@ class Committer:
         self._are_copies_old = False
 
     def _set_alarm(self) -> None:
-        """Have the reactor call when the earliest message is due; an earlier call that is already set will do."""
+        """Schedule a call for when the earliest message is due, unless an earlier call is already scheduled."""
         if self._stopped or self._turn_end is not None:
             return
         now_ms = self._clock.now_ms()

@@ -1,4 +1,4 @@
-"""One client's connection: bytes in and out, limits, idle close. It knows no request."""
+"""A client's connection: bytes in and out, limits, and the closing of idle ones. It does not interpret requests."""
 
 from __future__ import annotations
 
@@ -28,33 +28,34 @@ from gateway.wire.messages import pack_host
 from gateway.wire.opening import Opening, OpeningError
 
 MOST_UNWRITTEN_BYTES = 1 << 16
-"""Bytes for one client that are gathered before they are written; where it does not take them its transport says that
-it does not read."""
+"""Bytes that are gathered for one client before they are written. A client that does not take them counts as not
+reading: its transport pauses the connection."""
 
 SILENCE_LOOK_SECONDS = 10.0
-"""How often silent connections, and clients, are looked for."""
+"""Seconds between looks for silent connections and clients."""
 
 CLOSED_AT_ONCE = 100
-"""Silent connections that are closed in one turn of the reactor, some 2 ms of work, and as much when they are gone:
-those of a network that is cut off fall silent together."""
+"""Silent connections that are closed in one turn of the reactor: some 2 ms of work, and as much when they are gone.
+When a network is cut off, many connections fall silent together."""
 
 UNKNOWN_HOST = "127.0.0.1"
-"""Stands for an IPv6 peer in a message: old clients cannot read longer addresses (C++, Go)."""
+"""The host that messages show for an IPv6 peer: old clients (C++, Go) cannot read longer addresses."""
 
 _TCP_INFO_BYTES = 128
 _bytes_acked = struct.Struct("=120xQ").unpack_from
-"""In Linux' `tcp_info`."""
+"""Reads the acknowledged bytes from Linux' `tcp_info`."""
 
 
 @implementer(IPushProducer)
 class RemotingConnection(Protocol):
-    """Splits what arrives into commands and hands them on; is the `Peer` of the calls.
+    """Splits the received bytes into commands and passes them on. It is the `Peer` of the calls.
 
-    A client that does not read its answers is not read from either: the transport pauses this connection when its
-    output is full (it is the transport's streaming producer). What it had sent until then waits for it to read on, so
-    neither side's memory grows; what others send to it meanwhile may not pass `max_unsent_bytes`.
+    While a client does not read its answers, the gateway does not read its requests either: the transport pauses this
+    connection, its streaming producer, when its output is full. Requests received before that wait until the client
+    reads on, so memory grows on neither side. What others send to the client meanwhile may not exceed
+    `max_unsent_bytes`.
 
-    What is sent to it together is written by one call to the system: see `Unwritten`.
+    All frames that are sent to it in one turn are written by one system call: see `Unwritten`.
     """
 
     factory: RemotingFactory
@@ -99,7 +100,7 @@ class RemotingConnection(Protocol):
         self._receive(data)
 
     def _open(self, data: bytes) -> None:
-        """Find out what begins here: a balancer's header, TLS, frames."""
+        """Find out what the connection begins with: a load balancer's header, TLS, or frames."""
         opening, factory = self._opening, self.factory
         try:
             is_known = opening.feed(data)
@@ -128,7 +129,7 @@ class RemotingConnection(Protocol):
         self._receive(opening.rest)
 
     def _start_tls(self, tls: TlsLayers) -> None:
-        """From now on what arrives goes through TLS, and so does what is sent."""
+        """Pass all received and sent bytes through TLS from now on."""
         layer: Any = tls.layer(self.address, self._read)
         self._layer = layer
         self.transport.unregisterProducer()
@@ -138,7 +139,7 @@ class RemotingConnection(Protocol):
         self._receive = layer.dataReceived
 
     def _read(self, data: bytes) -> None:
-        """Take the bytes of frames."""
+        """Receive bytes of frames."""
         try:
             self._received += self._frames.feed(data)
         except FrameError as error:
@@ -148,12 +149,12 @@ class RemotingConnection(Protocol):
         self._work()
 
     def _work(self) -> None:
-        """Hand on the commands of the frames that have arrived, as long as the client reads its answers."""
+        """Pass on the commands of the received frames, as long as the client reads its answers."""
         received, on_command = self._received, self.factory.on_command
         tap = self.factory.tap
         try:
             with self.factory.unwritten:
-                # One that is closing is told only where to go, in a few bytes.
+                # A closing connection gets only short answers that send the client elsewhere.
                 while received and (
                     self._closing or not self.congested or self.factory.always_reads
                 ):
@@ -165,7 +166,7 @@ class RemotingConnection(Protocol):
             self._malformed = str(error)
             received.clear()
         if self._malformed and not received:
-            # As upstream: what cannot be parsed is not answered. What was answered before it still leaves.
+            # As upstream, a frame that cannot be parsed gets no answer. Earlier answers are still sent.
             self.log.info(
                 "closed {peer}: it sent a malformed frame: {reason}",
                 peer=self.address,
@@ -202,7 +203,7 @@ class RemotingConnection(Protocol):
                 self.abort()
 
     def flush(self) -> None:
-        """Write what was sent and not written yet."""
+        """Write the frames that were sent and are not written yet."""
         if not self._unwritten or not self.open:
             return
         if self._layer is not None or self._closing:
@@ -215,14 +216,14 @@ class RemotingConnection(Protocol):
             self._write_directly()
 
     def _write(self) -> None:
-        """Leave it to the transport, which has the reactor say when the client takes more."""
+        """Write through the transport, which waits in the reactor until the client takes more."""
         if self._unwritten:
             self._has_backlog = True
             self.transport.write(self._take_unwritten())
 
     def _write_directly(self) -> None:
-        """Spare the reactor to poll whether the client takes more: it nearly always does. What it does not take, and
-        the end of the connection, are the transport's affair."""
+        """Write to the socket at once, without asking the reactor first whether the client takes more: it nearly always
+        does. The transport handles the bytes that it does not take, and a lost connection."""
         frames = self._take_unwritten()
         sent = self.transport.writeSomeData(frames)
         if sent != len(frames):
@@ -236,18 +237,18 @@ class RemotingConnection(Protocol):
         return frames
 
     def close(self) -> None:
-        """Close once everything that was sent has left; asked again, close at once."""
+        """Close once everything that was sent has left; a second call closes at once."""
         if self._closing:
             self.abort()
             return
         self._write()
         self._closing = True
-        # A transport does not close while a producer is registered that it has paused.
+        # A transport does not close while it has a registered producer that it has paused.
         self.transport.unregisterProducer()
         self.transport.loseConnection()
 
     def abort(self) -> None:
-        """Close at once, and let go of what it holds."""
+        """Close at once, and free what it holds."""
         self._aborted = True
         self._frames = FrameBuffer(self.factory.max_frame_size, HEADER_LIMIT)
         self._note_unfinished(0)
@@ -256,11 +257,11 @@ class RemotingConnection(Protocol):
         self.transport.abortConnection()
 
     def note_taking(self) -> None:
-        """Of one that is not read from, as it is slow to take its answers, count it as heard that it took some."""
+        """Count a paused connection as heard from if its client has taken some of its answers since the last call."""
         if self.congested:
             transport = self.transport if self._layer is None else self._layer.transport
             info = transport.getHandle().getsockopt(IPPROTO_TCP, TCP_INFO, _TCP_INFO_BYTES)
-            # Kernels older than 4.1 do not tell.
+            # Kernels older than 4.1 do not have this field.
             (taken,) = _bytes_acked(info.ljust(_TCP_INFO_BYTES, b"\0"))
             if taken != self._taken:
                 self._taken = taken
@@ -280,7 +281,7 @@ class RemotingConnection(Protocol):
                 self.factory.reactor.callLater(0, self._work)
 
     def stopProducing(self) -> None:
-        """The transport says it wants no more; `connectionLost` follows."""
+        """Do nothing: `connectionLost` follows."""
 
     def _note_unfinished(self, size: int) -> None:
         if size != self.unfinished:
@@ -291,11 +292,11 @@ class RemotingConnection(Protocol):
 class RemotingFactory(ServerFactory):
     """Accepts connections up to a limit and closes silent ones.
 
-    :param on_command: what to do with each command.
-    :param on_disconnect: told of each connection that is lost.
-    :param tls: what makes the TLS of those that ask for it; None refuses them.
-    :param always_reads: for connections that were opened from here: the answers are read also while the other side does
-        not read. It does not where its answers are not read, and else neither would ever read on.
+    :param on_command: called with each command.
+    :param on_disconnect: called with each connection that is lost.
+    :param tls: creates the TLS layers of clients that ask for TLS; None refuses them.
+    :param always_reads: for connections that this process opened: read answers also while the other side does not read.
+        Otherwise each side could wait for the other to read, for ever.
     """
 
     noisy = False
@@ -319,7 +320,7 @@ class RemotingFactory(ServerFactory):
         self.tls_only = tls is not None and config.tls == "enforcing"
         self.unwritten = Unwritten(reactor)
         self.tap: Tap | None = None
-        """What records the frames of all connections; None when nobody wants to know them."""
+        """Records the frames of all connections; None when no recorder is attached."""
         self._unfinished = 0
         self._refused = 0
         self._all_gone: Deferred[None] | None = None
@@ -327,7 +328,7 @@ class RemotingFactory(ServerFactory):
         self.configure(config)
 
     def configure(self, config: Config) -> None:
-        """Keep connections by these settings."""
+        """Apply these settings to all connections."""
         self.max_connections = config.max_connections
         self.max_frame_size = config.max_frame_size
         self._max_unfinished_bytes = config.max_unfinished_bytes
@@ -348,11 +349,11 @@ class RemotingFactory(ServerFactory):
         return connection
 
     def connected(self, connection: RemotingConnection) -> None:
-        """A connection is ready."""
+        """Add a connection that is ready."""
         self.connections.add(connection)
 
     def disconnected(self, connection: RemotingConnection) -> None:
-        """A connection is gone."""
+        """Remove a connection that was lost."""
         self.connections.discard(connection)
         if self.tap is not None:
             self.tap.closed(connection)
@@ -360,11 +361,12 @@ class RemotingFactory(ServerFactory):
         self._tell_if_gone()
 
     def note_unfinished(self, change: int) -> None:
-        """A connection holds more, or less, of a frame that has not arrived whole."""
+        """Count the bytes of frames that have not arrived whole. Close the connections that hold most of them when they
+        exceed `max_unfinished_bytes`."""
         self._unfinished += change
         if change < 0 or self._unfinished <= self._max_unfinished_bytes:
             return
-        # Room for more than the next bytes: all connections are looked at.
+        # Free more than the next bytes need, since this sorts all connections.
         enough = self._max_unfinished_bytes - self._max_unfinished_bytes // 16
         for connection in sorted(self.connections, key=lambda one: -one.unfinished):
             self.log.warn("closed {peer}: unfinished frames fill memory", peer=connection.address)
@@ -373,7 +375,7 @@ class RemotingFactory(ServerFactory):
                 return
 
     def tell_refused(self) -> None:
-        """Say how many connections were refused beside the one that was told of at once: clients that are refused try
+        """Log how many connections were refused since the first one, which was logged at once. Refused clients try
         again and again, and a line for each time would fill the log."""
         more, self._refused = self._refused - 1, 0
         if more > 0:
@@ -384,7 +386,7 @@ class RemotingFactory(ServerFactory):
             )
 
     def close_silent(self) -> None:
-        """Close the connections that nothing was heard of for long; of many, some in each turn."""
+        """Close the connections that were silent for too long; if there are many, some in each turn."""
         self.tell_refused()
         for connection in self.connections:
             connection.note_taking()

@@ -1,6 +1,6 @@
-"""What is due: timed messages, those of topics that were resumed, and messages that recur.
+"""Fires due messages: timed ones, those of topics that were resumed, and recurring ones.
 
-All of it goes into queues in bounded steps, as part of the batch that the committer is about to store.
+They enter their queues in bounded steps, as part of the batch that the committer is about to store.
 """
 
 from __future__ import annotations
@@ -11,29 +11,29 @@ from gateway.clock import Clock
 from storage import Fired, StorageError, Store, fire_crowded_out, fire_due, fire_resumed
 
 MAX_FIRED = 500
-"""Messages fired in one step, some 3 ms of work: between two steps sends and pulls have their turn. Of each topic that
-was resumed, as many of those that waited."""
+"""Messages fired in one step, some 3 ms of work: sends and pulls are handled between two steps. For each resumed topic
+a step fires as many of its waiting messages."""
 
 MAX_RECURRED = 100
-"""Recurring messages that fire in one step, some 6 ms of work: what fires is taken in as if it were sent."""
+"""Recurring messages that fire in one step, some 6 ms of work: each is accepted as if it were sent."""
 
 MAX_CROWDED_OUT = 100
-"""While more is due than that: messages fired in one step of each topic that is not at the front, at most."""
+"""While more messages are due than a step fires: most messages that it fires of each topic but the first one."""
 
 
 LONGEST_GATHERING_MS = 4
-"""Milliseconds at most that a timed message waits for those that are due just after it."""
+"""Most milliseconds that a due message waits for messages that are due just after it."""
 
 GATHERED = 2
-"""Timed messages a millisecond for each millisecond of waiting."""
+"""Messages per millisecond for which a step waits one millisecond more."""
 
 RATE_SPAN_MS = 32
-"""Over about how long the rate of timed messages is averaged."""
+"""Milliseconds over which the rate of timed messages is averaged, about."""
 
 
 class Recurred(NamedTuple):
-    """What one step of recurring messages did: how many entered their queues, how many were later than they may be, and
-    whether more are due."""
+    """Result of one step of recurring messages: how many entered their queues, for how many a misfire policy decided,
+    and whether more are due."""
 
     messages: int
     misfired: int
@@ -41,21 +41,22 @@ class Recurred(NamedTuple):
 
 
 class Recurrences(Protocol):
-    """Puts messages that recur into their queues, and notes in the same batch when they do so next."""
+    """Puts recurring messages into their queues, and stores their next times in the same batch."""
 
     @property
     def next_due_ms(self) -> int | None:
-        """When the first of them is due, or was until it was deleted."""
+        """When the first recurring message is due; it may have been deleted since."""
 
     def fire_due(self, now_ms: int, limit: int) -> Recurred:
-        """Fire what is due, at most `limit` of it."""
+        """Fire at most `limit` due recurring messages."""
 
     def reload(self) -> None:
-        """Take over what the store has: the batch was refused."""
+        """Read the stored state again: the batch could not be stored."""
 
 
 class Step(NamedTuple):
-    """What one step put into queues, and whether more is due; `earliest_ms` is when the first timed message was due."""
+    """Result of one step: what entered the queues, and whether more is due. `earliest_ms` is the first due time of its
+    timed messages."""
 
     now_ms: int = 0
     timed: int = 0
@@ -67,12 +68,12 @@ class Step(NamedTuple):
 
 
 class Gathering:
-    """How long timed messages wait after a step of firing, so that the next step fires several of them.
+    """Decides how long timed messages wait after a step, so that the next step fires several of them.
 
-    A step costs a commit, and for each queue that grows a pull's answer and the client's next pull. Where messages are
-    due in every millisecond, a step every few of them shares that: at 10,000 messages a second to 8 queues an answer
-    holds 5 messages in place of 2. They wait the longer the more of them there are, and below 4,000 a second not at
-    all; nor does one that is due when nothing has fired for some milliseconds.
+    A step costs a commit, and for each queue that grows a pull's answer and the client's next pull. If messages are due
+    in every millisecond, a step every few milliseconds shares this cost: at 10,000 messages a second to 8 queues an
+    answer holds 5 messages instead of 2. Messages wait longer at higher rates. They do not wait below 4,000 a second,
+    or when nothing has fired for some milliseconds.
     """
 
     def __init__(self) -> None:
@@ -81,7 +82,7 @@ class Gathering:
         self._until_ms = 0
 
     def fired(self, messages: int, now_ms: int) -> None:
-        """A step fired so many."""
+        """Count the messages that a step fired."""
         elapsed_ms = max(1, now_ms - self._since_ms)
         weight = min(1.0, elapsed_ms / RATE_SPAN_MS)
         self._rate += (messages / elapsed_ms - self._rate) * weight
@@ -89,12 +90,12 @@ class Gathering:
         self._until_ms = now_ms + min(int(self._rate / GATHERED), LONGEST_GATHERING_MS)
 
     def until(self, now_ms: int) -> int:
-        """When messages fire again; 0 when they need not wait, as after a clock was set back."""
+        """Return when messages fire again; 0 when they need not wait, as after the clock was set back."""
         return self._until_ms if self._since_ms <= now_ms < self._until_ms else 0
 
 
 class Firing:
-    """Fires what is due. A step counts only once `stored` is told of it."""
+    """Fires due messages. A step counts only once `stored` is called with it."""
 
     def __init__(self, clock: Clock, store: Store) -> None:
         self._clock = clock
@@ -104,16 +105,16 @@ class Firing:
         self._behind = b""  # the topic behind which `fire_crowded_out` goes on
         self._recurrences: Recurrences | None = None
         self.fired = 0
-        """Messages fired since the start, without those that recur."""
+        """Messages fired since the start, without recurring ones."""
         self.recurred = 0
-        """Messages that came of recurring ones since the start; those of a paused topic count in `fired` as well."""
+        """Messages that recurring messages have sent since the start; those of a paused topic count in `fired` too."""
         self.misfired = 0
-        """How often a misfire policy had to decide about them."""
+        """How often a misfire policy decided about a recurring message."""
 
     @property
     def next_due_ms(self) -> int | None:
-        """When the earliest message is due, or was until it was aborted; while messages wait for each other, when these
-        fire. None when none is held."""
+        """When the earliest message is due; it may have been aborted since. While messages wait to fire together, the
+        time when they fire. None when no message is pending."""
         timed = self._next_timed
         if timed is not None:
             timed = max(timed, self._gathering.until(self._clock.now_ms()))
@@ -123,18 +124,18 @@ class Firing:
         return min(timed, recurring)
 
     def recur(self, recurrences: Recurrences) -> None:
-        """Fire these too."""
+        """Fire recurring messages too."""
         self._recurrences = recurrences
 
     def due_at(self, due_ms: int) -> None:
-        """A message joined the batch that is due at this time."""
+        """Note the due time of a message that joined the batch."""
         if self._next_timed is None or due_ms < self._next_timed:
             self._next_timed = due_ms
 
     def step(self) -> Step:
-        """Fire what is due, as much as one step may.
+        """Fire due messages, as many as one step may.
 
-        :raises StorageError: nothing of the whole batch is stored.
+        :raises StorageError: when they cannot be fired; nothing of the whole batch is stored then.
         """
         try:
             return self._step()
@@ -160,28 +161,28 @@ class Firing:
         )
 
     def stored(self, step: Step) -> None:
-        """What a step fired is on disk."""
+        """Count a step, which is on disk now."""
         self.fired += step.timed + step.resumed
         self.recurred += step.recurred
         self.misfired += step.misfired
         if self._is_due(self._clock.now_ms()):
             self._next_timed = self._store.next_due()
-        # While there is more than a step may fire, nothing waits.
+        # While more is due than a step may fire, messages do not wait for others.
         if step.timed and not step.more and self._clock.moves:
             self._gathering.fired(step.timed, step.now_ms)
 
     def reload(self) -> None:
-        """The batch was refused, and with it what the last step fired."""
+        """Look at the stored timers again: the batch with the last step could not be stored."""
         if self._recurrences is not None:
             self._recurrences.reload()
 
     def look_again(self) -> None:
-        """Have `next_due_ms` tell of nothing that was aborted, moved or paused since."""
+        """Update `next_due_ms`, which may belong to a message that was aborted, rescheduled or paused since."""
         self._next_timed = self._store.next_due()
         self.reload()
 
     def _is_due(self, now_ms: int) -> bool:
-        """Whether timed messages are to fire now."""
+        """Return whether timed messages fire now."""
         due_ms = self._next_timed
         return due_ms is not None and max(due_ms, self._gathering.until(now_ms)) <= now_ms
 

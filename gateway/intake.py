@@ -1,4 +1,4 @@
-"""Takes a message in: its delay, its properties, its record, and into the store's batch."""
+"""Accepts messages: works out the delay, the final properties and the record, and adds it to the store's batch."""
 
 from __future__ import annotations
 
@@ -48,18 +48,19 @@ SET_ANEW = (
     *(names.TIMER_OUT_MS, names.REAL_TOPIC, names.REAL_QID),
     *(names.MSG_REGION, names.TRACE_ON, names.CLUSTER),
 )
-"""Properties of a message that comes in once more which are set anew, or asked for a delay it has had."""
+"""Properties that are dropped from a message that is accepted again: they are set anew, or asked for a delay that is
+over."""
 
 MOST_RETRIES = (1 << 31) - 1
 """The largest number of retries that a record has room for."""
 
 NO_LIMIT_MS = 1 << 63
-"""Longer than any delay can be."""
+"""Longer than any possible delay."""
 
 
 class NewMessage(msgspec.Struct, gc=False):
-    """A message as it comes in. `properties` is their string; `values` are what it holds, by name, taken apart once;
-    `born_host` has 8 bytes."""
+    """A message as received. `properties` is the property string, and `values` has the same properties by name, parsed
+    once. `born_host` has 8 bytes."""
 
     queue_id: int
     flag: int
@@ -76,8 +77,8 @@ class NewMessage(msgspec.Struct, gc=False):
 
 
 class Accepted(msgspec.Struct, gc=False):
-    """A message in the store's batch. `offset` is -1 and `due_ms` is set where it waits for its time; `replaced` says
-    of how many messages it took the place where it asked to do so.
+    """A message in the store's batch. If it is pending, `offset` is -1 and `due_ms` is set. If it is debounced,
+    `replaced` is the number of messages that it replaced.
     """
 
     sequence: int
@@ -88,8 +89,8 @@ class Accepted(msgspec.Struct, gc=False):
 
 
 class _Prepared(msgspec.Struct, gc=False):
-    """A message that will be stored: its final properties, as text and as bytes, when it is due, and the key with which
-    others are to be aborted in favour of it."""
+    """A message ready to be stored: its final properties as text and as bytes, its due time, and the key of the pending
+    messages that it replaces."""
 
     topic: Topic
     message: NewMessage
@@ -106,7 +107,8 @@ class _Prepared(msgspec.Struct, gc=False):
 
 
 def too_long(max_body: int) -> RequestError:
-    """What is said of a message or a batch whose body or properties are too long (SendMessageProcessor)."""
+    """Return the refusal of a message or batch whose body or properties are too long (text as in
+    SendMessageProcessor)."""
     return RequestError(
         ResponseCode.MESSAGE_ILLEGAL,
         "the message is illegal, maybe msg body or properties length not matched. "
@@ -117,7 +119,7 @@ def too_long(max_body: int) -> RequestError:
 class Intake:
     """Puts messages into the store's batch.
 
-    :param store_host: the advertised address as records have it, 8 bytes: clients look messages up there.
+    :param store_host: the advertised address as stored in records, 8 bytes: clients look messages up there.
     """
 
     def __init__(
@@ -137,7 +139,7 @@ class Intake:
         self._firing = firing
         self._store_host = store_host
         self.disk_full = False
-        """Set by the housekeeping: sends are refused, nothing recurs, and everything else goes on."""
+        """Set by the housekeeping: sends are refused and recurring messages wait; all else goes on."""
         self.configure(config)
         self._added = (
             f"{names.MSG_REGION}\x01{REGION}\x02{names.TRACE_ON}\x01true\x02"
@@ -145,16 +147,16 @@ class Intake:
         )
 
     def configure(self, config: Config) -> None:
-        """Take messages in by these settings."""
+        """Accept messages by these settings."""
         self._rules = DelayRules(config.delay_level_ms, config.max_delay_ms)
-        # What a half asks for was accepted with it: no setting and no clock may refuse it later.
+        # The delay of a half message was accepted with it: neither a changed setting nor the clock may refuse it later.
         self._rules_of_commits = DelayRules(config.delay_level_ms, NO_LIMIT_MS)
         self._transaction_timeout_ms = config.transaction_timeout_ms
         self._max_body = config.max_message_size
         self._recall_enabled = config.recall_enabled
 
     def rules_of(self, topic: Topic | None) -> DelayRules:
-        """How far ahead a topic's messages may be, and what the delay levels mean; None is a topic that was deleted."""
+        """Return the longest delay of a topic's messages and the delay levels; None stands for a deleted topic."""
         if topic is None or topic.is_of_group or topic.limits.max_delay_ms is None:
             # A retry waits as long as its level says: no limit of its topic refuses it.
             return self._rules
@@ -162,7 +164,7 @@ class Intake:
         return DelayRules(self._rules.level_ms, own_ms, origin(MAX_DELAY, own_ms), for_levels=True)
 
     def accept(self, topic: Topic, message: NewMessage) -> Accepted:
-        """Take in a single message, now or for later as its properties ask.
+        """Accept a single message, for now or later as its properties ask.
 
         :raises RequestError: when its delay, its body or its properties cannot be accepted.
         """
@@ -172,9 +174,9 @@ class Intake:
         return self._store_message(prepared)
 
     def accept_again(self, topic: Topic, message: NewMessage) -> Accepted:
-        """Take in a message that was taken in before, for those who did not consume it: `max_message_size` may be less
-        by now, and nobody is there to be refused. Where its properties have no room for those that a single message is
-        given, it goes without, as those of a batch do.
+        """Accept a message again for a group that has not consumed it. `max_message_size` does not count: it may be
+        smaller by now, and there is no sender to refuse. If its properties have no room for those that the gateway
+        adds to a single message, it is stored without them, as messages of a batch are.
 
         :raises RequestError: when its properties cannot be accepted.
         """
@@ -186,9 +188,9 @@ class Intake:
         return self._store_message(prepared)
 
     def accept_batch(self, topic: Topic, messages: list[NewMessage]) -> list[Accepted]:
-        """Take in all items of a batch, or none. They are not given the properties that single messages are given.
+        """Accept all messages of a batch, or none. They do not get the properties that are added to a single message.
 
-        Upstream delivers an item that asks for a delay at once; here it waits.
+        Upstream delivers a delayed message of a batch at once; here it waits.
 
         :raises RequestError: when one of them cannot be accepted.
         """
@@ -200,17 +202,17 @@ class Intake:
         return [self._store_message(one) for one in prepared]
 
     def check_planned(self, topic: Topic, message: NewMessage) -> None:
-        """Refuse a message that could not be taken in whenever it recurs.
+        """Check that a recurring message could be accepted each time.
 
         :raises RequestError: when it could not.
         """
         self._check_debounce(self._prepare(topic, message, self._added, None))
 
     def accept_planned(self, topic: Topic, message: NewMessage, planned_ms: int) -> Accepted:
-        """Take in a message that is due, and was found good when it was left here to recur: no limit counts.
+        """Accept a recurring message that is due. It was checked when it was set, so no limit counts.
 
-        :param planned_ms: its place among those that wait while their topic is paused, epoch ms.
-        :raises RequestError: when it was left to a version that did not look whether it was good.
+        :param planned_ms: its due time, epoch ms; it orders the messages that wait while their topic is paused.
+        :raises RequestError: when an older version set it without this check.
         """
         prepared = self._prepare(topic, message, self._added, None)
         if topic.stored_name in self._store.paused:
@@ -218,8 +220,8 @@ class Intake:
         return self._store_message(prepared)
 
     def accept_half(self, topic: Topic, message: NewMessage) -> Accepted:
-        """Take in the first half of a transaction. It waits, and its producer is asked about it
-        when its time without checks is over, until `release_half`.
+        """Accept a half message. It waits until `release_half`; its producer is asked about it when its time without
+        checks is over.
 
         :raises RequestError: as from `accept`: what could not be stored later is refused now.
         """
@@ -249,10 +251,11 @@ class Intake:
     def release_half(
         self, sequence: int, topic: Topic, message: NewMessage, *, delayed: bool
     ) -> bool:
-        """Put the message of a half where it belongs.
+        """Store the message of a half message.
 
-        :param delayed: whether the delay that it asks for begins now; else it is stored at once.
-        :returns: False when the half no longer waits, or the properties have become too long; then nothing is stored.
+        :param delayed: whether its delay begins now; otherwise it goes into its queue at once.
+        :returns: False when the half message no longer waits, or the properties have become too long; then nothing is
+            stored.
         """
         rules = self._rules_of_commits if delayed else None
         prepared = self._prepare(topic, message, "", rules)
@@ -264,7 +267,7 @@ class Intake:
     def _prepare(
         self, topic: Topic, message: NewMessage, added: str, rules: DelayRules | None
     ) -> _Prepared:
-        """What is to be stored; without rules no delay counts.
+        """Return the message ready to be stored. Without rules its delay is ignored.
 
         :raises RequestError: when the delay cannot be accepted.
         :raises StorageError: when its queue cannot be read.
@@ -295,10 +298,10 @@ class Intake:
         properties += added
         debounced = None
         if names.DEBOUNCE in values and not topic.is_of_group and topic.name != CHECKED_OUT_TOPIC:
-            # What nobody decided about comes to that topic from a group's as well, where anything is taken.
+            # Undecided half messages of a group's topic come to that topic too; a group's topic accepts anything.
             debounced = _debounced(values)
         if due_ms is None:
-            # One that cannot be read must not be met where a half is gone already, or what others were aborted for.
+            # An unreadable queue must be found here, before the half message is gone or other messages are aborted.
             self._store.queue(topic.stored_name, message.queue_id)
         encoded = properties.encode()
         return _Prepared(topic, message, message_id, properties, encoded, due_ms, debounced)
@@ -321,14 +324,14 @@ class Intake:
         self._quotas.admit(topic, len(prepared), len(lasting), size, replaced)
 
     def _replaced(self, topic: Topic, keys: Iterable[bytes]) -> list[int]:
-        """The bytes of each message that waits and is to be aborted for others with these keys."""
+        """Return the sizes in bytes of the pending messages that messages with these keys replace."""
         found: dict[int, int] = {}
         for key in keys:
             found |= replaceable(self._store, topic.stored_name, key)
         return list(found.values())
 
     def _check(self, prepared: _Prepared, most_properties: int) -> None:
-        """Refuse what is too long, and a debounce that may not be or would have too much to look through."""
+        """Refuse a message that is too long, and a debounce that is not allowed or would have to search too much."""
         if len(prepared.message.body) > self._max_body or len(prepared.encoded) > most_properties:
             raise too_long(self._max_body)
         topic, key = prepared.topic, prepared.debounced
@@ -343,7 +346,7 @@ class Intake:
             )
 
     def _check_debounce(self, prepared: _Prepared) -> None:
-        """Refuse to abort messages in favour of another where none may be taken back."""
+        """Refuse a debounce where recalls are disabled."""
         if prepared.debounced is not None and not self._recall_enabled:
             raise RequestError(
                 ResponseCode.NO_PERMISSION,
@@ -351,9 +354,9 @@ class Intake:
             )
 
     def _store_message(self, prepared: _Prepared, half: int | None = None) -> Accepted:
-        """Into a queue, or among those that wait for their time.
+        """Store a message in its queue, or as pending.
 
-        :param half: the sequence of the half that this is the message of.
+        :param half: the sequence of its half message, if it had one.
         """
         topic, message, due_ms = prepared.topic, prepared.message, prepared.due_ms
         tag = message.values.get(names.TAGS)
@@ -430,12 +433,12 @@ class Intake:
 
 
 def _debounced(values: Mapping[str, str]) -> bytes:
-    """The key that a message is debounced by.
+    """Return the key by which a message is debounced.
 
     :raises RequestError: when it is not one of its keys.
     """
     key = values[names.DEBOUNCE]
-    # In bytes, as the store has them: in text other characters divide as well.
+    # Split bytes, as the store does: text is split at more characters.
     if key.encode() not in values.get(names.KEYS, "").encode().split():
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
@@ -445,7 +448,7 @@ def _debounced(values: Mapping[str, str]) -> bytes:
 
 
 def _lasting(prepared: list[_Prepared]) -> list[_Prepared]:
-    """The messages of a batch that wait once all are stored: a later one may take the place of earlier ones."""
+    """Return the messages of a batch that remain once all are stored: a later one may replace earlier ones."""
     lasting = []
     replaced: set[bytes] = set()
     for one in reversed(prepared):
@@ -458,14 +461,14 @@ def _lasting(prepared: list[_Prepared]) -> list[_Prepared]:
 
 
 def retried(message: Message, queue_id: int, properties: str) -> NewMessage:
-    """A message as it comes in once more, for those who did not consume it."""
+    """Return a message as it is accepted again for a group that has not consumed it."""
     return NewMessage(
         queue_id,
         message.flag,
         message.sys_flag,
         message.born_ms,
         message.born_host,
-        # Its sender may have said any number.
+        # The sender may have given any number.
         min(message.reconsume_times + 1, MOST_RETRIES),
         message.body,
         properties,
@@ -473,7 +476,7 @@ def retried(message: Message, queue_id: int, properties: str) -> NewMessage:
 
 
 def terms_of(record: bytes) -> Terms:
-    """By what the store finds a record: see `storage.Terms`."""
+    """Return the terms by which the store finds a record: see `storage.Terms`."""
     message = decode_message(record)
     keys = find(message.properties, names.KEYS)
     tag = find(message.properties, names.TAGS)

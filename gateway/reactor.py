@@ -1,4 +1,4 @@
-"""What the gateway needs of Twisted's reactor, its time and calls later; and one whose turns are bounded."""
+"""The part of Twisted's reactor that the gateway uses, time and delayed calls, and a reactor with bounded turns."""
 
 from __future__ import annotations
 
@@ -10,39 +10,40 @@ from typing import Final, Protocol
 from twisted.internet.epollreactor import EPollReactor
 
 SOCKETS_AT_ONCE: Final = 256
-"""Sockets that one turn hears of at most, some 15 ms of work where each has a request."""
+"""Most ready sockets that one turn handles: some 15 ms of work if each has a request."""
 
 HEARING_SECONDS: Final = 0.015
-"""CPU time that this is to take. Where it takes longer, as each has hundreds of requests of a client that waits for no
-answers, the next turn hears of fewer."""
+"""CPU seconds that handling them should take. If it takes longer, as with clients that send hundreds of requests
+without waiting for answers, the next turn handles fewer sockets."""
 
 FEW_SOCKETS: Final = 8
-"""Sockets that a turn hears of however long that takes. With no more it is not measured: that costs 1 us."""
+"""Ready sockets that a turn always handles. With no more than these, the time is not measured, which would cost 1
+us."""
 
 
 class DelayedCall(Protocol):
-    """A call that has not been made."""
+    """A scheduled call."""
 
     def cancel(self) -> None:
-        """Have it not made."""
+        """Cancel the call."""
 
     def reset(self, seconds: float) -> None:
-        """Have it made in so many seconds from now instead."""
+        """Make the call so many seconds from now instead."""
 
 
 class Reactor(Protocol):
     """Twisted's IReactorTime; its interfaces cannot be checked statically without a plugin."""
 
     def seconds(self) -> float:
-        """The reactor's own time, which never goes back."""
+        """Return the reactor's monotonic time."""
 
     def callLater(self, delay: float, callable: Callable[[], object]) -> DelayedCall:
-        """Call in so many seconds; 0 is at the end of this turn."""
+        """Call the function in so many seconds; 0 means at the end of this turn."""
 
 
 class TurnReactor(EPollReactor):
-    """Twisted's reactor, which does in one turn what all sockets have to say that are ready: here it is that of
-    `SOCKETS_AT_ONCE` or fewer, and what is due and the commit of the turn come between them and the next ones."""
+    """Twisted's reactor with bounded turns. Twisted handles all ready sockets in one turn; this reactor handles at most
+    `SOCKETS_AT_ONCE`, so that due calls and the turn's commit need not wait for the rest."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -54,7 +55,7 @@ class TurnReactor(EPollReactor):
 
 
 class _SomeAtOnce:
-    """Tells of some of the sockets that are ready; the kernel begins with the others when it is asked again."""
+    """Reports only some of the ready sockets. The kernel reports the others first at the next poll."""
 
     def __init__(self, epoll: select.epoll) -> None:
         self._epoll = epoll
@@ -74,7 +75,7 @@ class _SomeAtOnce:
         return ready
 
     def heard(self) -> None:
-        """What those had to say that `poll` told of last is done."""
+        """Note that the sockets of the last `poll` have been handled, and adapt their number to the time it took."""
         took = time.thread_time() - self._told_at if self._told > FEW_SOCKETS else 0.0
         if took > HEARING_SECONDS:
             self._most = max(FEW_SOCKETS, int(self._told * HEARING_SECONDS / took))

@@ -1,4 +1,4 @@
-"""What is sent to clients and not written yet: it is gathered, so that each gets it by one call to the system."""
+"""Gathers frames that are sent to clients, so that each client's are written by one system call."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from gateway.reactor import Reactor
 
 
 class Sender(Protocol):
-    """A connection that has something to write."""
+    """A connection with frames to write."""
 
     def flush(self) -> None:
-        """Write it."""
+        """Write them."""
 
 
 class Unwritten:
-    """The connections that have something to write.
+    """The connections with frames to write.
 
-    They write at the end of the turn. What is sent within `with unwritten:` is written at the end of that, which saves
-    a turn of the reactor.
+    They write at the end of the turn. Frames sent within `with unwritten:` are written when that block ends, which
+    saves a turn of the reactor.
     """
 
     def __init__(self, reactor: Reactor) -> None:
@@ -27,13 +27,13 @@ class Unwritten:
         self._is_gathering = False
 
     def add(self, sender: Sender) -> None:
-        """A connection has something to write that had nothing before."""
+        """Add a connection that had nothing to write before."""
         if not self._senders and not self._is_gathering:
             self._reactor.callLater(0, self.flush)
         self._senders.append(sender)
 
     def flush(self) -> None:
-        """Have all of them write now."""
+        """Write the frames of all of them now."""
         if self._senders:
             senders, self._senders = self._senders, []
             for sender in senders:
@@ -43,6 +43,6 @@ class Unwritten:
         self._is_gathering = True
 
     def __exit__(self, *raised: object) -> None:
-        # Where one is within another, what is left of the outer one's is written at the end of the turn or of that.
+        # In nested blocks, frames sent later in the outer block are written at its end, or at the end of the turn.
         self._is_gathering = False
         self.flush()

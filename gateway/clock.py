@@ -7,39 +7,39 @@ import time
 from twisted.logger import Logger
 
 JUMP_MS = 1_000
-"""A step of the wall clock against the steady clock that is worth a line in the log."""
+"""Smallest step of the wall clock, compared with the monotonic clock, that is logged."""
 
 
 class Clock:
-    """Tells the time in epoch milliseconds.
+    """The current time in epoch milliseconds.
 
-    Timers follow the wall clock wherever it goes: set back, they wait until it comes by again; set forward, what became
-    due fires in bounded batches.
+    Timers follow the wall clock. If it is set back, they wait until it reaches their time again. If it is set forward,
+    the messages that became due fire in bounded batches.
     """
 
     log = Logger()
 
     moves: bool = True
-    """Whether time goes by of itself."""
+    """Whether time passes by itself; a manual clock only moves when it is set."""
 
     def __init__(self) -> None:
         self._distance_ms = self._measure()
         self._last_stored_ms = 0
 
     def now_ms(self) -> int:
-        """Epoch milliseconds, rounded down: what is due at this number is due."""
+        """Return epoch milliseconds, rounded down: a message due at this number is due."""
         return time.time_ns() // 1_000_000
 
     def stored_ms(self) -> int:
-        """The time to note on a message that enters a queue: never less than the one before it, so that a queue can be
-        searched by time whatever the wall clock does."""
+        """Return the store time for a message that enters a queue. It never goes back, so that a queue can be searched
+        by time whatever the wall clock does."""
         now_ms = self.now_ms()
         if now_ms > self._last_stored_ms:
             self._last_stored_ms = now_ms
         return self._last_stored_ms
 
     def continue_from(self, stored_ms: int) -> None:
-        """Take up the times that an earlier process noted: the clock may have been set back since. Log if it was."""
+        """Continue from the last store time of an earlier process. Log it if the clock was set back since."""
         behind_ms = stored_ms - self.now_ms()
         if self.moves and behind_ms >= JUMP_MS:
             self.log.warn(
@@ -68,5 +68,5 @@ class Clock:
             )
 
     def _measure(self) -> int:
-        """How far the wall clock is ahead of the steady one."""
+        """Return by how much the wall clock is ahead of the monotonic one, ms."""
         return (time.time_ns() - time.monotonic_ns()) // 1_000_000

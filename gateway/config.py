@@ -1,10 +1,10 @@
-"""The settings of the gateway as one, and how people are told of them.
+"""All settings of the gateway in one model, and how they are shown.
 
 `Config` is the frozen model that the rest of the program reads; `gateway.loading` fills it. Each setting stands once,
 in a file of `gateway.settings`, with its type, default, unit, bounds and meaning. The flags, `tidegate config` and the
 TOML sample are made from the model's fields, so a setting is added by adding its field there and nowhere else.
 
-Knows nothing of sockets, storage or the command line.
+It depends on neither sockets, storage nor the command line.
 """
 
 from __future__ import annotations
@@ -84,14 +84,13 @@ class Config(
 
     @property
     def is_api_closed(self) -> bool:
-        """Whether console and API let nobody in: others than this machine's may ask, and there is nothing to know them
-        by."""
+        """Whether console and API refuse everybody: other machines can reach them, and no credentials are set up."""
         if self.http is None or self.authentication or self.http_token_file is not None:
             return False
         return not ipaddress.ip_address(self.http.host).is_loopback
 
     def _check_workers(self) -> None:
-        """See that several workers can serve by these settings."""
+        """Check that several workers can serve with these settings."""
         if self.tls == "enforcing":
             raise ValueError(
                 f"workers = {self.workers} share an address that does not speak TLS; "
@@ -145,7 +144,7 @@ class Config(
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """One setting as a person or a command line sees it."""
+    """A setting as people and the command line see it."""
 
     name: str
     about: About
@@ -155,25 +154,25 @@ class Description:
 
     @property
     def flag(self) -> str:
-        """It on the command line."""
+        """The flag on the command line."""
         return "--" + self.name.replace("_", "-")
 
     @property
     def variable(self) -> str:
-        """The environment variable that has its value."""
+        """The environment variable of the setting."""
         return ENVIRONMENT_PREFIX + self.name.upper()
 
     @property
     def is_switch(self) -> bool:
-        """Whether it is true or false."""
+        """Whether the value is a boolean."""
         return isinstance(self.default, bool)
 
     def show(self, value: object) -> str:
-        """A value as text; nothing for a setting that is left out."""
+        """Return a value as text; empty for a setting without a value."""
         return "" if value is None else self.kind.show(value)
 
     def plain(self, value: object) -> object:
-        """A value as JSON has it: sizes in bytes, durations in seconds."""
+        """Return a value for JSON: sizes in bytes, durations in seconds."""
         return None if value is None else self.kind.plain(value)
 
 
@@ -185,12 +184,12 @@ def _describe(name: str, field: FieldInfo) -> Description:
 
 
 def descriptions() -> dict[str, Description]:
-    """Every setting by name, in the order of their groups."""
+    """Return every setting by name, in the order of the groups."""
     return {name: _describe(name, field) for name, field in Config.model_fields.items()}
 
 
 def toml_sample(config: Config, *, chosen: frozenset[str] = frozenset()) -> str:
-    """A TOML file that explains every setting; those in `chosen` are set, others commented out."""
+    """Return a TOML file that explains every setting. Settings in `chosen` are set, the others are commented out."""
     lines = [
         "# Settings of tidegate. Environment variables (TIDEGATE_LISTEN=...) and flags (--listen ...)",
         "# override this file. A setting that is commented out has its default, the value shown.",

@@ -1,4 +1,4 @@
-"""When a message is to be delivered: its properties and the time now give a due time, or an error. Pure."""
+"""Works out when a message is due: its properties and the current time give a due time, or an error. Pure functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIMER_PROPERTIES = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DEL
 """In the order of precedence (HookUtils.handleScheduleMessage)."""
 
 TIMES = (*TIMER_PROPERTIES, names.START_DELIVER_TIME)
-"""All that ask for it by a time, in that order."""
+"""All properties that ask for a delivery time, in that order."""
 
 REQUESTS = (names.DELAY, *TIMES)
 """All properties that ask for a later delivery."""
@@ -28,11 +28,11 @@ _LONG_DIGITS = 19
 
 
 class Delay(msgspec.Struct, gc=False):
-    """A delivery that lies ahead.
+    """A delivery in the future.
 
     :param due_ms: epoch ms; the message is delivered then, and never before.
-    :param properties: the message's properties as they are to be stored.
-    :param by_level: whether it was asked for as a level, rather than as a time.
+    :param properties: the message's properties as they will be stored.
+    :param by_level: whether a delay level asked for it, rather than a time.
     """
 
     due_ms: int
@@ -43,8 +43,8 @@ class Delay(msgspec.Struct, gc=False):
 class DelayRules(NamedTuple):
     """The delay of each level, level 1 first, and the longest delay that is accepted; all in ms.
 
-    `limit` is where the longest one can be changed. Levels are held against it only where the topic has one of its own:
-    those that all topics have may be longer than the setting.
+    `limit` says where the longest delay can be changed. It bounds levels only if the topic has a longest delay of its
+    own (`for_levels`): the levels of all topics may be longer than the setting.
     """
 
     level_ms: tuple[int, ...]
@@ -54,21 +54,21 @@ class DelayRules(NamedTuple):
 
 
 def asks_for_delay(properties: str) -> bool:
-    """A quick look at a property string: False means that it certainly asks for no delay."""
+    """Look quickly at a property string: False means that it certainly asks for no delay."""
     return "DEL" in properties
 
 
 def delay_of(
     properties: str, values: Mapping[str, str], now_ms: int, rules: DelayRules
 ) -> Delay | None:
-    """The delay that a message asks for; None when it is to be delivered at once.
+    """Return the delay that a message asks for; None if it is to be delivered at once.
 
-    A level above 0 wins over the times, and the times are then dropped. Among the times seconds win over milliseconds,
-    these over an absolute time, and that over `__STARTDELIVERTIME`. Relative times count from `now_ms`. A time that has
-    come delivers at once.
+    A level above 0 wins over the times, which are then dropped. Among the times, seconds win over milliseconds, these
+    over an absolute time, and that over `__STARTDELIVERTIME`. Relative times count from `now_ms`. A message whose time
+    has passed is delivered at once.
 
-    :param values: of the properties, by name.
-    :raises RequestError: for what cannot be read, or lies too far ahead.
+    :param values: the values of the properties, by name.
+    :raises RequestError: when a value cannot be read, or lies too far ahead.
     """
     if names.DELAY in values:
         level = _number(values[names.DELAY], ResponseCode.SYSTEM_ERROR, names.DELAY, _INT_MAX)
@@ -98,8 +98,8 @@ def delay_of(
 def check_distance(distance_ms: int, max_delay_ms: int, name: str, limit: str) -> None:
     """Refuse a time that is too far ahead.
 
-    :param name: of what asks for it.
-    :param limit: where the longest delay can be changed.
+    :param name: the name of the property or field that asks for it.
+    :param limit: says where the longest delay can be changed.
     """
     if distance_ms > max_delay_ms:
         raise RequestError(
@@ -119,10 +119,10 @@ def _level_delay(properties: str, level: int, asked: int, now_ms: int, rules: De
 
 
 def _number(text: str, code: int, name: str, largest: int) -> int:
-    """A Java int or long: decimal digits with an optional sign, and nothing else."""
+    """Parse a Java int or long: decimal digits with an optional sign, and nothing else."""
     digits = text[1:] if text[0] in "+-" else text
     if len(digits) > _LONG_DIGITS:
-        # Python takes long over numbers of thousands of digits, and refuses them in the end.
+        # Python is slow to parse numbers of thousands of digits, and refuses them in the end.
         digits = digits.lstrip("0") or "0"
     if len(digits) <= _LONG_DIGITS and digits.isascii() and digits.isdigit():
         number = -int(digits) if text[0] == "-" else int(digits)

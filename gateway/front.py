@@ -1,8 +1,8 @@
-"""The address that several workers share: where the brokers are, and what all of them hold.
+"""The shared address of several workers: it answers where the brokers are, and what all of them hold.
 
-Each worker is a broker with a port, a name and a data folder of its own. Clients ask here for routes, as they ask a
-name server, and then talk to the workers themselves. What tools ask here is asked of every worker, and the answers are
-made one: `gateway.merging` has the table.
+Each worker is a broker with its own port, name and data folder. Clients ask here for routes, as they ask a name server,
+and then talk to the workers directly. Requests of tools are passed to every worker, and the answers are merged:
+`gateway.merging` has the table.
 """
 
 from __future__ import annotations
@@ -31,18 +31,19 @@ from gateway.wire.headers import SendMessageV2
 from gateway.wire.properties import parse
 
 PATIENCE: Final = 4.0
-"""Seconds that a worker has to answer: tools wait five (`--timeout`, DefaultMQAdminExt), and are to be told who does
-not."""
+"""Seconds that a worker has to answer. Tools wait five (`--timeout`, DefaultMQAdminExt), and should learn which worker
+does not answer."""
 
 ROUTE_PATIENCE: Final = 2.0
-"""Likewise, of what the others can answer without it: clients wait three (ClientConfig.mqClientApiTimeout)."""
+"""Likewise for requests that the other workers can answer without it: clients wait three
+(ClientConfig.mqClientApiTimeout)."""
 
 _LET_IN: Final = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
-"""How a worker answers where something is, to those who may know it."""
+"""The codes with which a worker answers a request for a route to those who may know it."""
 
 
 class WorkerLink(Link):
-    """The way to one worker, and what it has told."""
+    """The connection to one worker, and its last answers."""
 
     MOST_REMEMBERED: Final = 10_000
 
@@ -50,10 +51,10 @@ class WorkerLink(Link):
         super().__init__(reactor, factory, address)
         self._remembered: dict[tuple[int, str | None], Command] = {}
         self.serves = False
-        """Whether the worker is known to serve: one that is not is not waited for."""
+        """Whether the worker is known to serve. If not, nothing waits for it."""
 
     def told(self, command: Command, answer: Command | None) -> Command | None:
-        """Take note of an answer; the one to go by, which that of one that stops is not."""
+        """Remember an answer. Return the answer to use: of a worker that is stopping, the one from before."""
         if answer is None or answer.code == ResponseCode.GO_AWAY:
             return None
         if command.code in (Code.GET_ROUTEINFO_BY_TOPIC, Code.GET_BROKER_CLUSTER_INFO):
@@ -67,9 +68,9 @@ class WorkerLink(Link):
         return answer
 
     def remembered(self, command: Command) -> Command | None:
-        """Where the worker was known to be, which counts also while it is starting again.
+        """Return the last successful answer to a request for a route, which also counts while the worker starts again.
 
-        Otherwise clients would forget it meanwhile, and had nowhere to turn to when the next one starts again.
+        Otherwise clients would forget the worker, and have none left when the next one restarts.
         """
         return self._remembered.get(_question(command))
 
@@ -79,10 +80,10 @@ def _question(command: Command) -> tuple[int, str | None]:
 
 
 class Front:
-    """Answers at the shared address.
+    """Answers requests at the shared address.
 
     :param brokers: the workers' names, in their order.
-    :param changed: told of a change of settings that all workers have made (request 25).
+    :param changed: called with a change of settings that all workers have made (request 25).
     """
 
     def __init__(
@@ -100,22 +101,22 @@ class Front:
             *(reactor, self._outgoing.answered, self._outgoing.disconnected, config),
             always_reads=True,
         )
-        # None until it is known where a worker listens.
+        # None until the worker's address is known.
         self._links: dict[str, WorkerLink | None] = dict.fromkeys(brokers)
         self.configure(config)
 
     def configure(self, config: Config) -> None:
-        """Answer by these settings from now on."""
+        """Apply new settings."""
         self._is_open = not config.authentication
         self._cluster = config.cluster_name
         self.clients.configure(config)
         self._to_workers.configure(config)
 
     def expected(self, broker: str, address: HostPort, advertised: HostPort) -> None:
-        """A worker will listen, or does.
+        """Note where a worker listens, or will listen.
 
-        :param advertised: the address that it tells clients. Tools are told it also while the worker does not serve,
-            or they would leave it out of what they change at all brokers, and say that it is done.
+        :param advertised: the address that it gives to clients. Tools get it also while the worker does not serve:
+            otherwise they would leave it out of a change of all brokers, and report success.
         """
         link = self._links[broker]
         if link is None:
@@ -124,25 +125,25 @@ class Front:
         link.told(Command(code=Code.GET_BROKER_CLUSTER_INFO), Command(body=where))
 
     def joined(self, broker: str, address: HostPort, advertised: HostPort) -> None:
-        """A worker listens: for the first time, or again where it did before. For the parameters see `expected`."""
+        """Note that a worker listens, for the first time or again. For the parameters see `expected`."""
         self.expected(broker, address, advertised)
         self.serves(broker)
 
     def serves(self, broker: str) -> None:
-        """A worker that has joined serves, perhaps again."""
+        """Note that a worker that has joined serves, perhaps again."""
         link = self._links[broker]
         if link is not None:
             link.serves = True
 
     def left(self, broker: str) -> None:
-        """A worker does not serve any more, or hangs: it is not asked."""
+        """Note that a worker has stopped serving, or hangs: it gets no requests."""
         link = self._links[broker]
         if link is not None:
             link.serves = False
 
     async def without_users(self) -> list[int]:
-        """The numbers of the workers that say that they have no user. It is for when they let everybody ask: one that
-        refuses to say, or does not answer, is not among them."""
+        """Return the numbers of the workers that report no users. Workers that refuse to answer, or do not answer, are
+        not among them; call this while authentication is off."""
         links = {
             number: link
             for number, link in enumerate(self._links.values())
@@ -175,7 +176,7 @@ class Front:
         links = self._links
         merge = MERGES.get(command.code)
         if merge is None and _sets_a_recurring_message(command):
-            # It must be found where it is when it is set again, and recurs at one of them only.
+            # A recurring message recurs at one worker only, and must be found there when it is set again.
             merge, links = ONE_WORKER, dict(islice(links.items(), 1))
         if merge is None:
             remark = (
@@ -196,7 +197,7 @@ class Front:
 
 
 def _sets_a_recurring_message(command: Command) -> bool:
-    """Whether a request is a send by which a tool has a message recur, or pauses or deletes such a one."""
+    """Return whether a request is a send that sets, pauses or deletes a recurring message."""
     if command.code != Code.SEND_MESSAGE_V2:
         return False
     try:
@@ -206,12 +207,12 @@ def _sets_a_recurring_message(command: Command) -> bool:
 
 
 class Question:
-    """One request that is put to workers, and answered when all have answered or had their time.
+    """A request that is passed to workers, and answered when all have answered or their time is over.
 
-    :param links: the ways to those that are asked; one of which nobody knows yet where it listens has
-        none, and does not answer.
-    :param is_open: whether what a worker has told is for everybody; else the workers say who may know it.
-    :param done: told of the request where all that were asked have done it.
+    :param links: the connections to these workers; None for a worker whose address is not known yet, which counts as
+        not answering.
+    :param is_open: whether everybody may have a worker's remembered answers; otherwise each request asks the workers.
+    :param done: called with the request if all workers have carried it out.
     """
 
     def __init__(
@@ -235,8 +236,8 @@ class Question:
         self._missing = len(links)
 
     def put(self) -> None:
-        """Ask the workers; none of them where one is needed that is known not to serve, for a change would be made in
-        part."""
+        """Pass the request to the workers. If it needs all workers and one is known not to serve, pass it to none:
+        otherwise a change would be made in part."""
         serving = {
             broker: link for broker, link in self._links.items() if link is not None and link.serves
         }

@@ -1,4 +1,4 @@
-"""Lets requests through, or not: whose they are, and whether that user may ask for it."""
+"""Checks who sent a request (authentication), and whether that user may make it (authorization)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gateway.wire.signatures import ACCESS_KEY, is_signed
 
 
 class Caller:
-    """Whose request it is; see `router.Caller`."""
+    """The user who sent a request; see `router.Caller`."""
 
     __slots__ = ("_is_free", "_source", "_user", "_users")
 
     def __init__(self, users: Users, user: User, source: str, *, is_free: bool) -> None:
-        """:param is_free: every user may do everything."""
+        """:param is_free: whether every user may do everything."""
         self._users = users
         self._user = user
         self._source = source
@@ -36,15 +36,15 @@ class Caller:
 
     @property
     def may_everything(self) -> bool:
-        """Whether no policy is asked."""
+        """Whether no policy is checked."""
         return self._is_free
 
     def may(self, actions: frozenset[Action], topic: str) -> bool:
-        """Whether they may do one of these to a topic."""
+        """Return whether the user may do one of these actions to a topic."""
         return self.objection(topic_need(topic, actions)) is None
 
     def objection(self, need: Need) -> str | None:
-        """Why something is not permitted; None when it is."""
+        """Return why something is not permitted; None if it is."""
         if self._is_free:
             return None
         rules = self._users.rules(self._user.name)
@@ -56,10 +56,10 @@ class Caller:
 
 
 class Guard:
-    """Asks of each request who sent it, and if so set, whether they may. Refusals have upstream's words
-    (DefaultAuthenticationHandler, AclAuthorizationHandler).
+    """Checks the sender of each request and, with `authorization`, the sender's permissions. Refusals have upstream's
+    texts (DefaultAuthenticationHandler, AclAuthorizationHandler).
 
-    :param shared: what workers know one another by, where this gateway is one of several.
+    :param shared: the key by which workers know one another, if this gateway is one of several.
     """
 
     def __init__(self, broker: Broker, users: Users, shared: SharedAddress | None) -> None:
@@ -71,9 +71,9 @@ class Guard:
         self._by_policies = broker.config.authorization
 
     def authenticate(self, call: Call) -> None:
-        """Find out whose request it is.
+        """Find out which user sent a request.
 
-        :raises RequestError: when it is nobody's.
+        :raises RequestError: when no user did.
         """
         command = call.command
         ext = command.ext()
@@ -91,7 +91,7 @@ class Guard:
         call.caller = Caller(self._users, user, source, is_free=not self._by_policies)
 
     def authorize(self, call: Call) -> None:
-        """Hold a request, whose fields are read, against what its sender may do.
+        """Check a request, whose fields have been read, against its sender's permissions.
 
         :raises RequestError: when that is not permitted.
         """

@@ -1,4 +1,4 @@
-"""What has to be done now and then: progress to disk, checkpoints, expiry, retention, a look at disk and clock."""
+"""The periodic work: progress to disk, checkpoints, expiry, retention, and checks of disk and clock."""
 
 from __future__ import annotations
 
@@ -22,45 +22,45 @@ from gateway.stats import SAMPLE_SECONDS
 from storage import RestartNeededError, StorageError, as_told
 
 SWEEP_SECONDS = 0.5
-"""How often waiting pulls are looked at for their deadline."""
+"""Seconds between two checks of the deadlines of waiting pulls."""
 
 TIDY_SECONDS = 1.0
-"""How often consumers' progress is written, damaged messages are told of, and the data folder, the disk, the clock and
-whether a checkpoint is due are looked at."""
+"""Seconds between two rounds of writing consumers' progress, logging damaged messages, and checking the data folder,
+the disk, the clock and whether a checkpoint is due."""
 
 PROGRESS_PAUSE = 0.01
-"""Until the next batch of progress, where there is more than fits into one."""
+"""Seconds until the next batch of progress, if there is more than fits into one."""
 
 CHECK_SECONDS = 0.5
-"""How often undecided transactions are looked for whose producer is to be asked."""
+"""Seconds between two looks for undecided transactions whose producer has to be asked."""
 
 REVIVE_SECONDS = 0.2
-"""How often popped messages are looked for whose time is over."""
+"""Seconds between two looks for popped messages whose invisible time is over."""
 
 REVIVE_PAUSE = 0.02
-"""Until the next of them come back, where there are more than come back in one commit."""
+"""Seconds until the next popped messages come back, if there are more than fit into one commit."""
 
 RETENTION_SECONDS = 10.0
-"""How often a clean-up begins."""
+"""Seconds between the beginnings of two clean-ups."""
 
 FORGET_PAUSE = 0.05
-"""Until it is looked again whether no batch is open, so that what is in memory of deleted topics can be let go. Under
-load there mostly is one when this work begins: it comes before the commit of its turn."""
+"""Seconds until the next attempt to free the memory of deleted topics, which needs that no batch is open. Under load
+one mostly is open when this work begins, as it runs before the commit of its turn."""
 
 RETENTION_STEP = 200
-"""Messages removed in one commit, some 4 ms of work, so that no send waits long for it; 20 ms where what is removed is
-not in memory. While there is more to remove, each turn of the reactor has one such step."""
+"""Messages removed in one commit, so that no send waits long for it: some 4 ms of work, 20 ms if the messages are not
+in memory. While there is more to remove, each turn of the reactor has one such step."""
 
 MOST_RETENTION_STEP = 5_000
-"""Likewise, where half as many were taken in since the step before: turns in which batches come are long, and few. With
-`RETENTION_STEP` in each of them the disk would fill for as long as they come."""
+"""Likewise, if half as many were accepted since the previous step. While large batches arrive, turns are long and few:
+with `RETENTION_STEP` in each of them the disk would fill up."""
 
 HOLD_SECONDS = 0.4
-"""With flush = async: the time after which the redo log is synced, where the disk holds no checkpoint of what is in it.
-Under load there is one sooner, and the log need not be written to the disk at all."""
+"""With flush = async: seconds after which the redo log is synced, unless a checkpoint with its content is on disk by
+then. Under load there is one sooner, and the log need not be written to the disk at all."""
 
 HOLD_CHECK_SECONDS = 0.1
-"""How often that is looked at: together half a second, which the setting promises."""
+"""Seconds between two looks at that: together half a second, which the setting promises."""
 
 
 class Housekeeping:
@@ -108,7 +108,7 @@ class Housekeeping:
             self._every(HOLD_CHECK_SECONDS, self._have_held)
 
     def stop(self) -> Deferred[DeferredLock]:
-        """End; fires when no other thread works on the store any more."""
+        """Stop. The Deferred fires when no other thread works on the store any more."""
         self._stopped = True
         for loop in self._loops:
             if loop.running:
@@ -123,12 +123,12 @@ class Housekeeping:
             loop.start(seconds, now=False).addErrback(failed)
 
         def failed(failure: Failure) -> None:
-            # A LoopingCall ends with its first error; this work must go on, whatever happened once.
+            # A LoopingCall ends with its first error, but this work must go on.
             error = as_told(failure.value)
             if not isinstance(error, StorageError):
                 self.log.failure("housekeeping failed", failure)
             elif not isinstance(error, RestartNeededError):
-                # A gateway that is about to end has said why.
+                # A gateway that is about to end has logged why.
                 self.log.error("housekeeping failed: {error}", error=str(error))
             if not self._stopped:
                 begin()
@@ -137,8 +137,8 @@ class Housekeeping:
         self._loops.append(loop)
 
     def _in_steps(self, step: Callable[[], bool], pause: float = 0.0) -> Callable[[], None]:
-        """Work that is done in steps, with turns for others in between, for as long as a step says that there is more.
-        While it goes on it is not begun again.
+        """Return work that runs step by step, with turns for other work in between, until a step returns False. A call
+        while it runs does nothing.
 
         :param pause: seconds between two steps.
         """
@@ -162,7 +162,7 @@ class Housekeeping:
 
     def _tidy(self) -> None:
         if not self._progress_batches:
-            # Not with every commit: each pull tells how far its consumer is.
+            # Not with every commit: each pull changes the progress of its consumer.
             self._progress_batches = self._broker.store.progress.include()
             if self._progress_batches:
                 self._write_progress()
@@ -173,8 +173,8 @@ class Housekeeping:
         self._tell_damaged()
 
     def _write_progress(self) -> None:
-        """Have noted progress stored, in as many batches as it takes. Where one is refused the committer tries it
-        again, and the others wait for the next look."""
+        """Store consumers' progress, in as many batches as it takes. If a batch cannot be stored, the committer tries
+        it again, and the others wait for the next round."""
         if self._stopped or self._broker.committer.failing:
             self._progress_batches = 0
         elif not self._broker.store.progress.is_included:

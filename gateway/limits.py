@@ -1,7 +1,7 @@
-"""What a topic may hold and take in, and how long it keeps what has fired: attributes of the topic, or settings.
+"""Limits of a topic: how much it may hold, how fast it accepts, and how long it keeps fired messages.
 
-An attribute is set with the topic's others (`mqadmin updateTopic -a +max.held.messages=1000`); a topic without it has
-what the setting of the same name says (`max_held_messages`). 0 is no limit.
+A limit is an attribute of the topic (`mqadmin updateTopic -a +max.held.messages=1000`). For a topic without the
+attribute, the setting of the same name counts (`max_held_messages`). 0 means no limit.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from gateway.setting_values import LONGEST, parse_duration, parse_size
 
 
 class Limits(NamedTuple):
-    """A topic's own limits; None where it has none."""
+    """A topic's own limits; None where the setting counts."""
 
     held_messages: int | None = None
-    """Messages that have not fired."""
+    """Pending messages."""
     held_bytes: int | None = None
-    """Bytes of them as they are stored, with their properties."""
+    """Bytes of the pending messages as stored, with their properties."""
     send_rate: int | None = None
-    """Messages a second, for now or for later."""
+    """Messages a second, with or without a delay."""
     max_delay_ms: int | None = None
-    """How far ahead a message may be sent for."""
+    """The longest delay."""
     retention_ms: int | None = None
-    """How long what has fired stays readable."""
+    """How long messages stay readable after they entered their queues."""
 
 
 _NONE: Final = Limits()
-"""Most topics have none, and there can be a hundred thousand of them."""
+"""Shared by all topics without limits of their own, of which there can be a hundred thousand."""
 
 
 def _count(text: str) -> int:
@@ -72,7 +72,7 @@ ATTRIBUTES: Final[Mapping[str, Callable[[str], int]]] = {
     MAX_DELAY: _duration_ms,
     RETENTION: _duration_ms,
 }
-"""The attributes in the order of `Limits`, with how their values are read. A ValueError's text is what to write."""
+"""The attributes in the order of `Limits`, with their parsers. The text of a parser's ValueError says what is valid."""
 
 _SETTINGS: Final = {
     HELD_MESSAGES: "max_held_messages",
@@ -83,7 +83,7 @@ _SETTINGS: Final = {
 
 
 def limits_of(attributes: Mapping[str, str]) -> Limits:
-    """The limits among a topic's attributes, which have been checked."""
+    """Return the limits among a topic's attributes, which have been checked."""
     if not attributes:
         return _NONE
     return Limits(
@@ -92,7 +92,7 @@ def limits_of(attributes: Mapping[str, str]) -> Limits:
 
 
 def without_own(config: Config) -> Limits:
-    """The limits of a topic that has none of its own."""
+    """Return the limits of a topic without limits of its own."""
     return Limits(
         config.max_held_messages,
         config.max_held_bytes,
@@ -103,5 +103,5 @@ def without_own(config: Config) -> Limits:
 
 
 def origin(name: str, own: int | None) -> str:
-    """Where a limit can be changed, for the end of a refusal."""
+    """Return where a limit can be changed, for the end of a refusal."""
     return f"attribute {name} of the topic" if own is not None else f"setting {_SETTINGS[name]}"

@@ -1,4 +1,4 @@
-"""The way from one process of a gateway with several workers to another."""
+"""The connection between two processes of a gateway with several workers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gateway.connection import RemotingConnection, RemotingFactory
 from gateway.setting_values import HostPort
 
 PATIENCE = 5.0
-"""Seconds that a connection has to come about."""
+"""Seconds until an attempt to connect has failed."""
 
 
 class Link:
-    """A connection that is opened when something is to be asked, and kept.
+    """A connection that is opened for the first request, and kept.
 
     :param address: where the other process listens.
     """
@@ -29,7 +29,7 @@ class Link:
         self._waiting: list[Deferred[RemotingConnection | None]] = []
 
     def use(self, ready: Callable[[RemotingConnection | None], None]) -> None:
-        """Call with an open connection; with None where there is none to be had."""
+        """Call `ready` with an open connection, or with None if there can be none."""
         if self._connection is not None and self._connection.open:
             ready(self._connection)
             return
